@@ -1,0 +1,42 @@
+# What a person or CI runs on LaterMQ. Every target does its own set-up; `make` alone lists them.
+
+BIN := .venv/bin
+PYTEST := $(BIN)/pytest --durations=15
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-long lint format bench golden clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+setup: ## uv, the environment in .venv, and Java where it is missing
+	@scripts/setup
+
+demo: setup ## start a broker and show timers arriving
+	@scripts/demo
+
+test: lint ## lint, then every tier of tests at normal length
+	$(PYTEST)
+
+test-long: setup ## every tier of tests at full length
+	LATERMQ_LONG=1 $(PYTEST)
+
+lint: setup ## style, types and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: setup ## rewrite the code in the project's style
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup ## measure this machine
+	$(BIN)/python -m tests.bench
+
+golden: ## write tests/golden/data anew with Apache RocketMQ's own classes (needs Maven and a JDK)
+	cd tests/golden/java && mvn --quiet --batch-mode compile exec:exec
+
+clean: ## remove the environment and everything built: the tree as cloned
+	rm -rf .venv .tools dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests -type d \( -name __pycache__ -o -name target -o -name build \) -prune -exec rm -rf {} +

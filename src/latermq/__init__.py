@@ -1,0 +1,1 @@
+"""LaterMQ: a message broker for messages that must arrive later."""

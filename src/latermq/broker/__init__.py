@@ -1,0 +1,1 @@
+"""The broker without its sockets: sending, pulling, offsets, topics and groups over one store."""

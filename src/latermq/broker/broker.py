@@ -1,0 +1,411 @@
+"""The broker: what clients ask of it, over one store, without any socket."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from latermq.broker.config_files import GROUPS_PATH, OFFSETS_PATH, TOPICS_PATH, load_table, save_table
+from latermq.broker.long_polling import WaitingPulls
+from latermq.broker.topics import Topics
+from latermq.broker.traffic import Traffic
+from latermq.clock import Clock
+from latermq.config import Config
+from latermq.errors import IllegalMessage, MalformedRequest, NoPermission, ServiceUnavailable
+from latermq.group.filters import EVERYTHING, MessageFilter
+from latermq.group.locks import QueueLocks
+from latermq.group.members import Members
+from latermq.group.offsets import ConsumerOffsets
+from latermq.group.subscriptions import SubscriptionGroups
+from latermq.message.batch import decode_batch
+from latermq.message.ids import offset_message_id, pack_host
+from latermq.message.properties import MAX_PROPERTIES_BYTES
+from latermq.message.record import SYSFLAG_TRANSACTION_MASK
+from latermq.protocol.remoting.bodies import (
+    PERM_READ,
+    PERM_WRITE,
+    OffsetTable,
+    SubscriptionGroupTable,
+    TopicConfig,
+    TopicConfigTable,
+)
+from latermq.protocol.remoting.codes import Response
+from latermq.store.consume_queue import ConsumeQueue
+from latermq.store.disk import Disk
+from latermq.store.message_store import Draft, MessageStore
+from latermq.store.retention import Retention
+
+# Properties by which a message asks to arrive later. It is refused: delivering it now would be early.
+_DELAYS = ("DELAY\x01", "TIMER_D", "__STARTDELIVERTIME\x01")
+
+
+class Sent(NamedTuple):
+    """Where a sent message, or the first of a batch, was stored."""
+
+    message_id: str
+    queue_id: int
+    queue_offset: int
+    end_offset: int
+
+
+@dataclass(slots=True)
+class Pulled:
+    """What a pull found: the response code, where to go on, and the records as they lie in the log."""
+
+    code: int
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    pieces: list[bytes]
+    messages: int = 0
+
+
+class Broker:
+    """Topics, groups, offsets and messages of one broker."""
+
+    def __init__(self, config: Config, disk: Disk, clock: Clock, *, host: str, port: int, new_store_id: str) -> None:
+        self.config = config
+        self.clock = clock
+        self._disk = disk
+        self.store_host = pack_host(host, port)
+        self._message_id_prefix = self.store_host.hex().upper()
+        self.store = MessageStore(disk, config.store, clock, store_host=self.store_host, new_store_id=new_store_id)
+        settings = config.broker
+        self._max_message = int(settings.max_message)
+        self.topics = Topics(load_table(disk, TOPICS_PATH, TopicConfigTable, TopicConfigTable), settings, clock)
+        self.groups = SubscriptionGroups(
+            load_table(disk, GROUPS_PATH, SubscriptionGroupTable, SubscriptionGroupTable),
+            clock,
+            auto_create=settings.auto_create_groups,
+            max_groups=settings.max_groups,
+        )
+        self.offsets = ConsumerOffsets(load_table(disk, OFFSETS_PATH, OffsetTable, OffsetTable))
+        self.members = Members()
+        self.locks = QueueLocks(clock, settings.queue_lock_timeout)
+        self.waiting = WaitingPulls(settings.max_waiting_pulls)
+        self.retention = Retention(self.store, config.store, clock)
+        self.traffic = Traffic()
+        self._next_queue = 0
+        # None while messages are taken; else why not.
+        self._refusal: ServiceUnavailable | None = None
+        self.clamped_offsets = self.offsets.clamp(self._queue_end)
+        self.adopted_topics = self._adopt_queues()
+
+    def _queue_end(self, topic: str, queue_id: int) -> int:
+        queue = self.store.find_queue(topic, queue_id)
+        return queue.next_offset if queue else 0
+
+    def _adopt_queues(self) -> list[str]:
+        """Make topics again that have messages but no configuration: a crash came before it was saved."""
+        queues: dict[str, int] = {}
+        for queue in self.store.queues():
+            if self.topics.find(queue.topic) is None:
+                queues[queue.topic] = max(queues.get(queue.topic, 0), queue.queue_id + 1)
+        for topic, count in queues.items():
+            self.topics.put(TopicConfig(topicName=topic, readQueueNums=count, writeQueueNums=count))
+        return sorted(queues)
+
+    # Sending
+
+    def send(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        properties: str,
+        born_timestamp_ms: int,
+        born_host: bytes,
+        flag: int = 0,
+        sysflag: int = 0,
+        reconsume_times: int = 0,
+        default_topic: str = "",
+        default_queues: int = 8,
+    ) -> Sent:
+        """Store one message."""
+        topic_config = self._writable_topic(topic, default_topic, default_queues)
+        if len(body) > self._max_message:
+            raise self._too_long(len(body))
+        encoded = self._admit_properties(properties, sysflag)
+        if not 0 <= queue_id < topic_config.writeQueueNums:
+            queue_id = self._choose_queue(topic_config, queue_id)
+        appended = self.store.append(
+            topic, queue_id, body, encoded, born_timestamp_ms, born_host, flag, sysflag, reconsume_times
+        )
+        self.waiting.touch(topic, queue_id)
+        self.traffic.messages_in += 1
+        self.traffic.bytes_in += len(body)
+        message_id = f"{self._message_id_prefix}{appended[0]:016X}"
+        return Sent(message_id, queue_id, appended[1], appended[2])
+
+    def send_batch(
+        self,
+        topic: str,
+        queue_id: int,
+        batch: bytes,
+        born_timestamp_ms: int,
+        born_host: bytes,
+        *,
+        sysflag: int = 0,
+        reconsume_times: int = 0,
+        default_topic: str = "",
+        default_queues: int = 8,
+    ) -> Sent:
+        """Store all messages of a batch body, or none."""
+        topic_config = self._writable_topic(topic, default_topic, default_queues)
+        if len(batch) > self._max_message:
+            raise self._too_long(len(batch))
+        if not 0 <= queue_id < topic_config.writeQueueNums:
+            queue_id = self._choose_queue(topic_config, queue_id)
+        drafts = []
+        for index, member in enumerate(decode_batch(batch)):
+            try:
+                properties = self._admit_properties(member.properties.decode(), sysflag)
+            except UnicodeDecodeError:
+                raise IllegalMessage(f"the properties of message {index} of the batch are no UTF-8") from None
+            except IllegalMessage as error:
+                raise IllegalMessage(f"message {index} of the batch: {error.message}", hint=error.hint) from None
+            drafts.append(
+                Draft(
+                    topic, queue_id, member.body, properties, born_timestamp_ms, born_host, member.flag, sysflag,
+                    reconsume_times,
+                )
+            )  # fmt: skip
+            if len(drafts) > self.config.broker.max_batch_messages:
+                raise IllegalMessage(
+                    f"the batch holds more than {self.config.broker.max_batch_messages} messages",
+                    hint="Send several smaller ones",
+                )
+        if not drafts:
+            raise IllegalMessage("the batch holds no message")
+        appended = self.store.append_all(drafts)
+        self.waiting.touch(topic, queue_id)
+        self.traffic.messages_in += len(drafts)
+        self.traffic.bytes_in += len(batch)
+        ids = ",".join(offset_message_id(self.store_host, one.physical_offset) for one in appended)
+        return Sent(ids, queue_id, appended[0].queue_offset, appended[-1].end_offset)
+
+    def _writable_topic(self, topic: str, default_topic: str, default_queues: int) -> TopicConfig:
+        if self._refusal is not None:
+            raise self._refusal
+        config = self.topics.for_send(topic, default_topic, default_queues)
+        if not config.perm & PERM_WRITE:
+            raise NoPermission(f"topic {topic!r} is not writable", hint="Change its permission with updateTopic -p 6")
+        return config
+
+    def _admit_properties(self, properties: str, sysflag: int) -> bytes:
+        """The properties as bytes, if a message may have them."""
+        for name in _DELAYS:
+            if name in properties:
+                raise IllegalMessage(
+                    f"the message asks for a delay ({name.rstrip(chr(1))}…), which this version cannot give",
+                    hint="Remove the delay; delivering it at once would be early",
+                )
+        if sysflag & SYSFLAG_TRANSACTION_MASK:
+            raise NoPermission("transaction messages are not taken", hint="Send a normal message")
+        if "\0" in properties:
+            raise IllegalMessage("a property holds a zero byte", hint="Encode binary values, for example as base64")
+        try:
+            encoded = properties.encode()
+        except UnicodeEncodeError:
+            raise IllegalMessage("a property is no valid Unicode text") from None
+        if len(encoded) > MAX_PROPERTIES_BYTES:
+            raise IllegalMessage(
+                f"the properties take {len(encoded)} bytes, the limit is {MAX_PROPERTIES_BYTES}",
+                hint="Move large values into the body",
+            )
+        return encoded
+
+    def _too_long(self, size: int) -> IllegalMessage:
+        return IllegalMessage(
+            f"the body has {size} bytes, the limit is {self._max_message}",
+            hint="Send less, or raise broker.max_message",
+        )
+
+    def _choose_queue(self, topic: TopicConfig, queue_id: int) -> int:
+        """A queue for a sender that leaves the choice to the broker (a negative id)."""
+        if queue_id >= 0:
+            raise MalformedRequest(
+                f"topic {topic.topicName!r} has {topic.writeQueueNums} queues to write to, none with the id {queue_id}",
+                hint="Ask the name server for its route again",
+            )
+        self._next_queue += 1
+        return self._next_queue % topic.writeQueueNums
+
+    # Pulling
+
+    def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        *,
+        message_filter: MessageFilter = EVERYTHING,
+        max_bytes: int | None = None,
+    ) -> Pulled:
+        """Read from a queue; the caller has checked that it may."""
+        queue = self.store.find_queue(topic, queue_id)
+        if queue is None or queue.next_offset == queue.min_offset:
+            end = queue.next_offset if queue else 0
+            moved = offset != end
+            return Pulled(Response.PULL_OFFSET_MOVED if moved else Response.PULL_NOT_FOUND, end, end, end, [])
+        low, high = queue.min_offset, queue.next_offset
+        if offset == high:
+            return Pulled(Response.PULL_NOT_FOUND, offset, low, high, [])
+        if offset < low or offset > high:
+            return Pulled(Response.PULL_OFFSET_MOVED, low if offset < low else high, low, high, [])
+        limit = int(self.config.broker.pull_batch)
+        fetched = self.store.fetch(
+            queue,
+            offset,
+            max_count=max(1, min(max_messages, self.config.broker.pull_max_messages)),
+            max_bytes=limit if max_bytes is None or max_bytes <= 0 else min(max_bytes, limit),
+            code_matches=message_filter.code_matches,
+            record_matches=message_filter.record_matches,
+        )
+        if not fetched.messages:
+            return Pulled(Response.PULL_RETRY_IMMEDIATELY, fetched.next_offset, low, high, [])
+        self.traffic.messages_out += fetched.messages
+        return Pulled(Response.SUCCESS, fetched.next_offset, low, high, fetched.pieces, fetched.messages)
+
+    def check_readable(self, group: str, topic: str, queue_id: int) -> None:
+        """Refuse a pull that the group, the topic or the queue does not allow."""
+        if not self.groups.require(group).consumeEnable:
+            raise NoPermission(
+                f"consumer group {group!r} may not consume", hint="Enable it with updateSubGroup -s true"
+            )
+        config = self.topics.require(topic)
+        if not config.perm & PERM_READ:
+            raise NoPermission(f"topic {topic!r} is not readable", hint="Change its permission with updateTopic -p 6")
+        if not 0 <= queue_id < config.readQueueNums:
+            raise MalformedRequest(
+                f"topic {topic!r} has {config.readQueueNums} queues to read from, none with the id {queue_id}"
+            )
+
+    # Offsets
+
+    def committed_offset(self, group: str, topic: str, queue_id: int, *, zero_if_new: bool = True) -> int:
+        """Where a group goes on in a queue; -1 where it has to choose a start by itself."""
+        offset = self.offsets.get(group, topic, queue_id)
+        if offset >= 0 or not zero_if_new:
+            return offset
+        queue = self.store.find_queue(topic, queue_id)
+        first = queue.entry(0) if queue and queue.min_offset == 0 else None
+        if first is not None and self.store.log.end - first[0] <= self.config.broker.recent_log:
+            return 0
+        return -1
+
+    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Remember where a group goes on in a queue."""
+        if offset < 0:
+            raise MalformedRequest(f"offset {offset} cannot be committed", hint="Offsets start at 0")
+        config = self.topics.require(topic)
+        if not 0 <= queue_id < max(config.readQueueNums, config.writeQueueNums):
+            raise MalformedRequest(f"topic {topic!r} has no queue {queue_id}")
+        self.groups.require(group)
+        self.offsets.put(group, topic, queue_id, min(offset, self._queue_end(topic, queue_id)))
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """A queue of an existing topic, None while nothing was ever put into it."""
+        self.topics.require(topic)
+        return self.store.find_queue(topic, queue_id)
+
+    # Topics and groups
+
+    def delete_topic(self, topic: str) -> None:
+        """Remove a topic, its queues and all offsets in it."""
+        self.topics.remove(topic)
+        self.offsets.remove_topic(topic)
+        self.save_tables()
+        self.store.remove_topic(topic)
+
+    def delete_group(self, group: str, *, clean_offsets: bool) -> None:
+        """Remove a group's configuration, and on request its offsets."""
+        self.groups.remove(group)
+        if clean_offsets:
+            self.offsets.remove_group(group)
+        self.save_tables()
+
+    # Upkeep, called from time to time
+
+    def settle(self) -> None:
+        """Wake the pulls that wait for what was appended."""
+        self.waiting.wake()
+
+    def expire_clients(self) -> set[str]:
+        """Forget clients that sent no heartbeat; the consumer groups that changed."""
+        self.locks.expire()
+        return self.members.expire(self.clock.now_ms() - self.config.broker.client_timeout)
+
+    def check_disk(self) -> None:
+        """Stop or resume taking messages as the disk fills and empties."""
+        used = self.store.used_ratio()
+        high = self.config.store.disk_high
+        if used > high:
+            self._refusal = ServiceUnavailable(
+                f"the disk is {used:.0%} full, new messages are refused above {high:.0%}",
+                hint="Free disk space, shorten store.retention or raise store.disk_high",
+            )
+        else:
+            self._refusal = None
+
+    def refuse(self, reason: str) -> None:
+        """Take no more messages: the broker is stopping."""
+        self._refusal = ServiceUnavailable(reason, hint="Send to another broker, or again in a moment")
+
+    def offsets_snapshot(self) -> OffsetTable:
+        """The consumer offsets to store, none beyond what is flushed."""
+        ends: dict[tuple[str, int], int] = {}
+
+        def flushed_end(topic: str, queue_id: int) -> int:
+            key = (topic, queue_id)
+            if key not in ends:
+                queue = self.store.find_queue(topic, queue_id)
+                ends[key] = self.store.flushed_end(queue) if queue else 0
+            return ends[key]
+
+        return self.offsets.snapshot(self.clock.now_ms(), flushed_end)
+
+    def table_savers(self) -> list[Callable[[], None]]:
+        """What is left to do to save changed tables; each may run beside the broker, but not beside itself."""
+        savers: list[Callable[[], None]] = []
+        if self.topics.changed:
+            self.topics.changed = False
+            topics = self.topics.table
+            copy = TopicConfigTable(topicConfigTable=dict(topics.topicConfigTable), dataVersion=topics.dataVersion)
+            savers.append(lambda: save_table(self._disk, TOPICS_PATH, copy))
+        if self.groups.changed:
+            self.groups.changed = False
+            groups = self.groups.table
+            group_copy = SubscriptionGroupTable(
+                subscriptionGroupTable=dict(groups.subscriptionGroupTable),
+                forbiddenTable=groups.forbiddenTable,
+                dataVersion=groups.dataVersion,
+            )
+            savers.append(lambda: save_table(self._disk, GROUPS_PATH, group_copy))
+        if self.offsets.changed:
+            self.offsets.changed = False
+            snapshot = self.offsets_snapshot()
+            savers.append(lambda: save_table(self._disk, OFFSETS_PATH, snapshot))
+        return savers
+
+    def save_tables(self) -> None:
+        """Save changed tables now."""
+        for save in self.table_savers():
+            save()
+
+    def close(self) -> None:
+        """Stop cleanly."""
+        self.store.flush()
+        self.save_tables()
+        self.store.close()
+
+    def statistics(self) -> dict[str, int]:
+        """Sizes of everything that could grow."""
+        return {
+            **self.store.statistics(),
+            **self.members.statistics(),
+            **self.locks.statistics(),
+            **self.waiting.statistics(),
+            "topics": len(self.topics.table.topicConfigTable),
+            "groups": len(self.groups.table.subscriptionGroupTable),
+        }

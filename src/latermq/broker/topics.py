@@ -1,0 +1,121 @@
+"""The topics of this broker: made by operators, or on the way of a message."""
+
+from latermq.clock import Clock
+from latermq.config import BrokerConfig
+from latermq.errors import IllegalMessage, NoPermission, TopicNotFound
+from latermq.message.names import (
+    AUTO_CREATE_TOPIC,
+    BENCHMARK_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    RETRY_PREFIX,
+    SELF_TEST_TOPIC,
+    check_sendable_topic,
+    check_topic,
+    is_system_topic,
+)
+from latermq.protocol.remoting.bodies import PERM_READ, PERM_WRITE, TopicConfig, TopicConfigTable
+
+PERM_INHERIT = 1
+MAX_QUEUES = 65_535
+
+
+class Topics:
+    """The table behind topics.json."""
+
+    def __init__(self, table: TopicConfigTable, config: BrokerConfig, clock: Clock) -> None:
+        self.table = table
+        self._config = config
+        self._clock = clock
+        self.changed = False
+        # Tells the name servers soon: a topic nobody can find is no use.
+        self.unannounced = False
+        self._add_system_topics()
+
+    def _add_system_topics(self) -> None:
+        topics = self.table.topicConfigTable
+        for name, queues in ((SELF_TEST_TOPIC, 1), (BENCHMARK_TOPIC, 1024), (OFFSET_MOVED_TOPIC, 1)):
+            topics.setdefault(name, TopicConfig(topicName=name, readQueueNums=queues, writeQueueNums=queues))
+        # Clusters and brokers are topics of their own, by which operators' tools find them.
+        for name in (self._config.cluster, self._config.name):
+            topics.setdefault(name, TopicConfig(topicName=name, readQueueNums=1, writeQueueNums=1, perm=7))
+        if self._config.auto_create_topics:
+            queues = self._config.default_queues
+            topics[AUTO_CREATE_TOPIC] = TopicConfig(
+                topicName=AUTO_CREATE_TOPIC,
+                readQueueNums=queues,
+                writeQueueNums=queues,
+                perm=PERM_READ | PERM_WRITE | PERM_INHERIT,
+            )
+        else:
+            topics.pop(AUTO_CREATE_TOPIC, None)
+
+    def find(self, topic: str) -> TopicConfig | None:
+        """The topic, if there is one of that name."""
+        return self.table.topicConfigTable.get(topic)
+
+    def require(self, topic: str) -> TopicConfig:
+        """The topic, which must exist."""
+        found = self.table.topicConfigTable.get(topic)
+        if found is None:
+            raise TopicNotFound(f"topic {topic!r} does not exist", hint=f"Run `latermq topic create {topic}`")
+        return found
+
+    def for_send(self, topic: str, default_topic: str, default_queues: int) -> TopicConfig:
+        """The topic of a message that is being sent; made on the way where that is allowed."""
+        found = self.table.topicConfigTable.get(topic)
+        if found is not None and not is_system_topic(topic):
+            return found
+        check_sendable_topic(topic)
+        if found is not None:
+            return found
+        if topic.startswith(RETRY_PREFIX):
+            return self.make_retry(topic, 1)
+        template = self.table.topicConfigTable.get(default_topic or AUTO_CREATE_TOPIC)
+        if template is None or not template.perm & PERM_INHERIT:
+            raise TopicNotFound(
+                f"topic {topic!r} does not exist and topics are not made by sending",
+                hint=f"Run `latermq topic create {topic}`, or set broker.auto_create_topics=true",
+            )
+        queues = max(1, min(default_queues, template.writeQueueNums))
+        perm = template.perm & ~PERM_INHERIT
+        return self.put(TopicConfig(topicName=topic, readQueueNums=queues, writeQueueNums=queues, perm=perm))
+
+    def make_retry(self, topic: str, queues: int) -> TopicConfig:
+        """A group's retry or dead-letter topic, made where it is missing."""
+        found = self.table.topicConfigTable.get(topic)
+        if found is not None:
+            return found
+        check_topic(topic)
+        return self.put(TopicConfig(topicName=topic, readQueueNums=queues, writeQueueNums=queues))
+
+    def put(self, topic: TopicConfig) -> TopicConfig:
+        """Make or change a topic."""
+        check_topic(topic.topicName)
+        for count in (topic.readQueueNums, topic.writeQueueNums):
+            if not 1 <= count <= MAX_QUEUES:
+                raise IllegalMessage(f"topic {topic.topicName!r} cannot have {count} queues; 1 to {MAX_QUEUES} it can")
+        table = self.table.topicConfigTable
+        if topic.topicName not in table and len(table) >= self._config.max_topics:
+            raise NoPermission(
+                f"there are {len(table)} topics, as many as broker.max_topics allows",
+                hint="Delete topics that nobody uses, or raise broker.max_topics",
+            )
+        table[topic.topicName] = topic
+        self._touch()
+        return topic
+
+    def remove(self, topic: str) -> None:
+        """Forget a topic."""
+        if is_system_topic(topic):
+            raise NoPermission(f"topic {topic!r} belongs to the broker and stays")
+        if self.table.topicConfigTable.pop(topic, None) is not None:
+            self._touch()
+
+    def _touch(self) -> None:
+        self.table.dataVersion.bump(self._clock.now_ms())
+        self.changed = True
+        self.unannounced = True
+
+    def names(self) -> list[str]:
+        """The names of all topics, sorted."""
+        return sorted(self.table.topicConfigTable)

@@ -1,0 +1,33 @@
+"""Counters of messages in and out, and their rates over the last seconds."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+_SAMPLES = 610  # at one a second: ten minutes and a bit
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Plain counters that hot paths add to; `sample` turns them into rates."""
+
+    messages_in: int = 0
+    bytes_in: int = 0
+    messages_out: int = 0
+    _history: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
+
+    def sample(self, now_s: float) -> None:
+        """Remember the counters; call it about once a second."""
+        self._history.append((now_s, self.messages_in, self.messages_out))
+
+    def rates(self, over_s: float) -> tuple[float, float]:
+        """Messages in and out a second, over about this long."""
+        if not self._history:
+            return 0.0, 0.0
+        now_s, now_in, now_out = self._history[-1]
+        then_s, then_in, then_out = next(
+            (sample for sample in self._history if sample[0] >= now_s - over_s), self._history[0]
+        )
+        elapsed_s = now_s - then_s
+        if elapsed_s <= 0:
+            return 0.0, 0.0
+        return (now_in - then_in) / elapsed_s, (now_out - then_out) / elapsed_s

@@ -1,0 +1,72 @@
+"""Messages as commands show them: a line for people, a row for tables and JSON."""
+
+import base64
+import datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from latermq.message.record import Message
+
+# Shown in columns of their own.
+_KNOWN = ("KEYS", "TAGS", "UNIQ_KEY")
+
+
+def moment(ms: int) -> str | None:
+    """A time of the broker in local time, to the millisecond; None where there is none."""
+    if ms <= 0:
+        return None
+    return datetime.datetime.fromtimestamp(ms / 1000).astimezone().isoformat(sep=" ", timespec="milliseconds")
+
+
+def message_row(message: "Message") -> dict[str, Any]:
+    """Everything a message tells, for JSON and for `message show`."""
+    properties = message.properties
+    row = {
+        "topic": message.topic,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "message_id": properties.get("UNIQ_KEY", message.message_id),
+        "offset_message_id": message.message_id,
+        "tag": properties.get("TAGS"),
+        "keys": properties.get("KEYS", "").split(),
+        "properties": {name: value for name, value in properties.items() if name not in _KNOWN},
+        "born_ms": message.born_timestamp_ms,
+        "born_host": "{}:{}".format(*message.born_host),
+        "stored_ms": message.store_timestamp_ms,
+        "store_host": "{}:{}".format(*message.store_host),
+        "reconsume_times": message.reconsume_times,
+        "size_bytes": message.size_bytes,
+    }
+    try:
+        row["body"] = message.body.decode()
+    except UnicodeDecodeError:
+        row["body_base64"] = base64.b64encode(message.body).decode()
+    return row
+
+
+def readable_row(message: "Message") -> dict[str, Any]:
+    """The same for people: times written out, a body that is no text as its size."""
+    row = message_row(message)
+    row["born"] = moment(row.pop("born_ms"))
+    row["stored"] = moment(row.pop("stored_ms"))
+    row.pop("body_base64", None)
+    row["body"] = body_text(message.body)
+    return row
+
+
+def message_line(message: "Message") -> str:
+    """One line: when it was stored, where it lies, tag and keys, body."""
+    properties = message.properties
+    labels = [f"tag={properties['TAGS']}"] if "TAGS" in properties else []
+    labels += [f"key={key}" for key in properties.get("KEYS", "").split()]
+    place = f"queue {message.queue_id} offset {message.queue_offset}"
+    return "  ".join(
+        filter(None, (moment(message.store_timestamp_ms), place, " ".join(labels), body_text(message.body)))
+    )
+
+
+def body_text(body: bytes) -> str:
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return f"({len(body)} bytes that are no text; --json shows them)"

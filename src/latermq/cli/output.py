@@ -1,0 +1,92 @@
+"""How commands talk: results on standard output as tables or JSON lines, all else on standard error."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+_WIDTH_WITHOUT_TERMINAL = 200  # wide enough that a pipe gets each row on one line
+
+Row = Mapping[str, Any]
+
+
+def print_error(message: str, hint: str = "") -> None:
+    """One line of what went wrong, one of what to do."""
+    print(f"error: {message}", file=sys.stderr)
+    if hint:
+        print(f"hint: {hint}", file=sys.stderr)
+
+
+def print_note(text: str) -> None:
+    """Something the person should know that is no result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_json(row: Row) -> None:
+    print(json.dumps(row, ensure_ascii=False, separators=(",", ":")), flush=True)
+
+
+def print_rows(rows: Iterable[Row], columns: Mapping[str, str], *, as_json: bool, empty: str) -> None:
+    """A table of the given columns (key of the row: heading), or each whole row as a JSON line."""
+    if as_json:
+        for row in rows:
+            print_json(row)
+        return
+    listed = list(rows)
+    if not listed:
+        print_note(empty)
+        return
+    _print_table(listed, columns)
+
+
+def print_fields(row: Row, *, as_json: bool) -> None:
+    """One thing with all its fields, one a line."""
+    if as_json:
+        print_json(row)
+        return
+    width = max(map(len, row), default=0)
+    for key, value in row.items():
+        print(f"{key.replace('_', ' '):<{width}}  {_text(value)}")
+
+
+def _print_table(rows: list[Row], columns: Mapping[str, str]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for key, heading in columns.items():
+        numeric = all(isinstance(row.get(key), int) for row in rows)
+        table.add_column(heading, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_text(row.get(key)) for key in columns))
+    width = None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL
+    Console(width=width, highlight=False, markup=False, emoji=False).print(table)
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}={entry}" for key, entry in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return str(value)
+
+
+@contextlib.contextmanager
+def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error for long work, where a person watches; the yielded call advances it."""
+    if total == 1 or not sys.stderr.isatty():
+        yield lambda _count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda count: bar.advance(task, count)

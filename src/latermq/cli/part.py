@@ -1,0 +1,55 @@
+"""What `latermq namesrv` and `latermq broker` share: a part's start, its ready line, and errors that say what to do."""
+
+import errno
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from latermq.cli.output import print_error
+from latermq.errors import LaterMQError
+
+if TYPE_CHECKING:
+    from latermq.config import Config
+
+Ready = Callable[[str], None]
+
+
+def run_part(name: str, config: "Config", parent_pid: int | None, run: Callable[[Ready], int]) -> int:
+    """Run one server process until it is told to stop; the answer is its exit code, 2 where it could not start."""
+    from latermq.server.logs import set_up_logs
+    from latermq.server.processes import die_with_parent
+    from latermq.server.supervisor import READY
+
+    if parent_pid is not None:
+        die_with_parent(parent_pid)
+    set_up_logs(config.log, name)
+    was_ready = False
+
+    def ready(text: str) -> None:
+        nonlocal was_ready
+        was_ready = True
+        print(f"{READY}{text}", flush=True)
+
+    try:
+        return run(ready)
+    except LaterMQError as error:
+        if was_ready:
+            raise
+        print_error(f"the {name} cannot start: {error.message}", error.hint)
+        return 2
+    except OSError as error:
+        if was_ready or error.errno is None:
+            raise
+        print_error(f"the {name} cannot start: {error.strerror or error}", _hint_of(error))
+        return 2
+
+
+def _hint_of(error: OSError) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return "Stop what listens there, or choose other ports with --port and --namesrv-port"
+        case errno.EADDRNOTAVAIL:
+            return "Choose an address of this machine with --host"
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return "Name a writable directory with --data, or a port above 1023 with --port"
+        case _:
+            return "`latermq doctor` checks ports, disk and limits"

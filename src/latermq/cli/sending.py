@@ -1,0 +1,112 @@
+"""The work of `latermq send`: messages go out ahead of their answers, which are counted and told."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from latermq.cli.output import print_fields, print_json, print_note, progress
+from latermq.client import OutgoingMessage, Producer, SendResult
+from latermq.errors import LaterMQError
+
+_RATE_SLACK_S = 0.002  # timers below this are not worth a sleep
+_BATCHES_UNDER_WAY = 64
+
+
+class Sending:
+    """One run of the command: sends ahead of the answers, counts them, and tells the outcome."""
+
+    def __init__(
+        self, message: OutgoingMessage, *, count: int, batch: int, oneway: bool, rate: float | None, as_json: bool
+    ) -> None:
+        self._message = message
+        self._count = count
+        self._batch = batch
+        self._oneway = oneway
+        self._rate = rate
+        self._as_json = as_json
+        self._stored = 0
+        self._first_error: LaterMQError | None = None
+        self._last: dict[str, Any] = {}
+        self._advance: Callable[[int], None] = lambda _count: None
+
+    async def run(self, namesrv: str) -> None:
+        started_s = time.monotonic()
+        async with Producer(namesrv) as producer:
+            with progress(f"sending to {self._message.topic}", self._count) as advance:
+                self._advance = advance
+                if self._oneway:
+                    await self._send_oneway(producer, started_s)
+                else:
+                    await self._send_pipelined(producer, started_s)
+        self._tell_outcome(time.monotonic() - started_s)
+
+    async def _send_oneway(self, producer: Producer, started_s: float) -> None:
+        for sent in range(self._count):
+            await self._keep_rate(sent, started_s)
+            await producer.send_oneway(self._message)
+            self._advance(1)
+
+    async def _send_pipelined(self, producer: Producer, started_s: float) -> None:
+        under_way: set[asyncio.Future[SendResult]] = set()
+        sent = 0
+        while sent < self._count and self._first_error is None:
+            await self._keep_rate(sent, started_s)
+            size = min(self._batch, self._count - sent)
+            if producer.is_full:
+                await producer.ready()
+            if self._batch == 1:
+                future = producer.submit(self._message)
+            else:
+                future = asyncio.ensure_future(producer.send_batch([self._message] * size))
+                if len(under_way) >= _BATCHES_UNDER_WAY:
+                    await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+            under_way.add(future)
+            future.add_done_callback(under_way.discard)
+            future.add_done_callback(lambda done, size=size: self._on_answer(done, size))  # type: ignore[misc]
+            sent += size
+        while under_way:
+            await asyncio.wait(under_way)
+
+    async def _keep_rate(self, sent: int, started_s: float) -> None:
+        if self._rate is not None:
+            ahead_s = started_s + sent / self._rate - time.monotonic()
+            if ahead_s > _RATE_SLACK_S:
+                await asyncio.sleep(ahead_s)
+
+    def _on_answer(self, done: asyncio.Future[SendResult], size: int) -> None:
+        error = done.exception()
+        if isinstance(error, LaterMQError):
+            self._first_error = self._first_error or error
+            return
+        if error is not None:
+            raise error
+        self._stored += size
+        self._advance(size)
+        self._last = _row(done.result())
+        if self._as_json:
+            print_json(self._last)
+
+    def _tell_outcome(self, took_s: float) -> None:
+        if self._first_error is not None:
+            if self._count > 1:
+                print_note(f"{self._stored} of {self._count} messages were acknowledged before the first error")
+            raise self._first_error
+        if self._oneway:
+            print_note(f"sent {self._count} one way: nobody says whether they arrived")
+        elif self._count > 1 and not self._as_json:
+            print(f"{self._stored} messages acknowledged in {took_s:.2f} s ({self._stored / took_s:,.0f} a second)")
+        elif not self._as_json:
+            print_fields(self._last, as_json=False)
+
+
+def _row(result: SendResult) -> dict[str, Any]:
+    return {
+        "status": result.status,
+        "message_id": result.message_id,
+        "offset_message_id": result.offset_message_id,
+        "topic": result.queue.topic,
+        "broker": result.queue.brokerName,
+        "queue_id": result.queue.queueId,
+        "queue_offset": result.queue_offset,
+    }

@@ -1,0 +1,44 @@
+"""The Python SDK over RocketMQ's remoting protocol, for asyncio; `latermq.client.blocking` has the same without it."""
+
+from latermq.client.admin import Admin
+from latermq.client.failures import (
+    BrokerFailed,
+    ClientClosed,
+    ConnectionLost,
+    NoBroker,
+    NoNameServer,
+    RequestTimedOut,
+    UnknownAnswer,
+    UnreadableBody,
+    errors_from_wire,
+)
+from latermq.client.outgoing import OutgoingMessage, SendResult
+from latermq.client.producer import Producer
+from latermq.client.pull_consumer import PullConsumer
+from latermq.client.pulling import PullResult
+from latermq.client.push_consumer import PushConsumer
+from latermq.client.subscription import Sql
+from latermq.message.record import Message
+from latermq.protocol.remoting.bodies import MessageQueue
+
+__all__ = [
+    "Admin",
+    "BrokerFailed",
+    "ClientClosed",
+    "ConnectionLost",
+    "Message",
+    "MessageQueue",
+    "NoBroker",
+    "NoNameServer",
+    "OutgoingMessage",
+    "Producer",
+    "PullConsumer",
+    "PullResult",
+    "PushConsumer",
+    "RequestTimedOut",
+    "SendResult",
+    "Sql",
+    "UnknownAnswer",
+    "UnreadableBody",
+    "errors_from_wire",
+]

@@ -1,0 +1,330 @@
+"""Administration: topics, groups, offsets, messages by key or id, and what brokers tell about themselves."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from latermq.client import queue_offsets
+from latermq.client.compression import open_body
+from latermq.client.failures import BrokerFailed, NoBroker
+from latermq.client.keyed_tables import keyed_table
+from latermq.client.offsets import BrokerOffsets
+from latermq.client.session import Client, Session
+from latermq.errors import ConsumerOffline, LaterMQError, QueryNotFound
+from latermq.message.ids import parse_offset_message_id
+from latermq.message.names import AUTO_CREATE_TOPIC, check_group, check_topic
+from latermq.message.properties import KEY_SEPARATOR, KEYS, UNIQUE_KEY
+from latermq.message.record import Message, decode_record, decode_records
+from latermq.protocol.remoting.bodies import (
+    PERM_READ,
+    PERM_WRITE,
+    BrokerData,
+    ClusterInfo,
+    ConsumerConnection,
+    KVTable,
+    MessageQueue,
+    OffsetWrapper,
+    SubscriptionGroup,
+    SubscriptionGroupTable,
+    TopicList,
+    TopicOffset,
+    TopicRoute,
+    decode_body,
+    encode_body,
+)
+from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.frames import Command
+
+FIRST, LAST = "first", "last"
+FOREVER_MS = 0x7FFFFFFFFFFFFFFF
+MASTER = 0
+
+
+class Admin(Client):
+    """Looks at a cluster and changes it. Methods that change something do it on every broker that is concerned."""
+
+    def __init__(
+        self,
+        namesrv: str = "127.0.0.1:9876",
+        *,
+        instance: str = "",
+        request_timeout_s: float = 5.0,
+        encoding: str = "json",
+    ) -> None:
+        self._session = Session(namesrv, instance=instance, encoding=encoding, request_timeout_s=request_timeout_s)
+
+    # Clusters, brokers
+
+    async def clusters(self) -> dict[str, list[str]]:
+        """The names of the brokers in each cluster."""
+        return {name: sorted(brokers) for name, brokers in (await self._cluster_info()).clusterAddrTable.items()}
+
+    async def brokers(self) -> list[BrokerData]:
+        """Every broker with its addresses."""
+        table = (await self._cluster_info()).brokerAddrTable
+        return [table[name] for name in sorted(table)]
+
+    async def broker_runtime_info(self, address: str) -> dict[str, str]:
+        """What a broker counts and measures."""
+        return decode_body((await self._call(address, Request.GET_BROKER_RUNTIME_INFO)).body, KVTable).table
+
+    async def broker_config(self, address: str) -> dict[str, str]:
+        """A broker's settings."""
+        text = (await self._call(address, Request.GET_BROKER_CONFIG)).body.decode()
+        pairs = (line.partition("=") for line in text.splitlines() if line and not line.startswith("#"))
+        return {name.strip(): value.strip() for name, _, value in pairs}
+
+    # Topics
+
+    async def topics(self) -> list[str]:
+        """All topics, those of the system and of retries included."""
+        self._session.check_running()
+        body = await self._session.routes.ask_name_server(Request.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        return sorted(decode_body(body, TopicList).topicList)
+
+    async def create_topic(
+        self,
+        name: str,
+        queues: int = 8,
+        *,
+        perm: int = PERM_READ | PERM_WRITE,
+        order: bool = False,
+        attributes: Mapping[str, str] | None = None,
+        broker: str | None = None,
+    ) -> None:
+        """Make a topic on every broker, or on one, or change the one that is there; waits until its route is known."""
+        check_topic(name)
+        fields = {
+            "topic": name,
+            "defaultTopic": AUTO_CREATE_TOPIC,
+            "readQueueNums": str(queues),
+            "writeQueueNums": str(queues),
+            "perm": str(perm),
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0",
+            "order": str(order).lower(),
+            "attributes": ",".join(f"+{key}={value}" for key, value in (attributes or {}).items()),
+        }
+        masters = await self._masters(broker)
+        for address in masters.values():
+            await self._call(address, Request.UPDATE_AND_CREATE_TOPIC, fields)
+        await self._await_route(name, masters.keys(), queues, perm)
+
+    async def delete_topic(self, name: str) -> None:
+        """Remove a topic from every broker and from the name servers."""
+        masters = await self._masters()
+        for address in masters.values():
+            await self._call(address, Request.DELETE_TOPIC_IN_BROKER, {"topic": name})
+        for server in self._session.routes.servers:
+            await self._call(server, Request.DELETE_TOPIC_IN_NAMESRV, {"topic": name})
+
+    async def route(self, topic: str) -> TopicRoute:
+        """Where a topic's queues are."""
+        self._session.check_running()
+        return await self._session.routes.lookup(topic)
+
+    async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
+        """First and next offset of each queue, and when it last got a message."""
+        stats: dict[MessageQueue, TopicOffset] = {}
+        for address in await self._brokers_of(topic):
+            body = (await self._call(address, Request.GET_TOPIC_STATS_INFO, {"topic": topic})).body
+            stats.update(
+                (queue, msgspec.convert(entry, TopicOffset)) for queue, entry in keyed_table(body, "offsetTable")
+            )
+        return dict(sorted(stats.items()))
+
+    # Groups
+
+    async def groups(self) -> list[SubscriptionGroup]:
+        """Every consumer group that a broker knows."""
+        found: dict[str, SubscriptionGroup] = {}
+        for address in (await self._masters()).values():
+            body = (await self._call(address, Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)).body
+            found.update(decode_body(body, SubscriptionGroupTable).subscriptionGroupTable)
+        return [found[name] for name in sorted(found)]
+
+    async def create_group(
+        self,
+        name: str,
+        *,
+        retry_max_times: int = 16,
+        retry_queues: int = 1,
+        consume_enabled: bool = True,
+        orderly: bool = False,
+    ) -> None:
+        """Make a consumer group on every broker, or change the one that is there."""
+        check_group(name)
+        group = SubscriptionGroup(
+            groupName=name,
+            retryMaxTimes=retry_max_times,
+            retryQueueNums=retry_queues,
+            consumeEnable=consume_enabled,
+            consumeMessageOrderly=orderly,
+        )
+        for address in (await self._masters()).values():
+            await self._call(address, Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, encode_body(group))
+
+    async def delete_group(self, name: str, *, remove_offsets: bool = True) -> None:
+        """Remove a consumer group, and by default its offsets."""
+        fields = {"groupName": name, "cleanOffset": str(remove_offsets).lower()}
+        for address in (await self._masters()).values():
+            await self._call(address, Request.DELETE_SUBSCRIPTIONGROUP, fields)
+
+    async def consumer_connections(self, group: str) -> ConsumerConnection:
+        """Who is connected for a group, and what it subscribed to; ConsumerOffline if nobody is."""
+        found: ConsumerConnection | None = None
+        offline: LaterMQError | None = None
+        for address in (await self._masters()).values():
+            try:
+                answer = await self._call(address, Request.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group})
+            except ConsumerOffline as error:
+                offline = error
+                continue
+            part = decode_body(answer.body, ConsumerConnection)
+            if found is None:
+                found = part
+                continue
+            known = {connection.clientId for connection in found.connectionSet}
+            found.connectionSet += [connection for connection in part.connectionSet if connection.clientId not in known]
+            found.subscriptionTable.update(part.subscriptionTable)
+        if found is None:
+            raise offline or ConsumerOffline(f"no member of group {group!r} is connected")
+        return found
+
+    async def consume_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, OffsetWrapper]:
+        """How far a group is in each queue; the lag is `brokerOffset - consumerOffset`."""
+        fields = {"consumerGroup": group} | ({"topic": topic} if topic else {})
+        stats: dict[MessageQueue, OffsetWrapper] = {}
+        for address in (await self._masters()).values():
+            body = (await self._call(address, Request.GET_CONSUME_STATS, fields)).body
+            stats.update(
+                (queue, msgspec.convert(entry, OffsetWrapper)) for queue, entry in keyed_table(body, "offsetTable")
+            )
+        return dict(sorted(stats.items()))
+
+    async def reset_offsets(self, group: str, topic: str, to: int | str) -> dict[MessageQueue, int]:
+        """Let a group go on at another place: epoch milliseconds, "first" or "last"; the new offsets.
+
+        Members that are connected are told at once. If none is, the stored offsets are changed.
+        """
+        if isinstance(to, str) and to not in (FIRST, LAST):
+            raise ValueError(f"{to!r} is no place; use epoch milliseconds, {FIRST!r} or {LAST!r}")
+        timestamp_ms = {FIRST: 0, LAST: -1}[to] if isinstance(to, str) else to
+        fields = {"topic": topic, "group": group, "timestamp": str(timestamp_ms), "isForce": "true"}
+        offsets: dict[MessageQueue, int] = {}
+        for address in await self._brokers_of(topic):
+            try:
+                body = (await self._call(address, Request.INVOKE_BROKER_TO_RESET_OFFSET, fields)).body
+            except (ConsumerOffline, BrokerFailed):
+                # Nobody is connected, or the group never committed here: then there is nobody to tell.
+                offsets.update(await self._store_offsets(group, topic, address, to))
+            else:
+                offsets.update((queue, int(offset)) for queue, offset in keyed_table(body, "offsetTable"))
+        return dict(sorted(offsets.items()))
+
+    # Messages
+
+    async def view_message(self, offset_message_id: str) -> Message:
+        """The message at the place that an offset id names."""
+        ip, port, physical_offset = parse_offset_message_id(offset_message_id)
+        address = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+        answer = await self._call(address, Request.VIEW_MESSAGE_BY_ID, {"offset": str(physical_offset)})
+        message = decode_record(answer.body)
+        open_body(message)
+        return message
+
+    async def query_by_key(
+        self, topic: str, key: str, *, max_messages: int = 32, begin_ms: int = 0, end_ms: int = FOREVER_MS
+    ) -> list[Message]:
+        """Messages of a topic that were sent with a key, in the order they were stored."""
+        found = await self._query(topic, key, max_messages, begin_ms, end_ms, unique=False)
+        # Key indexes hold hashes, so other keys may come along.
+        return [message for message in found if key in message.properties.get(KEYS, "").split(KEY_SEPARATOR)]
+
+    async def query_by_unique_key(
+        self, topic: str, unique_key: str, *, max_messages: int = 32, begin_ms: int = 0, end_ms: int = FOREVER_MS
+    ) -> list[Message]:
+        """Messages of a topic with this unique key; more than one if a send was retried."""
+        found = await self._query(topic, unique_key, max_messages, begin_ms, end_ms, unique=True)
+        return [message for message in found if message.properties.get(UNIQUE_KEY) == unique_key]
+
+    async def _query(
+        self, topic: str, key: str, max_messages: int, begin_ms: int, end_ms: int, *, unique: bool
+    ) -> list[Message]:
+        fields = {
+            "topic": topic,
+            "key": key,
+            "maxNum": str(max_messages),
+            "beginTimestamp": str(begin_ms),
+            "endTimestamp": str(end_ms),
+            "_UNIQUE_KEY_QUERY": str(unique).lower(),
+        }
+        found: list[Message] = []
+        for address in await self._brokers_of(topic):
+            try:
+                answer = await self._call(address, Request.QUERY_MESSAGE, fields)
+            except QueryNotFound:
+                continue
+            found += decode_records(answer.body)
+        for message in found:
+            open_body(message)
+        return sorted(found, key=lambda message: (message.store_timestamp_ms, message.physical_offset))
+
+    async def _store_offsets(self, group: str, topic: str, address: str, to: int | str) -> dict[MessageQueue, int]:
+        route = await self._session.routes.refresh(topic)
+        queues = [queue for queue in route.readable if route.addresses[queue.brokerName] == address]
+        if to == LAST:
+            found = [await queue_offsets.max_offset(self._session, queue) for queue in queues]
+        elif isinstance(to, int):
+            found = [await queue_offsets.search_offset(self._session, queue, to) for queue in queues]
+        else:
+            found = [await queue_offsets.min_offset(self._session, queue) for queue in queues]
+        offsets = dict(zip(queues, found, strict=True))
+        await BrokerOffsets(self._session, group).save(offsets)
+        return offsets
+
+    async def _call(self, address: str, code: int, fields: dict[str, str] | None = None, body: bytes = b"") -> Command:
+        self._session.check_running()
+        return await self._session.connections.call(
+            address, code, fields, body, timeout_s=self._session.request_timeout_s
+        )
+
+    async def _cluster_info(self) -> ClusterInfo:
+        self._session.check_running()
+        body = await self._session.routes.ask_name_server(Request.GET_BROKER_CLUSTER_INFO)
+        return decode_body(body, ClusterInfo)
+
+    async def _masters(self, name: str | None = None) -> dict[str, str]:
+        """Broker name → address of those that take writes."""
+        masters = {
+            broker.brokerName: broker.brokerAddrs[MASTER]
+            for broker in await self.brokers()
+            if MASTER in broker.brokerAddrs and name in (None, broker.brokerName)
+        }
+        if not masters:
+            raise NoBroker(f"no broker {name!r}" if name else "the name server knows no broker", hint="Is one running?")
+        return masters
+
+    async def _brokers_of(self, topic: str) -> list[str]:
+        self._session.check_running()
+        return sorted(set((await self._session.routes.refresh(topic)).addresses.values()))
+
+    async def _await_route(self, topic: str, brokers: Iterable[str], queues: int, perm: int) -> None:
+        """Brokers tell name servers of a new topic a moment after they made it."""
+        deadline_s = asyncio.get_running_loop().time() + self._session.request_timeout_s
+        while True:
+            try:
+                data = (await self._session.routes.refresh(topic)).data
+            except LaterMQError:
+                if asyncio.get_running_loop().time() > deadline_s:
+                    raise
+            else:
+                known = {
+                    queue.brokerName
+                    for queue in data.queueDatas
+                    if queue.writeQueueNums == queues and queue.perm == perm
+                }
+                if known >= set(brokers) or asyncio.get_running_loop().time() > deadline_s:
+                    return
+            await asyncio.sleep(0.05)

@@ -1,0 +1,107 @@
+"""One queue that a push consumer reads: how far it is, what is cached of it, and when there is room for more."""
+
+import asyncio
+from collections import OrderedDict, deque
+
+from latermq.message.record import Message
+from latermq.protocol.remoting.bodies import MessageQueue, SubscriptionData
+
+
+class AssignedQueue:
+    """The state between a queue's pulls, its handlers and its commits.
+
+    `generation` changes when the position is moved from outside: what belongs to an older one no longer counts.
+    """
+
+    def __init__(
+        self, queue: MessageQueue, data: SubscriptionData, offset: int, max_messages: int, max_bytes: int
+    ) -> None:
+        self.queue = queue
+        self.data = data
+        self.next_offset = offset
+        self.generation = 0
+        self.dropped = False
+        self.running = 0  # handlers at work on this queue now
+        self.saved: int | None = None  # what the offset store holds
+        self.locked_until_s = 0.0
+        self.pulled_ms = 0
+        self.handled_ms = 0
+        self.puller: asyncio.Task[None] | None = None
+        self.in_order: deque[Message] = deque()  # what an orderly consumer has not begun yet
+        self.arrived = asyncio.Event()
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self._cached: OrderedDict[int, int] = OrderedDict()  # offset → bytes, of what is not handled yet
+        self._cached_bytes = 0
+        self._changed = asyncio.Event()
+
+    @property
+    def position(self) -> int:
+        """Everything before this offset is handled."""
+        return next(iter(self._cached)) if self._cached else self.next_offset
+
+    @property
+    def cached(self) -> int:
+        return len(self._cached)
+
+    @property
+    def cached_bytes(self) -> int:
+        return self._cached_bytes
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._cached) >= self._max_messages or self._cached_bytes >= self._max_bytes
+
+    def take(self, messages: list[Message], next_offset: int) -> None:
+        """Account for what a pull brought."""
+        for message in messages:
+            self._cached[message.queue_offset] = message.size_bytes
+            self._cached_bytes += message.size_bytes
+        self.next_offset = next_offset
+
+    def done(self, message: Message, generation: int) -> None:
+        """A message needs no more work here."""
+        if generation == self.generation:
+            self._cached_bytes -= self._cached.pop(message.queue_offset, 0)
+            self._changed.set()
+
+    def seek(self, offset: int) -> None:
+        """Go on at another offset; what is cached is forgotten."""
+        self.generation += 1
+        self.next_offset = offset
+        self._cached.clear()
+        self._cached_bytes = 0
+        self.in_order.clear()
+        self._changed.set()
+
+    def drop(self) -> None:
+        """Start nothing more of this queue."""
+        self.dropped = True
+        self.arrived.set()
+        self._changed.set()
+        if self.puller is not None:
+            self.puller.cancel()
+
+    def began(self) -> None:
+        self.running += 1
+
+    def ended(self) -> None:
+        self.running -= 1
+        self._changed.set()
+
+    async def room(self) -> None:
+        """Wait until the next pull's messages may be cached."""
+        while self.is_full and not self.dropped:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def idle(self, timeout_s: float) -> bool:
+        """Wait until no handler works on this queue; whether that came true in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self.running:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True

@@ -1,0 +1,25 @@
+"""Tables with queues as keys inside a JSON body, which Java's side writes although it is no JSON."""
+
+from typing import Any
+
+import msgspec
+
+from latermq.errors import MalformedRequest
+from latermq.protocol.remoting.bodies import MessageQueue, decode_keyed_map
+
+
+def keyed_table(body: bytes, name: str) -> list[tuple[MessageQueue, Any]]:
+    """The entries of the field `name` of a body."""
+    needle = f'"{name}":'.encode()
+    at = body.find(needle)
+    if at < 0:
+        return []
+    start = at + len(needle)
+    while body[start : start + 1].isspace():
+        start += 1
+    if body[start : start + 4] == b"null":
+        return []
+    try:
+        return [(msgspec.convert(key, MessageQueue), value) for key, value in decode_keyed_map(body[start:])]
+    except msgspec.MsgspecError as error:
+        raise MalformedRequest(f"the table {name} of a body is not understood: {error}") from None

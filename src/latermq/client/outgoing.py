@@ -1,0 +1,180 @@
+"""Messages on their way out: what a caller hands in, what it gets back, and the frames in between."""
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from latermq.errors import IllegalMessage
+from latermq.message.batch import BatchMember, encode_batch
+from latermq.message.names import AUTO_CREATE_TOPIC
+from latermq.message.properties import (
+    DELAY_LEVEL,
+    KEY_SEPARATOR,
+    KEYS,
+    MAX_PROPERTIES_BYTES,
+    NAME_END,
+    PROPERTY_END,
+    TAGS,
+    UNIQUE_KEY,
+)
+from latermq.protocol.remoting.bodies import MessageQueue
+from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.frames import BINARY, FLAG_ONEWAY, LANGUAGE, LANGUAGES, VERSION
+
+_json = msgspec.json.Encoder().encode
+_PREFIX = struct.Struct(">II")
+_BINARY_HEAD = struct.Struct(">hBhiii")
+_I32 = struct.Struct(">i")
+_U16 = struct.Struct(">H")
+
+SCHEDULING_PROPERTIES = (DELAY_LEVEL, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+
+
+@dataclass(slots=True)
+class OutgoingMessage:
+    """A message to send. `keys` are what it can be found by later; several may be given."""
+
+    topic: str
+    body: bytes
+    tag: str = ""
+    keys: Sequence[str] | str = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    flag: int = 0
+
+
+class SendResult(msgspec.Struct, frozen=True, gc=False):
+    """Where a message was stored. `status` is SEND_OK, or says what the broker could not make sure of in time."""
+
+    status: str
+    message_id: str  # the unique key, made by the sender and the same over all retries
+    offset_message_id: str  # where the broker put it
+    queue: MessageQueue
+    queue_offset: int
+    recall_handle: str | None = None
+
+
+class SendAnswer(msgspec.Struct, gc=False):
+    """Header fields of a send's answer, named as on the wire."""
+
+    msgId: str = ""
+    queueId: int = 0
+    queueOffset: int = 0
+    recallHandle: str | None = None
+
+
+def encode_message_properties(message: OutgoingMessage, unique_key: str) -> str:
+    """The wire form of tag, keys, unique key and the caller's own properties."""
+    text = f"{UNIQUE_KEY}\x01{unique_key}\x02"
+    names = 1
+    if message.tag:
+        text = f"{text}{TAGS}\x01{message.tag}\x02"
+        names += 1
+    keys = message.keys
+    if keys:
+        joined = keys if isinstance(keys, str) else KEY_SEPARATOR.join(keys)
+        text = f"{text}{KEYS}\x01{joined}\x02"
+        names += 1
+    for name, value in message.properties.items():
+        if name != UNIQUE_KEY:
+            text = f"{text}{name}\x01{value}\x02"
+            names += 1
+    if text.count(NAME_END) != names or text.count(PROPERTY_END) != names:
+        raise IllegalMessage(
+            "tag, keys or a property hold the bytes 1 or 2, which part properties from each other",
+            hint="Put such values into the body",
+        )
+    # Four bytes a character are the most there can be, so nearly every text is seen to fit without encoding it.
+    if len(text) * 4 > MAX_PROPERTIES_BYTES and len(text.encode()) > MAX_PROPERTIES_BYTES:
+        raise IllegalMessage(
+            f"the properties take {len(text.encode())} bytes, the limit is {MAX_PROPERTIES_BYTES}",
+            hint="Move large values into the body",
+        )
+    return text
+
+
+def encode_batch_body(messages: Sequence[OutgoingMessage], unique_keys: Sequence[str]) -> bytes:
+    """The body of one batch send; all messages must go to one topic, and none of them later."""
+    for message in messages:
+        if message.topic != messages[0].topic:
+            raise IllegalMessage(f"a batch has one topic, not {messages[0].topic!r} and {message.topic!r}")
+        if any(name in message.properties for name in SCHEDULING_PROPERTIES):
+            raise IllegalMessage(
+                "a batch cannot hold messages for later", hint="Send them one by one, or `submit` them"
+            )
+    return encode_batch(
+        BatchMember(message.flag, message.body, encode_message_properties(message, key).encode())
+        for message, key in zip(messages, unique_keys, strict=True)
+    )
+
+
+class SendFrames:
+    """Makes the frames of one topic's sends: all that stays the same is formatted once, ahead of time."""
+
+    def __init__(self, group: str, topic: str, queues: int, encoding: int) -> None:
+        self._binary = encoding == BINARY
+        fixed = {"a": group, "b": topic, "c": AUTO_CREATE_TOPIC, "d": str(queues), "j": "0", "k": "false"}
+        self._heads: dict[tuple[int, bool], bytes] = {}
+        for code, flag in (
+            (Request.SEND_MESSAGE_V2, 0),
+            (Request.SEND_MESSAGE_V2, FLAG_ONEWAY),
+            (Request.SEND_BATCH_MESSAGE, 0),
+        ):
+            batch = code == Request.SEND_BATCH_MESSAGE
+            fields = {**fixed, "m": "true" if batch else "false"}
+            if self._binary:
+                head = b"".join(_binary_field(name, value.encode()) for name, value in fields.items())
+            else:
+                head = (
+                    b'{"code":%d,"flag":%d,"language":"%b","version":%d,"serializeTypeCurrentRPC":"JSON","extFields":%b'
+                    % (code, flag, LANGUAGE.encode(), VERSION, _json(fields)[:-1])
+                )
+            self._heads[code, bool(flag)] = head
+
+    def frame(
+        self,
+        opaque: int,
+        queue_id: int,
+        sysflag: int,
+        born_ms: int,
+        flag: int,
+        properties: str,
+        body: bytes,
+        *,
+        code: int = Request.SEND_MESSAGE_V2,
+        oneway: bool = False,
+    ) -> bytes:
+        """One whole frame. Its cost counts for every message: 1.3 µs in JSON."""
+        head = self._heads[code, oneway]
+        if self._binary:
+            header = _binary_header(
+                head, code, opaque, FLAG_ONEWAY if oneway else 0, queue_id, sysflag, born_ms, flag, properties
+            )
+            kind = BINARY << 24 | len(header)
+        else:
+            header = b'%b,"e":"%d","f":"%d","g":"%d","h":"%d","i":%b},"opaque":%d}' % (
+                head, queue_id, sysflag, born_ms, flag, _json(properties), opaque,
+            )  # fmt: skip
+            kind = len(header)
+        return b"".join((_PREFIX.pack(4 + len(header) + len(body), kind), header, body))
+
+
+def _binary_field(name: str, value: bytes) -> bytes:
+    return _U16.pack(len(name)) + name.encode() + _I32.pack(len(value)) + value
+
+
+def _binary_header(
+    head: bytes, code: int, opaque: int, frame_flag: int, queue_id: int, sysflag: int, born_ms: int, flag: int,
+    properties: str,
+) -> bytes:  # fmt: skip
+    fields = b"".join((
+        head,
+        _binary_field("e", b"%d" % queue_id),
+        _binary_field("f", b"%d" % sysflag),
+        _binary_field("g", b"%d" % born_ms),
+        _binary_field("h", b"%d" % flag),
+        _binary_field("i", properties.encode()),
+    ))  # fmt: skip
+    start = _BINARY_HEAD.pack(code, LANGUAGES.index(LANGUAGE), VERSION, opaque, frame_flag, 0)
+    return b"".join((start, _I32.pack(len(fields)), fields))

@@ -1,0 +1,47 @@
+"""Subscription expressions: `*`, tags joined by `||`, or SQL; as heartbeats and pulls carry them."""
+
+from dataclasses import dataclass
+
+from latermq.errors import FilterError
+from latermq.message.properties import TAGS
+from latermq.message.record import Message
+from latermq.message.tags import tags_code
+from latermq.protocol.remoting.bodies import SubscriptionData
+
+ALL = "*"
+TAG = "TAG"
+SQL = "SQL92"
+
+
+@dataclass(frozen=True, slots=True)
+class Sql:
+    """A subscription by a condition on message properties, as in `Sql("region = 'eu' AND amount > 100")`."""
+
+    condition: str
+
+
+def subscription(topic: str, expression: str | Sql = ALL, *, version: int = 0) -> SubscriptionData:
+    """What a heartbeat says about one topic."""
+    if isinstance(expression, Sql):
+        if not expression.condition.strip():
+            raise FilterError("the SQL condition is empty", hint="Leave the expression out to get every message")
+        return SubscriptionData(topic=topic, subString=expression.condition, expressionType=SQL, subVersion=version)
+    text = expression.strip() or ALL
+    if text == ALL:
+        return SubscriptionData(topic=topic, subString=ALL, expressionType=TAG, subVersion=version)
+    tags = list(dict.fromkeys(tag.strip() for tag in text.split("||") if tag.strip()))
+    if not tags:
+        raise FilterError(f"the expression {expression!r} names no tag", hint="Write tags as in 'red || blue'")
+    return SubscriptionData(
+        topic=topic,
+        subString=text,
+        expressionType=TAG,
+        tagsSet=tags,
+        codeSet=[tags_code(tag) for tag in tags],
+        subVersion=version,
+    )
+
+
+def wanted(data: SubscriptionData, message: Message) -> bool:
+    """Whether a pulled message really has a wanted tag: brokers compare hashes, and hashes may collide."""
+    return not data.tagsSet or message.properties.get(TAGS) in data.tagsSet

@@ -1,0 +1,189 @@
+"""The settings of every process: one frozen Config out of defaults, a TOML file, the environment and `--set`."""
+
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from latermq.errors import ConfigError
+
+ENVIRONMENT_PREFIX = "LATERMQ_"
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SIZE = re.compile(r"(\d+)(B|KiB|MiB|GiB|TiB)?")
+_SIZE_BYTES = {None: 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+
+class Duration(int):
+    """Milliseconds, written `500ms`, `90s`, `72h` or `40d`."""
+
+    @classmethod
+    def parse(cls, text: str) -> "Duration":
+        match = _DURATION.fullmatch(text.strip())
+        if match is None:
+            raise ValueError(f"{text!r} is no duration; write a number and ms, s, m, h or d, as in 90s")
+        return cls(float(match[1]) * _DURATION_MS[match[2]])
+
+
+class Size(int):
+    """Bytes, written `4096`, `64MiB` or `1GiB`."""
+
+    @classmethod
+    def parse(cls, text: str) -> "Size":
+        match = _SIZE.fullmatch(text.strip())
+        if match is None:
+            raise ValueError(f"{text!r} is no size; write a number and B, KiB, MiB, GiB or TiB, as in 64MiB")
+        return cls(int(match[1]) * _SIZE_BYTES[match[2]])
+
+
+class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who the broker is and what it lets clients do."""
+
+    cluster: str = "DefaultCluster"
+    name: str = "broker-a"
+    id: int = 0
+    advertise_host: str = ""  # what routes tell clients; empty: the host it listens on
+    auto_create_topics: bool = True
+    auto_create_groups: bool = True
+    default_queues: int = 8
+    max_message: Size = Size.parse("4MiB")
+    max_batch_messages: int = 10_000
+    pull_batch: Size = Size.parse("256KiB")  # what one pull returns at most, but always one message
+    pull_max_messages: int = 1024
+    max_waiting_pulls: int = 100_000
+    client_timeout: Duration = Duration.parse("120s")  # a client without heartbeat for this long is gone
+    queue_lock_timeout: Duration = Duration.parse("60s")
+    offset_save_every: Duration = Duration.parse("5s")
+    register_every: Duration = Duration.parse("10s")
+    # A new group starts with a topic's first message when that lies within this much of the log's end, whatever the
+    # client would have chosen: RocketMQ does so for what it still has in memory.
+    recent_log: Size = Size.parse("8GiB")
+    max_topics: int = 5_000  # each of a topic's queues maps a file, and the kernel allows 65,530 maps
+    max_groups: int = 50_000
+
+
+class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the log and what is derived from it lie on disk."""
+
+    flush: Literal["async", "sync"] = "async"
+    flush_every: Duration = Duration.parse("500ms")
+    checkpoint_every: Duration = Duration.parse("5s")
+    segment: Size = Size.parse("1GiB")
+    reserve_step: Size = Size.parse("64MiB")  # disk space is taken in these steps, ahead of the writer
+    queue_file_entries: int = 300_000
+    index_slots: int = 5_000_000
+    index_entries: int = 20_000_000
+    retention: Duration = Duration.parse("72h")
+    retention_every: Duration = Duration.parse("10s")
+    disk_high: float = 0.85
+    disk_full: float = 0.95
+
+
+class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Sockets and their bounds."""
+
+    host: str = "127.0.0.1"
+    namesrv_port: int = 9876
+    port: int = 10911
+    namesrv: str = ""  # name servers to register at, `host:port;host:port`; empty: the one of this process group
+    max_frame: Size = Size.parse("16MiB")
+    max_connections: int = 20_000
+    write_buffer: Size = Size.parse("4MiB")  # above it a connection's requests wait until the peer has read
+    stalled_timeout: Duration = Duration.parse("60s")  # a peer that reads nothing for this long is cut off
+    idle_timeout: Duration = Duration.parse("300s")
+    broker_timeout: Duration = Duration.parse("120s")  # a broker silent for this long leaves the routes
+
+
+class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the processes tell about themselves."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["text", "json"] = "text"
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All settings; every section has defaults, so `Config()` is a working broker."""
+
+    broker: BrokerConfig = BrokerConfig()
+    store: StoreConfig = StoreConfig()
+    server: ServerConfig = ServerConfig()
+    log: LogConfig = LogConfig()
+
+
+def _decode_unit(type_: type, value: Any) -> Any:
+    if type_ in (Duration, Size):
+        if isinstance(value, type_):
+            return value
+        if isinstance(value, int):
+            return type_(value)
+        if isinstance(value, str):
+            return type_.parse(value)
+    raise NotImplementedError(f"no conversion to {type_}")
+
+
+def load_config(
+    file: Path | None = None,
+    *,
+    settings: Iterable[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Config:
+    """Defaults, overlaid by the TOML file, then `LATERMQ_SECTION_KEY` variables, then `section.key=value` settings."""
+    merged: dict[str, dict[str, Any]] = {}
+    if file is not None:
+        merged = _read_toml(file)
+    environment = os.environ if environment is None else environment
+    sections = {field.name: field.type for field in msgspec.structs.fields(Config)}
+    for section, type_ in sections.items():
+        for key in type_.__struct_fields__:
+            text = environment.get(f"{ENVIRONMENT_PREFIX}{section}_{key}".upper())
+            if text is not None:
+                merged.setdefault(section, {})[key] = text
+    for setting in settings:
+        path, separator, text = setting.partition("=")
+        section, dot, key = path.strip().partition(".")
+        if not (separator and dot):
+            raise ConfigError(f"setting {setting!r} is not understood", hint="Write --set section.key=value")
+        merged.setdefault(section, {})[key] = text.strip()
+    try:
+        config = msgspec.convert(merged, Config, strict=False, dec_hook=_decode_unit)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"the configuration is not valid: {error}", hint=f"Sections: {', '.join(sections)}") from None
+    _check(config)
+    return config
+
+
+def _read_toml(file: Path) -> dict[str, dict[str, Any]]:
+    try:
+        return tomllib.loads(file.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}", hint="Check the path after --config") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file} is not TOML: {error}") from None
+
+
+def _check(config: Config) -> None:
+    store = config.store
+    if not 0 < store.disk_high < store.disk_full <= 1:
+        raise ConfigError("store.disk_high must be above 0 and below store.disk_full, which is at most 1")
+    if store.segment < 2 * config.broker.max_message:
+        raise ConfigError(
+            f"store.segment ({int(store.segment)}) must hold two messages of broker.max_message "
+            f"({int(config.broker.max_message)})"
+        )
+    if store.segment % 4096 or store.reserve_step % 4096 or not store.reserve_step:
+        raise ConfigError("store.segment and store.reserve_step must be multiples of 4096 bytes")
+    if config.server.max_frame <= config.broker.max_message:
+        raise ConfigError("server.max_frame must be above broker.max_message")
+    for name, value in (
+        ("broker.default_queues", config.broker.default_queues),
+        ("store.queue_file_entries", store.queue_file_entries),
+        ("store.index_slots", store.index_slots),
+        ("store.index_entries", store.index_entries),
+    ):
+        if value < 1:
+            raise ConfigError(f"{name} must be at least 1")

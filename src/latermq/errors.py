@@ -1,0 +1,119 @@
+"""One root for every error: its wire code, whether a retry can help, and what the reader should do."""
+
+from typing import ClassVar
+
+
+class LaterMQError(Exception):
+    """Something that can be answered: a wire code, a sentence that says what happened, a hint that says what to do."""
+
+    code: ClassVar[int] = 1
+    retriable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    @property
+    def remark(self) -> str:
+        """The text for the other side: what happened, then what to do."""
+        return f"{self.message}. {self.hint}" if self.hint else self.message
+
+
+class ConfigError(LaterMQError):
+    """A setting that does not exist, does not parse or contradicts another one."""
+
+
+class MalformedFrame(LaterMQError):
+    """Bytes that are no remoting frame; nothing after them on the connection can be trusted."""
+
+
+class MalformedRequest(LaterMQError):
+    """A frame whose header lacks a field or holds one that does not parse."""
+
+
+class UnsupportedRequest(LaterMQError):
+    """A request code that this server does not know."""
+
+    code = 3
+
+
+class Busy(LaterMQError):
+    """A bound was reached; the same request will be taken a moment later."""
+
+    code = 2
+    retriable = True
+
+
+class IllegalMessage(LaterMQError):
+    """A message that can never be stored: topic, size, properties or delay out of bounds."""
+
+    code = 13
+
+
+class ServiceUnavailable(LaterMQError):
+    """The broker cannot take this now: disk above its mark, starting or stopping."""
+
+    code = 14
+    retriable = True
+
+
+class NoPermission(LaterMQError):
+    """The topic, group or setting forbids it."""
+
+    code = 16
+
+
+class TopicNotFound(LaterMQError):
+    """No such topic, and it may not be created on the way."""
+
+    code = 17
+
+
+class QueryNotFound(LaterMQError):
+    """Nothing is stored under that key, id or offset."""
+
+    code = 22
+
+
+class FilterError(LaterMQError):
+    """A subscription expression that does not parse."""
+
+    code = 23
+
+
+class SubscriptionNotFound(LaterMQError):
+    """The group has not told this broker what it subscribes to; its next heartbeat does."""
+
+    code = 24
+    retriable = True
+
+
+class SubscriptionOutdated(LaterMQError):
+    """The broker knows an older subscription than the request; the next heartbeat brings it."""
+
+    code = 25
+    retriable = True
+
+
+class GroupNotFound(LaterMQError):
+    """No such consumer group, and it may not be created on the way."""
+
+    code = 26
+
+
+class ConsumerOffline(LaterMQError):
+    """No member of the group is connected."""
+
+    code = 206
+
+
+class StoreError(LaterMQError):
+    """The store cannot do what was asked: full disk, failed fsync, a lock held by another process."""
+
+    code = 14
+    retriable = True
+
+
+class CorruptStore(LaterMQError):
+    """A file of the store holds what no version of it could have written."""

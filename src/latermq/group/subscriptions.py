@@ -1,0 +1,63 @@
+"""Consumer groups as configuration: the table behind subscriptionGroup.json."""
+
+from latermq.clock import Clock
+from latermq.errors import GroupNotFound, NoPermission
+from latermq.message.names import check_group
+from latermq.protocol.remoting.bodies import SubscriptionGroup, SubscriptionGroupTable
+
+# Groups that RocketMQ's own tools use; they exist without being made.
+BUILT_IN_GROUPS = ("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_RMQ_SYS_TRANS")
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+
+
+class SubscriptionGroups:
+    """Which groups there are and what they may do."""
+
+    def __init__(self, table: SubscriptionGroupTable, clock: Clock, *, auto_create: bool, max_groups: int) -> None:
+        self.table = table
+        self._clock = clock
+        self._auto_create = auto_create
+        self._max_groups = max_groups
+        self.changed = False
+        for name in BUILT_IN_GROUPS:
+            table.subscriptionGroupTable.setdefault(name, SubscriptionGroup(groupName=name))
+
+    def find(self, group: str) -> SubscriptionGroup | None:
+        """The group's configuration, if it has one."""
+        return self.table.subscriptionGroupTable.get(group)
+
+    def require(self, group: str) -> SubscriptionGroup:
+        """The group's configuration; made on the way where that is allowed."""
+        found = self.table.subscriptionGroupTable.get(group)
+        if found is not None:
+            return found
+        check_group(group)
+        if not self._auto_create and not group.startswith(SYSTEM_GROUP_PREFIX):
+            raise GroupNotFound(
+                f"consumer group {group!r} does not exist", hint=f"Make it: latermq group create {group}"
+            )
+        return self.put(SubscriptionGroup(groupName=group))
+
+    def put(self, group: SubscriptionGroup) -> SubscriptionGroup:
+        """Make or change a group."""
+        check_group(group.groupName)
+        table = self.table.subscriptionGroupTable
+        if group.groupName not in table and len(table) >= self._max_groups:
+            raise NoPermission(
+                f"there are {len(table)} consumer groups, as many as broker.max_groups allows",
+                hint="Delete groups that nobody uses, or raise broker.max_groups",
+            )
+        table[group.groupName] = group
+        self._touch()
+        return group
+
+    def remove(self, group: str) -> bool:
+        """Forget a group; whether there was one."""
+        removed = self.table.subscriptionGroupTable.pop(group, None) is not None
+        if removed:
+            self._touch()
+        return removed
+
+    def _touch(self) -> None:
+        self.table.dataVersion.bump(self._clock.now_ms())
+        self.changed = True

@@ -1,0 +1,1 @@
+"""Messages as bytes: record layout, properties, ids and tags; no I/O."""

@@ -1,0 +1,78 @@
+"""Topic and group names: what is allowed, which are the system's own, and how retry topics are called."""
+
+import re
+
+from latermq.errors import IllegalMessage
+
+MAX_TOPIC_CHARS = 127
+MAX_RETRY_TOPIC_CHARS = 255
+MAX_GROUP_CHARS = 120  # leaves room for the retry and dead-letter prefixes
+RETRY_PREFIX = "%RETRY%"
+DEAD_LETTER_PREFIX = "%DLQ%"
+SYSTEM_TOPIC_PREFIX = "rmq_sys_"
+AUTO_CREATE_TOPIC = "TBW102"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+BENCHMARK_TOPIC = "BenchmarkTest"
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TRANSACTION_CHECK_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+
+_LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+").fullmatch
+_SYSTEM_TOPICS = frozenset({
+    AUTO_CREATE_TOPIC, SCHEDULE_TOPIC, BENCHMARK_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC, TRACE_TOPIC,
+    HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_CHECK_TOPIC,
+})  # fmt: skip
+_CLOSED_TOPICS = frozenset({
+    SCHEDULE_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_CHECK_TOPIC,
+})  # fmt: skip
+
+
+def check_topic(topic: str) -> None:
+    """Refuse a name that no topic can have."""
+    if not topic.strip():
+        raise IllegalMessage("the topic is blank", hint="Name a topic")
+    if not _LEGAL(topic):
+        raise IllegalMessage(
+            f"topic {topic!r} holds illegal characters", hint="Letters, digits, '_', '-', '%' and '|' are allowed"
+        )
+    retry = topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+    limit = MAX_RETRY_TOPIC_CHARS if retry else MAX_TOPIC_CHARS
+    if len(topic) > limit:
+        raise IllegalMessage(f"topic {topic[:40]!r}… has {len(topic)} characters, the limit is {limit}")
+
+
+def check_sendable_topic(topic: str) -> None:
+    """Refuse a name that clients must not send to: an illegal one, or one that the broker fills itself."""
+    check_topic(topic)
+    if topic in _CLOSED_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX):
+        raise IllegalMessage(f"topic {topic!r} belongs to the broker", hint="Send to a topic of your own")
+
+
+def check_group(group: str) -> None:
+    """Refuse a name that no group can have."""
+    if not group.strip():
+        raise IllegalMessage("the group is blank", hint="Name a group")
+    if not _LEGAL(group):
+        raise IllegalMessage(
+            f"group {group!r} holds illegal characters", hint="Letters, digits, '_', '-', '%' and '|' are allowed"
+        )
+    if len(group) > MAX_GROUP_CHARS:
+        raise IllegalMessage(f"group {group[:40]!r}… has {len(group)} characters, the limit is {MAX_GROUP_CHARS}")
+
+
+def is_system_topic(topic: str) -> bool:
+    """Whether the system made this topic for itself."""
+    return topic in _SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def retry_topic(group: str) -> str:
+    """Where a group's failed messages wait for their next attempt."""
+    return RETRY_PREFIX + group
+
+
+def dead_letter_topic(group: str) -> str:
+    """Where a group's messages end that failed too often."""
+    return DEAD_LETTER_PREFIX + group

@@ -1,0 +1,68 @@
+"""Message properties: names the broker knows, and their wire form `name \\x01 value \\x02 …`."""
+
+from collections.abc import Mapping
+
+NAME_END = "\x01"
+PROPERTY_END = "\x02"
+MAX_PROPERTIES_BYTES = 32_767  # the record's length field is a signed 16-bit number
+
+KEYS = "KEYS"
+TAGS = "TAGS"
+UNIQUE_KEY = "UNIQ_KEY"
+WAIT_STORE_OK = "WAIT"
+DELAY_LEVEL = "DELAY"
+RETRY_TOPIC = "RETRY_TOPIC"
+REAL_TOPIC = "REAL_TOPIC"
+REAL_QUEUE_ID = "REAL_QID"
+PRODUCER_GROUP = "PGROUP"
+MIN_OFFSET = "MIN_OFFSET"
+MAX_OFFSET = "MAX_OFFSET"
+ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+RECONSUME_TIME = "RECONSUME_TIME"
+TRANSACTION_PREPARED = "TRAN_MSG"
+INNER_NUM = "INNER_NUM"
+
+KEY_SEPARATOR = " "  # several message keys in one KEYS value
+
+
+def encode_properties(properties: Mapping[str, str]) -> str:
+    """The wire form, in the order given."""
+    return "".join(f"{name}{NAME_END}{value}{PROPERTY_END}" for name, value in properties.items())
+
+
+def decode_properties(text: str) -> dict[str, str]:
+    """The properties of a wire form; a part without a name or without a value is passed over, as in Java's decoder."""
+    properties = {}
+    for part in text.split(PROPERTY_END):
+        name, _, value = part.partition(NAME_END)
+        if name and value:
+            properties[name] = value
+    return properties
+
+
+def find_property(wire: bytes, name: bytes) -> bytes | None:
+    """One value out of an encoded property string, without decoding the rest."""
+    needle = name + b"\x01"
+    at = wire.find(needle)
+    # A hit inside a longer name or inside a value is not the property itself.
+    while at > 0 and wire[at - 1] != 2:
+        at = wire.find(needle, at + 1)
+    if at < 0:
+        return None
+    start = at + len(needle)
+    end = wire.find(b"\x02", start)
+    return wire[start:] if end < 0 else wire[start:end]
+
+
+def well_formed(wire: bytes) -> bool:
+    """Whether these bytes can be properties: UTF-8 without zero bytes, which are what a torn write leaves.
+
+    Senders of zero bytes are refused, so that what was accepted is never taken for torn.
+    """
+    if b"\0" in wire:
+        return False
+    try:
+        wire.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Wire protocols: bytes to calls and back; no I/O."""

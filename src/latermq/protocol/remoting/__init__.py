@@ -1,0 +1,1 @@
+"""RocketMQ's remoting protocol 4.x: frames, codes, headers and JSON bodies."""

@@ -1,0 +1,322 @@
+"""JSON bodies of the remoting protocol and of the config files: the shapes Java's side reads and writes.
+
+Attribute names are those of the JSON. Java writes maps whose keys are numbers or whole objects, which is no JSON:
+`encode_keyed_map` writes such a map, `decode_body` reads number keys.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct, field
+
+from latermq.errors import MalformedRequest
+
+BodyType = TypeVar("BodyType")
+
+PERM_READ = 4
+PERM_WRITE = 2
+
+_encode = msgspec.json.Encoder().encode
+_NUMBER_KEY = re.compile(rb"([{,]\s*)(-?\d+)(\s*:)")
+
+
+class MessageQueue(Struct, frozen=True, order=True):
+    """One queue of one topic on one broker."""
+
+    topic: str
+    brokerName: str
+    queueId: int
+
+
+class DataVersion(Struct):
+    """How often a config table changed; name servers and brokers compare it instead of the table."""
+
+    counter: int = 0
+    stateVersion: int = 0
+    timestamp: int = 0
+
+    def bump(self, now_ms: int) -> None:
+        self.counter += 1
+        self.timestamp = now_ms
+
+
+class TopicConfig(Struct, kw_only=True):
+    """A topic as brokers keep it in topics.json and register it."""
+
+    topicName: str
+    readQueueNums: int = 8
+    writeQueueNums: int = 8
+    perm: int = PERM_READ | PERM_WRITE
+    topicFilterType: str = "SINGLE_TAG"
+    topicSysFlag: int = 0
+    order: bool = False
+    attributes: dict[str, str] = field(default_factory=dict)
+
+
+class TopicConfigTable(Struct, kw_only=True):
+    """topics.json, the body of GET_ALL_TOPIC_CONFIG, and part of a registration."""
+
+    topicConfigTable: dict[str, TopicConfig] = field(default_factory=dict)
+    dataVersion: DataVersion = field(default_factory=DataVersion)
+
+
+class RegisterBrokerBody(Struct, kw_only=True):
+    """REGISTER_BROKER: what a broker tells a name server."""
+
+    topicConfigSerializeWrapper: TopicConfigTable = field(default_factory=TopicConfigTable)
+    filterServerList: list[str] = field(default_factory=list)
+
+
+class QueueData(Struct, kw_only=True):
+    """How many queues of a topic one broker has."""
+
+    brokerName: str
+    readQueueNums: int
+    writeQueueNums: int
+    perm: int
+    topicSysFlag: int = 0
+
+
+class BrokerData(Struct, kw_only=True):
+    """Where one broker name is reached; id 0 is the one that takes writes."""
+
+    cluster: str
+    brokerName: str
+    brokerAddrs: dict[int, str]
+
+
+class TopicRoute(Struct, kw_only=True):
+    """GET_ROUTEINFO_BY_TOPIC: the queues of a topic and where they are."""
+
+    orderTopicConf: str | None = None
+    queueDatas: list[QueueData] = field(default_factory=list)
+    brokerDatas: list[BrokerData] = field(default_factory=list)
+    filterServerTable: dict[str, list[str]] = field(default_factory=dict)
+
+
+class ClusterInfo(Struct, kw_only=True):
+    """GET_BROKER_CLUSTER_INFO."""
+
+    brokerAddrTable: dict[str, BrokerData] = field(default_factory=dict)
+    clusterAddrTable: dict[str, list[str]] = field(default_factory=dict)
+
+
+class TopicList(Struct, kw_only=True):
+    """Lists of topic names, from name servers and brokers."""
+
+    topicList: list[str] = field(default_factory=list)
+    brokerAddr: str | None = None
+
+
+class SubscriptionData(Struct, kw_only=True):
+    """What a group wants of one topic."""
+
+    topic: str
+    subString: str = "*"
+    expressionType: str | None = "TAG"
+    tagsSet: list[str] = field(default_factory=list)
+    codeSet: list[int] = field(default_factory=list)
+    subVersion: int = 0
+    classFilterMode: bool = False
+
+
+class ProducerData(Struct, kw_only=True):
+    """A producer group in a heartbeat."""
+
+    groupName: str
+
+
+class ConsumerData(Struct, kw_only=True):
+    """A consumer group in a heartbeat."""
+
+    groupName: str
+    consumeType: str | None = "CONSUME_PASSIVELY"
+    messageModel: str | None = "CLUSTERING"
+    consumeFromWhere: str | None = "CONSUME_FROM_LAST_OFFSET"
+    subscriptionDataSet: list[SubscriptionData] = field(default_factory=list)
+    unitMode: bool = False
+
+
+class HeartbeatData(Struct, kw_only=True):
+    """HEART_BEAT: who a client is and which groups it belongs to."""
+
+    clientID: str
+    producerDataSet: list[ProducerData] = field(default_factory=list)
+    consumerDataSet: list[ConsumerData] = field(default_factory=list)
+    heartbeatFingerprint: int = 0
+    # Java writes the property `isWithoutSub` under the name its getter gives it.
+    withoutSub: bool = False
+
+
+class SubscriptionGroup(Struct, kw_only=True):
+    """A consumer group as brokers keep it in subscriptionGroup.json."""
+
+    groupName: str
+    consumeEnable: bool = True
+    consumeFromMinEnable: bool = True
+    consumeBroadcastEnable: bool = True
+    consumeMessageOrderly: bool = False
+    retryQueueNums: int = 1
+    retryMaxTimes: int = 16
+    brokerId: int = 0
+    whichBrokerWhenConsumeSlowly: int = 1
+    notifyConsumerIdsChangedEnable: bool = True
+    groupSysFlag: int = 0
+    consumeTimeoutMinute: int = 15
+    subscriptionDataSet: list[dict[str, Any]] | None = None
+    groupRetryPolicy: dict[str, Any] = field(default_factory=lambda: {"type": "CUSTOMIZED"})
+    attributes: dict[str, str] = field(default_factory=dict)
+
+
+class SubscriptionGroupTable(Struct, kw_only=True):
+    """subscriptionGroup.json and the body of GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
+
+    subscriptionGroupTable: dict[str, SubscriptionGroup] = field(default_factory=dict)
+    forbiddenTable: dict[str, dict[str, int]] = field(default_factory=dict)
+    dataVersion: DataVersion = field(default_factory=DataVersion)
+
+
+class OffsetTable(Struct, kw_only=True):
+    """consumerOffset.json: `topic@group` → queue id → offset."""
+
+    offsetTable: dict[str, dict[int, int]] = field(default_factory=dict)
+    dataVersion: DataVersion = field(default_factory=DataVersion)
+
+
+class LockBatchRequest(Struct, kw_only=True):
+    """LOCK_BATCH_MQ and UNLOCK_BATCH_MQ."""
+
+    consumerGroup: str
+    clientId: str
+    onlyThisBroker: bool = False
+    mqSet: list[MessageQueue] = field(default_factory=list)
+
+
+class LockBatchResponse(Struct, kw_only=True):
+    """The queues of a LOCK_BATCH_MQ that the client now holds."""
+
+    lockOKMQSet: list[MessageQueue] = field(default_factory=list)
+
+
+class ConsumerIdList(Struct, kw_only=True):
+    """GET_CONSUMER_LIST_BY_GROUP."""
+
+    consumerIdList: list[str] = field(default_factory=list)
+
+
+class Connection(Struct, kw_only=True):
+    """One client connection in a connection list."""
+
+    clientId: str
+    clientAddr: str
+    language: str
+    version: int
+
+
+class ConsumerConnection(Struct, kw_only=True):
+    """GET_CONSUMER_CONNECTION_LIST."""
+
+    connectionSet: list[Connection] = field(default_factory=list)
+    subscriptionTable: dict[str, SubscriptionData] = field(default_factory=dict)
+    consumeType: str | None = None
+    messageModel: str | None = None
+    consumeFromWhere: str | None = None
+
+
+class ProducerConnection(Struct, kw_only=True):
+    """GET_PRODUCER_CONNECTION_LIST."""
+
+    connectionSet: list[Connection] = field(default_factory=list)
+
+
+class TopicOffset(Struct, kw_only=True):
+    """One queue in GET_TOPIC_STATS_INFO."""
+
+    minOffset: int
+    maxOffset: int
+    lastUpdateTimestamp: int = 0
+
+
+class OffsetWrapper(Struct, kw_only=True):
+    """One queue in GET_CONSUME_STATS."""
+
+    brokerOffset: int
+    consumerOffset: int
+    pullOffset: int = 0
+    lastTimestamp: int = 0
+
+
+class GroupList(Struct, kw_only=True):
+    """Lists of group names."""
+
+    groupList: list[str] = field(default_factory=list)
+
+
+class KVTable(Struct, kw_only=True):
+    """A table of texts: broker runtime info, name server KV configs."""
+
+    table: dict[str, str] = field(default_factory=dict)
+
+
+def encode_body(body: Any) -> bytes:
+    """A body as JSON that Java's side reads."""
+    return _encode(body)
+
+
+def decode_body(data: bytes, type_: type[BodyType]) -> BodyType:
+    """A body out of Java's JSON."""
+    try:
+        return msgspec.json.decode(data, type=type_, strict=False)
+    except (msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedRequest(f"the body is no {type_.__name__}: {error}") from None
+    except msgspec.DecodeError:
+        try:
+            return msgspec.json.decode(_NUMBER_KEY.sub(rb'\1"\2"\3', data), type=type_, strict=False)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise MalformedRequest(f"the body is no {type_.__name__}: {error}") from None
+
+
+def encode_keyed_map(entries: Iterable[tuple[Any, Any]]) -> msgspec.Raw:
+    """A map whose keys are objects, as Java writes and reads it: `{{"topic":…}:{…}}`. Put it into a body as it is."""
+    return msgspec.Raw(b"{" + b",".join(_encode(key) + b":" + _encode(value) for key, value in entries) + b"}")
+
+
+def decode_keyed_map(data: bytes) -> list[tuple[Any, Any]]:
+    """The entries of a map whose keys are objects or numbers; `data` starts at its opening brace."""
+    text = data.decode()
+    if not text.startswith("{"):
+        raise MalformedRequest("a map with objects as keys does not start with a brace")
+    parts: list[Any] = []
+    at = 1
+    while at < len(text) and text[at] != "}":
+        end = _value_end(text, at)
+        parts.append(msgspec.json.decode(text[at:end]))
+        at = end + 1 if end < len(text) and text[end] in ":," else end
+    if len(parts) % 2:
+        raise MalformedRequest("a map with objects as keys ends inside an entry")
+    return list(zip(parts[::2], parts[1::2], strict=True))
+
+
+def _value_end(text: str, at: int) -> int:
+    """Where the JSON value that starts at `at` ends: at the first `:`, `,` or `}` outside of it."""
+    depth, quoted, escaped = 0, False, False
+    for index in range(at, len(text)):
+        char = text[index]
+        if quoted:
+            if escaped:
+                escaped = False
+            elif char == "\\":
+                escaped = True
+            elif char == '"':
+                quoted = False
+        elif char == '"':
+            quoted = True
+        elif char in "{[":
+            depth += 1
+        elif depth == 0 and char in ":,}":
+            return index
+        elif char in "}]":
+            depth -= 1
+    raise MalformedRequest("a map with objects as keys is not closed")

@@ -1,0 +1,198 @@
+"""The broker as a process: its socket, its threads, its timers, from start to clean stop."""
+
+import asyncio
+import os
+import signal
+import socket
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import structlog
+import uvloop
+
+from latermq.broker.broker import Broker
+from latermq.clock import Clock, SystemClock
+from latermq.config import Config
+from latermq.errors import LaterMQError, StoreError
+from latermq.server.broker_service import BrokerService
+from latermq.server.flusher import Flusher
+from latermq.server.listener import Listener
+from latermq.server.registrar import Registrar
+from latermq.store.disk import FileDisk
+
+_ANY_HOST = ("", "0.0.0.0", "::")
+_POLL_EXPIRY_S = 0.5
+_INDEX_EVERY_S = 0.2
+_log = structlog.get_logger(__name__)
+
+
+class BrokerProcess:
+    """A broker with everything around it: `start`, then `stop`, once each. `ended` tells when to stop."""
+
+    def __init__(self, config: Config, clock: Clock, data: Path) -> None:
+        self._config = config
+        self._clock = clock
+        server = config.server
+        host = config.broker.advertise_host or server.host
+        self._port = server.port or _free_port(server.host)
+        self.advertised = _own_address() if host in _ANY_HOST else socket.gethostbyname(host)
+        self.broker = Broker(
+            config, FileDisk(data), clock, host=self.advertised, port=self._port, new_store_id=uuid.uuid4().hex
+        )
+        self._log_recovery()
+        self.service = BrokerService(self.broker, lambda: self._flusher.request())
+        self.listener = Listener(self.service, server, clock)
+        name_servers = server.namesrv or f"{server.host}:{server.namesrv_port}"
+        self._registrar = Registrar(
+            self.broker, [name for name in name_servers.replace(",", ";").split(";") if name], self.address
+        )
+        self._timers: list[asyncio.TimerHandle | None] = []
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-store")
+        # Done with None when it was told to stop, with an error when it cannot go on.
+        self.ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def address(self) -> str:
+        """Where clients reach this broker."""
+        return f"{self.advertised}:{self._port}"
+
+    def _log_recovery(self) -> None:
+        broker, recovery = self.broker, self.broker.store.recovery
+        _log.info(
+            "store opened",
+            store=broker.store.store_id,
+            after="a crash" if recovery.crashed else "a clean stop",
+            log_end=recovery.log_end,
+            records_read=recovery.records,
+            offsets_brought_back=broker.clamped_offsets,
+        )
+        if broker.adopted_topics:
+            _log.warning("topics without configuration made again", topics=broker.adopted_topics)
+
+    async def start(self) -> None:
+        """Accept connections, and be found at the name servers."""
+        config = self._config
+        self._flusher = Flusher(
+            self.broker.store.flush,
+            every_s=config.store.flush_every / 1000,
+            on_flushed=self.service.flushed,
+            on_failed=self.end,
+        )
+        self.broker.check_disk()
+        await self.listener.start(config.server.host, self._port)
+        await self._registrar.register()
+        self._every(_INDEX_EVERY_S, self.broker.store.index_pending)
+        self._every(_POLL_EXPIRY_S, lambda: self.broker.waiting.expire(self._clock.monotonic_s()))
+        self._every(1.0, self._each_second)
+        self._every(config.broker.register_every / 1000, self._registrar.announce)
+        self._every(config.store.checkpoint_every / 1000, self._checkpoint)
+        self._every(config.broker.offset_save_every / 1000, self._save_tables)
+        self._every(config.store.retention_every / 1000, self._retain)
+
+    def _every(self, interval_s: float, action: Callable[[], None]) -> None:
+        """Do something at intervals; a failure is logged and the next time comes all the same."""
+        loop = asyncio.get_running_loop()
+        slot = len(self._timers)
+        self._timers.append(None)
+
+        def run() -> None:
+            self._timers[slot] = loop.call_later(interval_s, run)
+            try:
+                action()
+            except LaterMQError as error:
+                _log.error("upkeep failed", action=getattr(action, "__name__", "?"), reason=error.remark)
+
+        self._timers[slot] = loop.call_later(interval_s, run)
+
+    def _each_second(self) -> None:
+        self.broker.traffic.sample(self._clock.monotonic_s())
+        self.broker.check_disk()
+        self.service.notify(self.broker.expire_clients())
+        if self.broker.topics.unannounced:
+            self._registrar.announce()
+
+    def _checkpoint(self) -> None:
+        plan = self.broker.store.plan_checkpoint()
+        if plan.log_offset != self.broker.store.checkpoint_offset:
+            self._in_worker(lambda: self.broker.store.save(plan))
+
+    def _save_tables(self) -> None:
+        for save in self.broker.table_savers():
+            self._in_worker(save)
+
+    def _retain(self) -> None:
+        for removed in self.broker.retention.run():
+            _log.info("segment removed", start=removed.start, reason=removed.reason)
+
+    def _in_worker(self, work: Callable[[], None]) -> None:
+        """Do something that blocks, one after the other, beside the loop."""
+
+        def done(error: BaseException | None) -> None:
+            if isinstance(error, StoreError):
+                _log.error("upkeep failed", reason=error.remark)  # no disk space now; the next time may go better
+            elif error is not None:
+                self.end(error)
+
+        loop = asyncio.get_running_loop()
+        future = self._worker.submit(work)
+        future.add_done_callback(lambda finished: loop.call_soon_threadsafe(done, finished.exception()))
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Let `ended` be done."""
+        if not self.ended.done():
+            self.ended.set_result(error)
+
+    async def stop(self) -> None:
+        """Take no more work, answer what is under way, sync everything and leave."""
+        self.broker.refuse("the broker is stopping")
+        for timer in self._timers:
+            if timer is not None:
+                timer.cancel()
+        await self._registrar.close()
+        self.broker.waiting.expire(float("inf"))
+        self._flusher.stop()
+        self.service.flushed(self.broker.store.flush())
+        await self.listener.close()
+        self._worker.shutdown()
+        self.broker.close()
+
+
+def _free_port(host: str) -> int:
+    """A port nobody listens on; message ids hold it, so it must be known before the store is opened."""
+    with socket.create_server((host, 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _own_address() -> str:
+    """The address other machines reach this one at, as far as it can tell; loopback where there is no network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # nothing is sent; the kernel only chooses the route
+            address: str = probe.getsockname()[0]
+        except OSError:
+            return "127.0.0.1"
+        return address
+
+
+def run_broker(config: Config, data: Path, ready: Callable[[str], None]) -> int:
+    """Run a broker until SIGTERM or SIGINT; `ready` is told its address once clients can use it."""
+
+    async def run() -> int:
+        process = BrokerProcess(config, SystemClock(), data)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, process.end)
+        await process.start()
+        ready(f"broker {process.address}")
+        error = await process.ended
+        if error is not None:
+            # What is on disk is no longer known: end at once, and let recovery find out.
+            _log.critical("the store failed", reason=repr(error))
+            os._exit(1)
+        await process.stop()
+        return 0
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(run())

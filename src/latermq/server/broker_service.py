@@ -1,0 +1,290 @@
+"""The broker's side of every request that producers and consumers make."""
+
+from collections import deque
+from collections.abc import Callable
+
+from latermq.broker.broker import Broker
+from latermq.broker.long_polling import WaitingPull
+from latermq.errors import GroupNotFound, QueryNotFound, SubscriptionNotFound, SubscriptionOutdated, UnsupportedRequest
+from latermq.group.filters import filter_of, subscription_of
+from latermq.message.names import retry_topic
+from latermq.protocol.remoting.bodies import (
+    ConsumerIdList,
+    HeartbeatData,
+    LockBatchRequest,
+    LockBatchResponse,
+    MessageQueue,
+    SubscriptionData,
+    decode_body,
+    encode_body,
+)
+from latermq.protocol.remoting.codes import Request, Response
+from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command, encode_frame, encode_response
+from latermq.protocol.remoting.headers import (
+    PULL_COMMIT_OFFSET,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+    GroupHeader,
+    PullHeader,
+    QueryOffsetHeader,
+    SendHeader,
+    SendHeaderV2,
+    UnregisterClientHeader,
+    UpdateOffsetHeader,
+)
+from latermq.protocol.remoting.replies import encode_pull_reply, encode_send_reply
+from latermq.server.connection import Connection
+
+Handler = Callable[[Connection, Command], bytes | None]
+MAX_SUSPEND_MS = 60_000  # clients give up after 30 s; nobody may make a pull wait for ever
+
+
+class BrokerService:
+    """Serves connections out of a Broker. Further handlers (administration) are added to `handlers`."""
+
+    def __init__(self, broker: Broker, request_flush: Callable[[], None] = lambda: None) -> None:
+        self._broker = broker
+        self._request_flush = request_flush
+        self._waits_for_flush = broker.config.store.flush == "sync"
+        # Replies of senders that wait for their message to be safe, in the order of the log.
+        self._unflushed: deque[tuple[int, Connection, bytes]] = deque()
+        self.handlers: dict[int, Handler] = {
+            Request.SEND_MESSAGE_V2: self._send_v2,
+            Request.SEND_MESSAGE: self._send,
+            Request.SEND_BATCH_MESSAGE: self._send_v2,
+            Request.PULL_MESSAGE: self._pull,
+            Request.LITE_PULL_MESSAGE: self._pull,
+            Request.QUERY_CONSUMER_OFFSET: self._query_offset,
+            Request.UPDATE_CONSUMER_OFFSET: self._update_offset,
+            Request.HEART_BEAT: self._heartbeat,
+            Request.UNREGISTER_CLIENT: self._unregister,
+            Request.CHECK_CLIENT_CONFIG: self._check_client,
+            Request.GET_CONSUMER_LIST_BY_GROUP: self._consumer_list,
+            Request.LOCK_BATCH_MQ: self._lock,
+            Request.UNLOCK_BATCH_MQ: self._unlock,
+        }
+
+    # What connections call
+
+    def opened(self, connection: Connection) -> None:
+        """Nothing is known of a client before its first request."""
+
+    def serve(self, connection: Connection, command: Command) -> bytes | None:
+        handler = self.handlers.get(command.code)
+        if handler is None:
+            raise UnsupportedRequest(
+                f"request code {command.code} is not supported", hint="docs/protocol.md lists those that are"
+            )
+        return handler(connection, command)
+
+    def settled(self) -> None:
+        if self._unflushed:
+            self._request_flush()
+        self._broker.settle()
+
+    def closed(self, connection: Connection) -> None:
+        self.notify(self._broker.members.disconnected(connection))
+
+    def flushed(self, offset: int) -> None:
+        """The log is safe up to here: answer who waited for it."""
+        unflushed = self._unflushed
+        while unflushed and unflushed[0][0] <= offset:
+            _, connection, reply = unflushed.popleft()
+            connection.send(reply)
+
+    def notify(self, groups: set[str]) -> None:
+        """Tell the members of these groups that the group changed, so that they rebalance now."""
+        for name in groups:
+            config = self._broker.groups.find(name)
+            group = self._broker.members.consumer_group(name)
+            if group is None or (config is not None and not config.notifyConsumerIdsChangedEnable):
+                continue
+            frame = encode_frame(
+                Request.NOTIFY_CONSUMER_IDS_CHANGED, 0, flag=FLAG_ONEWAY, fields={"consumerGroup": name}
+            )
+            for member in group.members.values():
+                member.channel.send(frame)
+
+    # Sending
+
+    def _send_v2(self, connection: Connection, command: Command) -> bytes | None:
+        return self._store(connection, command, command.header(SendHeaderV2))
+
+    def _send(self, connection: Connection, command: Command) -> bytes | None:
+        return self._store(connection, command, command.header(SendHeader))
+
+    def _store(self, connection: Connection, command: Command, header: SendHeaderV2 | SendHeader) -> bytes | None:
+        if header.batch or command.code == Request.SEND_BATCH_MESSAGE:
+            sent = self._broker.send_batch(
+                header.topic,
+                header.queueId,
+                command.body,
+                header.bornTimestamp,
+                connection.peer_host,
+                sysflag=header.sysFlag,
+                reconsume_times=header.reconsumeTimes,
+                default_topic=header.defaultTopic,
+                default_queues=header.defaultTopicQueueNums,
+            )
+        else:
+            sent = self._broker.send(
+                header.topic,
+                header.queueId,
+                command.body,
+                header.properties,
+                header.bornTimestamp,
+                connection.peer_host,
+                header.flag,
+                header.sysFlag,
+                header.reconsumeTimes,
+                header.defaultTopic,
+                header.defaultTopicQueueNums,
+            )
+        message_id, queue_id, queue_offset, end_offset = sent
+        reply = encode_send_reply(command, message_id, queue_id, queue_offset)
+        if not self._waits_for_flush or command.flag & FLAG_ONEWAY:
+            return reply
+        self._unflushed.append((end_offset, connection, reply))
+        return None
+
+    # Pulling
+
+    def _pull(self, connection: Connection, command: Command) -> bytes | None:
+        header = command.header(PullHeader)
+        broker = self._broker
+        broker.check_readable(header.consumerGroup, header.topic, header.queueId)
+        message_filter = filter_of(self._subscription(header))
+        if header.sysFlag & PULL_COMMIT_OFFSET and header.commitOffset >= 0:
+            broker.commit_offset(header.consumerGroup, header.topic, header.queueId, header.commitOffset)
+        offset = header.queueOffset
+
+        def attempt(must_answer: bool) -> bytes | None:
+            """One try; while nothing matches, a pull that may wait goes on from where it has looked."""
+            nonlocal offset
+            pulled = broker.pull(
+                header.topic,
+                header.queueId,
+                offset,
+                header.maxMsgNums,
+                message_filter=message_filter,
+                max_bytes=header.maxMsgBytes,
+            )
+            found_none = pulled.code in (Response.PULL_NOT_FOUND, Response.PULL_RETRY_IMMEDIATELY)
+            if found_none and not must_answer and pulled.next_offset >= pulled.max_offset:
+                offset = pulled.next_offset
+                return None
+            code = pulled.code
+            if code == Response.PULL_NOT_FOUND and offset != header.queueOffset:
+                code = Response.PULL_RETRY_IMMEDIATELY  # tells the client how far it may skip
+            return encode_pull_reply(
+                command, code, pulled.next_offset, pulled.min_offset, pulled.max_offset, pulled.pieces
+            )
+
+        suspend_ms = min(header.suspendTimeoutMillis, MAX_SUSPEND_MS) if header.sysFlag & PULL_SUSPEND else 0
+        reply = attempt(suspend_ms <= 0 or broker.waiting.is_full)
+        if reply is not None:
+            return reply
+
+        def resume(must_answer: bool) -> bool:
+            if connection.is_closing:
+                return True
+            # A client that is behind with reading gets its answer when it has caught up.
+            late = attempt(must_answer) if must_answer or not connection.is_paused else None
+            if late is not None:
+                connection.send(late)
+            return late is not None
+
+        deadline_s = broker.clock.monotonic_s() + suspend_ms / 1000
+        broker.waiting.add(header.topic, header.queueId, WaitingPull(deadline_s, resume))
+        return None
+
+    def _subscription(self, header: PullHeader) -> SubscriptionData:
+        """What the pull wants: told in the request itself, or in an earlier heartbeat."""
+        if header.sysFlag & PULL_SUBSCRIPTION:
+            return subscription_of(header.topic, header.subscription, header.expressionType)
+        group = self._broker.members.consumer_group(header.consumerGroup)
+        subscription = group.subscriptions.get(header.topic) if group else None
+        if subscription is None:
+            raise SubscriptionNotFound(
+                f"group {header.consumerGroup!r} has not told what it wants of topic {header.topic!r}",
+                hint="All members of a group must subscribe to the same topics; the next heartbeat may mend it",
+            )
+        if subscription.subVersion < header.subVersion:
+            raise SubscriptionOutdated(f"the subscription of group {header.consumerGroup!r} is about to change")
+        return subscription
+
+    # Offsets
+
+    def _query_offset(self, connection: Connection, command: Command) -> bytes:
+        header = command.header(QueryOffsetHeader)
+        offset = self._broker.committed_offset(
+            header.consumerGroup, header.topic, header.queueId, zero_if_new=header.setZeroIfNotFound is not False
+        )
+        if offset < 0:
+            raise QueryNotFound(
+                f"group {header.consumerGroup!r} has no offset in queue {header.queueId} of topic {header.topic!r}"
+            )
+        return encode_response(command, fields={"offset": str(offset)})
+
+    def _update_offset(self, connection: Connection, command: Command) -> bytes:
+        header = command.header(UpdateOffsetHeader)
+        self._broker.commit_offset(header.consumerGroup, header.topic, header.queueId, header.commitOffset)
+        return encode_response(command)
+
+    # Clients and their groups
+
+    def _heartbeat(self, connection: Connection, command: Command) -> bytes:
+        broker = self._broker
+        beat = decode_body(command.body, HeartbeatData)
+        for consumer in beat.consumerDataSet:
+            group = broker.groups.require(consumer.groupName)
+            if group.retryQueueNums > 0:
+                broker.topics.make_retry(retry_topic(consumer.groupName), group.retryQueueNums)
+        changed = broker.members.heartbeat(
+            connection, beat, language=command.language, version=command.version, now_ms=broker.clock.now_ms()
+        )
+        self.notify(changed)
+        return encode_response(command)
+
+    def _unregister(self, connection: Connection, command: Command) -> bytes:
+        header = command.header(UnregisterClientHeader)
+        changed = self._broker.members.unregister(
+            header.clientID, producer_group=header.producerGroup, consumer_group=header.consumerGroup
+        )
+        self.notify(changed)
+        return encode_response(command)
+
+    def _check_client(self, connection: Connection, command: Command) -> bytes:
+        """A client asks before it subscribes whether its expression parses."""
+        body = decode_body(command.body, dict[str, object])
+        subscription = body.get("subscriptionData")
+        if isinstance(subscription, dict):
+            filter_of(
+                subscription_of(
+                    str(subscription.get("topic") or ""),
+                    str(subscription.get("subString") or ""),
+                    str(subscription.get("expressionType") or ""),
+                )
+            )
+        return encode_response(command)
+
+    def _consumer_list(self, connection: Connection, command: Command) -> bytes:
+        name = command.header(GroupHeader).consumerGroup
+        group = self._broker.members.consumer_group(name)
+        if group is None:
+            raise GroupNotFound(f"consumer group {name!r} has no connected member")
+        return encode_response(command, body=encode_body(ConsumerIdList(consumerIdList=list(group.members))))
+
+    def _lock(self, connection: Connection, command: Command) -> bytes:
+        request = decode_body(command.body, LockBatchRequest)
+        queues = [(queue.topic, queue.queueId) for queue in request.mqSet]
+        held = self._broker.locks.lock(request.consumerGroup, request.clientId, queues)
+        name = self._broker.config.broker.name
+        locked = [MessageQueue(topic, name, queue_id) for topic, queue_id in held]
+        return encode_response(command, body=encode_body(LockBatchResponse(lockOKMQSet=locked)))
+
+    def _unlock(self, connection: Connection, command: Command) -> bytes:
+        request = decode_body(command.body, LockBatchRequest)
+        queues = [(queue.topic, queue.queueId) for queue in request.mqSet]
+        self._broker.locks.unlock(request.consumerGroup, request.clientId, queues)
+        return encode_response(command)

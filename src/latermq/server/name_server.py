@@ -1,0 +1,285 @@
+"""The name server: brokers register here, clients ask here where topics are."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import structlog
+import uvloop
+
+from latermq.clock import Clock, SystemClock
+from latermq.config import Config
+from latermq.errors import MalformedRequest, NoPermission, QueryNotFound, UnsupportedRequest
+from latermq.protocol.remoting.bodies import DataVersion, KVTable, decode_body, encode_body
+from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.frames import Command, encode_response
+from latermq.protocol.remoting.headers import (
+    BrokerMembersHeader,
+    BrokerNameHeader,
+    ClusterHeader,
+    DeleteRouteHeader,
+    KVKeyHeader,
+    LiveBrokerHeader,
+    NamespaceHeader,
+    PutKVHeader,
+    RegisterBrokerHeader,
+    TopicHeader,
+    UnregisterBrokerHeader,
+)
+from latermq.server.connection import Connection
+from latermq.server.kv_configs import ORDER_TOPICS, KVConfigs
+from latermq.server.listener import Listener
+from latermq.server.registration import read_registration
+from latermq.server.routes import Gone, Routes
+from latermq.store.disk import FileDisk
+
+EXPIRE_EVERY_S = 5.0
+
+_log = structlog.get_logger(__name__)
+_Handler = Callable[[Connection, Command], bytes]
+
+
+class NameServer:
+    """Answers every request that brokers, clients and operators make to a name server."""
+
+    def __init__(self, config: Config, clock: Clock, kv_configs: KVConfigs) -> None:
+        self.routes = Routes(clock, config.server.broker_timeout / 1000, config.broker.max_topics)
+        self.kv_configs = kv_configs
+        self._config = config
+        self._handlers: dict[int, _Handler] = {
+            Request.GET_ROUTEINFO_BY_TOPIC: self._route,
+            Request.REGISTER_BROKER: self._register,
+            Request.UNREGISTER_BROKER: self._unregister,
+            Request.BROKER_HEARTBEAT: self._heartbeat,
+            Request.QUERY_DATA_VERSION: self._data_version,
+            Request.GET_BROKER_MEMBER_GROUP: self._members,
+            Request.GET_BROKER_CLUSTER_INFO: self._cluster_info,
+            Request.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topics,
+            Request.GET_TOPICS_BY_CLUSTER: self._topics_of_cluster,
+            Request.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
+            Request.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
+            Request.WIPE_WRITE_PERM_OF_BROKER: self._forbid_writing,
+            Request.ADD_WRITE_PERM_OF_BROKER: self._allow_writing,
+            Request.PUT_KV_CONFIG: self._put_kv,
+            Request.GET_KV_CONFIG: self._get_kv,
+            Request.DELETE_KV_CONFIG: self._delete_kv,
+            Request.GET_KVLIST_BY_NAMESPACE: self._list_kv,
+            Request.GET_NAMESRV_CONFIG: self._get_config,
+            Request.UPDATE_NAMESRV_CONFIG: self._update_config,
+        }
+
+    def opened(self, connection: Connection) -> None:
+        """Nothing is known of a connection before its first request."""
+
+    def serve(self, connection: Connection, command: Command) -> bytes:
+        handler = self._handlers.get(command.code)
+        if handler is None:
+            raise UnsupportedRequest(
+                f"a name server does not serve request {command.code}", hint="Brokers serve what is about messages"
+            )
+        return handler(connection, command)
+
+    def settled(self) -> None:
+        """Every request is done when it is answered."""
+
+    def closed(self, connection: Connection) -> None:
+        if connection.attachment is not None:
+            for gone in self.routes.owner_gone(connection):
+                _log_gone(gone, "its connection closed")
+
+    def expire(self) -> None:
+        """Drop brokers that have been silent for too long, and their connections."""
+        for gone in self.routes.expire():
+            _log_gone(gone, "no heartbeat")
+            if isinstance(gone.owner, Connection):
+                gone.owner.close()
+
+    def statistics(self) -> dict[str, int]:
+        return self.routes.statistics() | self.kv_configs.statistics()
+
+    # Brokers.
+
+    def _register(self, connection: Connection, command: Command) -> bytes:
+        header = command.header(RegisterBrokerHeader)
+        registered = self.routes.register(header, read_registration(header, command.body), connection)
+        connection.attachment = self  # marks the connection as a broker's
+        broker = {"cluster": header.clusterName, "broker": header.brokerName, "address": header.brokerAddr}
+        if registered.outdone_by is not None:
+            _log.warning("registration not taken", **broker, outdone_by=registered.outdone_by)
+        elif registered.is_new:
+            _log.info("broker registered", **broker, id=header.brokerId, replaced=registered.replaced)
+        fields = {}
+        if registered.master_address is not None:
+            fields = {"masterAddr": registered.master_address, "haServerAddr": registered.ha_address or ""}
+        try:
+            order_topics = encode_body(KVTable(table=self.kv_configs.entries(ORDER_TOPICS)))
+        except QueryNotFound:
+            order_topics = b""
+        return encode_response(command, fields=fields, body=order_topics)
+
+    def _unregister(self, _: Connection, command: Command) -> bytes:
+        header = command.header(UnregisterBrokerHeader)
+        gone = self.routes.unregister(header.clusterName, header.brokerAddr)
+        if gone is not None:
+            _log_gone(gone, "it unregistered")
+        return encode_response(command)
+
+    def _heartbeat(self, _: Connection, command: Command) -> bytes:
+        header = command.header(LiveBrokerHeader)
+        self.routes.heartbeat(header.clusterName, header.brokerAddr)
+        return encode_response(command)
+
+    def _data_version(self, _: Connection, command: Command) -> bytes:
+        header = command.header(LiveBrokerHeader)
+        theirs = decode_body(command.body, DataVersion)
+        ours = self.routes.data_version(header.clusterName, header.brokerAddr)
+        self.routes.heartbeat(header.clusterName, header.brokerAddr)
+        changed = "false" if ours == theirs else "true"
+        body = b"" if ours is None else encode_body(ours)
+        return encode_response(command, fields={"changed": changed}, body=body)
+
+    def _members(self, _: Connection, command: Command) -> bytes:
+        header = command.header(BrokerMembersHeader)
+        members = self.routes.members(header.clusterName, header.brokerName)
+        return encode_response(command, body=encode_body({"brokerMemberGroup": members}))
+
+    # Clients and operators.
+
+    def _route(self, _: Connection, command: Command) -> bytes:
+        topic = command.header(TopicHeader).topic
+        route = self.routes.route(topic)
+        route.orderTopicConf = self.kv_configs.get(ORDER_TOPICS, topic)
+        return encode_response(command, body=encode_body(route))
+
+    def _cluster_info(self, _: Connection, command: Command) -> bytes:
+        return encode_response(command, body=encode_body(self.routes.cluster_info()))
+
+    def _topics(self, _: Connection, command: Command) -> bytes:
+        return encode_response(command, body=encode_body(self.routes.topics()))
+
+    def _topics_of_cluster(self, _: Connection, command: Command) -> bytes:
+        topics = self.routes.topics_of_cluster(command.header(ClusterHeader).cluster)
+        return encode_response(command, body=encode_body(topics))
+
+    def _system_topics(self, _: Connection, command: Command) -> bytes:
+        return encode_response(command, body=encode_body(self.routes.system_topics()))
+
+    def _delete_topic(self, connection: Connection, command: Command) -> bytes:
+        header = command.header(DeleteRouteHeader)
+        self.routes.delete_topic(header.topic, header.clusterName)
+        _log.info("topic deleted", topic=header.topic, cluster=header.clusterName, peer=connection.peer_name)
+        return encode_response(command)
+
+    def _forbid_writing(self, connection: Connection, command: Command) -> bytes:
+        return encode_response(command, fields={"wipeTopicCount": self._set_writable(connection, command, False)})
+
+    def _allow_writing(self, connection: Connection, command: Command) -> bytes:
+        return encode_response(command, fields={"addTopicCount": self._set_writable(connection, command, True)})
+
+    def _set_writable(self, connection: Connection, command: Command, writable: bool) -> str:
+        broker = command.header(BrokerNameHeader).brokerName
+        topics = self.routes.set_writable(broker, writable)
+        _log.info(
+            "write permission changed", broker=broker, writable=writable, topics=topics, peer=connection.peer_name
+        )
+        return str(topics)
+
+    # Key-value table and settings.
+
+    def _put_kv(self, _: Connection, command: Command) -> bytes:
+        header = command.header(PutKVHeader)
+        self.kv_configs.put(header.namespace, header.key, header.value)
+        return encode_response(command)
+
+    def _get_kv(self, _: Connection, command: Command) -> bytes:
+        header = command.header(KVKeyHeader)
+        value = self.kv_configs.get(header.namespace, header.key)
+        if value is None:
+            raise QueryNotFound(f"the name server holds no key {header.key!r} in namespace {header.namespace!r}")
+        return encode_response(command, fields={"value": value})
+
+    def _delete_kv(self, _: Connection, command: Command) -> bytes:
+        header = command.header(KVKeyHeader)
+        self.kv_configs.delete(header.namespace, header.key)
+        return encode_response(command)
+
+    def _list_kv(self, _: Connection, command: Command) -> bytes:
+        entries = self.kv_configs.entries(command.header(NamespaceHeader).namespace)
+        return encode_response(command, body=encode_body(KVTable(table=entries)))
+
+    def _get_config(self, _: Connection, command: Command) -> bytes:
+        text = "".join(f"{key}={value}\n" for key, value in self._settings().items())
+        return encode_response(command, body=text.encode())
+
+    def _update_config(self, _: Connection, command: Command) -> bytes:
+        """Settings are fixed for the life of the process; asking for what already holds is fine."""
+        try:
+            lines = [line.strip() for line in command.body.decode().splitlines()]
+        except UnicodeDecodeError:
+            raise MalformedRequest("the settings are no text") from None
+        settings = self._settings()
+        for line in lines:
+            key, separator, value = line.partition("=")
+            if line and not line.startswith("#") and (not separator or settings.get(key.strip()) != value.strip()):
+                raise NoPermission(
+                    f"the name server's setting {key.strip()!r} cannot be changed while it runs",
+                    hint="Change it in the configuration file and restart the name server",
+                )
+        return encode_response(command)
+
+    def _settings(self) -> dict[str, str]:
+        return {f"server.{key}": str(value) for key, value in msgspec.structs.asdict(self._config.server).items()}
+
+
+class NameServerProcess:
+    """A name server with its socket and its disk: `start`, then `stop`, once each."""
+
+    def __init__(self, config: Config, clock: Clock, data: Path | None = None) -> None:
+        self._config = config
+        self.server = NameServer(config, clock, KVConfigs(FileDisk(data) if data is not None else None))
+        self.listener = Listener(self.server, config.server, clock)
+        self._expiring: asyncio.TimerHandle | None = None
+
+    @property
+    def address(self) -> str:
+        return f"{self._config.server.host}:{self.listener.port}"
+
+    async def start(self) -> None:
+        await self.listener.start(self._config.server.host, self._config.server.namesrv_port)
+        self._expire_again(asyncio.get_running_loop())
+
+    async def stop(self) -> None:
+        if self._expiring is not None:
+            self._expiring.cancel()
+        await self.listener.close()
+
+    def _expire_again(self, loop: asyncio.AbstractEventLoop) -> None:
+        every_s = min(EXPIRE_EVERY_S, self._config.server.broker_timeout / 4000)
+        self._expiring = loop.call_later(every_s, self._expire_again, loop)
+        self.server.expire()
+
+
+def run_name_server(config: Config, data: Path | None, ready: Callable[[str], None]) -> int:
+    """Run a name server until SIGTERM or SIGINT; `ready` is told its address once it accepts connections."""
+
+    async def run() -> None:
+        process = NameServerProcess(config, SystemClock(), data)
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await process.start()
+        try:
+            ready(f"name server {process.address}")
+            await stop.wait()
+        finally:
+            await process.stop()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())
+    return 0
+
+
+def _log_gone(gone: Gone, reason: str) -> None:
+    _log.info("broker gone", cluster=gone.cluster, broker=gone.name, address=gone.address, reason=reason)

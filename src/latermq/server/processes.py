@@ -1,0 +1,29 @@
+"""Ties between the processes of a server: children that end with their parent, and exit codes in words."""
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel kill this process when its parent dies, by whatever death; end at once if it is dead already."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"prctl(PR_SET_PDEATHSIG): {os.strerror(error)}")
+    # The parent may have died before the call above: then this process already has another one.
+    if os.getppid() != parent_pid:
+        sys.exit(1)
+
+
+def describe_exit(code: int) -> str:
+    """An exit code as subprocess gives it, in words: `exit code 1`, `killed by SIGKILL`."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"

@@ -1,0 +1,265 @@
+"""The name server's tables: which brokers are alive, which queues they have, and the routes that follow from it."""
+
+from dataclasses import dataclass, field
+
+from latermq.clock import Clock
+from latermq.errors import ServiceUnavailable, TopicNotFound
+from latermq.protocol.remoting.bodies import (
+    PERM_READ,
+    PERM_WRITE,
+    BrokerData,
+    ClusterInfo,
+    DataVersion,
+    QueueData,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicList,
+    TopicRoute,
+)
+from latermq.protocol.remoting.headers import RegisterBrokerHeader
+
+MASTER_ID = 0
+MAX_BROKERS = 10_000
+
+Address = tuple[str, str]  # (cluster, host:port): names one broker process
+
+
+@dataclass(slots=True)
+class _Live:
+    """One broker process that registered and has not been silent for too long since."""
+
+    name: str
+    heard_s: float
+    timeout_s: float
+    version: DataVersion
+    ha_address: str
+    filter_servers: list[str]
+    owner: object
+
+
+@dataclass(slots=True)
+class Registered:
+    """What a registration is answered with; a replica learns who its master is."""
+
+    ha_address: str | None = None
+    master_address: str | None = None
+    is_new: bool = False
+    replaced: str | None = None  # the address that had the same name and id until now
+    outdone_by: str | None = None  # the address that has them in a newer state: this registration was not taken
+
+
+@dataclass(slots=True)
+class Gone:
+    """A broker process that has left the routes, and the connection it had registered on."""
+
+    cluster: str
+    name: str
+    address: str
+    owner: object
+
+
+@dataclass(slots=True)
+class Routes:
+    """Registrations in, routes out. An `owner` is what a registration came on: when it goes, the broker goes."""
+
+    clock: Clock
+    broker_timeout_s: float
+    max_topics: int
+    _live: dict[Address, _Live] = field(default_factory=dict)
+    _brokers: dict[str, BrokerData] = field(default_factory=dict)
+    _topics: dict[str, dict[str, QueueData]] = field(default_factory=dict)  # topic → broker name → queues
+
+    # What brokers say.
+
+    def register(self, header: RegisterBrokerHeader, body: RegisterBrokerBody, owner: object) -> Registered:
+        """Take a broker, new or known, and the topics it has; what it no longer names stays until it is deleted."""
+        table = body.topicConfigSerializeWrapper
+        address = (header.clusterName, header.brokerAddr)
+        rival_address = self._rival_of(header)
+        if rival_address is not None:
+            if self._live[rival_address].version.stateVersion > table.dataVersion.stateVersion:
+                return Registered(outdone_by=rival_address[1])
+            # No route leads to it any more. If it is not dead but misnamed, it will register again.
+            del self._live[rival_address]
+        self._check_room(address, table.topicConfigTable)
+        previous = self._live.get(address)
+        if previous is not None and previous.name != header.brokerName:
+            self._remove(address)
+            previous = None
+        addresses = self._take_address(header)
+        if header.brokerId == MASTER_ID or (
+            header.enableActingMaster is not None and header.brokerId == min(addresses)
+        ):
+            changed = previous is None or previous.version != table.dataVersion
+            self._take_topics(header.brokerName, table.topicConfigTable, changed)
+        timeout_ms = header.heartbeatTimeoutMillis
+        self._live[address] = _Live(
+            name=header.brokerName,
+            heard_s=self.clock.monotonic_s(),
+            timeout_s=self.broker_timeout_s if timeout_ms is None else timeout_ms / 1000,
+            version=table.dataVersion,
+            ha_address=header.haServerAddr,
+            filter_servers=body.filterServerList,
+            owner=owner,
+        )
+        answer = self._answer(header, addresses)
+        answer.is_new = previous is None
+        answer.replaced = rival_address[1] if rival_address is not None else None
+        return answer
+
+    def heartbeat(self, cluster: str, address: str) -> None:
+        """A broker is alive and has nothing new to say."""
+        live = self._live.get((cluster, address))
+        if live is not None:
+            live.heard_s = self.clock.monotonic_s()
+
+    def data_version(self, cluster: str, address: str) -> DataVersion | None:
+        """Which state of its topics a broker registered last."""
+        live = self._live.get((cluster, address))
+        return None if live is None else live.version
+
+    def unregister(self, cluster: str, address: str) -> Gone | None:
+        """A broker leaves by its own wish."""
+        return self._remove((cluster, address))
+
+    def owner_gone(self, owner: object) -> list[Gone]:
+        """A connection has closed: every broker whose last registration came on it leaves at once."""
+        return self._remove_all([address for address, live in self._live.items() if live.owner is owner])
+
+    def expire(self) -> list[Gone]:
+        """Every broker that has been silent for longer than its time leaves."""
+        now_s = self.clock.monotonic_s()
+        return self._remove_all(
+            [address for address, live in self._live.items() if now_s - live.heard_s > live.timeout_s]
+        )
+
+    # What clients and operators ask.
+
+    def route(self, topic: str) -> TopicRoute:
+        """The queues of a topic and where they are."""
+        queues = self._topics.get(topic, {})
+        brokers = [self._brokers[name] for name in queues if name in self._brokers]
+        if not brokers:
+            raise TopicNotFound(
+                f"no route to topic {topic!r}: no broker that is registered here has it",
+                hint="Create it, or send to it where the broker creates topics on the way",
+            )
+        servers = {
+            address: live.filter_servers
+            for broker in brokers
+            for address in broker.brokerAddrs.values()
+            if (live := self._live.get((broker.cluster, address))) is not None and live.filter_servers
+        }
+        return TopicRoute(queueDatas=list(queues.values()), brokerDatas=brokers, filterServerTable=servers)
+
+    def cluster_info(self) -> ClusterInfo:
+        """Every broker, and which cluster has which."""
+        clusters: dict[str, list[str]] = {}
+        for broker in self._brokers.values():
+            clusters.setdefault(broker.cluster, []).append(broker.brokerName)
+        return ClusterInfo(brokerAddrTable=self._brokers, clusterAddrTable=clusters)
+
+    def topics(self) -> TopicList:
+        return TopicList(topicList=list(self._topics))
+
+    def topics_of_cluster(self, cluster: str) -> TopicList:
+        names = {name for name, broker in self._brokers.items() if broker.cluster == cluster}
+        return TopicList(topicList=[topic for topic, queues in self._topics.items() if not names.isdisjoint(queues)])
+
+    def system_topics(self) -> TopicList:
+        """Clusters and broker names, which are topics too, and a broker to ask for the rest."""
+        names: dict[str, None] = {}
+        address = None
+        for broker in self._brokers.values():
+            names |= {broker.cluster: None, broker.brokerName: None}
+            address = address or next(iter(broker.brokerAddrs.values()), None)
+        return TopicList(topicList=list(names), brokerAddr=address)
+
+    def members(self, cluster: str, name: str) -> BrokerData:
+        """The processes of one broker name by their ids; none where it is not known."""
+        broker = self._brokers.get(name)
+        return BrokerData(cluster=cluster, brokerName=name, brokerAddrs={} if broker is None else broker.brokerAddrs)
+
+    def delete_topic(self, topic: str, cluster: str = "") -> None:
+        """Forget a topic on the brokers of one cluster, or everywhere; a broker that still has it brings it back."""
+        queues = self._topics.get(topic, {})
+        for name in list(queues):
+            broker = self._brokers.get(name)
+            if not cluster or (broker is not None and broker.cluster == cluster):
+                del queues[name]
+        if not queues:
+            self._topics.pop(topic, None)
+
+    def set_writable(self, name: str, writable: bool) -> int:
+        """Let clients send to all topics of a broker, or to none, until its topics change; the number of topics."""
+        affected = [queues[name] for queues in self._topics.values() if name in queues]
+        for queue in affected:
+            queue.perm = PERM_READ | PERM_WRITE if writable else queue.perm & ~PERM_WRITE
+        return len(affected)
+
+    def statistics(self) -> dict[str, int]:
+        return {"brokers": len(self._live), "broker_names": len(self._brokers), "topics": len(self._topics)}
+
+    def _rival_of(self, header: RegisterBrokerHeader) -> Address | None:
+        """Another living process under the name and id that a registration claims."""
+        broker = self._brokers.get(header.brokerName)
+        held = broker.brokerAddrs.get(header.brokerId) if broker is not None else None
+        if held is None or held == header.brokerAddr or (header.clusterName, held) not in self._live:
+            return None
+        return (header.clusterName, held)
+
+    def _check_room(self, address: Address, topics: dict[str, TopicConfig]) -> None:
+        if len(self._live) >= MAX_BROKERS and address not in self._live:
+            raise ServiceUnavailable(f"the name server holds {MAX_BROKERS} brokers", hint="Use another name server")
+        if len(self._topics) + sum(topic not in self._topics for topic in topics) > self.max_topics:
+            raise ServiceUnavailable(f"the name server holds {self.max_topics} topics", hint="Raise broker.max_topics")
+
+    def _take_address(self, header: RegisterBrokerHeader) -> dict[int, str]:
+        broker = self._brokers.get(header.brokerName)
+        if broker is None:
+            broker = BrokerData(cluster=header.clusterName, brokerName=header.brokerName, brokerAddrs={})
+            self._brokers[header.brokerName] = broker
+        broker.cluster = header.clusterName
+        # One address has one id: a replica that became the master registers again under id 0.
+        broker.brokerAddrs = {id_: known for id_, known in broker.brokerAddrs.items() if known != header.brokerAddr}
+        broker.brokerAddrs[header.brokerId] = header.brokerAddr
+        return broker.brokerAddrs
+
+    def _take_topics(self, name: str, topics: dict[str, TopicConfig], changed: bool) -> None:
+        for topic, config in topics.items():
+            queues = self._topics.setdefault(topic, {})
+            # Where nothing changed the queues stay as they are, so that a wiped write permission stays wiped.
+            if changed or name not in queues:
+                queues[name] = QueueData(
+                    brokerName=name,
+                    readQueueNums=config.readQueueNums,
+                    writeQueueNums=config.writeQueueNums,
+                    perm=config.perm,
+                    topicSysFlag=config.topicSysFlag,
+                )
+
+    def _answer(self, header: RegisterBrokerHeader, addresses: dict[int, str]) -> Registered:
+        master = addresses.get(MASTER_ID) if header.brokerId != MASTER_ID else None
+        live = self._live.get((header.clusterName, master)) if master is not None else None
+        return Registered() if live is None else Registered(ha_address=live.ha_address, master_address=master)
+
+    def _remove_all(self, addresses: list[Address]) -> list[Gone]:
+        return [gone for address in addresses if (gone := self._remove(address)) is not None]
+
+    def _remove(self, address: Address) -> Gone | None:
+        live = self._live.pop(address, None)
+        if live is None:
+            return None
+        broker = self._brokers.get(live.name)
+        if broker is not None:
+            broker.brokerAddrs = {id_: known for id_, known in broker.brokerAddrs.items() if known != address[1]}
+            if not broker.brokerAddrs:
+                self._forget_broker(live.name)
+        return Gone(cluster=address[0], name=live.name, address=address[1], owner=live.owner)
+
+    def _forget_broker(self, name: str) -> None:
+        del self._brokers[name]
+        for topic in [topic for topic, queues in self._topics.items() if name in queues]:
+            del self._topics[topic][name]
+            if not self._topics[topic]:
+                del self._topics[topic]

@@ -1,0 +1,154 @@
+"""Runs the parts of a server as child processes: starts them in order, restarts the dead, stops them in reverse."""
+
+import asyncio
+import contextlib
+import signal
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from latermq.server.processes import describe_exit
+
+READY = "latermq ready: "  # what a part prints, followed by its name and address, once it accepts connections
+
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 30.0
+_STEADY_AFTER_S = 60.0  # a part that ran this long has left its trouble behind: the next pause is the first one again
+_STOP_TIMEOUT_S = 60.0  # for the broker's last flush on a slow disk
+
+Addresses = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One process of the server."""
+
+    name: str
+    # The command line, given the addresses of the parts that are ready. Its own is among them when it is started
+    # again, so that a part on a port the kernel chose comes back where its clients know it.
+    command: Callable[[Addresses], Sequence[str]]
+
+
+class PartFailed(Exception):
+    """A part ended before it was ever ready: starting it again would not help."""
+
+    def __init__(self, part: str, code: int) -> None:
+        super().__init__(f"the {part} did not start: {describe_exit(code)}")
+        self.code = code
+
+
+class Supervisor:
+    """The life of all parts, from the first start to the last stop."""
+
+    def __init__(self, parts: Sequence[Part], on_ready: Callable[[Addresses], None]) -> None:
+        self._parts = parts
+        self._on_ready = on_ready
+        self._addresses: dict[str, str] = {}
+        self._processes: dict[str, Process] = {}
+        self._stop = asyncio.Event()
+        self._log = structlog.get_logger()
+
+    async def run(self) -> int:
+        """Run until SIGTERM or SIGINT, or until a part cannot start; the answer is the exit code."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+        keeping = asyncio.create_task(self._keep_all())
+        stopping = asyncio.create_task(self._stop.wait())
+        await asyncio.wait([keeping, stopping], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        keeping.cancel()
+        failure: PartFailed | None = None
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                await keeping
+        except* PartFailed as failures:
+            failure = failures.exceptions[0]  # type: ignore[assignment]
+        finally:
+            stopped_cleanly = await self._stop_all()
+        if failure is not None:
+            self._log.error(str(failure))
+            return 2 if failure.code == 2 else 1
+        return 0 if stopped_cleanly else 1
+
+    async def _keep_all(self) -> None:
+        async with asyncio.TaskGroup() as keepers:
+            for part in self._parts:
+                ready = asyncio.Event()
+                keepers.create_task(self._keep(part, ready))
+                await ready.wait()
+            self._on_ready(self._addresses)
+
+    async def _keep(self, part: Part, ready: asyncio.Event) -> None:
+        """Start a part, and again whenever it ends."""
+        loop = asyncio.get_running_loop()
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            started_s = loop.time()
+            process = await self._start(part)
+            async for line in _lines_of(process):
+                if line.startswith(READY):
+                    self._addresses[part.name] = line.split()[-1]
+                    self._log.info(f"{part.name} is ready", address=self._addresses[part.name], pid=process.pid)
+                    ready.set()
+            code = await process.wait()
+            del self._processes[part.name]
+            if not ready.is_set():
+                raise PartFailed(part.name, code)
+            if loop.time() - started_s > _STEADY_AFTER_S:
+                pause_s = _FIRST_PAUSE_S
+            self._log.warning(f"{part.name} ended, it is started again", reason=describe_exit(code), pause_s=pause_s)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _start(self, part: Part) -> Process:
+        process = await asyncio.create_subprocess_exec(
+            *part.command(self._addresses),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            # Out of the terminal's foreground group: Ctrl-C reaches this process alone, which stops the parts in order.
+            process_group=0,
+        )
+        self._processes[part.name] = process
+        return process
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if not self._stop.is_set():
+            self._log.info("stopping", signal=number.name)
+            self._stop.set()
+            return
+        self._log.warning("asked to stop a second time: the parts are killed", signal=number.name)
+        for process in self._processes.values():
+            process.kill()
+
+    async def _stop_all(self) -> bool:
+        """Stop the parts, the last first; whether each of them ended as it should."""
+        clean = True
+        for part in reversed(self._parts):
+            process = self._processes.get(part.name)
+            if process is None:
+                continue
+            code = await _stop(process)
+            # A part that is still loading has no handler yet, and nothing to lose.
+            if code not in (0, -signal.SIGTERM):
+                self._log.error(f"{part.name} did not stop cleanly", reason=describe_exit(code))
+                clean = False
+        return clean
+
+
+async def _stop(process: Process) -> int:
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        return await asyncio.wait_for(process.wait(), _STOP_TIMEOUT_S)
+    except TimeoutError:
+        process.kill()
+        return await process.wait()
+
+
+async def _lines_of(process: Process) -> AsyncIterator[str]:
+    assert process.stdout is not None
+    async for line in process.stdout:
+        yield line.decode(errors="replace").rstrip("\n")

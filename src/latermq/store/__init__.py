@@ -1,0 +1,1 @@
+"""The durable log and everything derived from it: queues, key index, checkpoint, recovery, retention."""

@@ -1,0 +1,50 @@
+"""The store's checkpoint: one small file, replaced atomically, that is the state at log position F."""
+
+import struct
+import zlib
+
+import msgspec
+
+from latermq.errors import CorruptStore
+from latermq.store.disk import Disk
+
+PATH = "latermq.checkpoint"
+APACHE_PATH = "checkpoint"
+APACHE_BYTES = 4096
+_APACHE = struct.Struct(">qqq")  # store times up to which log, queues and index are synced
+VERSION = 1
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything below `log_offset` is synced: the log, the queues' entries for it and the index up to its mark."""
+
+    log_offset: int
+    index_file: str
+    index_next_entry: int
+    store_timestamp_ms: int
+    version: int = VERSION
+
+
+def save_checkpoint(disk: Disk, checkpoint: Checkpoint) -> None:
+    """Replace the checkpoint, and RocketMQ's own beside it, which tells its tools how far the store is synced."""
+    line = msgspec.json.encode(checkpoint)
+    disk.replace(PATH, line + b"\n" + f"{zlib.crc32(line):08x}\n".encode())
+    timestamp_ms = checkpoint.store_timestamp_ms
+    disk.replace(APACHE_PATH, _APACHE.pack(timestamp_ms, timestamp_ms, timestamp_ms).ljust(APACHE_BYTES, b"\0"))
+
+
+def load_checkpoint(disk: Disk) -> Checkpoint | None:
+    """The last checkpoint, None in a directory that never had one."""
+    data = disk.read(PATH)
+    if data is None:
+        return None
+    line, _, crc = data.partition(b"\n")
+    if f"{zlib.crc32(line):08x}" != crc.strip().decode(errors="replace"):
+        raise CorruptStore(f"{PATH} is damaged", hint=f"Remove {PATH}: the store is then rebuilt from the whole log")
+    try:
+        checkpoint = msgspec.json.decode(line, type=Checkpoint)
+    except msgspec.MsgspecError as error:
+        raise CorruptStore(f"{PATH} does not parse: {error}", hint=f"Remove {PATH} to rebuild from the log") from None
+    if checkpoint.version != VERSION:
+        raise CorruptStore(f"{PATH} has version {checkpoint.version}, this broker writes {VERSION}")
+    return checkpoint

@@ -1,0 +1,210 @@
+"""The CommitLog: every record in one sequence, appended once and never changed (docs/formats/commitlog.md)."""
+
+from collections.abc import Iterator
+from threading import Lock
+
+from latermq.errors import StoreError
+from latermq.message.record import BLANK, BLANK_MAGIC, Layout, check_record
+from latermq.store.disk import Disk, MappedFile
+from latermq.store.segments import Segments
+
+FOLDER = "commitlog"
+
+
+class CommitLog:
+    """One writer, many readers. Written is what `end` covers, safe from a power cut what `flushed` (F) covers."""
+
+    def __init__(self, disk: Disk, *, segment_bytes: int, reserve_step_bytes: int) -> None:
+        self._segments = Segments(disk, FOLDER, segment_bytes)
+        self._segment_bytes = segment_bytes
+        self._reserve_step_bytes = min(reserve_step_bytes, segment_bytes)
+        self.start = self._segments.start
+        self.end = self.start
+        self.flushed = self.start
+        self._file: MappedFile | None = None
+        self._file_start = 0
+        self._prepared: MappedFile | None = None
+        self._scan_end = self.start
+        # Flushes for waiting senders and for checkpoints come from different threads.
+        self._flushing = Lock()
+
+    # Writing
+
+    def place(self, size: int) -> int:
+        """The offset at which a block of this size goes. Raises StoreError, and changes nothing, without space."""
+        file = self._file
+        at = self.end - self._file_start
+        # 8 bytes stay free, so that a blank tail always fits.
+        if file is None or at + size + BLANK.size > self._segment_bytes:
+            if size + BLANK.size > self._segment_bytes:
+                raise StoreError(f"a block of {size} bytes does not fit a segment of {self._segment_bytes}")
+            file = self._roll(size)
+            at = 0
+        elif at + size + BLANK.size > file.reserved:
+            file.reserve(self._reserve_target(at + size + BLANK.size))
+        return self._file_start + at
+
+    def write(self, offset: int, record: bytes) -> None:
+        """Append one record where `place` put it. Half of it, after a crash, is seen to be no record."""
+        at = offset - self._file_start
+        end = at + len(record)
+        self._file.map[at:end] = record  # type: ignore[union-attr]
+        self.end = offset + len(record)
+
+    def write_block(self, offset: int, block: bytes | bytearray) -> None:
+        """Append several records where `place` put them: after the death of the process all are there, or none."""
+        at = offset - self._file_start
+        data = self._file.map  # type: ignore[union-attr]
+        data[at + 4 : at + len(block)] = memoryview(block)[4:]
+        data[at : at + 4] = block[:4]
+        self.end = offset + len(block)
+
+    def _reserve_target(self, needed: int) -> int:
+        step = self._reserve_step_bytes
+        return min(self._segment_bytes, -(-needed // step) * step)
+
+    def _roll(self, size: int) -> MappedFile:
+        """Go on in a new segment; the old one is closed with a blank tail only once the new one has its space."""
+        old, old_at = self._file, self.end - self._file_start
+        if self._prepared is None:
+            self._prepared = self._segments.make_next()
+        file = self._prepared
+        file.reserve(self._reserve_target(size + BLANK.size))
+        if old is not None:
+            old.map[old_at : old_at + BLANK.size] = BLANK.pack(self._segment_bytes - old_at, BLANK_MAGIC)
+        self._segments.adopt(file)
+        self._prepared = None
+        self._file = file
+        self._file_start = self._segments.end - self._segment_bytes
+        self.end = self._file_start
+        return file
+
+    def prepare_ahead(self) -> None:
+        """Take the next step of disk space before the writer needs it. May run beside the writer."""
+        file, end = self._file, self.end
+        if file is None:
+            return
+        at = end - self._file_start
+        step = self._reserve_step_bytes
+        if 0 <= at <= self._segment_bytes and at + step // 2 > file.reserved:
+            file.reserve(self._reserve_target(at + step))
+        if at + step > self._segment_bytes and self._prepared is None:
+            prepared = self._segments.make_next()
+            prepared.reserve(step)
+            self._prepared = prepared
+
+    def flush(self) -> int:
+        """Sync everything written so far and return the new F. Blocks; runs beside the writer."""
+        with self._flushing:
+            end = self.end
+            if end > self.flushed:
+                self._segments.sync(self.flushed, end)
+                self.flushed = end
+            return self.flushed
+
+    # Reading
+
+    def read(self, offset: int, size: int) -> bytes:
+        """The bytes of a record or of several that lie in one segment."""
+        segment_start = offset // self._segment_bytes * self._segment_bytes
+        at = offset - segment_start
+        return self._segments.file_at(offset).map[at : at + size]
+
+    def read_record(self, offset: int) -> bytes | None:
+        """The whole record at this offset, None where there is none."""
+        if not self.start <= offset < self.end:
+            return None
+        at = offset % self._segment_bytes
+        file = self._segments.file_at(offset)
+        parts = check_record(file.map, at, self._segment_bytes, offset)
+        return file.map[at : at + parts.size] if parts else None
+
+    def scan(self, offset: int) -> Iterator[tuple[int, Layout, MappedFile]]:
+        """Every whole record from `offset` on, as (offset, layout, file); ends at the first that is not whole.
+
+        Used by recovery, before `end` is known: it does not look at `end`.
+        """
+        while self._segments.start <= offset < self._segments.end:
+            file = self._segments.file_at(offset)
+            at = offset % self._segment_bytes
+            while True:
+                parts = check_record(file.map, at, self._segment_bytes, offset)
+                if parts is None:
+                    break
+                yield offset, parts, file
+                at += parts.size
+                offset += parts.size
+            if not self._is_blank(file, at):
+                self._scan_end = offset
+                return
+            offset += self._segment_bytes - at
+        self._scan_end = offset
+
+    def _is_blank(self, file: MappedFile, at: int) -> bool:
+        if at + BLANK.size > self._segment_bytes:
+            return False
+        size, magic = BLANK.unpack_from(file.map, at)
+        return bool(magic == BLANK_MAGIC and size == self._segment_bytes - at)
+
+    # Opening and cutting
+
+    @property
+    def scan_end(self) -> int:
+        """Where the last `scan` that ran to its end stopped."""
+        return self._scan_end
+
+    @property
+    def has_files(self) -> bool:
+        """Whether anything was ever written."""
+        return len(self._segments) > 0
+
+    def segment_position(self, offset: int) -> int:
+        """Where in its segment's file an offset lies."""
+        return offset % self._segment_bytes
+
+    def is_segment_start(self, offset: int) -> bool:
+        """Whether a segment begins here, so that a read must not reach across."""
+        return offset % self._segment_bytes == 0
+
+    def last_used_segment(self) -> int:
+        """The start of the newest segment that begins with a record; behind it may be segments made in advance."""
+        start = self._segments.end - self._segment_bytes
+        while start > self._segments.start:
+            if check_record(self._segments.file_at(start).map, 0, self._segment_bytes, start):
+                break
+            start -= self._segment_bytes
+        return max(start, self._segments.start)
+
+    def open_at(self, end: int, flushed: int) -> None:
+        """Take `end` as the log's end: what lies behind is removed, so that it can never be mistaken for records."""
+        segments = self._segments
+        if len(segments) == 0:
+            segments.begin_at(end)
+        segments.cut(end)
+        if end < segments.end:
+            self._file = segments.file_at(end)
+            self._file_start = segments.end - self._segment_bytes
+        else:
+            self._file_start = end
+        self.start = segments.start
+        self.end = end
+        self.flushed = min(flushed, end)
+
+    def closed_segments(self) -> list[tuple[int, int]]:
+        """(start, end) of every segment but the one being written, oldest first."""
+        size = self._segment_bytes
+        return [(start, start + size) for start in range(self.start, self._segments.end - size, size)]
+
+    def remove_first_segment(self) -> None:
+        """Remove the oldest segment; its records can no longer be read."""
+        self._segments.remove_first()
+        self.start = self._segments.start
+
+    def close(self) -> None:
+        """Unmap everything; a segment made in advance goes, as it holds nothing."""
+        if self._prepared is not None:
+            prepared, self._prepared = self._prepared, None
+            self._segments.adopt(prepared)
+            self._segments.remove_last()
+        self._file = None
+        self._segments.close()

@@ -1,0 +1,170 @@
+"""The ConsumeQueue: 20 bytes a message that say where its record lies (docs/formats/consumequeue.md)."""
+
+import struct
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from latermq.store.disk import Disk, MappedFile
+from latermq.store.segments import Segments
+
+FOLDER = "consumequeue"
+ENTRY = struct.Struct(">qiq")  # physical offset, record size, tags code
+ENTRY_BYTES = ENTRY.size
+ENTRY_DTYPE = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
+# Space is taken in small steps: there may be thousands of queues, most of them short.
+RESERVE_STEP_BYTES = 64 * 1024
+# A queue that begins inside a file has entries of this size before its first: RocketMQ's own filling.
+PRE_BLANK_SIZE = 0x7FFFFFFF
+_PRE_BLANK = ENTRY.pack(0, PRE_BLANK_SIZE, 0)
+
+
+class ConsumeQueue:
+    """One queue of one topic. Entry n stands at byte 20·n; entries follow the order of the log."""
+
+    def __init__(self, disk: Disk, topic: str, queue_id: int, *, file_entries: int) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.folder = f"{FOLDER}/{topic}/{queue_id}"
+        self._file_bytes = file_entries * ENTRY_BYTES
+        self._segments = Segments(disk, self.folder, self._file_bytes)
+        self.min_offset = self._segments.start // ENTRY_BYTES
+        self.next_offset = self.min_offset
+        self._synced_offset = self.min_offset
+        self._file: MappedFile | None = None
+        self._at = 0
+
+    # Writing
+
+    def make_room(self, count: int = 1) -> None:
+        """Reserve space for the next entries. Raises StoreError when there is none; nothing is changed then."""
+        needed = self._at + count * ENTRY_BYTES
+        file = self._file
+        if file is None or needed > file.reserved:
+            self._make_room(count)
+
+    def _make_room(self, count: int) -> None:
+        left = count
+        offset = self.next_offset
+        while left:
+            start = offset * ENTRY_BYTES
+            if start >= self._segments.end:
+                file = self._segments.make_next()
+                file.reserve(min(RESERVE_STEP_BYTES, self._file_bytes))
+                self._segments.adopt(file)
+            file = self._segments.file_at(start)
+            at = start % self._file_bytes
+            here = min(left, (self._file_bytes - at) // ENTRY_BYTES)
+            needed = at + here * ENTRY_BYTES
+            file.reserve(min(self._file_bytes, -(-needed // RESERVE_STEP_BYTES) * RESERVE_STEP_BYTES))
+            left -= here
+            offset += here
+        if self._file is None:
+            self._turn_to(self.next_offset)
+
+    def _turn_to(self, offset: int) -> None:
+        self._file = self._segments.file_at(offset * ENTRY_BYTES)
+        self._at = offset * ENTRY_BYTES % self._file_bytes
+
+    def append(self, physical_offset: int, size: int, tags_code: int) -> int:
+        """Add one entry, for which `make_room` has reserved space, and return its queue offset."""
+        ENTRY.pack_into(self._file.map, self._at, physical_offset, size, tags_code)  # type: ignore[union-attr]
+        offset = self.next_offset
+        self.next_offset = offset + 1
+        self._at += ENTRY_BYTES
+        if self._at == self._file_bytes:
+            self._file, self._at = None, 0
+            if (offset + 1) * ENTRY_BYTES < self._segments.end:
+                self._turn_to(offset + 1)
+        return offset
+
+    def sync(self) -> None:
+        """Sync the entries that were added since the last sync. Blocks; runs beside the writer."""
+        end = self.next_offset
+        if end > self._synced_offset:
+            self._segments.sync(self._synced_offset * ENTRY_BYTES, end * ENTRY_BYTES)
+            self._synced_offset = end
+
+    # Reading
+
+    def entries(self, offset: int, count: int) -> bytes:
+        """The raw entries from `offset` on: at most `count`, and at most to the end of their file."""
+        count = min(count, self.next_offset - offset)
+        if count <= 0 or offset < self.min_offset:
+            return b""
+        at = offset * ENTRY_BYTES % self._file_bytes
+        end = min(at + count * ENTRY_BYTES, self._file_bytes)
+        return self._segments.file_at(offset * ENTRY_BYTES).map[at:end]
+
+    def entry(self, offset: int) -> tuple[int, int, int] | None:
+        """(physical offset, size, tags code) of one entry, None where there is none."""
+        raw = self.entries(offset, 1)
+        return ENTRY.unpack(raw) if raw else None
+
+    def array(self, offset: int, count: int) -> npt.NDArray[np.void]:
+        """The same as `entries`, as a numpy array with fields offset, size and tags."""
+        return np.frombuffer(self.entries(offset, count), dtype=ENTRY_DTYPE)
+
+    def first_where(self, is_behind: Callable[[int, int, int], bool]) -> int:
+        """The first offset whose entry is behind what is looked for; `is_behind` must turn true once and stay so."""
+        low, high = self.min_offset, self.next_offset
+        while low < high:
+            middle = (low + high) // 2
+            if is_behind(*self._peek(middle)):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def offset_of_log(self, physical_offset: int) -> int:
+        """The first queue offset whose record lies at or behind this log offset."""
+        return self.first_where(lambda offset, size, tags: size != PRE_BLANK_SIZE and offset >= physical_offset)
+
+    def _peek(self, offset: int) -> tuple[int, int, int]:
+        at = offset * ENTRY_BYTES % self._file_bytes
+        return ENTRY.unpack_from(self._segments.file_at(offset * ENTRY_BYTES).map, at)
+
+    # Opening and cutting
+
+    def open_below(self, physical_offset: int) -> None:
+        """Find the queue's end: the first entry that is empty or points at or behind this log offset. Forget the rest.
+
+        Entries below were synced before the log offset became a checkpoint, so they are whole and in order.
+        """
+        self.next_offset = self._segments.end // ENTRY_BYTES
+        self.next_offset = self.first_where(lambda offset, size, tags: size <= 0 or offset >= physical_offset)
+        self._cut()
+
+    def restart_at(self, offset: int) -> None:
+        """Begin anew at this offset, empty: the topic was deleted and made again, or its older entries are gone."""
+        while len(self._segments):
+            self._segments.remove_last()
+        self._segments.begin_at(offset * ENTRY_BYTES)
+        blanks = offset - self._segments.start // ENTRY_BYTES
+        self.min_offset = self.next_offset = self._synced_offset = offset - blanks
+        self._file, self._at = None, 0
+        if blanks:
+            self.make_room(blanks)
+            self._segments.file_at(offset * ENTRY_BYTES).map[: blanks * ENTRY_BYTES] = _PRE_BLANK * blanks
+            self.min_offset = self.next_offset = offset
+            self._turn_to(offset)
+
+    def _cut(self) -> None:
+        end = self.next_offset * ENTRY_BYTES
+        self._segments.cut(end)
+        self._synced_offset = self.next_offset
+        self._file, self._at = None, 0
+        if end < self._segments.end:
+            self._turn_to(self.next_offset)
+
+    def forget_below(self, log_start: int) -> None:
+        """Follow the log's start: entries whose records are gone are no longer offered, files of such are removed."""
+        self.min_offset = max(self.min_offset, self.offset_of_log(log_start))
+        while len(self._segments) > 1 and self._segments.start + self._file_bytes <= self.min_offset * ENTRY_BYTES:
+            self._segments.remove_first()
+
+    def close(self) -> None:
+        """Unmap all files."""
+        self._file = None
+        self._segments.close()

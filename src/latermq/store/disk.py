@@ -1,0 +1,200 @@
+"""Files as the store uses them: mapped segments with reserved space, small files replaced atomically.
+
+The store takes a Disk as an argument, so that a simulated one can fail, fill up and forget what was not synced
+(memory_disk.py).
+"""
+
+import fcntl
+import mmap
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from latermq.errors import StoreError
+
+
+class MappedFile(Protocol):
+    """A file of fixed size, mapped into memory. Only reserved bytes may be written: the rest may have no disk."""
+
+    path: str
+    size: int
+    map: mmap.mmap
+    reserved: int
+
+    def reserve(self, upto: int) -> None:
+        """Make sure that bytes below `upto` have disk space. Raises StoreError when there is none."""
+
+    def sync(self) -> None:
+        """Return when everything written so far would survive the death of the machine."""
+
+    def zero_from(self, at: int) -> None:
+        """Make everything from `at` read as zeros and give its disk space back."""
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """A directory. Paths are relative, with `/`."""
+
+    def map_file(self, path: str, size: int) -> MappedFile:
+        """Open the file at this size, creating it (sparse) where it is missing."""
+
+    def list_names(self, folder: str) -> list[str]:
+        """Names inside a folder, sorted; none where the folder is missing."""
+
+    def file_size(self, path: str) -> int: ...
+
+    def read(self, path: str) -> bytes | None:
+        """The whole content of a small file, None where it is missing."""
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Write a small file so that, whatever happens, either the old or the new content is found."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file or a folder with all it holds; fine when it is missing."""
+
+    def lock(self) -> None:
+        """Keep every other process out of this directory, until the process ends."""
+
+    def unlock(self) -> None: ...
+
+    def used_ratio(self) -> float:
+        """How full the disk is, 0 to 1."""
+
+
+class _RealMappedFile:
+    """A mapped file in a real directory."""
+
+    def __init__(self, absolute: Path, path: str, size: int) -> None:
+        self.path = path
+        self.size = size
+        self._absolute = absolute
+        absolute.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(absolute, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if os.fstat(fd).st_size != size:
+                os.ftruncate(fd, size)
+            # Reserving again what has its blocks already is cheap; trusting a sparse file's block count is not safe.
+            self.reserved = 0
+            self.map = mmap.mmap(fd, size)
+        finally:
+            # The map keeps a descriptor of its own; a second one for each of thousands of queues is too many.
+            os.close(fd)
+
+    def _with_fd(self, action: Callable[[int], None]) -> None:
+        fd = os.open(self._absolute, os.O_RDWR)
+        try:
+            action(fd)
+        finally:
+            os.close(fd)
+
+    def reserve(self, upto: int) -> None:
+        if upto <= self.reserved:
+            return
+        upto = min(upto, self.size)
+        start = self.reserved
+        try:
+            self._with_fd(lambda fd: os.posix_fallocate(fd, start, upto - start))
+        except OSError as error:
+            raise StoreError(
+                f"no disk space for {self.path} ({error.strerror})", hint="Free disk space or shorten store.retention"
+            ) from None
+        self.reserved = upto
+
+    def sync(self) -> None:
+        # fdatasync also writes what was changed through the map, and lets other threads run meanwhile; msync does not.
+        self._with_fd(os.fdatasync)
+
+    def zero_from(self, at: int) -> None:
+        def cut(fd: int) -> None:
+            os.ftruncate(fd, at)
+            os.ftruncate(fd, self.size)
+
+        self._with_fd(cut)
+        self.reserved = min(self.reserved, at // 4096 * 4096)
+
+    def close(self) -> None:
+        self.map.close()
+
+
+class FileDisk:
+    """A Disk that is a directory of the machine."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._lock_fd: int | None = None
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(
+                f"cannot make the data directory {root}: {error.strerror}", hint="Name a writable one with --data"
+            ) from None
+
+    def map_file(self, path: str, size: int) -> MappedFile:
+        try:
+            return _RealMappedFile(self._root / path, path, size)
+        except OSError as error:
+            raise StoreError(f"cannot open {path}: {error.strerror}", hint="`latermq doctor` checks limits") from None
+
+    def list_names(self, folder: str) -> list[str]:
+        try:
+            return sorted(path.name for path in (self._root / folder).iterdir())
+        except FileNotFoundError:
+            return []
+
+    def file_size(self, path: str) -> int:
+        return (self._root / path).stat().st_size
+
+    def read(self, path: str) -> bytes | None:
+        try:
+            return (self._root / path).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def replace(self, path: str, data: bytes) -> None:
+        target = self._root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = target.with_name(target.name + ".draft")
+        try:
+            with draft.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fdatasync(file.fileno())
+            draft.rename(target)
+            folder_fd = os.open(target.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder_fd)
+            finally:
+                os.close(folder_fd)
+        except OSError as error:
+            raise StoreError(f"cannot write {path}: {error.strerror}", hint="Free disk space") from None
+
+    def remove(self, path: str) -> None:
+        target = self._root / path
+        if target.is_dir():
+            shutil.rmtree(target)
+        else:
+            target.unlink(missing_ok=True)
+
+    def lock(self) -> None:
+        fd = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise StoreError(
+                f"{self._root} is in use by another process", hint="Stop that broker, or name another --data"
+            ) from None
+        self._lock_fd = fd
+
+    def unlock(self) -> None:
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
+
+    def used_ratio(self) -> float:
+        status = os.statvfs(self._root)
+        total = status.f_blocks - status.f_bfree + status.f_bavail
+        return 1 - status.f_bavail / total if total else 0.0

@@ -1,0 +1,212 @@
+"""The key index: hash files that find records by message key and unique key (docs/formats/index-file.md)."""
+
+import struct
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import numpy as np
+import numpy.typing as npt
+
+from latermq.store.disk import Disk
+from latermq.store.dispatch import IndexKeys, key_hash
+
+FOLDER = "index"
+HEADER = struct.Struct(">qqqqii")  # first and last store time, first and last log offset, used slots, entries + 1
+ENTRY_DTYPE = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+ENTRY_BYTES = ENTRY_DTYPE.itemsize
+SLOT_BYTES = 4
+RESERVE_STEP_BYTES = 1 << 20
+
+
+class IndexFile:
+    """One hash file: slots that hold the newest entry of their chain, entries that hold the one before."""
+
+    def __init__(self, disk: Disk, name: str, *, slots: int, max_entries: int) -> None:
+        self.name = name
+        self.max_entries = max_entries
+        self._entries_at = HEADER.size + slots * SLOT_BYTES
+        self.file = disk.map_file(f"{FOLDER}/{name}", self._entries_at + max_entries * ENTRY_BYTES)
+        self._slots: npt.NDArray[np.int32] = np.frombuffer(self.file.map, ">i4", slots, HEADER.size)
+        self._entries = np.frombuffer(self.file.map, ENTRY_DTYPE, max_entries, self._entries_at)
+        (
+            self.first_timestamp_ms,
+            self.last_timestamp_ms,
+            self.first_offset,
+            self.last_offset,
+            self._used_slots,
+            next_entry,
+        ) = HEADER.unpack_from(self.file.map)
+        self.next_entry: int = max(1, next_entry)  # entry 0 is never used: a slot of 0 is an empty chain
+
+    @property
+    def is_full(self) -> bool:
+        return self.next_entry >= self.max_entries
+
+    def put(self, keys: IndexKeys) -> int:
+        """Add as many of these keys as fit and return how many did."""
+        count = min(len(keys.hashes), self.max_entries - self.next_entry)
+        if count <= 0:
+            return 0
+        hashes, offsets, timestamps_ms = keys.hashes[:count], keys.offsets[:count], keys.timestamps_ms[:count]
+        entries_end = self._entries_at + (self.next_entry + count) * ENTRY_BYTES
+        self.file.reserve(-(-entries_end // RESERVE_STEP_BYTES) * RESERVE_STEP_BYTES)
+        if self.next_entry == 1:
+            self.first_timestamp_ms, self.first_offset = int(timestamps_ms[0]), int(offsets[0])
+        slots = hashes % len(self._slots)
+        numbers = np.arange(self.next_entry, self.next_entry + count, dtype=np.int64)
+        new = self._entries[self.next_entry : self.next_entry + count]
+        new["hash"] = hashes
+        new["offset"] = offsets
+        new["seconds"] = np.clip((timestamps_ms - self.first_timestamp_ms) // 1000, 0, 0x7FFFFFFF)
+        new["previous"] = self._link(slots, numbers)
+        self.next_entry += count
+        self.last_timestamp_ms, self.last_offset = int(timestamps_ms[-1]), int(offsets[-1])
+        self._write_header()
+        return count
+
+    def _link(self, slots: npt.NDArray[np.int32], numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Hang new entries into their slots' chains and return, for each, the entry before it."""
+        order = np.argsort(slots, kind="stable")
+        sorted_slots = slots[order]
+        sorted_numbers = numbers[order]
+        previous = np.empty(len(slots), np.int64)
+        starts = np.ones(len(slots), bool)
+        starts[1:] = sorted_slots[1:] != sorted_slots[:-1]
+        chained = np.empty(len(slots), np.int64)
+        chained[1:] = sorted_numbers[:-1]
+        heads = self._slots[sorted_slots[starts]]
+        chained[starts] = heads
+        previous[order] = chained
+        self._used_slots += int(np.count_nonzero(heads == 0))
+        ends = np.ones(len(slots), bool)
+        ends[:-1] = starts[1:]
+        self._slots[sorted_slots[ends]] = sorted_numbers[ends]
+        return previous
+
+    def _write_header(self) -> None:
+        HEADER.pack_into(
+            self.file.map, 0, self.first_timestamp_ms, self.last_timestamp_ms,
+            self.first_offset, self.last_offset, self._used_slots, self.next_entry,
+        )  # fmt: skip
+
+    def find(self, wanted: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Log offsets under this hash whose store time may lie in [begin, end], newest first."""
+        number = int(self._slots[wanted % len(self._slots)])
+        steps = 0
+        while 0 < number < self.next_entry and steps < self.next_entry:
+            steps += 1
+            entry = self._entries[number]
+            stored_ms = self.first_timestamp_ms + int(entry["seconds"]) * 1000
+            if int(entry["hash"]) == wanted and stored_ms <= end_ms and stored_ms + 999 >= begin_ms:
+                yield int(entry["offset"])
+            previous = int(entry["previous"])
+            if previous >= number:  # a chain only leads back; anything else is damage
+                return
+            number = previous
+
+    def reserve_slots(self) -> None:
+        """Take the space of the slots, before the first key."""
+        self.file.reserve(self._entries_at + RESERVE_STEP_BYTES)
+
+    def cut(self, log_end: int) -> None:
+        """Forget the entries of records at or behind `log_end`, and make the slots anew from those that stay.
+
+        After a power cut a slot may hold an entry that was lost; the entries below the checkpoint are all there.
+        """
+        offsets = self._entries["offset"][1 : self.next_entry]
+        self.next_entry = 1 + int(np.searchsorted(offsets, log_end))
+        slots = self._entries["hash"][1 : self.next_entry].astype(np.int64) % len(self._slots)
+        self._slots[:] = 0
+        self._slots[slots] = np.arange(1, self.next_entry)
+        self._used_slots = int(np.count_nonzero(self._slots))
+        if self.next_entry > 1:
+            last = self._entries[self.next_entry - 1]
+            self.last_offset = int(last["offset"])
+            self.last_timestamp_ms = self.first_timestamp_ms + int(last["seconds"]) * 1000 + 999
+        self._write_header()
+
+    def close(self) -> None:
+        """Unmap the file."""
+        del self._slots, self._entries
+        self.file.close()
+
+
+class KeyIndex:
+    """All hash files, oldest first. Keys are collected and put in batches."""
+
+    def __init__(self, disk: Disk, *, slots: int, max_entries: int) -> None:
+        self._disk = disk
+        self._slots = slots
+        self._max_entries = max_entries
+        self._files = [
+            IndexFile(disk, name, slots=slots, max_entries=max_entries)
+            for name in disk.list_names(FOLDER)
+            if name.isdigit()
+        ]
+        self._synced_entry = (0, 0)
+
+    def put(self, keys: IndexKeys) -> None:
+        """Add keys in the order of their records."""
+        while len(keys.hashes):
+            if not self._files or self._files[-1].is_full:
+                self._add_file(int(keys.timestamps_ms[0]))
+            done = self._files[-1].put(keys)
+            keys = IndexKeys(keys.hashes[done:], keys.offsets[done:], keys.timestamps_ms[done:])
+
+    def _add_file(self, timestamp_ms: int) -> None:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+        name = moment.strftime("%Y%m%d%H%M%S") + f"{timestamp_ms % 1000:03d}"
+        if self._files and name <= self._files[-1].name:  # two files within a millisecond, or a clock that stepped back
+            name = str(int(self._files[-1].name) + 1)
+        file = IndexFile(self._disk, name, slots=self._slots, max_entries=self._max_entries)
+        file.reserve_slots()
+        self._files.append(file)
+
+    def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Log offsets that may hold this key, newest first; a hash can collide, so the reader checks the record."""
+        wanted = key_hash(topic, key)
+        for file in reversed(self._files):
+            if file.first_timestamp_ms <= end_ms:
+                yield from file.find(wanted, begin_ms, end_ms)
+
+    def sync(self) -> None:
+        """Sync what was put since the last sync. Blocks; runs beside the writer."""
+        for number, file in enumerate(list(self._files)):
+            state = (number, file.next_entry)
+            if state > self._synced_entry:
+                file.file.sync()
+                self._synced_entry = state
+
+    @property
+    def mark(self) -> tuple[str, int]:
+        """How far the index goes: its newest file and the next entry there. Goes into the checkpoint."""
+        return (self._files[-1].name, self._files[-1].next_entry) if self._files else ("", 1)
+
+    def restore(self, mark: tuple[str, int], log_end: int) -> None:
+        """Go back to a checkpoint: later files are removed, entries behind it are forgotten."""
+        name, next_entry = mark
+        while self._files and self._files[-1].name > name:
+            self._remove(self._files.pop())
+        if self._files and self._files[-1].name == name:
+            self._files[-1].next_entry = next_entry
+            self._files[-1].cut(log_end)
+
+    def forget_below(self, log_start: int) -> None:
+        """Remove the files all of whose records are gone."""
+        while len(self._files) > 1 and self._files[0].last_offset < log_start:
+            self._remove(self._files.pop(0))
+
+    def clear(self) -> None:
+        """Remove everything, to be built again."""
+        while self._files:
+            self._remove(self._files.pop())
+
+    def _remove(self, file: IndexFile) -> None:
+        file.close()
+        self._disk.remove(f"{FOLDER}/{file.name}")
+
+    def close(self) -> None:
+        """Unmap all files."""
+        for file in self._files:
+            file.close()
+        self._files.clear()

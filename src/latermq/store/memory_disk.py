@@ -1,0 +1,129 @@
+"""A Disk in memory, for tests: it can fill up, fail, and die like a process or like a machine."""
+
+import mmap
+from collections.abc import Callable
+from random import Random
+
+from latermq.errors import StoreError
+
+PAGE_BYTES = 4096
+
+
+class _MemoryMappedFile:
+    """A mapped file whose last synced content is remembered."""
+
+    def __init__(self, disk: "MemoryDisk", path: str, size: int, content: bytes = b"") -> None:
+        self._disk = disk
+        self.path = path
+        self.size = size
+        self.reserved = len(content)
+        self.map = mmap.mmap(-1, size)
+        self.map[: len(content)] = content
+        self.synced = content
+
+    def reserve(self, upto: int) -> None:
+        if upto <= self.reserved:
+            return
+        upto = min(upto, self.size)
+        self._disk.before("reserve", self.path)
+        self._disk.take(upto - self.reserved, self.path)
+        self.reserved = upto
+
+    def sync(self) -> None:
+        self._disk.before("sync", self.path)
+        self.synced = self.map[: self.reserved]
+
+    def zero_from(self, at: int) -> None:
+        self.map[at:] = bytes(self.size - at)
+        self.synced = self.synced[:at]
+
+    def close(self) -> None:
+        """The content stays, as a file's does."""
+
+
+class MemoryDisk:
+    """A Disk whose files are memory. `before_step` may raise to make an operation fail."""
+
+    def __init__(self, capacity_bytes: int = 1 << 40) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.used_bytes = 0
+        self.before_step: Callable[[str, str], None] = lambda operation, path: None
+        self._mapped: dict[str, _MemoryMappedFile] = {}
+        self._small: dict[str, bytes] = {}
+        self._locked = False
+
+    def before(self, operation: str, path: str) -> None:
+        """Give the test its chance to fail this operation."""
+        self.before_step(operation, path)
+
+    def take(self, size_bytes: int, path: str) -> None:
+        """Use up space, as reserving does."""
+        if self.used_bytes + size_bytes > self.capacity_bytes:
+            raise StoreError(f"no disk space for {path}", hint="Free disk space or shorten store.retention")
+        self.used_bytes += size_bytes
+
+    def map_file(self, path: str, size: int) -> _MemoryMappedFile:
+        self.before("map", path)
+        file = self._mapped.get(path)
+        if file is None:
+            file = self._mapped[path] = _MemoryMappedFile(self, path, size)
+        return file
+
+    def list_names(self, folder: str) -> list[str]:
+        prefix = folder + "/"
+        paths = [path for path in (*self._mapped, *self._small) if path.startswith(prefix)]
+        return sorted({path.removeprefix(prefix).split("/", 1)[0] for path in paths})
+
+    def file_size(self, path: str) -> int:
+        return self._mapped[path].size if path in self._mapped else len(self._small[path])
+
+    def read(self, path: str) -> bytes | None:
+        return self._small.get(path)
+
+    def replace(self, path: str, data: bytes) -> None:
+        self.before("replace", path)
+        self._small[path] = data
+
+    def remove(self, path: str) -> None:
+        self.before("remove", path)
+        for table in (self._mapped, self._small):
+            for name in [name for name in table if name == path or name.startswith(path + "/")]:
+                if table is self._mapped:
+                    self.used_bytes -= self._mapped[name].reserved
+                del table[name]
+
+    def lock(self) -> None:
+        if self._locked:
+            raise StoreError("the directory is in use by another process")
+        self._locked = True
+
+    def unlock(self) -> None:
+        self._locked = False
+
+    def used_ratio(self) -> float:
+        return self.used_bytes / self.capacity_bytes
+
+    def after_process_death(self) -> "MemoryDisk":
+        """The disk that the next process finds: everything written is there, synced or not."""
+        return self._copy(lambda file: file.map[: file.reserved])
+
+    def after_machine_death(self, chance: Random) -> "MemoryDisk":
+        """The disk after a power cut: of what was not synced, each page is there or not, as chance has it."""
+
+        def survived(file: _MemoryMappedFile) -> bytes:
+            pages = []
+            for at in range(0, file.reserved, PAGE_BYTES):
+                old = file.synced[at : at + PAGE_BYTES].ljust(min(PAGE_BYTES, file.reserved - at), b"\0")
+                new = file.map[at : min(at + PAGE_BYTES, file.reserved)]
+                pages.append(new if chance.random() < 0.5 else old)
+            return b"".join(pages)
+
+        return self._copy(survived)
+
+    def _copy(self, content: Callable[[_MemoryMappedFile], bytes]) -> "MemoryDisk":
+        copy = MemoryDisk(self.capacity_bytes)
+        copy.used_bytes = self.used_bytes
+        copy._small = dict(self._small)
+        for path, file in self._mapped.items():
+            copy._mapped[path] = _MemoryMappedFile(copy, path, file.size, content(file))
+        return copy

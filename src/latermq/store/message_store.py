@@ -1,0 +1,407 @@
+"""The message store: one log, the queues and the key index derived from it, opened, appended to and read together."""
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from latermq.clock import Clock
+from latermq.config import StoreConfig
+from latermq.message.record import (
+    HEAD,
+    MAGIC,
+    MAX_SHORT_TOPIC_BYTES,
+    Message,
+    decode_record,
+    encode_record,
+    record_store_timestamp_ms,
+)
+from latermq.store.checkpoint import Checkpoint, save_checkpoint
+from latermq.store.commit_log import CommitLog
+from latermq.store.consume_queue import ENTRY, FOLDER, ConsumeQueue
+from latermq.store.disk import Disk
+from latermq.store.dispatch import index_keys, queue_tags_code
+from latermq.store.key_index import KeyIndex
+from latermq.store.recovery import Recovery, recover
+
+ABORT_PATH = "abort"
+STORE_ID_PATH = "latermq.storeid"
+INDEX_BATCH = 1000  # keys are put into the index in batches of this many records
+_U16_SIZE = 2
+
+
+class Draft(NamedTuple):
+    """A message on its way into the log."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: bytes
+    born_timestamp_ms: int
+    born_host: bytes
+    flag: int = 0
+    sysflag: int = 0
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+
+
+class Appended(NamedTuple):
+    """Where a message went."""
+
+    physical_offset: int
+    queue_offset: int
+    end_offset: int
+
+
+class Fetched(NamedTuple):
+    """Records read from a queue, as they lie in the log, and where to go on."""
+
+    pieces: list[bytes]
+    messages: int
+    next_offset: int
+
+
+@dataclass(frozen=True)
+class CheckpointPlan:
+    """What a checkpoint will say once everything it covers is synced."""
+
+    log_offset: int
+    index_file: str
+    index_next_entry: int
+    store_timestamp_ms: int
+    queues: tuple[ConsumeQueue, ...]
+
+
+class MessageStore:
+    """Opened by the constructor, which recovers it. One thread appends and reads; `flush` and `save` may run beside."""
+
+    def __init__(self, disk: Disk, config: StoreConfig, clock: Clock, *, store_host: bytes, new_store_id: str) -> None:
+        self._disk = disk
+        self._config = config
+        self._clock = clock
+        self._store_host = store_host
+        self._store_host_v4 = len(store_host) == 8
+        disk.lock()
+        self.store_id = self._load_store_id(new_store_id)
+        self.log = CommitLog(disk, segment_bytes=config.segment, reserve_step_bytes=config.reserve_step)
+        self.index = KeyIndex(disk, slots=config.index_slots, max_entries=config.index_entries)
+        self._queues = self._open_queues()
+        self._topic_bytes: dict[str, bytes] = {}
+        self._unindexed: list[tuple[str, bytes, int, int]] = []
+        self.last_store_timestamp_ms = 0
+        self.checkpoint_offset = 0
+        crashed = disk.read(ABORT_PATH) is not None
+        disk.replace(ABORT_PATH, b"")
+        self.recovery: Recovery = recover(disk, self.log, self._queues, self.index, self.queue, crashed=crashed)
+        self.last_store_timestamp_ms = self.recovery.last_store_timestamp_ms
+        # The next start begins from here, however this one ends.
+        self.save(self.plan_checkpoint())
+
+    def _load_store_id(self, new_store_id: str) -> str:
+        stored = self._disk.read(STORE_ID_PATH)
+        if stored is not None:
+            return stored.decode().strip()
+        self._disk.replace(STORE_ID_PATH, new_store_id.encode() + b"\n")
+        return new_store_id
+
+    def _open_queues(self) -> dict[tuple[str, int], ConsumeQueue]:
+        queues = {}
+        for topic in self._disk.list_names(FOLDER):
+            for name in self._disk.list_names(f"{FOLDER}/{topic}"):
+                if name.isdigit():
+                    queues[topic, int(name)] = self._new_queue(topic, int(name))
+        return queues
+
+    def _new_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        return ConsumeQueue(self._disk, topic, queue_id, file_entries=self._config.queue_file_entries)
+
+    # Queues
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, made where it is missing."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            queue = self._queues[topic, queue_id] = self._new_queue(topic, queue_id)
+        return queue
+
+    def find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, if anything was ever put into it."""
+        return self._queues.get((topic, queue_id))
+
+    def queues(self) -> Iterable[ConsumeQueue]:
+        """All queues there are."""
+        return list(self._queues.values())
+
+    def remove_topic(self, topic: str) -> None:
+        """Forget a topic's queues; its records stay in the log until it is their time."""
+        for key in [key for key in self._queues if key[0] == topic]:
+            self._queues.pop(key).close()
+        self._disk.remove(f"{FOLDER}/{topic}")
+        # A crash must not dispatch the topic's last records again.
+        self.save(self.plan_checkpoint())
+
+    # Appending
+
+    def append(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        properties: bytes,
+        born_timestamp_ms: int,
+        born_host: bytes,
+        flag: int = 0,
+        sysflag: int = 0,
+        reconsume_times: int = 0,
+    ) -> Appended:
+        """Append one message and its queue entry; its index keys follow in a batch.
+
+        This is the hot path of every send: encode_record is spelled out here for hosts in IPv4 and topics of ordinary
+        length, which saves a call with fourteen arguments (0.9 of 3.4 µs).
+        """
+        topic_bytes = self._topic_bytes.get(topic)
+        if topic_bytes is None:
+            topic_bytes = self._encode_topic(topic)
+        if len(born_host) != 8 or not self._store_host_v4 or len(topic_bytes) > MAX_SHORT_TOPIC_BYTES + 1:
+            draft = Draft(
+                topic, queue_id, body, properties, born_timestamp_ms, born_host, flag, sysflag, reconsume_times
+            )
+            return self.append_all([draft])[0]
+        queue = self._queues.get((topic, queue_id)) or self.queue(topic, queue_id)
+        queue.make_room()
+        log = self.log
+        body_size = len(body)
+        properties_size = len(properties)
+        size = HEAD.size + body_size + len(topic_bytes) + _U16_SIZE + properties_size
+        at = log.place(size)
+        now_ms = self._clock.now_ms()
+        # fmt: off
+        log.write(at, b"".join((
+            HEAD.pack(
+                size, MAGIC, zlib.crc32(body) & 0x7FFFFFFF, queue_id, flag, queue.next_offset, at, sysflag,
+                born_timestamp_ms, born_host, now_ms, self._store_host, reconsume_times, 0, body_size,
+            ),
+            body, topic_bytes, properties_size.to_bytes(2, "big"), properties,
+        )))
+        # fmt: on
+        queue_offset = queue.append(at, size, queue_tags_code(properties))
+        self.last_store_timestamp_ms = now_ms
+        unindexed = self._unindexed
+        unindexed.append((topic, properties, at, now_ms))
+        if len(unindexed) >= INDEX_BATCH:
+            self.index_pending()
+        return Appended(at, queue_offset, at + size)
+
+    def _encode_topic(self, topic: str) -> bytes:
+        """The topic with its length before it, as a record holds it."""
+        encoded = topic.encode()
+        if len(self._topic_bytes) >= 100_000:
+            self._topic_bytes.clear()
+        prefixed = self._topic_bytes[topic] = bytes((min(len(encoded), 255),)) + encoded
+        return prefixed
+
+    def append_all(self, drafts: list[Draft]) -> list[Appended]:
+        """Append several messages as one block: after the death of the process all of them are there, or none."""
+        now_ms = self._clock.now_ms()
+        counts: dict[tuple[str, int], int] = {}
+        for draft in drafts:
+            counts[draft.topic, draft.queue_id] = counts.get((draft.topic, draft.queue_id), 0) + 1
+        next_offsets = {}
+        for (topic, queue_id), count in counts.items():
+            queue = self.queue(topic, queue_id)
+            queue.make_room(count)
+            next_offsets[topic, queue_id] = queue.next_offset
+        records: list[bytes] = []
+        for draft in drafts:
+            key = (draft.topic, draft.queue_id)
+            records.append(self._encode(draft, next_offsets[key], 0, now_ms))
+            next_offsets[key] += 1
+        at = self.log.place(sum(map(len, records)))
+        appended = []
+        block = bytearray()
+        for draft, record in zip(drafts, records, strict=True):
+            physical_offset = at + len(block)
+            block += record
+            block[-len(record) + 28 : -len(record) + 36] = physical_offset.to_bytes(8, "big")
+            appended.append((draft, physical_offset, len(record)))
+        self.log.write_block(at, block)
+        self.last_store_timestamp_ms = now_ms
+        return [self._queue_up(draft, offset, size, now_ms) for draft, offset, size in appended]
+
+    def _encode(self, draft: Draft, queue_offset: int, physical_offset: int, now_ms: int) -> bytes:
+        return encode_record(
+            draft.topic.encode(),
+            draft.body,
+            draft.properties,
+            queue_id=draft.queue_id,
+            queue_offset=queue_offset,
+            physical_offset=physical_offset,
+            born_timestamp_ms=draft.born_timestamp_ms,
+            born_host=draft.born_host,
+            store_timestamp_ms=now_ms,
+            store_host=self._store_host,
+            flag=draft.flag,
+            sysflag=draft.sysflag,
+            reconsume_times=draft.reconsume_times,
+            prepared_transaction_offset=draft.prepared_transaction_offset,
+        )
+
+    def _queue_up(self, draft: Draft, physical_offset: int, size: int, now_ms: int) -> Appended:
+        queue = self._queues[draft.topic, draft.queue_id]
+        queue_offset = queue.append(physical_offset, size, queue_tags_code(draft.properties))
+        self._unindexed.append((draft.topic, draft.properties, physical_offset, now_ms))
+        if len(self._unindexed) >= INDEX_BATCH:
+            self.index_pending()
+        return Appended(physical_offset, queue_offset, physical_offset + size)
+
+    def index_pending(self) -> None:
+        """Put the keys of what was appended lately into the index."""
+        if self._unindexed:
+            pending, self._unindexed = self._unindexed, []
+            self.index.put(index_keys(pending))
+
+    # Reading
+
+    def fetch(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        *,
+        max_count: int,
+        max_bytes: int,
+        code_matches: Callable[[int], bool] | None = None,
+        record_matches: Callable[[bytes], bool] | None = None,
+        max_scan: int = 16_384,
+    ) -> Fetched:
+        """Records from `offset` on, at least one whatever its size, neighbours in the log read as one piece.
+
+        Filters look at the tags code of the entry first, then at the record. Bodies are never decoded.
+        """
+        count = total_bytes = scanned = 0
+        next_offset = offset
+        records: list[bytes] = []
+        run_start = run_end = -1
+        while count < max_count and scanned < max_scan and total_bytes < max_bytes:
+            entries = queue.entries(next_offset, min(max_count - count if code_matches is None else 512, 512))
+            if not entries:
+                break
+            for at, size, code in ENTRY.iter_unpack(entries):
+                if code_matches is not None and not code_matches(code):
+                    next_offset += 1
+                    scanned += 1
+                    continue
+                if count and (total_bytes + size > max_bytes or count >= max_count):
+                    total_bytes = max_bytes  # full: leave both loops
+                    break
+                if record_matches is not None and not record_matches(self.log.read(at, size)):
+                    next_offset += 1
+                    scanned += 1
+                    continue
+                if at == run_end and not self.log.is_segment_start(at):
+                    run_end = at + size
+                else:
+                    if run_end > run_start:
+                        records.append(self.log.read(run_start, run_end - run_start))
+                    run_start, run_end = at, at + size
+                next_offset += 1
+                scanned += 1
+                count += 1
+                total_bytes += size
+        if run_end > run_start:
+            records.append(self.log.read(run_start, run_end - run_start))
+        return Fetched(records, count, next_offset)
+
+    def read_message(self, physical_offset: int) -> Message | None:
+        """The message at a log offset, None where no record begins."""
+        record = self.log.read_record(physical_offset)
+        return decode_record(record) if record else None
+
+    def store_timestamp_ms(self, queue: ConsumeQueue, offset: int) -> int:
+        """When the message at this queue offset was stored; -1 where there is none."""
+        entry = queue.entry(offset)
+        if entry is None or not self.log.start <= entry[0] < self.log.end:
+            return -1
+        return record_store_timestamp_ms(self.log.read(entry[0], HEAD.size), 0)
+
+    def offset_by_time(self, queue: ConsumeQueue, timestamp_ms: int, *, upper: bool = False) -> int:
+        """The first offset stored at or after this time; with `upper` the last stored at or before it."""
+        bound_ms = timestamp_ms + 1 if upper else timestamp_ms
+
+        def is_behind(at: int, size: int, code: int) -> bool:
+            return record_store_timestamp_ms(self.log.read(at, HEAD.size), 0) >= bound_ms
+
+        found = queue.first_where(is_behind)
+        return max(queue.min_offset, found - 1) if upper else found
+
+    def find_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Log offsets that may hold this key, newest first."""
+        self.index_pending()
+        for offset in self.index.find(topic, key, begin_ms, end_ms):
+            if self.log.start <= offset < self.log.end:
+                yield offset
+
+    def flushed_end(self, queue: ConsumeQueue) -> int:
+        """The queue offset up to which records are safe from a power cut: no stored position goes beyond it."""
+        if self.log.flushed >= self.log.end:
+            return queue.next_offset
+        return queue.offset_of_log(self.log.flushed)
+
+    # Syncing
+
+    def flush(self) -> int:
+        """Sync the log and return F. Blocks; runs beside the writer."""
+        self.log.prepare_ahead()
+        return self.log.flush()
+
+    def plan_checkpoint(self) -> CheckpointPlan:
+        """What the next checkpoint covers; taken by the writer, then synced and saved by `save`."""
+        self.index_pending()
+        index_file, next_entry = self.index.mark
+        return CheckpointPlan(
+            self.log.end, index_file, next_entry, self.last_store_timestamp_ms, tuple(self._queues.values())
+        )
+
+    def save(self, plan: CheckpointPlan) -> None:
+        """Sync what the plan covers, then replace the checkpoint. Blocks; runs beside the writer."""
+        self.log.flush()
+        for queue in plan.queues:
+            queue.sync()
+        self.index.sync()
+        save_checkpoint(
+            self._disk,
+            Checkpoint(
+                log_offset=plan.log_offset,
+                index_file=plan.index_file,
+                index_next_entry=plan.index_next_entry,
+                store_timestamp_ms=plan.store_timestamp_ms,
+            ),
+        )
+        self.checkpoint_offset = plan.log_offset
+
+    def close(self) -> None:
+        """Stop cleanly: everything synced, and no marker that says otherwise."""
+        self.save(self.plan_checkpoint())
+        self._disk.remove(ABORT_PATH)
+        self.release()
+
+    def release(self) -> None:
+        """Let go of all files without a word on disk, as a process that dies does."""
+        for queue in self._queues.values():
+            queue.close()
+        self.index.close()
+        self.log.close()
+        self._disk.unlock()
+
+    def used_ratio(self) -> float:
+        """How full the disk is, 0 to 1."""
+        return self._disk.used_ratio()
+
+    def statistics(self) -> dict[str, int]:
+        """Sizes and positions, for operators."""
+        return {
+            "log_start": self.log.start,
+            "log_end": self.log.end,
+            "log_flushed": self.log.flushed,
+            "queues": len(self._queues),
+            "unindexed": len(self._unindexed),
+        }

@@ -1,0 +1,125 @@
+"""Recovery: find the log's true end after a stop or a crash, and bring queues and index to it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from latermq.message.record import Layout, record_queue_id, record_queue_offset, record_store_timestamp_ms
+from latermq.store.checkpoint import Checkpoint, load_checkpoint
+from latermq.store.commit_log import CommitLog
+from latermq.store.consume_queue import ConsumeQueue
+from latermq.store.disk import Disk, MappedFile
+from latermq.store.dispatch import index_keys, is_queued, queue_tags_code
+from latermq.store.key_index import KeyIndex
+
+Queues = dict[tuple[str, int], ConsumeQueue]
+INDEX_BATCH = 10_000
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What opening the store found and did."""
+
+    crashed: bool
+    scanned_from: int
+    log_end: int
+    records: int
+    last_store_timestamp_ms: int
+
+
+def recover(
+    disk: Disk,
+    log: CommitLog,
+    queues: Queues,
+    index: KeyIndex,
+    make_queue: Callable[[str, int], ConsumeQueue],
+    *,
+    crashed: bool,
+) -> Recovery:
+    """Open log, queues and index at the same place.
+
+    The checkpoint names a log offset below which everything derived was synced. From there the log is read: the first
+    record that is not whole ends it, and what comes before is dispatched again. After a clean stop nothing is left to
+    read. Without a checkpoint (RocketMQ made the store) a clean stop is believed, a crash reads the whole log.
+    """
+    checkpoint = load_checkpoint(disk)
+    if checkpoint is not None:
+        start = max(log.start, checkpoint.log_offset)
+        index.restore((checkpoint.index_file, checkpoint.index_next_entry), start)
+    elif crashed:
+        start = log.start
+        index.clear()
+    else:
+        return _open_foreign(log, queues, index)
+    for queue in queues.values():
+        queue.open_below(start)
+    replay = _Replay(queues, index, make_queue)
+    records = 0
+    for offset, parts, file in log.scan(start):
+        replay.dispatch(offset, parts, file, log.segment_position(offset))
+        records += 1
+    replay.finish()
+    end = log.scan_end if log.has_files else start
+    log.open_at(end, flushed=start)
+    for queue in queues.values():
+        queue.forget_below(log.start)
+    last_ms = replay.last_store_timestamp_ms or _timestamp(checkpoint)
+    return Recovery(crashed, start, end, records, last_ms)
+
+
+def _timestamp(checkpoint: Checkpoint | None) -> int:
+    return checkpoint.store_timestamp_ms if checkpoint else 0
+
+
+def _open_foreign(log: CommitLog, queues: Queues, index: KeyIndex) -> Recovery:
+    """Open a store that RocketMQ stopped cleanly: its queues and index are whole, only the log's end is looked for."""
+    start = log.last_used_segment() if log.has_files else log.start
+    records = 0
+    last_ms = 0
+    for offset, _, file in log.scan(start):
+        last_ms = record_store_timestamp_ms(file.map, log.segment_position(offset))
+        records += 1
+    end = log.scan_end if log.has_files else start
+    log.open_at(end, flushed=start)
+    for queue in queues.values():
+        queue.open_below(end)
+        queue.forget_below(log.start)
+    return Recovery(False, start, end, records, last_ms)
+
+
+class _Replay:
+    """Dispatches records of the log again, in order."""
+
+    def __init__(self, queues: Queues, index: KeyIndex, make_queue: Callable[[str, int], ConsumeQueue]) -> None:
+        self._queues = queues
+        self._index = index
+        self._make_queue = make_queue
+        self._unindexed: list[tuple[str, bytes, int, int]] = []
+        self.last_store_timestamp_ms = 0
+
+    def dispatch(self, offset: int, parts: Layout, file: MappedFile, at: int) -> None:
+        data = file.map
+        topic = data[at + parts.topic_at : at + parts.topic_at + parts.topic_bytes].decode()
+        properties = data[at + parts.properties_at : at + parts.size]
+        self.last_store_timestamp_ms = record_store_timestamp_ms(data, at)
+        if is_queued(parts.sysflag):
+            self._enqueue(topic, record_queue_id(data, at), record_queue_offset(data, at), offset, parts, properties)
+        self._unindexed.append((topic, properties, offset, self.last_store_timestamp_ms))
+        if len(self._unindexed) >= INDEX_BATCH:
+            self.finish()
+
+    def _enqueue(
+        self, topic: str, queue_id: int, queue_offset: int, offset: int, parts: Layout, properties: bytes
+    ) -> None:
+        queue = self._queues.get((topic, queue_id)) or self._make_queue(topic, queue_id)
+        # An offset that is not the next one means that the topic was deleted and made again, or that the queue's older
+        # entries are gone; either way the log is right.
+        if queue_offset != queue.next_offset:
+            queue.restart_at(queue_offset)
+        queue.make_room()
+        queue.append(offset, parts.size, queue_tags_code(properties))
+
+    def finish(self) -> None:
+        """Put the keys collected so far into the index."""
+        if self._unindexed:
+            self._index.put(index_keys(self._unindexed))
+            self._unindexed.clear()

@@ -1,0 +1,102 @@
+"""A long sequence of bytes laid over files of equal size, each named after the offset it starts at."""
+
+from latermq.errors import CorruptStore
+from latermq.store.disk import Disk, MappedFile
+
+NAME_DIGITS = 20
+
+
+def segment_name(start: int) -> str:
+    """The file name of the segment that starts at this offset."""
+    return f"{start:0{NAME_DIGITS}d}"
+
+
+class Segments:
+    """The files of one sequence, from the oldest kept to the newest, by number (offset // segment size).
+
+    One thread adds and removes; another may look files up meanwhile, which a dict allows and a list does not.
+    """
+
+    def __init__(self, disk: Disk, folder: str, segment_bytes: int) -> None:
+        self._disk = disk
+        self._folder = folder
+        self.segment_bytes = segment_bytes
+        self._files: dict[int, MappedFile] = {}
+        self.start = 0
+        self.end = 0
+        for name in disk.list_names(folder):
+            if len(name) == NAME_DIGITS and name.isdigit():
+                self._open(int(name), f"{folder}/{name}")
+
+    def _open(self, start: int, path: str) -> None:
+        if self._files and start != self.end:
+            raise CorruptStore(
+                f"{self._folder} has no file for offset {self.end}, but one for {start}",
+                hint="Restore the missing file from a copy, or move the later ones away",
+            )
+        size = self._disk.file_size(path)
+        if size != self.segment_bytes or start % self.segment_bytes:
+            raise CorruptStore(
+                f"{path} has {size} bytes, the configuration says {self.segment_bytes}",
+                hint="Set the size this store was made with",
+            )
+        if not self._files:
+            self.start = start
+        self._files[start // self.segment_bytes] = self._disk.map_file(path, self.segment_bytes)
+        self.end = start + self.segment_bytes
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def file_at(self, offset: int) -> MappedFile:
+        """The file that holds this offset, which must be inside [start, end)."""
+        return self._files[offset // self.segment_bytes]
+
+    def make_next(self) -> MappedFile:
+        """Make the file behind the newest without taking it over yet."""
+        return self._disk.map_file(f"{self._folder}/{segment_name(self.end)}", self.segment_bytes)
+
+    def adopt(self, file: MappedFile) -> None:
+        """Take over the file that `make_next` made as the newest."""
+        self._files[self.end // self.segment_bytes] = file
+        self.end += self.segment_bytes
+
+    def begin_at(self, offset: int) -> None:
+        """Let an empty sequence begin with the file that holds this offset."""
+        self.start = self.end = offset // self.segment_bytes * self.segment_bytes
+
+    def remove_first(self) -> None:
+        """Remove the oldest file."""
+        file = self._files.pop(self.start // self.segment_bytes)
+        self.start += self.segment_bytes
+        self._remove(file)
+
+    def remove_last(self) -> None:
+        """Remove the newest file."""
+        file = self._files.pop(self.end // self.segment_bytes - 1)
+        self.end -= self.segment_bytes
+        self._remove(file)
+
+    def _remove(self, file: MappedFile) -> None:
+        file.close()
+        self._disk.remove(file.path)
+
+    def cut(self, end: int) -> None:
+        """Forget everything from `end` on: later files are removed, the rest of its own file reads as zeros."""
+        while self._files and self.end - self.segment_bytes >= end:
+            self.remove_last()
+        if self._files and end < self.end:
+            self._files[end // self.segment_bytes].zero_from(end % self.segment_bytes)
+
+    def sync(self, start: int, end: int) -> None:
+        """Sync the files that hold [start, end)."""
+        for number in range(start // self.segment_bytes, -(-end // self.segment_bytes)):
+            file = self._files.get(number)
+            if file is not None:  # removed meanwhile: nobody needs it any more
+                file.sync()
+
+    def close(self) -> None:
+        """Unmap all files."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()

@@ -1,0 +1,34 @@
+"""What holds for every test: no process outlives the session, long tests wait for their run, Hypothesis repeats."""
+
+from collections.abc import Iterator
+
+import hypothesis
+import pytest
+
+from tests.leftovers import kill_all, leftovers_after_grace, mark_session
+from tests.needs import LONG
+
+# No deadlines: on a busy machine they measure the neighbours.
+_steady = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True)
+hypothesis.settings.register_profile("ci", _steady, derandomize=True, max_examples=100)
+hypothesis.settings.register_profile("long", _steady, max_examples=5_000)
+hypothesis.settings.load_profile("long" if LONG else "ci")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if LONG:
+        return
+    for item in items:
+        if item.get_closest_marker("long") is not None:
+            item.add_marker(pytest.mark.skip(reason="runs in `make test-long`"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_outlives_the_session() -> Iterator[None]:
+    """Set up before every other fixture, so it looks when all of them have ended what they started."""
+    mark = mark_session()
+    yield
+    found = leftovers_after_grace(mark)
+    kill_all(found)
+    if found:
+        pytest.fail("left running and now killed:\n" + "\n".join(f"  {leftover}" for leftover in found), pytrace=False)

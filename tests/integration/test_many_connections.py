@@ -1,0 +1,68 @@
+"""Ten thousand idle clients cost a server little memory and disturb nobody."""
+
+import asyncio
+import contextlib
+import resource
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from latermq.protocol.remoting.codes import Request, Response
+from tests.integration.raw_client import connect
+
+WANTED = 10_000
+FEWER = 2_000
+MAX_BYTES_PER_CONNECTION = 16_384
+
+SERVER = """
+import sys
+from latermq.config import load_config
+from latermq.server.name_server import run_name_server
+config = load_config(settings=["server.namesrv_port=0", "server.max_connections=" + sys.argv[1]], environment={})
+sys.exit(run_name_server(config, None, lambda text: print(text, flush=True)))
+"""
+
+
+def test_ten_thousand_idle_connections_cost_little_memory() -> None:
+    count = connections_that_limits_allow()
+    with subprocess.Popen([sys.executable, "-c", SERVER, str(count + 10)], stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            port = int(server.stdout.readline().rpartition(":")[2])
+            asyncio.run(crowd(port, server.pid, count))
+        finally:
+            server.terminate()
+        assert server.wait(30) == 0
+
+
+async def crowd(port: int, server_pid: int, count: int) -> None:
+    async with connect(port) as first:
+        await first.call(Request.GET_BROKER_CLUSTER_INFO)
+        before_bytes = resident_bytes(server_pid)
+        with contextlib.ExitStack() as clients:
+            for _ in range(count):
+                clients.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+            # Connections are accepted in order: when a later one is served, the server has all before it.
+            async with connect(port) as last:
+                for client in (first, last):
+                    assert (await client.call(Request.GET_BROKER_CLUSTER_INFO)).code == Response.SUCCESS
+            per_connection_bytes = (resident_bytes(server_pid) - before_bytes) // count
+            print(f"{count} idle connections: {per_connection_bytes} bytes of memory each")
+            assert per_connection_bytes < MAX_BYTES_PER_CONNECTION
+        assert (await first.call(Request.GET_BROKER_CLUSTER_INFO)).code == Response.SUCCESS
+
+
+def connections_that_limits_allow() -> int:
+    """How many sockets this process may open, with its limit raised as far as it goes."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < WANTED + 2_000:
+        return FEWER
+    resource.setrlimit(resource.RLIMIT_NOFILE, (WANTED + 2_000 if hard == resource.RLIM_INFINITY else hard, hard))
+    return WANTED
+
+
+def resident_bytes(pid: int) -> int:
+    status = (Path("/proc") / str(pid) / "status").read_text()
+    (line,) = [line for line in status.splitlines() if line.startswith("VmRSS")]
+    return int(line.split()[1]) * 1024

@@ -1,0 +1,138 @@
+package latermq.interop;
+
+import com.alibaba.fastjson2.JSONArray;
+import com.alibaba.fastjson2.JSONObject;
+import java.io.ByteArrayOutputStream;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.Collection;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import org.apache.rocketmq.client.exception.MQBrokerException;
+import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.remoting.protocol.ResponseCode;
+import org.apache.rocketmq.remoting.protocol.route.BrokerData;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
+import org.apache.rocketmq.tools.command.MQAdminStartup;
+
+/** Topics, groups, and the commands of mqadmin, run inside this JVM because starting one for each takes seconds. */
+final class Administering {
+    private static final Map<String, DefaultMQAdminExt> ADMINS = new ConcurrentHashMap<>();
+    private static final long ROUTE_WAIT_MS = 10_000;
+    private static final long ROUTE_POLL_MS = 20;
+
+    private Administering() {
+    }
+
+    /** Makes topics on every broker and returns once the name server knows them. */
+    static JSONObject makeTopics(JSONObject arguments) throws Exception {
+        DefaultMQAdminExt admin = admin(arguments);
+        for (BrokerData broker : awaitBrokers(admin)) {
+            for (Object topic : arguments.getJSONArray("topics")) {
+                int queues = arguments.getIntValue("queues", 4);
+                TopicConfig config = new TopicConfig(topic.toString(), queues, queues);
+                admin.createAndUpdateTopicConfig(broker.selectBrokerAddr(), config);
+            }
+        }
+        for (Object topic : arguments.getJSONArray("topics")) {
+            awaitRoute(admin, topic.toString());
+        }
+        return new JSONObject();
+    }
+
+    static JSONObject consumerIds(JSONObject arguments) throws Exception {
+        JSONArray ids = new JSONArray();
+        try {
+            admin(arguments).examineConsumerConnectionInfo(arguments.getString("group")).getConnectionSet()
+                .forEach(connection -> ids.add(connection.getClientId()));
+        } catch (MQBrokerException failure) {
+            if (failure.getResponseCode() != ResponseCode.CONSUMER_NOT_ONLINE) {
+                throw failure;
+            }
+        }
+        return JSONObject.of("ids", ids);
+    }
+
+    /** A group's offsets, asked for without joining the group. */
+    static JSONObject groupOffsets(JSONObject arguments) throws Exception {
+        String topic = arguments.getString("topic");
+        JSONArray queues = new JSONArray();
+        admin(arguments).examineConsumeStats(arguments.getString("group"), topic).getOffsetTable()
+            .forEach((queue, offsets) -> {
+                JSONObject json = Messages.json(queue);
+                json.put("offset", offsets.getConsumerOffset());
+                json.put("max", offsets.getBrokerOffset());
+                queues.add(json);
+            });
+        return JSONObject.of("queues", queues);
+    }
+
+    /** Runs {@code mqadmin} with {@code argv} and returns what it printed; it reports failures only there. */
+    static JSONObject mqadmin(JSONObject arguments) {
+        ByteArrayOutputStream printed = new ByteArrayOutputStream();
+        PrintStream capture = new PrintStream(printed, true, StandardCharsets.UTF_8);
+        PrintStream out = System.out;
+        PrintStream err = System.err;
+        System.setOut(capture);
+        System.setErr(capture);
+        try {
+            MQAdminStartup.main0(arguments.getJSONArray("argv").toArray(String.class), null);
+        } finally {
+            System.setOut(out);
+            System.setErr(err);
+            System.clearProperty("rocketmq.namesrv.addr");
+        }
+        return JSONObject.of("output", printed.toString(StandardCharsets.UTF_8));
+    }
+
+    /** A broker may say that it is up before the name server has heard of it. */
+    private static Collection<BrokerData> awaitBrokers(DefaultMQAdminExt admin) throws Exception {
+        long deadline = System.currentTimeMillis() + ROUTE_WAIT_MS;
+        while (true) {
+            Map<String, BrokerData> brokers = admin.examineBrokerClusterInfo().getBrokerAddrTable();
+            if (brokers != null && !brokers.isEmpty()) {
+                return brokers.values();
+            }
+            if (System.currentTimeMillis() > deadline) {
+                throw new IllegalStateException("the name server knows no broker");
+            }
+            Thread.sleep(ROUTE_POLL_MS);
+        }
+    }
+
+    private static void awaitRoute(DefaultMQAdminExt admin, String topic) throws Exception {
+        long deadline = System.currentTimeMillis() + ROUTE_WAIT_MS;
+        while (true) {
+            try {
+                admin.examineTopicRouteInfo(topic);
+                return;
+            } catch (MQClientException unknown) {
+                if (System.currentTimeMillis() > deadline) {
+                    throw unknown;
+                }
+                Thread.sleep(ROUTE_POLL_MS);
+            }
+        }
+    }
+
+    private static DefaultMQAdminExt admin(JSONObject arguments) {
+        String namesrv = arguments.getString("namesrv");
+        return ADMINS.computeIfAbsent(namesrv, ignored -> {
+            DefaultMQAdminExt admin = new DefaultMQAdminExt();
+            admin.setNamesrvAddr(namesrv);
+            admin.setInstanceName("admin-" + System.nanoTime());
+            try {
+                admin.start();
+            } catch (MQClientException failure) {
+                throw new IllegalStateException("admin client cannot start", failure);
+            }
+            return admin;
+        });
+    }
+
+    static void stopAll() {
+        ADMINS.values().forEach(DefaultMQAdminExt::shutdown);
+        ADMINS.clear();
+    }
+}

@@ -1,0 +1,138 @@
+"""Apache RocketMQ itself, name server and broker, run from the jars that Maven fetched, to compare with."""
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from tests.interop.ports import HOST, accepts_connections, free_port
+from tests.interop.toolchain import build_java
+from tests.interop.waiting import wait_until
+
+START_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 60
+
+# Its memory-mapped files and direct buffers reach into the JDK's inside.
+_OPENED = (
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+)
+_DEFAULTS = {
+    "brokerClusterName": "DefaultCluster",
+    "brokerName": "broker-a",
+    "brokerId": "0",
+    "brokerIP1": HOST,
+    "autoCreateTopicEnable": "true",
+    "enablePropertyFilter": "true",
+    "recallMessageEnable": "true",
+    "timerMaxDelaySec": "3456000",
+}
+
+
+class ApachePeer:
+    """A running name server and broker. After `kill` or `stop_broker`, `start_broker` goes on with the same store."""
+
+    def __init__(self, folder: Path, broker_settings: Mapping[str, str], heap: str) -> None:
+        self._folder = folder
+        self._heap = heap
+        self._class_path = build_java().servers
+        self._namesrv_port = free_port()
+        # Beside its own port the broker takes the one two below (for privileged requests) and the next (replication).
+        self.broker_port = free_port(-2, 1)
+        self.namesrv = f"{HOST}:{self._namesrv_port}"
+        self.broker_address = f"{HOST}:{self.broker_port}"
+        self._settings = {**_DEFAULTS, **broker_settings}
+        self._namesrv: subprocess.Popen[bytes] | None = None
+        self._broker: subprocess.Popen[bytes] | None = None
+
+    @property
+    def broker_pid(self) -> int:
+        assert self._broker is not None, "the broker is not running"
+        return self._broker.pid
+
+    @property
+    def store(self) -> Path:
+        return self._folder / "store"
+
+    def start(self) -> None:
+        (self._folder / "conf").mkdir(parents=True, exist_ok=True)
+        config = self._write("namesrv.conf", {"listenPort": str(self._namesrv_port)})
+        self._namesrv = self._run("namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", config, "256m")
+        self._await_boot(self._namesrv, "namesrv", self._namesrv_port)
+        self.start_broker()
+
+    def start_broker(self) -> None:
+        settings = {
+            **self._settings,
+            "namesrvAddr": self.namesrv,
+            "listenPort": str(self.broker_port),
+            "storePathRootDir": str(self.store),
+            "storePathCommitLog": str(self.store / "commitlog"),
+        }
+        config = self._write("broker.conf", settings)
+        self._broker = self._run("broker", "org.apache.rocketmq.broker.BrokerStartup", config, self._heap)
+        self._await_boot(self._broker, "broker", self.broker_port)
+
+    def kill(self) -> None:
+        """End the broker as a power cut would, the page cache excepted."""
+        assert self._broker is not None, "the broker is not running"
+        self._broker.send_signal(signal.SIGKILL)
+        self._broker.wait(STOP_TIMEOUT_S)
+        self._broker = None
+
+    def stop_broker(self) -> None:
+        """End the broker cleanly, so that its store can be opened by others; this takes it some 15 s."""
+        assert self._broker is not None, "the broker is not running"
+        self._broker.terminate()
+        self._broker.wait(STOP_TIMEOUT_S)
+        self._broker = None
+
+    def close(self) -> None:
+        for process in (self._broker, self._namesrv):
+            if process is not None:
+                process.kill()
+                process.wait()
+        self._broker = self._namesrv = None
+
+    def log_tail(self, lines: int = 40) -> str:
+        log = self._folder / "logs" / "rocketmqlogs" / "broker.log"
+        return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) if log.exists() else ""
+
+    def _write(self, name: str, settings: Mapping[str, str]) -> Path:
+        path = self._folder / name
+        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        return path
+
+    def _run(self, name: str, main: str, config: Path, heap: str) -> subprocess.Popen[bytes]:
+        command = ["java", f"-Xms{heap}", f"-Xmx{heap}", "-XX:-UsePerfData", f"-Duser.home={self._folder}", *_OPENED]
+        command += ["-cp", self._class_path, main, "-c", str(config)]
+        environment = {**os.environ, "ROCKETMQ_HOME": str(self._folder)}
+        with (self._folder / f"{name}.out").open("wb") as out:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment)
+
+    def _await_boot(self, process: subprocess.Popen[bytes], name: str, port: int) -> None:
+        out = self._folder / f"{name}.out"
+
+        def booted() -> bool:
+            if process.poll() is not None:
+                raise RuntimeError(f"{name} ended with {process.returncode}:\n{out.read_text(errors='replace')[-4000:]}")
+            return "boot success" in out.read_text(errors="replace") and accepts_connections(port)
+
+        wait_until(booted, START_TIMEOUT_S, f"{name} of Apache RocketMQ is up")
+
+
+@contextlib.contextmanager
+def apache_peer(
+    folder: Path, broker_settings: Mapping[str, str] | None = None, heap: str = "4g"
+) -> Iterator[ApachePeer]:
+    """Run Apache RocketMQ in `folder`, which gets its store and its logs, on free ports of the loopback interface."""
+    peer = ApachePeer(folder, broker_settings or {}, heap)
+    try:
+        peer.start()
+        yield peer
+    finally:
+        peer.close()

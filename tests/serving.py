@@ -1,0 +1,189 @@
+"""A real `latermq serve` for tests: `with serving(data_dir) as server:` gives a ready name server and broker.
+
+The ports are free ones below the kernel's own range, so a test can start a second server on the same ports after the
+first was killed: `serving(data_dir, *server.same_ports)`. Leaving the block stops the server and checks that it
+stopped cleanly; when the block fails the server is killed and the end of its log is added to the failure.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, TypeVar
+
+from tests.interop.ports import HOST, free_port
+from tests.interop.waiting import TookTooLongError, wait_until
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 30.0
+_LOG_TAIL_BYTES = 8_000
+
+T = TypeVar("T")
+
+
+class Server:
+    """One running `latermq serve` and the processes below it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], out: IO[bytes], log: IO[bytes]) -> None:
+        self._process = process
+        self._out = out
+        self._log = log
+        self.namesrv = ""
+        self.broker = ""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def namesrv_port(self) -> int:
+        return int(self.namesrv.rpartition(":")[2])
+
+    @property
+    def port(self) -> int:
+        """The broker's remoting port."""
+        return int(self.broker.rpartition(":")[2])
+
+    @property
+    def same_ports(self) -> tuple[str, ...]:
+        """The options that start another server where this one listens."""
+        return ("--namesrv-port", str(self.namesrv_port), "--port", str(self.port))
+
+    def ready_line(self) -> str:
+        """What `serve` has printed on standard output: one line once it is ready, nothing before."""
+        return _content(self._out).decode()
+
+    def log(self) -> str:
+        """The end of what all processes have logged."""
+        return _content(self._log)[-_LOG_TAIL_BYTES:].decode(errors="replace")
+
+    def broker_pid(self) -> int:
+        """The broker's process as it is now; another one after a restart. Waits while there is none."""
+        return self._wait(lambda: self.child_pid("broker"), START_TIMEOUT_S, "a broker process")
+
+    def namesrv_pid(self) -> int:
+        return self._wait(lambda: self.child_pid("namesrv"), START_TIMEOUT_S, "a name server process")
+
+    def child_pid(self, command: str) -> int | None:
+        """The living child of `serve` that runs `latermq COMMAND`, if there is one now."""
+        for pid in children_of(self.pid):
+            if command in command_line(pid)[:4]:
+                return pid
+        return None
+
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def wait_for_exit(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """The exit code of `serve`, once it has ended by itself or by a signal."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise TookTooLongError(f"serve still runs after {timeout_s:g} s; its log ends:\n{self.log()}") from None
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Ask it to end as an operator does, and insist that it ends cleanly and leaves no process behind."""
+        children = children_of(self.pid)
+        self._process.send_signal(signal.SIGTERM)
+        code = self.wait_for_exit(timeout_s)
+        assert code == 0, f"serve exited with {code}; its log ends:\n{self.log()}"
+        self._wait(lambda: not any(map(is_alive, children)), 10.0, "the end of every child")
+
+    def kill(self) -> None:
+        """`kill -9` for the whole tree at once: what is left on disk is what a crash leaves."""
+        tree = [self.pid, *children_of(self.pid)]
+        for pid in tree:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait(STOP_TIMEOUT_S)
+        self._wait(lambda: not any(map(is_alive, tree)), 10.0, "the end of every process that was killed")
+
+    def wait_until_ready(self, timeout_s: float) -> None:
+        self._wait(lambda: self._is_ready() or not self.is_running(), timeout_s, "the ready line")
+        line = self.ready_line()
+        assert self._is_ready(), f"serve exited with {self._process.returncode} before it was ready:\n{self.log()}"
+        self.namesrv = _address_of("name server", line)
+        self.broker = _address_of("broker", line)
+
+    def _is_ready(self) -> bool:
+        line = self.ready_line()
+        return line.startswith("latermq ready") and line.endswith("\n")
+
+    def _wait(self, happened: Callable[[], T | None], timeout_s: float, what: str) -> T:
+        try:
+            return wait_until(happened, timeout_s, what)
+        except TookTooLongError as error:
+            raise TookTooLongError(f"{error}; the log ends:\n{self.log()}") from None
+
+
+@contextlib.contextmanager
+def serving(
+    data_dir: Path, *options: str, environment: Mapping[str, str] | None = None, timeout_s: float = START_TIMEOUT_S
+) -> Iterator[Server]:
+    """Run `latermq serve` over a data directory; further options are those of the command line."""
+    arguments = ["--data", str(data_dir), "--host", HOST]
+    arguments += ["--namesrv-port", str(free_port()), "--port", str(free_port()), *options]
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "latermq", "serve", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=log,
+            env={**os.environ, **(environment or {})},
+        )
+        server = Server(process, out, log)
+        try:
+            server.wait_until_ready(timeout_s)
+            yield server
+            if server.is_running():
+                server.stop()
+        except BaseException as error:
+            error.add_note(f"the log of latermq serve ends:\n{server.log()}")
+            raise
+        finally:
+            if server.is_running():
+                server.kill()
+
+
+def children_of(parent_pid: int) -> list[int]:
+    """The processes that a process has started and that still run."""
+    return [pid for pid in _process_ids() if is_alive(pid) and _status(pid)[1] == str(parent_pid)]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has died but was not yet collected by its parent does not."""
+    return _status(pid)[0] not in ("", "Z", "X")
+
+
+def command_line(pid: int) -> list[str]:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    return []
+
+
+def _process_ids() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _status(pid: int) -> list[str]:
+    """State and parent of a process; two empty strings if there is none."""
+    with contextlib.suppress(OSError):
+        # The command name stands before them in brackets and may hold anything.
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
+    return ["", ""]
+
+
+def _content(file: IO[bytes]) -> bytes:
+    # Read without moving the position: the server's processes share it and write at it.
+    return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
+
+
+def _address_of(part: str, ready_line: str) -> str:
+    match = re.search(rf"{part} (\S+:\d+)", ready_line)
+    assert match is not None, f"no address of the {part} in {ready_line!r}"
+    return match[1]

@@ -1,0 +1,384 @@
+"""The name server's tables: who is registered, what clients are told, and when a broker is forgotten."""
+
+import struct
+import zlib
+
+import pytest
+
+from latermq.clock import SimulatedClock
+from latermq.errors import CorruptStore, MalformedRequest, QueryNotFound, ServiceUnavailable, StoreError, TopicNotFound
+from latermq.protocol.remoting.bodies import (
+    PERM_READ,
+    PERM_WRITE,
+    DataVersion,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigTable,
+    encode_body,
+)
+from latermq.protocol.remoting.headers import RegisterBrokerHeader
+from latermq.server import kv_configs, registration
+from latermq.server.kv_configs import KVConfigs
+from latermq.server.registration import read_registration
+from latermq.server.routes import Registered, Routes
+from latermq.store.memory_disk import MemoryDisk
+
+TIMEOUT_S = 120.0
+
+
+class Setting:
+    """Routes on a simulated clock, and registrations with the fields that a test is not about filled in."""
+
+    def __init__(self, max_topics: int = 100) -> None:
+        self.clock = SimulatedClock()
+        self.routes = Routes(self.clock, TIMEOUT_S, max_topics)
+
+    def register(
+        self,
+        *topics: str,
+        name: str = "a",
+        address: str = "host-a:1",
+        cluster: str = "c",
+        broker_id: int = 0,
+        version: int = 1,
+        state: int = 0,
+        perm: int = PERM_READ | PERM_WRITE,
+        timeout_ms: int | None = None,
+        acting_master: bool | None = False,
+        owner: object = None,
+    ) -> Registered:
+        header = RegisterBrokerHeader(
+            brokerName=name,
+            brokerAddr=address,
+            clusterName=cluster,
+            haServerAddr=f"{address}-ha",
+            brokerId=broker_id,
+            heartbeatTimeoutMillis=timeout_ms,
+            enableActingMaster=acting_master,
+        )
+        table = TopicConfigTable(
+            topicConfigTable={topic: TopicConfig(topicName=topic, perm=perm) for topic in topics},
+            dataVersion=DataVersion(counter=version, stateVersion=state),
+        )
+        return self.routes.register(header, RegisterBrokerBody(topicConfigSerializeWrapper=table), owner)
+
+    def addresses(self, topic: str) -> dict[str, dict[int, str]]:
+        return {broker.brokerName: broker.brokerAddrs for broker in self.routes.route(topic).brokerDatas}
+
+    def perm(self, topic: str) -> int:
+        (queue,) = self.routes.route(topic).queueDatas
+        return queue.perm
+
+
+@pytest.fixture
+def setting() -> Setting:
+    return Setting()
+
+
+def test_a_registered_topic_has_a_route(setting: Setting) -> None:
+    assert setting.register("orders").is_new
+    route = setting.routes.route("orders")
+    assert [(queue.brokerName, queue.readQueueNums, queue.perm) for queue in route.queueDatas] == [("a", 8, 6)]
+    assert [(broker.cluster, broker.brokerAddrs) for broker in route.brokerDatas] == [("c", {0: "host-a:1"})]
+    assert not setting.register("orders").is_new
+
+
+def test_a_topic_that_nobody_has_is_refused_with_what_to_do(setting: Setting) -> None:
+    with pytest.raises(TopicNotFound, match="'orders'") as refusal:
+        setting.routes.route("orders")
+    assert refusal.value.code == 17
+    assert refusal.value.hint
+
+
+def test_a_topic_on_two_brokers_is_routed_to_both(setting: Setting) -> None:
+    setting.register("orders")
+    setting.register("orders", name="b", address="host-b:1")
+    assert setting.addresses("orders") == {"a": {0: "host-a:1"}, "b": {0: "host-b:1"}}
+
+
+def test_a_replica_learns_its_master_and_brings_no_topics_of_its_own(setting: Setting) -> None:
+    setting.register("orders")
+    answer = setting.register("orders", "stray", address="host-a:2", broker_id=1, perm=PERM_READ)
+    assert (answer.master_address, answer.ha_address) == ("host-a:1", "host-a:1-ha")
+    assert setting.addresses("orders") == {"a": {0: "host-a:1", 1: "host-a:2"}}
+    assert setting.perm("orders") == PERM_READ | PERM_WRITE
+    assert setting.routes.topics().topicList == ["orders"]
+
+
+def test_a_replica_without_master_keeps_its_topics_readable(setting: Setting) -> None:
+    assert setting.register("orders", broker_id=1).master_address is None
+    assert setting.addresses("orders") == {"a": {1: "host-a:1"}}
+
+
+def test_a_replica_too_old_to_stand_in_brings_no_topics(setting: Setting) -> None:
+    setting.register("orders", broker_id=1, acting_master=None)
+    assert setting.routes.topics().topicList == []
+
+
+def test_a_replica_that_becomes_the_master_keeps_one_id(setting: Setting) -> None:
+    setting.register("orders")
+    setting.register("orders", address="host-a:2", broker_id=1)
+    setting.routes.unregister("c", "host-a:1")
+    setting.register("orders", address="host-a:2", broker_id=0)
+    assert setting.addresses("orders") == {"a": {0: "host-a:2"}}
+
+
+def test_a_broker_that_comes_back_at_another_address_replaces_the_old_one(setting: Setting) -> None:
+    setting.register("orders")
+    assert setting.register("orders", address="host-a:9").replaced == "host-a:1"
+    assert setting.addresses("orders") == {"a": {0: "host-a:9"}}
+    setting.routes.unregister("c", "host-a:1")
+    assert setting.addresses("orders") == {"a": {0: "host-a:9"}}
+
+
+def test_a_broker_in_an_older_state_does_not_replace_a_newer_one(setting: Setting) -> None:
+    setting.register("orders", state=2)
+    assert setting.register("orders", address="host-a:9", state=1).outdone_by == "host-a:1"
+    assert setting.addresses("orders") == {"a": {0: "host-a:1"}}
+
+
+def test_an_address_that_gets_another_name_leaves_the_old_one(setting: Setting) -> None:
+    setting.register("orders")
+    setting.register("orders", name="b")
+    assert setting.addresses("orders") == {"b": {0: "host-a:1"}}
+
+
+def test_a_broker_that_unregisters_takes_its_topics_along(setting: Setting) -> None:
+    setting.register("orders", "bills")
+    setting.register("orders", name="b", address="host-b:1")
+    assert setting.routes.unregister("c", "host-a:1") is not None
+    assert setting.routes.unregister("c", "host-a:1") is None
+    assert setting.addresses("orders") == {"b": {0: "host-b:1"}}
+    assert setting.routes.topics().topicList == ["orders"]
+    assert setting.routes.cluster_info().clusterAddrTable == {"c": ["b"]}
+
+
+def test_a_silent_broker_leaves_after_its_time_and_not_before(setting: Setting) -> None:
+    owner = object()
+    setting.register("orders", owner=owner)
+    setting.clock.advance(int(TIMEOUT_S * 1000))
+    assert setting.routes.expire() == []
+    setting.clock.advance(1)
+    (gone,) = setting.routes.expire()
+    assert (gone.name, gone.address, gone.owner) == ("a", "host-a:1", owner)
+    assert setting.routes.statistics() == {"brokers": 0, "broker_names": 0, "topics": 0}
+
+
+def test_a_broker_may_ask_for_a_shorter_time(setting: Setting) -> None:
+    setting.register("orders", timeout_ms=10_000)
+    setting.clock.advance(10_001)
+    assert len(setting.routes.expire()) == 1
+
+
+def test_heartbeats_keep_a_broker(setting: Setting) -> None:
+    setting.register("orders")
+    for _ in range(10):
+        setting.clock.advance(100_000)
+        setting.routes.heartbeat("c", "host-a:1")
+        assert setting.routes.expire() == []
+
+
+def test_a_wall_clock_that_steps_expires_nobody(setting: Setting) -> None:
+    setting.register("orders")
+    setting.clock.step(10_000_000)
+    assert setting.routes.expire() == []
+
+
+def test_a_connection_that_goes_takes_only_brokers_that_last_registered_on_it(setting: Setting) -> None:
+    old, new = object(), object()
+    setting.register("orders", owner=old)
+    setting.register("orders", owner=new)
+    assert setting.routes.owner_gone(old) == []
+    assert [gone.address for gone in setting.routes.owner_gone(new)] == ["host-a:1"]
+
+
+def test_the_data_version_is_that_of_the_last_registration(setting: Setting) -> None:
+    assert setting.routes.data_version("c", "host-a:1") is None
+    setting.register("orders", version=3)
+    assert setting.routes.data_version("c", "host-a:1") == DataVersion(counter=3)
+
+
+def test_a_wiped_write_permission_stays_wiped_until_the_topics_change(setting: Setting) -> None:
+    setting.register("orders", "bills")
+    assert setting.routes.set_writable("a", False) == 2
+    setting.register("orders", "bills")
+    assert setting.perm("orders") == PERM_READ
+    assert setting.routes.set_writable("a", True) == 2
+    assert setting.perm("orders") == PERM_READ | PERM_WRITE
+    setting.routes.set_writable("a", False)
+    setting.register("orders", "bills", version=2)
+    assert setting.perm("orders") == PERM_READ | PERM_WRITE
+    assert setting.routes.set_writable("nobody", False) == 0
+
+
+def test_topics_are_listed_by_cluster(setting: Setting) -> None:
+    setting.register("orders", "bills")
+    setting.register("orders", "logs", name="b", address="host-b:1", cluster="d")
+    assert setting.routes.topics_of_cluster("c").topicList == ["orders", "bills"]
+    assert setting.routes.topics_of_cluster("d").topicList == ["orders", "logs"]
+    assert setting.routes.topics_of_cluster("e").topicList == []
+    system = setting.routes.system_topics()
+    assert (system.topicList, system.brokerAddr) == (["c", "a", "d", "b"], "host-a:1")
+
+
+def test_a_topic_is_deleted_in_one_cluster_or_in_all(setting: Setting) -> None:
+    setting.register("orders")
+    setting.register("orders", name="b", address="host-b:1", cluster="d")
+    setting.routes.delete_topic("orders", "d")
+    assert setting.addresses("orders") == {"a": {0: "host-a:1"}}
+    setting.routes.delete_topic("orders")
+    setting.routes.delete_topic("orders")
+    assert setting.routes.topics().topicList == []
+    setting.register("orders")
+    assert setting.addresses("orders") == {"a": {0: "host-a:1"}}
+
+
+def test_members_are_the_ids_of_one_name(setting: Setting) -> None:
+    setting.register("orders")
+    setting.register("orders", address="host-a:2", broker_id=1)
+    assert setting.routes.members("c", "a").brokerAddrs == {0: "host-a:1", 1: "host-a:2"}
+    assert setting.routes.members("c", "nobody").brokerAddrs == {}
+
+
+def test_topics_above_the_limit_are_refused_as_a_whole() -> None:
+    setting = Setting(max_topics=2)
+    setting.register("one")
+    with pytest.raises(ServiceUnavailable, match="2 topics"):
+        setting.register("two", "three", name="b", address="host-b:1")
+    assert setting.routes.statistics() == {"brokers": 1, "broker_names": 1, "topics": 1}
+    setting.register("one", "two", version=2)
+
+
+# Registrations on the wire.
+
+
+def header_for(body: bytes, *, compressed: bool = False, checksum: int | None = None) -> RegisterBrokerHeader:
+    return RegisterBrokerHeader(
+        brokerName="a",
+        brokerAddr="host-a:1",
+        clusterName="c",
+        brokerId=0,
+        compressed=compressed,
+        bodyCrc32=zlib.crc32(body) & 0x7FFFFFFF if checksum is None else checksum,
+    )
+
+
+def packed(*parts: bytes | int) -> bytes:
+    return b"".join(
+        struct.pack(">i", part) if isinstance(part, int) else struct.pack(">i", len(part)) + part for part in parts
+    )
+
+
+VERSION_JSON = b'{"counter":4,"stateVersion":1,"timestamp":1800000000000}'
+
+
+def test_a_registration_is_read_out_of_json() -> None:
+    wanted = RegisterBrokerBody(
+        topicConfigSerializeWrapper=TopicConfigTable(topicConfigTable={"t": TopicConfig(topicName="t", perm=4)})
+    )
+    body = encode_body(wanted)
+    assert read_registration(header_for(body), body) == wanted
+    assert read_registration(header_for(b""), b"") == RegisterBrokerBody()
+
+
+def test_a_registration_is_read_out_of_its_packed_form() -> None:
+    mappings = 0
+    data = packed(VERSION_JSON, 2, b"t 4 8 6 SINGLE_TAG {}", b"u 1 2 4 MULTI_TAG ", b'["f:1"]', mappings)
+    body = zlib.compress(data, 9)
+    read = read_registration(header_for(body, compressed=True), body)
+    table = read.topicConfigSerializeWrapper
+    assert table.dataVersion == DataVersion(counter=4, stateVersion=1, timestamp=1_800_000_000_000)
+    assert table.topicConfigTable == {
+        "t": TopicConfig(topicName="t", readQueueNums=4, writeQueueNums=8, perm=6),
+        "u": TopicConfig(topicName="u", readQueueNums=1, writeQueueNums=2, perm=4, topicFilterType="MULTI_TAG"),
+    }
+    assert read.filterServerList == ["f:1"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        packed(VERSION_JSON),
+        packed(VERSION_JSON, 5, b"t 4 8 6 SINGLE_TAG {}"),
+        packed(VERSION_JSON, 1, b"t four 8 6 SINGLE_TAG", b"[]"),
+        packed(VERSION_JSON, 1, b"t\xff 4 8 6 SINGLE_TAG", b"[]"),
+        packed(VERSION_JSON, 1, b"t", b"[]"),
+        packed(b"{", 0, b"[]"),
+        struct.pack(">i", -1) + b"xxxx",
+    ],
+)
+def test_a_packed_registration_that_does_not_parse_is_refused(data: bytes) -> None:
+    body = zlib.compress(data)
+    with pytest.raises(MalformedRequest):
+        read_registration(header_for(body, compressed=True), body)
+
+
+def test_a_registration_that_does_not_inflate_is_refused() -> None:
+    whole = zlib.compress(packed(VERSION_JSON, 0, b"[]"))
+    for body in (b"no deflate", whole[:-6]):
+        with pytest.raises(MalformedRequest):
+            read_registration(header_for(body, compressed=True), body)
+
+
+def test_a_registration_that_inflates_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registration, "MAX_INFLATED_BYTES", 1000)
+    body = zlib.compress(bytes(100_000))
+    with pytest.raises(MalformedRequest, match="more than 1000 bytes"):
+        read_registration(header_for(body, compressed=True), body)
+
+
+def test_a_registration_with_a_wrong_checksum_is_refused() -> None:
+    body = encode_body(RegisterBrokerBody())
+    with pytest.raises(MalformedRequest, match="checksum"):
+        read_registration(header_for(body, checksum=1), body)
+    assert read_registration(header_for(body, checksum=0), body) == RegisterBrokerBody()
+
+
+# The key-value table.
+
+
+def test_keys_survive_a_restart() -> None:
+    disk = MemoryDisk()
+    table = KVConfigs(disk)
+    table.put("ns", "key", "a")
+    table.put("ns", "key", "b")
+    table.put("ns", "other", "c")
+    table.delete("ns", "other")
+    table.delete("ns", "never there")
+    again = KVConfigs(disk)
+    assert again.get("ns", "key") == "b"
+    assert again.entries("ns") == {"key": "b"}
+    assert again.statistics() == table.statistics() == {"kv_entries": 1, "kv_bytes": 6}
+
+
+def test_a_namespace_that_was_never_used_is_not_found() -> None:
+    with pytest.raises(QueryNotFound):
+        KVConfigs().entries("ns")
+
+
+def test_a_table_that_is_full_refuses_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_configs, "MAX_BYTES", 10)
+    table = KVConfigs()
+    table.put("ns", "key", "12345")
+    with pytest.raises(ServiceUnavailable):
+        table.put("ns", "key", "123456")
+    assert table.get("ns", "key") == "12345"
+
+
+def test_a_key_that_cannot_be_kept_is_not_taken() -> None:
+    class FullDisk(MemoryDisk):
+        def replace(self, path: str, data: bytes) -> None:
+            raise StoreError("no space")
+
+    table = KVConfigs(FullDisk())
+    with pytest.raises(StoreError):
+        table.put("ns", "key", "value")
+    assert table.get("ns", "key") is None
+
+
+def test_a_table_that_does_not_parse_names_its_file() -> None:
+    disk = MemoryDisk()
+    disk.replace("kvConfig.json", b"{")
+    with pytest.raises(CorruptStore, match=r"kvConfig\.json"):
+        KVConfigs(disk)
