@@ -92,7 +92,7 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     port: int = 10911
     namesrv: str = ""  # name servers to register at, `host:port;host:port`; empty: the one of this process group
     max_frame: Size = Size.parse("16MiB")
-    max_connections: int = 20_000
+    max_connections: int = 16_000
     write_buffer: Size = Size.parse("4MiB")  # above it a connection's requests wait until the peer has read
     stalled_timeout: Duration = Duration.parse("60s")  # a peer that reads nothing for this long is cut off
     idle_timeout: Duration = Duration.parse("300s")

@@ -102,10 +102,23 @@ class GroupNotFound(LaterMQError):
     code = 26
 
 
+class InvalidParameter(LaterMQError):
+    """A request that is understood and makes no sense: a name, a number or a queue that cannot be."""
+
+    code = 29
+
+
 class ConsumerOffline(LaterMQError):
     """No member of the group is connected."""
 
     code = 206
+
+
+class ConsumerSilent(LaterMQError):
+    """A member of the group is connected but did not answer in time."""
+
+    code = 207
+    retriable = True
 
 
 class StoreError(LaterMQError):

@@ -47,6 +47,7 @@ async def crowd(port: int, server_pid: int, count: int) -> None:
             async with connect(port) as last:
                 for client in (first, last):
                     assert (await client.call(Request.GET_BROKER_CLUSTER_INFO)).code == Response.SUCCESS
+            assert open_files(server_pid) >= count
             per_connection_bytes = (resident_bytes(server_pid) - before_bytes) // count
             print(f"{count} idle connections: {per_connection_bytes} bytes of memory each")
             assert per_connection_bytes < MAX_BYTES_PER_CONNECTION
@@ -60,6 +61,10 @@ def connections_that_limits_allow() -> int:
         return FEWER
     resource.setrlimit(resource.RLIMIT_NOFILE, (WANTED + 2_000 if hard == resource.RLIM_INFINITY else hard, hard))
     return WANTED
+
+
+def open_files(pid: int) -> int:
+    return sum(1 for _ in (Path("/proc") / str(pid) / "fd").iterdir())
 
 
 def resident_bytes(pid: int) -> int:

@@ -47,6 +47,7 @@ class Program:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
+                cwd=log.parent,
                 env={**os.environ, "HOME": str(log.parent)},
             )
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -163,9 +164,11 @@ class Program:
         return answer
 
 
-def start_java(log: Path, defaults: Mapping[str, Any], binary_headers: bool = False) -> Program:
+def start_java(
+    log: Path, defaults: Mapping[str, Any], binary_headers: bool = False, log_level: str = "WARN"
+) -> Program:
     """Start the Java client's program, whose headers are JSON unless the client's own binary form is asked for."""
-    command = ["java", *_JAVA_OPTIONS, f"-Duser.home={log.parent}", f"-Drocketmq.client.logRoot={log.parent}"]
+    command = ["java", *_JAVA_OPTIONS, f"-Duser.home={log.parent}", f"-Dinterop.log.level={log_level}"]
     if binary_headers:
         command.append("-Drocketmq.serialize.type=ROCKETMQ")
     return Program([*command, "-cp", build_java().programs, "latermq.interop.Main", "session"], log, defaults)

@@ -59,7 +59,7 @@ def test_nothing_is_lost_while_consumers_join_and_leave(
 
     def send(count: int) -> None:
         nonlocal sent
-        java.call("send", topic=topic, count=count, first=sent, mode="async")
+        java.call("send", topic=topic, count=count, first=sent)
         sent += count
 
     def join(number: int, life: int) -> None:

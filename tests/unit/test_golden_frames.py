@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from latermq.protocol.remoting.bodies import HeartbeatData, TopicRoute, decode_body
 from latermq.protocol.remoting.frames import BINARY, JSON, LANGUAGE, Command, FrameReader, encode_frame
 from tests.golden.files import golden_json
 
@@ -84,6 +85,30 @@ def json_header(frame: bytes) -> dict[str, Any]:
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
     header: dict[str, Any] = json.loads(frame[8 : 8 + size])
     return header
+
+
+def body_of(golden_name: str) -> bytes:
+    return bytes.fromhex(next(golden["body_hex"] for golden in FRAMES if golden["name"] == golden_name))
+
+
+def test_a_heartbeat_of_apache_is_understood() -> None:
+    heartbeat = decode_body(body_of("heartbeat"), HeartbeatData)
+    assert heartbeat.clientID == "192.168.1.10@1234#1"
+    assert [producer.groupName for producer in heartbeat.producerDataSet] == ["golden-producers"]
+    [consumer] = heartbeat.consumerDataSet
+    assert (consumer.groupName, consumer.messageModel) == ("golden-group", "CLUSTERING")
+    [subscription] = consumer.subscriptionDataSet
+    assert (subscription.topic, subscription.subString) == ("TopicGolden", "TagA || TagB")
+    assert sorted(subscription.codeSet) == [2598919, 2598920]
+
+
+def test_a_route_of_apache_is_understood_though_its_broker_ids_have_no_quotes() -> None:
+    route = decode_body(body_of("route answer"), TopicRoute)
+    [broker] = route.brokerDatas
+    assert (broker.cluster, broker.brokerName) == ("DefaultCluster", "broker-a")
+    assert broker.brokerAddrs == {0: "127.0.0.1:10911"}
+    [queues] = route.queueDatas
+    assert (queues.readQueueNums, queues.writeQueueNums, queues.perm) == (8, 8, 6)
 
 
 def test_frames_are_cut_out_of_a_stream_wherever_it_breaks() -> None:

@@ -35,7 +35,7 @@ each_archive = pytest.mark.parametrize("name", ["apache-store", "apache-store-ti
 
 @contextmanager
 def opened(disk: Disk, config: StoreConfig) -> Iterator[MessageStore]:
-    store = MessageStore(disk, config, SimulatedClock(), HOST)
+    store = MessageStore(disk, config, SimulatedClock(), store_host=HOST, new_store_id="golden")
     try:
         yield store
     finally:
@@ -216,12 +216,11 @@ def test_the_directory_of_a_stopped_apache_broker_goes_on_where_it_stopped(name:
     disk, config, known = unpacked(name, tmp_path)
     before = len(known["topics"]["TopicGolden"]["0"])
     with opened(disk, config) as store:
-        appended = store.append("TopicGolden", 0, b"ours", b"KEYS\x01ours\x02", 1, HOST)
-        assert appended.physical_offset == known["end_offset"]
-        assert appended.queue_offset == before
+        physical_offset, queue_offset, _ = store.append("TopicGolden", 0, b"ours", b"KEYS\x01ours\x02", 1, HOST)
+        assert (physical_offset, queue_offset) == (known["end_offset"], before)
     with opened(FileDisk(tmp_path), config) as store:
         queue = store.find_queue("TopicGolden", 0)
         assert queue is not None
         assert queue.next_offset == before + 1
-        assert list(store.find_by_key("TopicGolden", "ours", 0, ALWAYS_MS)) == [appended.physical_offset]
+        assert list(store.find_by_key("TopicGolden", "ours", 0, ALWAYS_MS)) == [physical_offset]
         assert len(list(store.find_by_key("TopicGolden", "key-0", 0, ALWAYS_MS))) == 1

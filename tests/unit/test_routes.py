@@ -281,11 +281,12 @@ def test_a_registration_is_read_out_of_json() -> None:
     assert read_registration(header_for(b""), b"") == RegisterBrokerBody()
 
 
-def test_a_registration_is_read_out_of_its_packed_form() -> None:
+@pytest.mark.parametrize("says_so", [True, False])
+def test_a_registration_is_read_out_of_its_packed_form(says_so: bool) -> None:
     mappings = 0
     data = packed(VERSION_JSON, 2, b"t 4 8 6 SINGLE_TAG {}", b"u 1 2 4 MULTI_TAG ", b'["f:1"]', mappings)
     body = zlib.compress(data, 9)
-    read = read_registration(header_for(body, compressed=True), body)
+    read = read_registration(header_for(body, compressed=says_so), body)
     table = read.topicConfigSerializeWrapper
     assert table.dataVersion == DataVersion(counter=4, stateVersion=1, timestamp=1_800_000_000_000)
     assert table.topicConfigTable == {

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from latermq.broker.config_files import GROUPS_PATH, OFFSETS_PATH, TOPICS_PATH, load_table, save_table
 from latermq.broker.long_polling import WaitingPulls
@@ -18,11 +17,10 @@ from latermq.group.offsets import ConsumerOffsets
 from latermq.group.subscriptions import SubscriptionGroups
 from latermq.message.batch import decode_batch
 from latermq.message.ids import offset_message_id, pack_host
-from latermq.message.properties import MAX_PROPERTIES_BYTES
+from latermq.message.properties import MAX_PROPERTIES_BYTES, decode_properties
 from latermq.message.record import SYSFLAG_TRANSACTION_MASK
 from latermq.protocol.remoting.bodies import (
     PERM_READ,
-    PERM_WRITE,
     OffsetTable,
     SubscriptionGroupTable,
     TopicConfig,
@@ -35,16 +33,13 @@ from latermq.store.message_store import Draft, MessageStore
 from latermq.store.retention import Retention
 
 # Properties by which a message asks to arrive later. It is refused: delivering it now would be early.
-_DELAYS = ("DELAY\x01", "TIMER_D", "__STARTDELIVERTIME\x01")
+DELAY_PROPERTIES = frozenset({
+    "DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "__STARTDELIVERTIME", "TIMER_DEL_UNIQKEY",
+})  # fmt: skip
 
-
-class Sent(NamedTuple):
-    """Where a sent message, or the first of a batch, was stored."""
-
-    message_id: str
-    queue_id: int
-    queue_offset: int
-    end_offset: int
+# Where a sent message, or the first of a batch, was stored: message id, queue id, queue offset, end offset in the log.
+# A plain tuple, because building a named one costs a send 0.25 µs twice.
+Sent = tuple[str, int, int, int]
 
 
 @dataclass(slots=True)
@@ -121,20 +116,20 @@ class Broker:
         default_queues: int = 8,
     ) -> Sent:
         """Store one message."""
-        topic_config = self._writable_topic(topic, default_topic, default_queues)
+        topic_config = self.topics.open.get(topic) if self._refusal is None else None
+        if topic_config is None:
+            topic_config = self._writable_topic(topic, default_topic, default_queues)
         if len(body) > self._max_message:
             raise self._too_long(len(body))
         encoded = self._admit_properties(properties, sysflag)
         if not 0 <= queue_id < topic_config.writeQueueNums:
             queue_id = self._choose_queue(topic_config, queue_id)
-        appended = self.store.append(
+        at, queue_offset, end_offset = self.store.append(
             topic, queue_id, body, encoded, born_timestamp_ms, born_host, flag, sysflag, reconsume_times
         )
         self.waiting.touch(topic, queue_id)
         self.traffic.messages_in += 1
-        self.traffic.bytes_in += len(body)
-        message_id = f"{self._message_id_prefix}{appended[0]:016X}"
-        return Sent(message_id, queue_id, appended[1], appended[2])
+        return f"{self._message_id_prefix}{at:016X}", queue_id, queue_offset, end_offset
 
     def send_batch(
         self,
@@ -179,26 +174,18 @@ class Broker:
         appended = self.store.append_all(drafts)
         self.waiting.touch(topic, queue_id)
         self.traffic.messages_in += len(drafts)
-        self.traffic.bytes_in += len(batch)
         ids = ",".join(offset_message_id(self.store_host, one.physical_offset) for one in appended)
-        return Sent(ids, queue_id, appended[0].queue_offset, appended[-1].end_offset)
+        return ids, queue_id, appended[0].queue_offset, appended[-1].end_offset
 
     def _writable_topic(self, topic: str, default_topic: str, default_queues: int) -> TopicConfig:
         if self._refusal is not None:
             raise self._refusal
-        config = self.topics.for_send(topic, default_topic, default_queues)
-        if not config.perm & PERM_WRITE:
-            raise NoPermission(f"topic {topic!r} is not writable", hint="Change its permission with updateTopic -p 6")
-        return config
+        return self.topics.for_send(topic, default_topic, default_queues)
 
     def _admit_properties(self, properties: str, sysflag: int) -> bytes:
         """The properties as bytes, if a message may have them."""
-        for name in _DELAYS:
-            if name in properties:
-                raise IllegalMessage(
-                    f"the message asks for a delay ({name.rstrip(chr(1))}…), which this version cannot give",
-                    hint="Remove the delay; delivering it at once would be early",
-                )
+        if "DEL" in properties:  # all of their names hold it, and hardly anything else does
+            self._refuse_delays(properties)
         if sysflag & SYSFLAG_TRANSACTION_MASK:
             raise NoPermission("transaction messages are not taken", hint="Send a normal message")
         if "\0" in properties:
@@ -213,6 +200,13 @@ class Broker:
                 hint="Move large values into the body",
             )
         return encoded
+
+    def _refuse_delays(self, properties: str) -> None:
+        for name in DELAY_PROPERTIES & decode_properties(properties).keys():
+            raise IllegalMessage(
+                f"the message asks for a delay ({name}), which this version cannot give",
+                hint="Remove the delay; delivering it at once would be early",
+            )
 
     def _too_long(self, size: int) -> IllegalMessage:
         return IllegalMessage(

@@ -27,7 +27,9 @@ class Topics:
         self._config = config
         self._clock = clock
         self.changed = False
-        # Tells the name servers soon: a topic nobody can find is no use.
+        # Topics that a message may go to without further checks: nearly every send finds its own here.
+        self.open: dict[str, TopicConfig] = {}
+        # Set with every change, for whoever tells the name servers.
         self.unannounced = False
         self._add_system_topics()
 
@@ -62,12 +64,14 @@ class Topics:
 
     def for_send(self, topic: str, default_topic: str, default_queues: int) -> TopicConfig:
         """The topic of a message that is being sent; made on the way where that is allowed."""
-        found = self.table.topicConfigTable.get(topic)
-        if found is not None and not is_system_topic(topic):
-            return found
         check_sendable_topic(topic)
-        if found is not None:
-            return found
+        config = self.table.topicConfigTable.get(topic) or self._make_on_the_way(topic, default_topic, default_queues)
+        if not config.perm & PERM_WRITE:
+            raise NoPermission(f"topic {topic!r} is not writable", hint="Change its permission with updateTopic -p 6")
+        self.open[topic] = config
+        return config
+
+    def _make_on_the_way(self, topic: str, default_topic: str, default_queues: int) -> TopicConfig:
         if topic.startswith(RETRY_PREFIX):
             return self.make_retry(topic, 1)
         template = self.table.topicConfigTable.get(default_topic or AUTO_CREATE_TOPIC)
@@ -113,6 +117,7 @@ class Topics:
 
     def _touch(self) -> None:
         self.table.dataVersion.bump(self._clock.now_ms())
+        self.open.clear()
         self.changed = True
         self.unannounced = True
 

@@ -11,7 +11,6 @@ class Traffic:
     """Plain counters that hot paths add to; `sample` turns them into rates."""
 
     messages_in: int = 0
-    bytes_in: int = 0
     messages_out: int = 0
     _history: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
 

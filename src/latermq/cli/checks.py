@@ -173,4 +173,20 @@ def _nearest_existing(path: Path) -> Path:
 
 
 def check_name_server(address: str, *, required: bool) -> Check:
-    return Check("name server", "ok", address)
+    from latermq.cli.running import run
+    from latermq.client import Admin
+    from latermq.errors import LaterMQError
+
+    async def ask() -> list[str]:
+        async with Admin(address, request_timeout_s=3.0) as admin:
+            return [name for brokers in (await admin.clusters()).values() for name in brokers]
+
+    try:
+        brokers = run(ask())
+    except LaterMQError as error:
+        if required:
+            return Check("name server", "fail", error.message, "Start `latermq serve`, or name another with --namesrv")
+        return Check("name server", "warn", f"none at {address}", "Nothing to do before `latermq serve` is started")
+    if not brokers:
+        return Check("name server", "warn", f"{address} knows no broker", "Start `latermq broker --namesrv ...`")
+    return Check("name server", "ok", f"{address} knows {', '.join(sorted(brokers))}")

@@ -78,9 +78,10 @@ def _text(value: object) -> str:
 
 
 @contextlib.contextmanager
-def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+def progress(what: str, total: int | None, *, prints_rows: bool) -> Iterator[Callable[[int], None]]:
     """A bar on standard error for long work, where a person watches; the yielded call advances it."""
-    if total == 1 or not sys.stderr.isatty():
+    # Rows on the same terminal would tear the bar, and show the progress themselves.
+    if total == 1 or not sys.stderr.isatty() or (prints_rows and sys.stdout.isatty()):
         yield lambda _count: None
         return
     from rich.console import Console

@@ -33,8 +33,8 @@ class Sending:
     async def run(self, namesrv: str) -> None:
         started_s = time.monotonic()
         async with Producer(namesrv) as producer:
-            with progress(f"sending to {self._message.topic}", self._count) as advance:
-                self._advance = advance
+            what = f"sending to {self._message.topic}"
+            with progress(what, self._count, prints_rows=self._as_json) as self._advance:
                 if self._oneway:
                     await self._send_oneway(producer, started_s)
                 else:

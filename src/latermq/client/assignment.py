@@ -121,6 +121,7 @@ class Assignment:
         chosen = [queue for queue in self.queues.values() if queue.queue.topic == topic and queue.queue in offsets]
         for queue in chosen:
             queue.seek(offsets[queue.queue])
+            self._start_pulling(queue)  # the pull that is held by the broker now asks for the old offset
         await asyncio.gather(*(queue.idle(self._settings.shutdown_wait_s) for queue in chosen))
         for queue in chosen:
             if not queue.dropped:
@@ -217,8 +218,13 @@ class Assignment:
             assigned.locked_until_s = time.monotonic() + LOCK_LIFE_S
         self.queues[queue] = assigned
         self._deliver(assigned, [])
-        assigned.puller = self._session.spawn(self._pull_forever(assigned))
+        self._start_pulling(assigned)
         return True
+
+    def _start_pulling(self, assigned: AssignedQueue) -> None:
+        if assigned.puller is not None:
+            assigned.puller.cancel()
+        assigned.puller = self._session.spawn(self._pull_forever(assigned))
 
     async def _start_offset(self, queue: MessageQueue) -> int:
         stored = await self.offsets.load(queue)

@@ -134,8 +134,7 @@ class Routes:
             self._first = index
             return answer.body
         raise NoNameServer(
-            f"no name server answers at {', '.join(self.servers)} ({'; '.join(problems)})",
-            hint="Is `latermq serve` running, and is the address right?",
+            f"no name server answers at {', '.join(self.servers)}; is `latermq serve` running? ({'; '.join(problems)})"
         )
 
     async def refresh_all(self) -> bool:

@@ -42,7 +42,11 @@ class BrokerProcess:
             config, FileDisk(data), clock, host=self.advertised, port=self._port, new_store_id=uuid.uuid4().hex
         )
         self._log_recovery()
-        self.service = BrokerService(self.broker, lambda: self._flusher.request())
+        self.service = BrokerService(
+            self.broker,
+            request_flush=lambda: self._flusher.request(),
+            on_topics_changed=self._topics_changed,
+        )
         self.listener = Listener(self.service, server, clock)
         name_servers = server.namesrv or f"{server.host}:{server.namesrv_port}"
         self._registrar = Registrar(
@@ -96,13 +100,18 @@ class BrokerProcess:
         loop = asyncio.get_running_loop()
         slot = len(self._timers)
         self._timers.append(None)
+        failure = ""
 
         def run() -> None:
+            nonlocal failure
             self._timers[slot] = loop.call_later(interval_s, run)
             try:
                 action()
+                failure = ""
             except LaterMQError as error:
-                _log.error("upkeep failed", action=getattr(action, "__name__", "?"), reason=error.remark)
+                if error.remark != failure:
+                    failure = error.remark
+                    _log.error("upkeep failed", action=getattr(action, "__name__", "?"), reason=failure)
 
         self._timers[slot] = loop.call_later(interval_s, run)
 
@@ -110,8 +119,11 @@ class BrokerProcess:
         self.broker.traffic.sample(self._clock.monotonic_s())
         self.broker.check_disk()
         self.service.notify(self.broker.expire_clients())
-        if self.broker.topics.unannounced:
-            self._registrar.announce()
+
+    def _topics_changed(self) -> None:
+        """A topic nobody can find is no use, and one made on the way must not be forgotten by a crash."""
+        self._registrar.announce()
+        self._save_tables()
 
     def _checkpoint(self) -> None:
         plan = self.broker.store.plan_checkpoint()

@@ -42,16 +42,23 @@ MAX_SUSPEND_MS = 60_000  # clients give up after 30 s; nobody may make a pull wa
 class BrokerService:
     """Serves connections out of a Broker. Further handlers (administration) are added to `handlers`."""
 
-    def __init__(self, broker: Broker, request_flush: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        request_flush: Callable[[], None] = lambda: None,
+        on_topics_changed: Callable[[], None] = lambda: None,
+    ) -> None:
         self._broker = broker
         self._request_flush = request_flush
+        self._on_topics_changed = on_topics_changed
         self._waits_for_flush = broker.config.store.flush == "sync"
         # Replies of senders that wait for their message to be safe, in the order of the log.
         self._unflushed: deque[tuple[int, Connection, bytes]] = deque()
         self.handlers: dict[int, Handler] = {
-            Request.SEND_MESSAGE_V2: self._send_v2,
+            Request.SEND_MESSAGE_V2: self._send,
             Request.SEND_MESSAGE: self._send,
-            Request.SEND_BATCH_MESSAGE: self._send_v2,
+            Request.SEND_BATCH_MESSAGE: self._send,
             Request.PULL_MESSAGE: self._pull,
             Request.LITE_PULL_MESSAGE: self._pull,
             Request.QUERY_CONSUMER_OFFSET: self._query_offset,
@@ -80,6 +87,9 @@ class BrokerService:
     def settled(self) -> None:
         if self._unflushed:
             self._request_flush()
+        if self._broker.topics.unannounced:
+            self._broker.topics.unannounced = False
+            self._on_topics_changed()
         self._broker.settle()
 
     def closed(self, connection: Connection) -> None:
@@ -107,13 +117,12 @@ class BrokerService:
 
     # Sending
 
-    def _send_v2(self, connection: Connection, command: Command) -> bytes | None:
-        return self._store(connection, command, command.header(SendHeaderV2))
-
     def _send(self, connection: Connection, command: Command) -> bytes | None:
-        return self._store(connection, command, command.header(SendHeader))
-
-    def _store(self, connection: Connection, command: Command, header: SendHeaderV2 | SendHeader) -> bytes | None:
+        header: SendHeaderV2 | SendHeader
+        if command.code == Request.SEND_MESSAGE:
+            header = command.header(SendHeader)
+        else:
+            header = command.header(SendHeaderV2)
         if header.batch or command.code == Request.SEND_BATCH_MESSAGE:
             sent = self._broker.send_batch(
                 header.topic,

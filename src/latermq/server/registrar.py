@@ -56,7 +56,6 @@ class Registrar:
 
     async def register(self) -> None:
         """Register at every name server once."""
-        self._broker.topics.unannounced = False
         body = encode_body(RegisterBrokerBody(topicConfigSerializeWrapper=self._broker.topics.table))
         fields = {
             **self._identity,

@@ -16,6 +16,7 @@ from latermq.protocol.remoting.headers import RegisterBrokerHeader
 MAX_INFLATED_BYTES = 64 << 20  # about half a million topics; a deflated frame could claim a thousand times its size
 
 _LENGTH = struct.Struct(">i")
+_DEFLATED = b"\x78"  # the first byte of every zlib stream, and of no JSON
 
 
 def read_registration(header: RegisterBrokerHeader, body: bytes) -> RegisterBrokerBody:
@@ -25,7 +26,8 @@ def read_registration(header: RegisterBrokerHeader, body: bytes) -> RegisterBrok
         raise MalformedRequest("the registration's checksum does not match its body", hint="It is sent again soon")
     if not body:
         return RegisterBrokerBody()
-    if not header.compressed:
+    # Apache's 5.x brokers deflate where they are set to, but say in the header that they did not.
+    if not header.compressed and not body.startswith(_DEFLATED):
         return decode_body(body, RegisterBrokerBody)
     return _unpack(_inflate(body))
 

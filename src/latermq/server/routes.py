@@ -194,7 +194,7 @@ class Routes:
         """Let clients send to all topics of a broker, or to none, until its topics change; the number of topics."""
         affected = [queues[name] for queues in self._topics.values() if name in queues]
         for queue in affected:
-            queue.perm = PERM_READ | PERM_WRITE if writable else queue.perm & ~PERM_WRITE
+            queue.perm = queue.perm | PERM_READ | PERM_WRITE if writable else queue.perm & ~PERM_WRITE
         return len(affected)
 
     def statistics(self) -> dict[str, int]:

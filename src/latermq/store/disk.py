@@ -91,10 +91,10 @@ class _RealMappedFile:
             os.close(fd)
 
     def reserve(self, upto: int) -> None:
-        if upto <= self.reserved:
-            return
         upto = min(upto, self.size)
         start = self.reserved
+        if upto <= start:
+            return
         try:
             self._with_fd(lambda fd: os.posix_fallocate(fd, start, upto - start))
         except OSError as error:

@@ -38,8 +38,18 @@ class IndexKeys(NamedTuple):
 
 def queue_tags_code(properties: bytes) -> int:
     """The tags code of the queue entry for a record with these properties."""
-    tag = find_property(properties, b"TAGS")
-    return tags_code(tag.decode()) if tag else 0
+    at = properties.find(b"TAGS\x01")
+    if at < 0:
+        return 0
+    if at and properties[at - 1] != 2:  # the end of another name: look again, properly
+        return _tag_code(find_property(properties, b"TAGS") or b"")
+    end = properties.find(b"\x02", at)
+    return _tag_code(properties[at + 5 : end] if end >= 0 else properties[at + 5 :])
+
+
+@lru_cache(maxsize=8192)
+def _tag_code(tag: bytes) -> int:
+    return tags_code(tag.decode())
 
 
 def is_queued(sysflag: int) -> bool:

@@ -22,9 +22,9 @@ class _MemoryMappedFile:
         self.synced = content
 
     def reserve(self, upto: int) -> None:
+        upto = min(upto, self.size)
         if upto <= self.reserved:
             return
-        upto = min(upto, self.size)
         self._disk.before("reserve", self.path)
         self._disk.take(upto - self.reserved, self.path)
         self.reserved = upto

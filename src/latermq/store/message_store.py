@@ -153,8 +153,8 @@ class MessageStore:
         flag: int = 0,
         sysflag: int = 0,
         reconsume_times: int = 0,
-    ) -> Appended:
-        """Append one message and its queue entry; its index keys follow in a batch.
+    ) -> tuple[int, int, int]:
+        """Append one message and its queue entry; its index keys follow in a batch. Returns what Appended names.
 
         This is the hot path of every send: encode_record is spelled out here for hosts in IPv4 and topics of ordinary
         length, which saves a call with fourteen arguments (0.9 of 3.4 µs).
@@ -167,6 +167,9 @@ class MessageStore:
                 topic, queue_id, body, properties, born_timestamp_ms, born_host, flag, sysflag, reconsume_times
             )
             return self.append_all([draft])[0]
+        # Whatever can fail for want of space comes before the log is touched: a refused message is not there.
+        if len(self._unindexed) >= INDEX_BATCH:
+            self.index_pending()
         queue = self._queues.get((topic, queue_id)) or self.queue(topic, queue_id)
         queue.make_room()
         log = self.log
@@ -186,11 +189,8 @@ class MessageStore:
         # fmt: on
         queue_offset = queue.append(at, size, queue_tags_code(properties))
         self.last_store_timestamp_ms = now_ms
-        unindexed = self._unindexed
-        unindexed.append((topic, properties, at, now_ms))
-        if len(unindexed) >= INDEX_BATCH:
-            self.index_pending()
-        return Appended(at, queue_offset, at + size)
+        self._unindexed.append((topic, properties, at, now_ms))
+        return at, queue_offset, at + size
 
     def _encode_topic(self, topic: str) -> bytes:
         """The topic with its length before it, as a record holds it."""
@@ -202,6 +202,8 @@ class MessageStore:
 
     def append_all(self, drafts: list[Draft]) -> list[Appended]:
         """Append several messages as one block: after the death of the process all of them are there, or none."""
+        if len(self._unindexed) >= INDEX_BATCH:
+            self.index_pending()
         now_ms = self._clock.now_ms()
         counts: dict[tuple[str, int], int] = {}
         for draft in drafts:
@@ -250,15 +252,13 @@ class MessageStore:
         queue = self._queues[draft.topic, draft.queue_id]
         queue_offset = queue.append(physical_offset, size, queue_tags_code(draft.properties))
         self._unindexed.append((draft.topic, draft.properties, physical_offset, now_ms))
-        if len(self._unindexed) >= INDEX_BATCH:
-            self.index_pending()
         return Appended(physical_offset, queue_offset, physical_offset + size)
 
     def index_pending(self) -> None:
         """Put the keys of what was appended lately into the index."""
         if self._unindexed:
-            pending, self._unindexed = self._unindexed, []
-            self.index.put(index_keys(pending))
+            self.index.put(index_keys(self._unindexed))
+            self._unindexed = []
 
     # Reading
 
@@ -336,8 +336,10 @@ class MessageStore:
     def find_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Log offsets that may hold this key, newest first."""
         self.index_pending()
+        seen = set()  # keys that were put again after a full disk
         for offset in self.index.find(topic, key, begin_ms, end_ms):
-            if self.log.start <= offset < self.log.end:
+            if self.log.start <= offset < self.log.end and offset not in seen:
+                seen.add(offset)
                 yield offset
 
     def flushed_end(self, queue: ConsumeQueue) -> int:

@@ -1,9 +1,10 @@
 module latermq/interop
 
-go 1.21
+go 1.22
+
+require github.com/apache/rocketmq-client-go/v2 v2.1.2
 
 require (
-	github.com/apache/rocketmq-client-go/v2 v2.1.0 // indirect
 	github.com/emirpasic/gods v1.12.0 // indirect
 	github.com/golang/mock v1.3.1 // indirect
 	github.com/google/uuid v1.3.0 // indirect
@@ -13,9 +14,7 @@ require (
 	github.com/modern-go/reflect2 v1.0.2 // indirect
 	github.com/patrickmn/go-cache v2.1.0+incompatible // indirect
 	github.com/pkg/errors v0.8.1 // indirect
-	github.com/satori/go.uuid v1.2.0 // indirect
-	github.com/sirupsen/logrus v1.4.1 // indirect
-	github.com/stathat/consistent v1.0.0 // indirect
+	github.com/sirupsen/logrus v1.4.0 // indirect
 	github.com/tidwall/gjson v1.13.0 // indirect
 	github.com/tidwall/match v1.1.1 // indirect
 	github.com/tidwall/pretty v1.2.0 // indirect

@@ -1,4 +1,4 @@
-/** The broker's JSON files, as 5.5.0 writes them and with the JSON library that releases before 5.4 used. */
+/** The broker's JSON files, as 5.5.0 writes them and with the JSON library that 5.3 used. */
 package latermq.golden;
 
 import com.alibaba.fastjson.JSON;

@@ -92,7 +92,7 @@ final class Sending {
         JSONArray results = new JSONArray();
         for (int i = 0; i < sent.length; i++) {
             if (failures[i] != null) {
-                throw new IllegalStateException("message " + i + " failed", failures[i]);
+                throw new IllegalStateException("message " + i + " failed: " + failures[i], failures[i]);
             }
             results.add(Messages.json(sent[i]));
         }

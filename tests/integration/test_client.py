@@ -1,0 +1,484 @@
+"""The SDK against a running cluster: LaterMQ, or Apache RocketMQ when LATERMQ_INTEROP_TARGET=apache."""
+
+import asyncio
+import itertools
+import os
+import signal
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+
+import pytest
+
+from latermq.client import Admin, Message, OutgoingMessage, Producer, PullConsumer, PushConsumer, Sql, blocking
+from latermq.errors import FilterError, QueryNotFound, TopicNotFound
+from tests.interop.peer import apache_peer
+from tests.interop.target import IS_APACHE, running_cluster
+from tests.interop.waiting import wait_until
+from tests.serving import serving
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_cluster(tmp_path_factory.mktemp("client")) as cluster:
+        yield cluster.namesrv
+
+
+@pytest.fixture
+def topic(namesrv: str) -> str:
+    """A topic of this test alone, with four queues."""
+    name = f"t{next(_numbers)}"
+    with blocking.Admin(namesrv) as admin:
+        admin.create_topic(name, queues=4)
+    return name
+
+
+@pytest.fixture
+def group() -> str:
+    return f"g{next(_numbers)}"
+
+
+def run(scenario: Coroutine[None, None, None], timeout_s: float = 90.0) -> None:
+    asyncio.run(asyncio.wait_for(scenario, timeout_s))
+
+
+async def eventually(happened: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:
+    deadline_s = asyncio.get_running_loop().time() + timeout_s
+    while not happened():
+        assert asyncio.get_running_loop().time() < deadline_s, f"not within {timeout_s:g} s: {what}"
+        await asyncio.sleep(0.02)
+
+
+async def send_numbers(producer: Producer, topic: str, count: int, **properties: str) -> None:
+    futures = []
+    for number in range(count):
+        message = OutgoingMessage(
+            topic, b"%d" % number, tag="odd" if number % 2 else "even", keys=f"k{number}",
+            properties={"number": str(number), **properties},
+        )  # fmt: skip
+        futures.append(producer.submit(message))
+    await asyncio.gather(*futures)
+
+
+def numbers(messages: list[Message]) -> list[int]:
+    return sorted(int(message.body) for message in messages)
+
+
+@pytest.mark.parametrize("encoding", ["json", "rocketmq"])
+def test_everything_about_a_message_arrives(namesrv: str, topic: str, encoding: str) -> None:
+    async def scenario() -> None:
+        async with (
+            Producer(namesrv, encoding=encoding) as producer,
+            PullConsumer(namesrv, encoding=encoding) as consumer,
+        ):
+            queue = (await consumer.queues(topic))[2]
+            large = bytes(range(256)) * 100
+            sent = [
+                await producer.send(
+                    OutgoingMessage(topic, b"small", tag="red", keys=["a", "b"], properties={"p": "ü \"'\\"}, flag=7),
+                    queue=queue,
+                ),
+                await producer.send(OutgoingMessage(topic, large), queue=queue),
+                await producer.send(OutgoingMessage(topic, b""), queue=queue),
+            ]
+            result = await consumer.pull(queue, 0)
+            assert (result.status, result.next_offset, result.max_offset) == ("FOUND", 3, 3)
+            first, second, third = result.messages
+            assert (first.topic, first.body, first.flag, first.queue_id) == (topic, b"small", 7, 2)
+            assert first.properties | {"TAGS": "red", "KEYS": "a b", "p": "ü \"'\\"} == first.properties
+            assert (second.body, third.body) == (large, b"")
+            assert [message.properties["UNIQ_KEY"] for message in result.messages] == [one.message_id for one in sent]
+            assert [message.message_id for message in result.messages] == [one.offset_message_id for one in sent]
+            assert [one.queue_offset for one in sent] == [0, 1, 2]
+            assert all(one.queue == queue and one.status == "SEND_OK" for one in sent)
+
+    run(scenario())
+
+
+def test_a_topic_is_created_by_the_first_send(namesrv: str) -> None:
+    async def scenario() -> None:
+        name = f"created_on_the_way_{next(_numbers)}"
+        async with Producer(namesrv) as producer, Admin(namesrv) as admin:
+            await producer.send(OutgoingMessage(name, b"first"))
+            queues = (await admin.route(name)).queueDatas
+            assert [queue.writeQueueNums for queue in queues] == [4]
+
+    run(scenario())
+
+
+def test_a_batch_is_stored_as_single_messages_in_one_queue(namesrv: str, topic: str) -> None:
+    async def scenario() -> None:
+        async with Producer(namesrv) as producer, PullConsumer(namesrv) as consumer:
+            messages = [OutgoingMessage(topic, b"%d" % number, tag="x") for number in range(20)]
+            result = await producer.send_batch(messages, shard="one")
+            pulled = await consumer.pull(result.queue, 0)
+            assert numbers(pulled.messages) == list(range(20))
+            assert [m.properties["UNIQ_KEY"] for m in pulled.messages] == result.message_id.split(",")
+
+    run(scenario())
+
+
+def test_one_way_messages_arrive(namesrv: str, topic: str) -> None:
+    async def scenario() -> None:
+        async with Producer(namesrv) as producer, Admin(namesrv) as admin:
+            for _ in range(10):
+                await producer.send_oneway(OutgoingMessage(topic, b"x"))
+            # An answered message behind them on the same connection.
+            await producer.send(OutgoingMessage(topic, b"last"))
+
+            async def stored() -> int:
+                return sum(queue.maxOffset for queue in (await admin.topic_stats(topic)).values())
+
+            deadline_s = time.monotonic() + 10
+            while await stored() < 11:
+                assert time.monotonic() < deadline_s, "one-way messages did not arrive"
+                await asyncio.sleep(0.05)
+
+    run(scenario())
+
+
+def test_a_shard_keeps_its_queue_and_its_order(namesrv: str, topic: str, group: str) -> None:
+    seen: defaultdict[str, list[int]] = defaultdict(list)
+
+    def handler(message: Message) -> None:
+        seen[message.properties["shard"]].append(int(message.body))
+
+    async def scenario() -> None:
+        async with (
+            Producer(namesrv) as producer,
+            PushConsumer(namesrv, group, handler, orderly=True, consume_from="first") as consumer,
+        ):
+            await consumer.subscribe(topic)
+            futures = [
+                producer.submit(OutgoingMessage(topic, b"%d" % number, properties={"shard": shard}), shard=shard)
+                for number in range(100)
+                for shard in ("a", "b", "c")
+            ]
+            results = await asyncio.gather(*futures)
+            assert len({result.queue for result in results[::3]}) == 1
+            await eventually(lambda: sum(map(len, seen.values())) >= 300, "all messages are handled")
+            assert all(handled == list(range(100)) for handled in seen.values())
+
+    run(scenario())
+
+
+def test_two_members_share_the_messages_and_one_takes_over(namesrv: str, topic: str, group: str) -> None:
+    first_seen: list[Message] = []
+    second_seen: list[Message] = []
+
+    async def scenario() -> None:
+        async with (
+            Producer(namesrv) as producer,
+            PushConsumer(namesrv, group, first_seen.append, consume_from="first") as first,
+        ):
+            await first.subscribe(topic)
+            async with PushConsumer(namesrv, group, second_seen.append, consume_from="first") as second:
+                await second.subscribe(topic)
+
+                def shared() -> bool:
+                    return {first.statistics()["queues"], second.statistics()["queues"]} == {2, 3}
+
+                await eventually(shared, "the four queues and the retry queue are shared out")
+                await send_numbers(producer, topic, 100)
+                await eventually(lambda: len(first_seen) + len(second_seen) >= 100, "all are handled")
+                assert numbers(first_seen + second_seen) == list(range(100))
+                assert len(first_seen) == len(second_seen) == 50
+            await eventually(lambda: first.statistics()["queues"] == 5, "the first member has all queues again")
+            await send_numbers(producer, topic, 100)
+            await eventually(lambda: len(first_seen) >= 150, "the first member handles everything")
+            assert len(first_seen) + len(second_seen) == 200, "nothing is handled twice when a member leaves cleanly"
+
+    run(scenario())
+
+
+def test_tags_and_sql_choose_messages(namesrv: str, topic: str, group: str) -> None:
+    by_tag: list[Message] = []
+    by_sql: list[Message] = []
+
+    async def scenario() -> None:
+        async with (
+            Producer(namesrv) as producer,
+            PushConsumer(namesrv, group, by_tag.append, consume_from="first") as tagged,
+            PushConsumer(namesrv, f"{group}_sql", by_sql.append, consume_from="first") as conditional,
+        ):
+            await tagged.subscribe(topic, "odd || none")
+            await conditional.subscribe(topic, Sql("number BETWEEN 10 AND 19"))
+            await send_numbers(producer, topic, 40)
+            await eventually(lambda: len(by_tag) >= 20 and len(by_sql) >= 10, "the chosen messages are handled")
+            assert numbers(by_tag) == list(range(1, 40, 2))
+            assert numbers(by_sql) == list(range(10, 20))
+            with pytest.raises(FilterError):
+                await conditional.subscribe(topic, Sql("number >>> 3"))
+
+    run(scenario())
+
+
+def test_a_failed_message_comes_again(namesrv: str, topic: str, group: str) -> None:
+    seen: list[Message] = []
+
+    def handler(message: Message) -> None:
+        seen.append(message)
+        if message.reconsume_times == 0:
+            raise RuntimeError("once more, please")
+
+    async def scenario() -> None:
+        async with (
+            Producer(namesrv) as producer,
+            PushConsumer(namesrv, group, handler, consume_from="first") as consumer,
+        ):
+            await consumer.subscribe(topic)
+            await producer.send(OutgoingMessage(topic, b"again", tag="t", properties={"mine": "yes"}))
+            await eventually(lambda: len(seen) == 2, "the failed message comes again", 40)
+            again = seen[1]
+            assert (again.topic, again.body, again.reconsume_times) == (topic, b"again", 1)
+            assert again.properties["mine"] == "yes"
+            assert consumer.statistics()["sent_back"] == 1
+
+    run(scenario())
+
+
+def test_a_message_that_may_not_be_retried_goes_to_the_dead_letters(namesrv: str, topic: str, group: str) -> None:
+    def handler(message: Message) -> None:
+        raise RuntimeError("never")
+
+    async def scenario() -> None:
+        async with (
+            Producer(namesrv) as producer,
+            Admin(namesrv) as admin,
+            PullConsumer(namesrv) as reader,
+            PushConsumer(namesrv, group, handler, consume_from="first", max_reconsume_times=0) as consumer,
+        ):
+            await consumer.subscribe(topic)
+            await producer.send(OutgoingMessage(topic, b"doomed"))
+            await eventually(lambda: consumer.statistics()["sent_back"] == 1, "the message is sent back")
+            # Brokers make dead letters unreadable, so that nobody consumes them by accident.
+            dead = f"%DLQ%{group}"
+            deadline_s = time.monotonic() + 20
+            while dead not in await admin.topics():
+                assert time.monotonic() < deadline_s, f"no topic {dead}"
+                await asyncio.sleep(0.1)
+            assert [queue.maxOffset for queue in (await admin.topic_stats(dead)).values()] == [1]
+            assert await reader.queues(topic)
+
+    run(scenario())
+
+
+def test_every_member_of_a_broadcast_gets_everything_and_goes_on_where_it_was(
+    namesrv: str, topic: str, group: str, tmp_path: Path
+) -> None:
+    async def consume(producer: Producer, seen: list[Message], instance: str, expected: int) -> None:
+        async with PushConsumer(
+            namesrv, group, seen.append, model="broadcasting", consume_from="first", instance=instance,
+            offsets_folder=tmp_path,
+        ) as consumer:  # fmt: skip
+            await consumer.subscribe(topic)
+            await eventually(lambda: len(seen) >= expected, "all messages are handled")
+
+    async def scenario() -> None:
+        first: list[Message] = []
+        second: list[Message] = []
+        async with Producer(namesrv) as producer:
+            await send_numbers(producer, topic, 20)
+            await asyncio.gather(consume(producer, first, "one", 20), consume(producer, second, "two", 20))
+            assert numbers(first) == numbers(second) == list(range(20))
+            await send_numbers(producer, topic, 10)
+            again: list[Message] = []
+            await consume(producer, again, "one", 10)
+            assert numbers(again) == list(range(10))
+        assert len(list(tmp_path.iterdir())) == 2
+
+    run(scenario())
+
+
+def test_a_group_goes_on_where_it_stopped_and_its_offsets_can_be_reset(namesrv: str, topic: str, group: str) -> None:
+    seen: list[Message] = []
+
+    async def consume(expected: int) -> None:
+        seen.clear()
+        async with PushConsumer(namesrv, group, seen.append, consume_from="first") as consumer:
+            await consumer.subscribe(topic)
+            await eventually(lambda: len(seen) >= expected, "all messages are handled")
+
+    async def scenario() -> None:
+        async with Producer(namesrv) as producer, Admin(namesrv) as admin:
+            await send_numbers(producer, topic, 20)
+            await consume(20)
+            stats = await admin.consume_stats(group, topic)
+            assert sum(entry.brokerOffset - entry.consumerOffset for entry in stats.values()) == 0
+            await send_numbers(producer, topic, 4)
+            await consume(4)
+            assert len(seen) == 4
+            offsets = await admin.reset_offsets(group, topic, "first")
+            assert set(offsets.values()) == {0}
+            await consume(24)
+            await admin.reset_offsets(group, topic, "last")
+            await send_numbers(producer, topic, 1)
+            await consume(1)
+            assert len(seen) == 1
+
+    run(scenario())
+
+
+def test_offsets_of_a_connected_group_are_reset_at_once(namesrv: str, topic: str, group: str) -> None:
+    seen: list[Message] = []
+
+    async def scenario() -> None:
+        async with (
+            Producer(namesrv) as producer,
+            Admin(namesrv) as admin,
+            PushConsumer(namesrv, group, seen.append, consume_from="first", commit_every_s=0.1) as consumer,
+        ):
+            await consumer.subscribe(topic)
+            await send_numbers(producer, topic, 20)
+            await eventually(lambda: len(seen) == 20, "all messages are handled")
+
+            async def lag() -> int:
+                stats = await admin.consume_stats(group, topic)
+                return sum(entry.brokerOffset - entry.consumerOffset for entry in stats.values())
+
+            while await lag():
+                await asyncio.sleep(0.05)
+            await admin.reset_offsets(group, topic, "first")
+            await eventually(lambda: len(seen) == 40, "all messages are handled again")
+
+    run(scenario())
+
+
+def test_a_pull_waits_for_a_message_and_offsets_are_found(namesrv: str, topic: str, group: str) -> None:
+    async def scenario() -> None:
+        async with Producer(namesrv) as producer, PullConsumer(namesrv, group=group) as consumer:
+            queue = (await consumer.queues(topic))[0]
+            assert (await consumer.pull(queue, 0)).status in ("NO_NEW", "OFFSET_MOVED")
+            waiting = asyncio.create_task(consumer.pull(queue, 0, wait_s=10))
+            await asyncio.sleep(0.2)
+            assert not waiting.done()
+            await producer.send(OutgoingMessage(topic, b"0", tag="x"), queue=queue)
+            result = await waiting
+            assert [message.body for message in result.messages] == [b"0"]
+            assert (await consumer.pull(queue, 0, expression="y")).status == "NO_MATCH"
+            assert (await consumer.pull(queue, 99)).status == "OFFSET_MOVED"
+            await consumer.commit(queue, 1)
+            assert await consumer.committed(queue) == 1
+            assert (await consumer.min_offset(queue), await consumer.max_offset(queue)) == (0, 1)
+            assert await consumer.search_offset(queue, 0) == 0
+            with pytest.raises(TopicNotFound):
+                await consumer.queues("no_such_topic")
+
+    run(scenario())
+
+
+def test_messages_are_found_by_id_and_by_key(namesrv: str, topic: str) -> None:
+    async def scenario() -> None:
+        async with Producer(namesrv) as producer, Admin(namesrv) as admin:
+            result = await producer.send(OutgoingMessage(topic, b"wanted" * 2000, keys=["order-1", "customer-7"]))
+            await producer.send(OutgoingMessage(topic, b"other", keys="order-2"))
+            assert (await admin.view_message(result.offset_message_id)).body == b"wanted" * 2000
+            deadline_s = time.monotonic() + 10
+            while not await admin.query_by_key(topic, "customer-7"):
+                assert time.monotonic() < deadline_s, "the key is not indexed"
+                await asyncio.sleep(0.05)
+            (found,) = await admin.query_by_key(topic, "order-1")
+            assert found.message_id == result.offset_message_id
+            (found,) = await admin.query_by_unique_key(topic, result.message_id)
+            assert found.message_id == result.offset_message_id
+            assert await admin.query_by_key(topic, "order-3") == []
+            with pytest.raises(QueryNotFound):
+                await admin.view_message("nonsense")
+
+    run(scenario())
+
+
+def test_clusters_topics_and_groups_are_listed_made_and_deleted(namesrv: str, topic: str, group: str) -> None:
+    async def scenario() -> None:
+        async with Admin(namesrv) as admin:
+            assert await admin.clusters() == {"DefaultCluster": ["broker-a"]}
+            (broker,) = await admin.brokers()
+            address = broker.brokerAddrs[0]
+            assert "brokerVersionDesc" in await admin.broker_runtime_info(address)
+            assert (await admin.broker_config(address))["brokerName"] == "broker-a"
+            assert topic in await admin.topics()
+            assert len(await admin.topic_stats(topic)) == 4
+            await admin.create_topic(topic, 6)
+            assert [queue.readQueueNums for queue in (await admin.route(topic)).queueDatas] == [6]
+            await admin.create_group(group, retry_max_times=3)
+            assert [made.retryMaxTimes for made in await admin.groups() if made.groupName == group] == [3]
+            async with PushConsumer(namesrv, group, lambda message: None) as consumer:
+                await consumer.subscribe(topic, "a || b")
+                connections = await admin.consumer_connections(group)
+                assert [entry.clientId for entry in connections.connectionSet] == [consumer.client_id]
+                assert connections.connectionSet[0].language == "PYTHON"
+                assert connections.subscriptionTable[topic].subString == "a || b"
+            await admin.delete_group(group)
+            assert group not in [made.groupName for made in await admin.groups()]
+            await admin.delete_topic(topic)
+            with pytest.raises(TopicNotFound):
+                await admin.route(topic)
+
+    run(scenario())
+
+
+def test_the_blocking_face_does_the_same(namesrv: str, topic: str, group: str) -> None:
+    seen: list[Message] = []
+    threads: set[str] = set()
+
+    def handler(message: Message) -> None:
+        threads.add(threading.current_thread().name)
+        seen.append(message)
+
+    with (
+        blocking.Producer(namesrv, max_in_flight=10) as producer,
+        blocking.PushConsumer(namesrv, group, handler, concurrency=3, consume_from="first") as consumer,
+    ):
+        consumer.subscribe(topic)
+        result = producer.send(OutgoingMessage(topic, b"0"))
+        futures = [producer.submit(OutgoingMessage(topic, b"%d" % number)) for number in range(1, 50)]
+        assert all(future.result(10).status == "SEND_OK" for future in futures)
+        producer.send_batch([OutgoingMessage(topic, b"50"), OutgoingMessage(topic, b"51")])
+        producer.send_oneway(OutgoingMessage(topic, b"52"))
+        wait_until(lambda: len(seen) >= 53, 30, "all messages are handled")
+        assert numbers(seen) == list(range(53))
+        assert threads <= {f"latermq-{group}_{number}" for number in range(3)}
+        with blocking.PullConsumer(namesrv, group=group) as reader:
+            assert result.queue in reader.queues(topic)
+            assert reader.pull(result.queue, result.queue_offset, 1).messages[0].body == b"0"
+            assert reader.max_offset(result.queue) > reader.min_offset(result.queue) == 0
+    assert "latermq" not in [thread.name for thread in threading.enumerate()], (
+        "the loop's thread ends with the last client"
+    )
+
+
+def test_clients_go_on_after_the_broker_was_killed(tmp_path: Path, group: str) -> None:
+    seen: list[Message] = []
+
+    async def scenario(namesrv: str, restart: Callable[[], None]) -> None:
+        async with (
+            Admin(namesrv) as admin,
+            Producer(namesrv, send_timeout_s=60, retries=5) as producer,
+            PushConsumer(namesrv, group, seen.append, consume_from="first") as consumer,
+        ):
+            await admin.create_topic("survivor", 4)
+            await consumer.subscribe("survivor")
+            await send_numbers(producer, "survivor", 50)
+            await eventually(lambda: len(seen) >= 50, "the messages before")
+            await asyncio.to_thread(restart)
+            await send_numbers(producer, "survivor", 50, after="yes")
+            await eventually(
+                lambda: len({m.body for m in seen if "after" in m.properties}) == 50, "the messages after", 60
+            )
+
+    if IS_APACHE:
+        with apache_peer(tmp_path, heap="1g") as peer:
+
+            def restart_apache() -> None:
+                peer.kill()
+                peer.start_broker()
+
+            run(scenario(peer.namesrv, restart_apache), 180)
+    else:
+        with serving(tmp_path) as server:
+            # What supervises the broker starts it again.
+            run(scenario(server.namesrv, lambda: os.kill(server.broker_pid(), signal.SIGKILL)), 180)
