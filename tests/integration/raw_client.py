@@ -51,6 +51,12 @@ class RawClient:
         assert reply.encoding == encoding
         return reply
 
+    async def send_only(self, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> int:
+        """Send a request without waiting for its answer; its opaque."""
+        self._opaque += 1
+        await self.send(encode_frame(code, self._opaque, fields=fields or {}, body=body))
+        return self._opaque
+
     async def is_closed_by_server(self) -> bool:
         """Wait until the server closes this connection; whatever comes before is read and dropped."""
         try:

@@ -35,6 +35,13 @@ def java_binary(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> I
         yield program
 
 
+@pytest.fixture(params=["json", "binary"])
+def client(request: pytest.FixtureRequest) -> Program:
+    """The Java client with either form of headers."""
+    program: Program = request.getfixturevalue("java" if request.param == "json" else "java_binary")
+    return program
+
+
 @pytest.fixture(scope="module")
 def go(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
     """The Go client, one process for the module."""

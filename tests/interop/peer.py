@@ -100,7 +100,7 @@ class ApachePeer:
 
     def log_tail(self, lines: int = 40) -> str:
         log = self._folder / "logs" / "rocketmqlogs" / "broker.log"
-        return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) if log.exists() else ""
+        return "\n".join(_text(log).splitlines()[-lines:]) if log.exists() else ""
 
     def _write(self, name: str, settings: Mapping[str, str]) -> Path:
         path = self._folder / name
@@ -119,10 +119,14 @@ class ApachePeer:
 
         def booted() -> bool:
             if process.poll() is not None:
-                raise RuntimeError(f"{name} ended with {process.returncode}:\n{out.read_text(errors='replace')[-4000:]}")
-            return "boot success" in out.read_text(errors="replace") and accepts_connections(port)
+                raise RuntimeError(f"{name} ended with {process.returncode}:\n{_text(out)[-4000:]}")
+            return "boot success" in _text(out) and accepts_connections(port)
 
         wait_until(booted, START_TIMEOUT_S, f"{name} of Apache RocketMQ is up")
+
+
+def _text(path: Path) -> str:
+    return path.read_text(errors="replace")
 
 
 @contextlib.contextmanager

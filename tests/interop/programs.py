@@ -58,10 +58,9 @@ class Program:
     def pid(self) -> int:
         return self._process.pid
 
-    def call(self, command: str, timeout_s: float = CALL_TIMEOUT_S, **arguments: Any) -> Json:
+    def call(self, command: str, **arguments: Any) -> Json:
         """Run a command and return its result; raise ProgramError if the client raised."""
-        request = self.begin(command, **arguments)
-        return self.finish(request, timeout_s, command)
+        return self.finish(self.begin(command, **arguments), what=command)
 
     def begin(self, command: str, **arguments: Any) -> int:
         """Send a command without waiting for its reply."""

@@ -1,5 +1,6 @@
 """The Java push consumer in all its ways, and the lite pull consumer."""
 
+import itertools
 import time
 from collections import Counter
 
@@ -7,13 +8,6 @@ import pytest
 
 from tests.interop.programs import Json, Program, ProgramError
 from tests.interop.waiting import wait_until
-
-
-@pytest.fixture(params=["json", "binary"])
-def client(request: pytest.FixtureRequest) -> Program:
-    """The Java client with either form of headers."""
-    program: Program = request.getfixturevalue("java" if request.param == "json" else "java_binary")
-    return program
 
 
 def test_a_tag_filter_lets_only_its_tags_through(client: Program, topic: str, group: str) -> None:
@@ -72,7 +66,7 @@ def test_broadcasting_gives_every_consumer_every_message(client: Program, topic:
     names = [f"{group}_1", f"{group}_2"]
     for name in names:
         client.call("start_consumer", name=name, topic=topic, group=group, broadcasting=True)
-        wait_until(lambda name=name: _holds(client, name) == 4, 30, f"{name} holds all queues")
+    wait_until(lambda: [_holds(client, name) for name in names] == [4, 4], 30, "each holds all queues")
     client.call("send", topic=topic, count=20)
     for name in names:
         got = client.messages(name, count=20)
@@ -115,7 +109,7 @@ def test_orderly_consuming_keeps_each_queues_order_when_a_second_consumer_joins(
         mine = sorted((m for m in got if m["queue"] == queue), key=lambda m: float(m["seen_ms"]))
         first_seen = list(dict.fromkeys(m["queue_offset"] for m in mine))
         assert first_seen == list(range(100)), f"queue {queue} was consumed out of order"
-        for before, after in zip(mine, mine[1:], strict=False):
+        for before, after in itertools.pairwise(mine):
             if before["consumer"] != after["consumer"]:
                 assert before["done_ms"] <= after["seen_ms"], f"two consumers worked on queue {queue} at once"
 
@@ -152,7 +146,7 @@ def test_a_pull_that_finds_nothing_waits_for_the_next_message(java: Program, jav
 def test_a_new_group_reads_a_young_topic_from_its_beginning(
     java: Program, from_where: str, topic: str, group: str
 ) -> None:
-    """While nothing of a queue was ever deleted and it is in memory, brokers answer 0, wherever the group would begin."""
+    """While nothing of a queue was deleted and it is in memory, brokers answer 0, wherever the group would begin."""
     java.call("send", topic=topic, count=8, mode="selector")
     where = {"from": from_where, "from_ms": int(time.time() * 1000) + 60_000}
     java.call("start_consumer", name=group, topic=topic, group=group, **where)

@@ -81,9 +81,9 @@ def test_broadcasting_gives_every_consumer_every_message(go: Program, java: Prog
     # The Go client's hash of the sharding key spreads four keys over the four queues.
     wait_until(both_listen_to_all_queues, 30, "both get messages of every queue")
     go.call("send", topic=topic, count=20, mode="sync", prefix="late")
+    wanted = {f"late-{n}" for n in range(20)}
+    wait_until(lambda: all(wanted <= {m["body"] for m in go.messages(name)} for name in names), 30, "both get all")
     for name in names:
-        wanted = {f"late-{n}" for n in range(20)}
-        wait_until(lambda name=name: wanted <= {m["body"] for m in go.messages(name)}, 30, f"{name} gets all")
         go.call("stop_consumer", name=name)
 
 

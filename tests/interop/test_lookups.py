@@ -8,13 +8,6 @@ from tests.interop.programs import Json, Program, ProgramError
 from tests.interop.waiting import wait_until
 
 
-@pytest.fixture(params=["json", "binary"])
-def client(request: pytest.FixtureRequest) -> Program:
-    """The Java client with either form of headers."""
-    program: Program = request.getfixturevalue("java" if request.param == "json" else "java_binary")
-    return program
-
-
 def test_a_queue_tells_its_ends_and_its_oldest_time(client: Program, topic: str) -> None:
     before_ms = int(time.time() * 1000)
     client.call("send", topic=topic, count=6, mode="selector")

@@ -6,13 +6,6 @@ from tests.interop.programs import Program, ProgramError
 from tests.interop.target import Cluster
 
 
-@pytest.fixture(params=["json", "binary"])
-def client(request: pytest.FixtureRequest) -> Program:
-    """The Java client with either form of headers."""
-    program: Program = request.getfixturevalue("java" if request.param == "json" else "java_binary")
-    return program
-
-
 @pytest.mark.parametrize("mode", ["sync", "async", "oneway", "selector"])
 def test_what_is_sent_is_consumed(client: Program, mode: str, topic: str, group: str) -> None:
     sent = client.call("send", topic=topic, count=20, mode=mode, prefix=mode)["results"]
@@ -84,7 +77,9 @@ def test_an_empty_tag_and_a_one_byte_body_arrive(client: Program, topic: str, gr
     assert (got["size_bytes"], got["tags"], got["keys"]) == (1, None, None)
 
 
-def test_a_body_of_four_mebibytes_is_taken_and_one_byte_more_is_refused(java: Program, cluster: Cluster, topic: str) -> None:
+def test_a_body_of_four_mebibytes_is_taken_and_one_byte_more_is_refused(
+    java: Program, cluster: Cluster, topic: str
+) -> None:
     limit_bytes = 4 * 1024 * 1024
     raw = {"address": cluster.address, "broker": cluster.broker, "topic": topic}
     assert java.call("send_raw", **raw, size_bytes=limit_bytes)["status"] == "SEND_OK"

@@ -210,6 +210,20 @@ def test_a_body_above_the_limit_is_refused_with_advice() -> None:
     run(scenario)
 
 
+def test_an_empty_body_is_refused_as_brokers_would() -> None:
+    async def scenario() -> None:
+        async with scripted_server(stored) as server, Producer(server.address) as producer:
+            empty = OutgoingMessage("t", b"")
+            with pytest.raises(IllegalMessage, match="empty"):
+                producer.submit(empty)
+            with pytest.raises(IllegalMessage, match="empty"):
+                await producer.send_oneway(empty)
+            with pytest.raises(IllegalMessage, match="empty"):
+                await producer.send_batch([MESSAGE, empty])
+
+    run(scenario)
+
+
 def test_an_unknown_topic_fails_at_once_where_topics_are_not_created() -> None:
     async def scenario() -> None:
         async with scripted_server(stored) as server, Producer(server.address) as producer:

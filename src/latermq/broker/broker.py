@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from latermq.broker.config_files import GROUPS_PATH, OFFSETS_PATH, TOPICS_PATH, load_table, save_table
+from latermq.broker.config_files import GROUPS_PATH, OFFSETS_PATH, TOPICS_PATH, Table, load_table, save_table
 from latermq.broker.long_polling import WaitingPulls
+from latermq.broker.topic_traffic import TopicTraffic
 from latermq.broker.topics import Topics
 from latermq.broker.traffic import Traffic
 from latermq.clock import Clock
@@ -79,6 +80,7 @@ class Broker:
         self.waiting = WaitingPulls(settings.max_waiting_pulls)
         self.retention = Retention(self.store, config.store, clock)
         self.traffic = Traffic()
+        self.topic_traffic = TopicTraffic(self.store, clock.monotonic_s())
         self._next_queue = 0
         # None while messages are taken; else why not.
         self._refusal: ServiceUnavailable | None = None
@@ -305,19 +307,26 @@ class Broker:
 
     # Topics and groups
 
-    def delete_topic(self, topic: str) -> None:
-        """Remove a topic, its queues and all offsets in it."""
+    def delete_topic(self, topic: str) -> list[Callable[[], None]]:
+        """Forget a topic, its queues and all offsets in it; what is returned does so on disk, like `table_savers`."""
         self.topics.remove(topic)
         self.offsets.remove_topic(topic)
-        self.save_tables()
-        self.store.remove_topic(topic)
+        remove_files = self.store.remove_topic(topic)
+        self.topics.leaving.add(topic)
+
+        def remove() -> None:
+            try:
+                remove_files()
+            finally:
+                self.topics.leaving.discard(topic)
+
+        return [remove, *self.table_savers()]
 
     def delete_group(self, group: str, *, clean_offsets: bool) -> None:
-        """Remove a group's configuration, and on request its offsets."""
+        """Forget a group's configuration, and on request its offsets."""
         self.groups.remove(group)
         if clean_offsets:
             self.offsets.remove_group(group)
-        self.save_tables()
 
     # Upkeep, called from time to time
 
@@ -360,27 +369,35 @@ class Broker:
         return self.offsets.snapshot(self.clock.now_ms(), flushed_end)
 
     def table_savers(self) -> list[Callable[[], None]]:
-        """What is left to do to save changed tables; each may run beside the broker, but not beside itself."""
+        """What is left to do to save changed tables; each may run beside the broker, but not beside another."""
         savers: list[Callable[[], None]] = []
         if self.topics.changed:
-            self.topics.changed = False
             topics = self.topics.table
             copy = TopicConfigTable(topicConfigTable=dict(topics.topicConfigTable), dataVersion=topics.dataVersion)
-            savers.append(lambda: save_table(self._disk, TOPICS_PATH, copy))
+            savers.append(self._saver(self.topics, TOPICS_PATH, copy))
         if self.groups.changed:
-            self.groups.changed = False
             groups = self.groups.table
             group_copy = SubscriptionGroupTable(
                 subscriptionGroupTable=dict(groups.subscriptionGroupTable),
                 forbiddenTable=groups.forbiddenTable,
                 dataVersion=groups.dataVersion,
             )
-            savers.append(lambda: save_table(self._disk, GROUPS_PATH, group_copy))
+            savers.append(self._saver(self.groups, GROUPS_PATH, group_copy))
         if self.offsets.changed:
-            self.offsets.changed = False
-            snapshot = self.offsets_snapshot()
-            savers.append(lambda: save_table(self._disk, OFFSETS_PATH, snapshot))
+            savers.append(self._saver(self.offsets, OFFSETS_PATH, self.offsets_snapshot()))
         return savers
+
+    def _saver(self, owner: Topics | SubscriptionGroups | ConsumerOffsets, path: str, table: Table) -> Callable[[], None]:
+        owner.changed = False
+
+        def save() -> None:
+            try:
+                save_table(self._disk, path, table)
+            except BaseException:
+                owner.changed = True  # the next round tries again
+                raise
+
+        return save
 
     def save_tables(self) -> None:
         """Save changed tables now."""
@@ -400,6 +417,7 @@ class Broker:
             **self.members.statistics(),
             **self.locks.statistics(),
             **self.waiting.statistics(),
+            **self.topic_traffic.statistics(),
             "topics": len(self.topics.table.topicConfigTable),
             "groups": len(self.groups.table.subscriptionGroupTable),
         }

@@ -2,7 +2,7 @@
 
 from latermq.clock import Clock
 from latermq.config import BrokerConfig
-from latermq.errors import IllegalMessage, NoPermission, TopicNotFound
+from latermq.errors import Busy, IllegalMessage, NoPermission, TopicNotFound
 from latermq.message.names import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,
@@ -31,6 +31,8 @@ class Topics:
         self.open: dict[str, TopicConfig] = {}
         # Set with every change, for whoever tells the name servers.
         self.unannounced = False
+        # Forgotten, but their files are not gone yet: they cannot be made again before.
+        self.leaving: set[str] = set()
         self._add_system_topics()
 
     def _add_system_topics(self) -> None:
@@ -99,6 +101,8 @@ class Topics:
             if not 1 <= count <= MAX_QUEUES:
                 raise IllegalMessage(f"topic {topic.topicName!r} cannot have {count} queues; 1 to {MAX_QUEUES} it can")
         table = self.table.topicConfigTable
+        if topic.topicName in self.leaving:
+            raise Busy(f"topic {topic.topicName!r} is being deleted", hint="Make it again in a moment")
         if topic.topicName not in table and len(table) >= self._config.max_topics:
             raise NoPermission(
                 f"there are {len(table)} topics, as many as broker.max_topics allows",

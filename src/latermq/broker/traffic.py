@@ -12,11 +12,22 @@ class Traffic:
 
     messages_in: int = 0
     messages_out: int = 0
+    # The counters as they stood when the day and the day before began, or when the broker started.
+    this_morning: tuple[int, int] = (0, 0)
+    yesterday_morning: tuple[int, int] = (0, 0)
+    _day: int | None = None
     _history: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
 
     def sample(self, now_s: float) -> None:
         """Remember the counters; call it about once a second."""
         self._history.append((now_s, self.messages_in, self.messages_out))
+
+    def begin_day(self, day: int) -> None:
+        """Tell the number of the day, at least once in each; a new one moves the marks of the mornings."""
+        if self._day is not None and day != self._day:
+            self.yesterday_morning = self.this_morning
+            self.this_morning = (self.messages_in, self.messages_out)
+        self._day = day
 
     def rates(self, over_s: float) -> tuple[float, float]:
         """Messages in and out a second, over about this long."""

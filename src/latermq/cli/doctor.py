@@ -35,7 +35,7 @@ def doctor(
     from latermq.cli.output import print_rows
     from latermq.config import load_config
 
-    checks = _all_checks(load_config(config, settings=settings or ()), data or Path(), namesrv)
+    checks = _all_checks(load_config(config, settings=settings or ()), (data or Path()).absolute(), namesrv)
     rows = [{field: getattr(check, field) for field in _COLUMNS} for check in checks]
     print_rows(rows, _COLUMNS, as_json=json, empty="")
     if any(check.status == "fail" for check in checks):

@@ -13,12 +13,6 @@ app = typer.Typer(help="Topics: list, create, delete, show their queues and wher
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
 
-# rmq_sys_ and these are made by brokers for themselves; %RETRY% and %DLQ% belong to groups.
-_SYSTEM_PREFIXES = ("rmq_sys_", "RMQ_SYS_", "%RETRY%", "%DLQ%", "%SYS%")
-_SYSTEM_TOPICS = {
-    "TBW102", "SELF_TEST_TOPIC", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "OFFSET_MOVED_EVENT", "TRANS_CHECK_MAX_TIME_TOPIC",
-}  # fmt: skip
-
 
 @app.command("list")
 def list_topics(
@@ -32,14 +26,18 @@ def list_topics(
 
     async def work() -> list[dict[str, Any]]:
         from latermq.client import Admin
+        from latermq.message.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic
 
         async with Admin(namesrv) as admin:
-            clusters = {name for cluster, brokers in (await admin.clusters()).items() for name in (cluster, *brokers)}
-            hidden = _SYSTEM_TOPICS | clusters
+            # Every cluster and every broker is a topic too.
+            named = {name for cluster, brokers in (await admin.clusters()).items() for name in (cluster, *brokers)}
             return [
                 {"topic": topic}
                 for topic in await admin.topics()
-                if everything or not (topic in hidden or topic.startswith(_SYSTEM_PREFIXES))
+                if everything
+                or not (
+                    topic in named or is_system_topic(topic) or topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+                )
             ]
 
     print_rows(run(work()), {"topic": "topic"}, as_json=json, empty="no topics yet; --all shows the system's own")

@@ -218,11 +218,8 @@ class Producer(Client):
     ) -> "asyncio.Future[SendResult]":
         """Send one message without waiting; the future gets its result. Sends of one shard leave in this order."""
         body = message.body
-        if len(body) > self._max_message_bytes:
-            raise IllegalMessage(
-                f"the body has {len(body)} bytes, the limit is {self._max_message_bytes}",
-                hint="Raise max_message_bytes here and in the broker, or store it elsewhere and send its address",
-            )
+        if not 0 < len(body) <= self._max_message_bytes:
+            raise self._illegal_size(len(body))
         unique_key = message.properties.get(UNIQUE_KEY) or self._unique_keys.next()
         properties = encode_message_properties(message, unique_key)
         sysflag = 0
@@ -247,6 +244,8 @@ class Producer(Client):
         """Send messages of one topic as one frame into one queue; the result's ids are joined by commas."""
         if not messages:
             raise IllegalMessage("a batch needs at least one message")
+        if not all(message.body for message in messages):
+            raise self._illegal_size(0)
         keys = [message.properties.get(UNIQUE_KEY) or self._unique_keys.next() for message in messages]
         body = encode_batch_body(messages, keys)
         if len(body) > self._max_message_bytes:
@@ -266,8 +265,8 @@ class Producer(Client):
         self, message: OutgoingMessage, *, queue: MessageQueue | None = None, shard: str | int | None = None
     ) -> None:
         """Send without an answer: fast, and nobody says whether it arrived."""
-        if len(message.body) > self._max_message_bytes:
-            raise IllegalMessage(f"the body has {len(message.body)} bytes, the limit is {self._max_message_bytes}")
+        if not 0 < len(message.body) <= self._max_message_bytes:
+            raise self._illegal_size(len(message.body))
         topic = self._topic(message.topic)
         properties = encode_message_properties(message, message.properties.get(UNIQUE_KEY) or self._unique_keys.next())
         body, sysflag = message.body, 0
@@ -335,6 +334,14 @@ class Producer(Client):
         self._in_flight += 1
         self._in_flight_bytes += send.size_bytes
         return send
+
+    def _illegal_size(self, size_bytes: int) -> IllegalMessage:
+        if not size_bytes:
+            return IllegalMessage("the body is empty, which RocketMQ's brokers do not take", hint="Send a byte or more")
+        return IllegalMessage(
+            f"the body has {size_bytes} bytes, the limit is {self._max_message_bytes}",
+            hint="Raise max_message_bytes here and in the broker, or store it elsewhere and send its address",
+        )
 
     def _topic(self, name: str) -> _Topic:
         self._session.check_running()

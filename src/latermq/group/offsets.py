@@ -41,6 +41,13 @@ class ConsumerOffsets:
         """The groups that have offsets in a topic."""
         return sorted(owner for name, owner in self._pairs() if name == topic)
 
+    def topics_by_group(self) -> dict[str, list[str]]:
+        """For every group the topics that it has offsets in."""
+        found: dict[str, list[str]] = {}
+        for topic, group in self._pairs():
+            found.setdefault(group, []).append(topic)
+        return found
+
     def groups(self) -> set[str]:
         """Every group that has offsets anywhere."""
         return {group for _, group in self._pairs()}

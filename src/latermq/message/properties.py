@@ -41,12 +41,12 @@ def decode_properties(text: str) -> dict[str, str]:
 
 
 def find_property(wire: bytes, name: bytes) -> bytes | None:
-    """One value out of an encoded property string, without decoding the rest."""
+    """One value out of an encoded property string, without decoding the rest; the last one counts, as in a map."""
     needle = name + b"\x01"
-    at = wire.find(needle)
+    at = wire.rfind(needle)
     # A hit inside a longer name or inside a value is not the property itself.
     while at > 0 and wire[at - 1] != 2:
-        at = wire.find(needle, at + 1)
+        at = wire.rfind(needle, 0, at)
     if at < 0:
         return None
     start = at + len(needle)

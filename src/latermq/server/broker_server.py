@@ -7,6 +7,7 @@ import socket
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -38,8 +39,9 @@ class BrokerProcess:
         host = config.broker.advertise_host or server.host
         self._port = server.port or _free_port(server.host)
         self.advertised = _own_address() if host in _ANY_HOST else socket.gethostbyname(host)
+        self._disk = FileDisk(data)
         self.broker = Broker(
-            config, FileDisk(data), clock, host=self.advertised, port=self._port, new_store_id=uuid.uuid4().hex
+            config, self._disk, clock, host=self.advertised, port=self._port, new_store_id=uuid.uuid4().hex
         )
         self._log_recovery()
         self.service = BrokerService(
@@ -137,6 +139,7 @@ class BrokerProcess:
     def _retain(self) -> None:
         for removed in self.broker.retention.run():
             _log.info("segment removed", start=removed.start, reason=removed.reason)
+            self._in_worker(partial(self._disk.remove, removed.path))
 
     def _in_worker(self, work: Callable[[], None]) -> None:
         """Do something that blocks, one after the other, beside the loop."""

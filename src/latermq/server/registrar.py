@@ -2,6 +2,7 @@
 
 import asyncio
 import zlib
+from collections.abc import Callable
 
 import structlog
 
@@ -27,6 +28,7 @@ class Registrar:
         self._failed: set[str] = set()
         self._running: asyncio.Task[None] | None = None
         self._again = False
+        self._listening: list[Callable[[], None]] = []
 
     @property
     def _identity(self) -> dict[str, str]:
@@ -38,18 +40,26 @@ class Registrar:
             "brokerId": str(config.id),
         }
 
-    def announce(self) -> None:
-        """Register soon; changes that come while one registration runs are told by the next."""
+    def announce(self, then: Callable[[], None] | None = None) -> None:
+        """Register soon; changes that come while one registration runs are told by the next.
+
+        `then` is called when every name server has answered or had its time.
+        """
+        if then is not None:
+            self._listening.append(then)
         if self._running is None:
             self._running = asyncio.create_task(self._announce())
         else:
             self._again = True
 
     async def _announce(self) -> None:
+        told, self._listening = self._listening, []
         try:
             await self.register()
         finally:
             self._running = None
+            for then in told:
+                then()
             if self._again:
                 self._again = False
                 self.announce()

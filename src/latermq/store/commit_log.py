@@ -195,10 +195,11 @@ class CommitLog:
         size = self._segment_bytes
         return [(start, start + size) for start in range(self.start, self._segments.end - size, size)]
 
-    def remove_first_segment(self) -> None:
-        """Remove the oldest segment; its records can no longer be read."""
-        self._segments.remove_first()
+    def drop_first_segment(self) -> str:
+        """Let go of the oldest segment, whose records can no longer be read; the path of its file, to be removed."""
+        path = self._segments.drop_first()
         self.start = self._segments.start
+        return path
 
     def close(self) -> None:
         """Unmap everything; a segment made in advance goes, as it holds nothing."""

@@ -12,10 +12,14 @@ from latermq.store.dispatch import IndexKeys, key_hash
 
 FOLDER = "index"
 HEADER = struct.Struct(">qqqqii")  # first and last store time, first and last log offset, used slots, entries + 1
+ENTRY = struct.Struct(">iqii")  # hash, log offset, seconds since the file's first record, the entry before
 ENTRY_DTYPE = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 ENTRY_BYTES = ENTRY_DTYPE.itemsize
 SLOT_BYTES = 4
 RESERVE_STEP_BYTES = 1 << 20
+# Entries that one search looks at in a file. Keys are few to a slot, but one key may be in millions of messages, and
+# a search for it in a time long past would hold up everybody: STEP_NS ns an entry.
+MAX_SEARCHED = 50_000
 
 
 class IndexFile:
@@ -92,14 +96,15 @@ class IndexFile:
     def find(self, wanted: int, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Log offsets under this hash whose store time may lie in [begin, end], newest first."""
         number = int(self._slots[wanted % len(self._slots)])
-        steps = 0
-        while 0 < number < self.next_entry and steps < self.next_entry:
-            steps += 1
-            entry = self._entries[number]
-            stored_ms = self.first_timestamp_ms + int(entry["seconds"]) * 1000
-            if int(entry["hash"]) == wanted and stored_ms <= end_ms and stored_ms + 999 >= begin_ms:
-                yield int(entry["offset"])
-            previous = int(entry["previous"])
+        for _ in range(MAX_SEARCHED):
+            if not 0 < number < self.next_entry:
+                return
+            found, offset, seconds, previous = ENTRY.unpack_from(
+                self.file.map, self._entries_at + number * ENTRY_BYTES
+            )
+            stored_ms = self.first_timestamp_ms + seconds * 1000
+            if found == wanted and stored_ms <= end_ms and stored_ms + 999 >= begin_ms:
+                yield offset
             if previous >= number:  # a chain only leads back; anything else is damage
                 return
             number = previous
@@ -181,6 +186,11 @@ class KeyIndex:
     def mark(self) -> tuple[str, int]:
         """How far the index goes: its newest file and the next entry there. Goes into the checkpoint."""
         return (self._files[-1].name, self._files[-1].next_entry) if self._files else ("", 1)
+
+    @property
+    def newest(self) -> tuple[int, int]:
+        """Store time and log offset of the newest record that has a key."""
+        return (self._files[-1].last_timestamp_ms, self._files[-1].last_offset) if self._files else (0, 0)
 
     def restore(self, mark: tuple[str, int], log_end: int) -> None:
         """Go back to a checkpoint: later files are removed, entries behind it are forgotten."""

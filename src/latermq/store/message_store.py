@@ -132,13 +132,23 @@ class MessageStore:
         """All queues there are."""
         return list(self._queues.values())
 
-    def remove_topic(self, topic: str) -> None:
-        """Forget a topic's queues; its records stay in the log until it is their time."""
-        for key in [key for key in self._queues if key[0] == topic]:
-            self._queues.pop(key).close()
-        self._disk.remove(f"{FOLDER}/{topic}")
-        # A crash must not dispatch the topic's last records again.
-        self.save(self.plan_checkpoint())
+    def remove_topic(self, topic: str) -> Callable[[], None]:
+        """Forget a topic's queues; its records stay in the log until it is their time.
+
+        What is returned removes them from disk. It blocks and may run beside the writer, one after the other with
+        `save`; until it has run, nothing may be appended to the topic.
+        """
+        queues = [self._queues.pop(key) for key in [key for key in self._queues if key[0] == topic]]
+        plan = self.plan_checkpoint()
+
+        def remove() -> None:
+            for queue in queues:
+                queue.close()
+            self._disk.remove(f"{FOLDER}/{topic}")
+            # A crash must not dispatch the topic's last records again.
+            self.save(plan)
+
+        return remove
 
     # Appending
 

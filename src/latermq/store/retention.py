@@ -11,10 +11,15 @@ from latermq.store.message_store import MessageStore
 
 @dataclass(frozen=True)
 class Removed:
-    """One segment that was removed, and why."""
+    """One segment that the store let go of, why, and its file, which is still to be removed.
+
+    Removing a gigabyte takes a file system a while, so it is left to a thread. Files go in the order of the log: what a
+    crash leaves behind is the end of a log that begins earlier, never one with a hole.
+    """
 
     start: int
     reason: str
+    path: str
 
 
 class Retention:
@@ -31,7 +36,7 @@ class Retention:
         self._guards.append(needed_from)
 
     def run(self) -> list[Removed]:
-        """Remove what may go, oldest first, and bring queues and index after the log's start."""
+        """Let go of what may go, oldest first, and bring queues and index after the log's start."""
         removed = []
         store = self._store
         guarded = min((needed_from() for needed_from in self._guards), default=store.log.end)
@@ -40,8 +45,7 @@ class Retention:
             # Only what a checkpoint covers may go: recovery reads from there.
             if reason is None or end > guarded or end > store.checkpoint_offset:
                 break
-            store.log.remove_first_segment()
-            removed.append(Removed(start, reason))
+            removed.append(Removed(start, reason, store.log.drop_first_segment()))
         if removed:
             for queue in store.queues():
                 queue.forget_below(store.log.start)

@@ -65,19 +65,21 @@ class Segments:
         """Let an empty sequence begin with the file that holds this offset."""
         self.start = self.end = offset // self.segment_bytes * self.segment_bytes
 
-    def remove_first(self) -> None:
-        """Remove the oldest file."""
+    def drop_first(self) -> str:
+        """Let go of the oldest file and return its path, for whoever has the time to remove it."""
         file = self._files.pop(self.start // self.segment_bytes)
         self.start += self.segment_bytes
-        self._remove(file)
+        file.close()
+        return file.path
+
+    def remove_first(self) -> None:
+        """Remove the oldest file."""
+        self._disk.remove(self.drop_first())
 
     def remove_last(self) -> None:
         """Remove the newest file."""
         file = self._files.pop(self.end // self.segment_bytes - 1)
         self.end -= self.segment_bytes
-        self._remove(file)
-
-    def _remove(self, file: MappedFile) -> None:
         file.close()
         self._disk.remove(file.path)
 

@@ -1,0 +1,212 @@
+"""Consumer groups as operators see them: how far they are, and their offsets set, copied and compared."""
+
+from collections.abc import Iterable
+
+from latermq.broker.broker import Broker
+from latermq.errors import GroupNotFound, InvalidParameter, LaterMQError
+from latermq.protocol.remoting.admin_bodies import ConsumeStats, QueueTimeSpan
+from latermq.protocol.remoting.bodies import (
+    MessageQueue,
+    OffsetWrapper,
+    SubscriptionGroup,
+    TopicConfig,
+    encode_keyed_map,
+)
+
+# Queues that one answer lists. Each takes about 10 µs and 160 bytes; a frame holds 16 MiB.
+MAX_LISTED_QUEUES = 50_000
+# What is compared with a group that has gone beyond all others: it need not go back.
+_NO_CORRECTION = 0x7FFFFFFFFFFFFFFF
+
+
+def group_config(broker: Broker, group: str) -> SubscriptionGroup:
+    """A group's configuration; of one that its first heartbeat would make, the one that it would get."""
+    known = broker.groups.find(group)
+    if known is not None:
+        return known
+    if not broker.config.broker.auto_create_groups:
+        raise _no_such_group(group)
+    return SubscriptionGroup(groupName=group)
+
+
+def _no_such_group(group: str) -> GroupNotFound:
+    return GroupNotFound(f"consumer group {group!r} does not exist", hint=f"Make it: latermq group create {group}")
+
+
+def watched_topics(broker: Broker, group: str, topics: Iterable[str]) -> list[TopicConfig]:
+    """Those of the topics that exist and, while members of the group are connected, that they subscribe to."""
+    connected = broker.members.consumer_group(group)
+    subscribed = connected.subscriptions if connected else None
+    found = (broker.topics.find(topic) for topic in sorted(topics) if not subscribed or topic in subscribed)
+    return [config for config in found if config is not None]
+
+
+def progress(broker: Broker, group: str, topic: TopicConfig) -> list[tuple[MessageQueue, OffsetWrapper]]:
+    """How far a group is in each queue of a topic."""
+    store = broker.store
+    offsets = broker.offsets.of_topic(group, topic.topicName)
+    entries = []
+    for queue_id in range(topic.readQueueNums):
+        queue = store.find_queue(topic.topicName, queue_id)
+        offset = max(0, offsets.get(queue_id, 0))
+        consumed_ms = store.store_timestamp_ms(queue, offset - 1) if queue is not None and offset > 0 else 0
+        entry = OffsetWrapper(
+            brokerOffset=queue.next_offset if queue else 0,
+            consumerOffset=offset,
+            pullOffset=offset,
+            lastTimestamp=max(consumed_ms, 0),
+        )
+        entries.append((MessageQueue(topic.topicName, broker.config.broker.name, queue_id), entry))
+    return entries
+
+
+def consume_stats(broker: Broker, group: str, topics: Iterable[TopicConfig]) -> ConsumeStats:
+    """How far a group is in some topics, and how fast it pulls from them."""
+    now_s = broker.clock.monotonic_s()
+    topics = list(topics)
+    _check_listable(sum(topic.readQueueNums for topic in topics))
+    entries = [entry for topic in topics for entry in progress(broker, group, topic)]
+    per_second = sum(
+        broker.topic_traffic.pulled(topic.topicName, group, now_s).minute.per_second for topic in topics
+    )
+    return ConsumeStats(consumeTps=per_second, offsetTable=encode_keyed_map(entries))
+
+
+def all_consume_stats(broker: Broker, *, only_ordered: bool) -> tuple[list[dict[str, list[ConsumeStats]]], int]:
+    """How far every group is in each of its topics, and how many messages are left for all of them together."""
+    plan = []
+    queues = 0
+    topics_of = broker.offsets.topics_by_group()
+    for group in sorted(broker.groups.table.subscriptionGroupTable):
+        topics = watched_topics(broker, group, topics_of.get(group, ()))
+        wanted = [topic for topic in topics if topic.order or not only_ordered]
+        queues += sum(topic.readQueueNums for topic in wanted)
+        plan.append((group, wanted))
+    _check_listable(queues)
+    left = 0
+    listed: list[dict[str, list[ConsumeStats]]] = []
+    for group, wanted in plan:
+        stats = []
+        for topic in wanted:
+            entries = progress(broker, group, topic)
+            left += sum(entry.brokerOffset - entry.consumerOffset for _, entry in entries)
+            pulled = broker.topic_traffic.pulled(topic.topicName, group, broker.clock.monotonic_s())
+            stats.append(
+                ConsumeStats(consumeTps=pulled.minute.per_second, offsetTable=encode_keyed_map(entries))
+            )
+        listed.append({group: stats})
+    return listed, left
+
+
+def _check_listable(queues: int) -> None:
+    if queues > MAX_LISTED_QUEUES:
+        raise LaterMQError(
+            f"the answer would list {queues} queues, the limit is {MAX_LISTED_QUEUES}",
+            hint="Ask for one group and topic at a time: consumerProgress -g GROUP -t TOPIC",
+        )
+
+
+def reset_offsets(
+    broker: Broker, group: str, topic: str, *, timestamp_ms: int, queue_id: int, offset: int | None, force: bool
+) -> dict[int, int]:
+    """Set a group's offsets: in all queues to a time, which when negative is the end, or in one queue to an offset.
+
+    Without `force` a time only takes a group back, never ahead. Returns the new offsets.
+    """
+    config = broker.topics.require(topic)
+    if broker.groups.find(group) is None:
+        raise _no_such_group(group)
+    if queue_id >= config.readQueueNums:
+        raise InvalidParameter(
+            f"topic {topic!r} has no queue {queue_id}", hint=f"Its queues are 0 to {config.readQueueNums - 1}"
+        )
+    if queue_id >= 0 and offset is not None and offset != -1:
+        targets = {queue_id: _checked_offset(broker, topic, queue_id, offset)}
+    else:
+        queue_ids = [queue_id] if queue_id >= 0 else range(config.readQueueNums)
+        targets = {one: _offset_at(broker, topic, one, timestamp_ms) for one in queue_ids}
+        if not force:
+            for one, target in targets.items():
+                current = broker.offsets.get(group, topic, one)
+                targets[one] = target if current < 0 else min(target, current)
+    for one, target in targets.items():
+        broker.offsets.put(group, topic, one, target)
+    return targets
+
+
+def _checked_offset(broker: Broker, topic: str, queue_id: int, offset: int) -> int:
+    queue = broker.store.find_queue(topic, queue_id)
+    low, high = (queue.min_offset, queue.next_offset) if queue else (0, 0)
+    if not low <= offset <= high:
+        raise InvalidParameter(
+            f"offset {offset} is not in queue {queue_id} of topic {topic!r}", hint=f"It goes from {low} to {high}"
+        )
+    return offset
+
+
+def _offset_at(broker: Broker, topic: str, queue_id: int, timestamp_ms: int) -> int:
+    queue = broker.store.find_queue(topic, queue_id)
+    if queue is None:
+        return 0
+    return queue.next_offset if timestamp_ms < 0 else broker.store.offset_by_time(queue, timestamp_ms)
+
+
+def clone_offsets(broker: Broker, source: str, target: str, topic: str, *, offline: bool) -> list[str]:
+    """Give a group another one's offsets, in one topic or in all; the topics in which it did."""
+    broker.groups.require(target)
+    topics = [topic] if topic else broker.offsets.topics_of(source)
+    if topic:
+        broker.topics.require(topic)
+    if not offline:
+        topics = [config.topicName for config in watched_topics(broker, source, topics)]
+    cloned = [name for name in topics if broker.offsets.of_topic(source, name)]
+    if not cloned:
+        raise GroupNotFound(
+            f"consumer group {source!r} has no offsets " + (f"in topic {topic!r}" if topic else "in any topic"),
+            hint="It has to consume first",
+        )
+    for name in cloned:
+        broker.offsets.copy(source, target, name)
+    return cloned
+
+
+def time_spans(broker: Broker, group: str, topic: str) -> list[QueueTimeSpan]:
+    """For each queue when its first and last message and the last consumed one were stored, and how late the group is."""
+    store, now_ms = broker.store, broker.clock.now_ms()
+    config = broker.topics.require(topic)
+    spans = []
+    for queue_id in range(config.writeQueueNums):
+        queue = store.find_queue(topic, queue_id)
+        first_ms = last_ms = consumed_ms = -1
+        late_ms = 0
+        if queue is not None:
+            offset = max(0, broker.offsets.get(group, topic, queue_id))
+            first_ms = store.store_timestamp_ms(queue, queue.min_offset)
+            last_ms = store.store_timestamp_ms(queue, queue.next_offset - 1)
+            consumed_ms = store.store_timestamp_ms(queue, offset - 1) if offset > 0 else first_ms
+            next_ms = store.store_timestamp_ms(queue, max(offset, queue.min_offset))
+            late_ms = max(0, now_ms - next_ms) if next_ms >= 0 else 0
+        spans.append(
+            QueueTimeSpan(
+                messageQueue=MessageQueue(topic, broker.config.broker.name, queue_id),
+                minTimeStamp=first_ms,
+                maxTimeStamp=last_ms,
+                consumeTimeStamp=consumed_ms,
+                delayTime=late_ms,
+            )
+        )
+    return spans
+
+
+def correction_offsets(broker: Broker, topic: str, compared: str, ignored: Iterable[str]) -> dict[int, int]:
+    """For each queue the smallest offset of all groups but the ignored, where the compared group is not behind it."""
+    smallest: dict[int, int] = {}
+    for group in set(broker.offsets.groups_of(topic)) - set(ignored):
+        for queue_id, offset in broker.offsets.of_topic(group, topic).items():
+            queue = broker.store.find_queue(topic, queue_id)
+            if offset >= (queue.min_offset if queue else 0):
+                smallest[queue_id] = min(offset, smallest.get(queue_id, offset))
+    for queue_id, offset in broker.offsets.of_topic(compared, topic).items():
+        if smallest.get(queue_id, _NO_CORRECTION) > offset:
+            smallest[queue_id] = _NO_CORRECTION
+    return smallest

@@ -1,0 +1,185 @@
+"""What the broker tells operators about itself: its counters, its settings, its state of replication."""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from latermq.broker.broker import Broker
+from latermq.config import Config, Duration
+from latermq.errors import LaterMQError
+from latermq.message.record import HEAD, record_store_timestamp_ms
+from latermq.protocol.remoting.admin_bodies import BrokerStats, ReplicationStatus, StatsItem
+from latermq.store.consume_queue import ENTRY_BYTES
+
+# Clients and tools take the broker for this version of RocketMQ: what frames carry as 513.
+VERSION_TEXT = "V5_5_0"
+TOPIC_PUT_NUMS = "TOPIC_PUT_NUMS"
+GROUP_GET_NUMS = "GROUP_GET_NUMS"
+
+_RATES_OVER_S = (10, 60, 600)
+_MS_PER_HOUR = 3_600_000
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a broker cannot know of itself: where it is reached, which program it is, since when it runs."""
+
+    address: str
+    program_version: str
+    started_ms: int
+
+
+def runtime_info(broker: Broker, identity: Identity) -> dict[str, str]:
+    """Counters and positions under the names that RocketMQ's tools read.
+
+    Requests are served as they are read, on one thread: no request ever waits in a queue of the broker.
+    """
+    now_ms = broker.clock.now_ms()
+    store, traffic = broker.store, broker.traffic
+    rates = [traffic.rates(over_s) for over_s in _RATES_OVER_S]
+    put_rates = " ".join(f"{put:.2f}" for put, _ in rates)
+    get_rates = " ".join(f"{get:.2f}" for _, get in rates)
+    used = store.used_ratio()
+    info = {
+        "brokerActive": "true",
+        "brokerVersionDesc": VERSION_TEXT,
+        "latermqVersion": identity.program_version,
+        "storeId": store.store_id,
+        "bootTimestamp": str(identity.started_ms),
+        "runtime": _elapsed(now_ms - identity.started_ms),
+        "putTps": put_rates,
+        "getFoundTps": get_rates,
+        "getTransferredTps": get_rates,
+        "getTotalTps": get_rates,
+        "putMessageTimesTotal": str(traffic.messages_in),
+        "putMessageSizeTotal": str(traffic.bytes_in),
+        "putMessageAverageSize": f"{traffic.bytes_in / max(1, traffic.messages_in):.1f}",
+        "msgPutTotalYesterdayMorning": str(traffic.yesterday_morning[0]),
+        "msgPutTotalTodayMorning": str(traffic.this_morning[0]),
+        "msgPutTotalTodayNow": str(traffic.messages_in),
+        "msgGetTotalYesterdayMorning": str(traffic.yesterday_morning[1]),
+        "msgGetTotalTodayMorning": str(traffic.this_morning[1]),
+        "msgGetTotalTodayNow": str(traffic.messages_out),
+        "commitLogMinOffset": str(store.log.start),
+        "commitLogMaxOffset": str(store.log.end),
+        "commitLogFlushedOffset": str(store.log.flushed),
+        "commitLogDiskRatio": f"{used:.4f}",
+        "consumeQueueDiskRatio": f"{used:.4f}",
+        "earliestMessageTimeStamp": str(_earliest_ms(broker)),
+        "remainHowManyDataToFlush": f"{store.log.end - store.log.flushed} B",
+        "dispatchBehindBytes": "0",
+        "pageCacheLockTimeMills": "0",
+        "timerReadBehind": "0",
+        "timerOffsetBehind": "0",
+        "timerCongestNum": "0",
+        "timerEnqueueTps": "0.0",
+        "timerDequeueTps": "0.0",
+    }
+    for pool in ("send", "pull", "litePull", "query", "ack"):
+        info[f"{pool}ThreadPoolQueueSize"] = "0"
+        info[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
+    info.update((f"latermq_{name}", str(count)) for name, count in sorted(broker.statistics().items()))
+    return info
+
+
+def _elapsed(elapsed_ms: int) -> str:
+    minutes, seconds = divmod(max(0, elapsed_ms) // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
+
+
+def _earliest_ms(broker: Broker) -> int:
+    """When the oldest message was stored; now, while there is none: the log then reaches back no time at all."""
+    log = broker.store.log
+    if log.end - log.start < HEAD.size:
+        return broker.clock.now_ms()
+    return record_store_timestamp_ms(log.read(log.start, HEAD.size), 0)
+
+
+def settings_text(config: Config, identity: Identity) -> str:
+    """The settings as a properties file: under RocketMQ's names where it has them, then under our own."""
+    settings = {**_apache_settings(config, identity), **_own_settings(config)}
+    return "".join(f"{name}={_escaped(value)}\n" for name, value in settings.items())
+
+
+def _apache_settings(config: Config, identity: Identity) -> dict[str, str]:
+    broker, store, server = config.broker, config.store, config.server
+    host, _, port = identity.address.rpartition(":")
+    return {
+        "brokerClusterName": broker.cluster,
+        "brokerName": broker.name,
+        "brokerId": str(broker.id),
+        "brokerRole": "ASYNC_MASTER",
+        "brokerIP1": host,
+        "listenPort": port,
+        "namesrvAddr": server.namesrv or f"{server.host}:{server.namesrv_port}",
+        "autoCreateTopicEnable": _truth(broker.auto_create_topics),
+        "autoCreateSubscriptionGroup": _truth(broker.auto_create_groups),
+        "defaultTopicQueueNums": str(broker.default_queues),
+        "maxMessageSize": str(int(broker.max_message)),
+        "maxTransferBytesOnMessageInMemory": str(int(broker.pull_batch)),
+        "maxTransferCountOnMessageInMemory": str(broker.pull_max_messages),
+        "channelExpiredTimeout": str(int(broker.client_timeout)),
+        "flushConsumerOffsetInterval": str(int(broker.offset_save_every)),
+        "registerNameServerPeriod": str(int(broker.register_every)),
+        "longPollingEnable": "true",
+        "enablePropertyFilter": "true",
+        "rejectTransactionMessage": "true",
+        "flushDiskType": "SYNC_FLUSH" if store.flush == "sync" else "ASYNC_FLUSH",
+        "flushIntervalCommitLog": str(int(store.flush_every)),
+        "mappedFileSizeCommitLog": str(int(store.segment)),
+        "mappedFileSizeConsumeQueue": str(store.queue_file_entries * ENTRY_BYTES),
+        "maxHashSlotNum": str(store.index_slots),
+        "maxIndexNum": str(store.index_entries),
+        "fileReservedTime": f"{store.retention / _MS_PER_HOUR:g}",
+        "diskMaxUsedSpaceRatio": f"{store.disk_high * 100:g}",
+    }
+
+
+def _own_settings(config: Config) -> dict[str, str]:
+    """Every setting as `section.key`, written so that it can be given to `--set`."""
+    settings = {}
+    for section in msgspec.structs.fields(Config):
+        values = getattr(config, section.name)
+        for field in msgspec.structs.fields(values):
+            settings[f"{section.name}.{field.name}"] = _written(getattr(values, field.name))
+    return settings
+
+
+def _written(value: object) -> str:
+    if isinstance(value, bool):
+        return _truth(value)
+    return f"{int(value)}ms" if isinstance(value, Duration) else str(value)
+
+
+def _truth(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+def broker_stats(broker: Broker, name: str, key: str) -> BrokerStats:
+    """Counts over the last minute, hour and day: of a topic's messages, or of those that a group pulled from it."""
+    now_s = broker.clock.monotonic_s()
+    if name == TOPIC_PUT_NUMS:
+        config = broker.topics.require(key)
+        queues = max(config.readQueueNums, config.writeQueueNums)
+        spans = broker.topic_traffic.taken(key, queues, now_s)
+    elif name == GROUP_GET_NUMS:
+        topic, _, group = key.partition("@")
+        broker.topics.require(topic)
+        spans = broker.topic_traffic.pulled(topic, group, now_s)
+    else:
+        raise LaterMQError(
+            f"no statistics {name} are kept", hint=f"{TOPIC_PUT_NUMS} and {GROUP_GET_NUMS} are, by topic and topic@group"
+        )
+    minute, hour, day = (StatsItem(sum=span.messages, tps=span.per_second) for span in spans)
+    return BrokerStats(statsMinute=minute, statsHour=hour, statsDay=day)
+
+
+def replication_status(broker: Broker) -> ReplicationStatus:
+    """A broker without replicas, which is all there is."""
+    return ReplicationStatus(masterCommitLogMaxOffset=broker.store.log.end)

@@ -1,0 +1,244 @@
+"""`make demo`: a server in a temporary folder does its main job, survives kill -9 of its broker, and ends by itself.
+
+Run as `python -m latermq.cli.demo`. It exits 0 only if every step did what it should.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from latermq.cli.running import run
+from latermq.client import Admin, Message, OutgoingMessage, Producer, PullConsumer, PushConsumer, SendResult
+from latermq.errors import LaterMQError
+
+TOPIC, STREAM, GROUP = "demo-orders", "demo-stream", "demo-audit"
+ORDERS = 20
+STREAM_S = 5.0
+KILL_AFTER_S = 1.5
+STREAM_RATE = 2_000  # a second: enough to be hit in the middle of work, on any machine
+DEADLINE_S = 50.0
+
+console = Console(highlight=False)
+
+
+class DemoFailed(Exception):
+    """A step did not do what it should."""
+
+
+class Server:
+    """A `latermq serve` of the demo's own."""
+
+    def __init__(self, data: Path, log: Path) -> None:
+        command = [sys.executable, "-m", "latermq", "serve", "--data", str(data), "--port", "0", "--namesrv-port", "0"]
+        with log.open("wb") as log_file:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log_file, text=True)
+        assert self._process.stdout is not None
+        self.ready_line = self._process.stdout.readline().strip()
+        found = re.search(r"name server (\S+),", self.ready_line)
+        if found is None:
+            self.close()
+            raise DemoFailed("the server did not start")
+        self.namesrv = found[1]
+
+    def broker_pid(self) -> int | None:
+        """The broker's process, None while it is being restarted."""
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        for pid in map(int, children):
+            with contextlib.suppress(OSError):
+                if b"\0broker\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    return pid
+        return None
+
+    def stop(self) -> int:
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(30)
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+class Summary:
+    """The steps of the demo, told as they happen and once more at the end."""
+
+    def __init__(self) -> None:
+        self._started_s = time.monotonic()
+        self._rows: list[tuple[str, str, float]] = []
+
+    @contextlib.contextmanager
+    def step(self, name: str) -> Iterator[list[str]]:
+        """The block puts what it saw into the yielded list."""
+        console.print(f"[bold]{len(self._rows) + 1}. {name}[/bold]")
+        started_s, seen = time.monotonic(), list[str]()
+        yield seen
+        for line in seen:
+            console.print(f"   {line}", markup=False)
+        self._rows.append((name, seen[-1] if seen else "", time.monotonic() - started_s))
+
+    def print(self) -> None:
+        table = Table(title="LaterMQ demo", title_justify="left")
+        table.add_column("step")
+        table.add_column("what happened")
+        table.add_column("seconds", justify="right")
+        for name, result, took_s in self._rows:
+            table.add_row(name, result, f"{took_s:.1f}")
+        console.print(table)
+        console.print(f"[green]All {len(self._rows)} steps did what they should.[/green]")
+
+
+async def show(server: Server, summary: Summary) -> None:
+    """The demo between the server's start and its end."""
+    async with Admin(server.namesrv) as admin, Producer(server.namesrv, send_timeout_s=5.0) as producer:
+        with summary.step("create topics") as seen:
+            await admin.create_topic(TOPIC, queues=4)
+            await admin.create_topic(STREAM, queues=4)
+            seen.append(f"{TOPIC} and {STREAM}, 4 queues each")
+        with summary.step("send orders with tags and keys") as seen:
+            seen += await send_orders(producer)
+        with summary.step(f"consume them as group {GROUP}") as seen:
+            seen += await consume_orders(server.namesrv)
+        with summary.step("find one by its key") as seen:
+            found = await admin.query_by_key(TOPIC, "order-7")
+            check(len(found) == 1, f"{len(found)} messages with key order-7")
+            seen.append(f"order-7: {found[0].body.decode()} in queue {found[0].queue_id}")
+        with summary.step("kill -9 the broker in the middle of sending") as seen:
+            acknowledged = await send_through_a_crash(server, producer, seen)
+        with summary.step("look for every acknowledged message") as seen:
+            stored = [message async for message in everything_in(server.namesrv, STREAM)]
+            stored_ids = {message.properties["UNIQ_KEY"] for message in stored}
+            missing = acknowledged - stored_ids
+            check(not missing, f"{len(missing)} of {len(acknowledged)} acknowledged messages are missing")
+            seen.append(f"{len(acknowledged)} acknowledged, {len(stored_ids)} stored, 0 missing")
+
+
+async def send_orders(producer: Producer) -> list[str]:
+    results = [
+        await producer.send(
+            OutgoingMessage(
+                TOPIC, f'{{"order": {n}}}'.encode(), tag="created" if n % 2 else "paid", keys=(f"order-{n}",)
+            )
+        )
+        for n in range(ORDERS)
+    ]
+    check(all(result.status == "SEND_OK" for result in results), "a send was not acknowledged")
+    queues = {result.queue.queueId for result in results}
+    return [f"{len(results)} acknowledged, spread over {len(queues)} queues"]
+
+
+async def consume_orders(namesrv: str) -> list[str]:
+    got: list[Message] = []
+    all_came = asyncio.Event()
+
+    def handle(message: Message) -> None:
+        got.append(message)
+        if len(got) == ORDERS:
+            all_came.set()
+
+    async with PushConsumer(namesrv, GROUP, handle, consume_from="first") as consumer:
+        await consumer.subscribe(TOPIC)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(all_came.wait(), 15)
+    check(len(got) == ORDERS, f"{len(got)} of {ORDERS} messages came")
+    first = [
+        f"{message.properties['KEYS']} ({message.properties['TAGS']}): {message.body.decode()}" for message in got[:3]
+    ]
+    return [*first, f"{len(got)} consumed"]
+
+
+async def send_through_a_crash(server: Server, producer: Producer, seen: list[str]) -> set[str]:
+    """Send at a steady rate, kill the broker on the way; the ids of all messages that were acknowledged."""
+    acknowledged: set[str] = set()
+    failed = 0
+    first_after_crash_s: float | None = None
+    killed_s: float | None = None
+
+    def on_answer(answer: "asyncio.Future[SendResult]") -> None:
+        nonlocal failed, first_after_crash_s
+        if answer.exception() is not None:
+            failed += 1
+            return
+        acknowledged.add(answer.result().message_id)
+        if killed_s is not None and first_after_crash_s is None:
+            first_after_crash_s = time.monotonic() - killed_s
+
+    started_s, sent = time.monotonic(), 0
+    under_way: set[asyncio.Future[SendResult]] = set()
+    while (elapsed_s := time.monotonic() - started_s) < STREAM_S:
+        if killed_s is None and elapsed_s > KILL_AFTER_S:
+            pid = server.broker_pid()
+            check(pid is not None, "there is no broker process")
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            killed_s = time.monotonic()
+            seen.append(f"broker process {pid} killed after {len(acknowledged)} acknowledged messages")
+        while sent < elapsed_s * STREAM_RATE and not producer.is_full:
+            future = producer.submit(OutgoingMessage(STREAM, f"message {sent}".encode(), keys=(f"n-{sent}",)))
+            future.add_done_callback(on_answer)
+            future.add_done_callback(under_way.discard)
+            under_way.add(future)
+            sent += 1
+        await asyncio.sleep(0.005)
+    if under_way:
+        await asyncio.wait(under_way)
+    new_pid = server.broker_pid()
+    check(new_pid is not None and first_after_crash_s is not None, "the broker did not come back")
+    seen.append(f"broker back as process {new_pid}, first acknowledgement {first_after_crash_s:.1f} s after the kill")
+    seen.append(f"{sent} sent: {len(acknowledged)} acknowledged, {failed} reported as failed to the sender")
+    return acknowledged
+
+
+async def everything_in(namesrv: str, topic: str) -> AsyncIterator[Message]:
+    async with PullConsumer(namesrv, group="demo-reader") as consumer:
+        for queue in await consumer.queues(topic):
+            at, end = await consumer.min_offset(queue), await consumer.max_offset(queue)
+            while at < end:
+                result = await consumer.pull(queue, at, 256)
+                for message in result.messages:
+                    yield message
+                check(result.next_offset > at, f"reading {queue} stopped at {at} of {end}")
+                at = result.next_offset
+
+
+def check(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise DemoFailed(otherwise)
+
+
+def main() -> int:
+    summary = Summary()
+    with tempfile.TemporaryDirectory(prefix="latermq-demo-") as folder, contextlib.ExitStack() as cleanup:
+        log = Path(folder) / "serve.log"
+        try:
+            with summary.step("start latermq serve") as seen:
+                server = Server(Path(folder) / "data", log)
+                cleanup.callback(server.close)
+                seen.append(server.ready_line)
+            run(asyncio.wait_for(show(server, summary), DEADLINE_S))
+            with summary.step("stop it with SIGTERM") as seen:
+                code = server.stop()
+                check(code == 0, f"serve exited with {code}")
+                seen.append("exit code 0, flushed and checkpointed")
+        except (DemoFailed, LaterMQError, TimeoutError) as error:
+            console.print(f"[red]The demo failed: {error or 'it took too long'}[/red]")
+            console.print(f"The server's log ends:\n{log.read_text()[-3000:]}", markup=False, soft_wrap=True)
+            return 1
+    summary.print()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

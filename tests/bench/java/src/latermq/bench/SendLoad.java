@@ -1,0 +1,166 @@
+package latermq.bench;
+
+import com.alibaba.fastjson2.JSONObject;
+import java.util.Arrays;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.concurrent.locks.LockSupport;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendCallback;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.message.Message;
+
+/** Sends {@code count} messages from {@code threads} threads, each waiting for its answer, or ahead of the answers. */
+final class SendLoad {
+    private static final Map<String, DefaultMQProducer> PRODUCERS = new ConcurrentHashMap<>();
+    private static final int QUEUES = 8;
+    private static final int TIMEOUT_MS = 10_000;
+    private static final int LONGEST_ANSWER_S = 60;
+
+    private final DefaultMQProducer producer;
+    private final String topic;
+    private final byte[] body;
+    private final int count;
+    private final int threads;
+    private final boolean waits;
+    private final int inFlight;
+    private final double perSecond;
+    private final Semaphore room;
+    private final long[] latenciesNs;
+    private final AtomicInteger claimed = new AtomicInteger();
+    private final AtomicInteger acknowledged = new AtomicInteger();
+    private final AtomicInteger failed = new AtomicInteger();
+    private final AtomicReference<Throwable> firstFailure = new AtomicReference<>();
+    private long startedNs;
+
+    SendLoad(JSONObject arguments) {
+        producer = producer(arguments.getString("namesrv"));
+        topic = arguments.getString("topic");
+        body = new byte[arguments.getIntValue("size")];
+        Arrays.fill(body, (byte) 'x');
+        count = arguments.getIntValue("count");
+        threads = arguments.getIntValue("threads");
+        waits = arguments.getString("mode").equals("sync");
+        inFlight = arguments.getIntValue("in_flight", threads);
+        perSecond = arguments.getDoubleValue("rate");
+        room = new Semaphore(inFlight);
+        latenciesNs = new long[count];
+    }
+
+    JSONObject run() throws InterruptedException {
+        Thread[] senders = new Thread[threads];
+        startedNs = System.nanoTime();
+        for (int i = 0; i < threads; i++) {
+            senders[i] = new Thread(waits ? this::sendWaiting : this::sendAhead, "load-" + i);
+            senders[i].start();
+        }
+        for (Thread sender : senders) {
+            sender.join();
+        }
+        if (!room.tryAcquire(inFlight, LONGEST_ANSWER_S, TimeUnit.SECONDS)) {
+            throw new IllegalStateException(inFlight - room.availablePermits() + " sends were never answered");
+        }
+        return result(System.nanoTime() - startedNs);
+    }
+
+    private void sendWaiting() {
+        for (int number = next(); number < count; number = next()) {
+            long sentNs = System.nanoTime();
+            try {
+                producer.send(new Message(topic, body));
+                answered(sentNs);
+            } catch (Exception failure) {
+                failed(failure);
+            }
+        }
+    }
+
+    private void sendAhead() {
+        for (int number = next(); number < count; number = next()) {
+            room.acquireUninterruptibly();
+            long sentNs = System.nanoTime();
+            SendCallback callback = new SendCallback() {
+                @Override
+                public void onSuccess(SendResult result) {
+                    answered(sentNs);
+                    room.release();
+                }
+
+                @Override
+                public void onException(Throwable failure) {
+                    failed(failure);
+                    room.release();
+                }
+            };
+            try {
+                producer.send(new Message(topic, body), callback);
+            } catch (Exception failure) {
+                callback.onException(failure);
+            }
+        }
+    }
+
+    /** The number of the next message, once it is time for it. */
+    private int next() {
+        int number = claimed.getAndIncrement();
+        if (perSecond > 0 && number < count) {
+            long dueNs = startedNs + (long) (number * 1e9 / perSecond);
+            for (long early = dueNs - System.nanoTime(); early > 0; early = dueNs - System.nanoTime()) {
+                LockSupport.parkNanos(early);
+            }
+        }
+        return number;
+    }
+
+    private void answered(long sentNs) {
+        latenciesNs[acknowledged.getAndIncrement()] = System.nanoTime() - sentNs;
+    }
+
+    private void failed(Throwable failure) {
+        failed.incrementAndGet();
+        firstFailure.compareAndSet(null, failure);
+    }
+
+    private JSONObject result(long tookNs) {
+        int answers = acknowledged.get();
+        long[] sortedNs = Arrays.copyOf(latenciesNs, answers);
+        Arrays.sort(sortedNs);
+        JSONObject result = JSONObject.of("acknowledged", answers, "failed", failed.get(), "took_ns", tookNs);
+        result.put("first_failure", firstFailure.get() == null ? null : String.valueOf(firstFailure.get()));
+        result.put("p50_ns", atRank(sortedNs, 0.5));
+        result.put("p99_ns", atRank(sortedNs, 0.99));
+        result.put("max_ns", atRank(sortedNs, 1));
+        return result;
+    }
+
+    private static long atRank(long[] sorted, double part) {
+        return sorted.length == 0 ? 0 : sorted[Math.max(0, (int) Math.ceil(part * sorted.length) - 1)];
+    }
+
+    private static DefaultMQProducer producer(String namesrv) {
+        return PRODUCERS.computeIfAbsent(namesrv, ignored -> {
+            DefaultMQProducer producer = new DefaultMQProducer("bench_producer");
+            producer.setNamesrvAddr(namesrv);
+            // Clients of one instance name share one connection to the name server of the first.
+            producer.setInstanceName("bench-" + System.nanoTime());
+            producer.setSendMsgTimeout(TIMEOUT_MS);
+            // For topics that the first message makes.
+            producer.setDefaultTopicQueueNums(QUEUES);
+            try {
+                producer.start();
+            } catch (Exception failure) {
+                throw new IllegalStateException("the producer cannot start", failure);
+            }
+            return producer;
+        });
+    }
+
+    static void stopAll() {
+        PRODUCERS.values().forEach(DefaultMQProducer::shutdown);
+        PRODUCERS.clear();
+    }
+}

@@ -1,0 +1,162 @@
+"""`latermq serve` as an operator meets it: real processes, signals, kills, and starts that cannot succeed."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.interop.ports import HOST, accepts_connections, free_port
+from tests.interop.waiting import wait_until
+from tests.serving import children_of, is_alive, serving
+
+
+def _run(*arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "latermq", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+
+
+def _send(namesrv: str, body: str) -> subprocess.CompletedProcess[str]:
+    return _run("send", "orders", body, "--namesrv", namesrv, "--json")
+
+
+def _bodies(namesrv: str, count: int) -> list[str]:
+    consumed = _run(
+        "consume", "orders", "--group", "audit", "--count", str(count), "--timeout", "20s", "--namesrv", namesrv
+    )
+    assert consumed.returncode == 0, consumed.stderr
+    return sorted(line.split("  ")[-1] for line in consumed.stdout.splitlines())
+
+
+def test_serve_says_once_that_it_is_ready_and_where(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as server:
+        line = server.ready_line()
+        assert line == (
+            f"latermq ready: name server {server.namesrv}, broker {server.broker}"
+            " (no gRPC, HTTP or pipeline in this version)\n"
+        )
+        assert accepts_connections(server.namesrv_port)
+        assert accepts_connections(server.port)
+
+
+def test_port_0_takes_free_ports_and_tells_them(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", "--namesrv-port", "0", "--port", "0") as server:
+        assert 0 not in (server.namesrv_port, server.port)
+        assert _send(server.namesrv, "hello").returncode == 0
+
+
+def test_the_options_of_parts_that_are_not_there_yet_are_accepted(tmp_path: Path) -> None:
+    options = ("--no-grpc", "--no-http", "--no-pipeline", "--grpc-port", "8081", "--http-port", "8080")
+    with serving(tmp_path / "data", *options) as server:
+        assert "no gRPC, HTTP or pipeline" in server.ready_line()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_every_part_and_exits_0(tmp_path: Path, number: signal.Signals) -> None:
+    with serving(tmp_path / "data") as server:
+        children = children_of(server.pid)
+        assert len(children) == 2
+        os.kill(server.pid, number)
+        assert server.wait_for_exit() == 0
+        assert not any(map(is_alive, children))
+
+
+def test_messages_outlive_a_clean_stop(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as server:
+        assert _send(server.namesrv, "before").returncode == 0
+    with serving(tmp_path / "data") as server:
+        assert _send(server.namesrv, "after").returncode == 0
+        assert _bodies(server.namesrv, 2) == ["after", "before"]
+
+
+def test_kill_9_of_serve_takes_its_parts_along_and_the_data_opens_again_at_once(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as server:
+        assert _send(server.namesrv, "acknowledged").returncode == 0
+        children = children_of(server.pid)
+        os.kill(server.pid, signal.SIGKILL)
+        server.wait_for_exit()
+        with serving(tmp_path / "data", *server.same_ports) as second:
+            assert _bodies(second.namesrv, 1) == ["acknowledged"]
+        assert not any(map(is_alive, children))
+
+
+def test_a_killed_broker_is_started_again_where_it_was(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", "--port", "0") as server:
+        assert _send(server.namesrv, "before").returncode == 0
+        killed = server.broker_pid()
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: server.child_pid("broker") not in (None, killed), 20.0, "a new broker process")
+        wait_until(lambda: accepts_connections(server.port), 20.0, "the broker at its old port")
+        assert "killed by SIGKILL" in server.log()
+        wait_until(lambda: server.log().count("broker is ready") == 2, 20.0, "the broker's second ready line")
+        assert _send(server.namesrv, "after").returncode == 0
+        assert _bodies(server.namesrv, 2) == ["after", "before"]
+
+
+def test_a_killed_name_server_is_started_again_and_the_broker_registers_there(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", "--set", "broker.register_every=200ms") as server:
+        os.kill(server.namesrv_pid(), signal.SIGKILL)
+        wait_until(lambda: _send(server.namesrv, "after").returncode == 0, 30.0, "a send over the new name server")
+
+
+@pytest.mark.parametrize("option", ["--port", "--namesrv-port"])
+def test_a_port_in_use_is_one_clear_line_and_exit_code_2(tmp_path: Path, option: str) -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = _run("serve", "--data", str(tmp_path / "data"), "--port", "0", "--namesrv-port", "0", option, str(port))
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.splitlines() == [
+        f"error: port {port} on {HOST} is in use",
+        f"hint: Stop what listens there, or choose another with {option}",
+    ]
+
+
+@pytest.mark.parametrize("command", ["broker", "namesrv"])
+def test_a_single_part_tells_a_port_in_use_too(tmp_path: Path, command: str) -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = _run(command, "--data", str(tmp_path / "data"), "--port", str(port))
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "address already in use" in ended.stderr
+    assert "hint: Stop what listens there" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_data_directory_in_use_is_one_clear_line_and_exit_code_2(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as server:
+        ended = _run("serve", "--data", str(tmp_path / "data"), "--port", "0", "--namesrv-port", "0")
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert f"error: the broker cannot start: {tmp_path / 'data'} is in use by another process" in ended.stderr
+        assert "Traceback" not in ended.stderr
+        assert _send(server.namesrv, "undisturbed").returncode == 0
+
+
+def test_a_data_directory_that_cannot_be_made_is_one_clear_line_and_exit_code_2(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    ended = _run("serve", "--data", str(tmp_path / "file" / "data"))
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith(f"error: cannot make the data directory {tmp_path / 'file' / 'data'}: ")
+
+
+def test_the_parts_run_alone(tmp_path: Path) -> None:
+    namesrv_port, port = free_port(), free_port()
+    name_server = [sys.executable, "-m", "latermq", "namesrv", "--port", str(namesrv_port)]
+    broker = [sys.executable, "-m", "latermq", "broker", "--data", str(tmp_path / "data"), "--port", str(port)]
+    broker += ["--namesrv", f"{HOST}:{namesrv_port}"]
+    with (
+        subprocess.Popen(name_server, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as first,
+        subprocess.Popen(broker, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as second,
+    ):
+        try:
+            assert first.stdout is not None
+            assert second.stdout is not None
+            assert first.stdout.readline() == f"latermq ready: name server {HOST}:{namesrv_port}\n"
+            assert second.stdout.readline() == f"latermq ready: broker {HOST}:{port}\n"
+            wait_until(lambda: _send(f"{HOST}:{namesrv_port}", "hello").returncode == 0, 20.0, "a send")
+        finally:
+            for process in (second, first):
+                process.terminate()
+        assert (first.wait(20), second.wait(20)) == (0, 0)
