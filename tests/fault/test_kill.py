@@ -4,12 +4,13 @@ import asyncio
 import os
 import signal
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from latermq.client import MessageQueue, OutgoingMessage, Producer, PullConsumer
+from latermq.client import MessageQueue, OutgoingMessage, Producer, PullConsumer, SendResult
 from latermq.errors import LaterMQError
 from latermq.message.record import Message
 from tests.needs import LONG
@@ -38,11 +39,11 @@ class Load:
             key = f"ledger-{number}"
             number += 1
             future = self._producer.submit(OutgoingMessage(TOPIC, body, properties={"UNIQ_KEY": key}))
-            future.add_done_callback(lambda done, key=key, body=body: self._done(done, key, body))
+            future.add_done_callback(partial(self._done, key, body))
             if self._producer.is_full or number % 64 == 0:
                 await asyncio.sleep(0)
 
-    def _done(self, future: "asyncio.Future[object]", key: str, body: bytes) -> None:
+    def _done(self, key: str, body: bytes, future: "asyncio.Future[SendResult]") -> None:
         if not future.cancelled() and future.exception() is None:
             self.acknowledged[key] = body
             self.more.set()

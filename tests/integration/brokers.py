@@ -81,9 +81,7 @@ async def send(
     return await client.call(Request.SEND_MESSAGE_V2, fields, body, encoding=encoding)
 
 
-def pull_fields(
-    topic: str, offset: int, *, group: str = "readers", queue_id: int = 0, **changes: str
-) -> dict[str, str]:
+def pull_fields(topic: str, offset: int, /, *, group: str = "readers", **changes: str) -> dict[str, str]:
     """The header fields of PULL_MESSAGE; the subscription is in the request itself."""
     fields = {
         "consumerGroup": group, "topic": topic, "queueId": "0", "queueOffset": str(offset),

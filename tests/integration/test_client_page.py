@@ -23,7 +23,7 @@ def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
 def test_an_example_runs(number: int, namesrv: str) -> None:
     source = EXAMPLES[number].replace("127.0.0.1:9876", namesrv)
-    command = [sys.executable, "-X", "dev", "-W", "error", "-c", source]
+    command = [sys.executable, "-W", "error", "-c", source]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

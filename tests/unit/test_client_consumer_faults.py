@@ -183,6 +183,29 @@ def test_in_order_nothing_is_handled_while_another_member_holds_the_lock() -> No
     run(broker, seen.append, scenario, orderly=True)
 
 
+def test_in_order_a_lock_that_is_gone_stops_its_queue_at_once() -> None:
+    broker = OneQueue(b"one")
+    seen: list[Message] = []
+
+    async def scenario(server: ScriptedServer, consumer: PushConsumer) -> None:
+        await eventually(lambda: len(seen) == 1, "the first is handled")
+        broker.locked_by = "somebody else"
+        before = server.count(Request.LOCK_BATCH_MQ)
+        await eventually(lambda: server.count(Request.LOCK_BATCH_MQ) >= before + 2, "the locks are asked for again")
+        broker.bodies.append(b"two")
+        # The pull that the broker holds is not answered by this script; a reset makes the consumer ask again.
+        table = encode_keyed_map([(MessageQueue(TOPIC, "broker-a", 0), 1)])
+        fields = {"topic": TOPIC, "group": GROUP, "timestamp": "0"}
+        server.ask(Request.RESET_CONSUMER_CLIENT_OFFSET, fields, encode_body({"offsetTable": table}))
+        await eventually(lambda: consumer.statistics()["cached_messages"] == 1, "the second is pulled")
+        await asyncio.sleep(0.3)
+        assert len(seen) == 1
+        broker.locked_by = None
+        await eventually(lambda: len(seen) == 2, "the second is handled once the lock is back")
+
+    run(broker, seen.append, scenario, orderly=True)
+
+
 def test_a_broker_that_forgot_the_subscription_gets_a_heartbeat() -> None:
     broker = OneQueue(b"one")
     refusals = [1]

@@ -181,6 +181,27 @@ def test_the_number_in_flight_is_bounded() -> None:
     run(scenario)
 
 
+def test_room_is_not_lost_with_a_waiter_that_is_cancelled() -> None:
+    async def scenario() -> None:
+        held: list[Command] = []
+
+        def script(request: Command) -> Answer:
+            held.append(request)
+            return None
+
+        async with scripted_server(script) as server, Producer(server.address, max_in_flight=1) as producer:
+            first = producer.submit(MESSAGE)
+            second, third = (asyncio.create_task(producer.send(MESSAGE)) for _ in range(2))
+            await eventually(lambda: held, "a send at the server")
+            first.add_done_callback(lambda done: second.cancel())
+            server.script = stored
+            server.connections[-1].write(stored(held[0]))
+            assert (await third).status == "SEND_OK"
+            assert second.cancelled()
+
+    run(scenario)
+
+
 def test_the_bytes_in_flight_are_bounded_but_one_message_always_fits() -> None:
     async def scenario() -> None:
         async with (

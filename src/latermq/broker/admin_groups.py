@@ -66,9 +66,7 @@ def consume_stats(broker: Broker, group: str, topics: Iterable[TopicConfig]) -> 
     topics = list(topics)
     _check_listable(sum(topic.readQueueNums for topic in topics))
     entries = [entry for topic in topics for entry in progress(broker, group, topic)]
-    per_second = sum(
-        broker.topic_traffic.pulled(topic.topicName, group, now_s).minute.per_second for topic in topics
-    )
+    per_second = sum(broker.topic_traffic.pulled(topic.topicName, group, now_s).minute.per_second for topic in topics)
     return ConsumeStats(consumeTps=per_second, offsetTable=encode_keyed_map(entries))
 
 
@@ -91,9 +89,7 @@ def all_consume_stats(broker: Broker, *, only_ordered: bool) -> tuple[list[dict[
             entries = progress(broker, group, topic)
             left += sum(entry.brokerOffset - entry.consumerOffset for _, entry in entries)
             pulled = broker.topic_traffic.pulled(topic.topicName, group, broker.clock.monotonic_s())
-            stats.append(
-                ConsumeStats(consumeTps=pulled.minute.per_second, offsetTable=encode_keyed_map(entries))
-            )
+            stats.append(ConsumeStats(consumeTps=pulled.minute.per_second, offsetTable=encode_keyed_map(entries)))
         listed.append({group: stats})
     return listed, left
 
@@ -171,7 +167,7 @@ def clone_offsets(broker: Broker, source: str, target: str, topic: str, *, offli
 
 
 def time_spans(broker: Broker, group: str, topic: str) -> list[QueueTimeSpan]:
-    """For each queue when its first and last message and the last consumed one were stored, and how late the group is."""
+    """For each queue the times of its first, its last and the last consumed message, and how late the group is."""
     store, now_ms = broker.store, broker.clock.now_ms()
     config = broker.topics.require(topic)
     spans = []

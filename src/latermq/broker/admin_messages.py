@@ -63,9 +63,7 @@ def read_record(broker: Broker, physical_offset: int) -> bytes:
     return record
 
 
-def queue_entries(
-    broker: Broker, topic: str, queue_id: int, first: int, count: int, group: str | None
-) -> QueueEntries:
+def queue_entries(broker: Broker, topic: str, queue_id: int, first: int, count: int, group: str | None) -> QueueEntries:
     """Entries of a queue as they lie on disk; with a group also whether its tags let them through."""
     queue = find_queue(broker, topic, queue_id)
     if queue is None:

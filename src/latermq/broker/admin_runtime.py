@@ -13,6 +13,7 @@ from latermq.store.consume_queue import ENTRY_BYTES
 
 # Clients and tools take the broker for this version of RocketMQ: what frames carry as 513.
 VERSION_TEXT = "V5_5_0"
+DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 TOPIC_PUT_NUMS = "TOPIC_PUT_NUMS"
 GROUP_GET_NUMS = "GROUP_GET_NUMS"
 
@@ -40,6 +41,7 @@ def runtime_info(broker: Broker, identity: Identity) -> dict[str, str]:
     put_rates = " ".join(f"{put:.2f}" for put, _ in rates)
     get_rates = " ".join(f"{get:.2f}" for _, get in rates)
     used = store.used_ratio()
+    written_bytes = store.log.end - store.recovery.log_end
     info = {
         "brokerActive": "true",
         "brokerVersionDesc": VERSION_TEXT,
@@ -52,8 +54,8 @@ def runtime_info(broker: Broker, identity: Identity) -> dict[str, str]:
         "getTransferredTps": get_rates,
         "getTotalTps": get_rates,
         "putMessageTimesTotal": str(traffic.messages_in),
-        "putMessageSizeTotal": str(traffic.bytes_in),
-        "putMessageAverageSize": f"{traffic.bytes_in / max(1, traffic.messages_in):.1f}",
+        "putMessageSizeTotal": str(written_bytes),
+        "putMessageAverageSize": f"{written_bytes / max(1, traffic.messages_in):.1f}",
         "msgPutTotalYesterdayMorning": str(traffic.yesterday_morning[0]),
         "msgPutTotalTodayMorning": str(traffic.this_morning[0]),
         "msgPutTotalTodayNow": str(traffic.messages_in),
@@ -126,6 +128,7 @@ def _apache_settings(config: Config, identity: Identity) -> dict[str, str]:
         "longPollingEnable": "true",
         "enablePropertyFilter": "true",
         "rejectTransactionMessage": "true",
+        "messageDelayLevel": DELAY_LEVELS,
         "flushDiskType": "SYNC_FLUSH" if store.flush == "sync" else "ASYNC_FLUSH",
         "flushIntervalCommitLog": str(int(store.flush_every)),
         "mappedFileSizeCommitLog": str(int(store.segment)),
@@ -174,7 +177,8 @@ def broker_stats(broker: Broker, name: str, key: str) -> BrokerStats:
         spans = broker.topic_traffic.pulled(topic, group, now_s)
     else:
         raise LaterMQError(
-            f"no statistics {name} are kept", hint=f"{TOPIC_PUT_NUMS} and {GROUP_GET_NUMS} are, by topic and topic@group"
+            f"no statistics {name} are kept",
+            hint=f"{TOPIC_PUT_NUMS} of a topic and {GROUP_GET_NUMS} of topic@group are",
         )
     minute, hour, day = (StatsItem(sum=span.messages, tps=span.per_second) for span in spans)
     return BrokerStats(statsMinute=minute, statsHour=hour, statsDay=day)

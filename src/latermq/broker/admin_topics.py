@@ -102,9 +102,7 @@ def _queue_state(broker: Broker, queue: ConsumeQueue | None) -> TopicOffset:
     if queue is None:
         return TopicOffset(minOffset=0, maxOffset=0)
     stored_ms = broker.store.store_timestamp_ms(queue, queue.next_offset - 1)
-    return TopicOffset(
-        minOffset=queue.min_offset, maxOffset=queue.next_offset, lastUpdateTimestamp=max(stored_ms, 0)
-    )
+    return TopicOffset(minOffset=queue.min_offset, maxOffset=queue.next_offset, lastUpdateTimestamp=max(stored_ms, 0))
 
 
 def find_queue(broker: Broker, topic: str, queue_id: int) -> ConsumeQueue | None:

@@ -387,7 +387,9 @@ class Broker:
             savers.append(self._saver(self.offsets, OFFSETS_PATH, self.offsets_snapshot()))
         return savers
 
-    def _saver(self, owner: Topics | SubscriptionGroups | ConsumerOffsets, path: str, table: Table) -> Callable[[], None]:
+    def _saver(
+        self, owner: Topics | SubscriptionGroups | ConsumerOffsets, path: str, table: Table
+    ) -> Callable[[], None]:
         owner.changed = False
 
         def save() -> None:

@@ -176,9 +176,10 @@ class Assignment:
         if not gained:
             return True
         free = [queue for queue in gained if queue not in self._leaving]
+        locked_until_s = time.monotonic() + LOCK_LIFE_S
         if self._locks_queues:
             free = await self._lock(free)
-        started = await asyncio.gather(*(self._take(queue) for queue in free))
+        started = await asyncio.gather(*(self._take(queue, locked_until_s) for queue in free))
         return len(free) == len(gained) and all(started)
 
     def _give_up(self, assigned: AssignedQueue) -> None:
@@ -202,7 +203,7 @@ class Assignment:
             with contextlib.suppress(LaterMQError):
                 await self._unlock([queue.queue for queue in assigned])
 
-    async def _take(self, queue: MessageQueue) -> bool:
+    async def _take(self, queue: MessageQueue, locked_until_s: float) -> bool:
         data = self.subscriptions.get(queue.topic)
         try:
             offset = await self._start_offset(queue)
@@ -214,8 +215,7 @@ class Assignment:
         settings = self._settings
         assigned = AssignedQueue(queue, data, offset, settings.max_cached_messages, settings.max_cached_bytes)
         assigned.saved = offset
-        if self._locks_queues:
-            assigned.locked_until_s = time.monotonic() + LOCK_LIFE_S
+        assigned.locked_until_s = locked_until_s
         self.queues[queue] = assigned
         self._deliver(assigned, [])
         self._start_pulling(assigned)
@@ -315,12 +315,13 @@ class Assignment:
             except LaterMQError as error:
                 _log.warning("%s locked no queue: %s", address, error)
                 continue
-            for queue in decode_body(answer.body, LockBatchResponse).lockOKMQSet:
-                locked.append(queue)
+            granted = set(decode_body(answer.body, LockBatchResponse).lockOKMQSet)
+            for queue in body.mqSet:
+                if queue in granted:
+                    locked.append(queue)
                 if queue in self.queues:
-                    self.queues[queue].locked_until_s = began_s + LOCK_LIFE_S
-        wanted = set(queues)
-        return [queue for queue in locked if queue in wanted]
+                    self.queues[queue].locked_until_s = began_s + LOCK_LIFE_S if queue in granted else 0.0
+        return locked
 
     async def _unlock(self, queues: list[MessageQueue]) -> None:
         for body, address in await self._by_broker(queues):

@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import uvloop
+
 from latermq import client
 from latermq.client.consumer_settings import CLUSTERING
 from latermq.client.offsets import DEFAULT_FOLDER
@@ -45,7 +47,7 @@ class _LoopThread:
         with self._lock:
             self._users += 1
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
+                self._loop = uvloop.new_event_loop()
                 self._thread = threading.Thread(target=self._run, args=(self._loop,), name="latermq", daemon=True)
                 self._thread.start()
 

@@ -193,7 +193,12 @@ class Producer(Client):
         while self.is_full:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
-            await waiter
+            try:
+                await waiter
+            finally:
+                # There may be room for more than one, and one that was woken and cancelled must not keep it.
+                if waiter.done():
+                    self._wake_next()
 
     async def send(
         self,
@@ -440,6 +445,10 @@ class Producer(Client):
         self._in_flight_bytes -= send.size_bytes
         if self._idle is not None and not self._in_flight and not self._idle.done():
             self._idle.set_result(None)
+        if self._waiters:
+            self._wake_next()
+
+    def _wake_next(self) -> None:
         while self._waiters and not self.is_full:
             waiter = self._waiters.popleft()
             if not waiter.done():

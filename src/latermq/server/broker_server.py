@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 import structlog
@@ -17,6 +18,7 @@ from latermq.broker.broker import Broker
 from latermq.clock import Clock, SystemClock
 from latermq.config import Config
 from latermq.errors import LaterMQError, StoreError
+from latermq.server.admin_service import AdminService
 from latermq.server.broker_service import BrokerService
 from latermq.server.flusher import Flusher
 from latermq.server.listener import Listener
@@ -54,6 +56,14 @@ class BrokerProcess:
         self._registrar = Registrar(
             self.broker, [name for name in name_servers.replace(",", ";").split(";") if name], self.address
         )
+        self._admin = AdminService(
+            self.broker,
+            address=self.address,
+            program_version=version("latermq"),
+            beside=self._do_in_worker,
+            announce=self._registrar.announce,
+        )
+        self.service.handlers.update(self._admin.handlers)
         self._timers: list[asyncio.TimerHandle | None] = []
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-store")
         # Done with None when it was told to stop, with an error when it cannot go on.
@@ -119,6 +129,7 @@ class BrokerProcess:
 
     def _each_second(self) -> None:
         self.broker.traffic.sample(self._clock.monotonic_s())
+        self._admin.sample()
         self.broker.check_disk()
         self.service.notify(self.broker.expire_clients())
 
@@ -143,8 +154,17 @@ class BrokerProcess:
 
     def _in_worker(self, work: Callable[[], None]) -> None:
         """Do something that blocks, one after the other, beside the loop."""
+        self._do_in_worker([work], lambda error: None)
+
+    def _do_in_worker(self, works: list[Callable[[], None]], when_done: Callable[[LaterMQError | None], None]) -> None:
+        """The same with several things; `when_done` hears on the loop that they are done or what failed."""
+
+        def work() -> None:
+            for one in works:
+                one()
 
         def done(error: BaseException | None) -> None:
+            when_done(error if error is None or isinstance(error, LaterMQError) else LaterMQError("the store failed"))
             if isinstance(error, StoreError):
                 _log.error("upkeep failed", reason=error.remark)  # no disk space now; the next time may go better
             elif error is not None:

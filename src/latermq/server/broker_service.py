@@ -182,6 +182,8 @@ class BrokerService:
             if found_none and not must_answer and pulled.next_offset >= pulled.max_offset:
                 offset = pulled.next_offset
                 return None
+            if pulled.messages:
+                broker.topic_traffic.count_pulled(header.topic, header.consumerGroup, pulled.messages)
             code = pulled.code
             if code == Response.PULL_NOT_FOUND and offset != header.queueOffset:
                 code = Response.PULL_RETRY_IMMEDIATELY  # tells the client how far it may skip

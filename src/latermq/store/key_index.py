@@ -99,9 +99,7 @@ class IndexFile:
         for _ in range(MAX_SEARCHED):
             if not 0 < number < self.next_entry:
                 return
-            found, offset, seconds, previous = ENTRY.unpack_from(
-                self.file.map, self._entries_at + number * ENTRY_BYTES
-            )
+            found, offset, seconds, previous = ENTRY.unpack_from(self.file.map, self._entries_at + number * ENTRY_BYTES)
             stored_ms = self.first_timestamp_ms + seconds * 1000
             if found == wanted and stored_ms <= end_ms and stored_ms + 999 >= begin_ms:
                 yield offset

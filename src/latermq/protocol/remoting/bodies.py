@@ -299,6 +299,23 @@ def decode_keyed_map(data: bytes) -> list[tuple[Any, Any]]:
     return list(zip(parts[::2], parts[1::2], strict=True))
 
 
+def raw_fields(data: bytes) -> dict[str, bytes]:
+    """The fields of a body with their values as they were written; for values that are no JSON."""
+    text = data.decode()
+    if not text.startswith("{"):
+        raise MalformedRequest("a body does not start with a brace")
+    fields = {}
+    at = 1
+    while at < len(text) and text[at] != "}":
+        name_end = _value_end(text, at)
+        if text[name_end] != ":":
+            raise MalformedRequest("a body holds a value without a name")
+        end = _value_end(text, name_end + 1)
+        fields[text[at:name_end].strip().strip('"')] = text[name_end + 1 : end].strip().encode()
+        at = end + 1 if text[end] == "," else end
+    return fields
+
+
 def _value_end(text: str, at: int) -> int:
     """Where the JSON value that starts at `at` ends: at the first `:`, `,` or `}` outside of it."""
     depth, quoted, escaped = 0, False, False

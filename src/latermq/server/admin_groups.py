@@ -1,0 +1,251 @@
+"""Administration requests about consumer groups, their offsets, and who is connected."""
+
+from latermq.broker import admin_groups
+from latermq.errors import ConsumerOffline, IllegalMessage, InvalidParameter, LaterMQError, MalformedRequest
+from latermq.group.members import Member
+from latermq.protocol.remoting.admin_bodies import (
+    ConsumeStatsList,
+    ConsumeTimeSpans,
+    CorrectionOffsets,
+    OffsetsByQueue,
+    ProducerInfo,
+    ProducerTable,
+    QueueOffset,
+    QueueOffsets,
+    SubscriptionAnswer,
+    SubscriptionGroupList,
+)
+from latermq.protocol.remoting.admin_headers import (
+    BrokerConsumeStatsHeader,
+    CloneOffsetHeader,
+    ConsumeStatsHeader,
+    CorrectionOffsetHeader,
+    DeleteGroupHeader,
+    GroupConfigHeader,
+    GroupTopicHeader,
+    ProducerGroupHeader,
+    ResetOffsetHeader,
+)
+from latermq.protocol.remoting.bodies import Connection as ConnectionInfo
+from latermq.protocol.remoting.bodies import (
+    ConsumerConnection,
+    MessageQueue,
+    ProducerConnection,
+    SubscriptionGroup,
+    decode_body,
+    encode_body,
+    encode_keyed_map,
+)
+from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command, encode_frame, encode_response
+from latermq.protocol.remoting.headers import GroupHeader
+from latermq.server.admin_ground import Ground, Handler
+from latermq.server.connection import Connection
+
+_CPP = "CPP"
+_TOPIC_SEPARATOR = ";"
+
+
+class GroupRequests:
+    """Groups made, changed, deleted and looked at; offsets read and set."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._broker = ground.broker
+        self.handlers: dict[int, Handler] = {
+            Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._put,
+            Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self._put_all,
+            Request.DELETE_SUBSCRIPTIONGROUP: self._delete,
+            Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._configs,
+            Request.GET_SUBSCRIPTIONGROUP_CONFIG: self._config,
+            Request.GET_CONSUMER_CONNECTION_LIST: self._consumers,
+            Request.GET_PRODUCER_CONNECTION_LIST: self._producers,
+            Request.GET_ALL_PRODUCER_INFO: self._all_producers,
+            Request.QUERY_SUBSCRIPTION_BY_CONSUMER: self._subscription,
+            Request.GET_CONSUME_STATS: self._consume_stats,
+            Request.GET_BROKER_CONSUME_STATS: self._all_consume_stats,
+            Request.QUERY_CONSUME_TIME_SPAN: self._time_spans,
+            Request.GET_ALL_CONSUMER_OFFSET: self._offsets,
+            Request.QUERY_CORRECTION_OFFSET: self._correction_offsets,
+            Request.CLONE_GROUP_OFFSET: self._clone_offsets,
+            Request.INVOKE_BROKER_TO_RESET_OFFSET: self._reset_offsets,
+        }
+
+    # Configuration
+
+    def _put(self, connection: Connection, command: Command) -> None:
+        self._put_groups([decode_body(command.body, SubscriptionGroup)])
+        self._answer_when_saved(connection, command)
+
+    def _put_all(self, connection: Connection, command: Command) -> None:
+        groups = decode_body(command.body, SubscriptionGroupList).groupConfigList
+        if not groups:
+            raise MalformedRequest("the list of groups is empty", hint="Name at least one")
+        self._put_groups(groups)
+        self._answer_when_saved(connection, command)
+
+    def _put_groups(self, groups: list[SubscriptionGroup]) -> None:
+        try:
+            for group in groups:
+                self._broker.groups.put(group)
+        except IllegalMessage as error:
+            raise InvalidParameter(error.message, hint=error.hint) from None
+
+    def _delete(self, connection: Connection, command: Command) -> None:
+        header = command.header(DeleteGroupHeader)
+        self._broker.delete_group(header.groupName, clean_offsets=header.cleanOffset)
+        self._answer_when_saved(connection, command)
+
+    def _answer_when_saved(self, connection: Connection, command: Command, body: bytes = b"") -> None:
+        works = self._broker.table_savers()
+        self._ground.answer_when_saved(connection, command, works, encode_response(command, body=body))
+
+    def _configs(self, connection: Connection, command: Command) -> bytes:
+        table = self._broker.groups.table
+        fields = {"totalGroupNum": str(len(table.subscriptionGroupTable))}
+        return encode_response(command, fields=fields, body=encode_body(table))
+
+    def _config(self, connection: Connection, command: Command) -> bytes:
+        group = admin_groups.group_config(self._broker, command.header(GroupConfigHeader).group)
+        return encode_response(command, body=encode_body(group))
+
+    # Who is connected
+
+    def _consumers(self, connection: Connection, command: Command) -> bytes:
+        name = command.header(GroupHeader).consumerGroup
+        group = self._broker.members.consumer_group(name)
+        if group is None:
+            raise ConsumerOffline(
+                f"consumer group {name!r} is not online", hint="No member is connected to this broker; start one"
+            )
+        body = ConsumerConnection(
+            connectionSet=[_connection_info(member) for member in group.members.values()],
+            subscriptionTable=group.subscriptions,
+            consumeType=group.consume_type,
+            messageModel=group.message_model,
+            consumeFromWhere=group.consume_from,
+        )
+        return encode_response(command, body=encode_body(body))
+
+    def _producers(self, connection: Connection, command: Command) -> bytes:
+        name = command.header(ProducerGroupHeader).producerGroup
+        members = self._broker.members.producers(name)
+        if not members:
+            raise LaterMQError(
+                f"producer group {name!r} does not exist", hint="No member is connected to this broker; start one"
+            )
+        body = ProducerConnection(connectionSet=[_connection_info(member) for member in members])
+        return encode_response(command, body=encode_body(body))
+
+    def _all_producers(self, connection: Connection, command: Command) -> bytes:
+        groups = self._broker.members.producer_groups()
+        table = {name: [_producer_info(member) for member in members] for name, members in groups.items()}
+        return encode_response(command, body=encode_body(ProducerTable(data=table)))
+
+    def _subscription(self, connection: Connection, command: Command) -> bytes:
+        header = command.header(GroupTopicHeader)
+        group = self._broker.members.consumer_group(header.group)
+        subscription = group.subscriptions.get(header.topic) if group else None
+        body = SubscriptionAnswer(group=header.group, topic=header.topic, subscriptionData=subscription)
+        return encode_response(command, body=encode_body(body))
+
+    # Offsets
+
+    def _consume_stats(self, connection: Connection, command: Command) -> bytes:
+        header = command.header(ConsumeStatsHeader)
+        broker, group = self._broker, header.consumerGroup
+        named = [name for name in (header.topicList or "").split(_TOPIC_SEPARATOR) if name]
+        if named:
+            found = [broker.topics.find(name) for name in sorted(set(named))]
+            topics = [topic for topic in found if topic is not None]
+        else:
+            wanted = [header.topic] if header.topic else broker.offsets.topics_of(group)
+            topics = admin_groups.watched_topics(broker, group, wanted)
+        return encode_response(command, body=encode_body(admin_groups.consume_stats(broker, group, topics)))
+
+    def _all_consume_stats(self, connection: Connection, command: Command) -> bytes:
+        header = command.header(BrokerConsumeStatsHeader)
+        listed, left = admin_groups.all_consume_stats(self._broker, only_ordered=header.isOrder)
+        body = ConsumeStatsList(consumeStatsList=listed, brokerAddr=self._ground.identity.address, totalDiff=left)
+        return encode_response(command, body=encode_body(body))
+
+    def _time_spans(self, connection: Connection, command: Command) -> bytes:
+        header = command.header(GroupTopicHeader)
+        spans = admin_groups.time_spans(self._broker, header.group, header.topic)
+        return encode_response(command, body=encode_body(ConsumeTimeSpans(consumeTimeSpanSet=spans)))
+
+    def _offsets(self, connection: Connection, command: Command) -> bytes:
+        return encode_response(command, body=encode_body(self._broker.offsets_snapshot()))
+
+    def _correction_offsets(self, connection: Connection, command: Command) -> bytes:
+        header = command.header(CorrectionOffsetHeader)
+        offsets = admin_groups.correction_offsets(
+            self._broker, header.topic, header.compareGroup, header.filterGroups.split(",")
+        )
+        return encode_response(command, body=encode_body(CorrectionOffsets(correctionOffsets=offsets)))
+
+    def _clone_offsets(self, connection: Connection, command: Command) -> None:
+        header = command.header(CloneOffsetHeader)
+        admin_groups.clone_offsets(
+            self._broker, header.srcGroup, header.destGroup, header.topic, offline=header.offline
+        )
+        self._answer_when_saved(connection, command)
+
+    def _reset_offsets(self, connection: Connection, command: Command) -> None:
+        """Change the offsets here, and tell the members: they hold offsets of their own and would write them back."""
+        header = command.header(ResetOffsetHeader)
+        offsets = admin_groups.reset_offsets(
+            self._broker,
+            header.group,
+            header.topic,
+            timestamp_ms=header.timestamp,
+            queue_id=header.queueId,
+            offset=header.offset,
+            force=header.isForce,
+        )
+        name = self._broker.config.broker.name
+        queues = [(MessageQueue(header.topic, name, queue_id), offset) for queue_id, offset in offsets.items()]
+        self._tell_members(header, queues)
+        body = encode_body(OffsetsByQueue(offsetTable=encode_keyed_map(queues)))
+        self._answer_when_saved(connection, command, body)
+
+    def _tell_members(self, header: ResetOffsetHeader, queues: list[tuple[MessageQueue, int]]) -> None:
+        group = self._broker.members.consumer_group(header.group)
+        if group is None:
+            return
+        fields = {
+            "topic": header.topic,
+            "group": header.group,
+            "timestamp": str(header.timestamp),
+            "isForce": str(header.isForce).lower(),
+        }
+        by_queue = encode_body(OffsetsByQueue(offsetTable=encode_keyed_map(queues)))
+        listed = encode_body(QueueOffsets(offsetTable=[_queue_offset(queue, offset) for queue, offset in queues]))
+        for member in group.members.values():
+            body = listed if member.language == _CPP else by_queue
+            member.channel.send(
+                encode_frame(Request.RESET_CONSUMER_CLIENT_OFFSET, 0, flag=FLAG_ONEWAY, fields=fields, body=body)
+            )
+
+
+def _connection_info(member: Member) -> ConnectionInfo:
+    return ConnectionInfo(
+        clientId=member.client_id,
+        clientAddr=member.channel.peer_name,
+        language=member.language,
+        version=member.version,
+    )
+
+
+def _producer_info(member: Member) -> ProducerInfo:
+    return ProducerInfo(
+        clientId=member.client_id,
+        remoteIP=member.channel.peer_name,
+        language=member.language,
+        version=member.version,
+        lastUpdateTimestamp=member.seen_ms,
+    )
+
+
+def _queue_offset(queue: MessageQueue, offset: int) -> QueueOffset:
+    return QueueOffset(topic=queue.topic, brokerName=queue.brokerName, queueId=queue.queueId, offset=offset)

@@ -1,0 +1,141 @@
+"""The brokers that are measured, each with a name server of its own: LaterMQ and Apache RocketMQ."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from tests.interop.peer import ApachePeer, apache_peer
+from tests.interop.ports import HOST, free_port
+from tests.interop.waiting import wait_until
+
+START_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 30
+LATERMQ = "LaterMQ"
+APACHE = "Apache RocketMQ"
+
+
+class Contender(Protocol):
+    """A running broker. `stored` counts the messages that the benchmark has put into it."""
+
+    name: str
+    stored: int
+
+    @property
+    def namesrv(self) -> str: ...
+
+    @property
+    def broker_pid(self) -> int: ...
+
+    def restart_after_kill(self) -> float:
+        """End the broker with `kill -9`, start it on the same store; the seconds from its start until it serves."""
+        ...
+
+
+class LaterMQ:
+    """`latermq namesrv` and `latermq broker`: the same two processes as Apache's, so starts compare."""
+
+    name = LATERMQ
+
+    def __init__(self, folder: Path) -> None:
+        self.stored = 0
+        self._folder = folder
+        self._namesrv_port = free_port()
+        self._broker_port = free_port()
+        self._namesrv: subprocess.Popen[bytes] | None = None
+        self._broker: subprocess.Popen[bytes] | None = None
+
+    @property
+    def namesrv(self) -> str:
+        return f"{HOST}:{self._namesrv_port}"
+
+    @property
+    def broker_pid(self) -> int:
+        assert self._broker is not None, "the broker is not running"
+        return self._broker.pid
+
+    def start(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._namesrv = self._run("namesrv", "--port", str(self._namesrv_port))
+        self._await_ready(self._namesrv, "namesrv")
+        self._start_broker()
+
+    def _start_broker(self) -> None:
+        data = str(self._folder / "data")
+        options = ("--data", data, "--port", str(self._broker_port), "--namesrv", self.namesrv)
+        self._broker = self._run("broker", *options)
+        self._await_ready(self._broker, "broker")
+
+    def restart_after_kill(self) -> float:
+        assert self._broker is not None, "the broker is not running"
+        self._broker.kill()
+        self._broker.wait(STOP_TIMEOUT_S)
+        started_s = time.monotonic()
+        self._start_broker()
+        return time.monotonic() - started_s
+
+    def close(self) -> None:
+        for process in (self._broker, self._namesrv):
+            if process is not None:
+                process.kill()
+                process.wait()
+        self._broker = self._namesrv = None
+
+    def _run(self, part: str, *options: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "latermq", part, "--host", HOST, "--parent-pid", str(os.getpid()), *options]
+        with (self._folder / f"{part}.out").open("wb") as out, (self._folder / f"{part}.log").open("ab") as log:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=log)
+
+    def _await_ready(self, process: subprocess.Popen[bytes], part: str) -> None:
+        out, log = self._folder / f"{part}.out", self._folder / f"{part}.log"
+
+        def ready() -> bool:
+            if process.poll() is not None:
+                raise RuntimeError(f"latermq {part} ended with {process.returncode}:\n{log.read_text()[-4000:]}")
+            return out.read_bytes().startswith(b"latermq ready")
+
+        wait_until(ready, START_TIMEOUT_S, f"latermq {part} is ready")
+
+
+class Apache:
+    """Apache RocketMQ's name server and broker with their own settings."""
+
+    name = APACHE
+
+    def __init__(self, peer: ApachePeer) -> None:
+        self.stored = 0
+        self._peer = peer
+
+    @property
+    def namesrv(self) -> str:
+        return self._peer.namesrv
+
+    @property
+    def broker_pid(self) -> int:
+        return self._peer.broker_pid
+
+    def restart_after_kill(self) -> float:
+        self._peer.kill()
+        started_s = time.monotonic()
+        self._peer.start_broker()
+        return time.monotonic() - started_s
+
+
+@contextlib.contextmanager
+def running_latermq(folder: Path) -> Iterator[Contender]:
+    broker = LaterMQ(folder)
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.close()
+
+
+@contextlib.contextmanager
+def running_apache(folder: Path) -> Iterator[Contender]:
+    with apache_peer(folder) as peer:
+        yield Apache(peer)

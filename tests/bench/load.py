@@ -1,0 +1,154 @@
+"""The load: Apache's Java client in one process of its own, the same for every broker, and what a run of it used."""
+
+import os
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from latermq.cli.process_usage import cpu_s, memory
+from tests.bench.contenders import Contender
+from tests.interop.programs import Json, Program
+from tests.interop.toolchain import JAVA_SOURCES, build_java
+from tests.needs import need_tool
+
+SOURCES = Path(__file__).parent / "java" / "src"
+CLASSES = SOURCES.parent / "target" / "classes"
+# A heap of fixed size without concurrent collection: the load should take its CPU the same way in every run.
+_JVM_OPTIONS = ("-Xms512m", "-Xmx512m", "-XX:+UseParallelGC", "-XX:-UsePerfData")
+# Brokers dispatch, index and flush for a moment after the last answer; that work belongs to the run.
+_SETTLE_S = 0.5
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_SLOWEST_PER_S = 300
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class SendShape:
+    """How messages are sent. `rate` 0 is as fast as it goes; `in_flight` bounds sends ahead of their answers."""
+
+    mode: str
+    threads: int
+    in_flight: int
+    size: int
+    rate: float = 0.0
+
+
+class Load:
+    """Runs one piece of work against one broker and tells the figures of it."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def make_topic(self, contender: Contender, topic: str, size: int) -> None:
+        """Have the topic made, with eight queues, by its first message."""
+        self.send(contender, topic, 1, SendShape("sync", 1, 1, size))
+
+    def send(self, contender: Contender, topic: str, count: int, shape: SendShape) -> Figures:
+        meters = _Meters(contender.broker_pid, self._program.pid)
+        sent = self._call(
+            "send",
+            60 + count / (shape.rate or _SLOWEST_PER_S),
+            namesrv=contender.namesrv,
+            topic=topic,
+            count=count,
+            size=shape.size,
+            mode=shape.mode,
+            threads=shape.threads,
+            in_flight=shape.in_flight,
+            rate=shape.rate,
+        )
+        contender.stored += sent["acknowledged"]
+        if sent["acknowledged"] < count // 2:
+            raise RuntimeError(f"{contender.name} took {sent['acknowledged']} of {count}: {sent['first_failure']}")
+        return {
+            "messages/s": sent["acknowledged"] / (sent["took_ns"] / 1e9),
+            "latency p50 (ms)": sent["p50_ns"] / 1e6,
+            "latency p99 (ms)": sent["p99_ns"] / 1e6,
+            "latency max (ms)": sent["max_ns"] / 1e6,
+            **meters.figures(sent["acknowledged"]),
+            "failed sends": sent["failed"],
+        }
+
+    def consume(self, contender: Contender, topic: str, group: str, count: int, threads: int) -> Figures:
+        """Drain a topic as a new group."""
+        meters = _Meters(contender.broker_pid, self._program.pid)
+        timeout_s = 60 + count // _SLOWEST_PER_S
+        done = self._call(
+            "consume",
+            timeout_s + 60,
+            namesrv=contender.namesrv,
+            topic=topic,
+            group=group,
+            count=count,
+            threads=threads,
+            timeout_s=timeout_s,
+        )
+        return {"messages/s": done["consumed"] / max(done["took_ns"] / 1e9, 1e-6), **meters.figures(done["consumed"])}
+
+    def _call(self, command: str, answer_within_s: float, **arguments: Any) -> Json:
+        return self._program.finish(self._program.begin(command, **arguments), answer_within_s, command)
+
+
+class _Meters:
+    """CPU of the broker, of the load and of the whole machine since it was made."""
+
+    def __init__(self, broker_pid: int, load_pid: int) -> None:
+        self._pids = (broker_pid, load_pid)
+        self._started_s = time.monotonic()
+        self._at_start = self._read()
+
+    def figures(self, messages: int) -> Figures:
+        _let_the_broker_settle()
+        took_s = time.monotonic() - self._started_s
+        broker_s, load_s, machine_s = (now - then for now, then in zip(self._read(), self._at_start, strict=True))
+        held = memory(self._pids[0])
+        assert held is not None, "the broker has gone"
+        return {
+            "broker CPU (µs/message)": broker_s * 1e6 / messages,
+            "client CPU (µs/message)": load_s * 1e6 / messages,
+            "other CPU (cores)": max(0.0, machine_s - broker_s - load_s) / took_s,
+            "broker resident (MiB)": held.resident_bytes / 2**20,
+            "of it not file pages (MiB)": held.anonymous_bytes / 2**20,
+        }
+
+    def _read(self) -> tuple[float, float, float]:
+        broker_s, load_s = (cpu_s(pid) for pid in self._pids)
+        assert broker_s is not None, "the broker has gone"
+        assert load_s is not None, "the load has gone"
+        return broker_s, load_s, _machine_cpu_s()
+
+
+def _machine_cpu_s() -> float:
+    """CPU time of everything on this machine, and what the host took away from it."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, fields[:8])
+    return (user + nice + system + irq + softirq + steal) / _TICKS_PER_S
+
+
+def _let_the_broker_settle() -> None:
+    time.sleep(_SETTLE_S)
+
+
+def start_load(folder: Path) -> Program:
+    """Start the load's process; close it as a context."""
+    libraries = build_java().servers
+    _compile(libraries)
+    # Logging as in the interop programs: warnings, on standard error.
+    class_path = f"{JAVA_SOURCES / 'src' / 'main' / 'resources'}:{CLASSES}:{libraries}"
+    command = ["java", *_JVM_OPTIONS, f"-Duser.home={folder}", "-cp", class_path, "latermq.bench.Main"]
+    return Program(command, folder / "load.log", {})
+
+
+def _compile(libraries: str) -> None:
+    javac = need_tool("javac", "it compiles the load generator")
+    sources = sorted(SOURCES.rglob("*.java"))
+    built = CLASSES / "latermq" / "bench" / "Main.class"
+    if built.exists() and all(source.stat().st_mtime <= built.stat().st_mtime for source in sources):
+        return
+    command = [javac, "--release", "11", "-proc:none", "-cp", libraries, "-d", str(CLASSES), *map(str, sources)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"javac failed:\n{done.stderr[-4000:]}")

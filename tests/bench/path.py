@@ -1,0 +1,194 @@
+"""The broker's own work without sockets: CPU time of sends and pulls, fed with frames as the Java client makes them."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from latermq.broker.broker import Broker
+from latermq.clock import SystemClock
+from latermq.config import Config
+from latermq.protocol.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData, encode_body
+from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.frames import FrameReader, encode_frame
+from latermq.protocol.remoting.headers import PULL_SUSPEND, SendHeaderV2
+from latermq.protocol.remoting.replies import encode_send_reply
+from latermq.server.broker_service import BrokerService
+from latermq.server.connection import Connection
+from latermq.server.listener import Listener
+from latermq.store.disk import FileDisk
+from latermq.store.message_store import INDEX_BATCH
+
+TOPIC = "bench-path"
+GROUP = "bench-path-group"
+QUEUES = 8
+FRAMES_A_READ = 64  # what one read of a busy socket brings
+PULL_BATCH = 32
+_WARM_PART = 10  # the first tenth is thrown away
+
+Figures = dict[str, float]
+
+
+class StubTransport(asyncio.Transport):
+    """Takes replies and counts them."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 40_000)})
+        self.written_bytes = 0
+        self.last = b""
+
+    def write(self, data: Any) -> None:
+        self.written_bytes += len(data)
+        self.last = data
+
+    def is_closing(self) -> bool:
+        return False
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+
+class SocketlessBroker:
+    """A broker over a store in a folder, and one connection into it that has no socket."""
+
+    def __init__(self, folder: Path, body_bytes: int) -> None:
+        config, clock = Config(), SystemClock()
+        self.broker = Broker(config, FileDisk(folder), clock, host="127.0.0.1", port=10911, new_store_id="b" * 32)
+        service = BrokerService(self.broker)
+        self.transport = StubTransport()
+        self.connection = Connection(service, Listener(service, config.server, clock))
+        self.connection.connection_made(self.transport)
+        self._body = b"x" * body_bytes
+        self._number = 0
+
+    def send_frames(self, count: int) -> bytes:
+        """Sends as one read brings them, to all queues in turn, each with a unique key of its own."""
+        frames = []
+        first = self._number + 1
+        self._number += count
+        for number in range(first, first + count):
+            properties = f"UNIQ_KEY\x017F0000011C0F2A139A5500{number:010X}\x02WAIT\x01true\x02"
+            fields = {
+                "a": "bench_producer", "b": TOPIC, "c": "TBW102", "d": str(QUEUES), "e": str(number % QUEUES),
+                "f": "0", "g": "1800000000000", "h": "0", "i": properties, "j": "0", "k": "false", "m": "false",
+                "n": "broker-a",
+            }  # fmt: skip
+            frames.append(encode_frame(Request.SEND_MESSAGE_V2, number, fields=fields, body=self._body))
+        return b"".join(frames)
+
+    def subscribe(self) -> None:
+        """Tell the broker what the group wants, as a consumer's heartbeat does."""
+        wants = SubscriptionData(topic=TOPIC, subString="*", expressionType="TAG")
+        beat = HeartbeatData(
+            clientID="bench", consumerDataSet=[ConsumerData(groupName=GROUP, subscriptionDataSet=[wants])]
+        )
+        self.connection.data_received(encode_frame(Request.HEART_BEAT, 1, fields={}, body=encode_body(beat)))
+
+    def pull_frame(self, queue_id: int, offset: int) -> bytes:
+        fields = {
+            "consumerGroup": GROUP, "topic": TOPIC, "queueId": str(queue_id), "queueOffset": str(offset),
+            "maxMsgNums": str(PULL_BATCH), "sysFlag": str(PULL_SUSPEND), "commitOffset": "0",
+            "suspendTimeoutMillis": "15000", "subVersion": "0", "expressionType": "TAG", "bname": "broker-a",
+        }  # fmt: skip
+        return encode_frame(Request.PULL_MESSAGE, offset, fields=fields)
+
+    def upkeep(self) -> None:
+        """What threads of a real broker do beside the loop; it is not measured."""
+        self.broker.store.log.prepare_ahead()
+
+    def close(self) -> None:
+        self.broker.close()
+
+
+def _reads(path: SocketlessBroker, count: int) -> Iterator[tuple[bytes, int, bool]]:
+    """(frames, how many, whether to measure them) for `count` messages and a tenth more before them."""
+    for part, measured in ((-(-count // _WARM_PART), False), (count, True)):
+        for start in range(0, part, FRAMES_A_READ):
+            size = min(FRAMES_A_READ, part - start)
+            path.upkeep()
+            yield path.send_frames(size), size, measured
+
+
+def measure_send(path: SocketlessBroker, count: int) -> Figures:
+    """A send through the connection as a whole."""
+    spent_ns = 0
+    receive = path.connection.data_received
+    for frames, _size, measured in _reads(path, count):
+        started_ns = time.thread_time_ns()
+        receive(frames)
+        if measured:
+            spent_ns += time.thread_time_ns() - started_ns
+    started_ns = time.thread_time_ns()
+    path.broker.store.index_pending()
+    spent_ns += time.thread_time_ns() - started_ns
+    return {"send, whole (µs/message)": spent_ns / 1000 / count}
+
+
+def measure_send_stages(path: SocketlessBroker, count: int) -> Figures:
+    """The same work cut into its stages; their sum lacks what the connection itself does."""
+    broker, reader = path.broker, FrameReader()
+    host = path.connection.peer_host
+    decode_ns = append_ns = reply_ns = index_ns = 0
+    for frames, size, measured in _reads(path, count):
+        start_ns = time.thread_time_ns()
+        commands = reader.feed(frames)
+        headers = [command.header(SendHeaderV2) for command in commands]
+        decoded_ns = time.thread_time_ns()
+        sent = [
+            broker.send(
+                header.topic, header.queueId, command.body, header.properties, header.bornTimestamp, host, header.flag,
+                header.sysFlag, header.reconsumeTimes, header.defaultTopic, header.defaultTopicQueueNums,
+            )
+            for command, header in zip(commands, headers, strict=True)
+        ]  # fmt: skip
+        appended_ns = time.thread_time_ns()
+        replies = [
+            encode_send_reply(command, message_id, queue_id, queue_offset)
+            for command, (message_id, queue_id, queue_offset, _) in zip(commands, sent, strict=True)
+        ]
+        path.transport.write(b"".join(replies))
+        broker.settle()
+        replied_ns = time.thread_time_ns()
+        if broker.store.statistics()["unindexed"] + 2 * size > INDEX_BATCH:
+            broker.store.index_pending()
+        if measured:
+            decode_ns += decoded_ns - start_ns
+            append_ns += appended_ns - decoded_ns
+            reply_ns += replied_ns - appended_ns
+            index_ns += time.thread_time_ns() - replied_ns
+    return {
+        "frame and header (µs/message)": decode_ns / 1000 / count,
+        "admission and append (µs/message)": append_ns / 1000 / count,
+        "key index (µs/message)": index_ns / 1000 / count,
+        "reply (µs/message)": reply_ns / 1000 / count,
+    }
+
+
+def measure_pull(path: SocketlessBroker) -> Figures:
+    """Pulls of 32 over everything that the sends have stored, each through the connection as a whole."""
+    path.subscribe()
+    spent_ns = pulls = 0
+    receive = path.connection.data_received
+    for queue_id in range(QUEUES):
+        queue = path.broker.store.find_queue(TOPIC, queue_id)
+        for offset in range(0, queue.next_offset - PULL_BATCH + 1 if queue else 0, PULL_BATCH):
+            frame = path.pull_frame(queue_id, offset)
+            started_ns = time.thread_time_ns()
+            receive(frame)
+            spent_ns += time.thread_time_ns() - started_ns
+            pulls += 1
+    assert pulls, f"nothing to pull: store at least {PULL_BATCH * QUEUES} messages"
+    return {
+        f"pull of {PULL_BATCH} (µs/pull)": spent_ns / 1000 / pulls,
+        "pull (µs/message)": spent_ns / 1000 / pulls / PULL_BATCH,
+    }
+
+
+def measure_path(folder: Path, count: int, body_bytes: int) -> Figures:
+    """All figures of one repeat, over a store of its own."""
+    path = SocketlessBroker(folder, body_bytes)
+    try:
+        return {**measure_send(path, count), **measure_send_stages(path, count), **measure_pull(path)}
+    finally:
+        path.close()

@@ -1,0 +1,119 @@
+"""Results as a Markdown table, which is readable as it is, and as JSON with every single figure."""
+
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from tests.bench.contenders import APACHE, LATERMQ
+from tests.bench.scenarios import Row
+
+_QUIET_CORES = 0.1  # other work than this disturbs a machine of two cores by 5 %
+
+
+def machine() -> dict[str, str]:
+    """What the figures were measured on."""
+    cpu = next((line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if "model name" in line), "?")
+    memory_kib = next((int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
+    return {
+        "cores": str(os.cpu_count()),
+        "cpu": cpu,
+        "memory": f"{memory_kib / 2**20:.0f} GiB",
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "java": _java_version(),
+    }
+
+
+def medians(rows: Sequence[Row]) -> dict[str, dict[str, dict[str, float]]]:
+    """scenario → figure → broker → median of its repeats."""
+    return {
+        scenario: {
+            figure: {contender: statistics.median(values) for contender, values in by_contender.items()}
+            for figure, by_contender in figures.items()
+        }
+        for scenario, figures in _grouped(rows).items()
+    }
+
+
+def markdown(rows: Sequence[Row], command: str) -> str:
+    """The medians with their range, and the ratio where both brokers were measured."""
+    lines = [f"`{command}`", "", ", ".join(f"{key} {value}" for key, value in machine().items()), ""]
+    head = ["scenario", "figure", LATERMQ, APACHE, "ratio"]
+    if not any(row.contender == APACHE for row in rows):
+        head = head[:3]
+    cells = [head]
+    for scenario, figures in _grouped(rows).items():
+        for figure, by_contender in figures.items():
+            values = [_spread(by_contender.get(name, [])) for name in head[2:4]]
+            cells.append([scenario, figure, *values, *([_ratio(by_contender)] if len(head) == 5 else [])])
+    lines += _table(cells)
+    noisy = [row for row in rows if row.figures.get("other CPU (cores)", 0.0) > _QUIET_CORES]
+    if noisy:
+        lines += ["", f"{len(noisy)} of {len(rows)} runs shared the machine with other work: repeat when it is quiet."]
+    return "\n".join(lines)
+
+
+def save_json(rows: Sequence[Row], command: str, file: Path) -> None:
+    document = {
+        "command": command,
+        "machine": machine(),
+        "medians": medians(rows),
+        "runs": [asdict(row) for row in rows],
+    }
+    file.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+def _grouped(rows: Sequence[Row]) -> dict[str, dict[str, dict[str, list[float]]]]:
+    grouped: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for row in rows:
+        for figure, value in row.figures.items():
+            grouped.setdefault(row.scenario, {}).setdefault(figure, {}).setdefault(row.contender, []).append(value)
+    return grouped
+
+
+def _table(cells: list[list[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    rule = ["-" * width if column < 2 else "-" * (width - 1) + ":" for column, width in enumerate(widths)]
+    padded = (
+        [
+            cell.ljust(width) if column < 2 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        for row in (cells[0], rule, *cells[1:])
+    )
+    return [f"| {' | '.join(row)} |" for row in padded]
+
+
+def _spread(values: list[float]) -> str:
+    if not values:
+        return ""
+    middle = _number(statistics.median(values))
+    return middle if len(values) == 1 else f"{middle} ({_number(min(values))}–{_number(max(values))})"
+
+
+def _ratio(by_contender: dict[str, list[float]]) -> str:
+    ours, theirs = by_contender.get(LATERMQ), by_contender.get(APACHE)
+    if not ours or not theirs or not statistics.median(theirs):
+        return ""
+    return f"{statistics.median(ours) / statistics.median(theirs):.2f}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text(errors="replace").splitlines()
+
+
+def _java_version() -> str:
+    if shutil.which("java") is None:
+        return "none"
+    told = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
+    return told.partition('"')[2].partition('"')[0]

@@ -1,0 +1,124 @@
+"""What is measured side by side: each scenario runs every broker in turn, repeated, the first of them changing."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from latermq.cli.process_usage import memory
+from tests.bench.contenders import Contender
+from tests.bench.load import Figures, Load, SendShape
+
+SEND_TOPIC = "bench-send"
+CONSUME_TOPIC = "bench-consume"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much of everything. Sync sends, paced sends and the path take a third of `messages`."""
+
+    messages: int = 300_000
+    repeats: int = 3
+    warm: int = 300_000
+    stored: int = 1_000_000
+    size: int = 200
+    async_threads: int = 4
+    in_flight: int = 2_000
+    sync_threads: int = 16
+    consume_threads: int = 4
+    rate: float = 10_000.0
+
+    @property
+    def third(self) -> int:
+        return max(1, self.messages // 3)
+
+
+@dataclass(frozen=True)
+class Row:
+    """The figures of one repeat on one broker."""
+
+    scenario: str
+    contender: str
+    repeat: int
+    figures: Figures
+
+
+class SideBySide:
+    """The brokers and the load that all scenarios share. Rows are yielded as they are measured."""
+
+    def __init__(self, contenders: Sequence[Contender], load: Load, sizes: Sizes) -> None:
+        self._contenders = contenders
+        self._load = load
+        self._sizes = sizes
+        self._ahead = SendShape("async", sizes.async_threads, sizes.in_flight, sizes.size)
+        self._waiting = SendShape("sync", sizes.sync_threads, sizes.sync_threads, sizes.size)
+        self._paced = SendShape("async", sizes.async_threads, sizes.in_flight, sizes.size, sizes.rate)
+        self._warm_for_sends = False
+        self.scenarios: dict[str, Callable[[], Iterator[Row]]] = {
+            "send-async": lambda: self._send("send-async", self._ahead, sizes.messages),
+            "send-sync": lambda: self._send("send-sync", self._waiting, sizes.third),
+            "cpu-per-send": lambda: self._send("cpu-per-send", self._paced, sizes.third),
+            "consume": self._consume,
+            "restart": self._restart,
+        }
+
+    def _in_turn(self) -> Iterator[tuple[int, Contender]]:
+        """Every broker in every repeat; who comes first changes, so that a drift of the machine hits both."""
+        for repeat in range(self._sizes.repeats):
+            order = self._contenders if repeat % 2 == 0 else self._contenders[::-1]
+            yield from ((repeat, contender) for contender in order)
+
+    def _warm(self) -> None:
+        """Sends that are thrown away: what a JIT compiles, it compiles here."""
+        if self._warm_for_sends:
+            return
+        self._warm_for_sends = True
+        for contender in self._contenders:
+            _tell(f"warming {contender.name} with {self._sizes.warm:,} sends")
+            self._load.make_topic(contender, SEND_TOPIC, self._sizes.size)
+            self._load.send(contender, SEND_TOPIC, self._sizes.warm, self._ahead)
+            self._load.send(contender, SEND_TOPIC, max(1, self._sizes.warm // 10), self._waiting)
+
+    def _send(self, scenario: str, shape: SendShape, count: int) -> Iterator[Row]:
+        self._warm()
+        for repeat, contender in self._in_turn():
+            yield self._row(scenario, contender, repeat, self._load.send(contender, SEND_TOPIC, count, shape))
+
+    def _consume(self) -> Iterator[Row]:
+        count, threads = self._sizes.messages, self._sizes.consume_threads
+        for contender in self._contenders:
+            _tell(f"filling {contender.name} with {count:,} messages, and draining them once")
+            self._load.make_topic(contender, CONSUME_TOPIC, self._sizes.size)
+            self._load.send(contender, CONSUME_TOPIC, count, self._ahead)
+            self._load.consume(contender, CONSUME_TOPIC, "bench-warm", count, threads)
+        for repeat, contender in self._in_turn():
+            figures = self._load.consume(contender, CONSUME_TOPIC, f"bench-drain-{repeat}", count, threads)
+            yield self._row("consume", contender, repeat, figures)
+
+    def _restart(self) -> Iterator[Row]:
+        stored, tail = self._sizes.stored, max(1, self._sizes.stored // 10)
+        for contender in self._contenders:
+            missing = stored - contender.stored
+            _tell(f"{contender.name} holds {contender.stored:,} messages, {max(0, missing):,} more go in")
+            self._load.make_topic(contender, SEND_TOPIC, self._sizes.size)
+            if missing > 0:
+                self._load.send(contender, SEND_TOPIC, missing, self._ahead)
+        for repeat, contender in self._in_turn():
+            # A fresh tail each time: without it the second start would find everything checkpointed by the first.
+            self._load.send(contender, SEND_TOPIC, tail, self._ahead)
+            took_s = contender.restart_after_kill()
+            held = memory(contender.broker_pid)
+            figures = {
+                "start after kill -9 (s)": took_s,
+                "messages stored": float(contender.stored),
+                "broker resident (MiB)": held.resident_bytes / 2**20 if held else 0.0,
+            }
+            yield self._row("restart", contender, repeat, figures)
+
+    def _row(self, scenario: str, contender: Contender, repeat: int, figures: Figures) -> Row:
+        told = ", ".join(f"{name} {value:,.4g}" for name, value in list(figures.items())[:6])
+        _tell(f"{scenario} {repeat + 1}/{self._sizes.repeats} {contender.name}: {told}")
+        return Row(scenario, contender.name, repeat, figures)
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
