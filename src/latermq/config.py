@@ -84,6 +84,23 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     disk_full: float = 0.95
 
 
+class TimerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Messages that wait."""
+
+    levels: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    stage: Size = Size.parse("512MiB")  # memory for what is due in the next seconds
+    stage_ahead: Duration = Duration.parse("5s")  # how long before it is due a message is built
+    block: Size = Size.parse("8MiB")  # what is delivered at once, between two looks at other work
+    build_every: Duration = Duration.parse("20ms")
+
+
+class ClockConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the time of deliveries comes from, and how far it is believed."""
+
+    source: str = "system"  # or fifo:PATH, by which a test feeds the time
+    max_step: Duration = Duration.parse("1h")  # a greater leap forward holds deliveries for a minute
+
+
 class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Sockets and their bounds."""
 
@@ -111,6 +128,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     broker: BrokerConfig = BrokerConfig()
     store: StoreConfig = StoreConfig()
+    timer: TimerConfig = TimerConfig()
+    clock: ClockConfig = ClockConfig()
     server: ServerConfig = ServerConfig()
     log: LogConfig = LogConfig()
 

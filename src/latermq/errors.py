@@ -8,6 +8,7 @@ class LaterMQError(Exception):
 
     code: ClassVar[int] = 1
     retriable: ClassVar[bool] = False
+    ordinary: ClassVar[bool] = False  # an answer that clients ask for in the course of things; not worth a log line
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -68,12 +69,14 @@ class TopicNotFound(LaterMQError):
     """No such topic, and it may not be created on the way."""
 
     code = 17
+    ordinary = True
 
 
 class QueryNotFound(LaterMQError):
     """Nothing is stored under that key, id or offset."""
 
     code = 22
+    ordinary = True
 
 
 class FilterError(LaterMQError):

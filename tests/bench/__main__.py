@@ -18,7 +18,7 @@ from tests.bench.scenarios import Row, SideBySide, Sizes
 PATH = "path"
 SIDE_BY_SIDE = ("send-async", "send-sync", "cpu-per-send", "consume", "restart")
 SCENARIOS = (*SIDE_BY_SIDE, PATH)
-_NEEDED_TOOLS = ("java", "javac", "mvn")
+NEEDED_TOOLS = ("java", "javac", "mvn")
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -67,7 +67,7 @@ def run_side_by_side(names: Sequence[str], sizes: Sizes, only: str | None, folde
         starts = {LATERMQ: running_latermq, APACHE: running_apache}
         wanted = {"latermq": [LATERMQ], "apache": [APACHE]}.get(only or "", [LATERMQ, APACHE])
         contenders = [running.enter_context(starts[name](folder / name.split()[0].lower())) for name in wanted]
-        load = Load(running.enter_context(start_load(folder)))
+        load = Load(running.enter_context(start_load(folder)), contenders)
         bench = SideBySide(contenders, load, sizes)
         # In the order of the list: a restart leaves a cold broker behind.
         for name in SIDE_BY_SIDE:
@@ -94,25 +94,26 @@ def run(options: argparse.Namespace, rows: list[Row]) -> None:
 
 def main(argv: Sequence[str]) -> int:
     options = arguments(argv)
-    missing = [tool for tool in _NEEDED_TOOLS if shutil.which(tool) is None]
+    missing = [tool for tool in NEEDED_TOOLS if shutil.which(tool) is None]
     if missing and list(options.scenarios) != [PATH]:
         print(f"{', '.join(missing)} not found: only `python -m tests.bench path` runs without", file=sys.stderr)
         return 2
     # A benchmark that is told to end cleans up as after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     rows: list[Row] = []
-    status = 0
     try:
         run(options, rows)
     except KeyboardInterrupt:
-        print("interrupted; this was measured until then:", file=sys.stderr)
-        status = 130
-    if rows:
-        command = " ".join(("python -m tests.bench", *argv))
-        print(markdown(rows, command))
-        if options.json is not None:
-            save_json(rows, command, options.json)
-    return status
+        print(f"interrupted after {len(rows)} runs", file=sys.stderr)
+        return 130
+    finally:
+        # What was measured before something failed is told, too.
+        if rows:
+            command = " ".join(("python -m tests.bench", *argv))
+            print(markdown(rows, command))
+            if options.json is not None:
+                save_json(rows, command, options.json)
+    return 0
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ _SETTLE_S = 0.5
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _SLOWEST_PER_S = 300
 
+OTHER_CPU = "other CPU (cores)"
 Figures = dict[str, float]
 
 
@@ -39,15 +41,16 @@ class SendShape:
 class Load:
     """Runs one piece of work against one broker and tells the figures of it."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, contenders: Sequence[Contender]) -> None:
         self._program = program
+        self._contenders = contenders
 
     def make_topic(self, contender: Contender, topic: str, size: int) -> None:
         """Have the topic made, with eight queues, by its first message."""
         self.send(contender, topic, 1, SendShape("sync", 1, 1, size))
 
     def send(self, contender: Contender, topic: str, count: int, shape: SendShape) -> Figures:
-        meters = _Meters(contender.broker_pid, self._program.pid)
+        meters = self._meters(contender)
         sent = self._call(
             "send",
             60 + count / (shape.rate or _SLOWEST_PER_S),
@@ -61,8 +64,8 @@ class Load:
             rate=shape.rate,
         )
         contender.stored += sent["acknowledged"]
-        if sent["acknowledged"] < count // 2:
-            raise RuntimeError(f"{contender.name} took {sent['acknowledged']} of {count}: {sent['first_failure']}")
+        if not sent["acknowledged"]:
+            raise RuntimeError(f"{contender.name} took none of {count} messages: {sent['first_failure']}")
         return {
             "messages/s": sent["acknowledged"] / (sent["took_ns"] / 1e9),
             "latency p50 (ms)": sent["p50_ns"] / 1e6,
@@ -74,7 +77,7 @@ class Load:
 
     def consume(self, contender: Contender, topic: str, group: str, count: int, threads: int) -> Figures:
         """Drain a topic as a new group."""
-        meters = _Meters(contender.broker_pid, self._program.pid)
+        meters = self._meters(contender)
         timeout_s = 60 + count // _SLOWEST_PER_S
         done = self._call(
             "consume",
@@ -88,37 +91,55 @@ class Load:
         )
         return {"messages/s": done["consumed"] / max(done["took_ns"] / 1e9, 1e-6), **meters.figures(done["consumed"])}
 
+    def fill(self, contender: Contender, topic: str, count: int, shape: SendShape) -> None:
+        """Send until this many are acknowledged: a broker that is pressed refuses some."""
+        wanted = contender.stored + count
+        while contender.stored < wanted:
+            self.send(contender, topic, wanted - contender.stored, shape)
+
+    def _meters(self, contender: Contender) -> "_Meters":
+        rivals = [other.broker_pid for other in self._contenders if other is not contender]
+        return _Meters(contender.broker_pid, self._program.pid, rivals)
+
     def _call(self, command: str, answer_within_s: float, **arguments: Any) -> Json:
         return self._program.finish(self._program.begin(command, **arguments), answer_within_s, command)
 
 
 class _Meters:
-    """CPU of the broker, of the load and of the whole machine since it was made."""
+    """CPU of the broker, of the load, of brokers that wait for their turn and of the whole machine, from now on."""
 
-    def __init__(self, broker_pid: int, load_pid: int) -> None:
-        self._pids = (broker_pid, load_pid)
+    def __init__(self, broker_pid: int, load_pid: int, waiting_pids: Sequence[int]) -> None:
+        self._broker_pid = broker_pid
+        self._load_pid = load_pid
+        self._waiting_pids = waiting_pids
         self._started_s = time.monotonic()
         self._at_start = self._read()
 
     def figures(self, messages: int) -> Figures:
         _let_the_broker_settle()
         took_s = time.monotonic() - self._started_s
-        broker_s, load_s, machine_s = (now - then for now, then in zip(self._read(), self._at_start, strict=True))
-        held = memory(self._pids[0])
+        spent_s = [now - then for now, then in zip(self._read(), self._at_start, strict=True)]
+        broker_s, load_s, waiting_s, machine_s = spent_s
+        held = memory(self._broker_pid)
         assert held is not None, "the broker has gone"
         return {
             "broker CPU (µs/message)": broker_s * 1e6 / messages,
             "client CPU (µs/message)": load_s * 1e6 / messages,
-            "other CPU (cores)": max(0.0, machine_s - broker_s - load_s) / took_s,
+            "waiting broker CPU (cores)": waiting_s / took_s,
+            OTHER_CPU: max(0.0, machine_s - broker_s - load_s - waiting_s) / took_s,
             "broker resident (MiB)": held.resident_bytes / 2**20,
             "of it not file pages (MiB)": held.anonymous_bytes / 2**20,
         }
 
-    def _read(self) -> tuple[float, float, float]:
-        broker_s, load_s = (cpu_s(pid) for pid in self._pids)
-        assert broker_s is not None, "the broker has gone"
-        assert load_s is not None, "the load has gone"
-        return broker_s, load_s, _machine_cpu_s()
+    def _read(self) -> tuple[float, float, float, float]:
+        waiting_s = sum(map(_cpu_s, self._waiting_pids))
+        return _cpu_s(self._broker_pid), _cpu_s(self._load_pid), waiting_s, _machine_cpu_s()
+
+
+def _cpu_s(pid: int) -> float:
+    used_s = cpu_s(pid)
+    assert used_s is not None, f"process {pid} has gone"
+    return used_s
 
 
 def _machine_cpu_s() -> float:

@@ -11,8 +11,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tests.bench.contenders import APACHE, LATERMQ
+from tests.bench.load import OTHER_CPU
 from tests.bench.scenarios import Row
 
+# Told in the JSON only: they explain a figure, they are none.
+_NOT_IN_TABLE = {"latency max (ms)", "client CPU (µs/message)", "waiting broker CPU (cores)", OTHER_CPU}
 _QUIET_CORES = 0.1  # other work than this disturbs a machine of two cores by 5 %
 
 
@@ -50,10 +53,12 @@ def markdown(rows: Sequence[Row], command: str) -> str:
     cells = [head]
     for scenario, figures in _grouped(rows).items():
         for figure, by_contender in figures.items():
+            if figure in _NOT_IN_TABLE or not any(map(any, by_contender.values())):
+                continue
             values = [_spread(by_contender.get(name, [])) for name in head[2:4]]
             cells.append([scenario, figure, *values, *([_ratio(by_contender)] if len(head) == 5 else [])])
     lines += _table(cells)
-    noisy = [row for row in rows if row.figures.get("other CPU (cores)", 0.0) > _QUIET_CORES]
+    noisy = [row for row in rows if row.figures.get(OTHER_CPU, 0.0) > _QUIET_CORES]
     if noisy:
         lines += ["", f"{len(noisy)} of {len(rows)} runs shared the machine with other work: repeat when it is quiet."]
     return "\n".join(lines)

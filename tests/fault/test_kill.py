@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from latermq.client import MessageQueue, OutgoingMessage, Producer, PullConsumer, SendResult
-from latermq.errors import LaterMQError
+from latermq.errors import LaterMQError, TopicNotFound
 from latermq.message.record import Message
 from tests.needs import LONG
 from tests.serving import Server, serving
@@ -87,9 +87,19 @@ async def read_queue(consumer: PullConsumer, queue: MessageQueue) -> list[Messag
     return messages
 
 
+async def find_queues(consumer: PullConsumer) -> list[MessageQueue]:
+    """The topic's queues; a broker that was just restarted takes messages a moment before the name server knows it."""
+    async with asyncio.timeout(READ_TIMEOUT_S):
+        while True:
+            try:
+                return await consumer.queues(TOPIC)
+            except TopicNotFound:
+                await asyncio.sleep(0.05)
+
+
 async def read_all(server: Server) -> dict[int, list[Message]]:
     async with PullConsumer(server.namesrv, group="auditors") as consumer:
-        queues = await consumer.queues(TOPIC)
+        queues = await find_queues(consumer)
         return {queue.queueId: await read_queue(consumer, queue) for queue in queues}
 
 

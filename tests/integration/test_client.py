@@ -14,8 +14,9 @@ import pytest
 
 from latermq.client import Admin, Message, OutgoingMessage, Producer, PullConsumer, PushConsumer, Sql, blocking
 from latermq.errors import FilterError, QueryNotFound, TopicNotFound
+from tests.integration.client_cluster import client_cluster
 from tests.interop.peer import apache_peer
-from tests.interop.target import IS_APACHE, running_cluster
+from tests.interop.target import IS_APACHE
 from tests.interop.waiting import wait_until
 from tests.serving import serving
 
@@ -24,8 +25,8 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_cluster(tmp_path_factory.mktemp("client")) as cluster:
-        yield cluster.namesrv
+    with client_cluster(tmp_path_factory.mktemp("client")) as address:
+        yield address
 
 
 @pytest.fixture
@@ -104,8 +105,11 @@ def test_a_topic_is_created_by_the_first_send(namesrv: str) -> None:
         name = f"created_on_the_way_{next(_numbers)}"
         async with Producer(namesrv) as producer, Admin(namesrv) as admin:
             await producer.send(OutgoingMessage(name, b"first"))
-            queues = (await admin.route(name)).queueDatas
-            assert [queue.writeQueueNums for queue in queues] == [4]
+            deadline_s = time.monotonic() + 10
+            while name not in await admin.topics():
+                assert time.monotonic() < deadline_s, "the name server is not told of the topic"
+                await asyncio.sleep(0.05)
+            assert [queue.writeQueueNums for queue in (await admin.route(name)).queueDatas] == [4]
 
     run(scenario())
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.target import running_cluster
+from tests.integration.client_cluster import client_cluster
 
 PAGE = Path(__file__).parents[2] / "docs" / "python-client.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
@@ -16,8 +16,8 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), 
 
 @pytest.fixture(scope="module")
 def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_cluster(tmp_path_factory.mktemp("examples")) as cluster:
-        yield cluster.namesrv
+    with client_cluster(tmp_path_factory.mktemp("examples")) as address:
+        yield address
 
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))

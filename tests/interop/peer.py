@@ -11,7 +11,8 @@ from tests.interop.ports import HOST, accepts_connections, free_port
 from tests.interop.toolchain import build_java
 from tests.interop.waiting import wait_until
 
-START_TIMEOUT_S = 60
+# Two cores shared with other work: 10 s when idle.
+START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 60
 
 # Its memory-mapped files and direct buffers reach into the JDK's inside.
@@ -74,8 +75,11 @@ class ApachePeer:
             "storePathCommitLog": str(self.store / "commitlog"),
         }
         config = self._write("broker.conf", settings)
+        registrations = self._registrations()
         self._broker = self._run("broker", "org.apache.rocketmq.broker.BrokerStartup", config, self._heap)
         self._await_boot(self._broker, "broker", self.broker_port)
+        # It may boot before the name server has answered it, and until then clients find no topic.
+        wait_until(lambda: self._registrations() > registrations, START_TIMEOUT_S, "the broker has registered")
 
     def kill(self) -> None:
         """End the broker as a power cut would, the page cache excepted."""
@@ -99,8 +103,14 @@ class ApachePeer:
         self._broker = self._namesrv = None
 
     def log_tail(self, lines: int = 40) -> str:
+        return "\n".join(self._log().splitlines()[-lines:])
+
+    def _log(self) -> str:
         log = self._folder / "logs" / "rocketmqlogs" / "broker.log"
-        return "\n".join(_text(log).splitlines()[-lines:]) if log.exists() else ""
+        return _text(log) if log.exists() else ""
+
+    def _registrations(self) -> int:
+        return self._log().count("Registering current broker to name server completed")
 
     def _write(self, name: str, settings: Mapping[str, str]) -> Path:
         path = self._folder / name

@@ -62,7 +62,6 @@ def test_a_sql_filter_that_cannot_be_read_is_refused(java: Program, topic: str, 
 
 
 def test_broadcasting_gives_every_consumer_every_message(client: Program, topic: str, group: str) -> None:
-    """A broadcasting consumer without a stored offset begins at the end, so the messages come after it."""
     names = [f"{group}_1", f"{group}_2"]
     for name in names:
         client.call("start_consumer", name=name, topic=topic, group=group, broadcasting=True)
@@ -153,6 +152,25 @@ def test_a_new_group_reads_a_young_topic_from_its_beginning(
     got = java.messages(group, count=8)
     java.call("stop_consumer", name=group)
     assert len(got) == 8
+
+
+@pytest.mark.parametrize(("from_where", "seen"), [("FIRST_OFFSET", "abc"), ("LAST_OFFSET", "c"), ("TIMESTAMP", "bc")])
+def test_a_consumer_without_an_offset_begins_where_it_wants(
+    java: Program, from_where: str, seen: str, topic: str, group: str
+) -> None:
+    """Broadcasting, because then the consumer itself keeps the offset and has to ask for a first one."""
+    java.call("send", topic=topic, count=8, mode="selector", prefix="a")
+    # The time to begin at is told in whole seconds.
+    boundary_ms = (int(time.time()) + 1) * 1000
+    wait_until(lambda: time.time() * 1000 > boundary_ms, 5, "the next second begins")
+    java.call("send", topic=topic, count=8, mode="selector", prefix="b")
+    where = {"from": from_where, "from_ms": boundary_ms, "broadcasting": True}
+    java.call("start_consumer", name=group, topic=topic, group=group, **where)
+    wait_until(lambda: _holds(java, group) == 4, 30, "it holds all queues")
+    java.call("send", topic=topic, count=8, mode="selector", prefix="c")
+    got = java.messages(group, count=8 * len(seen))
+    java.call("stop_consumer", name=group)
+    assert sorted(m["body"] for m in got) == sorted(f"{prefix}-{n}" for prefix in seen for n in range(8))
 
 
 def test_a_group_goes_on_where_it_stopped(client: Program, topic: str, group: str) -> None:

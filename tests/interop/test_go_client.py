@@ -66,7 +66,6 @@ def test_a_tag_filter_lets_only_its_tags_through(go: Program, topic: str, group:
 
 
 def test_broadcasting_gives_every_consumer_every_message(go: Program, java: Program, topic: str, group: str) -> None:
-    """Each begins at the end if it has no offset of its own, so messages are sent until both have begun."""
     names = [f"{group}_1", f"{group}_2"]
     for name in names:
         go.call("start_consumer", name=name, topic=topic, group=group, broadcasting=True)

@@ -78,7 +78,7 @@ def test_a_topic_is_made_changed_and_deleted(admin: MqAdmin, cluster: Cluster, j
     assert _queue_counts(admin, name) == (5, 5, 4)
     deleted = admin.run("deleteTopic", "-c", cluster.name, "-t", name)
     assert f"delete topic [{name}] from cluster [{cluster.name}] success" in deleted
-    assert "No topic route info" in admin.refused("topicRoute", "-t", name)
+    assert "CODE: 17 " in admin.refused("topicRoute", "-t", name)
     assert name not in [row[0] for row in admin.rows("topicList")]
 
 
@@ -127,14 +127,23 @@ def test_consumer_connection_shows_client_and_subscription(admin: MqAdmin, scene
     assert ["ConsumeType:", "CONSUME_PASSIVELY"] in rows
     assert ["MessageModel:", "CLUSTERING"] in rows
     assert ["ConsumeFromWhere:", "CONSUME_FROM_FIRST_OFFSET"] in rows
-    assert "No topic route info" in admin.refused("consumerConnection", "-g", "nobody")
+    assert "CODE: 17 " in admin.refused("consumerConnection", "-g", "nobody")
 
 
 def test_producer_connection_shows_the_client(admin: MqAdmin, scene: Scene) -> None:
     [row] = admin.rows("producerConnection", "-g", PRODUCERS, "-t", TOPIC)
     assert "@producer-" in row[1]
     assert "JAVA" in row
-    assert "not exist" in admin.refused("producerConnection", "-g", "nobody", "-t", TOPIC)
+    assert "CODE: 1 " in admin.refused("producerConnection", "-g", "nobody", "-t", TOPIC)
+
+
+def test_a_producer_that_stops_is_forgotten(admin: MqAdmin, java: Program, scene: Scene) -> None:
+    java.call("make_topics", topics=["left_behind"])
+    java.call("send", topic="left_behind", group="leaving")
+    connection = ["producerConnection", "-g", "leaving", "-t", "left_behind"]
+    assert "@producer-" in admin.run(*connection)
+    java.call("stop_producer", group="leaving")
+    assert "CODE: 1 " in admin.refused(*connection)
 
 
 def test_a_subscription_group_is_made_shown_and_deleted(admin: MqAdmin, cluster: Cluster) -> None:

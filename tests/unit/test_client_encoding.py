@@ -12,7 +12,7 @@ from latermq.client.outgoing import (
     encode_batch_body,
     encode_message_properties,
 )
-from latermq.client.producer import shard_index
+from latermq.client.shards import shard_index
 from latermq.errors import IllegalMessage
 from latermq.message.batch import decode_batch
 from latermq.message.properties import decode_properties

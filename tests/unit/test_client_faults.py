@@ -253,11 +253,56 @@ def test_an_unknown_topic_fails_at_once_where_topics_are_not_created() -> None:
             def answer(request: Command) -> Answer:
                 if request.code == Request.GET_ROUTEINFO_BY_TOPIC:
                     return refused(Response.TOPIC_NOT_EXIST, "no such topic")(request)
+                if request.code == Request.GET_BROKER_CLUSTER_INFO:
+                    broker = b'{"cluster":"c","brokerName":"a","brokerAddrs":{"0":"h:1"}}'
+                    return encode_response(request, body=b'{"brokerAddrTable":{"a":%b}}' % broker)
                 return original(request)
 
             server.answer = answer  # type: ignore[method-assign]
             with pytest.raises(TopicNotFound, match="no such topic"):
                 await producer.send(MESSAGE, timeout_s=30)
+
+    run(scenario)
+
+
+def test_a_topic_whose_brokers_are_away_for_a_moment_is_not_taken_for_deleted() -> None:
+    async def scenario() -> None:
+        async with scripted_server(stored) as server, Producer(server.address, send_timeout_s=30) as producer:
+            await producer.send(MESSAGE)
+            original = server.answer
+            asked: list[Command] = []
+
+            def all_away(request: Command) -> Answer:
+                if request.code == Request.GET_ROUTEINFO_BY_TOPIC:
+                    asked.append(request)
+                    return refused(Response.TOPIC_NOT_EXIST, "no such topic")(request)
+                if request.code == Request.SEND_MESSAGE_V2 and len(asked) < 2:
+                    return HANG_UP
+                return original(request)
+
+            server.answer = all_away  # type: ignore[method-assign]
+            assert (await producer.send(MESSAGE)).status == "SEND_OK"
+
+    run(scenario)
+
+
+def test_a_first_send_waits_for_a_broker_to_register() -> None:
+    async def scenario() -> None:
+        async with scripted_server(stored) as server, Producer(server.address, send_timeout_s=30) as producer:
+            original = server.answer
+            asked: list[Command] = []
+
+            def nobody_yet(request: Command) -> Answer:
+                if request.code == Request.GET_ROUTEINFO_BY_TOPIC and len(asked) < 3:
+                    return refused(Response.TOPIC_NOT_EXIST, "no such topic")(request)
+                if request.code == Request.GET_BROKER_CLUSTER_INFO:
+                    asked.append(request)
+                    return encode_response(request, body=b'{"brokerAddrTable":{},"clusterAddrTable":{}}')
+                return original(request)
+
+            server.answer = nobody_yet  # type: ignore[method-assign]
+            assert (await producer.send(MESSAGE)).status == "SEND_OK"
+            assert len(asked) == 3
 
     run(scenario)
 

@@ -35,7 +35,7 @@ def check_not_own(broker: Broker, topic: str) -> None:
     if not topic.strip():
         raise InvalidParameter("the topic is blank", hint="Name a topic")
     if is_own_topic(broker, topic):
-        raise InvalidParameter(f"topic {topic!r} belongs to the broker", hint="Choose another name")
+        raise InvalidParameter(f"topic {topic!r} belongs to the broker", hint="It stays as it is; name one of your own")
 
 
 def put_topic(broker: Broker, topic: TopicConfig, changes: Mapping[str, str]) -> TopicConfig:

@@ -3,25 +3,37 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from latermq.broker.config_files import GROUPS_PATH, OFFSETS_PATH, TOPICS_PATH, Table, load_table, save_table
+from latermq.broker.config_files import (
+    DELAY_OFFSETS_PATH,
+    GROUPS_PATH,
+    OFFSETS_PATH,
+    TOPICS_PATH,
+    DelayOffsetTable,
+    Table,
+    load_table,
+    save_table,
+)
 from latermq.broker.long_polling import WaitingPulls
 from latermq.broker.topic_traffic import TopicTraffic
 from latermq.broker.topics import Topics
 from latermq.broker.traffic import Traffic
 from latermq.clock import Clock
 from latermq.config import Config
-from latermq.errors import IllegalMessage, MalformedRequest, NoPermission, ServiceUnavailable
+from latermq.errors import IllegalMessage, InvalidParameter, MalformedRequest, NoPermission, ServiceUnavailable
 from latermq.group.filters import EVERYTHING, MessageFilter
 from latermq.group.locks import QueueLocks
 from latermq.group.members import Members
 from latermq.group.offsets import ConsumerOffsets
 from latermq.group.subscriptions import SubscriptionGroups
 from latermq.message.batch import decode_batch
+from latermq.message.entry_id import MAX_LEVELS
 from latermq.message.ids import offset_message_id, pack_host
-from latermq.message.properties import MAX_PROPERTIES_BYTES, decode_properties
+from latermq.message.names import SCHEDULE_TOPIC
+from latermq.message.properties import MAX_PROPERTIES_BYTES
 from latermq.message.record import SYSFLAG_TRANSACTION_MASK
 from latermq.protocol.remoting.bodies import (
     PERM_READ,
+    DataVersion,
     OffsetTable,
     SubscriptionGroupTable,
     TopicConfig,
@@ -31,12 +43,11 @@ from latermq.protocol.remoting.codes import Response
 from latermq.store.consume_queue import ConsumeQueue
 from latermq.store.disk import Disk
 from latermq.store.message_store import Draft, MessageStore
+from latermq.store.ranges import RangeSet
 from latermq.store.retention import Retention
-
-# Properties by which a message asks to arrive later. It is refused: delivering it now would be early.
-DELAY_PROPERTIES = frozenset({
-    "DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "__STARTDELIVERTIME", "TIMER_DEL_UNIQKEY",
-})  # fmt: skip
+from latermq.timer.admission import Admission, may_be_special
+from latermq.timer.delivery import Delivery
+from latermq.timer.levels import LevelTable
 
 # Where a sent message, or the first of a batch, was stored: message id, queue id, queue offset, end offset in the log.
 # A plain tuple, because building a named one costs a send 0.25 µs twice.
@@ -64,7 +75,15 @@ class Broker:
         self._disk = disk
         self.store_host = pack_host(host, port)
         self._message_id_prefix = self.store_host.hex().upper()
-        self.store = MessageStore(disk, config.store, clock, store_host=self.store_host, new_store_id=new_store_id)
+        levels = LevelTable(config.timer.levels)
+        self.store = MessageStore(
+            disk,
+            config.store,
+            clock,
+            store_host=self.store_host,
+            new_store_id=new_store_id,
+            level_due_ms=levels.due_ms,
+        )
         settings = config.broker
         self._max_message = int(settings.max_message)
         self.topics = Topics(load_table(disk, TOPICS_PATH, TopicConfigTable, TopicConfigTable), settings, clock)
@@ -82,10 +101,35 @@ class Broker:
         self.traffic = Traffic()
         self.topic_traffic = TopicTraffic(self.store, clock.monotonic_s())
         self._next_queue = 0
+        self._saved_marks: dict[int, int] = {}
         # None while messages are taken; else why not.
         self._refusal: ServiceUnavailable | None = None
         self.clamped_offsets = self.offsets.clamp(self._queue_end)
         self.adopted_topics = self._adopt_queues()
+        if not self.store.recovery.had_checkpoint:
+            self._take_over_delay_offsets()
+        self._admission = Admission(levels)
+        self.delivery = Delivery(
+            self.store,
+            levels,
+            clock,
+            config.timer,
+            max_step_ms=config.clock.max_step,
+            topic_exists=lambda topic: self.topics.find(topic) is not None,
+            on_delivered=self.waiting.touch,
+        )
+        self.retention.add_guard(self.delivery.needed_from)
+        # The next start begins from here, however this one ends.
+        self.store.save(self.store.plan_checkpoint())
+
+    def _take_over_delay_offsets(self) -> None:
+        """Without a checkpoint RocketMQ's file says what was delivered; beyond it the log's own deliveries count."""
+        table = load_table(self._disk, DELAY_OFFSETS_PATH, DelayOffsetTable, DelayOffsetTable)
+        for level, offset in table.offsetTable.items():
+            queue = self.store.find_queue(SCHEDULE_TOPIC, level - 1)
+            if queue is not None and 1 <= level <= MAX_LEVELS:
+                delivered = self.store.delivered.setdefault(level, RangeSet())
+                delivered.forget_below(max(queue.min_offset, min(offset, queue.next_offset)))
 
     def _queue_end(self, topic: str, queue_id: int) -> int:
         queue = self.store.find_queue(topic, queue_id)
@@ -123,13 +167,21 @@ class Broker:
             topic_config = self._writable_topic(topic, default_topic, default_queues)
         if len(body) > self._max_message:
             raise self._too_long(len(body))
-        encoded = self._admit_properties(properties, sysflag)
         if not 0 <= queue_id < topic_config.writeQueueNums:
             queue_id = self._choose_queue(topic_config, queue_id)
+        level = due_ms = 0
+        if may_be_special(properties):
+            topic, queue_id, properties, level, due_ms = self._admission.admit(
+                topic, queue_id, properties, self.clock.now_ms()
+            )
+        encoded = self._admit_properties(properties, sysflag)
         at, queue_offset, end_offset = self.store.append(
             topic, queue_id, body, encoded, born_timestamp_ms, born_host, flag, sysflag, reconsume_times
         )
-        self.waiting.touch(topic, queue_id)
+        if level:
+            self.delivery.note(level, due_ms)
+        else:
+            self.waiting.touch(topic, queue_id)
         self.traffic.messages_in += 1
         return f"{self._message_id_prefix}{at:016X}", queue_id, queue_offset, end_offset
 
@@ -186,8 +238,6 @@ class Broker:
 
     def _admit_properties(self, properties: str, sysflag: int) -> bytes:
         """The properties as bytes, if a message may have them."""
-        if "DEL" in properties:  # all of their names hold it, and hardly anything else does
-            self._refuse_delays(properties)
         if sysflag & SYSFLAG_TRANSACTION_MASK:
             raise NoPermission("transaction messages are not taken", hint="Send a normal message")
         if "\0" in properties:
@@ -202,13 +252,6 @@ class Broker:
                 hint="Move large values into the body",
             )
         return encoded
-
-    def _refuse_delays(self, properties: str) -> None:
-        for name in DELAY_PROPERTIES & decode_properties(properties).keys():
-            raise IllegalMessage(
-                f"the message asks for a delay ({name}), which this version cannot give",
-                hint="Remove the delay; delivering it at once would be early",
-            )
 
     def _too_long(self, size: int) -> IllegalMessage:
         return IllegalMessage(
@@ -273,7 +316,7 @@ class Broker:
         if not config.perm & PERM_READ:
             raise NoPermission(f"topic {topic!r} is not readable", hint="Change its permission with updateTopic -p 6")
         if not 0 <= queue_id < config.readQueueNums:
-            raise MalformedRequest(
+            raise InvalidParameter(
                 f"topic {topic!r} has {config.readQueueNums} queues to read from, none with the id {queue_id}"
             )
 
@@ -330,6 +373,12 @@ class Broker:
 
     # Upkeep, called from time to time
 
+    def run_timers(self) -> int:
+        """Deliver what is due; how many milliseconds may pass until the next call."""
+        wait_ms = self.delivery.run()
+        self.settle()
+        return wait_ms
+
     def settle(self) -> None:
         """Wake the pulls that wait for what was appended."""
         self.waiting.wake()
@@ -384,7 +433,15 @@ class Broker:
             )
             savers.append(self._saver(self.groups, GROUPS_PATH, group_copy))
         if self.offsets.changed:
-            savers.append(self._saver(self.offsets, OFFSETS_PATH, self.offsets_snapshot()))
+            snapshot = self.offsets_snapshot()
+            savers.append(self._saver(self.offsets, OFFSETS_PATH, snapshot))
+            # Those that were cut to what is flushed are saved whole by a later round.
+            self.offsets.changed = not self.offsets.equals(snapshot)
+        marks = self.delivery.marks()
+        if marks != self._saved_marks:
+            self._saved_marks = marks
+            delays = DelayOffsetTable(offsetTable=marks, dataVersion=DataVersion(timestamp=self.clock.now_ms()))
+            savers.append(lambda: save_table(self._disk, DELAY_OFFSETS_PATH, delays))
         return savers
 
     def _saver(
@@ -419,6 +476,7 @@ class Broker:
             **self.members.statistics(),
             **self.locks.statistics(),
             **self.waiting.statistics(),
+            **self.delivery.statistics(),
             **self.topic_traffic.statistics(),
             "topics": len(self.topics.table.topicConfigTable),
             "groups": len(self.groups.table.subscriptionGroupTable),

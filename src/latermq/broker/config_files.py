@@ -3,8 +3,11 @@
 from collections.abc import Callable
 from typing import TypeVar
 
+from msgspec import Struct, field
+
 from latermq.errors import CorruptStore, MalformedRequest
 from latermq.protocol.remoting.bodies import (
+    DataVersion,
     OffsetTable,
     SubscriptionGroupTable,
     TopicConfigTable,
@@ -16,8 +19,17 @@ from latermq.store.disk import Disk
 TOPICS_PATH = "config/topics.json"
 GROUPS_PATH = "config/subscriptionGroup.json"
 OFFSETS_PATH = "config/consumerOffset.json"
+DELAY_OFFSETS_PATH = "config/delayOffset.json"
 
-Table = TypeVar("Table", TopicConfigTable, SubscriptionGroupTable, OffsetTable)
+
+class DelayOffsetTable(Struct, kw_only=True):
+    """delayOffset.json: for each level the queue offset below which everything was delivered."""
+
+    offsetTable: dict[int, int] = field(default_factory=dict)
+    dataVersion: DataVersion = field(default_factory=DataVersion)
+
+
+Table = TypeVar("Table", TopicConfigTable, SubscriptionGroupTable, OffsetTable, DelayOffsetTable)
 
 
 def load_table(disk: Disk, path: str, type_: type[Table], empty: Callable[[], Table]) -> Table:

@@ -68,7 +68,10 @@ class TopicTraffic:
             self._pulled[pair] = messages
 
     def sample(self, now_s: float) -> None:
-        """Remember the counts where it is time to; call it about once a second. Measured: 3 ms for 40,000 queues."""
+        """Remember the counts where it is time to; call it about once a second.
+
+        Every ten seconds it walks all queues; measured: 10 ms for 40,000.
+        """
         due = [history for history in self._histories if history.is_due(now_s)]
         if not due:
             return

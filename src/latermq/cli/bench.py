@@ -18,7 +18,10 @@ Topic = Annotated[str, typer.Option("--topic", metavar="T", help="The topic.")]
 BrokerPid = Annotated[
     int | None,
     typer.Option(
-        "--broker-pid", metavar="PID", min=1, help="The broker's process, for its CPU time; else found by its port."
+        "--broker-pid",
+        metavar="PID",
+        min=1,
+        help="The broker's process, for its CPU time; found by itself where it is the only one.",
     ),
 ]
 DEFAULT_TOPIC = "latermq-bench"

@@ -23,7 +23,7 @@ class DrainBench:
         async with PullConsumer(namesrv, group="latermq-bench") as consumer:
             queues = await consumer.queues(self._topic)
             if broker_pid is None:
-                broker_pid = await find_broker_pid(namesrv, self._topic)
+                broker_pid = await find_broker_pid(namesrv)
             with progress(f"draining {self._topic}", self._count, prints_rows=False) as self._advance:
                 gauge = Gauge(broker_pid)
                 await asyncio.gather(*(self._drain(consumer, queue) for queue in queues))

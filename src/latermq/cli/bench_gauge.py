@@ -10,7 +10,6 @@ import numpy as np
 
 from latermq.cli.process_usage import cpu_s, listener_pid, memory
 from latermq.client import Admin
-from latermq.errors import LaterMQError
 
 Figures = dict[str, Any]
 
@@ -60,14 +59,11 @@ def latency_figures(latencies_s: "array[float]") -> Figures:
     }
 
 
-async def find_broker_pid(namesrv: str, topic: str) -> int | None:
-    """The process of the one broker that has this topic, if it runs on this machine and may be looked at."""
+async def find_broker_pid(namesrv: str) -> int | None:
+    """The process of the cluster's only broker, if it runs on this machine and may be looked at."""
     async with Admin(namesrv) as admin:
-        try:
-            route = await admin.route(topic)
-        except LaterMQError:
-            return None
-    addresses = {address for broker in route.brokerDatas for address in broker.brokerAddrs.values()}
+        brokers = await admin.brokers()
+    addresses = {address for broker in brokers for address in broker.brokerAddrs.values()}
     if len(addresses) != 1:
         return None
     host, _, port = addresses.pop().rpartition(":")

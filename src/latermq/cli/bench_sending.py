@@ -39,7 +39,7 @@ class SendBench:
             # Makes the topic where it is missing, and brings route and connection, which are not measured.
             await producer.send(self._message)
             if broker_pid is None:
-                broker_pid = await find_broker_pid(namesrv, self._message.topic)
+                broker_pid = await find_broker_pid(namesrv)
             with progress(f"sending to {self._message.topic}", self._count, prints_rows=False) as self._advance:
                 gauge = Gauge(broker_pid)
                 self._started_s = gauge.started_s

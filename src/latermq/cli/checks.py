@@ -21,7 +21,7 @@ from latermq.config import Config
 JAVA_MIN = 17  # what Spark 4 asks for
 PYTHON_MIN = (3, 11)
 
-_SPARE_FILES = 1024  # the store's and the loop's own, besides one for each connection
+SPARE_FILES = 1024  # the store's and the loop's own, besides one for each connection
 _MAX_MAP_COUNT_MIN = 65_530  # Linux' default; each segment and queue file is one map
 _CLOCK_WATCH_S = 0.1
 _CLOCK_TOLERANCE_S = 0.02
@@ -77,7 +77,7 @@ def check_port(name: str, host: str, port: int, option: str) -> Check:
 def check_file_limit(config: Config) -> Check:
     # The soft limit does not matter: server processes raise it themselves.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = config.server.max_connections + _SPARE_FILES
+    needed = config.server.max_connections + SPARE_FILES
     if hard == resource.RLIM_INFINITY or hard >= needed:
         return Check("open files", "ok", "unlimited" if hard == resource.RLIM_INFINITY else f"{hard} allowed")
     advice = f"Raise the hard limit to {needed} (ulimit -Hn, LimitNOFILE= in systemd) or lower server.max_connections"
@@ -97,10 +97,11 @@ def check_disk_space(data: Path, config: Config) -> Check:
     usage = shutil.disk_usage(_nearest_existing(data))
     used = 1 - usage.free / (usage.used + usage.free)
     found = f"{used:.0%} used, {usage.free / (1 << 30):.1f} GiB free"
-    if used >= config.store.disk_full:
-        return Check("disk space", "fail", found, f"Nothing is accepted above {config.store.disk_full:.0%}: free some")
-    if used >= config.store.disk_high:
-        advice = f"New messages are refused above {config.store.disk_high:.0%}: free some or shorten store.retention"
+    if used > config.store.disk_high:
+        advice = (
+            f"Above {config.store.disk_high:.0%} new messages are refused and the oldest segments deleted: "
+            "free some, shorten store.retention or raise store.disk_high"
+        )
         return Check("disk space", "fail", found, advice)
     if usage.free < 2 * config.store.segment:
         advice = "Less than two log segments are free: free some, shorten store.retention or lower store.segment"

@@ -19,14 +19,13 @@ from rich.console import Console
 from rich.table import Table
 
 from latermq.cli.running import run
-from latermq.client import Admin, Message, OutgoingMessage, Producer, PullConsumer, PushConsumer, SendResult
+from latermq.client import Admin, Message, OutgoingMessage, Producer, PullConsumer, PushConsumer
 from latermq.errors import LaterMQError
 
 TOPIC, STREAM, GROUP = "demo-orders", "demo-stream", "demo-audit"
 ORDERS = 20
-STREAM_S = 5.0
-KILL_AFTER_S = 1.5
-STREAM_RATE = 2_000  # a second: enough to be hit in the middle of work, on any machine
+STREAM_MESSAGES, KILL_AFTER_MESSAGES, SENDERS = 20_000, 7_000, 64
+RETRY_PAUSE_S = 0.2
 DEADLINE_S = 50.0
 
 console = Console(highlight=False)
@@ -59,6 +58,13 @@ class Server:
                 if b"\0broker\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
                     return pid
         return None
+
+    def kill_broker(self) -> int:
+        pid = self.broker_pid()
+        if pid is None:
+            raise DemoFailed("there is no broker process")
+        os.kill(pid, signal.SIGKILL)
+        return pid
 
     def stop(self) -> int:
         self._process.send_signal(signal.SIGTERM)
@@ -102,7 +108,7 @@ class Summary:
 
 async def show(server: Server, summary: Summary) -> None:
     """The demo between the server's start and its end."""
-    async with Admin(server.namesrv) as admin, Producer(server.namesrv, send_timeout_s=5.0) as producer:
+    async with Admin(server.namesrv) as admin, Producer(server.namesrv) as producer:
         with summary.step("create topics") as seen:
             await admin.create_topic(TOPIC, queues=4)
             await admin.create_topic(STREAM, queues=4)
@@ -116,13 +122,14 @@ async def show(server: Server, summary: Summary) -> None:
             check(len(found) == 1, f"{len(found)} messages with key order-7")
             seen.append(f"order-7: {found[0].body.decode()} in queue {found[0].queue_id}")
         with summary.step("kill -9 the broker in the middle of sending") as seen:
-            acknowledged = await send_through_a_crash(server, producer, seen)
+            await send_through_a_crash(server, producer, seen)
         with summary.step("look for every acknowledged message") as seen:
-            stored = [message async for message in everything_in(server.namesrv, STREAM)]
-            stored_ids = {message.properties["UNIQ_KEY"] for message in stored}
-            missing = acknowledged - stored_ids
-            check(not missing, f"{len(missing)} of {len(acknowledged)} acknowledged messages are missing")
-            seen.append(f"{len(acknowledged)} acknowledged, {len(stored_ids)} stored, 0 missing")
+            stored = [message.properties["KEYS"] async for message in everything_in(server.namesrv, STREAM)]
+            missing = {f"n-{number}" for number in range(STREAM_MESSAGES)} - set(stored)
+            check(not missing, f"{len(missing)} of {STREAM_MESSAGES} acknowledged messages are missing")
+            if twice := len(stored) - len(set(stored)):
+                seen.append(f"{twice} are there twice: stored before the kill, acknowledged only when sent again")
+            seen.append(f"{STREAM_MESSAGES} acknowledged, all of them stored, 0 missing")
 
 
 async def send_orders(producer: Producer) -> list[str]:
@@ -159,46 +166,38 @@ async def consume_orders(namesrv: str) -> list[str]:
     return [*first, f"{len(got)} consumed"]
 
 
-async def send_through_a_crash(server: Server, producer: Producer, seen: list[str]) -> set[str]:
-    """Send at a steady rate, kill the broker on the way; the ids of all messages that were acknowledged."""
-    acknowledged: set[str] = set()
-    failed = 0
-    first_after_crash_s: float | None = None
-    killed_s: float | None = None
+async def send_through_a_crash(server: Server, producer: Producer, seen: list[str]) -> None:
+    """Send the stream from many senders at once, kill the broker on the way, go on until all is acknowledged."""
+    numbers = iter(range(STREAM_MESSAGES))
+    acknowledged = failed_sends = 0
+    last_s, longest_gap_s = time.monotonic(), 0.0
 
-    def on_answer(answer: "asyncio.Future[SendResult]") -> None:
-        nonlocal failed, first_after_crash_s
-        if answer.exception() is not None:
-            failed += 1
-            return
-        acknowledged.add(answer.result().message_id)
-        if killed_s is not None and first_after_crash_s is None:
-            first_after_crash_s = time.monotonic() - killed_s
+    def on_acknowledged() -> None:
+        nonlocal acknowledged, last_s, longest_gap_s
+        now_s = time.monotonic()
+        last_s, longest_gap_s = now_s, max(longest_gap_s, now_s - last_s)
+        acknowledged += 1
+        if acknowledged == KILL_AFTER_MESSAGES:
+            pid = server.kill_broker()
+            seen.append(f"broker process {pid} killed when {acknowledged} of {STREAM_MESSAGES} were acknowledged")
 
-    started_s, sent = time.monotonic(), 0
-    under_way: set[asyncio.Future[SendResult]] = set()
-    while (elapsed_s := time.monotonic() - started_s) < STREAM_S:
-        if killed_s is None and elapsed_s > KILL_AFTER_S:
-            pid = server.broker_pid()
-            check(pid is not None, "there is no broker process")
-            assert pid is not None
-            os.kill(pid, signal.SIGKILL)
-            killed_s = time.monotonic()
-            seen.append(f"broker process {pid} killed after {len(acknowledged)} acknowledged messages")
-        while sent < elapsed_s * STREAM_RATE and not producer.is_full:
-            future = producer.submit(OutgoingMessage(STREAM, f"message {sent}".encode(), keys=(f"n-{sent}",)))
-            future.add_done_callback(on_answer)
-            future.add_done_callback(under_way.discard)
-            under_way.add(future)
-            sent += 1
-        await asyncio.sleep(0.005)
-    if under_way:
-        await asyncio.wait(under_way)
-    new_pid = server.broker_pid()
-    check(new_pid is not None and first_after_crash_s is not None, "the broker did not come back")
-    seen.append(f"broker back as process {new_pid}, first acknowledgement {first_after_crash_s:.1f} s after the kill")
-    seen.append(f"{sent} sent: {len(acknowledged)} acknowledged, {failed} reported as failed to the sender")
-    return acknowledged
+    async def send_numbers() -> None:
+        nonlocal failed_sends
+        for number in numbers:
+            message = OutgoingMessage(STREAM, b"x" * 200, keys=(f"n-{number}",))
+            # As an application does: what was not acknowledged is sent again.
+            while True:
+                try:
+                    await producer.send(message)
+                    break
+                except LaterMQError:
+                    failed_sends += 1
+                    await asyncio.sleep(RETRY_PAUSE_S)
+            on_acknowledged()
+
+    await asyncio.gather(*(send_numbers() for _ in range(SENDERS)))
+    seen.append(f"back as process {server.broker_pid()}; sends were held up for {longest_gap_s:.1f} s")
+    seen.append(f"{acknowledged} acknowledged in the end, after {failed_sends} sends that failed and were repeated")
 
 
 async def everything_in(namesrv: str, topic: str) -> AsyncIterator[Message]:

@@ -20,11 +20,16 @@ Topic = Annotated[str, typer.Option("--topic", metavar="T", help="The topic.")]
 
 
 @app.command("list")
-def list_groups(namesrv: Namesrv = DEFAULT_NAMESRV, json: Json = False) -> None:
+def list_groups(
+    everything: Annotated[bool, typer.Option("--all", help="Also the groups of the system.")] = False,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    json: Json = False,
+) -> None:
     """List the groups. Example: latermq group list"""
 
     async def work() -> list[dict[str, Any]]:
         from latermq.client import Admin
+        from latermq.group.subscriptions import BUILT_IN_GROUPS
 
         async with Admin(namesrv) as admin:
             return [
@@ -36,6 +41,7 @@ def list_groups(namesrv: Namesrv = DEFAULT_NAMESRV, json: Json = False) -> None:
                     "retry_max_times": group.retryMaxTimes,
                 }
                 for group in await admin.groups()
+                if everything or group.groupName not in BUILT_IN_GROUPS
             ]
 
     columns = {
@@ -45,7 +51,7 @@ def list_groups(namesrv: Namesrv = DEFAULT_NAMESRV, json: Json = False) -> None:
         "orderly": "ordered",
         "retry_max_times": "retries",
     }
-    print_rows(run(work()), columns, as_json=json, empty="no groups yet")
+    print_rows(run(work()), columns, as_json=json, empty="no groups yet; --all shows the system's own")
 
 
 @app.command()
@@ -161,7 +167,7 @@ async def _members(admin: "Admin", group: str) -> list[dict[str, Any]]:
     except ConsumerOffline:
         return []
     return [
-        {"client_id": member.clientId, "address": member.clientAddr, "language": member.language}
+        {"kind": "member", "client_id": member.clientId, "address": member.clientAddr, "language": member.language}
         for member in found.connectionSet
     ]
 
@@ -169,6 +175,7 @@ async def _members(admin: "Admin", group: str) -> list[dict[str, Any]]:
 async def _progress(admin: "Admin", group: str, topic: str | None) -> list[dict[str, Any]]:
     return [
         {
+            "kind": "queue",
             "topic": queue.topic,
             "broker": queue.brokerName,
             "queue_id": queue.queueId,

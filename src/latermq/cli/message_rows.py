@@ -50,7 +50,8 @@ def readable_row(message: "Message") -> dict[str, Any]:
     row["born"] = moment(row.pop("born_ms"))
     row["stored"] = moment(row.pop("stored_ms"))
     row.pop("body_base64", None)
-    row["body"] = body_text(message.body)
+    row.pop("body", None)
+    row["body"] = body_text(message.body)  # last: it may be long
     return row
 
 

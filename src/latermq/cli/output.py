@@ -55,7 +55,7 @@ def _print_table(rows: list[Row], columns: Mapping[str, str]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for key, heading in columns.items():
         numeric = all(isinstance(row.get(key), int) for row in rows)
         table.add_column(heading, justify="right" if numeric else "left", overflow="fold")

@@ -15,7 +15,7 @@ from latermq.client.offsets import BrokerOffsets, LocalOffsets, OffsetStore
 from latermq.client.pulling import NO_NEW, OFFSET_MOVED, pull
 from latermq.client.rebalance import allocate_averagely, changes
 from latermq.client.session import Session
-from latermq.errors import LaterMQError, SubscriptionNotFound, SubscriptionOutdated, TopicNotFound
+from latermq.errors import GroupNotFound, LaterMQError, SubscriptionNotFound, SubscriptionOutdated, TopicNotFound
 from latermq.message.names import RETRY_PREFIX
 from latermq.message.record import Message
 from latermq.protocol.remoting.bodies import (
@@ -163,7 +163,7 @@ class Assignment:
                 {"consumerGroup": self._settings.group},
                 timeout_s=self._session.request_timeout_s,
             )
-        except BrokerFailed as error:
+        except (BrokerFailed, GroupNotFound) as error:
             _log.debug("%s does not know the group yet: %s", address, error)
             return []
         return sorted(decode_body(answer.body, ConsumerIdList).consumerIdList)

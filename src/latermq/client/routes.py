@@ -8,7 +8,7 @@ from latermq.client.connection import Connections, split_address
 from latermq.client.failures import ConnectionLost, NoBroker, NoNameServer, RequestTimedOut
 from latermq.errors import LaterMQError, TopicNotFound
 from latermq.message.names import AUTO_CREATE_TOPIC
-from latermq.protocol.remoting.bodies import PERM_READ, PERM_WRITE, MessageQueue, TopicRoute, decode_body
+from latermq.protocol.remoting.bodies import PERM_READ, PERM_WRITE, ClusterInfo, MessageQueue, TopicRoute, decode_body
 from latermq.protocol.remoting.codes import Request
 
 _log = logging.getLogger("latermq.client")
@@ -16,6 +16,8 @@ _log = logging.getLogger("latermq.client")
 REFRESH_S = 30.0
 DEFAULT_TOPIC_QUEUES = 4  # how many queues a topic gets that a send creates
 MASTER = 0
+# A topic whose brokers are all away looks like one that was deleted; only after this long it is taken for one.
+FORGET_AFTER_S = 120.0
 
 
 @dataclass(slots=True)
@@ -66,6 +68,7 @@ class Routes:
         self._max_topics = max_topics
         self._first = 0  # the name server that answered last
         self._known: dict[str, Route] = {}
+        self._missing_since_s: dict[str, float] = {}  # known topics that name servers know no more
         self._asking: dict[str, asyncio.Task[Route]] = {}
         self.brokers: dict[str, str] = {}  # broker name → address, over all routes
 
@@ -93,17 +96,26 @@ class Routes:
         try:
             route = await (self.refresh(topic) if fresh else self.get(topic))
         except TopicNotFound as error:
-            try:
-                data = await self.lookup(AUTO_CREATE_TOPIC)
-            except TopicNotFound:
-                raise error from None
-            for queue in data.queueDatas:
-                queue.readQueueNums = queue.writeQueueNums = min(DEFAULT_TOPIC_QUEUES, queue.readQueueNums)
-            route = build_route(topic, data)
+            route = self._known.get(topic) or build_route(topic, await self._route_of_creators(error))
             self.brokers.update(route.addresses)
         if not route.writable:
             raise NoBroker(f"topic {topic!r} has no queue that can be written", hint="Look at its permissions")
         return route
+
+    async def _route_of_creators(self, not_found: TopicNotFound) -> TopicRoute:
+        """Where a send may create a topic; `not_found` if nowhere, unless no broker is there to ask."""
+        try:
+            data = await self.lookup(AUTO_CREATE_TOPIC)
+        except TopicNotFound:
+            body = await self.ask_name_server(Request.GET_BROKER_CLUSTER_INFO)
+            if not decode_body(body, ClusterInfo).brokerAddrTable:
+                raise NoBroker(
+                    f"no broker is registered at {', '.join(self.servers)}", hint="Is one running?"
+                ) from None
+            raise not_found from None
+        for queue in data.queueDatas:
+            queue.readQueueNums = queue.writeQueueNums = min(DEFAULT_TOPIC_QUEUES, queue.readQueueNums)
+        return data
 
     async def broker_address(self, queue: MessageQueue) -> str:
         """Where the broker of a queue is."""
@@ -138,14 +150,13 @@ class Routes:
         )
 
     async def refresh_all(self) -> bool:
-        """Ask for every known topic again; whether any of them changed. A topic that is gone is forgotten."""
+        """Ask for every known topic again; whether any of them changed or is gone for good."""
         changed = False
         for topic, old in list(self._known.items()):
             try:
                 changed |= (await self.refresh(topic)).data != old.data
             except TopicNotFound:
-                self._known.pop(topic, None)
-                changed = True
+                changed |= topic not in self._known
             except LaterMQError as error:
                 _log.warning("the routes could not be refreshed: %s", error)
                 break
@@ -164,13 +175,26 @@ class Routes:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _ask(self, topic: str) -> Route:
-        route = build_route(topic, await self.lookup(topic))
+        try:
+            route = build_route(topic, await self.lookup(topic))
+        except TopicNotFound:
+            self._note_missing(topic)
+            raise
+        self._missing_since_s.pop(topic, None)
         self._known.pop(topic, None)
         if len(self._known) >= self._max_topics:
-            del self._known[next(iter(self._known))]
+            oldest = next(iter(self._known))
+            del self._known[oldest]
+            self._missing_since_s.pop(oldest, None)
         self._known[topic] = route
         self.brokers.update(route.addresses)
         return route
+
+    def _note_missing(self, topic: str) -> None:
+        if topic in self._known:
+            now_s = asyncio.get_running_loop().time()
+            if now_s - self._missing_since_s.setdefault(topic, now_s) >= FORGET_AFTER_S:
+                del self._known[topic], self._missing_since_s[topic]
 
     def _asked(self, topic: str, task: asyncio.Task[Route]) -> None:
         del self._asking[topic]

@@ -84,6 +84,10 @@ class ConsumerOffsets:
         )
         return OffsetTable(offsetTable=self._clamped(flushed_end), dataVersion=version)
 
+    def equals(self, table: OffsetTable) -> bool:
+        """Whether a table holds exactly these offsets."""
+        return self._table == table.offsetTable
+
     def clamp(self, queue_end: Callable[[str, int], int]) -> int:
         """Bring offsets that lie beyond their queue's end back to it; how many there were."""
         clamped = self._clamped(queue_end)

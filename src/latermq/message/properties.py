@@ -22,6 +22,10 @@ RECONSUME_TIME = "RECONSUME_TIME"
 TRANSACTION_PREPARED = "TRAN_MSG"
 INNER_NUM = "INNER_NUM"
 
+# LaterMQ's own; what comes from outside under these names is dropped.
+OWN_PREFIX = "LMQ_"
+DUE_MS = "LMQ_DUE_MS"
+
 KEY_SEPARATOR = " "  # several message keys in one KEYS value
 
 

@@ -32,6 +32,7 @@ SYSFLAG_AT = 36
 BORN_TIMESTAMP_AT = 40
 BORN_HOST_AT = 48
 STORE_TIMESTAMP_AT = 56
+PREPARED_TRANSACTION_AT = 76
 BODY_LENGTH_AT = 84
 MIN_RECORD_BYTES = HEAD.size + 1 + 2
 V6_EXTRA_BYTES = 12
@@ -105,6 +106,7 @@ def encode_record(
         )
         # fmt: on
     else:
+        sysflag &= ~(SYSFLAG_BORN_V6 | SYSFLAG_STORE_V6)
         if len(born_host) == 20:
             sysflag |= SYSFLAG_BORN_V6
         if len(store_host) == 20:
@@ -217,6 +219,12 @@ def record_store_timestamp_ms(buffer: Buffer, at: int) -> int:
     (sysflag,) = _U32.unpack_from(buffer, at + SYSFLAG_AT)
     timestamp_ms: int = _LONG.unpack_from(buffer, at + BORN_HOST_AT + (20 if sysflag & SYSFLAG_BORN_V6 else 8))[0]
     return timestamp_ms
+
+
+def record_prepared_transaction_offset(buffer: Buffer, at: int, parts: Layout) -> int:
+    """The prepared-transaction field of the record at `at`, where deliveries keep their entry id."""
+    value: int = _LONG.unpack_from(buffer, at + parts.body_at - 12)[0]
+    return value
 
 
 def record_properties(record: bytes) -> bytes:

@@ -132,6 +132,8 @@ def _ask(
         return
 
     def done(finished: "asyncio.Future[Command]") -> None:
+        if finished.cancelled():
+            return  # the loop is ending
         error = finished.exception()
         if error is None:
             try:

@@ -29,8 +29,10 @@ class AdminService:
         program_version: str,
         beside: Callable[[list[Work], WhenDone], None] = do_at_once,
         announce: Callable[[Callable[[], None]], None] = tell_nobody,
+        retain: Callable[[], None] = lambda: None,
     ) -> None:
         self._broker = broker
+        self._retain = retain
         self._identity = Identity(address, program_version, broker.clock.now_ms())
         ground = Ground(broker, self._identity, beside, announce)
         self.handlers: dict[int, Handler] = {
@@ -43,8 +45,8 @@ class AdminService:
             Request.UPDATE_BROKER_CONFIG: self._change_settings,
             Request.VIEW_BROKER_STATS_DATA: self._stats,
             Request.GET_BROKER_HA_STATUS: self._replication,
-            Request.CLEAN_EXPIRED_CONSUMEQUEUE: self._retain,
-            Request.DELETE_EXPIRED_COMMITLOG: self._retain,
+            Request.CLEAN_EXPIRED_CONSUMEQUEUE: self._remove_expired,
+            Request.DELETE_EXPIRED_COMMITLOG: self._remove_expired,
             Request.CLEAN_UNUSED_TOPIC: self._clean_unused_topics,
         }
         self.sample()
@@ -76,9 +78,9 @@ class AdminService:
     def _replication(self, connection: Connection, command: Command) -> bytes:
         return encode_response(command, body=encode_body(replication_status(self._broker)))
 
-    def _retain(self, connection: Connection, command: Command) -> bytes:
+    def _remove_expired(self, connection: Connection, command: Command) -> bytes:
         """Remove now what would be removed at the next round: segments, and with them queue entries, past their age."""
-        self._broker.retention.run()
+        self._retain()
         return encode_response(command)
 
     def _clean_unused_topics(self, connection: Connection, command: Command) -> bytes:

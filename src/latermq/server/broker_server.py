@@ -23,6 +23,7 @@ from latermq.server.broker_service import BrokerService
 from latermq.server.flusher import Flusher
 from latermq.server.listener import Listener
 from latermq.server.registrar import Registrar
+from latermq.server.timer_driver import TimerDriver
 from latermq.store.disk import FileDisk
 
 _ANY_HOST = ("", "0.0.0.0", "::")
@@ -50,6 +51,7 @@ class BrokerProcess:
             self.broker,
             request_flush=lambda: self._flusher.request(),
             on_topics_changed=self._topics_changed,
+            on_scheduled=lambda: self._driver.poke(),
         )
         self.listener = Listener(self.service, server, clock)
         name_servers = server.namesrv or f"{server.host}:{server.namesrv_port}"
@@ -62,6 +64,7 @@ class BrokerProcess:
             program_version=version("latermq"),
             beside=self._do_in_worker,
             announce=self._registrar.announce,
+            retain=self._retain,
         )
         self.service.handlers.update(self._admin.handlers)
         self._timers: list[asyncio.TimerHandle | None] = []
@@ -97,6 +100,7 @@ class BrokerProcess:
             on_failed=self.end,
         )
         self.broker.check_disk()
+        self._driver = TimerDriver(self.broker)
         await self.listener.start(config.server.host, self._port)
         await self._registrar.register()
         self._every(_INDEX_EVERY_S, self.broker.store.index_pending)
@@ -186,6 +190,7 @@ class BrokerProcess:
             if timer is not None:
                 timer.cancel()
         await self._registrar.close()
+        self._driver.stop()
         self.broker.waiting.expire(float("inf"))
         self._flusher.stop()
         self.service.flushed(self.broker.store.flush())

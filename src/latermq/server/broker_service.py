@@ -48,10 +48,12 @@ class BrokerService:
         *,
         request_flush: Callable[[], None] = lambda: None,
         on_topics_changed: Callable[[], None] = lambda: None,
+        on_scheduled: Callable[[], None] = lambda: None,
     ) -> None:
         self._broker = broker
         self._request_flush = request_flush
         self._on_topics_changed = on_topics_changed
+        self._on_scheduled = on_scheduled
         self._waits_for_flush = broker.config.store.flush == "sync"
         # Replies of senders that wait for their message to be safe, in the order of the log.
         self._unflushed: deque[tuple[int, Connection, bytes]] = deque()
@@ -90,6 +92,8 @@ class BrokerService:
         if self._broker.topics.unannounced:
             self._broker.topics.unannounced = False
             self._on_topics_changed()
+        if self._broker.delivery.noted:
+            self._on_scheduled()
         self._broker.settle()
 
     def closed(self, connection: Connection) -> None:

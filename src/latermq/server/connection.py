@@ -284,7 +284,7 @@ class Connection(asyncio.Protocol):
             _log.error("request failed", peer=self.peer_name, request=command.code, exc_info=error)
             return encode_response(command, LaterMQError.code, remark=f"internal error: {type(error).__name__}")
         # One line for each sweep: a client that repeats its mistake must not fill the disk with it.
-        if not self._refusal_logged:
+        if not (self._refusal_logged or error.ordinary):
             self._refusal_logged = True
             level = _log.debug if error.retriable else _log.info
             level("request refused", peer=self.peer_name, request=command.code, code=error.code, reason=error.remark)

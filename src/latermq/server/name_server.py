@@ -48,7 +48,7 @@ class NameServer:
         self.routes = Routes(clock, config.server.broker_timeout / 1000, config.broker.max_topics)
         self.kv_configs = kv_configs
         self._config = config
-        self._handlers: dict[int, _Handler] = {
+        self.handlers: dict[int, _Handler] = {
             Request.GET_ROUTEINFO_BY_TOPIC: self._route,
             Request.REGISTER_BROKER: self._register,
             Request.UNREGISTER_BROKER: self._unregister,
@@ -74,7 +74,7 @@ class NameServer:
         """Nothing is known of a connection before its first request."""
 
     def serve(self, connection: Connection, command: Command) -> bytes:
-        handler = self._handlers.get(command.code)
+        handler = self.handlers.get(command.code)
         if handler is None:
             raise UnsupportedRequest(
                 f"a name server does not serve request {command.code}", hint="Brokers serve what is about messages"
@@ -230,7 +230,8 @@ class NameServer:
         return encode_response(command)
 
     def _settings(self) -> dict[str, str]:
-        return {f"server.{key}": str(value) for key, value in msgspec.structs.asdict(self._config.server).items()}
+        own = {f"server.{key}": str(value) for key, value in msgspec.structs.asdict(self._config.server).items()}
+        return {"listenPort": str(self._config.server.namesrv_port), **own}
 
 
 class NameServerProcess:

@@ -22,6 +22,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     index_file: str
     index_next_entry: int
     store_timestamp_ms: int
+    # For each level the entries that are delivered: [start, end) ranges of queue offsets, the first one from the start.
+    delivered: dict[int, list[tuple[int, int]]] = {}
     version: int = VERSION
 
 

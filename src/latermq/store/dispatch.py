@@ -52,6 +52,12 @@ def _tag_code(tag: bytes) -> int:
     return tags_code(tag.decode())
 
 
+def due_ms_of(properties: bytes) -> int | None:
+    """When a waiting message is due, as LaterMQ wrote it; None in a record that RocketMQ wrote."""
+    due = find_property(properties, b"LMQ_DUE_MS")
+    return int(due) if due and due.isdigit() else None
+
+
 def is_queued(sysflag: int) -> bool:
     """Whether a record gets a queue entry: halves and roll-backs of transactions do not."""
     transaction = sysflag & SYSFLAG_TRANSACTION_MASK

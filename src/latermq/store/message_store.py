@@ -5,8 +5,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from latermq.clock import Clock
 from latermq.config import StoreConfig
+from latermq.message.names import SCHEDULE_TOPIC
 from latermq.message.record import (
     HEAD,
     MAGIC,
@@ -16,13 +19,15 @@ from latermq.message.record import (
     encode_record,
     record_store_timestamp_ms,
 )
+from latermq.store.block import Block
 from latermq.store.checkpoint import Checkpoint, save_checkpoint
 from latermq.store.commit_log import CommitLog
 from latermq.store.consume_queue import ENTRY, FOLDER, ConsumeQueue
 from latermq.store.disk import Disk
 from latermq.store.dispatch import index_keys, queue_tags_code
 from latermq.store.key_index import KeyIndex
-from latermq.store.recovery import Recovery, recover
+from latermq.store.ranges import RangeSet
+from latermq.store.recovery import Delivered, Recovery, recover
 
 ABORT_PATH = "abort"
 STORE_ID_PATH = "latermq.storeid"
@@ -69,19 +74,32 @@ class CheckpointPlan:
     index_file: str
     index_next_entry: int
     store_timestamp_ms: int
+    delivered: dict[int, list[tuple[int, int]]]
     queues: tuple[ConsumeQueue, ...]
 
 
 class MessageStore:
     """Opened by the constructor, which recovers it. One thread appends and reads; `flush` and `save` may run beside."""
 
-    def __init__(self, disk: Disk, config: StoreConfig, clock: Clock, *, store_host: bytes, new_store_id: str) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        config: StoreConfig,
+        clock: Clock,
+        *,
+        store_host: bytes,
+        new_store_id: str,
+        level_due_ms: Callable[[bytes, int], int] = lambda properties, store_timestamp_ms: store_timestamp_ms,
+    ) -> None:
+        """`level_due_ms` tells when a record of the schedule topic is due, from its properties and store time."""
         self._disk = disk
         self._config = config
         self._clock = clock
         self._store_host = store_host
         self._store_host_v4 = len(store_host) == 8
+        self._level_due_ms = level_due_ms
         disk.lock()
+        foreign = disk.read(STORE_ID_PATH) is None
         self.store_id = self._load_store_id(new_store_id)
         self.log = CommitLog(disk, segment_bytes=config.segment, reserve_step_bytes=config.reserve_step)
         self.index = KeyIndex(disk, slots=config.index_slots, max_entries=config.index_entries)
@@ -92,10 +110,20 @@ class MessageStore:
         self.checkpoint_offset = 0
         crashed = disk.read(ABORT_PATH) is not None
         disk.replace(ABORT_PATH, b"")
-        self.recovery: Recovery = recover(disk, self.log, self._queues, self.index, self.queue, crashed=crashed)
+        # Which entries of each level have been delivered: derived from the log, as the queues are.
+        self.delivered: Delivered = {}
+        self.recovery: Recovery = recover(
+            disk,
+            self.log,
+            self._queues,
+            self.index,
+            self.queue,
+            self._tags_code,
+            self.delivered,
+            crashed=crashed,
+            foreign=foreign,
+        )
         self.last_store_timestamp_ms = self.recovery.last_store_timestamp_ms
-        # The next start begins from here, however this one ends.
-        self.save(self.plan_checkpoint())
 
     def _load_store_id(self, new_store_id: str) -> str:
         stored = self._disk.read(STORE_ID_PATH)
@@ -197,7 +225,11 @@ class MessageStore:
             body, topic_bytes, properties_size.to_bytes(2, "big"), properties,
         )))
         # fmt: on
-        queue_offset = queue.append(at, size, queue_tags_code(properties))
+        if topic == SCHEDULE_TOPIC:
+            code = self._level_due_ms(properties, now_ms)
+        else:
+            code = queue_tags_code(properties)
+        queue_offset = queue.append(at, size, code)
         self.last_store_timestamp_ms = now_ms
         self._unindexed.append((topic, properties, at, now_ms))
         return at, queue_offset, at + size
@@ -260,9 +292,43 @@ class MessageStore:
 
     def _queue_up(self, draft: Draft, physical_offset: int, size: int, now_ms: int) -> Appended:
         queue = self._queues[draft.topic, draft.queue_id]
-        queue_offset = queue.append(physical_offset, size, queue_tags_code(draft.properties))
+        queue_offset = queue.append(physical_offset, size, self._tags_code(draft.topic, draft.properties, now_ms))
         self._unindexed.append((draft.topic, draft.properties, physical_offset, now_ms))
         return Appended(physical_offset, queue_offset, physical_offset + size)
+
+    def _tags_code(self, topic: str, properties: bytes, store_timestamp_ms: int) -> int:
+        if topic == SCHEDULE_TOPIC:
+            return self._level_due_ms(properties, store_timestamp_ms)
+        return queue_tags_code(properties)
+
+    def append_block(self, block: Block) -> int:
+        """Append records that were built in advance, patching what was not known then; the log's new end.
+
+        Raises StoreError without space; nothing has changed then.
+        """
+        if len(self._unindexed) >= INDEX_BATCH:
+            self.index_pending()
+        counts = np.bincount(block.queue_of, minlength=len(block.queues)).tolist()
+        # A part of a block may have no record for some of the block's queues; those are not made for nothing.
+        used = [key for key, count in zip(block.queues, counts, strict=True) if count]
+        queues = [self.queue(topic, queue_id) for topic, queue_id in used]
+        counts = [count for count in counts if count]
+        for queue, count in zip(queues, counts, strict=True):
+            queue.make_room(count)
+        at = self.log.place(block.size)
+        now_ms = self._clock.now_ms()
+        data, physical_offsets, rows = block.patched(at, [queue.next_offset for queue in queues], now_ms)
+        self.log.write_block(at, data)
+        for queue, own in zip(queues, rows, strict=True):
+            queue.extend(physical_offsets[own], block.sizes[own], block.tags[own])
+        self.last_store_timestamp_ms = now_ms
+        self._unindexed.extend(
+            (topic, properties, offset, now_ms)
+            for (topic, properties), offset in zip(block.keys, physical_offsets.tolist(), strict=True)
+        )
+        self.delivered.setdefault(block.level, RangeSet()).add_all(block.entries)
+        end: int = self.log.end
+        return end
 
     def index_pending(self) -> None:
         """Put the keys of what was appended lately into the index."""
@@ -370,7 +436,12 @@ class MessageStore:
         self.index_pending()
         index_file, next_entry = self.index.mark
         return CheckpointPlan(
-            self.log.end, index_file, next_entry, self.last_store_timestamp_ms, tuple(self._queues.values())
+            self.log.end,
+            index_file,
+            next_entry,
+            self.last_store_timestamp_ms,
+            {level: delivered.ranges() for level, delivered in self.delivered.items()},
+            tuple(self._queues.values()),
         )
 
     def save(self, plan: CheckpointPlan) -> None:
@@ -386,6 +457,7 @@ class MessageStore:
                 index_file=plan.index_file,
                 index_next_entry=plan.index_next_entry,
                 store_timestamp_ms=plan.store_timestamp_ms,
+                delivered=plan.delivered,
             ),
         )
         self.checkpoint_offset = plan.log_offset
@@ -403,6 +475,11 @@ class MessageStore:
         self.index.close()
         self.log.close()
         self._disk.unlock()
+
+    @property
+    def segment_bytes(self) -> int:
+        """How long a segment of the log is; no block may be longer."""
+        return int(self._config.segment)
 
     def used_ratio(self) -> float:
         """How full the disk is, 0 to 1."""

@@ -3,14 +3,23 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from latermq.message.record import Layout, record_queue_id, record_queue_offset, record_store_timestamp_ms
+from latermq.message.entry_id import decode_entry_id
+from latermq.message.record import (
+    Layout,
+    record_prepared_transaction_offset,
+    record_queue_id,
+    record_queue_offset,
+    record_store_timestamp_ms,
+)
 from latermq.store.checkpoint import Checkpoint, load_checkpoint
 from latermq.store.commit_log import CommitLog
 from latermq.store.consume_queue import ConsumeQueue
 from latermq.store.disk import Disk, MappedFile
-from latermq.store.dispatch import index_keys, is_queued, queue_tags_code
+from latermq.store.dispatch import index_keys, is_queued
 from latermq.store.key_index import KeyIndex
+from latermq.store.ranges import RangeSet
 
+Delivered = dict[int, RangeSet]
 Queues = dict[tuple[str, int], ConsumeQueue]
 INDEX_BATCH = 10_000
 
@@ -24,6 +33,7 @@ class Recovery:
     log_end: int
     records: int
     last_store_timestamp_ms: int
+    had_checkpoint: bool
 
 
 def recover(
@@ -32,27 +42,32 @@ def recover(
     queues: Queues,
     index: KeyIndex,
     make_queue: Callable[[str, int], ConsumeQueue],
+    tags_code_of: Callable[[str, bytes, int], int],
+    delivered: Delivered,
     *,
     crashed: bool,
+    foreign: bool,
 ) -> Recovery:
     """Open log, queues and index at the same place.
 
     The checkpoint names a log offset below which everything derived was synced. From there the log is read: the first
     record that is not whole ends it, and what comes before is dispatched again. After a clean stop nothing is left to
-    read. Without a checkpoint (RocketMQ made the store) a clean stop is believed, a crash reads the whole log.
+    read. Without a checkpoint the whole log is read, unless RocketMQ alone has worked on the store and stopped cleanly.
     """
     checkpoint = load_checkpoint(disk)
     if checkpoint is not None:
         start = max(log.start, checkpoint.log_offset)
         index.restore((checkpoint.index_file, checkpoint.index_next_entry), start)
-    elif crashed:
+        for level, ranges in checkpoint.delivered.items():
+            delivered[level] = RangeSet(ranges)
+    elif crashed or not foreign:
         start = log.start
         index.clear()
     else:
-        return _open_foreign(log, queues, index)
+        return _open_foreign(log, queues)
     for queue in queues.values():
         queue.open_below(start)
-    replay = _Replay(queues, index, make_queue)
+    replay = _Replay(queues, index, make_queue, tags_code_of, delivered)
     records = 0
     for offset, parts, file in log.scan(start):
         replay.dispatch(offset, parts, file, log.segment_position(offset))
@@ -63,14 +78,14 @@ def recover(
     for queue in queues.values():
         queue.forget_below(log.start)
     last_ms = replay.last_store_timestamp_ms or _timestamp(checkpoint)
-    return Recovery(crashed, start, end, records, last_ms)
+    return Recovery(crashed, start, end, records, last_ms, had_checkpoint=checkpoint is not None)
 
 
 def _timestamp(checkpoint: Checkpoint | None) -> int:
     return checkpoint.store_timestamp_ms if checkpoint else 0
 
 
-def _open_foreign(log: CommitLog, queues: Queues, index: KeyIndex) -> Recovery:
+def _open_foreign(log: CommitLog, queues: Queues) -> Recovery:
     """Open a store that RocketMQ stopped cleanly: its queues and index are whole, only the log's end is looked for."""
     start = log.last_used_segment() if log.has_files else log.start
     records = 0
@@ -83,16 +98,25 @@ def _open_foreign(log: CommitLog, queues: Queues, index: KeyIndex) -> Recovery:
     for queue in queues.values():
         queue.open_below(end)
         queue.forget_below(log.start)
-    return Recovery(False, start, end, records, last_ms)
+    return Recovery(False, start, end, records, last_ms, had_checkpoint=False)
 
 
 class _Replay:
     """Dispatches records of the log again, in order."""
 
-    def __init__(self, queues: Queues, index: KeyIndex, make_queue: Callable[[str, int], ConsumeQueue]) -> None:
+    def __init__(
+        self,
+        queues: Queues,
+        index: KeyIndex,
+        make_queue: Callable[[str, int], ConsumeQueue],
+        tags_code_of: Callable[[str, bytes, int], int],
+        delivered: Delivered,
+    ) -> None:
         self._queues = queues
         self._index = index
         self._make_queue = make_queue
+        self._tags_code_of = tags_code_of
+        self._delivered = delivered
         self._unindexed: list[tuple[str, bytes, int, int]] = []
         self.last_store_timestamp_ms = 0
 
@@ -101,6 +125,10 @@ class _Replay:
         topic = data[at + parts.topic_at : at + parts.topic_at + parts.topic_bytes].decode()
         properties = data[at + parts.properties_at : at + parts.size]
         self.last_store_timestamp_ms = record_store_timestamp_ms(data, at)
+        entry_id = decode_entry_id(record_prepared_transaction_offset(data, at, parts))
+        if entry_id is not None:
+            level, entry = entry_id
+            self._delivered.setdefault(level, RangeSet()).add(entry, entry + 1)
         if is_queued(parts.sysflag):
             self._enqueue(topic, record_queue_id(data, at), record_queue_offset(data, at), offset, parts, properties)
         self._unindexed.append((topic, properties, offset, self.last_store_timestamp_ms))
@@ -116,7 +144,7 @@ class _Replay:
         if queue_offset != queue.next_offset:
             queue.restart_at(queue_offset)
         queue.make_room()
-        queue.append(offset, parts.size, queue_tags_code(properties))
+        queue.append(offset, parts.size, self._tags_code_of(topic, properties, self.last_store_timestamp_ms))
 
     def finish(self) -> None:
         """Put the keys collected so far into the index."""

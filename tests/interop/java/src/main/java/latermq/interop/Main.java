@@ -24,7 +24,7 @@ public final class Main {
     static {
         COMMANDS.put("send", Sending::send);
         COMMANDS.put("send_raw", RawSending::send);
-        COMMANDS.put("stop_producers", Sending::stop);
+        COMMANDS.put("stop_producer", Sending::stop);
         COMMANDS.put("consume", PushConsuming::consume);
         COMMANDS.put("start_consumer", PushConsuming::start);
         COMMANDS.put("assigned", PushConsuming::assigned);

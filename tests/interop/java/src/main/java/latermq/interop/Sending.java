@@ -122,9 +122,10 @@ final class Sending {
     }
 
     static JSONObject stop(JSONObject arguments) {
-        int count = PRODUCERS.size();
-        stopAll();
-        return JSONObject.of("stopped", count);
+        DefaultMQProducer producer = producer(arguments);
+        producer.shutdown();
+        PRODUCERS.values().remove(producer);
+        return new JSONObject();
     }
 
     static void stopAll() {

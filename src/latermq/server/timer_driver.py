@@ -1,0 +1,53 @@
+"""Calls the delivery when something is due: the next wake-up is computed, and moved forward when a nearer one comes."""
+
+import asyncio
+
+import structlog
+
+from latermq.broker.broker import Broker
+
+_log = structlog.get_logger(__name__)
+
+
+class TimerDriver:
+    """Runs `broker.run_timers` on the loop, between other work."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._loop = asyncio.get_running_loop()
+        self._handle: asyncio.TimerHandle | None = None
+        self._next_s = 0.0
+        self._told = ""
+        self._soon_s = broker.config.timer.build_every / 1000
+        self._schedule(0.0)
+
+    def poke(self) -> None:
+        """Something new waits: look at it soon."""
+        if self._next_s - self._loop.time() > self._soon_s:
+            self._schedule(self._soon_s)
+
+    def run_now(self) -> None:
+        """The time was set: look at once."""
+        self._schedule(0.0)
+
+    def _schedule(self, wait_s: float) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        self._next_s = self._loop.time() + wait_s
+        self._handle = self._loop.call_later(wait_s, self._run)
+
+    def _run(self) -> None:
+        wait_ms = self._broker.run_timers()
+        self._schedule(wait_ms / 1000)
+        trouble = self._broker.delivery.guard.alarm or self._broker.delivery.failure
+        if trouble != self._told:
+            self._told = trouble
+            if trouble:
+                _log.error("deliveries wait", reason=trouble)
+            else:
+                _log.info("deliveries go on")
+
+    def stop(self) -> None:
+        """Deliver nothing more."""
+        if self._handle is not None:
+            self._handle.cancel()

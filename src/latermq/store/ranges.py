@@ -1,0 +1,67 @@
+"""A set of offsets kept as ranges: what is delivered is nearly always everything below some mark."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+
+class RangeSet:
+    """Disjoint ranges [start, end) in order; neighbours are joined."""
+
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for start, end in ranges:
+            self.add(start, end)
+
+    def add(self, start: int, end: int) -> None:
+        """Add all offsets of [start, end)."""
+        if start >= end:
+            return
+        first = bisect_left(self._ends, start)
+        last = bisect_right(self._starts, end)
+        if first < last:
+            start = min(start, self._starts[first])
+            end = max(end, self._ends[last - 1])
+        self._starts[first:last] = [start]
+        self._ends[first:last] = [end]
+
+    def add_all(self, offsets: npt.NDArray[np.int64]) -> None:
+        """Add many offsets, in any order."""
+        if not len(offsets):
+            return
+        ordered = np.unique(offsets)
+        breaks = np.flatnonzero(np.diff(ordered) != 1) + 1
+        for run in np.split(ordered, breaks):
+            self.add(int(run[0]), int(run[-1]) + 1)
+
+    def __contains__(self, offset: int) -> bool:
+        index = bisect_right(self._starts, offset) - 1
+        return index >= 0 and offset < self._ends[index]
+
+    def __len__(self) -> int:
+        """How many ranges there are."""
+        return len(self._starts)
+
+    def end_of_run(self, start: int) -> int:
+        """The first offset from `start` on that is not in the set."""
+        index = bisect_right(self._starts, start) - 1
+        return max(start, self._ends[index]) if index >= 0 else start
+
+    def missing(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """For each of these offsets whether it is not in the set."""
+        if not self._starts:
+            return np.ones(len(offsets), bool)
+        index = np.searchsorted(self._starts, offsets, side="right") - 1
+        inside = (index >= 0) & (offsets < np.array(self._ends)[np.maximum(index, 0)])
+        return ~inside
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """The ranges, in order."""
+        return list(zip(self._starts, self._ends, strict=True))
+
+    def forget_below(self, offset: int) -> None:
+        """Count everything below `offset` as in the set: its entries are gone."""
+        self.add(0, offset)

@@ -1,0 +1,283 @@
+"""Delivery: stages what is due soon, and appends it to its real topic at its due millisecond."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from latermq.clock import Clock
+from latermq.config import TimerConfig
+from latermq.errors import StoreError
+from latermq.message.entry_id import encode_entry_id
+from latermq.message.ids import pack_host
+from latermq.message.names import SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC
+from latermq.message.properties import encode_properties
+from latermq.message.record import decode_record
+from latermq.store.block import Block, Ints
+from latermq.store.message_store import Draft, MessageStore
+from latermq.store.ranges import RangeSet
+from latermq.timer.building import BlockBuilder
+from latermq.timer.clock_guard import ClockGuard
+from latermq.timer.level_source import LevelSource
+from latermq.timer.levels import LevelTable
+from latermq.timer.stage import Stage
+
+BUILD_AT_ONCE = 1_000  # records built between two looks at other work: about 3 ms
+PUNCTUAL_MS = 1_000  # what is later than this counts as overdue
+FIRST_PAUSE_MS = 100
+LONGEST_PAUSE_MS = 5_000
+CLOCK_LOOK_MS = 1_000  # a clock that is set shows at the next look
+DEAD_LETTER_REASON = "LMQ_DEAD_REASON"
+DEAD_LETTER_ENTRY = "LMQ_DEAD_ENTRY"
+
+
+class Delivery:
+    """Drives all sources. `run` does what is due and says when to come again."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        levels: LevelTable,
+        clock: Clock,
+        config: TimerConfig,
+        *,
+        max_step_ms: int,
+        topic_exists: Callable[[str], bool],
+        on_delivered: Callable[[str, int], None],
+    ) -> None:
+        self._store = store
+        self._levels = levels
+        self._config = config
+        self._topic_exists = topic_exists
+        self._on_delivered = on_delivered
+        self._block_bytes = min(int(config.block), store.segment_bytes // 2)
+        self.guard = ClockGuard(clock, max_step_ms)
+        self._stage = Stage(int(config.stage))
+        self._overdue = Stage(int(config.stage))
+        self._failed: list[tuple[Block, Ints]] = []
+        self._unburied: list[tuple[int, int, bytes, str]] = []
+        self.noted = False
+        self._pause_ms = 0
+        self._retry_at_ms = 0
+        self._built_at_ms = 0
+        self.failure = ""
+        self.delivered = 0
+        self.dead_letters = 0
+        now_ms = clock.now_ms()
+        self._live: dict[int, LevelSource] = {}
+        self._backlog: list[LevelSource] = []
+        for level in self._all_levels():
+            self._open_level(level, now_ms)
+
+    def _all_levels(self) -> list[int]:
+        """The table's levels, and those of queues that an earlier, longer table left."""
+        queued = {queue.queue_id + 1 for queue in self._store.queues() if queue.topic == SCHEDULE_TOPIC}
+        return sorted(queued | set(range(1, len(self._levels) + 1)))
+
+    def _open_level(self, level: int, now_ms: int) -> None:
+        delivered = self._store.delivered.setdefault(level, RangeSet())
+        queue = self._store.find_queue(SCHEDULE_TOPIC, level - 1)
+        start = 0
+        if queue is not None:
+            delivered.forget_below(queue.min_offset)
+            start = delivered.end_of_run(0)
+        live = LevelSource(self._store, level, start)
+        live.check_order()
+        if queue is not None and live.is_ordered:
+            split = queue.first_where(lambda offset, size, due_ms: due_ms > now_ms - PUNCTUAL_MS)
+            if split > start:
+                self._backlog.append(LevelSource(self._store, level, start, split))
+                live = LevelSource(self._store, level, split)
+                live.check_order()
+        self._live[level] = live
+
+    def note(self, level: int, due_ms: int) -> None:
+        """A message of this level was stored."""
+        self._live[level].note(due_ms)
+        self.noted = True
+
+    # One round
+
+    def run(self) -> int:
+        """Deliver what is due, stage what will be soon; how many milliseconds may pass until the next call."""
+        now_ms = self.guard.now_ms()
+        if now_ms is None:
+            return CLOCK_LOOK_MS
+        self.noted = False
+        if (self._failed or self._unburied) and now_ms >= self._retry_at_ms:
+            self._retry(now_ms)
+        for stage in (self._stage, self._overdue):
+            # Each gets half of a round: neither what is late nor what is on time waits for all of the other.
+            left_bytes = self._block_bytes
+            while left_bytes > 0 and (taken := stage.take(now_ms, left_bytes)) is not None:
+                left_bytes -= taken[0].size
+                self._deliver(*taken, now_ms)
+        building = self._fill(now_ms)
+        return self._next_call_ms(now_ms, building)
+
+    def _retry(self, now_ms: int) -> None:
+        failed, self._failed = self._failed, []
+        unburied, self._unburied = self._unburied, []
+        for block, dues in failed:
+            self._deliver(block, dues, now_ms)
+        for level, entry, record, reason in unburied:
+            self._bury(level, entry, record, reason, now_ms)
+
+    def _next_call_ms(self, now_ms: int, building: bool) -> int:
+        waits = [CLOCK_LOOK_MS, 0 if building else CLOCK_LOOK_MS]
+        for stage in (self._stage, self._overdue):
+            head = stage.head_due_ms()
+            if head is not None:
+                waits.append(head - now_ms)
+        for source in self._sources():
+            head = source.head_due_ms()
+            if head is not None:
+                waits.append(max(self._config.build_every, head - self._config.stage_ahead - now_ms))
+        if self._failed or self._unburied:
+            waits.append(self._retry_at_ms - now_ms)
+        return max(0, min(waits))
+
+    def _sources(self) -> list[LevelSource]:
+        return [*self._live.values(), *self._backlog]
+
+    # Staging
+
+    def _fill(self, now_ms: int) -> bool:
+        """Build blocks of what is due soon; whether there is more to build at once.
+
+        What is on time and what is overdue get a batch each, so that neither waits for all of the other.
+        """
+        live = self._fill_stage(self._stage, list(self._live.values()), now_ms)
+        overdue = self._fill_stage(self._overdue, self._backlog, now_ms)
+        if self._backlog and not overdue:
+            self._backlog = [source for source in self._backlog if source.head_due_ms() is not None]
+        return live or overdue
+
+    def _fill_stage(self, stage: Stage, sources: list[LevelSource], now_ms: int) -> bool:
+        """Build one batch out of the source that is due first; whether there may be more."""
+        heads = [(head, source) for source in sources if (head := source.head_due_ms()) is not None]
+        if not heads:
+            return False
+        head, source = min(heads, key=lambda pair: pair[0])
+        if head > now_ms + self._config.stage_ahead:
+            return False
+        # Small blocks cost more than they bring: what is not pressing is built a batch at a time.
+        waited_ms = abs(now_ms - self._built_at_ms)
+        if head > now_ms + self._config.build_every and waited_ms < self._config.build_every:
+            return False
+        # What is due now goes straight through, so it needs no room to wait in.
+        if not stage.has_room and head > now_ms:
+            return False
+        offsets, dues = source.take(now_ms + (self._config.stage_ahead if stage.has_room else 0), BUILD_AT_ONCE)
+        self._build(source, stage, offsets, dues, now_ms)
+        if len(offsets) < BUILD_AT_ONCE:
+            self._built_at_ms = now_ms
+        return True
+
+    def _build(self, source: LevelSource, stage: Stage, offsets: Ints, dues: Ints, now_ms: int) -> None:
+        physical, sizes = source.entries(offsets)
+        builder = BlockBuilder(source.level)
+        for row, (entry, at, size) in enumerate(zip(offsets.tolist(), physical, sizes, strict=True)):
+            record = self._store.log.read(at, size)
+            if not builder.add(row, entry, record):
+                self._bury(source.level, entry, record, "the record names no real topic and queue", now_ms)
+            elif builder.size >= self._block_bytes // 2:
+                stage.put(builder.block(), dues[builder.rows])
+                builder = BlockBuilder(source.level)
+        if len(builder):
+            stage.put(builder.block(), dues[builder.rows])
+
+    # Delivering
+
+    def _deliver(self, block: Block, dues: Ints, now_ms: int) -> None:
+        """Append one block; what cannot be appended now is kept and tried again, queue by queue."""
+        gone = [number for number, (topic, _) in enumerate(block.queues) if not self._topic_exists(topic)]
+        if gone:
+            keep = np.isin(block.queue_of, gone, invert=True)
+            for row in np.flatnonzero(~keep).tolist():
+                self._bury_built(block, row, now_ms)
+            if not keep.any():
+                return
+            block, dues = block.rows(np.flatnonzero(keep)), dues[keep]
+        try:
+            self._store.append_block(block)
+        except StoreError as error:
+            self._keep_back(block, dues, now_ms, error)
+            return
+        self.delivered += len(block)
+        self.failure, self._pause_ms = "", 0
+        for number in np.unique(block.queue_of).tolist():
+            self._on_delivered(*block.queues[number])
+
+    def _keep_back(self, block: Block, dues: Ints, now_ms: int, error: StoreError) -> None:
+        """Keep what failed for a later try; if it is for several queues, the others need not wait for the one."""
+        numbers = np.unique(block.queue_of)
+        if len(numbers) > 1:
+            for number in numbers.tolist():
+                own = np.flatnonzero(block.queue_of == number)
+                self._deliver(block.rows(own), dues[own], now_ms)
+            return
+        self._failed.append((block, dues))
+        self._pause(now_ms, error)
+
+    def _pause(self, now_ms: int, error: StoreError) -> None:
+        self.failure = error.remark
+        if self._retry_at_ms <= now_ms:
+            self._pause_ms = min(max(FIRST_PAUSE_MS, 2 * self._pause_ms), LONGEST_PAUSE_MS)
+            self._retry_at_ms = now_ms + self._pause_ms
+
+    def _bury_built(self, block: Block, row: int, now_ms: int) -> None:
+        part = block.part(row, row + 1)
+        topic = block.queues[int(block.queue_of[row])][0]
+        self._bury(block.level, int(block.entries[row]), bytes(part.data), f"topic {topic!r} does not exist", now_ms)
+
+    def _bury(self, level: int, entry: int, record: bytes, reason: str, now_ms: int) -> None:
+        """Put a message that can never be delivered into the timer dead letters: it counts as delivered."""
+        message = decode_record(record)
+        properties = message.properties | {DEAD_LETTER_REASON: reason, DEAD_LETTER_ENTRY: f"{level}:{entry}"}
+        draft = Draft(
+            TIMER_DEAD_LETTER_TOPIC,
+            0,
+            message.body,
+            encode_properties(properties).encode(),
+            message.born_timestamp_ms,
+            pack_host(*message.born_host),
+            message.flag,
+            message.sysflag,
+            message.reconsume_times,
+            encode_entry_id(level, entry),
+        )
+        try:
+            self._store.append_all([draft])
+        except StoreError as error:
+            self._unburied.append((level, entry, record, reason))
+            self._pause(now_ms, error)
+            return
+        self._store.delivered[level].add(entry, entry + 1)
+        self.dead_letters += 1
+        self._on_delivered(TIMER_DEAD_LETTER_TOPIC, 0)
+
+    # For operators and exports
+
+    def needed_from(self) -> int:
+        """The log offset from which on records still wait to be delivered; retention stops there."""
+        needed = self._store.log.end
+        for level, source in self._live.items():
+            queue = self._store.find_queue(SCHEDULE_TOPIC, level - 1)
+            entry = queue.entry(self._store.delivered[source.level].end_of_run(0)) if queue else None
+            if entry is not None:
+                needed = min(needed, entry[0])
+        return needed
+
+    def marks(self) -> dict[int, int]:
+        """For each level the offset below which everything is delivered: what delayOffset.json holds."""
+        return {level: delivered.end_of_run(0) for level, delivered in sorted(self._store.delivered.items()) if level}
+
+    def statistics(self) -> dict[str, int]:
+        """How much waits and how much went."""
+        return {
+            **self._stage.statistics(),
+            "staged_overdue": self._overdue.records,
+            "delivered": self.delivered,
+            "undeliverable": self.dead_letters,
+            "kept_back": sum(len(block) for block, _ in self._failed),
+        }

@@ -1,0 +1,69 @@
+"""The stage: what is due in the next seconds, built in advance, in due order, bounded in bytes."""
+
+import heapq
+import itertools
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from latermq.store.block import Block, Ints
+
+
+@dataclass(order=True, slots=True)
+class Staged:
+    """A block whose first record is due at `due_ms`; `number` is the order of staging."""
+
+    due_ms: int
+    number: int
+    block: Block = field(compare=False)
+    dues: Ints = field(compare=False)
+
+
+class Stage:
+    """Blocks by the due time of their first record. Sources may overlap; each block is in order by itself."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._heap: list[Staged] = []
+        self._numbers = itertools.count()
+        self.size_bytes = 0
+        self.records = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another block may be built; the last one may go over the bound by its own size."""
+        return self.size_bytes < self._max_bytes
+
+    def put(self, block: Block, dues: Ints) -> None:
+        """Take a block in; `dues` are its records' due times, in order."""
+        self._push(Staged(int(dues[0]), next(self._numbers), block, dues))
+
+    def _push(self, staged: Staged) -> None:
+        heapq.heappush(self._heap, staged)
+        self.size_bytes += staged.block.size
+        self.records += len(staged.block)
+
+    def head_due_ms(self) -> int | None:
+        """When the next record is due, None where the stage is empty."""
+        return self._heap[0].due_ms if self._heap else None
+
+    def take(self, now_ms: int, max_bytes: int) -> tuple[Block, Ints] | None:
+        """The due records of the block that is due first, at most about `max_bytes` of them; None where none is due."""
+        if not self._heap or self._heap[0].due_ms > now_ms:
+            return None
+        staged = heapq.heappop(self._heap)
+        count = int(np.searchsorted(staged.dues, now_ms, side="right"))
+        if staged.block.size > max_bytes:
+            fitting = int(np.searchsorted(np.cumsum(staged.block.sizes), max_bytes, side="right"))
+            count = min(count, max(1, fitting))
+        self.size_bytes -= staged.block.size
+        self.records -= len(staged.block)
+        if count < len(staged.block):
+            # The rest keeps its number: of records due together, those that came first go first.
+            rest = staged.dues[count:]
+            self._push(Staged(int(rest[0]), staged.number, staged.block.part(count, len(staged.block)), rest))
+        return staged.block.part(0, count), staged.dues[:count]
+
+    def statistics(self) -> dict[str, int]:
+        """How much is staged."""
+        return {"staged_records": self.records, "staged_bytes": self.size_bytes, "staged_blocks": len(self._heap)}

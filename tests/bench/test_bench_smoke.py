@@ -1,0 +1,188 @@
+"""Every benchmark, as a run of a moment: it works and tells its figures. How high they are does not matter here."""
+
+import json
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from latermq.cli.process_usage import cpu_s, listener_pid, memory
+from latermq.protocol.remoting.frames import FrameReader
+from tests.bench.__main__ import NEEDED_TOOLS, SIDE_BY_SIDE, arguments, main
+from tests.bench.contenders import APACHE, LATERMQ
+from tests.bench.load import Load
+from tests.bench.path import PULL_BATCH, QUEUES, TOPIC, SocketlessBroker, measure_path
+from tests.bench.reporting import markdown, medians
+from tests.bench.scenarios import Row, SideBySide, Sizes
+from tests.needs import need_tool
+from tests.serving import Server, serving
+
+TINY = Sizes(messages=300, repeats=2, warm=300, stored=500, sync_threads=2, rate=3_000.0)
+# Whatever takes a record apart, by the names under which modules hold it.
+RECORD_DECODERS = {
+    "body_crc32", "check_record", "decode_properties", "decode_record", "decode_records", "find_property", "layout",
+    "open_body", "record_properties", "record_property",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("data"), "--no-http", "--no-grpc", "--no-pipeline") as running:
+        yield running
+
+
+def bench(server: Server, *options: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "latermq", "bench", *options, "--namesrv", server.namesrv, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return figures
+
+
+@pytest.mark.parametrize("options", [("--in-flight", "50"), ("--sync", "--threads", "4"), ("--rate", "2000")])
+def test_bench_send_tells_rate_latency_and_cpu(server: Server, options: tuple[str, ...]) -> None:
+    figures = bench(server, "send", "--topic", "smoke", "--count", "300", *options)
+    assert figures["messages"] == 300
+    assert figures["mode"] == ("sync" if "--sync" in options else "async")
+    assert figures["latency_p50_ms"] <= figures["latency_p99_ms"] <= figures["latency_max_ms"]
+    assert figures["client_cpu_us_per_message"] > 0
+    assert figures["broker_pid"] == server.broker_pid()
+    assert figures["broker_cpu_us_per_message"] is not None
+
+
+def test_bench_consume_reads_the_topic_to_its_end(server: Server) -> None:
+    bench(server, "send", "--topic", "drained", "--count", "299")
+    figures = bench(server, "consume", "--topic", "drained")
+    # One message more: the one that made the topic.
+    assert figures["messages"] == 300
+    assert bench(server, "consume", "--topic", "drained", "--count", "32")["messages"] < 300
+
+
+def test_bench_takes_the_broker_it_is_given(server: Server) -> None:
+    figures = bench(server, "send", "--count", "10", "--broker-pid", str(server.namesrv_pid()))
+    assert figures["broker_pid"] == server.namesrv_pid()
+
+
+def test_a_process_is_found_by_its_port_and_measured(server: Server) -> None:
+    pid = listener_pid(server.port)
+    assert pid == server.broker_pid()
+    assert (cpu_s(pid) or 0) > 0
+    held = memory(pid)
+    assert held is not None
+    assert 0 < held.anonymous_bytes < held.resident_bytes
+
+
+def test_nothing_is_told_of_a_process_that_is_not_there() -> None:
+    gone = 2**22 + 1  # above the highest number that Linux gives
+    assert cpu_s(gone) is None
+    assert memory(gone) is None
+    assert listener_pid(1) is None
+
+
+def test_every_scenario_measures_latermq_with_the_java_client(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for tool in NEEDED_TOOLS:
+        need_tool(tool, "the load is Apache's Java client")
+    # The handler for SIGTERM belongs to the command, not to the test session.
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    sizes = ("--messages", "300", "--repeats", "1", "--warm", "300", "--stored", "500", "--rate", "3000")
+    file = tmp_path / "out.json"
+    argv = [*SIDE_BY_SIDE, "path", "--only", "latermq", "--folder", str(tmp_path), "--json", str(file), *sizes]
+    assert main(argv) == 0
+    table = capsys.readouterr().out
+    document = json.loads(file.read_text())
+    assert set(document["medians"]) == {*SIDE_BY_SIDE, "path"}
+    assert len(document["runs"]) == len(SIDE_BY_SIDE) + 1
+    assert document["medians"]["send-async"]["messages/s"][LATERMQ] > 0
+    assert document["medians"]["restart"]["messages stored"][LATERMQ] >= 500
+    assert all(run["figures"].get("failed sends", 0) == 0 for run in document["runs"])
+    assert "python -m tests.bench" in table
+    assert "| restart" in table
+    assert not list(tmp_path.glob("latermq-bench-*"))
+
+
+def test_who_comes_first_changes_from_repeat_to_repeat() -> None:
+    class Named:
+        stored = 0
+        namesrv = ""
+        broker_pid = 0
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def restart_after_kill(self) -> float:
+            return 0.0
+
+    class Counting(Load):
+        def __init__(self) -> None:
+            pass
+
+        def fill(self, *_: object) -> None: ...
+
+        def make_topic(self, *_: object) -> None: ...
+
+    rows = SideBySide([Named("a"), Named("b")], Counting(), TINY).scenarios["restart"]()
+    assert [row.contender for row in rows] == ["a", "b", "b", "a"]
+
+
+def test_the_report_compares_medians() -> None:
+    measured = {LATERMQ: (30.0, 10.0, 20.0), APACHE: (8.0, 9.0, 10.0)}
+    rows = [
+        Row("send-async", name, repeat, {"messages/s": value})
+        for name, values in measured.items()
+        for repeat, value in enumerate(values)
+    ]
+    assert medians(rows)["send-async"]["messages/s"] == {LATERMQ: 20.0, APACHE: 9.0}
+    line = next(line for line in markdown(rows, "bench").splitlines() if line.startswith("| send-async"))
+    assert [cell.strip() for cell in line.split("|")[3:6]] == ["20 (10–30)", "9 (8–10)", "2.22"]
+
+
+def test_a_scenario_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        arguments(["send-telepathic"])
+    assert "no scenario send-telepathic" in capsys.readouterr().err
+
+
+def test_the_path_without_sockets_is_measured_in_stages(tmp_path: Path) -> None:
+    figures = measure_path(tmp_path, 500, 200)
+    assert {"send, whole (µs/message)", "key index (µs/message)", "pull (µs/message)"} <= set(figures)
+    assert all(value > 0 for value in figures.values())
+
+
+def test_a_pull_of_32_messages_takes_no_record_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = SocketlessBroker(tmp_path, 200)
+    try:
+        path.connection.data_received(path.send_frames(PULL_BATCH * QUEUES))
+        path.subscribe()
+        queue = path.broker.store.find_queue(TOPIC, 3)
+        assert queue is not None
+        stored = b"".join(path.broker.store.fetch(queue, 0, max_count=PULL_BATCH, max_bytes=1 << 20).pieces)
+        with monkeypatch.context() as poisoned:
+            poison_decoders(poisoned)
+            path.connection.data_received(path.pull_frame(3, 0))
+    finally:
+        path.close()
+    (reply,) = FrameReader().feed(path.transport.last)
+    assert reply.code == 0
+    assert reply.body == stored
+    assert reply.body.count(b"x" * 200) == PULL_BATCH
+
+
+def poison_decoders(monkeypatch: pytest.MonkeyPatch) -> None:
+    def poison(*_: object, **__: object) -> None:
+        raise AssertionError("a record was taken apart")
+
+    found = set()
+    for module_name, module in list(sys.modules.items()):
+        if module_name.startswith("latermq."):
+            for name in RECORD_DECODERS & set(vars(module)):
+                monkeypatch.setattr(module, name, poison)
+                found.add(name)
+    assert {"decode_record", "layout", "decode_properties", "find_property"} <= found
+    for name in ("crc32", "decompress", "decompressobj"):
+        monkeypatch.setattr(zlib, name, poison)

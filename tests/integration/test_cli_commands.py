@@ -1,0 +1,163 @@
+"""The client commands against a real server: what they print and how they end."""
+
+import contextlib
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from latermq.cli import main
+from tests.serving import Server, serving
+
+
+class Cli:
+    """Runs `latermq` commands against one server, inside this process: starting Python for each takes a second."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def run(self, *arguments: str, code: int = 0, stdin: bytes = b"") -> tuple[str, str]:
+        out, errors = io.StringIO(), io.StringIO()
+        with (
+            mock.patch("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin))),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(errors),
+        ):
+            ended = main([*arguments, "--namesrv", self._server.namesrv])
+        assert ended == code, f"{errors.getvalue()}\n{self._server.log()}"
+        return out.getvalue(), errors.getvalue()
+
+    def rows(self, *arguments: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.run(*arguments, "--json")[0].splitlines()]
+
+    def text(self, *arguments: str) -> str:
+        return self.run(*arguments)[0]
+
+    def error(self, *arguments: str) -> str:
+        return self.run(*arguments, code=1)[1]
+
+
+@pytest.fixture(scope="module")
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+    data: Path = tmp_path_factory.mktemp("cli") / "data"
+    with serving(data, "--set", "store.segment=64MiB") as server:
+        yield Cli(server)
+
+
+def test_send_prints_where_the_message_was_stored(cli: Cli) -> None:
+    (row,) = cli.rows("send", "sent", "hello", "--tag", "greeting", "--key", "k1")
+    assert (row["status"], row["topic"], row["broker"], row["queue_offset"]) == ("SEND_OK", "sent", "broker-a", 0)
+    text = cli.text("send", "sent", "hello")
+    assert "status             SEND_OK" in text
+    assert "message id" in text
+
+
+def test_send_takes_the_body_from_a_file_or_from_standard_input(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "body").write_bytes(b"\xff\x00")
+    cli.run("send", "bodies", "--file", str(tmp_path / "body"))
+    cli.run("send", "bodies", "--file", "-", stdin=b"from a pipe")
+    rows = cli.rows("consume", "bodies", "--group", "bodies", "--count", "2", "--timeout", "20s")
+    assert sorted(str(row.get("body", row.get("body_base64"))) for row in rows) == ["/wA=", "from a pipe"]
+
+
+@pytest.mark.parametrize("options", [[], ["--batch", "7"], ["--rate", "1000"]])
+def test_send_many_tells_how_many_were_acknowledged(cli: Cli, options: list[str]) -> None:
+    assert cli.text("send", "many", "x", "--count", "50", *options).startswith("50 messages acknowledged in ")
+
+
+def test_a_message_that_cannot_be_sent_is_an_error(cli: Cli) -> None:
+    assert cli.error("send", "no such name", "x").startswith("error: topic 'no such name' holds illegal characters\n")
+
+
+def test_consume_goes_on_where_its_group_stopped(cli: Cli) -> None:
+    cli.run("topic", "create", "steps", "--queues", "1")
+    for body in ("one", "two", "three"):
+        cli.run("send", "steps", body)
+    first = cli.rows("consume", "steps", "--group", "steps", "--count", "2", "--timeout", "20s")
+    second = cli.rows("consume", "steps", "--group", "steps", "--count", "1", "--timeout", "20s")
+    assert [row["body"] for row in first + second] == ["one", "two", "three"]
+
+
+def test_consume_ends_when_nothing_comes_and_says_what_is_missing(cli: Cli) -> None:
+    cli.run("send", "few", "only one")
+    text = cli.text("consume", "few", "--group", "few-a", "--timeout", "2s")
+    assert text.endswith("  only one\n")
+    error = cli.error("consume", "few", "--group", "few-b", "--count", "2", "--timeout", "2s")
+    assert error.startswith("error: 1 of 2 messages came, then none for 2 s\n")
+
+
+def test_consume_filters_by_tag_and_by_sql(cli: Cli) -> None:
+    cli.run("send", "filtered", "a", "--tag", "red", "--property", "size=5")
+    cli.run("send", "filtered", "b", "--tag", "blue", "--property", "size=50")
+    by_tag = cli.rows(
+        "consume", "filtered", "--group", "by-tag", "--filter", "blue || green", "--count", "1", "--timeout", "20s"
+    )
+    by_sql = cli.rows(
+        "consume", "filtered", "--group", "by-sql", "--sql", "size < 10", "--count", "1", "--timeout", "20s"
+    )
+    assert ([row["body"] for row in by_tag], [row["body"] for row in by_sql]) == (["b"], ["a"])
+
+
+def test_a_topic_is_made_listed_shown_routed_and_deleted(cli: Cli) -> None:
+    cli.run("topic", "create", "orders", "--queues", "3")
+    assert "orders" in [row["topic"] for row in cli.rows("topic", "list")]
+    assert "TBW102" in cli.text("topic", "list", "--all")
+    cli.run("send", "orders", "x")
+    shown = cli.rows("topic", "show", "orders")
+    assert [row["queue_id"] for row in shown] == [0, 1, 2]
+    assert sum(row["messages"] for row in shown) == 1
+    (route,) = cli.rows("topic", "route", "orders")
+    assert (route["read_queues"], route["write_queues"], route["permission"]) == (3, 3, "rw")
+    cli.run("topic", "delete", "orders")
+    assert "orders" not in [row["topic"] for row in cli.rows("topic", "list")]
+    assert cli.error("topic", "delete", "orders").startswith("error: no route to topic 'orders'")
+
+
+def test_a_group_is_made_listed_shown_reset_and_deleted(cli: Cli) -> None:
+    cli.run("topic", "create", "read", "--queues", "1")
+    cli.run("group", "create", "readers", "--retries", "3")
+    (row,) = [row for row in cli.rows("group", "list") if row["group"] == "readers"]
+    assert (row["retry_max_times"], row["members"]) == (3, 0)
+    for body in ("one", "two"):
+        cli.run("send", "read", body)
+    cli.run("consume", "read", "--group", "readers", "--count", "2", "--timeout", "20s")
+    (progress,) = cli.rows("group", "show", "readers", "--topic", "read")
+    assert (progress["offset"], progress["lag"]) == (2, 0)
+    (reset,) = cli.rows("group", "reset", "readers", "--topic", "read", "--to", "first")
+    assert reset["offset"] == 0
+    again = cli.rows("consume", "read", "--group", "readers", "--count", "2", "--timeout", "20s")
+    assert [row["body"] for row in again] == ["one", "two"]
+    cli.run("group", "delete", "readers")
+    assert cli.error("group", "show", "readers").startswith("error: there is no group readers\n")
+
+
+def test_a_message_is_found_by_key_and_by_either_id(cli: Cli) -> None:
+    (sent,) = cli.rows("send", "kept", '{"order": 4711}', "--key", "4711", "--key", "eu", "--tag", "created")
+    cli.run("send", "kept", "other")
+    (by_key,) = cli.rows("message", "query", "kept", "--key", "4711")
+    (by_id,) = cli.rows("message", "show", sent["message_id"], "--topic", "kept")
+    (by_place,) = cli.rows("message", "show", sent["offset_message_id"])
+    assert by_key["body"] == by_id["body"] == by_place["body"] == '{"order": 4711}'
+    assert by_id["keys"] == ["4711", "eu"]
+    assert "stored" in cli.text("message", "show", sent["offset_message_id"])
+    assert cli.error("message", "query", "kept", "--key", "0815").startswith("error: topic kept holds no message")
+
+
+def test_print_shows_what_a_topic_holds_and_consumes_nothing(cli: Cli) -> None:
+    cli.run("topic", "create", "looked-at", "--queues", "2")
+    cli.run("send", "looked-at", "x", "--count", "600")
+    for _ in range(2):
+        assert len(cli.rows("message", "print", "looked-at")) == 600
+    assert len(cli.text("message", "print", "looked-at", "--count", "5").splitlines()) == 5
+    assert {row["queue_id"] for row in cli.rows("message", "print", "looked-at", "--queue", "1")} == {1}
+    assert cli.rows("message", "print", "looked-at", "--since", "2100-01-01T00:00:00Z") == []
+
+
+def test_the_doctor_finds_the_server(cli: Cli) -> None:
+    checks = {row["check"]: row for row in cli.rows("doctor")}
+    assert checks["name server"]["status"] == "ok"
+    assert "broker-a" in checks["name server"]["found"]

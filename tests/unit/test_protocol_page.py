@@ -1,0 +1,38 @@
+"""docs/protocol.md lists every request code that is served, and no other."""
+
+import re
+from pathlib import Path
+
+from latermq.clock import SimulatedClock
+from latermq.config import Config
+from latermq.protocol.remoting.codes import Request
+from latermq.server.broker_service import BrokerService
+from latermq.server.kv_configs import KVConfigs
+from latermq.server.name_server import NameServer
+from latermq.store.memory_disk import MemoryDisk
+from tests.admins import Scene
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
+
+
+def documented(heading: str) -> dict[int, str]:
+    section = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)
+    [text] = [part for part in section if part.startswith(heading + "\n")]
+    return {int(code): name for code, name in re.findall(r"^\| (\d+) \| (\w+) \|", text, re.MULTILINE)}
+
+
+def named(codes: dict[int, object]) -> dict[int, str]:
+    return {int(code): Request(code).name for code in sorted(codes)}
+
+
+def test_the_page_lists_what_a_name_server_serves() -> None:
+    server = NameServer(Config(), SimulatedClock(), KVConfigs(MemoryDisk()))
+    assert documented("Name server") == named(dict(server.handlers))
+
+
+def test_the_page_lists_what_a_broker_serves_to_clients() -> None:
+    assert documented("Broker: producers and consumers") == named(dict(BrokerService(Scene().broker).handlers))
+
+
+def test_the_page_lists_what_a_broker_serves_to_operators() -> None:
+    assert documented("Broker: administration") == named(dict(Scene().service.handlers))
