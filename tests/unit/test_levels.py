@@ -7,13 +7,14 @@ from latermq.broker.broker import Broker
 from latermq.clock import SimulatedClock
 from latermq.config import TimerConfig
 from latermq.errors import ConfigError, IllegalMessage, StoreError
+from latermq.message.batch import BatchMember, encode_batch
 from latermq.message.entry_id import decode_entry_id, encode_entry_id
 from latermq.message.names import SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC
 from latermq.message.tags import tags_code
 from latermq.store.memory_disk import MemoryDisk
 from latermq.timer.delivery import DEAD_LETTER_REASON
 from latermq.timer.levels import LevelTable
-from tests.brokers_in_memory import bodies, messages, open_broker, pass_time, run_until_quiet, send
+from tests.brokers_in_memory import HOST, bodies, messages, open_broker, pass_time, run_until_quiet, send
 
 DELAYS_MS = [
     1_000, 5_000, 10_000, 30_000, 60_000, 120_000, 180_000, 240_000, 300_000, 360_000, 420_000, 480_000, 540_000,
@@ -127,6 +128,39 @@ def test_everything_due_together_is_delivered_in_blocks_over_many_queues(broker:
     found = [body for topic in range(3) for queue_id in range(4) for body in bodies(broker, f"topic-{topic}", queue_id)]
     assert sorted(found) == [b"%05d" % number for number in range(3_000)]
     assert broker.delivery.statistics()["staged_records"] == 0
+
+
+def batch(*members: tuple[bytes, str]) -> bytes:
+    return encode_batch(
+        BatchMember(0, body, f"DELAY\x01{level}\x02".encode() if level else b"") for body, level in members
+    )
+
+
+def test_a_batch_may_mix_messages_for_now_and_for_later(broker: Broker, clock: SimulatedClock) -> None:
+    send(broker, b"before")
+    data = batch((b"one second", "1"), (b"now", ""), (b"five seconds", "2"), (b"now too", ""))
+    ids, queue_id, queue_offset, _ = broker.send_batch("orders", 0, data, 1, HOST)
+    assert (len(ids.split(",")), queue_id, queue_offset) == (4, 0, 1)
+    assert bodies(broker) == [b"before", b"now", b"now too"]
+    pass_time(broker, clock, 1_000)
+    assert bodies(broker)[3:] == [b"one second"]
+    pass_time(broker, clock, 4_000)
+    assert bodies(broker)[4:] == [b"five seconds"]
+
+
+def test_a_batch_of_which_all_wait_answers_with_its_first_record(broker: Broker, clock: SimulatedClock) -> None:
+    send(broker, b"x", DELAY="2")
+    _, _, queue_offset, _ = broker.send_batch("orders", 0, batch((b"a", "2"), (b"b", "1")), 1, HOST)
+    assert queue_offset == 1
+    pass_time(broker, clock, 5_000)
+    assert bodies(broker) == [b"b", b"x", b"a"]
+
+
+def test_a_batch_with_one_bad_delay_is_refused_as_a_whole_and_names_it(broker: Broker) -> None:
+    with pytest.raises(IllegalMessage, match="message 2 of the batch"):
+        broker.send_batch("orders", 0, batch((b"a", ""), (b"b", "1"), (b"c", "x")), 1, HOST)
+    assert bodies(broker) == []
+    assert bodies(broker, SCHEDULE_TOPIC, 0) == []
 
 
 @pytest.mark.parametrize("ending", ["stop", "process", "no checkpoint", "no file", "neither", "old file"])

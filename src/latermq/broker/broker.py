@@ -45,7 +45,7 @@ from latermq.store.disk import Disk
 from latermq.store.message_store import Draft, MessageStore
 from latermq.store.ranges import RangeSet
 from latermq.store.retention import Retention
-from latermq.timer.admission import Admission, may_be_special
+from latermq.timer.admission import Admission, Admitted, may_be_special
 from latermq.timer.delivery import Delivery
 from latermq.timer.levels import LevelTable
 
@@ -69,7 +69,18 @@ class Pulled:
 class Broker:
     """Topics, groups, offsets and messages of one broker."""
 
-    def __init__(self, config: Config, disk: Disk, clock: Clock, *, host: str, port: int, new_store_id: str) -> None:
+    def __init__(
+        self,
+        config: Config,
+        disk: Disk,
+        clock: Clock,
+        *,
+        host: str,
+        port: int,
+        new_store_id: str,
+        client_clock: Clock | None = None,
+    ) -> None:
+        """`clock` is the time of messages; clients' heartbeats and locks may go by another."""
         self.config = config
         self.clock = clock
         self._disk = disk
@@ -95,7 +106,8 @@ class Broker:
         )
         self.offsets = ConsumerOffsets(load_table(disk, OFFSETS_PATH, OffsetTable, OffsetTable))
         self.members = Members()
-        self.locks = QueueLocks(clock, settings.queue_lock_timeout)
+        self.client_clock = client_clock or clock
+        self.locks = QueueLocks(self.client_clock, settings.queue_lock_timeout)
         self.waiting = WaitingPulls(settings.max_waiting_pulls)
         self.retention = Retention(self.store, config.store, clock)
         self.traffic = Traffic()
@@ -198,43 +210,60 @@ class Broker:
         default_topic: str = "",
         default_queues: int = 8,
     ) -> Sent:
-        """Store all messages of a batch body, or none."""
+        """Store all messages of a batch body, or none; those with a delay wait, the others are there at once.
+
+        The queue offset is that of the first message that does not wait, or of the first record where all do.
+        """
         topic_config = self._writable_topic(topic, default_topic, default_queues)
         if len(batch) > self._max_message:
             raise self._too_long(len(batch))
         if not 0 <= queue_id < topic_config.writeQueueNums:
             queue_id = self._choose_queue(topic_config, queue_id)
-        drafts = []
+        now_ms = self.clock.now_ms()
+        drafts: list[Draft] = []
+        admitted: list[Admitted] = []
         for index, member in enumerate(decode_batch(batch)):
-            try:
-                properties = self._admit_properties(member.properties.decode(), sysflag)
-            except UnicodeDecodeError:
-                raise IllegalMessage(f"the properties of message {index} of the batch are no UTF-8") from None
-            except IllegalMessage as error:
-                raise IllegalMessage(f"message {index} of the batch: {error.message}", hint=error.hint) from None
-            drafts.append(
-                Draft(
-                    topic, queue_id, member.body, properties, born_timestamp_ms, born_host, member.flag, sysflag,
-                    reconsume_times,
-                )
-            )  # fmt: skip
-            if len(drafts) > self.config.broker.max_batch_messages:
+            if index >= self.config.broker.max_batch_messages:
                 raise IllegalMessage(
                     f"the batch holds more than {self.config.broker.max_batch_messages} messages",
                     hint="Send several smaller ones",
                 )
+            try:
+                place = self._admission.admit(topic, queue_id, member.properties.decode(), now_ms)
+                properties = self._admit_properties(place.properties, sysflag)
+            except UnicodeDecodeError:
+                raise IllegalMessage(f"the properties of message {index} of the batch are no UTF-8") from None
+            except IllegalMessage as error:
+                raise IllegalMessage(f"message {index} of the batch: {error.message}", hint=error.hint) from None
+            admitted.append(place)
+            drafts.append(
+                Draft(
+                    place.topic, place.queue_id, member.body, properties, born_timestamp_ms, born_host, member.flag,
+                    sysflag, reconsume_times,
+                )
+            )  # fmt: skip
         if not drafts:
             raise IllegalMessage("the batch holds no message")
         appended = self.store.append_all(drafts)
-        self.waiting.touch(topic, queue_id)
+        first = appended[0]
+        for place, one in zip(reversed(admitted), reversed(appended), strict=True):
+            if place.level:
+                self.delivery.note(place.level, place.due_ms)
+            else:
+                self.waiting.touch(topic, queue_id)
+                first = one
         self.traffic.messages_in += len(drafts)
         ids = ",".join(offset_message_id(self.store_host, one.physical_offset) for one in appended)
-        return ids, queue_id, appended[0].queue_offset, appended[-1].end_offset
+        return ids, queue_id, first.queue_offset, appended[-1].end_offset
 
     def _writable_topic(self, topic: str, default_topic: str, default_queues: int) -> TopicConfig:
         if self._refusal is not None:
             raise self._refusal
-        return self.topics.for_send(topic, default_topic, default_queues)
+        config = self.topics.for_send(topic, default_topic, default_queues)
+        if self.topics.changed:
+            # A message that waits for a topic which a crash forgot could not be delivered: the topic is saved first.
+            self.save_tables()
+        return config
 
     def _admit_properties(self, properties: str, sysflag: int) -> bytes:
         """The properties as bytes, if a message may have them."""
@@ -386,7 +415,7 @@ class Broker:
     def expire_clients(self) -> set[str]:
         """Forget clients that sent no heartbeat; the consumer groups that changed."""
         self.locks.expire()
-        return self.members.expire(self.clock.now_ms() - self.config.broker.client_timeout)
+        return self.members.expire(self.client_clock.now_ms() - self.config.broker.client_timeout)
 
     def check_disk(self) -> None:
         """Stop or resume taking messages as the disk fills and empties."""

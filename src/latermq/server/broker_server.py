@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import socket
+import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from latermq.config import Config
 from latermq.errors import LaterMQError, StoreError
 from latermq.server.admin_service import AdminService
 from latermq.server.broker_service import BrokerService
+from latermq.server.clock_feed import open_clock
 from latermq.server.flusher import Flusher
 from latermq.server.listener import Listener
 from latermq.server.registrar import Registrar
@@ -44,7 +46,13 @@ class BrokerProcess:
         self.advertised = _own_address() if host in _ANY_HOST else socket.gethostbyname(host)
         self._disk = FileDisk(data)
         self.broker = Broker(
-            config, self._disk, clock, host=self.advertised, port=self._port, new_store_id=uuid.uuid4().hex
+            config,
+            self._disk,
+            clock,
+            host=self.advertised,
+            port=self._port,
+            new_store_id=uuid.uuid4().hex,
+            client_clock=SystemClock(),
         )
         self._log_recovery()
         self.service = BrokerService(
@@ -53,7 +61,8 @@ class BrokerProcess:
             on_topics_changed=self._topics_changed,
             on_scheduled=lambda: self._driver.poke(),
         )
-        self.listener = Listener(self.service, server, clock)
+        # Sockets go by real time, whatever deliveries go by.
+        self.listener = Listener(self.service, server, SystemClock())
         name_servers = server.namesrv or f"{server.host}:{server.namesrv_port}"
         self._registrar = Registrar(
             self.broker, [name for name in name_servers.replace(",", ";").split(";") if name], self.address
@@ -104,7 +113,7 @@ class BrokerProcess:
         await self.listener.start(config.server.host, self._port)
         await self._registrar.register()
         self._every(_INDEX_EVERY_S, self.broker.store.index_pending)
-        self._every(_POLL_EXPIRY_S, lambda: self.broker.waiting.expire(self._clock.monotonic_s()))
+        self._every(_POLL_EXPIRY_S, lambda: self.broker.waiting.expire(time.monotonic()))
         self._every(1.0, self._each_second)
         self._every(config.broker.register_every / 1000, self._registrar.announce)
         self._every(config.store.checkpoint_every / 1000, self._checkpoint)
@@ -178,6 +187,10 @@ class BrokerProcess:
         future = self._worker.submit(work)
         future.add_done_callback(lambda finished: loop.call_soon_threadsafe(done, finished.exception()))
 
+    def look_at_clock(self) -> None:
+        """The time was set: deliver what is due now."""
+        self._driver.run_now()
+
     def end(self, error: BaseException | None = None) -> None:
         """Let `ended` be done."""
         if not self.ended.done():
@@ -221,16 +234,21 @@ def run_broker(config: Config, data: Path, ready: Callable[[str], None]) -> int:
     """Run a broker until SIGTERM or SIGINT; `ready` is told its address once clients can use it."""
 
     async def run() -> int:
-        process = BrokerProcess(config, SystemClock(), data)
+        clock, feed = open_clock(config.clock.source)
+        process = BrokerProcess(config, clock, data)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, process.end)
         await process.start()
+        if feed is not None:
+            feed.start(process.look_at_clock)
         ready(f"broker {process.address}")
         error = await process.ended
         if error is not None:
             # What is on disk is no longer known: end at once, and let recovery find out.
             _log.critical("the store failed", reason=repr(error))
             os._exit(1)
+        if feed is not None:
+            feed.stop()
         await process.stop()
         return 0
 

@@ -1,5 +1,6 @@
 """The broker's side of every request that producers and consumers make."""
 
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -209,7 +210,7 @@ class BrokerService:
                 connection.send(late)
             return late is not None
 
-        deadline_s = broker.clock.monotonic_s() + suspend_ms / 1000
+        deadline_s = time.monotonic() + suspend_ms / 1000
         broker.waiting.add(header.topic, header.queueId, WaitingPull(deadline_s, resume))
         return None
 
@@ -256,7 +257,7 @@ class BrokerService:
             if group.retryQueueNums > 0:
                 broker.topics.make_retry(retry_topic(consumer.groupName), group.retryQueueNums)
         changed = broker.members.heartbeat(
-            connection, beat, language=command.language, version=command.version, now_ms=broker.clock.now_ms()
+            connection, beat, language=command.language, version=command.version, now_ms=broker.client_clock.now_ms()
         )
         self.notify(changed)
         return encode_response(command)

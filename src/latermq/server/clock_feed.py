@@ -1,0 +1,55 @@
+"""A clock that a test feeds through a FIFO: `clock.source=fifo:PATH`. Deliveries go by it, sockets do not."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from latermq.clock import Clock, SimulatedClock, SystemClock
+from latermq.errors import ConfigError
+
+_FIFO_PREFIX = "fifo:"
+
+
+class ClockFeed:
+    """Turns a clock by the lines of a FIFO.
+
+    `1800000000000`: time has passed until then. `step 60000`: the wall clock alone was set by so many milliseconds.
+    """
+
+    def __init__(self, path: Path, clock: SimulatedClock) -> None:
+        self._clock = clock
+        # Read and write: so that the FIFO does not end when a writer goes.
+        self._fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+        self._rest = b""
+
+    def start(self, on_change: Callable[[], None]) -> None:
+        """Follow the FIFO from now on."""
+        asyncio.get_running_loop().add_reader(self._fd, self._read, on_change)
+
+    def _read(self, on_change: Callable[[], None]) -> None:
+        *lines, self._rest = (self._rest + os.read(self._fd, 65_536)).split(b"\n")
+        for line in lines:
+            word, _, number = line.decode().partition(" ")
+            if word == "step":
+                self._clock.step(int(number))
+            elif word:
+                self._clock.advance(int(word) - self._clock.now_ms())
+        if lines:
+            on_change()
+
+    def stop(self) -> None:
+        """Let go of the FIFO."""
+        asyncio.get_running_loop().remove_reader(self._fd)
+        os.close(self._fd)
+
+
+def open_clock(source: str) -> tuple[Clock, ClockFeed | None]:
+    """The clock that `clock.source` names, and what feeds it."""
+    if source == "system":
+        return SystemClock(), None
+    path = Path(source.removeprefix(_FIFO_PREFIX))
+    if not source.startswith(_FIFO_PREFIX) or not path.is_fifo():
+        raise ConfigError(f"clock.source is {source!r}", hint="Write system, or fifo:PATH with the path of a FIFO")
+    clock = SimulatedClock(SystemClock().now_ms())
+    return clock, ClockFeed(path, clock)
