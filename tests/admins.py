@@ -120,7 +120,7 @@ class Scene:
         if producer:
             beat.producerDataSet.append(ProducerData(groupName=producer))
         connection = FakeConnection(f"127.0.0.1:{6000 + len(client_id)}")
-        self.broker.members.heartbeat(connection, beat, language=language, version=513, now_ms=self.clock.now_ms())
+        self.broker.members.heartbeat(connection, beat, language=language, version=513, clock=self.clock)
         return connection
 
     def restart(self) -> "Scene":

@@ -33,6 +33,10 @@ class MalformedRequest(LaterMQError):
     """A frame whose header lacks a field or holds one that does not parse."""
 
 
+class MessageGone(LaterMQError):
+    """A message that is sent back is not in the log: removed by age, or never there."""
+
+
 class UnsupportedRequest(LaterMQError):
     """A request code that this server does not know."""
 

@@ -113,16 +113,17 @@ def test_a_batch_with_one_bad_member_is_refused_as_a_whole(tmp_path: Path) -> No
         ("no spaces", b"x", "", {}, Response.MESSAGE_ILLEGAL),
         ("", b"x", "", {}, Response.MESSAGE_ILLEGAL),
         ("t" * (MAX_TOPIC_CHARS + 1), b"x", "", {}, Response.MESSAGE_ILLEGAL),
-        ("SCHEDULE_TOPIC_XXXX", b"x", "", {}, Response.MESSAGE_ILLEGAL),
-        ("rmq_sys_wheel_timer", b"x", "", {}, Response.MESSAGE_ILLEGAL),
+        ("SCHEDULE_TOPIC_XXXX", b"x", "", {}, Response.NO_PERMISSION),
+        ("rmq_sys_wheel_timer", b"x", "", {}, Response.NO_PERMISSION),
         ("orders", b"x", "k\x01" + "v" * 32_767 + "\x02", {}, Response.MESSAGE_ILLEGAL),
         ("orders", b"x", "k\x01a\0b\x02", {}, Response.MESSAGE_ILLEGAL),
         ("orders", b"x", "DELAY\x01soon\x02", {}, Response.MESSAGE_ILLEGAL),
         ("orders", b"x", "DELAY\x01-1\x02", {}, Response.MESSAGE_ILLEGAL),
         ("orders", b"x", "TIMER_DELIVER_MS\x019999999999999\x02", {}, Response.MESSAGE_ILLEGAL),
         ("orders", b"x", "TRAN_MSG\x01true\x02", {"f": "4"}, Response.NO_PERMISSION),
-        ("orders", b"x", "", {"e": "99"}, Response.SYSTEM_ERROR),
+        ("orders", b"x", "", {"e": "99"}, Response.INVALID_PARAMETER),
         ("orders", b"x", "", {"e": "many"}, Response.SYSTEM_ERROR),
+        ("orders", b"x", "", {"h": str(1 << 40)}, Response.SYSTEM_ERROR),
     ],
 )
 def test_a_bad_message_is_refused_with_its_code_and_a_remark(
@@ -325,6 +326,8 @@ def test_one_client_holds_the_lock_of_a_queue(tmp_path: Path) -> None:
                 reply = await client.call(code, body=encode_body(request))
                 return len(msgspec.json.decode(reply.body)["lockOKMQSet"]) if reply.body else 0
 
+            assert await lock("one") == 0  # of a topic that does not exist
+            await send(client, "orders")
             assert await lock("one") == 2
             assert await lock("two") == 0
             assert await lock("one") == 2

@@ -10,9 +10,9 @@ from latermq.errors import ConfigError, IllegalMessage, StoreError
 from latermq.message.batch import BatchMember, encode_batch
 from latermq.message.entry_id import decode_entry_id, encode_entry_id
 from latermq.message.names import SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC
+from latermq.message.properties import DEAD_LETTER_REASON
 from latermq.message.tags import tags_code
 from latermq.store.memory_disk import MemoryDisk
-from latermq.timer.delivery import DEAD_LETTER_REASON
 from latermq.timer.levels import LevelTable
 from tests.brokers_in_memory import HOST, bodies, messages, open_broker, pass_time, run_until_quiet, send
 

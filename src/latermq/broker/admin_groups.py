@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 
 from latermq.broker.broker import Broker
-from latermq.errors import GroupNotFound, InvalidParameter, LaterMQError
+from latermq.errors import GroupNotFound, IllegalMessage, InvalidParameter, LaterMQError
+from latermq.group.backoff import RETRY_LEVELS, format_levels, parse_levels
 from latermq.protocol.remoting.admin_bodies import ConsumeStats, QueueTimeSpan
 from latermq.protocol.remoting.bodies import (
     MessageQueue,
@@ -27,6 +28,32 @@ def group_config(broker: Broker, group: str) -> SubscriptionGroup:
     if not broker.config.broker.auto_create_groups:
         raise _no_such_group(group)
     return SubscriptionGroup(groupName=group)
+
+
+def put_group(broker: Broker, group: SubscriptionGroup) -> None:
+    """Make a group or change the one that is there; attributes that it does not name stay.
+
+    Attributes come as changes, `+name` or `-name`; a name without a sign, as in a configuration that was asked for and
+    comes back, is taken as it stands.
+    """
+    known = broker.groups.find(group.groupName)
+    attributes = dict(known.attributes) if known else {}
+    for signed, value in group.attributes.items():
+        name = signed.lstrip("+-")
+        if name != RETRY_LEVELS:
+            raise InvalidParameter(
+                f"{signed!r} is no change of a group's attribute",
+                hint=f"Write +name=value or -name; the name is {RETRY_LEVELS}",
+            )
+        if signed.startswith("-"):
+            attributes.pop(name, None)
+        else:
+            attributes[name] = format_levels(parse_levels(value))
+    group.attributes = attributes
+    try:
+        broker.groups.put(group)
+    except IllegalMessage as error:
+        raise InvalidParameter(error.message, hint=error.hint) from None
 
 
 def _no_such_group(group: str) -> GroupNotFound:

@@ -13,7 +13,6 @@ from latermq.store.consume_queue import ENTRY_BYTES
 
 # Clients and tools take the broker for this version of RocketMQ: what frames carry as 513.
 VERSION_TEXT = "V5_5_0"
-DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 TOPIC_PUT_NUMS = "TOPIC_PUT_NUMS"
 GROUP_GET_NUMS = "GROUP_GET_NUMS"
 
@@ -128,7 +127,7 @@ def _apache_settings(config: Config, identity: Identity) -> dict[str, str]:
         "longPollingEnable": "true",
         "enablePropertyFilter": "true",
         "rejectTransactionMessage": "true",
-        "messageDelayLevel": DELAY_LEVELS,
+        "messageDelayLevel": config.timer.levels,
         "flushDiskType": "SYNC_FLUSH" if store.flush == "sync" else "ASYNC_FLUSH",
         "flushIntervalCommitLog": str(int(store.flush_every)),
         "mappedFileSizeCommitLog": str(int(store.segment)),

@@ -30,7 +30,7 @@ from latermq.message.entry_id import MAX_LEVELS
 from latermq.message.ids import offset_message_id, pack_host
 from latermq.message.names import SCHEDULE_TOPIC
 from latermq.message.properties import MAX_PROPERTIES_BYTES
-from latermq.message.record import SYSFLAG_TRANSACTION_MASK
+from latermq.message.record import SYSFLAG_FROM_SENDER, SYSFLAG_TRANSACTION_MASK
 from latermq.protocol.remoting.bodies import (
     PERM_READ,
     DataVersion,
@@ -114,8 +114,9 @@ class Broker:
         self.topic_traffic = TopicTraffic(self.store, clock.monotonic_s())
         self._next_queue = 0
         self._saved_marks: dict[int, int] = {}
-        # None while messages are taken; else why not.
+        # None while messages are taken; else why not. Retries are taken for longer than new messages.
         self._refusal: ServiceUnavailable | None = None
+        self._retry_refusal: ServiceUnavailable | None = None
         self.clamped_offsets = self.offsets.clamp(self._queue_end)
         self.adopted_topics = self._adopt_queues()
         if not self.store.recovery.had_checkpoint:
@@ -154,7 +155,7 @@ class Broker:
             if self.topics.find(queue.topic) is None:
                 queues[queue.topic] = max(queues.get(queue.topic, 0), queue.queue_id + 1)
         for topic, count in queues.items():
-            self.topics.put(TopicConfig(topicName=topic, readQueueNums=count, writeQueueNums=count))
+            self.topics.adopt(TopicConfig(topicName=topic, readQueueNums=count, writeQueueNums=count))
         return sorted(queues)
 
     # Sending
@@ -172,13 +173,15 @@ class Broker:
         reconsume_times: int = 0,
         default_topic: str = "",
         default_queues: int = 8,
+        *,
+        is_retry: bool = False,
     ) -> Sent:
-        """Store one message."""
+        """Store one message. A retry was accepted once: it is refused for want of space at the last mark only."""
         topic_config = self.topics.open.get(topic) if self._refusal is None else None
         if topic_config is None:
-            topic_config = self._writable_topic(topic, default_topic, default_queues)
-        if len(body) > self._max_message:
-            raise self._too_long(len(body))
+            topic_config = self._writable_topic(topic, default_topic, default_queues, is_retry=is_retry)
+        if len(body) > self._max_message and not is_retry:
+            raise self.too_long(len(body))
         if not 0 <= queue_id < topic_config.writeQueueNums:
             queue_id = self._choose_queue(topic_config, queue_id)
         level = due_ms = 0
@@ -186,9 +189,17 @@ class Broker:
             topic, queue_id, properties, level, due_ms = self._admission.admit(
                 topic, queue_id, properties, self.clock.now_ms()
             )
-        encoded = self._admit_properties(properties, sysflag)
+        encoded = self.admit_properties(properties, sysflag)
         at, queue_offset, end_offset = self.store.append(
-            topic, queue_id, body, encoded, born_timestamp_ms, born_host, flag, sysflag, reconsume_times
+            topic,
+            queue_id,
+            body,
+            encoded,
+            born_timestamp_ms,
+            born_host,
+            flag,
+            sysflag & SYSFLAG_FROM_SENDER,
+            reconsume_times,
         )
         if level:
             self.delivery.note(level, due_ms)
@@ -216,7 +227,7 @@ class Broker:
         """
         topic_config = self._writable_topic(topic, default_topic, default_queues)
         if len(batch) > self._max_message:
-            raise self._too_long(len(batch))
+            raise self.too_long(len(batch))
         if not 0 <= queue_id < topic_config.writeQueueNums:
             queue_id = self._choose_queue(topic_config, queue_id)
         now_ms = self.clock.now_ms()
@@ -230,7 +241,7 @@ class Broker:
                 )
             try:
                 place = self._admission.admit(topic, queue_id, member.properties.decode(), now_ms)
-                properties = self._admit_properties(place.properties, sysflag)
+                properties = self.admit_properties(place.properties, sysflag)
             except UnicodeDecodeError:
                 raise IllegalMessage(f"the properties of message {index} of the batch are no UTF-8") from None
             except IllegalMessage as error:
@@ -239,7 +250,7 @@ class Broker:
             drafts.append(
                 Draft(
                     place.topic, place.queue_id, member.body, properties, born_timestamp_ms, born_host, member.flag,
-                    sysflag, reconsume_times,
+                    sysflag & SYSFLAG_FROM_SENDER, reconsume_times,
                 )
             )  # fmt: skip
         if not drafts:
@@ -256,16 +267,24 @@ class Broker:
         ids = ",".join(offset_message_id(self.store_host, one.physical_offset) for one in appended)
         return ids, queue_id, first.queue_offset, appended[-1].end_offset
 
-    def _writable_topic(self, topic: str, default_topic: str, default_queues: int) -> TopicConfig:
-        if self._refusal is not None:
-            raise self._refusal
+    def _writable_topic(
+        self, topic: str, default_topic: str, default_queues: int, *, is_retry: bool = False
+    ) -> TopicConfig:
+        refusal = self._retry_refusal if is_retry else self._refusal
+        if refusal is not None:
+            raise refusal
         config = self.topics.for_send(topic, default_topic, default_queues)
         if self.topics.changed:
             # A message that waits for a topic which a crash forgot could not be delivered: the topic is saved first.
             self.save_tables()
         return config
 
-    def _admit_properties(self, properties: str, sysflag: int) -> bytes:
+    def make_retry_topic(self, topic: str, queues: int) -> None:
+        """A group's retry or dead-letter topic, made where it is missing; refused where nothing may be put into it."""
+        self.topics.make_retry(topic, queues)
+        self._writable_topic(topic, "", queues, is_retry=True)
+
+    def admit_properties(self, properties: str, sysflag: int) -> bytes:
         """The properties as bytes, if a message may have them."""
         if sysflag & SYSFLAG_TRANSACTION_MASK:
             raise NoPermission("transaction messages are not taken", hint="Send a normal message")
@@ -282,7 +301,8 @@ class Broker:
             )
         return encoded
 
-    def _too_long(self, size: int) -> IllegalMessage:
+    def too_long(self, size: int) -> IllegalMessage:
+        """The error of a body that is longer than one may be."""
         return IllegalMessage(
             f"the body has {size} bytes, the limit is {self._max_message}",
             hint="Send less, or raise broker.max_message",
@@ -290,8 +310,10 @@ class Broker:
 
     def _choose_queue(self, topic: TopicConfig, queue_id: int) -> int:
         """A queue for a sender that leaves the choice to the broker (a negative id)."""
+        if 0 <= queue_id < topic.readQueueNums:
+            return queue_id  # one that is being given up: still read, so still taken
         if queue_id >= 0:
-            raise MalformedRequest(
+            raise InvalidParameter(
                 f"topic {topic.topicName!r} has {topic.writeQueueNums} queues to write to, none with the id {queue_id}",
                 hint="Ask the name server for its route again",
             )
@@ -415,23 +437,28 @@ class Broker:
     def expire_clients(self) -> set[str]:
         """Forget clients that sent no heartbeat; the consumer groups that changed."""
         self.locks.expire()
-        return self.members.expire(self.client_clock.now_ms() - self.config.broker.client_timeout)
+        return self.members.expire(self.client_clock.monotonic_s() - self.config.broker.client_timeout / 1000)
 
     def check_disk(self) -> None:
         """Stop or resume taking messages as the disk fills and empties."""
         used = self.store.used_ratio()
-        high = self.config.store.disk_high
+        high, full = self.config.store.disk_high, self.config.store.disk_full
+        self._refusal = self._retry_refusal = None
         if used > high:
             self._refusal = ServiceUnavailable(
                 f"the disk is {used:.0%} full, new messages are refused above {high:.0%}",
                 hint="Free disk space, shorten store.retention or raise store.disk_high",
             )
-        else:
-            self._refusal = None
+        if used > full:
+            self._retry_refusal = ServiceUnavailable(
+                f"the disk is {used:.0%} full, retries are refused above {full:.0%}",
+                hint="Free disk space; the message stays with its consumer until then",
+            )
 
     def refuse(self, reason: str) -> None:
         """Take no more messages: the broker is stopping."""
         self._refusal = ServiceUnavailable(reason, hint="Send to another broker, or again in a moment")
+        self._retry_refusal = self._refusal
 
     def offsets_snapshot(self) -> OffsetTable:
         """The consumer offsets to store, none beyond what is flushed."""
@@ -494,7 +521,7 @@ class Broker:
 
     def close(self) -> None:
         """Stop cleanly."""
-        self.store.flush()
+        self.store.save(self.store.plan_checkpoint())  # first: tables tell of nothing that it does not
         self.save_tables()
         self.store.close()
 

@@ -112,6 +112,11 @@ class Topics:
         self._touch()
         return topic
 
+    def adopt(self, topic: TopicConfig) -> None:
+        """Take in a topic that has messages but lost its configuration, whatever the bounds for new ones."""
+        self.table.topicConfigTable[topic.topicName] = topic
+        self._touch()
+
     def remove(self, topic: str) -> None:
         """Forget a topic."""
         if is_system_topic(topic):

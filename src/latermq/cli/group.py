@@ -8,7 +8,7 @@ from latermq.cli.message_rows import moment
 from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv, parse_moment_ms
 from latermq.cli.output import print_note, print_rows
 from latermq.cli.running import run
-from latermq.errors import ConsumerOffline, GroupNotFound
+from latermq.errors import ConsumerOffline, GroupNotFound, InvalidParameter
 
 if TYPE_CHECKING:
     from latermq.client import Admin
@@ -39,6 +39,7 @@ def list_groups(
                     "consume": group.consumeEnable,
                     "orderly": group.consumeMessageOrderly,
                     "retry_max_times": group.retryMaxTimes,
+                    "retry_levels": group.attributes.get("retry.levels"),
                 }
                 for group in await admin.groups()
                 if everything or group.groupName not in BUILT_IN_GROUPS
@@ -50,6 +51,7 @@ def list_groups(
         "consume": "may consume",
         "orderly": "ordered",
         "retry_max_times": "retries",
+        "retry_levels": "at levels",
     }
     print_rows(run(work()), columns, as_json=json, empty="no groups yet; --all shows the system's own")
 
@@ -62,15 +64,30 @@ def create(
     ] = 16,
     orderly: Annotated[bool, typer.Option("--orderly", help="Its members consume in order.")] = False,
     disabled: Annotated[bool, typer.Option("--disabled", help="It may not consume.")] = False,
+    retry_levels: Annotated[
+        str | None,
+        typer.Option(
+            "--retry-levels",
+            metavar="N,N,…",
+            help="Delay level before each retry, as in 1,2,5; the last counts for all that follow. 'default': 3,4,5,…",
+        ),
+    ] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
 ) -> None:
     """Make a group, or change the one that is there. Example: latermq group create audit --retries 3"""
+    levels = None if retry_levels is None else _parse_levels(retry_levels)
 
     async def work() -> None:
         from latermq.client import Admin
 
         async with Admin(namesrv) as admin:
-            await admin.create_group(group, retry_max_times=retries, orderly=orderly, consume_enabled=not disabled)
+            await admin.create_group(
+                group,
+                retry_max_times=retries,
+                orderly=orderly,
+                consume_enabled=not disabled,
+                retry_levels=levels,
+            )
 
     run(work())
     print_note(f"group {group} is there")
@@ -150,6 +167,18 @@ def reset(
 
     columns = {"topic": "topic", "broker": "broker", "queue_id": "queue", "offset": "new offset"}
     print_rows(run(work()), columns, as_json=json, empty=f"topic {topic} has no queues")
+
+
+def _parse_levels(text: str) -> tuple[int, ...]:
+    """The levels of a list; none of its own for `default`."""
+    from latermq.group.backoff import parse_levels
+
+    if text == "default":
+        return ()
+    try:
+        return parse_levels(text)
+    except InvalidParameter as error:
+        raise typer.BadParameter(f"{error.message}. {error.hint}") from None
 
 
 async def _require(admin: "Admin", group: str) -> None:

@@ -1,7 +1,7 @@
 """Administration: topics, groups, offsets, messages by key or id, and what brokers tell about themselves."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -152,8 +152,13 @@ class Admin(Client):
         retry_queues: int = 1,
         consume_enabled: bool = True,
         orderly: bool = False,
+        retry_levels: Sequence[int] | None = None,
     ) -> None:
-        """Make a consumer group on every broker, or change the one that is there."""
+        """Make a consumer group on every broker, or change the one that is there.
+
+        `retry_levels` are the delay levels of its retries, one after the other, on a LaterMQ broker; an empty list
+        brings RocketMQ's own back, None leaves them as they are.
+        """
         check_group(name)
         group = SubscriptionGroup(
             groupName=name,
@@ -162,6 +167,9 @@ class Admin(Client):
             consumeEnable=consume_enabled,
             consumeMessageOrderly=orderly,
         )
+        if retry_levels is not None:
+            sign = "+" if retry_levels else "-"
+            group.attributes[f"{sign}retry.levels"] = " ".join(map(str, retry_levels))
         for address in (await self._masters()).values():
             await self._call(address, Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, encode_body(group))
 

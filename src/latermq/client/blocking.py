@@ -329,6 +329,7 @@ class Admin(_Blocking):
         retry_queues: int = 1,
         consume_enabled: bool = True,
         orderly: bool = False,
+        retry_levels: Sequence[int] | None = None,
     ) -> None:
         _shared.run(
             self._client.create_group(
@@ -337,6 +338,7 @@ class Admin(_Blocking):
                 retry_queues=retry_queues,
                 consume_enabled=consume_enabled,
                 orderly=orderly,
+                retry_levels=retry_levels,
             )
         )
 

@@ -8,7 +8,7 @@ from latermq.clock import Clock
 @dataclass(slots=True)
 class _Lock:
     client_id: str
-    renewed_ms: int
+    renewed_s: float
 
 
 class QueueLocks:
@@ -16,19 +16,18 @@ class QueueLocks:
 
     def __init__(self, clock: Clock, timeout_ms: int) -> None:
         self._clock = clock
-        self._timeout_ms = timeout_ms
+        self._timeout_s = timeout_ms / 1000
         self._locks: dict[str, dict[tuple[str, int], _Lock]] = {}
 
     def lock(self, group: str, client_id: str, queues: list[tuple[str, int]]) -> list[tuple[str, int]]:
         """Take or renew locks; the queues that the client now holds."""
-        now_ms = self._clock.now_ms()
+        now_s = self._clock.monotonic_s()
         locks = self._locks.setdefault(group, {})
         held = []
         for queue in queues:
             lock = locks.get(queue)
-            # A clock that stepped back leaves locks of the future: they count as fresh for no longer than any other.
-            if lock is None or lock.client_id == client_id or abs(now_ms - lock.renewed_ms) > self._timeout_ms:
-                locks[queue] = _Lock(client_id, now_ms)
+            if lock is None or lock.client_id == client_id or now_s - lock.renewed_s > self._timeout_s:
+                locks[queue] = _Lock(client_id, now_s)
                 held.append(queue)
         return held
 
@@ -42,11 +41,16 @@ class QueueLocks:
         if not locks:
             self._locks.pop(group, None)
 
+    def is_held(self, group: str) -> bool:
+        """Whether a member of the group holds a queue: then the group consumes in order."""
+        oldest_s = self._clock.monotonic_s() - self._timeout_s
+        return any(lock.renewed_s >= oldest_s for lock in self._locks.get(group, {}).values())
+
     def expire(self) -> None:
         """Drop locks that nobody renewed, so that the table stays as large as the groups in use."""
-        oldest_ms = self._clock.now_ms() - self._timeout_ms
+        oldest_s = self._clock.monotonic_s() - self._timeout_s
         for group, locks in list(self._locks.items()):
-            for queue in [queue for queue, lock in locks.items() if lock.renewed_ms < oldest_ms]:
+            for queue in [queue for queue, lock in locks.items() if lock.renewed_s < oldest_s]:
                 del locks[queue]
             if not locks:
                 del self._locks[group]

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from latermq.clock import Clock
 from latermq.protocol.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData
 
 
@@ -24,7 +25,8 @@ class Member:
     channel: Channel
     language: str
     version: int
-    seen_ms: int
+    seen_s: float  # for expiry, by a clock that nobody sets
+    seen_ms: int  # for operators
 
 
 @dataclass(slots=True)
@@ -59,15 +61,22 @@ class Members:
     def __init__(self) -> None:
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[str, Member]] = {}
+        # (group, client id) pairs by connection: thousands may go at once, and each must be quick to find.
+        self._named_by: dict[Channel, set[tuple[str, str]]] = {}
 
-    def heartbeat(self, channel: Channel, beat: HeartbeatData, *, language: str, version: int, now_ms: int) -> set[str]:
+    def heartbeat(
+        self, channel: Channel, beat: HeartbeatData, *, language: str, version: int, clock: Clock
+    ) -> set[str]:
         """Take in a heartbeat."""
         changed = set()
+        member = Member(beat.clientID, channel, language, version, clock.monotonic_s(), clock.now_ms())
+        named = self._named_by.setdefault(channel, set())
+        named.update((producer.groupName, beat.clientID) for producer in beat.producerDataSet)
+        named.update((consumer.groupName, beat.clientID) for consumer in beat.consumerDataSet)
         for producer in beat.producerDataSet:
             members = self._producers.setdefault(producer.groupName, {})
-            members[beat.clientID] = Member(beat.clientID, channel, language, version, now_ms)
+            members[beat.clientID] = member
         for data in beat.consumerDataSet:
-            member = Member(beat.clientID, channel, language, version, now_ms)
             if self._join(data, member):
                 changed.add(data.groupName)
         return changed
@@ -97,23 +106,31 @@ class Members:
 
     def disconnected(self, channel: Channel) -> set[str]:
         """A connection is gone, and with it every client on it."""
-        return self._remove(lambda member: member.channel is channel)
+        changed = set()
+        for name, client_id in self._named_by.pop(channel, ()):
+            producer = self._producers.get(name, {}).get(client_id)
+            if producer is not None and producer.channel is channel:
+                self._leave_producers(name, client_id)
+            group = self._consumers.get(name)
+            consumer = group.members.get(client_id) if group else None
+            if group is not None and consumer is not None and consumer.channel is channel:
+                del group.members[client_id]
+                self._drop_if_empty(group)
+                changed.add(name)
+        return changed
 
-    def expire(self, before_ms: int) -> set[str]:
+    def expire(self, before_s: float) -> set[str]:
         """Forget clients whose last heartbeat is older."""
-        return self._remove(lambda member: member.seen_ms < before_ms)
-
-    def _remove(self, is_gone: "_Judge") -> set[str]:
         changed = set()
         for group in list(self._consumers.values()):
-            gone = [client_id for client_id, member in group.members.items() if is_gone(member)]
+            gone = [client_id for client_id, member in group.members.items() if member.seen_s < before_s]
             for client_id in gone:
                 del group.members[client_id]
             if gone:
                 changed.add(group.name)
                 self._drop_if_empty(group)
         for name, members in list(self._producers.items()):
-            for client_id in [client_id for client_id, member in members.items() if is_gone(member)]:
+            for client_id in [client_id for client_id, member in members.items() if member.seen_s < before_s]:
                 self._leave_producers(name, client_id)
         return changed
 
@@ -151,7 +168,3 @@ class Members:
             "producer_groups": len(self._producers),
             "producers": sum(len(members) for members in self._producers.values()),
         }
-
-
-class _Judge(Protocol):
-    def __call__(self, member: Member) -> bool: ...

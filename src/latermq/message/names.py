@@ -2,7 +2,7 @@
 
 import re
 
-from latermq.errors import IllegalMessage
+from latermq.errors import IllegalMessage, NoPermission
 
 MAX_TOPIC_CHARS = 127
 MAX_RETRY_TOPIC_CHARS = 255
@@ -49,7 +49,7 @@ def check_sendable_topic(topic: str) -> None:
     """Refuse a name that clients must not send to: an illegal one, or one that the broker fills itself."""
     check_topic(topic)
     if topic in _CLOSED_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX):
-        raise IllegalMessage(f"topic {topic!r} belongs to the broker", hint="Send to a topic of your own")
+        raise NoPermission(f"topic {topic!r} belongs to the broker", hint="Send to a topic of your own")
 
 
 def check_group(group: str) -> None:

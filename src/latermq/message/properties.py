@@ -25,6 +25,7 @@ INNER_NUM = "INNER_NUM"
 # LaterMQ's own; what comes from outside under these names is dropped.
 OWN_PREFIX = "LMQ_"
 DUE_MS = "LMQ_DUE_MS"
+DEAD_LETTER_REASON = "LMQ_DEAD_REASON"
 
 KEY_SEPARATOR = " "  # several message keys in one KEYS value
 

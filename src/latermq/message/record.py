@@ -19,6 +19,8 @@ BLANK = struct.Struct(">II")  # size of the rest of the segment, BLANK_MAGIC
 
 SYSFLAG_COMPRESSED = 0x1
 SYSFLAG_TRANSACTION_MASK = 0xC
+# What a sender may say of its body: compressed, how, and that it has several tags. The rest is the broker's to say.
+SYSFLAG_FROM_SENDER = 0x703
 SYSFLAG_BORN_V6 = 0x10
 SYSFLAG_STORE_V6 = 0x20
 
@@ -96,6 +98,7 @@ def encode_record(
         magic, topic_length = MAGIC, bytes((len(topic),))
     else:
         magic, topic_length = MAGIC_LONG_TOPIC, _U16.pack(len(topic))
+    sysflag &= ~(SYSFLAG_BORN_V6 | SYSFLAG_STORE_V6)
     if len(born_host) == 8 and len(store_host) == 8:
         size = HEAD.size + len(body) + len(topic_length) + len(topic) + 2 + len(properties)
         # fmt: off
@@ -106,7 +109,6 @@ def encode_record(
         )
         # fmt: on
     else:
-        sysflag &= ~(SYSFLAG_BORN_V6 | SYSFLAG_STORE_V6)
         if len(born_host) == 20:
             sysflag |= SYSFLAG_BORN_V6
         if len(store_host) == 20:
@@ -187,8 +189,8 @@ def layout(buffer: Buffer, at: int, limit: int) -> Layout | None:
 def check_record(buffer: Buffer, at: int, limit: int, physical_offset: int) -> Layout | None:
     """The layout of a whole and undamaged record that belongs at `physical_offset`, else None.
 
-    The CRC covers the body only, so the rest is checked by what it must say: its own offset, and properties that
-    parse and end where the record ends.
+    The CRC covers the body only, so the rest is checked by what it must say: its own offset, and a topic and properties
+    that can be texts and end where the record ends.
     """
     parts = layout(buffer, at, limit)
     if parts is None or _LONG.unpack_from(buffer, at + PHYSICAL_OFFSET_AT)[0] != physical_offset:
@@ -197,7 +199,10 @@ def check_record(buffer: Buffer, at: int, limit: int, physical_offset: int) -> L
     if zlib.crc32(body) & 0x7FFFFFFF != _U32.unpack_from(buffer, at + 8)[0]:
         return None
     end = at + parts.size
-    if not well_formed(bytes(buffer[end - parts.properties_bytes : end])) or not parts.topic_bytes:
+    topic_at = at + parts.topic_at
+    if not parts.topic_bytes or not well_formed(bytes(buffer[topic_at : topic_at + parts.topic_bytes])):
+        return None
+    if not well_formed(bytes(buffer[end - parts.properties_bytes : end])):
         return None
     return parts
 

@@ -1,7 +1,7 @@
 """Administration requests about consumer groups, their offsets, and who is connected."""
 
 from latermq.broker import admin_groups
-from latermq.errors import ConsumerOffline, IllegalMessage, InvalidParameter, LaterMQError, MalformedRequest
+from latermq.errors import ConsumerOffline, LaterMQError, MalformedRequest
 from latermq.group.members import Member
 from latermq.protocol.remoting.admin_bodies import (
     ConsumeStatsList,
@@ -74,22 +74,16 @@ class GroupRequests:
     # Configuration
 
     def _put(self, connection: Connection, command: Command) -> None:
-        self._put_groups([decode_body(command.body, SubscriptionGroup)])
+        admin_groups.put_group(self._broker, decode_body(command.body, SubscriptionGroup))
         self._answer_when_saved(connection, command)
 
     def _put_all(self, connection: Connection, command: Command) -> None:
         groups = decode_body(command.body, SubscriptionGroupList).groupConfigList
         if not groups:
             raise MalformedRequest("the list of groups is empty", hint="Name at least one")
-        self._put_groups(groups)
+        for group in groups:
+            admin_groups.put_group(self._broker, group)
         self._answer_when_saved(connection, command)
-
-    def _put_groups(self, groups: list[SubscriptionGroup]) -> None:
-        try:
-            for group in groups:
-                self._broker.groups.put(group)
-        except IllegalMessage as error:
-            raise InvalidParameter(error.message, hint=error.hint) from None
 
     def _delete(self, connection: Connection, command: Command) -> None:
         header = command.header(DeleteGroupHeader)

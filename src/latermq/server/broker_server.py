@@ -77,6 +77,7 @@ class BrokerProcess:
         )
         self.service.handlers.update(self._admin.handlers)
         self._timers: list[asyncio.TimerHandle | None] = []
+        self._checkpointing = self._saving = self._save_again = False
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-store")
         # Done with None when it was told to stop, with an error when it cannot go on.
         self.ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
@@ -152,15 +153,36 @@ class BrokerProcess:
         self._save_tables()
 
     def _checkpoint(self) -> None:
+        if self._checkpointing or self.broker.store.log.end == self.broker.store.checkpoint_offset:
+            return
         plan = self.broker.store.plan_checkpoint()
-        if plan.log_offset != self.broker.store.checkpoint_offset:
-            self._in_worker(lambda: self.broker.store.save(plan))
+        self._checkpointing = True
+
+        def saved(_: LaterMQError | None) -> None:
+            self._checkpointing = False
+
+        self._do_in_worker([lambda: self.broker.store.save(plan)], saved)
 
     def _save_tables(self) -> None:
-        for save in self.broker.table_savers():
-            self._in_worker(save)
+        """One round at a time: what changes meanwhile is saved by the next."""
+        if self._saving:
+            self._save_again = True
+            return
+        savers = self.broker.table_savers()
+        if savers:
+            self._saving = True
+            self._do_in_worker(savers, self._tables_saved)
+
+    def _tables_saved(self, error: LaterMQError | None) -> None:
+        self._saving = False
+        if self._save_again:
+            self._save_again = False
+            if error is None:
+                self._save_tables()
 
     def _retain(self) -> None:
+        if self.broker.delivery.guard.is_holding:
+            return  # a clock that leapt makes everything look old
         for removed in self.broker.retention.run():
             _log.info("segment removed", start=removed.start, reason=removed.reason)
             self._in_worker(partial(self._disk.remove, removed.path))

@@ -6,9 +6,19 @@ from collections.abc import Callable
 
 from latermq.broker.broker import Broker
 from latermq.broker.long_polling import WaitingPull
-from latermq.errors import GroupNotFound, QueryNotFound, SubscriptionNotFound, SubscriptionOutdated, UnsupportedRequest
+from latermq.broker.retries import Retries
+from latermq.errors import (
+    Busy,
+    GroupNotFound,
+    IllegalMessage,
+    InvalidParameter,
+    QueryNotFound,
+    SubscriptionNotFound,
+    SubscriptionOutdated,
+    UnsupportedRequest,
+)
 from latermq.group.filters import filter_of, subscription_of
-from latermq.message.names import retry_topic
+from latermq.message.names import RETRY_PREFIX, retry_topic
 from latermq.protocol.remoting.bodies import (
     ConsumerIdList,
     HeartbeatData,
@@ -28,6 +38,7 @@ from latermq.protocol.remoting.headers import (
     GroupHeader,
     PullHeader,
     QueryOffsetHeader,
+    SendBackHeader,
     SendHeader,
     SendHeaderV2,
     UnregisterClientHeader,
@@ -37,6 +48,7 @@ from latermq.protocol.remoting.replies import encode_pull_reply, encode_send_rep
 from latermq.server.connection import Connection
 
 Handler = Callable[[Connection, Command], bytes | None]
+MAX_GROUPS_A_CLIENT = 1_000
 MAX_SUSPEND_MS = 60_000  # clients give up after 30 s; nobody may make a pull wait for ever
 
 
@@ -52,6 +64,7 @@ class BrokerService:
         on_scheduled: Callable[[], None] = lambda: None,
     ) -> None:
         self._broker = broker
+        self._retries = Retries(broker)
         self._request_flush = request_flush
         self._on_topics_changed = on_topics_changed
         self._on_scheduled = on_scheduled
@@ -62,6 +75,7 @@ class BrokerService:
             Request.SEND_MESSAGE_V2: self._send,
             Request.SEND_MESSAGE: self._send,
             Request.SEND_BATCH_MESSAGE: self._send,
+            Request.CONSUMER_SEND_MSG_BACK: self._send_back,
             Request.PULL_MESSAGE: self._pull,
             Request.LITE_PULL_MESSAGE: self._pull,
             Request.QUERY_CONSUMER_OFFSET: self._query_offset,
@@ -123,12 +137,16 @@ class BrokerService:
     # Sending
 
     def _send(self, connection: Connection, command: Command) -> bytes | None:
+        if self._unflushed:
+            self._check_unflushed()
         header: SendHeaderV2 | SendHeader
         if command.code == Request.SEND_MESSAGE:
             header = command.header(SendHeader)
         else:
             header = command.header(SendHeaderV2)
         if header.batch or command.code == Request.SEND_BATCH_MESSAGE:
+            if header.topic.startswith(RETRY_PREFIX):
+                raise IllegalMessage(f"a batch cannot go to {header.topic!r}", hint="Retries are sent one by one")
             sent = self._broker.send_batch(
                 header.topic,
                 header.queueId,
@@ -140,6 +158,8 @@ class BrokerService:
                 default_topic=header.defaultTopic,
                 default_queues=header.defaultTopicQueueNums,
             )
+        elif header.topic.startswith(RETRY_PREFIX):
+            sent = self._retries.send(header, command.body, connection.peer_host, command.version)
         else:
             sent = self._broker.send(
                 header.topic,
@@ -160,6 +180,22 @@ class BrokerService:
             return reply
         self._unflushed.append((end_offset, connection, reply))
         return None
+
+    def _send_back(self, connection: Connection, command: Command) -> bytes | None:
+        """A consumer gives back what it could not handle."""
+        end_offset = self._retries.send_back(command.header(SendBackHeader), command.version)
+        reply = encode_response(command)
+        if not end_offset or not self._waits_for_flush or command.flag & FLAG_ONEWAY:
+            return reply
+        self._unflushed.append((end_offset, connection, reply))
+        return None
+
+    def _check_unflushed(self) -> None:
+        """With sync flush on a disk that hangs, answers pile up: at the bound nothing more is taken."""
+        if len(self._unflushed) >= self._broker.config.broker.max_unflushed:
+            raise Busy(
+                f"{len(self._unflushed)} messages wait for the disk", hint="The disk is slow or hangs; send again later"
+            )
 
     # Pulling
 
@@ -205,7 +241,10 @@ class BrokerService:
             if connection.is_closing:
                 return True
             # A client that is behind with reading gets its answer when it has caught up.
-            late = attempt(must_answer) if must_answer or not connection.is_paused else None
+            try:
+                late = attempt(must_answer) if must_answer or not connection.is_paused else None
+            except Exception as error:  # the topic was deleted meanwhile, say; others that wait must not suffer
+                late = connection.refuse(command, error)
             if late is not None:
                 connection.send(late)
             return late is not None
@@ -252,12 +291,20 @@ class BrokerService:
     def _heartbeat(self, connection: Connection, command: Command) -> bytes:
         broker = self._broker
         beat = decode_body(command.body, HeartbeatData)
+        if len(beat.producerDataSet) + len(beat.consumerDataSet) > MAX_GROUPS_A_CLIENT:
+            raise InvalidParameter(f"a client cannot be in more than {MAX_GROUPS_A_CLIENT} groups")
+        known = []
         for consumer in beat.consumerDataSet:
-            group = broker.groups.require(consumer.groupName)
+            try:
+                group = broker.groups.require(consumer.groupName)
+            except GroupNotFound:
+                continue  # one group that may not be made is no reason to refuse the client's others
+            known.append(consumer)
             if group.retryQueueNums > 0:
                 broker.topics.make_retry(retry_topic(consumer.groupName), group.retryQueueNums)
+        beat.consumerDataSet = known
         changed = broker.members.heartbeat(
-            connection, beat, language=command.language, version=command.version, now_ms=broker.client_clock.now_ms()
+            connection, beat, language=command.language, version=command.version, clock=broker.client_clock
         )
         self.notify(changed)
         return encode_response(command)
@@ -293,11 +340,15 @@ class BrokerService:
 
     def _lock(self, connection: Connection, command: Command) -> bytes:
         request = decode_body(command.body, LockBatchRequest)
-        queues = [(queue.topic, queue.queueId) for queue in request.mqSet]
+        queues = [(queue.topic, queue.queueId) for queue in request.mqSet if self._exists(queue)]
         held = self._broker.locks.lock(request.consumerGroup, request.clientId, queues)
         name = self._broker.config.broker.name
         locked = [MessageQueue(topic, name, queue_id) for topic, queue_id in held]
         return encode_response(command, body=encode_body(LockBatchResponse(lockOKMQSet=locked)))
+
+    def _exists(self, queue: MessageQueue) -> bool:
+        topic = self._broker.topics.find(queue.topic)
+        return topic is not None and 0 <= queue.queueId < max(topic.readQueueNums, topic.writeQueueNums)
 
     def _unlock(self, connection: Connection, command: Command) -> bytes:
         request = decode_body(command.body, LockBatchRequest)

@@ -259,7 +259,7 @@ class Connection(asyncio.Protocol):
                     continue
                 reply = serve(self, command)
             except Exception as error:
-                reply = self._refuse(command, error)
+                reply = self.refuse(command, error)
             if reply is None or command.flag & FLAG_ONEWAY:
                 continue
             replies.append(reply)
@@ -278,7 +278,8 @@ class Connection(asyncio.Protocol):
         except Exception:
             _log.exception("settling failed", peer=self.peer_name)
 
-    def _refuse(self, command: Command, error: Exception) -> bytes:
+    def refuse(self, command: Command, error: Exception) -> bytes:
+        """The reply to a request that failed, after a line in the log where it deserves one."""
         self._owner.refused_requests += 1
         if not isinstance(error, LaterMQError):
             _log.error("request failed", peer=self.peer_name, request=command.code, exc_info=error)

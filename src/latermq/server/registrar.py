@@ -26,6 +26,7 @@ class Registrar:
         self._address = address
         self._connections = Connections(on_request=lambda connection, command: None)
         self._failed: set[str] = set()
+        self._closed = False
         self._running: asyncio.Task[None] | None = None
         self._again = False
         self._listening: list[Callable[[], None]] = []
@@ -45,6 +46,8 @@ class Registrar:
 
         `then` is called when every name server has answered or had its time.
         """
+        if self._closed:
+            return  # who leaves does not come back
         if then is not None:
             self._listening.append(then)
         if self._running is None:
@@ -89,6 +92,7 @@ class Registrar:
 
     async def close(self) -> None:
         """Leave the name servers, so that clients stop coming."""
+        self._closed = True
         if self._running is not None:
             self._again = False
             await asyncio.wait([self._running])

@@ -24,6 +24,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     store_timestamp_ms: int
     # For each level the entries that are delivered: [start, end) ranges of queue offsets, the first one from the start.
     delivered: dict[int, list[tuple[int, int]]] = {}
+    # How long each queue is: topic → queue id → next offset. A queue that is not named here has nothing below.
+    queue_ends: dict[str, dict[int, int]] = {}
     version: int = VERSION
 
 

@@ -27,6 +27,8 @@ class CommitLog:
         self._scan_end = self.start
         # Flushes for waiting senders and for checkpoints come from different threads.
         self._flushing = Lock()
+        # The next segment is made by the writer or ahead of it by another thread, but once.
+        self._preparing = Lock()
 
     # Writing
 
@@ -51,7 +53,7 @@ class CommitLog:
         self._file.map[at:end] = record  # type: ignore[union-attr]
         self.end = offset + len(record)
 
-    def write_block(self, offset: int, block: bytes | bytearray) -> None:
+    def write_block(self, offset: int, block: bytearray | memoryview) -> None:
         """Append several records where `place` put them: after the death of the process all are there, or none."""
         at = offset - self._file_start
         data = self._file.map  # type: ignore[union-attr]
@@ -65,12 +67,17 @@ class CommitLog:
 
     def _roll(self, size: int) -> MappedFile:
         """Go on in a new segment; the old one is closed with a blank tail only once the new one has its space."""
+        with self._preparing:
+            return self._roll_alone(size)
+
+    def _roll_alone(self, size: int) -> MappedFile:
         old, old_at = self._file, self.end - self._file_start
         if self._prepared is None:
             self._prepared = self._segments.make_next()
         file = self._prepared
         file.reserve(self._reserve_target(size + BLANK.size))
         if old is not None:
+            old.reserve(old_at + BLANK.size)
             old.map[old_at : old_at + BLANK.size] = BLANK.pack(self._segment_bytes - old_at, BLANK_MAGIC)
         self._segments.adopt(file)
         self._prepared = None
@@ -81,10 +88,14 @@ class CommitLog:
 
     def prepare_ahead(self) -> None:
         """Take the next step of disk space before the writer needs it. May run beside the writer."""
-        file, end = self._file, self.end
+        with self._preparing:
+            self._prepare_alone()
+
+    def _prepare_alone(self) -> None:
+        file = self._file
         if file is None:
             return
-        at = end - self._file_start
+        at = self.end - self._file_start
         step = self._reserve_step_bytes
         if 0 <= at <= self._segment_bytes and at + step // 2 > file.reserved:
             file.reserve(self._reserve_target(at + step))
@@ -157,6 +168,11 @@ class CommitLog:
     def has_files(self) -> bool:
         """Whether anything was ever written."""
         return len(self._segments) > 0
+
+    @property
+    def files_end(self) -> int:
+        """Where the newest file ends; the log ends before."""
+        return self._segments.end
 
     def segment_position(self, offset: int) -> int:
         """Where in its segment's file an offset lies."""

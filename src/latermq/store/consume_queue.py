@@ -147,10 +147,18 @@ class ConsumeQueue:
 
     # Opening and cutting
 
+    def open_at(self, next_offset: int) -> bool:
+        """Take what a checkpoint says as the queue's end and forget the rest; False where that much is not there."""
+        if not self._segments.start <= next_offset * ENTRY_BYTES <= self._segments.end:
+            return False
+        self.next_offset = next_offset
+        self._cut()
+        return True
+
     def open_below(self, physical_offset: int) -> None:
         """Find the queue's end: the first entry that is empty or points at or behind this log offset. Forget the rest.
 
-        Entries below were synced before the log offset became a checkpoint, so they are whole and in order.
+        For stores that were stopped cleanly without a checkpoint of ours: their entries are whole and in order.
         """
         self.next_offset = self._segments.end // ENTRY_BYTES
         self.next_offset = self.first_where(lambda offset, size, tags: size <= 0 or offset >= physical_offset)
@@ -180,6 +188,9 @@ class ConsumeQueue:
 
     def forget_below(self, log_start: int) -> None:
         """Follow the log's start: entries whose records are gone are no longer offered, files of such are removed."""
+        entry = self.entry(self.min_offset)
+        if entry is not None and entry[1] != PRE_BLANK_SIZE and entry[0] >= log_start:
+            return
         self.min_offset = max(self.min_offset, self.offset_of_log(log_start))
         while len(self._segments) > 1 and self._segments.start + self._file_bytes <= self.min_offset * ENTRY_BYTES:
             self._segments.remove_first()

@@ -4,7 +4,9 @@ The store takes a Disk as an argument, so that a simulated one can fail, fill up
 (memory_disk.py).
 """
 
+import contextlib
 import fcntl
+import itertools
 import mmap
 import os
 import shutil
@@ -13,6 +15,17 @@ from pathlib import Path
 from typing import Protocol
 
 from latermq.errors import StoreError
+
+_GOING_PREFIX = "removing-"
+
+
+def _sync_folder(folder: Path) -> None:
+    """Return when the names in a folder would survive the death of the machine."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 class MappedFile(Protocol):
@@ -79,6 +92,7 @@ class _RealMappedFile:
             # Reserving again what has its blocks already is cheap; trusting a sparse file's block count is not safe.
             self.reserved = 0
             self.map = mmap.mmap(fd, size)
+            self._is_entered = False
         finally:
             # The map keeps a descriptor of its own; a second one for each of thousands of queues is too many.
             os.close(fd)
@@ -105,7 +119,13 @@ class _RealMappedFile:
 
     def sync(self) -> None:
         # fdatasync also writes what was changed through the map, and lets other threads run meanwhile; msync does not.
-        self._with_fd(os.fdatasync)
+        with contextlib.suppress(FileNotFoundError):  # removed meanwhile: nobody needs it any more
+            self._with_fd(os.fdatasync)
+        if not self._is_entered:
+            # A new file is found after a power cut only if its folders know it.
+            for folder in itertools.islice(self._absolute.parents, len(Path(self.path).parts)):
+                _sync_folder(folder)
+            self._is_entered = True
 
     def zero_from(self, at: int) -> None:
         def cut(fd: int) -> None:
@@ -131,6 +151,8 @@ class FileDisk:
             raise StoreError(
                 f"cannot make the data directory {root}: {error.strerror}", hint="Name a writable one with --data"
             ) from None
+        for left in root.glob(f"{_GOING_PREFIX}*"):
+            shutil.rmtree(left, ignore_errors=True)
 
     def map_file(self, path: str, size: int) -> MappedFile:
         try:
@@ -155,31 +177,40 @@ class FileDisk:
 
     def replace(self, path: str, data: bytes) -> None:
         target = self._root / path
-        target.parent.mkdir(parents=True, exist_ok=True)
         draft = target.with_name(target.name + ".draft")
         try:
+            target.parent.mkdir(parents=True, exist_ok=True)
             with draft.open("wb") as file:
                 file.write(data)
                 file.flush()
                 os.fdatasync(file.fileno())
             draft.rename(target)
-            folder_fd = os.open(target.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder_fd)
-            finally:
-                os.close(folder_fd)
+            _sync_folder(target.parent)
         except OSError as error:
             raise StoreError(f"cannot write {path}: {error.strerror}", hint="Free disk space") from None
 
     def remove(self, path: str) -> None:
         target = self._root / path
-        if target.is_dir():
-            shutil.rmtree(target)
-        else:
-            target.unlink(missing_ok=True)
+        try:
+            if target.is_dir():
+                # A folder goes at once or not at all: half of one would look like damage.
+                going = self._root / f"{_GOING_PREFIX}{target.name}"
+                shutil.rmtree(going, ignore_errors=True)
+                target.rename(going)
+                _sync_folder(target.parent)
+                shutil.rmtree(going)
+            else:
+                target.unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreError(f"cannot remove {path}: {error.strerror}", hint="Check the permissions") from None
 
     def lock(self) -> None:
-        fd = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fd = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise StoreError(
+                f"cannot open {self._root}/lock: {error.strerror}", hint="Name a writable directory with --data"
+            ) from None
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -1,5 +1,6 @@
 """What a record becomes in the files derived from the log: its queue entry's tags code and its index keys."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -38,7 +39,7 @@ class IndexKeys(NamedTuple):
 
 def queue_tags_code(properties: bytes) -> int:
     """The tags code of the queue entry for a record with these properties."""
-    at = properties.find(b"TAGS\x01")
+    at = properties.rfind(b"TAGS\x01")
     if at < 0:
         return 0
     if at and properties[at - 1] != 2:  # the end of another name: look again, properly
@@ -76,16 +77,24 @@ def _topic_hash(topic: str) -> int:
 
 
 def index_keys(records: list[Unindexed] | list[tuple[str, bytes, int, int]]) -> IndexKeys:
-    """The keys under which these records are found: the unique key and each message key.
+    """The keys under which these records are found: the unique key and each message key."""
+    topics, properties, offsets, timestamps = zip(*records, strict=True)
+    hashes, owners = hash_keys(topics, properties)
+    return IndexKeys(hashes, np.array(offsets, np.int64)[owners], np.array(timestamps, np.int64)[owners])
+
+
+def hash_keys(
+    topics: Sequence[str], properties: Sequence[bytes]
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    """The hash of every key of these records, and for each hash which record it is of; in the order of the records.
 
     Keys are cut out of the joined properties and hashed as one matrix: 0.8 µs a record instead of 3 one by one.
     """
-    topics, properties, offsets, timestamps = zip(*records, strict=True)
     # Zeros before the first key let every key be taken with the bytes before it, up to the widest.
     joined = b"".join((bytes(_MAX_MATRIX_WIDTH), b"\x02", b"\x02".join(properties), b"\x02"))
     starts, ends = _key_spans(joined)
     if not len(starts):
-        return IndexKeys(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64))
+        return np.empty(0, np.int32), np.empty(0, np.int64)
     sizes = np.fromiter(map(len, properties), np.int64, len(properties))
     owners = np.searchsorted(np.cumsum(sizes + 1), starts - _MAX_MATRIX_WIDTH - 1, side="right")
     lengths = ends - starts
@@ -97,10 +106,8 @@ def index_keys(records: list[Unindexed] | list[tuple[str, bytes, int, int]]) -> 
     # Spaces part several keys, other letters than ASCII hash as UTF-16, long keys do not fit: those go one by one.
     odd = ((matrix == ord(KEY_SEPARATOR)) | (matrix >= 0x80)).any(axis=1) | (lengths > _MAX_MATRIX_WIDTH)
     hashes = _hash_rows(matrix, np.minimum(lengths, _MAX_MATRIX_WIDTH), topics, owners)
-    stored = np.array(offsets, np.int64)
-    stored_ms = np.array(timestamps, np.int64)
     if not odd.any():
-        return IndexKeys(hashes, stored[owners], stored_ms[owners])
+        return hashes, owners
     numbers: list[int] = []
     rows: list[int] = []
     for row, is_odd in enumerate(odd.tolist()):
@@ -113,7 +120,7 @@ def index_keys(records: list[Unindexed] | list[tuple[str, bytes, int, int]]) -> 
             if key:
                 numbers.append(key_hash(topics[owner], key))
                 rows.append(owner)
-    return IndexKeys(np.array(numbers, np.int32), stored[rows], stored_ms[rows])
+    return np.array(numbers, np.int32), np.array(rows, np.int64)
 
 
 def _key_spans(joined: bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -133,7 +140,7 @@ def _key_spans(joined: bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int
 def _hash_rows(
     matrix: npt.NDArray[np.uint8],
     lengths: npt.NDArray[np.int64],
-    topics: tuple[str, ...],
+    topics: Sequence[str],
     owners: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int32]:
     """The hashes of `topic#key` for keys that stand right-aligned in the rows of a matrix."""

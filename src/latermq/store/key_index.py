@@ -1,12 +1,13 @@
 """The key index: hash files that find records by message key and unique key (docs/formats/index-file.md)."""
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from datetime import UTC, datetime
 
 import numpy as np
 import numpy.typing as npt
 
+from latermq.errors import CorruptStore
 from latermq.store.disk import Disk
 from latermq.store.dispatch import IndexKeys, key_hash
 
@@ -29,7 +30,13 @@ class IndexFile:
         self.name = name
         self.max_entries = max_entries
         self._entries_at = HEADER.size + slots * SLOT_BYTES
-        self.file = disk.map_file(f"{FOLDER}/{name}", self._entries_at + max_entries * ENTRY_BYTES)
+        path, size = f"{FOLDER}/{name}", self._entries_at + max_entries * ENTRY_BYTES
+        if name in disk.list_names(FOLDER) and disk.file_size(path) not in (0, size):
+            raise CorruptStore(
+                f"{path} has {disk.file_size(path)} bytes, the configuration says {size}",
+                hint="Set store.index_slots and store.index_entries as this store was made, or remove index/",
+            )
+        self.file = disk.map_file(path, size)
         self._slots: npt.NDArray[np.int32] = np.frombuffer(self.file.map, ">i4", slots, HEADER.size)
         self._entries = np.frombuffer(self.file.map, ENTRY_DTYPE, max_entries, self._entries_at)
         (
@@ -93,19 +100,19 @@ class IndexFile:
             self.first_offset, self.last_offset, self._used_slots, self.next_entry,
         )  # fmt: skip
 
-    def find(self, wanted: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Log offsets under this hash whose store time may lie in [begin, end], newest first."""
+    def find(self, wanted: int, begin_ms: int, end_ms: int, max_steps: int = MAX_SEARCHED) -> Generator[int, None, int]:
+        """Log offsets under this hash whose store time may lie in [begin, end], newest first; the steps left over."""
         number = int(self._slots[wanted % len(self._slots)])
-        for _ in range(MAX_SEARCHED):
-            if not 0 < number < self.next_entry:
-                return
+        while max_steps > 0 and 0 < number < self.next_entry:
+            max_steps -= 1
             found, offset, seconds, previous = ENTRY.unpack_from(self.file.map, self._entries_at + number * ENTRY_BYTES)
             stored_ms = self.first_timestamp_ms + seconds * 1000
             if found == wanted and stored_ms <= end_ms and stored_ms + 999 >= begin_ms:
                 yield offset
             if previous >= number:  # a chain only leads back; anything else is damage
-                return
+                break
             number = previous
+        return max_steps
 
     def reserve_slots(self) -> None:
         """Take the space of the slots, before the first key."""
@@ -119,6 +126,7 @@ class IndexFile:
         offsets = self._entries["offset"][1 : self.next_entry]
         self.next_entry = 1 + int(np.searchsorted(offsets, log_end))
         slots = self._entries["hash"][1 : self.next_entry].astype(np.int64) % len(self._slots)
+        self.reserve_slots()
         self._slots[:] = 0
         self._slots[slots] = np.arange(1, self.next_entry)
         self._used_slots = int(np.count_nonzero(self._slots))
@@ -146,7 +154,7 @@ class KeyIndex:
             for name in disk.list_names(FOLDER)
             if name.isdigit()
         ]
-        self._synced_entry = (0, 0)
+        self._synced = ("", 0)  # the newest file that was synced, and the next entry there when it was
 
     def put(self, keys: IndexKeys) -> None:
         """Add keys in the order of their records."""
@@ -168,17 +176,18 @@ class KeyIndex:
     def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Log offsets that may hold this key, newest first; a hash can collide, so the reader checks the record."""
         wanted = key_hash(topic, key)
+        left = MAX_SEARCHED
         for file in reversed(self._files):
             if file.first_timestamp_ms <= end_ms:
-                yield from file.find(wanted, begin_ms, end_ms)
+                left = yield from file.find(wanted, begin_ms, end_ms, left)
 
     def sync(self) -> None:
         """Sync what was put since the last sync. Blocks; runs beside the writer."""
-        for number, file in enumerate(list(self._files)):
-            state = (number, file.next_entry)
-            if state > self._synced_entry:
+        for file in list(self._files):
+            state = (file.name, file.next_entry)
+            if state > self._synced:
                 file.file.sync()
-                self._synced_entry = state
+                self._synced = state
 
     @property
     def mark(self) -> tuple[str, int]:
@@ -199,10 +208,14 @@ class KeyIndex:
             self._files[-1].next_entry = next_entry
             self._files[-1].cut(log_end)
 
-    def forget_below(self, log_start: int) -> None:
-        """Remove the files all of whose records are gone."""
+    def drop_below(self, log_start: int) -> list[str]:
+        """Let go of the files all of whose records are gone; their paths, to be removed."""
+        paths = []
         while len(self._files) > 1 and self._files[0].last_offset < log_start:
-            self._remove(self._files.pop(0))
+            file = self._files.pop(0)
+            file.close()
+            paths.append(f"{FOLDER}/{file.name}")
+        return paths
 
     def clear(self) -> None:
         """Remove everything, to be built again."""

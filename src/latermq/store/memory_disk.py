@@ -105,7 +105,10 @@ class MemoryDisk:
 
     def after_process_death(self) -> "MemoryDisk":
         """The disk that the next process finds: everything written is there, synced or not."""
-        return self._copy(lambda file: file.map[: file.reserved])
+        copy = self._copy(lambda file: file.map[: file.reserved])
+        for path, file in self._mapped.items():
+            copy._mapped[path].synced = file.synced  # the next power cut still takes what was not synced
+        return copy
 
     def after_machine_death(self, chance: Random) -> "MemoryDisk":
         """The disk after a power cut: of what was not synced, each page is there or not, as chance has it."""

@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,11 +10,14 @@ import numpy as np
 
 from latermq.clock import Clock
 from latermq.config import StoreConfig
+from latermq.errors import StoreError
 from latermq.message.names import SCHEDULE_TOPIC
 from latermq.message.record import (
     HEAD,
     MAGIC,
     MAX_SHORT_TOPIC_BYTES,
+    SYSFLAG_BORN_V6,
+    SYSFLAG_STORE_V6,
     Message,
     decode_record,
     encode_record,
@@ -24,7 +28,7 @@ from latermq.store.checkpoint import Checkpoint, save_checkpoint
 from latermq.store.commit_log import CommitLog
 from latermq.store.consume_queue import ENTRY, FOLDER, ConsumeQueue
 from latermq.store.disk import Disk
-from latermq.store.dispatch import index_keys, queue_tags_code
+from latermq.store.dispatch import IndexKeys, index_keys, queue_tags_code
 from latermq.store.key_index import KeyIndex
 from latermq.store.ranges import RangeSet
 from latermq.store.recovery import Delivered, Recovery, recover
@@ -33,6 +37,7 @@ ABORT_PATH = "abort"
 STORE_ID_PATH = "latermq.storeid"
 INDEX_BATCH = 1000  # keys are put into the index in batches of this many records
 _U16_SIZE = 2
+_NO_V6 = ~(SYSFLAG_BORN_V6 | SYSFLAG_STORE_V6)
 
 
 class Draft(NamedTuple):
@@ -75,6 +80,7 @@ class CheckpointPlan:
     index_next_entry: int
     store_timestamp_ms: int
     delivered: dict[int, list[tuple[int, int]]]
+    queue_ends: dict[str, dict[int, int]]
     queues: tuple[ConsumeQueue, ...]
 
 
@@ -106,12 +112,15 @@ class MessageStore:
         self._queues = self._open_queues()
         self._topic_bytes: dict[str, bytes] = {}
         self._unindexed: list[tuple[str, bytes, int, int]] = []
+        self._hashed: list[IndexKeys] = []
         self.last_store_timestamp_ms = 0
         self.checkpoint_offset = 0
         crashed = disk.read(ABORT_PATH) is not None
         disk.replace(ABORT_PATH, b"")
         # Which entries of each level have been delivered: derived from the log, as the queues are.
         self.delivered: Delivered = {}
+        # The same as the last checkpoint has it: no death takes that back.
+        self.safely_delivered: dict[int, list[tuple[int, int]]] = {}
         self.recovery: Recovery = recover(
             disk,
             self.log,
@@ -166,15 +175,18 @@ class MessageStore:
         What is returned removes them from disk. It blocks and may run beside the writer, one after the other with
         `save`; until it has run, nothing may be appended to the topic.
         """
-        queues = [self._queues.pop(key) for key in [key for key in self._queues if key[0] == topic]]
-        plan = self.plan_checkpoint()
+        self.index_pending()
+        staying = {key: queue for key, queue in self._queues.items() if key[0] != topic}
+        going = [queue for key, queue in self._queues.items() if key[0] == topic]
+        plan = self._plan(staying)
+        self._queues = staying
 
         def remove() -> None:
-            for queue in queues:
+            # The checkpoint first: what it does not name is removed at the next start, if we do not get there.
+            self.save(plan)
+            for queue in going:
                 queue.close()
             self._disk.remove(f"{FOLDER}/{topic}")
-            # A crash must not dispatch the topic's last records again.
-            self.save(plan)
 
         return remove
 
@@ -219,7 +231,7 @@ class MessageStore:
         # fmt: off
         log.write(at, b"".join((
             HEAD.pack(
-                size, MAGIC, zlib.crc32(body) & 0x7FFFFFFF, queue_id, flag, queue.next_offset, at, sysflag,
+                size, MAGIC, zlib.crc32(body) & 0x7FFFFFFF, queue_id, flag, queue.next_offset, at, sysflag & _NO_V6,
                 born_timestamp_ms, born_host, now_ms, self._store_host, reconsume_times, 0, body_size,
             ),
             body, topic_bytes, properties_size.to_bytes(2, "big"), properties,
@@ -306,8 +318,7 @@ class MessageStore:
 
         Raises StoreError without space; nothing has changed then.
         """
-        if len(self._unindexed) >= INDEX_BATCH:
-            self.index_pending()
+        self.index_pending()
         counts = np.bincount(block.queue_of, minlength=len(block.queues)).tolist()
         # A part of a block may have no record for some of the block's queues; those are not made for nothing.
         used = [key for key, count in zip(block.queues, counts, strict=True) if count]
@@ -317,23 +328,28 @@ class MessageStore:
             queue.make_room(count)
         at = self.log.place(block.size)
         now_ms = self._clock.now_ms()
-        data, physical_offsets, rows = block.patched(at, [queue.next_offset for queue in queues], now_ms)
-        self.log.write_block(at, data)
+        physical_offsets, rows = block.patch(at, [queue.next_offset for queue in queues], now_ms)
+        self.log.write_block(at, block.data)
         for queue, own in zip(queues, rows, strict=True):
             queue.extend(physical_offsets[own], block.sizes[own], block.tags[own])
         self.last_store_timestamp_ms = now_ms
-        self._unindexed.extend(
-            (topic, properties, offset, now_ms)
-            for (topic, properties), offset in zip(block.keys, physical_offsets.tolist(), strict=True)
-        )
+        self._hash_unindexed()  # keys go into the index in the order of their records
+        key_offsets = physical_offsets[block.key_rows]
+        self._hashed.append(IndexKeys(block.key_hashes, key_offsets, np.full_like(key_offsets, now_ms)))
         self.delivered.setdefault(block.level, RangeSet()).add_all(block.entries)
         end: int = self.log.end
         return end
 
     def index_pending(self) -> None:
         """Put the keys of what was appended lately into the index."""
+        self._hash_unindexed()
+        while self._hashed:
+            self.index.put(self._hashed[0])
+            del self._hashed[0]
+
+    def _hash_unindexed(self) -> None:
         if self._unindexed:
-            self.index.put(index_keys(self._unindexed))
+            self._hashed.append(index_keys(self._unindexed))
             self._unindexed = []
 
     # Reading
@@ -348,16 +364,17 @@ class MessageStore:
         code_matches: Callable[[int], bool] | None = None,
         record_matches: Callable[[bytes], bool] | None = None,
         max_scan: int = 16_384,
+        max_scan_bytes: int = 1 << 20,
     ) -> Fetched:
         """Records from `offset` on, at least one whatever its size, neighbours in the log read as one piece.
 
         Filters look at the tags code of the entry first, then at the record. Bodies are never decoded.
         """
-        count = total_bytes = scanned = 0
+        count = total_bytes = scanned = looked_at_bytes = 0
         next_offset = offset
         records: list[bytes] = []
         run_start = run_end = -1
-        while count < max_count and scanned < max_scan and total_bytes < max_bytes:
+        while count < max_count and scanned < max_scan and total_bytes < max_bytes and looked_at_bytes < max_scan_bytes:
             entries = queue.entries(next_offset, min(max_count - count if code_matches is None else 512, 512))
             if not entries:
                 break
@@ -369,10 +386,14 @@ class MessageStore:
                 if count and (total_bytes + size > max_bytes or count >= max_count):
                     total_bytes = max_bytes  # full: leave both loops
                     break
-                if record_matches is not None and not record_matches(self.log.read(at, size)):
-                    next_offset += 1
-                    scanned += 1
-                    continue
+                if record_matches is not None:
+                    if looked_at_bytes >= max_scan_bytes:
+                        break
+                    looked_at_bytes += size
+                    if not record_matches(self.log.read(at, size)):
+                        next_offset += 1
+                        scanned += 1
+                        continue
                 if at == run_end and not self.log.is_segment_start(at):
                     run_end = at + size
                 else:
@@ -420,7 +441,8 @@ class MessageStore:
 
     def flushed_end(self, queue: ConsumeQueue) -> int:
         """The queue offset up to which records are safe from a power cut: no stored position goes beyond it."""
-        if self.log.flushed >= self.log.end:
+        newest = queue.entry(queue.next_offset - 1)
+        if newest is None or newest[0] + newest[1] <= self.log.flushed:
             return queue.next_offset
         return queue.offset_of_log(self.log.flushed)
 
@@ -428,20 +450,29 @@ class MessageStore:
 
     def flush(self) -> int:
         """Sync the log and return F. Blocks; runs beside the writer."""
-        self.log.prepare_ahead()
+        # Without space ahead the writer will be told when it needs it; what is written is synced all the same.
+        with suppress(StoreError):
+            self.log.prepare_ahead()
         return self.log.flush()
 
     def plan_checkpoint(self) -> CheckpointPlan:
         """What the next checkpoint covers; taken by the writer, then synced and saved by `save`."""
         self.index_pending()
+        return self._plan(self._queues)
+
+    def _plan(self, queues: dict[tuple[str, int], ConsumeQueue]) -> CheckpointPlan:
         index_file, next_entry = self.index.mark
+        ends: dict[str, dict[int, int]] = {}
+        for (topic, queue_id), queue in queues.items():
+            ends.setdefault(topic, {})[queue_id] = queue.next_offset
         return CheckpointPlan(
             self.log.end,
             index_file,
             next_entry,
             self.last_store_timestamp_ms,
             {level: delivered.ranges() for level, delivered in self.delivered.items()},
-            tuple(self._queues.values()),
+            ends,
+            tuple(queues.values()),
         )
 
     def save(self, plan: CheckpointPlan) -> None:
@@ -458,9 +489,11 @@ class MessageStore:
                 index_next_entry=plan.index_next_entry,
                 store_timestamp_ms=plan.store_timestamp_ms,
                 delivered=plan.delivered,
+                queue_ends=plan.queue_ends,
             ),
         )
         self.checkpoint_offset = plan.log_offset
+        self.safely_delivered = plan.delivered
 
     def close(self) -> None:
         """Stop cleanly: everything synced, and no marker that says otherwise."""
@@ -492,5 +525,5 @@ class MessageStore:
             "log_end": self.log.end,
             "log_flushed": self.log.flushed,
             "queues": len(self._queues),
-            "unindexed": len(self._unindexed),
+            "unindexed": len(self._unindexed) + sum(len(keys.hashes) for keys in self._hashed),
         }

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from latermq.errors import CorruptStore
 from latermq.message.entry_id import decode_entry_id
 from latermq.message.record import (
     Layout,
@@ -55,18 +56,25 @@ def recover(
     read. Without a checkpoint the whole log is read, unless RocketMQ alone has worked on the store and stopped cleanly.
     """
     checkpoint = load_checkpoint(disk)
+    if checkpoint is None and foreign and not crashed:
+        return _open_foreign(log, queues)
     if checkpoint is not None:
-        start = max(log.start, checkpoint.log_offset)
-        index.restore((checkpoint.index_file, checkpoint.index_next_entry), start)
+        if checkpoint.log_offset > log.files_end:
+            raise CorruptStore(
+                f"the log ends at {log.files_end}, its checkpoint says {checkpoint.log_offset}: a segment is missing",
+                hint="Restore the missing files of commitlog/ from a copy",
+            )
         for level, ranges in checkpoint.delivered.items():
             delivered[level] = RangeSet(ranges)
-    elif crashed or not foreign:
+    if checkpoint is not None and _open_queues(queues, checkpoint.queue_ends):
+        start = max(log.start, checkpoint.log_offset)
+        index.restore((checkpoint.index_file, checkpoint.index_next_entry), start)
+    else:
+        # No checkpoint, or queues that are shorter than it says: everything derived is built again.
         start = log.start
         index.clear()
-    else:
-        return _open_foreign(log, queues)
-    for queue in queues.values():
-        queue.open_below(start)
+        for queue in queues.values():
+            queue.restart_at(0)
     replay = _Replay(queues, index, make_queue, tags_code_of, delivered)
     records = 0
     for offset, parts, file in log.scan(start):
@@ -79,6 +87,18 @@ def recover(
         queue.forget_below(log.start)
     last_ms = replay.last_store_timestamp_ms or _timestamp(checkpoint)
     return Recovery(crashed, start, end, records, last_ms, had_checkpoint=checkpoint is not None)
+
+
+def _open_queues(queues: Queues, ends: dict[str, dict[int, int]]) -> bool:
+    """Open every queue where the checkpoint says it ends; False where one of them is not all there."""
+    whole = all((topic, queue_id) in queues for topic, own in ends.items() for queue_id, end in own.items() if end)
+    for (topic, queue_id), queue in queues.items():
+        end = ends.get(topic, {}).get(queue_id)
+        if end is None:
+            queue.restart_at(0)  # made after the checkpoint, or of a topic that was being removed
+        else:
+            whole = queue.open_at(end) and whole
+    return whole
 
 
 def _timestamp(checkpoint: Checkpoint | None) -> int:

@@ -11,7 +11,7 @@ from latermq.store.message_store import MessageStore
 
 @dataclass(frozen=True)
 class Removed:
-    """One segment that the store let go of, why, and its file, which is still to be removed.
+    """One file that the store let go of, where the log began, why, and its path: it is still to be removed.
 
     Removing a gigabyte takes a file system a while, so it is left to a thread. Files go in the order of the log: what a
     crash leaves behind is the end of a log that begins earlier, never one with a hole.
@@ -37,7 +37,7 @@ class Retention:
 
     def run(self) -> list[Removed]:
         """Let go of what may go, oldest first, and bring queues and index after the log's start."""
-        removed = []
+        removed: list[Removed] = []
         store = self._store
         guarded = min((needed_from() for needed_from in self._guards), default=store.log.end)
         for start, end in store.log.closed_segments():
@@ -46,20 +46,26 @@ class Retention:
             if reason is None or end > guarded or end > store.checkpoint_offset:
                 break
             removed.append(Removed(start, reason, store.log.drop_first_segment()))
+            if not self._is_old(end):
+                break  # the disk is emptier only once the file is gone: one at a time
         if removed:
             for queue in store.queues():
                 queue.forget_below(store.log.start)
-            store.index.forget_below(store.log.start)
+            for path in store.index.drop_below(store.log.start):
+                removed.append(Removed(store.log.start, "all its records are gone", path))
         return removed
+
+    def _is_old(self, end: int) -> bool:
+        stored_ms = record_store_timestamp_ms(self._store.log.read(end, HEAD.size), 0)
+        # 0: the segment behind is still empty, so nobody knows.
+        return stored_ms > 0 and self._clock.now_ms() - stored_ms > self._config.retention
 
     def _reason(self, end: int) -> str | None:
         """Why the segment that ends at `end` may go, None where it stays.
 
         Its newest message is about as old as the oldest of the segment behind it.
         """
-        first = self._store.log.read(end, HEAD.size)
-        age_ms = self._clock.now_ms() - record_store_timestamp_ms(first, 0)
-        if age_ms > self._config.retention:
+        if self._is_old(end):
             return f"older than {self._config.retention // 1000} s"
         used = self._store.used_ratio()
         if used > self._config.disk_high:

@@ -35,6 +35,9 @@ class Segments:
                 hint="Restore the missing file from a copy, or move the later ones away",
             )
         size = self._disk.file_size(path)
+        if size == 0:  # a process died between making the file and giving it its size
+            self._disk.remove(path)
+            return
         if size != self.segment_bytes or start % self.segment_bytes:
             raise CorruptStore(
                 f"{path} has {size} bytes, the configuration says {self.segment_bytes}",

@@ -10,7 +10,7 @@ from latermq.errors import StoreError
 from latermq.message.entry_id import encode_entry_id
 from latermq.message.ids import pack_host
 from latermq.message.names import SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC
-from latermq.message.properties import encode_properties
+from latermq.message.properties import DEAD_LETTER_REASON, encode_properties
 from latermq.message.record import decode_record
 from latermq.store.block import Block, Ints
 from latermq.store.message_store import Draft, MessageStore
@@ -26,7 +26,6 @@ PUNCTUAL_MS = 1_000  # what is later than this counts as overdue
 FIRST_PAUSE_MS = 100
 LONGEST_PAUSE_MS = 5_000
 CLOCK_LOOK_MS = 1_000  # a clock that is set shows at the next look
-DEAD_LETTER_REASON = "LMQ_DEAD_REASON"
 DEAD_LETTER_ENTRY = "LMQ_DEAD_ENTRY"
 
 
@@ -103,7 +102,8 @@ class Delivery:
         if now_ms is None:
             return CLOCK_LOOK_MS
         self.noted = False
-        if (self._failed or self._unburied) and now_ms >= self._retry_at_ms:
+        # A pause that is longer than the longest was begun before the clock was set back.
+        if (self._failed or self._unburied) and not 0 < self._retry_at_ms - now_ms <= LONGEST_PAUSE_MS:
             self._retry(now_ms)
         for stage in (self._stage, self._overdue):
             # Each gets half of a round: neither what is late nor what is on time waits for all of the other.
@@ -118,9 +118,14 @@ class Delivery:
         failed, self._failed = self._failed, []
         unburied, self._unburied = self._unburied, []
         for block, dues in failed:
-            self._deliver(block, dues, now_ms)
+            if dues[-1] > now_ms:  # the clock was set back: it is not due any more
+                self._stage.put(block, dues)
+            else:
+                self._deliver(block, dues, now_ms)
         for level, entry, record, reason in unburied:
             self._bury(level, entry, record, reason, now_ms)
+        if not self._failed and not self._unburied:
+            self.failure, self._pause_ms = "", 0
 
     def _next_call_ms(self, now_ms: int, building: bool) -> int:
         waits = [CLOCK_LOOK_MS, 0 if building else CLOCK_LOOK_MS]
@@ -204,7 +209,6 @@ class Delivery:
             self._keep_back(block, dues, now_ms, error)
             return
         self.delivered += len(block)
-        self.failure, self._pause_ms = "", 0
         for number in np.unique(block.queue_of).tolist():
             self._on_delivered(*block.queues[number])
 
@@ -269,8 +273,12 @@ class Delivery:
         return needed
 
     def marks(self) -> dict[int, int]:
-        """For each level the offset below which everything is delivered: what delayOffset.json holds."""
-        return {level: delivered.end_of_run(0) for level, delivered in sorted(self._store.delivered.items()) if level}
+        """For each level the offset below which everything is delivered: what delayOffset.json holds.
+
+        As of the last checkpoint: the file outlives the death of the machine, so it must not tell of more than does.
+        """
+        safe = sorted(self._store.safely_delivered.items())
+        return {level: RangeSet(ranges).end_of_run(0) for level, ranges in safe if level}
 
     def statistics(self) -> dict[str, int]:
         """How much waits and how much went."""

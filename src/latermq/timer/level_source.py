@@ -96,7 +96,8 @@ class LevelSource:
         self._next = max(self._next, queue.min_offset)
         end = self._end(queue)
         if drained and self._next >= end:
-            self._is_ordered = True  # nothing waits, so whatever comes next is in order again
+            # Nothing waits, so whatever comes next is in order again.
+            self._is_ordered, self._last_due_ms = True, 0
             return
         while self._next < end and (not self._is_ordered or self._at >= len(self._dues)):
             count = min(end - self._next, CHUNK if self._is_ordered else 1 << 16)

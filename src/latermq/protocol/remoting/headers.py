@@ -1,6 +1,11 @@
 """Header fields of requests and responses, one struct each; attributes are named as on the wire unless renamed."""
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+Int32 = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+Int64 = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 class SendHeader(Struct, kw_only=True, gc=False):
@@ -9,13 +14,13 @@ class SendHeader(Struct, kw_only=True, gc=False):
     producerGroup: str = ""
     topic: str
     defaultTopic: str = ""
-    defaultTopicQueueNums: int = 8
-    queueId: int
-    sysFlag: int = 0
-    bornTimestamp: int = 0
-    flag: int = 0
+    defaultTopicQueueNums: Int32 = 8
+    queueId: Int32
+    sysFlag: Int32 = 0
+    bornTimestamp: Int64 = 0
+    flag: Int32 = 0
     properties: str = ""
-    reconsumeTimes: int = 0
+    reconsumeTimes: Int32 = 0
     unitMode: bool = False
     batch: bool = False
     maxReconsumeTimes: int | None = None
@@ -46,13 +51,13 @@ class SendHeaderV2(
     producerGroup: str = ""
     topic: str
     defaultTopic: str = ""
-    defaultTopicQueueNums: int = 8
-    queueId: int
-    sysFlag: int = 0
-    bornTimestamp: int = 0
-    flag: int = 0
+    defaultTopicQueueNums: Int32 = 8
+    queueId: Int32
+    sysFlag: Int32 = 0
+    bornTimestamp: Int64 = 0
+    flag: Int32 = 0
     properties: str = ""
-    reconsumeTimes: int = 0
+    reconsumeTimes: Int32 = 0
     unitMode: bool = False
     batch: bool = False
     maxReconsumeTimes: int | None = None
