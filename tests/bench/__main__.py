@@ -16,7 +16,9 @@ from tests.bench.reporting import markdown, save_json
 from tests.bench.scenarios import Row, SideBySide, Sizes
 
 PATH = "path"
-SIDE_BY_SIDE = ("send-async", "send-sync", "cpu-per-send", "consume", "restart")
+SIDE_BY_SIDE = (
+    "send-async", "send-sync", "cpu-per-send", "consume", "levels", "levels-paced", "levels-burst", "restart",
+)  # fmt: skip
 SCENARIOS = (*SIDE_BY_SIDE, PATH)
 NEEDED_TOOLS = ("java", "javac", "mvn")
 
@@ -36,6 +38,9 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--async-threads", type=int, default=defaults.async_threads)
     parser.add_argument("--sync-threads", type=int, default=defaults.sync_threads)
     parser.add_argument("--rate", type=float, default=defaults.rate, help="sends a second in cpu-per-send")
+    parser.add_argument("--delayed", type=int, default=defaults.delayed, help="messages in levels and levels-paced")
+    parser.add_argument("--level", type=int, default=defaults.level, help="their delay level")
+    parser.add_argument("--burst", type=int, default=defaults.burst, help="messages that fall due together")
     parser.add_argument("--only", choices=("latermq", "apache"), help="measure one of the two")
     parser.add_argument("--folder", type=Path, help="where stores are kept while it runs; else a temporary folder")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every single figure there")
@@ -43,7 +48,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     unknown = [name for name in options.scenarios if name not in SCENARIOS]
     if unknown:
         parser.error(f"no scenario {', '.join(unknown)}; there are {', '.join(SCENARIOS)}")
-    if min(options.messages, options.repeats, options.warm, options.stored) < 1:
+    if min(options.messages, options.repeats, options.warm, options.stored, options.delayed, options.burst) < 1:
         parser.error("sizes and repeats are at least 1")
     return options
 
@@ -59,6 +64,9 @@ def sizes_of(options: argparse.Namespace) -> Sizes:
         in_flight=options.in_flight,
         sync_threads=options.sync_threads,
         rate=options.rate,
+        delayed=options.delayed,
+        level=options.level,
+        burst=options.burst,
     )
 
 

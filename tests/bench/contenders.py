@@ -15,6 +15,8 @@ from tests.interop.waiting import wait_until
 
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 30
+# RocketMQ's own levels, and every second up to 45: with those, messages sent over half a minute fall due together.
+LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h " + " ".join(f"{s}s" for s in range(2, 46))
 LATERMQ = "LaterMQ"
 APACHE = "Apache RocketMQ"
 
@@ -30,6 +32,11 @@ class Contender(Protocol):
 
     @property
     def broker_pid(self) -> int: ...
+
+    @property
+    def log_folder(self) -> Path:
+        """Where the files of its CommitLog are."""
+        ...
 
     def restart_after_kill(self) -> float:
         """End the broker with `kill -9`, start it on the same store; the seconds from its start until it serves."""
@@ -58,6 +65,10 @@ class LaterMQ:
         assert self._broker is not None, "the broker is not running"
         return self._broker.pid
 
+    @property
+    def log_folder(self) -> Path:
+        return self._folder / "data" / "commitlog"
+
     def start(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._namesrv = self._run("namesrv", "--port", str(self._namesrv_port))
@@ -67,6 +78,7 @@ class LaterMQ:
     def _start_broker(self) -> None:
         data = str(self._folder / "data")
         options = ("--data", data, "--port", str(self._broker_port), "--namesrv", self.namesrv)
+        options += ("--set", f"timer.levels={LEVELS}")
         self._broker = self._run("broker", *options)
         self._await_ready(self._broker, "broker")
 
@@ -118,6 +130,10 @@ class Apache:
     def broker_pid(self) -> int:
         return self._peer.broker_pid
 
+    @property
+    def log_folder(self) -> Path:
+        return self._peer.store / "commitlog"
+
     def restart_after_kill(self) -> float:
         self._peer.kill()
         started_s = time.monotonic()
@@ -137,5 +153,5 @@ def running_latermq(folder: Path) -> Iterator[Contender]:
 
 @contextlib.contextmanager
 def running_apache(folder: Path) -> Iterator[Contender]:
-    with apache_peer(folder) as peer:
+    with apache_peer(folder, {"messageDelayLevel": LEVELS}) as peer:
         yield Apache(peer)

@@ -36,6 +36,10 @@ class SendShape:
     in_flight: int
     size: int
     rate: float = 0.0
+    delay_level: int = 0
+    # Where there are any, each message takes the level with which it is due at this time or soon after.
+    delays_ms: tuple[int, ...] = ()
+    due_at_ms: int = 0
 
 
 class Load:
@@ -62,6 +66,8 @@ class Load:
             threads=shape.threads,
             in_flight=shape.in_flight,
             rate=shape.rate,
+            delay_level=shape.delay_level,
+            **({"delays_ms": shape.delays_ms, "due_at_ms": shape.due_at_ms} if shape.delays_ms else {}),
         )
         contender.stored += sent["acknowledged"]
         if not sent["acknowledged"]:
@@ -90,6 +96,11 @@ class Load:
             timeout_s=timeout_s,
         )
         return {"messages/s": done["consumed"] / max(done["took_ns"] / 1e9, 1e-6), **meters.figures(done["consumed"])}
+
+    def stored(self, contender: Contender, topic: str) -> int:
+        """How many messages a topic holds now."""
+        held: int = self._call("stored", 60, namesrv=contender.namesrv, topic=topic)["stored"]
+        return held
 
     def fill(self, contender: Contender, topic: str, count: int, shape: SendShape) -> None:
         """Send until this many are acknowledged: a broker that is pressed refuses some."""

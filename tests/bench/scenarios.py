@@ -2,10 +2,11 @@
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from latermq.cli.process_usage import memory
 from tests.bench.contenders import Contender
+from tests.bench.levels import due_together, measure_levels
 from tests.bench.load import Figures, Load, SendShape
 
 SEND_TOPIC = "bench-send"
@@ -26,6 +27,9 @@ class Sizes:
     sync_threads: int = 16
     consume_threads: int = 4
     rate: float = 10_000.0
+    delayed: int = 50_000
+    level: int = 2
+    burst: int = 500_000
 
     @property
     def third(self) -> int:
@@ -58,6 +62,9 @@ class SideBySide:
             "send-sync": lambda: self._send("send-sync", self._waiting, sizes.third),
             "cpu-per-send": lambda: self._send("cpu-per-send", self._paced, sizes.third),
             "consume": self._consume,
+            "levels": lambda: self._levels("levels", self._ahead),
+            "levels-paced": lambda: self._levels("levels-paced", self._paced),
+            "levels-burst": self._levels_burst,
             "restart": self._restart,
         }
 
@@ -94,6 +101,21 @@ class SideBySide:
         for repeat, contender in self._in_turn():
             figures = self._load.consume(contender, CONSUME_TOPIC, f"bench-drain-{repeat}", count, threads)
             yield self._row("consume", contender, repeat, figures)
+
+    def _levels(self, scenario: str, shape: SendShape) -> Iterator[Row]:
+        self._warm()
+        for repeat, contender in self._in_turn():
+            delayed = replace(shape, delay_level=self._sizes.level)
+            figures = measure_levels(self._load, contender, f"{scenario}-{repeat}", self._sizes.delayed, delayed)
+            yield self._row(scenario, contender, repeat, figures)
+
+    def _levels_burst(self) -> Iterator[Row]:
+        self._warm()
+        count = self._sizes.burst
+        for repeat, contender in self._in_turn():
+            shape = due_together(self._ahead, count)
+            figures = measure_levels(self._load, contender, f"levels-burst-{repeat}", count, shape)
+            yield self._row("levels-burst", contender, repeat, figures)
 
     def _restart(self) -> Iterator[Row]:
         stored, tail = self._sizes.stored, max(1, self._sizes.stored // 10)

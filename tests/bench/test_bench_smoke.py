@@ -91,6 +91,7 @@ def test_every_scenario_measures_latermq_with_the_java_client(
     # The handler for SIGTERM belongs to the command, not to the test session.
     monkeypatch.setattr("signal.signal", lambda *_: None)
     sizes = ("--messages", "300", "--repeats", "1", "--warm", "300", "--stored", "500", "--rate", "3000")
+    sizes += ("--delayed", "200", "--level", "1", "--burst", "300")
     file = tmp_path / "out.json"
     argv = [*SIDE_BY_SIDE, "path", "--only", "latermq", "--folder", str(tmp_path), "--json", str(file), *sizes]
     assert main(argv) == 0
@@ -99,6 +100,12 @@ def test_every_scenario_measures_latermq_with_the_java_client(
     assert set(document["medians"]) == {*SIDE_BY_SIDE, "path"}
     assert len(document["runs"]) == len(SIDE_BY_SIDE) + 1
     assert document["medians"]["send-async"]["messages/s"][LATERMQ] > 0
+    for scenario in ("levels", "levels-paced", "levels-burst"):
+        told = document["medians"][scenario]
+        assert told["delivered"][LATERMQ] == (300 if scenario == "levels-burst" else 200)
+        assert told["stored early"][LATERMQ] == told["never stored"][LATERMQ] == told["stored twice"][LATERMQ] == 0
+        assert told["lateness p50 (ms)"][LATERMQ] <= told["lateness max (ms)"][LATERMQ]
+    assert document["medians"]["levels-burst"]["due within (ms)"][LATERMQ] < 2_000
     assert document["medians"]["restart"]["messages stored"][LATERMQ] >= 500
     assert all(run["figures"].get("failed sends", 0) == 0 for run in document["runs"])
     assert "python -m tests.bench" in table
@@ -111,6 +118,7 @@ def test_who_comes_first_changes_from_repeat_to_repeat() -> None:
         stored = 0
         namesrv = ""
         broker_pid = 0
+        log_folder = Path()
 
         def __init__(self, name: str) -> None:
             self.name = name

@@ -1,44 +1,12 @@
 """The client commands against a real server: what they print and how they end."""
 
-import contextlib
-import io
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from unittest import mock
 
 import pytest
 
-from latermq.cli import main
-from tests.serving import Server, serving
-
-
-class Cli:
-    """Runs `latermq` commands against one server, inside this process: starting Python for each takes a second."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-
-    def run(self, *arguments: str, code: int = 0, stdin: bytes = b"") -> tuple[str, str]:
-        out, errors = io.StringIO(), io.StringIO()
-        with (
-            mock.patch("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin))),
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(errors),
-        ):
-            ended = main([*arguments, "--namesrv", self._server.namesrv])
-        assert ended == code, f"{errors.getvalue()}\n{self._server.log()}"
-        return out.getvalue(), errors.getvalue()
-
-    def rows(self, *arguments: str) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.run(*arguments, "--json")[0].splitlines()]
-
-    def text(self, *arguments: str) -> str:
-        return self.run(*arguments)[0]
-
-    def error(self, *arguments: str) -> str:
-        return self.run(*arguments, code=1)[1]
+from tests.integration.command_line import Cli
+from tests.serving import serving
 
 
 @pytest.fixture(scope="module")

@@ -83,11 +83,9 @@ def test_a_batch_body_holds_its_messages() -> None:
     assert decode_properties(second.properties.decode()) == {"UNIQ_KEY": "B", "TAGS": "x"}
 
 
-def test_a_batch_has_one_topic_and_nothing_for_later() -> None:
+def test_a_batch_has_one_topic() -> None:
     with pytest.raises(IllegalMessage, match="one topic"):
         encode_batch_body([OutgoingMessage("t", b""), OutgoingMessage("u", b"")], ["A", "B"])
-    with pytest.raises(IllegalMessage, match="for later"):
-        encode_batch_body([OutgoingMessage("t", b"", properties={"DELAY": "3"})], ["A"])
 
 
 @pytest.mark.parametrize(("shard", "place"), JAVA_SHARDS)

@@ -115,7 +115,7 @@ def test_a_failed_message_climbs_from_ten_seconds_to_two_hours_and_ends_as_a_dea
     assert (dead.body, dead.reconsume_times, dead.queue_id) == (b"order", 17, 0)
     assert dead.properties == {
         "TAGS": "red", "KEYS": "4711", "RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": first.message_id, "WAIT": "false",
-        DEAD_LETTER_REASON: "failed 17 times, 16 retries are allowed",
+        DEAD_LETTER_REASON: "failed at try 17, 16 retries are allowed",
     }  # fmt: skip
 
 
@@ -407,7 +407,7 @@ def test_a_retry_that_a_client_puts_too_often_is_a_dead_letter(
 
 
 def _reason(times: int, max_times: int | None) -> str:
-    return f"failed {times} times, {16 if max_times is None else max_times} retries are allowed"
+    return f"failed at try {times}, {16 if max_times is None else max_times} retries are allowed"
 
 
 def test_what_a_group_in_order_gives_back_is_a_dead_letter(broker: Broker, clock: SimulatedClock) -> None:

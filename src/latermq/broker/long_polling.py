@@ -20,7 +20,7 @@ class WaitingPulls:
 
     def __init__(self, max_waiting: int) -> None:
         self._max_waiting = max_waiting
-        self._by_queue: dict[tuple[str, int], dict[WaitingPull, None]] = {}
+        self.by_queue: dict[tuple[str, int], dict[WaitingPull, None]] = {}
         self._by_deadline: list[tuple[float, int, WaitingPull]] = []
         self._numbers = itertools.count()
         self._touched: set[tuple[str, int]] = set()
@@ -34,7 +34,7 @@ class WaitingPulls:
     def add(self, topic: str, queue_id: int, pull: WaitingPull) -> None:
         """Let a pull wait."""
         pull.key = (topic, queue_id)
-        self._by_queue.setdefault(pull.key, {})[pull] = None
+        self.by_queue.setdefault(pull.key, {})[pull] = None
         self._count += 1
         # Answered pulls are left in the heap; when they are the most of it, it is made anew.
         if len(self._by_deadline) > 2 * self._count + 1_000:
@@ -45,13 +45,13 @@ class WaitingPulls:
     def touch(self, topic: str, queue_id: int) -> None:
         """Something was put into this queue."""
         key = (topic, queue_id)
-        if key in self._by_queue:
+        if key in self.by_queue:
             self._touched.add(key)
 
     def wake(self) -> None:
         """Try the pulls of touched queues again."""
         while self._touched:
-            for pull in list(self._by_queue.get(self._touched.pop(), ())):
+            for pull in list(self.by_queue.get(self._touched.pop(), ())):
                 if pull.resume(False):
                     self._forget(pull)
 
@@ -64,15 +64,15 @@ class WaitingPulls:
                 pull.resume(True)
 
     def _waits(self, pull: WaitingPull) -> bool:
-        return pull in self._by_queue.get(pull.key, ())
+        return pull in self.by_queue.get(pull.key, ())
 
     def _forget(self, pull: WaitingPull) -> None:
-        waiting = self._by_queue[pull.key]
+        waiting = self.by_queue[pull.key]
         del waiting[pull]
         if not waiting:
-            del self._by_queue[pull.key]
+            del self.by_queue[pull.key]
         self._count -= 1
 
     def statistics(self) -> dict[str, int]:
         """How many wait."""
-        return {"waiting_pulls": self._count, "waited_queues": len(self._by_queue)}
+        return {"waiting_pulls": self._count, "waited_queues": len(self.by_queue)}

@@ -157,7 +157,7 @@ def _limit(group: SubscriptionGroup, asked: int | None, client_version: int) -> 
 
 
 def _failed_too_often(failures: int, limit: int) -> str:
-    return f"failed {failures} times, {limit} retries are allowed"
+    return f"failed at try {failures}, {limit} retries are allowed"
 
 
 def _only_its_level(encoded: str) -> str:

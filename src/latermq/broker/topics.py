@@ -9,6 +9,7 @@ from latermq.message.names import (
     OFFSET_MOVED_TOPIC,
     RETRY_PREFIX,
     SELF_TEST_TOPIC,
+    TIMER_DEAD_LETTER_TOPIC,
     check_sendable_topic,
     check_topic,
     is_system_topic,
@@ -39,6 +40,9 @@ class Topics:
         topics = self.table.topicConfigTable
         for name, queues in ((SELF_TEST_TOPIC, 1), (BENCHMARK_TOPIC, 1024), (OFFSET_MOVED_TOPIC, 1)):
             topics.setdefault(name, TopicConfig(topicName=name, readQueueNums=queues, writeQueueNums=queues))
+        topics[TIMER_DEAD_LETTER_TOPIC] = TopicConfig(
+            topicName=TIMER_DEAD_LETTER_TOPIC, readQueueNums=1, writeQueueNums=1, perm=PERM_READ
+        )
         # Clusters and brokers are topics of their own, by which operators' tools find them.
         for name in (self._config.cluster, self._config.name):
             topics.setdefault(name, TopicConfig(topicName=name, readQueueNums=1, writeQueueNums=1, perm=7))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import typer
 
-from latermq.cli import bench, broker, consume, doctor, group, message, namesrv, send, serve, topic
+from latermq.cli import bench, broker, consume, dlq, doctor, group, message, namesrv, send, serve, topic
 from latermq.cli.output import print_error
 from latermq.errors import ConfigError, LaterMQError
 
@@ -26,6 +26,7 @@ app.command("consume")(consume.consume)
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(message.app, name="message")
+app.add_typer(dlq.app, name="dlq")
 app.add_typer(bench.app, name="bench")
 app.command("doctor")(doctor.doctor)
 

@@ -101,7 +101,7 @@ def print_messages(
         async with PullConsumer(namesrv, group=_READER) as consumer:
             queues = [found for found in sorted(await consumer.queues(topic)) if queue in (None, found.queueId)]
             for each in queues:
-                async for message in _stored(consumer, each, since_ms):
+                async for message in stored(consumer, each, since_ms):
                     if printed == count:
                         return printed
                     print_json(message_row(message)) if json else print(message_line(message))
@@ -113,7 +113,7 @@ def print_messages(
         print_note(f"{printed} messages")
 
 
-async def _stored(consumer: "PullConsumer", queue: "MessageQueue", since_ms: int | None) -> "AsyncIterator[Message]":
+async def stored(consumer: "PullConsumer", queue: "MessageQueue", since_ms: int | None) -> "AsyncIterator[Message]":
     """The messages of a queue, up to what is its end now."""
     end = await consumer.max_offset(queue)
     at = await (consumer.min_offset(queue) if since_ms is None else consumer.search_offset(queue, since_ms))

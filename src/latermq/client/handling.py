@@ -22,7 +22,6 @@ _log = logging.getLogger("latermq.client")
 
 Handler = Callable[[Message], Awaitable[None] | None]
 
-DEFAULT_MAX_RECONSUME_TIMES = 16
 BROKER_DECIDES = 0  # delay level of a send-back: the broker takes the next one
 DEAD_LETTER = -1
 SUSPEND_S = 1.0
@@ -78,7 +77,10 @@ class _Base:
         self._handled += 1
         return True
 
-    async def _send_back(self, queue: MessageQueue, message: Message, delay_level: int, max_times: int) -> None:
+    async def _send_back(self, queue: MessageQueue, message: Message, delay_level: int) -> None:
+        max_times = self._settings.max_reconsume_times
+        # Without a limit of this consumer's own, that of its group holds.
+        limit = {} if max_times is None else {"maxReconsumeTimes": str(max_times)}
         await self._session.connections.call(
             await self._session.routes.broker_address(queue),
             Request.CONSUMER_SEND_MSG_BACK,
@@ -89,7 +91,7 @@ class _Base:
                 "originMsgId": message.message_id,
                 "originTopic": message.topic,
                 "unitMode": "false",
-                "maxReconsumeTimes": str(max_times),
+                **limit,
             },
             timeout_s=self._session.request_timeout_s,
         )
@@ -131,11 +133,8 @@ class ConcurrentHandling(_Base):
             _log.warning("%s offset %d is dropped: broadcasting has no retry", assigned.queue, message.queue_offset)
             assigned.done(message, generation)
             return
-        max_times = self._settings.max_reconsume_times
         try:
-            await self._send_back(
-                assigned.queue, message, BROKER_DECIDES, DEFAULT_MAX_RECONSUME_TIMES if max_times is None else max_times
-            )
+            await self._send_back(assigned.queue, message, BROKER_DECIDES)
         except LaterMQError as error:
             # The message stays cached, which holds the offset: it is handled again here, or by the next holder.
             message.reconsume_times += 1
@@ -207,7 +206,7 @@ class OrderlyHandling(_Base):
         if not self._settings.clustering:
             return True
         try:
-            await self._send_back(assigned.queue, message, DEAD_LETTER, max_times)
+            await self._send_back(assigned.queue, message, DEAD_LETTER)
         except LaterMQError as error:
             _log.warning("a message could not be moved to the dead letters, its queue waits: %s", error)
             return False

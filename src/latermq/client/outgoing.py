@@ -10,7 +10,6 @@ from latermq.errors import IllegalMessage
 from latermq.message.batch import BatchMember, encode_batch
 from latermq.message.names import AUTO_CREATE_TOPIC
 from latermq.message.properties import (
-    DELAY_LEVEL,
     KEY_SEPARATOR,
     KEYS,
     MAX_PROPERTIES_BYTES,
@@ -28,8 +27,6 @@ _PREFIX = struct.Struct(">II")
 _BINARY_HEAD = struct.Struct(">hBhiii")
 _I32 = struct.Struct(">i")
 _U16 = struct.Struct(">H")
-
-SCHEDULING_PROPERTIES = (DELAY_LEVEL, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 
 
 @dataclass(slots=True)
@@ -95,14 +92,13 @@ def encode_message_properties(message: OutgoingMessage, unique_key: str) -> str:
 
 
 def encode_batch_body(messages: Sequence[OutgoingMessage], unique_keys: Sequence[str]) -> bytes:
-    """The body of one batch send; all messages must go to one topic, and none of them later."""
+    """The body of one batch send; all messages must go to one topic, each of them now or later by its own delay.
+
+    LaterMQ's broker heeds the delays; RocketMQ's delivers a batch at once, whatever they say.
+    """
     for message in messages:
         if message.topic != messages[0].topic:
             raise IllegalMessage(f"a batch has one topic, not {messages[0].topic!r} and {message.topic!r}")
-        if any(name in message.properties for name in SCHEDULING_PROPERTIES):
-            raise IllegalMessage(
-                "a batch cannot hold messages for later", hint="Send them one by one, or `submit` them"
-            )
     return encode_batch(
         BatchMember(message.flag, message.body, encode_message_properties(message, key).encode())
         for message, key in zip(messages, unique_keys, strict=True)

@@ -73,8 +73,8 @@ class BrokerService:
         self._unflushed: deque[tuple[int, Connection, bytes]] = deque()
         self.handlers: dict[int, Handler] = {
             Request.SEND_MESSAGE_V2: self._send,
-            Request.SEND_MESSAGE: self._send,
-            Request.SEND_BATCH_MESSAGE: self._send,
+            Request.SEND_MESSAGE: self._send_long_names,
+            Request.SEND_BATCH_MESSAGE: self._send_batch,
             Request.CONSUMER_SEND_MSG_BACK: self._send_back,
             Request.PULL_MESSAGE: self._pull,
             Request.LITE_PULL_MESSAGE: self._pull,
@@ -137,14 +137,20 @@ class BrokerService:
     # Sending
 
     def _send(self, connection: Connection, command: Command) -> bytes | None:
+        return self._store(connection, command, command.header(SendHeaderV2))
+
+    def _send_long_names(self, connection: Connection, command: Command) -> bytes | None:
+        return self._store(connection, command, command.header(SendHeader))
+
+    def _send_batch(self, connection: Connection, command: Command) -> bytes | None:
+        header = command.header(SendHeaderV2)
+        header.batch = True
+        return self._store(connection, command, header)
+
+    def _store(self, connection: Connection, command: Command, header: SendHeaderV2 | SendHeader) -> bytes | None:
         if self._unflushed:
             self._check_unflushed()
-        header: SendHeaderV2 | SendHeader
-        if command.code == Request.SEND_MESSAGE:
-            header = command.header(SendHeader)
-        else:
-            header = command.header(SendHeaderV2)
-        if header.batch or command.code == Request.SEND_BATCH_MESSAGE:
+        if header.batch:
             if header.topic.startswith(RETRY_PREFIX):
                 raise IllegalMessage(f"a batch cannot go to {header.topic!r}", hint="Retries are sent one by one")
             sent = self._broker.send_batch(

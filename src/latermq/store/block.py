@@ -1,5 +1,6 @@
 """Records built in advance: everything but their place in log and queue and their store time, which come last."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +34,12 @@ class Block:
     def __len__(self) -> int:
         return len(self.sizes)
 
+    def rows_by_queue(self) -> dict[int, npt.NDArray[np.intp]]:
+        """For each queue that has any, by its index in `queues`, the rows of its records."""
+        counts = np.bincount(self.queue_of, minlength=len(self.queues))
+        rows = np.split(np.argsort(self.queue_of, kind="stable"), np.cumsum(counts)[:-1])
+        return {number: rows[number] for number in np.flatnonzero(counts).tolist()}
+
     def part(self, start: int, end: int) -> "Block":
         """The records [start, end) as a block that shares the bytes of this one."""
         ends = np.cumsum(self.sizes)
@@ -56,7 +63,9 @@ class Block:
         """Some of the records, by their rows in order, as a block with bytes of its own."""
         ends = np.cumsum(self.sizes)[rows]
         view = memoryview(self.data)
-        has_key = np.isin(self.key_rows, rows)
+        wanted = np.zeros(len(self), bool)
+        wanted[rows] = True
+        has_key = wanted[self.key_rows]
         spans = zip((ends - self.sizes[rows]).tolist(), ends.tolist(), strict=True)
         return Block(
             bytearray().join(view[start:end] for start, end in spans),
@@ -71,15 +80,38 @@ class Block:
             self.entries[rows],
         )
 
-    def patch(
-        self, at: int, next_offsets: list[int], store_timestamp_ms: int
-    ) -> tuple[Ints, list[npt.NDArray[np.intp]]]:
-        """Write what log offset `at` brings into the bytes; the records' physical offsets, and each used queue's rows.
+    @staticmethod
+    def join(blocks: "Sequence[Block]") -> "Block":
+        """Several blocks of one level as one, in this order."""
+        if len(blocks) == 1:
+            return blocks[0]
+        numbers: dict[tuple[str, int], int] = {}
+        queue_of = []
+        for block in blocks:
+            own = [numbers.setdefault(queue, len(numbers)) for queue in block.queues]
+            queue_of.append(np.array(own, np.intp)[block.queue_of])
+        first_rows = np.cumsum([0, *map(len, blocks)]).tolist()
+        return Block(
+            bytearray().join(block.data for block in blocks),
+            np.concatenate([block.sizes for block in blocks]),
+            np.concatenate([block.store_timestamp_at for block in blocks]),
+            np.concatenate([block.tags for block in blocks]),
+            list(numbers),
+            np.concatenate(queue_of),
+            np.concatenate([block.key_hashes for block in blocks]),
+            np.concatenate([block.key_rows + first for block, first in zip(blocks, first_rows, strict=False)]),
+            blocks[0].level,
+            np.concatenate([block.entries for block in blocks]),
+        )
 
-        A block that was patched and not appended may be patched again.
+    def patch(
+        self, at: int, rows: Iterable[npt.NDArray[np.intp]], next_offsets: Iterable[int], store_timestamp_ms: int
+    ) -> Ints:
+        """Write what log offset `at` brings into the bytes, where each queue goes on at its next offset.
+
+        Returns the records' physical offsets. A block that was patched but not appended may be patched again.
         """
         starts = np.cumsum(self.sizes) - self.sizes
-        rows = [np.flatnonzero(self.queue_of == number) for number in np.unique(self.queue_of).tolist()]
         queue_offsets = np.empty(len(self.sizes), np.int64)
         for own, next_offset in zip(rows, next_offsets, strict=True):
             queue_offsets[own] = np.arange(next_offset, next_offset + len(own))
@@ -88,4 +120,4 @@ class Block:
         fields_at_any_byte[starts + QUEUE_OFFSET_AT] = queue_offsets
         fields_at_any_byte[starts + PHYSICAL_OFFSET_AT] = starts + at
         fields_at_any_byte[starts + self.store_timestamp_at] = store_timestamp_ms
-        return starts + at, rows
+        return starts + at

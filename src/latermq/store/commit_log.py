@@ -1,7 +1,11 @@
 """The CommitLog: every record in one sequence, appended once and never changed (docs/formats/commitlog.md)."""
 
 from collections.abc import Iterator
+from mmap import mmap
 from threading import Lock
+
+import numpy as np
+import numpy.typing as npt
 
 from latermq.errors import StoreError
 from latermq.message.record import BLANK, BLANK_MAGIC, Layout, check_record
@@ -9,6 +13,7 @@ from latermq.store.disk import Disk, MappedFile
 from latermq.store.segments import Segments
 
 FOLDER = "commitlog"
+Ints = npt.NDArray[np.int64]
 
 
 class CommitLog:
@@ -23,6 +28,8 @@ class CommitLog:
         self.flushed = self.start
         self._file: MappedFile | None = None
         self._file_start = 0
+        self._map: mmap = mmap(-1, 1)  # of the file being written, once something was placed there
+        self._limit = 0  # up to here a block can be placed without further ado
         self._prepared: MappedFile | None = None
         self._scan_end = self.start
         # Flushes for waiting senders and for checkpoints come from different threads.
@@ -34,6 +41,11 @@ class CommitLog:
 
     def place(self, size: int) -> int:
         """The offset at which a block of this size goes. Raises StoreError, and changes nothing, without space."""
+        at = self.end
+        return at if at + size <= self._limit else self._make_place(size)
+
+    def _make_place(self, size: int) -> int:
+        """Reserve further, or go on in a new segment."""
         file = self._file
         at = self.end - self._file_start
         # 8 bytes stay free, so that a blank tail always fits.
@@ -44,19 +56,21 @@ class CommitLog:
             at = 0
         elif at + size + BLANK.size > file.reserved:
             file.reserve(self._reserve_target(at + size + BLANK.size))
+        self._map = file.map
+        self._limit = self._file_start + min(file.reserved, self._segment_bytes) - BLANK.size
         return self._file_start + at
 
     def write(self, offset: int, record: bytes) -> None:
         """Append one record where `place` put it. Half of it, after a crash, is seen to be no record."""
         at = offset - self._file_start
-        end = at + len(record)
-        self._file.map[at:end] = record  # type: ignore[union-attr]
-        self.end = offset + len(record)
+        size = len(record)
+        self._map[at : at + size] = record
+        self.end = offset + size
 
     def write_block(self, offset: int, block: bytearray | memoryview) -> None:
         """Append several records where `place` put them: after the death of the process all are there, or none."""
         at = offset - self._file_start
-        data = self._file.map  # type: ignore[union-attr]
+        data = self._map
         data[at + 4 : at + len(block)] = memoryview(block)[4:]
         data[at : at + 4] = block[:4]
         self.end = offset + len(block)
@@ -120,6 +134,15 @@ class CommitLog:
         segment_start = offset // self._segment_bytes * self._segment_bytes
         at = offset - segment_start
         return self._segments.file_at(offset).map[at : at + size]
+
+    def read_all(self, offsets: Ints, sizes: Ints) -> bytes:
+        """Many records end to end; those that are neighbours in a segment are read as one piece."""
+        ends = offsets + sizes
+        apart = (offsets[1:] != ends[:-1]) | (offsets[1:] % self._segment_bytes == 0)
+        firsts = np.concatenate(([0], np.flatnonzero(apart) + 1))
+        lasts = np.append(firsts[1:], len(offsets)) - 1
+        spans = zip(offsets[firsts].tolist(), ends[lasts].tolist(), strict=True)
+        return b"".join([self.read(start, end - start) for start, end in spans])
 
     def read_record(self, offset: int) -> bytes | None:
         """The whole record at this offset, None where there is none."""
@@ -202,6 +225,7 @@ class CommitLog:
             self._file_start = segments.end - self._segment_bytes
         else:
             self._file_start = end
+        self._limit = 0
         self.start = segments.start
         self.end = end
         self.flushed = min(flushed, end)
@@ -224,4 +248,5 @@ class CommitLog:
             self._segments.adopt(prepared)
             self._segments.remove_last()
         self._file = None
+        self._limit = 0
         self._segments.close()

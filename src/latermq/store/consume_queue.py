@@ -26,6 +26,9 @@ class ConsumeQueue:
     def __init__(self, disk: Disk, topic: str, queue_id: int, *, file_entries: int) -> None:
         self.topic = topic
         self.queue_id = queue_id
+        encoded = topic.encode()
+        # The topic as records hold it, its length before it; for topics of ordinary length.
+        self.topic_bytes = bytes((min(len(encoded), 255),)) + encoded
         self.folder = f"{FOLDER}/{topic}/{queue_id}"
         self._file_bytes = file_entries * ENTRY_BYTES
         self._segments = Segments(disk, self.folder, self._file_bytes)

@@ -101,6 +101,7 @@ class MessageStore:
         self._disk = disk
         self._config = config
         self._clock = clock
+        self._now_ms = clock.now_ms
         self._store_host = store_host
         self._store_host_v4 = len(store_host) == 8
         self._level_due_ms = level_due_ms
@@ -110,7 +111,6 @@ class MessageStore:
         self.log = CommitLog(disk, segment_bytes=config.segment, reserve_step_bytes=config.reserve_step)
         self.index = KeyIndex(disk, slots=config.index_slots, max_entries=config.index_entries)
         self._queues = self._open_queues()
-        self._topic_bytes: dict[str, bytes] = {}
         self._unindexed: list[tuple[str, bytes, int, int]] = []
         self._hashed: list[IndexKeys] = []
         self.last_store_timestamp_ms = 0
@@ -203,31 +203,32 @@ class MessageStore:
         flag: int = 0,
         sysflag: int = 0,
         reconsume_times: int = 0,
+        now_ms: int = 0,
     ) -> tuple[int, int, int]:
         """Append one message and its queue entry; its index keys follow in a batch. Returns what Appended names.
+
+        `now_ms` becomes its store time where the caller has looked at the clock already.
 
         This is the hot path of every send: encode_record is spelled out here for hosts in IPv4 and topics of ordinary
         length, which saves a call with fourteen arguments (0.9 of 3.4 µs).
         """
-        topic_bytes = self._topic_bytes.get(topic)
-        if topic_bytes is None:
-            topic_bytes = self._encode_topic(topic)
+        queue = self._queues.get((topic, queue_id)) or self.queue(topic, queue_id)
+        topic_bytes = queue.topic_bytes
         if len(born_host) != 8 or not self._store_host_v4 or len(topic_bytes) > MAX_SHORT_TOPIC_BYTES + 1:
             draft = Draft(
                 topic, queue_id, body, properties, born_timestamp_ms, born_host, flag, sysflag, reconsume_times
             )
-            return self.append_all([draft])[0]
+            return self.append_all([draft], now_ms)[0]
         # Whatever can fail for want of space comes before the log is touched: a refused message is not there.
         if len(self._unindexed) >= INDEX_BATCH:
             self.index_pending()
-        queue = self._queues.get((topic, queue_id)) or self.queue(topic, queue_id)
         queue.make_room()
         log = self.log
         body_size = len(body)
         properties_size = len(properties)
         size = HEAD.size + body_size + len(topic_bytes) + _U16_SIZE + properties_size
         at = log.place(size)
-        now_ms = self._clock.now_ms()
+        now_ms = now_ms or self._now_ms()
         # fmt: off
         log.write(at, b"".join((
             HEAD.pack(
@@ -246,19 +247,11 @@ class MessageStore:
         self._unindexed.append((topic, properties, at, now_ms))
         return at, queue_offset, at + size
 
-    def _encode_topic(self, topic: str) -> bytes:
-        """The topic with its length before it, as a record holds it."""
-        encoded = topic.encode()
-        if len(self._topic_bytes) >= 100_000:
-            self._topic_bytes.clear()
-        prefixed = self._topic_bytes[topic] = bytes((min(len(encoded), 255),)) + encoded
-        return prefixed
-
-    def append_all(self, drafts: list[Draft]) -> list[Appended]:
+    def append_all(self, drafts: list[Draft], now_ms: int = 0) -> list[Appended]:
         """Append several messages as one block: after the death of the process all of them are there, or none."""
         if len(self._unindexed) >= INDEX_BATCH:
             self.index_pending()
-        now_ms = self._clock.now_ms()
+        now_ms = now_ms or self._now_ms()
         counts: dict[tuple[str, int], int] = {}
         for draft in drafts:
             counts[draft.topic, draft.queue_id] = counts.get((draft.topic, draft.queue_id), 0) + 1
@@ -313,32 +306,29 @@ class MessageStore:
             return self._level_due_ms(properties, store_timestamp_ms)
         return queue_tags_code(properties)
 
-    def append_block(self, block: Block) -> int:
-        """Append records that were built in advance, patching what was not known then; the log's new end.
+    def append_block(self, block: Block) -> list[ConsumeQueue]:
+        """Append records that were built in advance, patching what was not known then; the queues that they went to.
 
         Raises StoreError without space; nothing has changed then.
         """
         self.index_pending()
-        counts = np.bincount(block.queue_of, minlength=len(block.queues)).tolist()
         # A part of a block may have no record for some of the block's queues; those are not made for nothing.
-        used = [key for key, count in zip(block.queues, counts, strict=True) if count]
-        queues = [self.queue(topic, queue_id) for topic, queue_id in used]
-        counts = [count for count in counts if count]
-        for queue, count in zip(queues, counts, strict=True):
-            queue.make_room(count)
+        rows = block.rows_by_queue()
+        queues = [self.queue(*block.queues[number]) for number in rows]
+        for queue, own in zip(queues, rows.values(), strict=True):
+            queue.make_room(len(own))
         at = self.log.place(block.size)
         now_ms = self._clock.now_ms()
-        physical_offsets, rows = block.patch(at, [queue.next_offset for queue in queues], now_ms)
+        physical_offsets = block.patch(at, rows.values(), [queue.next_offset for queue in queues], now_ms)
         self.log.write_block(at, block.data)
-        for queue, own in zip(queues, rows, strict=True):
+        for queue, own in zip(queues, rows.values(), strict=True):
             queue.extend(physical_offsets[own], block.sizes[own], block.tags[own])
         self.last_store_timestamp_ms = now_ms
         self._hash_unindexed()  # keys go into the index in the order of their records
         key_offsets = physical_offsets[block.key_rows]
         self._hashed.append(IndexKeys(block.key_hashes, key_offsets, np.full_like(key_offsets, now_ms)))
         self.delivered.setdefault(block.level, RangeSet()).add_all(block.entries)
-        end: int = self.log.end
-        return end
+        return queues
 
     def index_pending(self) -> None:
         """Put the keys of what was appended lately into the index."""

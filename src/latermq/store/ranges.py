@@ -32,8 +32,8 @@ class RangeSet:
         """Add many offsets, in any order."""
         if not len(offsets):
             return
-        ordered = np.unique(offsets)
-        breaks = np.flatnonzero(np.diff(ordered) != 1) + 1
+        ordered = np.sort(offsets)
+        breaks = np.flatnonzero(np.diff(ordered) > 1) + 1
         for run in np.split(ordered, breaks):
             self.add(int(run[0]), int(run[-1]) + 1)
 

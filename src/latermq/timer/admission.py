@@ -34,11 +34,6 @@ class Admitted(NamedTuple):
     due_ms: int
 
 
-def may_be_special(properties: str) -> bool:
-    """Whether the properties need a closer look; false for nearly every message, at the price of three searches."""
-    return "DEL" in properties or "TIMER_" in properties or OWN_PREFIX in properties
-
-
 class Admission:
     """Sorts messages into those for now and those for later."""
 
@@ -46,7 +41,7 @@ class Admission:
         self._levels = levels
 
     def admit(self, topic: str, queue_id: int, encoded: str, now_ms: int) -> Admitted:
-        """Decide for one message whose properties `may_be_special`."""
+        """Decide for one message."""
         properties = decode_properties(encoded)
         for name in [name for name in properties if name.startswith(OWN_PREFIX) or name == TIMER_OUT_MS]:
             del properties[name]

@@ -25,16 +25,6 @@ _REAL_TOPIC = REAL_TOPIC.encode()
 _REAL_QUEUE_ID = REAL_QUEUE_ID.encode()
 _TOPIC_NAME = b"\x02" + _REAL_TOPIC + b"\x01"
 _QUEUE_ID_NAME = b"\x02" + _REAL_QUEUE_ID + b"\x01"
-_MAX_PLACES = 100_000
-
-
-class Place(NamedTuple):
-    """A real topic and queue."""
-
-    topic: str
-    queue_id: int
-    topic_field: bytes  # the topic with its length before it, as a record holds it
-    magic: int
 
 
 class Built(NamedTuple):
@@ -45,98 +35,98 @@ class Built(NamedTuple):
     unusable: list[int]  # and which name no real topic and queue
 
 
-class BlockBuilder:
-    """Builds blocks. It remembers the places that records name, since they are few."""
+def build(level: int, entries: Ints, raw: bytes, sizes: Ints) -> Built:
+    """Build what replaces these entries of a level, whose records lie end to end in `raw`.
+
+    Fields are read and written in all records at once; only what has no fixed place in a record is looked for one by
+    one: 2.5 µs a record with its keys' hashes, instead of 6.
+    """
+    parts = _layout_all(raw, sizes)
+    pieces: list[bytes] = []
+    properties: list[bytes] = []
+    places = _Places()
+    number_of: list[int] = []
+    rows: list[int] = []
+    unusable: list[int] = []
+    spans = (parts.whole, parts.starts, parts.body_ends, parts.tails_at, parts.ends)
+    for row, (whole, start, body_end, tail_at, end) in enumerate(zip(*(s.tolist() for s in spans), strict=True)):
+        tail = raw[tail_at:end] if whole else b""
+        number = places.number_of(tail)
+        if number is None:
+            unusable.append(row)
+            continue
+        pieces += (raw[start:body_end], places.topic_fields[number], tail)
+        properties.append(tail[2:])
+        number_of.append(number)
+        rows.append(row)
+    if not rows:
+        return Built(None, rows, unusable)
+    queue_of = np.array(number_of, np.intp)
+    data = bytearray().join(pieces)
+    field_sizes = np.array(list(map(len, places.topic_fields)), np.int64)
+    kept_sizes = parts.body_ends - parts.starts + parts.ends - parts.tails_at
+    new_sizes = kept_sizes[rows] + field_sizes[queue_of]
+    starts = np.cumsum(new_sizes) - new_sizes
+    words = np.ndarray((len(data) - 3,), ">u4", data, strides=(1,))
+    words[starts] = new_sizes
+    words[starts + 4] = np.where(field_sizes > MAX_SHORT_TOPIC_BYTES + 1, MAGIC_LONG_TOPIC, MAGIC)[queue_of]
+    words[starts + QUEUE_ID_AT] = np.array([queue_id for _, queue_id in places.queues])[queue_of]
+    longs = np.ndarray((len(data) - 7,), ">i8", data, strides=(1,))
+    longs[starts + parts.prepared_at[rows]] = FLAG | level << LEVEL_SHIFT | entries[rows]
+    key_hashes, key_rows = hash_keys([places.queues[number][0] for number in number_of], properties)
+    block = Block(
+        data=data,
+        sizes=new_sizes,
+        store_timestamp_at=parts.store_timestamp_at[rows],
+        tags=_tags(raw, properties),
+        queues=places.queues,
+        queue_of=queue_of,
+        key_hashes=key_hashes,
+        key_rows=key_rows,
+        level=level,
+        entries=entries[rows],
+    )
+    return Built(block, rows, unusable)
+
+
+class _Places:
+    """The real topics and queues that records name, numbered as they come."""
 
     def __init__(self) -> None:
-        self._places: dict[bytes, Place] = {}
+        self.queues: list[tuple[str, int]] = []
+        self.topic_fields: list[bytes] = []  # topics with their length before them, as a record holds them
+        self._numbers: dict[bytes, int] = {}
 
-    def build(self, level: int, entries: Ints, raw: bytes, sizes: Ints) -> Built:
-        """Build what replaces these entries of a level, whose records lie end to end in `raw`.
-
-        Fields are read and written in all records at once; only what has no fixed place in a record is looked for one
-        by one: 2.5 µs a record with its keys' hashes, instead of 6.
-        """
-        parts = _layout_all(raw, sizes)
-        pieces: list[bytes] = []
-        properties: list[bytes] = []
-        numbers: dict[Place, int] = {}
-        number_of: list[int] = []
-        rows: list[int] = []
-        unusable: list[int] = []
-        spans = zip(*(column.tolist() for column in (parts.whole, parts.starts, parts.body_ends, parts.tails_at, parts.ends)), strict=True)
-        for row, (whole, start, body_end, tail_at, end) in enumerate(spans):
-            tail = raw[tail_at:end] if whole else b""
-            place = self._place(tail) if whole else None
-            if place is None:
-                unusable.append(row)
-                continue
-            pieces += (raw[start:body_end], place.topic_field, tail)
-            properties.append(tail[2:])
-            number_of.append(numbers.setdefault(place, len(numbers)))
-            rows.append(row)
-        if not rows:
-            return Built(None, rows, unusable)
-        places = list(numbers)
-        queue_of = np.array(number_of, np.intp)
-        data = bytearray().join(pieces)
-        head_sizes = (parts.body_ends - parts.starts)[rows]
-        tail_sizes = (parts.ends - parts.tails_at)[rows]
-        new_sizes = head_sizes + _column(len(place.topic_field) for place in places)[queue_of] + tail_sizes
-        starts = np.cumsum(new_sizes) - new_sizes
-        words = np.ndarray((len(data) - 3,), ">u4", data, strides=(1,))
-        words[starts] = new_sizes
-        words[starts + 4] = _column(place.magic for place in places)[queue_of]
-        words[starts + QUEUE_ID_AT] = _column(place.queue_id for place in places)[queue_of]
-        longs = np.ndarray((len(data) - 7,), ">i8", data, strides=(1,))
-        longs[starts + parts.prepared_at[rows]] = FLAG | level << LEVEL_SHIFT | entries[rows]
-        block = Block(
-            data,
-            new_sizes,
-            parts.store_timestamp_at[rows],
-            _tags(raw, properties),
-            [(place.topic, place.queue_id) for place in places],
-            queue_of,
-            *hash_keys([places[number].topic for number in number_of], properties),
-            level,
-            entries[rows],
-        )
-        return Built(block, rows, unusable)
-
-    def _place(self, tail: bytes) -> Place | None:
-        """The real topic and queue that these properties name, with the two bytes of their length before them."""
+    def number_of(self, tail: bytes) -> int | None:
+        """The place in these properties, before which their length stands in two bytes; None where there is none."""
+        # Names are there once, and admission writes the topic first: the bytes from one to the other decide.
         at = tail.rfind(_TOPIC_NAME)
-        queue_id_at = tail.find(_QUEUE_ID_NAME, at)
-        if at >= 0 and queue_id_at >= 0:
-            # As admission writes it, topic first. Names are there once, so these bytes alone decide.
-            key = tail[at : tail.find(b"\x02", queue_id_at + len(_QUEUE_ID_NAME))]
-            place = self._places.get(key)
-            if place is None:
-                place = _parse_place(key)
-                if place is not None and len(self._places) < _MAX_PLACES:
-                    self._places[key] = place
-            return place
-        return _parse_place(tail[2:])
+        key = tail[at : tail.find(b"\x02", tail.find(_QUEUE_ID_NAME, at) + len(_QUEUE_ID_NAME))]
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._add(tail[2:])
+            if number is not None and key.startswith(_TOPIC_NAME) and _QUEUE_ID_NAME in key:
+                self._numbers[key] = number
+        return number
 
-
-def _parse_place(properties: bytes) -> Place | None:
-    topic = find_property(properties, _REAL_TOPIC)
-    queue_id = find_property(properties, _REAL_QUEUE_ID)
-    if not topic or not queue_id or not queue_id.isdigit() or len(queue_id) > 9:
-        return None
-    if len(topic) <= MAX_SHORT_TOPIC_BYTES:
-        return Place(topic.decode(), int(queue_id), bytes((len(topic),)) + topic, MAGIC)
-    return Place(topic.decode(), int(queue_id), len(topic).to_bytes(2, "big") + topic, MAGIC_LONG_TOPIC)
+    def _add(self, properties: bytes) -> int | None:
+        topic = find_property(properties, _REAL_TOPIC)
+        queue_id = find_property(properties, _REAL_QUEUE_ID)
+        if not topic or not queue_id or not queue_id.isdigit() or len(queue_id) > 9:
+            return None
+        queue = (topic.decode(), int(queue_id))
+        if queue in self.queues:
+            return self.queues.index(queue)
+        self.queues.append(queue)
+        length_bytes = 1 if len(topic) <= MAX_SHORT_TOPIC_BYTES else 2
+        self.topic_fields.append(len(topic).to_bytes(length_bytes, "big") + topic)
+        return len(self.queues) - 1
 
 
 def _tags(raw: bytes, properties: list[bytes]) -> Ints:
     if b"TAGS\x01" not in raw:
         return np.zeros(len(properties), np.int64)
     return np.fromiter(map(queue_tags_code, properties), np.int64, len(properties))
-
-
-def _column(values: object) -> Ints:
-    return np.array(list(values), np.int64)  # type: ignore[call-overload]
 
 
 class _Layouts(NamedTuple):

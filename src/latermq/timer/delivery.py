@@ -15,9 +15,9 @@ from latermq.message.record import decode_record
 from latermq.store.block import Block, Ints
 from latermq.store.message_store import Draft, MessageStore
 from latermq.store.ranges import RangeSet
-from latermq.timer.building import BlockBuilder
+from latermq.timer.building import build
 from latermq.timer.clock_guard import ClockGuard
-from latermq.timer.level_source import LevelSource
+from latermq.timer.level_source import Batch, LevelSource
 from latermq.timer.levels import LevelTable
 from latermq.timer.stage import Stage
 
@@ -172,24 +172,22 @@ class Delivery:
         # What is due now goes straight through, so it needs no room to wait in.
         if not stage.has_room and head > now_ms:
             return False
-        offsets, dues = source.take(now_ms + (self._config.stage_ahead if stage.has_room else 0), BUILD_AT_ONCE)
-        self._build(source, stage, offsets, dues, now_ms)
-        if len(offsets) < BUILD_AT_ONCE:
+        until_ms = now_ms + (self._config.stage_ahead if stage.has_room else 0)
+        self._build(source.level, stage, source.take(until_ms, BUILD_AT_ONCE, self._block_bytes // 2), now_ms)
+        head = source.head_due_ms()
+        if head is None or head > until_ms:
             self._built_at_ms = now_ms
         return True
 
-    def _build(self, source: LevelSource, stage: Stage, offsets: Ints, dues: Ints, now_ms: int) -> None:
-        physical, sizes = source.entries(offsets)
-        builder = BlockBuilder(source.level)
-        for row, (entry, at, size) in enumerate(zip(offsets.tolist(), physical, sizes, strict=True)):
-            record = self._store.log.read(at, size)
-            if not builder.add(row, entry, record):
-                self._bury(source.level, entry, record, "the record names no real topic and queue", now_ms)
-            elif builder.size >= self._block_bytes // 2:
-                stage.put(builder.block(), dues[builder.rows])
-                builder = BlockBuilder(source.level)
-        if len(builder):
-            stage.put(builder.block(), dues[builder.rows])
+    def _build(self, level: int, stage: Stage, batch: Batch, now_ms: int) -> None:
+        raw = self._store.log.read_all(batch.physical_offsets, batch.sizes)
+        built = build(level, batch.offsets, raw, batch.sizes)
+        if built.block is not None:
+            stage.put(built.block, batch.dues[built.rows])
+        ends = np.cumsum(batch.sizes)
+        for row in built.unusable:
+            record = raw[int(ends[row] - batch.sizes[row]) : int(ends[row])]
+            self._bury(level, int(batch.offsets[row]), record, "the record names no real topic and queue", now_ms)
 
     # Delivering
 
@@ -197,27 +195,28 @@ class Delivery:
         """Append one block; what cannot be appended now is kept and tried again, queue by queue."""
         gone = [number for number, (topic, _) in enumerate(block.queues) if not self._topic_exists(topic)]
         if gone:
-            keep = np.isin(block.queue_of, gone, invert=True)
+            exists = np.ones(len(block.queues), bool)
+            exists[gone] = False
+            keep = exists[block.queue_of]
             for row in np.flatnonzero(~keep).tolist():
                 self._bury_built(block, row, now_ms)
             if not keep.any():
                 return
             block, dues = block.rows(np.flatnonzero(keep)), dues[keep]
         try:
-            self._store.append_block(block)
+            queues = self._store.append_block(block)
         except StoreError as error:
             self._keep_back(block, dues, now_ms, error)
             return
         self.delivered += len(block)
-        for number in np.unique(block.queue_of).tolist():
-            self._on_delivered(*block.queues[number])
+        for queue in queues:
+            self._on_delivered(queue.topic, queue.queue_id)
 
     def _keep_back(self, block: Block, dues: Ints, now_ms: int, error: StoreError) -> None:
         """Keep what failed for a later try; if it is for several queues, the others need not wait for the one."""
-        numbers = np.unique(block.queue_of)
-        if len(numbers) > 1:
-            for number in numbers.tolist():
-                own = np.flatnonzero(block.queue_of == number)
+        rows = block.rows_by_queue()
+        if len(rows) > 1:
+            for own in rows.values():
                 self._deliver(block.rows(own), dues[own], now_ms)
             return
         self._failed.append((block, dues))

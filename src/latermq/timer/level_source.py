@@ -1,5 +1,7 @@
 """A level's queue as a source of due entries: in the order of their due times, each entry once."""
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -11,6 +13,15 @@ from latermq.store.ranges import RangeSet
 Ints = npt.NDArray[np.int64]
 CHUNK = 4096
 _NONE: Ints = np.empty(0, np.int64)
+
+
+class Batch(NamedTuple):
+    """Entries of a level that are due next, in due order: a row of each array an entry."""
+
+    offsets: Ints  # in the level's queue
+    dues: Ints
+    physical_offsets: Ints  # where their records lie in the log,
+    sizes: Ints  # and how long they are
 
 
 class LevelSource:
@@ -58,26 +69,35 @@ class LevelSource:
         self._load()
         return int(self._dues[self._at]) if self._at < len(self._dues) else None
 
-    def take(self, until_ms: int, max_count: int) -> tuple[Ints, Ints]:
-        """(queue offsets, due times) of the next entries due at or before `until_ms`."""
+    def take(self, until_ms: int, max_count: int, max_bytes: int) -> Batch:
+        """The next entries due at or before `until_ms`: at least one, if there is any, whatever its record's size."""
         self._load()
         end = int(np.searchsorted(self._dues, until_ms, side="right"))
-        end = min(end, self._at + max_count)
-        taken = self._offsets[self._at : end], self._dues[self._at : end]
-        self._at = max(self._at, end)
-        return taken
+        end = max(self._at, min(end, self._at + max_count))
+        offsets = self._offsets[self._at : end]
+        physical, sizes = self._records(offsets)
+        fitting = int(np.searchsorted(np.cumsum(sizes), max_bytes, side="right"))
+        count = min(len(offsets), max(1, fitting))
+        batch = Batch(offsets[:count], self._dues[self._at : self._at + count], physical[:count], sizes[:count])
+        self._at += count
+        return batch
 
-    def entries(self, offsets: Ints) -> tuple[list[int], list[int]]:
+    def _records(self, offsets: Ints) -> tuple[Ints, Ints]:
         """Physical offsets and sizes of the records of these entries."""
         queue = self._queue()
-        assert queue is not None
-        physical, sizes = [], []
-        for offset in offsets.tolist():
-            entry = queue.entry(offset)
-            assert entry is not None, f"level {self.level} has no entry {offset}"
-            physical.append(entry[0])
-            sizes.append(entry[1])
-        return physical, sizes
+        if queue is None or not len(offsets):
+            return _NONE, _NONE
+        found = []
+        # Nearly always one run: only what came out of order, or was delivered out of order, breaks it.
+        for run in np.split(offsets, np.flatnonzero(np.diff(offsets) != 1) + 1):
+            start, end = int(run[0]), int(run[-1]) + 1
+            while start < end:
+                entries = queue.array(start, end - start)
+                assert len(entries), f"level {self.level} has no entry {start}"
+                found.append(entries)
+                start += len(entries)
+        entries = np.concatenate(found)
+        return entries["offset"].astype(np.int64), entries["size"].astype(np.int64)
 
     def _queue(self) -> ConsumeQueue | None:
         return self._store.find_queue(SCHEDULE_TOPIC, self.level - 1)

@@ -48,9 +48,23 @@ class Stage:
         return self._heap[0].due_ms if self._heap else None
 
     def take(self, now_ms: int, max_bytes: int) -> tuple[Block, Ints] | None:
-        """The due records of the block that is due first, at most about `max_bytes` of them; None where none is due."""
-        if not self._heap or self._heap[0].due_ms > now_ms:
-            return None
+        """Due records of one level, those due first, at most about `max_bytes` of them; None where none is due.
+
+        Blocks are built small, so that building holds nobody up, and joined here: each append costs 1 ms by itself.
+        """
+        blocks: list[Block] = []
+        dues: list[Ints] = []
+        while max_bytes > 0 and self._heap and self._heap[0].due_ms <= now_ms:
+            if blocks and self._heap[0].block.level != blocks[0].level:
+                break
+            block, own_dues = self._take_first(now_ms, max_bytes)
+            blocks.append(block)
+            dues.append(own_dues)
+            max_bytes -= block.size
+        return (Block.join(blocks), np.concatenate(dues)) if blocks else None
+
+    def _take_first(self, now_ms: int, max_bytes: int) -> tuple[Block, Ints]:
+        """The due records of the block that is due first."""
         staged = heapq.heappop(self._heap)
         count = int(np.searchsorted(staged.dues, now_ms, side="right"))
         if staged.block.size > max_bytes:
@@ -62,7 +76,8 @@ class Stage:
             # The rest keeps its number: of records due together, those that came first go first.
             rest = staged.dues[count:]
             self._push(Staged(int(rest[0]), staged.number, staged.block.part(count, len(staged.block)), rest))
-        return staged.block.part(0, count), staged.dues[:count]
+            return staged.block.part(0, count), staged.dues[:count]
+        return staged.block, staged.dues
 
     def statistics(self) -> dict[str, int]:
         """How much is staged."""

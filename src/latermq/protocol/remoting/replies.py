@@ -7,17 +7,18 @@ from latermq.protocol.remoting.frames import FLAG_RESPONSE, JSON, LANGUAGE, VERS
 
 _PREFIX = Struct(">II")
 _SEND_REPLY = (
-    '{"code":0,"flag":1,"language":"' + LANGUAGE + '","opaque":%d,"version":' + str(VERSION) + ","
+    f'{{"code":0,"flag":1,"language":"{LANGUAGE}","opaque":%d,"version":{VERSION},'
     '"serializeTypeCurrentRPC":"JSON","extFields":{"msgId":"%s","queueId":"%d","queueOffset":"%d",'
     '"MSG_REGION":"DefaultRegion","TRACE_ON":"true"}}'
-)
+).encode()
 
 
 def encode_send_reply(request: Command, message_id: str, queue_id: int, queue_offset: int) -> bytes:
     """The answer to a message that was stored. Formatting the JSON by hand takes 0.9 µs instead of 2.2."""
     if request.encoding == JSON:
-        header = (_SEND_REPLY % (request.opaque, message_id, queue_id, queue_offset)).encode()
-        return _PREFIX.pack(4 + len(header), len(header)) + header
+        header = _SEND_REPLY % (request.opaque, message_id.encode(), queue_id, queue_offset)
+        size = len(header)
+        return _PREFIX.pack(4 + size, size) + header
     fields = {
         "msgId": message_id,
         "queueId": str(queue_id),

@@ -46,6 +46,8 @@ public final class Main {
         switch (command) {
             case "send":
                 return new SendLoad(arguments).run();
+            case "stored":
+                return SendLoad.stored(arguments);
             case "consume":
                 return ConsumeLoad.run(arguments);
             default:

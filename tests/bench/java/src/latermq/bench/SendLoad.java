@@ -13,6 +13,7 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageQueue;
 
 /** Sends {@code count} messages from {@code threads} threads, each waiting for its answer, or ahead of the answers. */
 final class SendLoad {
@@ -29,6 +30,9 @@ final class SendLoad {
     private final boolean waits;
     private final int inFlight;
     private final double perSecond;
+    private final int delayLevel;
+    private final long[] delaysMs;
+    private final long dueAtMs;
     private final Semaphore room;
     private final long[] latenciesNs;
     private final AtomicInteger claimed = new AtomicInteger();
@@ -47,6 +51,11 @@ final class SendLoad {
         waits = arguments.getString("mode").equals("sync");
         inFlight = arguments.getIntValue("in_flight", threads);
         perSecond = arguments.getDoubleValue("rate");
+        delayLevel = arguments.getIntValue("delay_level", 0);
+        delaysMs = arguments.containsKey("delays_ms")
+            ? arguments.getJSONArray("delays_ms").stream().mapToLong(delay -> ((Number) delay).longValue()).toArray()
+            : new long[0];
+        dueAtMs = arguments.getLongValue("due_at_ms");
         room = new Semaphore(inFlight);
         latenciesNs = new long[count];
     }
@@ -71,7 +80,7 @@ final class SendLoad {
         for (int number = next(); number < count; number = next()) {
             long sentNs = System.nanoTime();
             try {
-                producer.send(new Message(topic, body));
+                producer.send(message());
                 answered(sentNs);
             } catch (Exception failure) {
                 failed(failure);
@@ -97,11 +106,43 @@ final class SendLoad {
                 }
             };
             try {
-                producer.send(new Message(topic, body), callback);
+                producer.send(message(), callback);
             } catch (Exception failure) {
                 callback.onException(failure);
             }
         }
+    }
+
+    private Message message() {
+        Message message = new Message(topic, body);
+        int level = delaysMs.length > 0 ? levelDueTogether() : delayLevel;
+        if (level > 0) {
+            message.setDelayTimeLevel(level);
+        }
+        return message;
+    }
+
+    /** The shortest level that is due at {@code dueAtMs} or later; where none is long enough, the longest. */
+    private int levelDueTogether() {
+        long leftMs = dueAtMs - System.currentTimeMillis();
+        int best = 0;
+        for (int i = 0; i < delaysMs.length; i++) {
+            boolean shorter = delaysMs[best] < leftMs ? delaysMs[i] > delaysMs[best] : delaysMs[i] < delaysMs[best];
+            if (shorter && (delaysMs[i] >= leftMs || delaysMs[best] < leftMs)) {
+                best = i;
+            }
+        }
+        return best + 1;
+    }
+
+    /** How many messages a topic holds. */
+    static JSONObject stored(JSONObject arguments) throws Exception {
+        DefaultMQProducer producer = producer(arguments.getString("namesrv"));
+        long stored = 0;
+        for (MessageQueue queue : producer.fetchPublishMessageQueues(arguments.getString("topic"))) {
+            stored += producer.maxOffset(queue);
+        }
+        return JSONObject.of("stored", stored);
     }
 
     /** The number of the next message, once it is time for it. */

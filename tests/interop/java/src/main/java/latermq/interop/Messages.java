@@ -40,6 +40,10 @@ final class Messages {
         if (arguments.getString("keys") != null) {
             message.setKeys(arguments.getString("keys").replace("%d", Integer.toString(number)));
         }
+        JSONArray delayLevels = arguments.getJSONArray("delay_levels");
+        if (delayLevels != null) {
+            message.setDelayTimeLevel(delayLevels.getIntValue(number % delayLevels.size()));
+        }
         JSONObject properties = arguments.getJSONObject("properties");
         if (properties != null) {
             properties.forEach((name, value) ->

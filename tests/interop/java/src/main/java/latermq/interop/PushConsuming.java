@@ -114,14 +114,27 @@ final class PushConsuming {
 
         int workMs = arguments.getIntValue("work_ms", 0);
         int failures = arguments.getIntValue("failures", 0);
+        int delayLevel = arguments.getIntValue("delay_level", 0);
+        boolean forgetOffset = arguments.getBooleanValue("forget_offset");
+        if (arguments.containsKey("max_reconsume_times")) {
+            consumer.setMaxReconsumeTimes(arguments.getIntValue("max_reconsume_times"));
+        }
+        if (arguments.containsKey("suspend_ms")) {
+            consumer.setSuspendCurrentQueueTimeMillis(arguments.getLongValue("suspend_ms"));
+        }
         if (arguments.getBooleanValue("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
                 handle(name, messages, workMs, seen);
-                return ConsumeOrderlyStatus.SUCCESS;
+                return messages.get(0).getReconsumeTimes() < failures
+                    ? ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT : ConsumeOrderlyStatus.SUCCESS;
             });
         } else {
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
                 handle(name, messages, workMs, seen);
+                context.setDelayLevelWhenNextConsume(delayLevel);
+                if (forgetOffset) {
+                    messages.forEach(message -> message.setCommitLogOffset(Long.MAX_VALUE / 2));
+                }
                 return messages.get(0).getReconsumeTimes() < failures
                     ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
             });

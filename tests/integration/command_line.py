@@ -1,0 +1,37 @@
+"""The `latermq` command inside this process, against one running server: what it prints and how it ends."""
+
+import contextlib
+import io
+import json
+from typing import Any
+from unittest import mock
+
+from latermq.cli import main
+from tests.serving import Server
+
+
+class Cli:
+    """Runs `latermq` commands against one server, inside this process: starting Python for each takes a second."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def run(self, *arguments: str, code: int = 0, stdin: bytes = b"") -> tuple[str, str]:
+        out, errors = io.StringIO(), io.StringIO()
+        with (
+            mock.patch("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin))),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(errors),
+        ):
+            ended = main([*arguments, "--namesrv", self._server.namesrv])
+        assert ended == code, f"{errors.getvalue()}\n{self._server.log()}"
+        return out.getvalue(), errors.getvalue()
+
+    def rows(self, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.run(*arguments, "--json", code=code)[0].splitlines()]
+
+    def text(self, *arguments: str) -> str:
+        return self.run(*arguments)[0]
+
+    def error(self, *arguments: str) -> str:
+        return self.run(*arguments, code=1)[1]
