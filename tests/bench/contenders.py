@@ -78,8 +78,7 @@ class LaterMQ:
     def _start_broker(self) -> None:
         data = str(self._folder / "data")
         options = ("--data", data, "--port", str(self._broker_port), "--namesrv", self.namesrv)
-        options += ("--set", f"timer.levels={LEVELS}")
-        self._broker = self._run("broker", *options)
+        self._broker = self._run("broker", *options, "--set", f"timer.levels={LEVELS}")
         self._await_ready(self._broker, "broker")
 
     def restart_after_kill(self) -> float:

@@ -1,5 +1,7 @@
 """How late delayed messages are stored: read from the broker's own log, whose format both brokers share."""
 
+import contextlib
+import mmap
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -11,7 +13,7 @@ import numpy as np
 
 from latermq.message.names import SCHEDULE_TOPIC
 from latermq.message.properties import decode_properties
-from latermq.message.record import layout, record_store_timestamp_ms
+from latermq.message.record import Layout, layout, record_store_timestamp_ms
 from latermq.timer.levels import LevelTable
 from tests.bench.contenders import LEVELS, Contender
 from tests.bench.load import Figures, Load, SendShape
@@ -36,7 +38,7 @@ class Stored(NamedTuple):
 
 
 def due_together(shape: SendShape, count: int) -> SendShape:
-    """Sends over half a minute that all fall due within about a second: the later one is sent, the shorter its level."""
+    """Sends over half a minute that fall due within about a second: the later one is sent, the shorter its level."""
     lead_ms = _LEAD_MS + count * 1_000 // _SLOWEST_PER_S
     return replace(shape, delays_ms=_DELAYS_MS, due_at_ms=int(time.time() * 1000) + lead_ms)
 
@@ -48,6 +50,12 @@ def measure_levels(load: Load, contender: Contender, name: str, count: int, shap
     before = log_end(contender.log_folder)
     sent = load.send(contender, topic, count, shape)
     taken = count - int(sent["failed sends"])
+
+    last_due_ms = (
+        shape.due_at_ms + 1_000 if shape.delays_ms else time.time() * 1000 + _TABLE.delay_ms(shape.delay_level)
+    )
+    # Nobody asks the broker before then: that would be work of its own.
+    wait_until(lambda: time.time() * 1000 > last_due_ms, _STORED_TIMEOUT_S, "the last message is due")
 
     def all_stored() -> bool:
         return load.stored(contender, topic) > taken
@@ -91,26 +99,33 @@ def read_log(folder: Path, start: int, topic: str) -> Iterator[Stored]:
     """The delayed messages for a topic, waiting and delivered, from a log offset on."""
     wanted = topic.encode()
     for file in sorted(folder.iterdir()):
-        first = int(file.name)
-        data = file.read_bytes()
-        at = max(0, start - first)
-        while (parts := layout(data, at, len(data))) is not None:
-            name = data[at + parts.topic_at : at + parts.topic_at + parts.topic_bytes]
-            raw = data[at + parts.properties_at : at + parts.size]
-            if name == wanted or (name == SCHEDULE_TOPIC.encode() and wanted in raw):
-                properties = decode_properties(raw.decode())
-                level = int(properties.get("DELAY", "0"))
-                yield Stored(name.decode(), properties["UNIQ_KEY"], record_store_timestamp_ms(data, at), level)
-            at += parts.size
+        with mapped(file) as data:
+            for at, parts in records(data, max(0, start - int(file.name))):
+                name = data[at + parts.topic_at : at + parts.topic_at + parts.topic_bytes]
+                raw = data[at + parts.properties_at : at + parts.size]
+                if name == wanted or (name == SCHEDULE_TOPIC.encode() and wanted in raw):
+                    properties = decode_properties(raw.decode())
+                    level = int(properties.get("DELAY", "0"))
+                    yield Stored(name.decode(), properties["UNIQ_KEY"], record_store_timestamp_ms(data, at), level)
 
 
 def log_end(folder: Path) -> int:
     """Where the last record of a log ends."""
     for file in sorted(folder.iterdir(), reverse=True):
-        data = file.read_bytes()
-        at = 0
-        while (parts := layout(data, at, len(data))) is not None:
-            at += parts.size
-        if at:
-            return int(file.name) + at
+        with mapped(file) as data:
+            end = max((at + parts.size for at, parts in records(data, 0)), default=0)
+        if end:
+            return int(file.name) + end
     return 0
+
+
+def records(data: mmap.mmap, at: int) -> Iterator[tuple[int, Layout]]:
+    while (parts := layout(data, at, len(data))) is not None:
+        yield at, parts
+        at += parts.size
+
+
+@contextlib.contextmanager
+def mapped(file: Path) -> Iterator[mmap.mmap]:
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        yield data

@@ -91,9 +91,9 @@ def test_every_scenario_measures_latermq_with_the_java_client(
     # The handler for SIGTERM belongs to the command, not to the test session.
     monkeypatch.setattr("signal.signal", lambda *_: None)
     sizes = ("--messages", "300", "--repeats", "1", "--warm", "300", "--stored", "500", "--rate", "3000")
-    sizes += ("--delayed", "200", "--level", "1", "--burst", "300")
+    delays = ("--delayed", "200", "--level", "1", "--burst", "300")
     file = tmp_path / "out.json"
-    argv = [*SIDE_BY_SIDE, "path", "--only", "latermq", "--folder", str(tmp_path), "--json", str(file), *sizes]
+    argv = [*SIDE_BY_SIDE, "path", "--only", "latermq", "--folder", str(tmp_path), "--json", str(file), *sizes, *delays]
     assert main(argv) == 0
     table = capsys.readouterr().out
     document = json.loads(file.read_text())

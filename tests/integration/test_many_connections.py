@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from latermq.protocol.remoting.codes import Request, Response
 from tests.integration.raw_client import connect
 
@@ -15,30 +17,33 @@ WANTED = 10_000
 FEWER = 2_000
 MAX_BYTES_PER_CONNECTION = 16_384
 
-SERVER = """
-import sys
-from latermq.config import load_config
-from latermq.server.name_server import run_name_server
-config = load_config(settings=["server.namesrv_port=0", "server.max_connections=" + sys.argv[1]], environment={})
-sys.exit(run_name_server(config, None, lambda text: print(text, flush=True)))
-"""
+# How to start each kind of server, and a request that it answers.
+COMMANDS = {
+    "namesrv": (("--port", "0"), Request.GET_BROKER_CLUSTER_INFO),
+    "broker": (("--port", "0", "--namesrv", "127.0.0.1:1"), Request.GET_BROKER_RUNTIME_INFO),
+}
 
 
-def test_ten_thousand_idle_connections_cost_little_memory() -> None:
+@pytest.mark.parametrize("part", COMMANDS)
+def test_ten_thousand_idle_connections_cost_little_memory(tmp_path: Path, part: str) -> None:
     count = connections_that_limits_allow()
-    with subprocess.Popen([sys.executable, "-c", SERVER, str(count + 10)], stdout=subprocess.PIPE, text=True) as server:
+    options, request = COMMANDS[part]
+    if part == "broker":
+        options = ("--data", str(tmp_path), *options)
+    command = [sys.executable, "-m", "latermq", part, *options, "--set", f"server.max_connections={count + 10}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
             port = int(server.stdout.readline().rpartition(":")[2])
-            asyncio.run(crowd(port, server.pid, count))
+            asyncio.run(crowd(port, server.pid, count, request))
         finally:
             server.terminate()
         assert server.wait(30) == 0
 
 
-async def crowd(port: int, server_pid: int, count: int) -> None:
+async def crowd(port: int, server_pid: int, count: int, request: int) -> None:
     async with connect(port) as first:
-        await first.call(Request.GET_BROKER_CLUSTER_INFO)
+        await first.call(request)
         before_bytes = resident_bytes(server_pid)
         with contextlib.ExitStack() as clients:
             for _ in range(count):
@@ -46,12 +51,12 @@ async def crowd(port: int, server_pid: int, count: int) -> None:
             # Connections are accepted in order: when a later one is served, the server has all before it.
             async with connect(port) as last:
                 for client in (first, last):
-                    assert (await client.call(Request.GET_BROKER_CLUSTER_INFO)).code == Response.SUCCESS
+                    assert (await client.call(request)).code == Response.SUCCESS
             assert open_files(server_pid) >= count
             per_connection_bytes = (resident_bytes(server_pid) - before_bytes) // count
             print(f"{count} idle connections: {per_connection_bytes} bytes of memory each")
             assert per_connection_bytes < MAX_BYTES_PER_CONNECTION
-        assert (await first.call(Request.GET_BROKER_CLUSTER_INFO)).code == Response.SUCCESS
+        assert (await first.call(request)).code == Response.SUCCESS
 
 
 def connections_that_limits_allow() -> int:

@@ -6,7 +6,7 @@ import numpy as np
 
 from latermq.clock import Clock
 from latermq.config import TimerConfig
-from latermq.errors import StoreError
+from latermq.errors import CorruptStore, StoreError
 from latermq.message.entry_id import encode_entry_id
 from latermq.message.ids import pack_host
 from latermq.message.names import SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC
@@ -235,20 +235,8 @@ class Delivery:
 
     def _bury(self, level: int, entry: int, record: bytes, reason: str, now_ms: int) -> None:
         """Put a message that can never be delivered into the timer dead letters: it counts as delivered."""
-        message = decode_record(record)
-        properties = message.properties | {DEAD_LETTER_REASON: reason, DEAD_LETTER_ENTRY: f"{level}:{entry}"}
-        draft = Draft(
-            TIMER_DEAD_LETTER_TOPIC,
-            0,
-            message.body,
-            encode_properties(properties).encode(),
-            message.born_timestamp_ms,
-            pack_host(*message.born_host),
-            message.flag,
-            message.sysflag,
-            message.reconsume_times,
-            encode_entry_id(level, entry),
-        )
+        told = {DEAD_LETTER_REASON: reason, DEAD_LETTER_ENTRY: f"{level}:{entry}"}
+        draft = _dead_letter(record, told, encode_entry_id(level, entry))
         try:
             self._store.append_all([draft])
         except StoreError as error:
@@ -288,3 +276,25 @@ class Delivery:
             "undeliverable": self.dead_letters,
             "kept_back": sum(len(block) for block, _ in self._failed),
         }
+
+
+def _dead_letter(record: bytes, told: dict[str, str], entry_id: int) -> Draft:
+    """The message of a record, with what is told of it; where the record cannot be read, its bytes are the body."""
+    try:
+        message = decode_record(record)
+    except (CorruptStore, UnicodeDecodeError):
+        host = bytes(8)
+        properties = encode_properties(told).encode()
+        return Draft(TIMER_DEAD_LETTER_TOPIC, 0, record, properties, 0, host, prepared_transaction_offset=entry_id)
+    return Draft(
+        TIMER_DEAD_LETTER_TOPIC,
+        0,
+        message.body,
+        encode_properties(message.properties | told).encode(),
+        message.born_timestamp_ms,
+        pack_host(*message.born_host),
+        message.flag,
+        message.sysflag,
+        message.reconsume_times,
+        entry_id,
+    )
