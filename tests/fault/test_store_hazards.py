@@ -305,7 +305,7 @@ def test_a_batch_of_which_the_first_bytes_are_missing_is_not_there_at_all() -> N
         def __setitem__(self, place: slice, data: bytes) -> None:
             writes.append(place)
 
-    log._map = Recording()  # type: ignore[assignment]
+    log.map = Recording()  # type: ignore[assignment]
     log.write_block(at, bytearray(100))
     assert [(place.start, place.stop) for place in writes] == [(4, 100), (0, 4)]
 

@@ -1,7 +1,5 @@
 """`latermq dlq` against a real server: dead letters listed, shown and sent again."""
 
-import asyncio
-import contextlib
 import datetime
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +10,7 @@ import pytest
 
 from latermq.cli import dead_letters
 from latermq.client import Message, OutgoingMessage, blocking
+from latermq.errors import ServiceUnavailable
 from latermq.message.ids import parse_offset_message_id
 from tests.integration.command_line import Cli
 from tests.interop.waiting import wait_until
@@ -127,22 +126,24 @@ def test_a_dry_run_tells_and_sends_nothing(server: Server, cli: Cli) -> None:
     assert shown["messages"] == 2
 
 
-def test_an_interrupted_resend_says_how_far_it_came_and_goes_on_from_there(server: Server, cli: Cli) -> None:
+def test_a_resend_that_ends_early_says_how_far_it_came_and_goes_on_from_there(server: Server, cli: Cli) -> None:
     bury(server, "long", "longs", *(OutgoingMessage("longs", b"%d" % n) for n in range(5)))
     dead = cli.rows("dlq", "list", "long")
     real = dead_letters.Resending._resend
     done = 0
 
-    async def until_third(*arguments: Any) -> None:
+    async def fail_at_the_fourth(*arguments: Any) -> None:
         nonlocal done
         if done == 3:
-            raise asyncio.CancelledError
+            raise ServiceUnavailable("the broker went away")
         done += 1
         await real(*arguments)
 
-    with mock.patch.object(dead_letters.Resending, "_resend", until_third), contextlib.suppress(asyncio.CancelledError):
-        cli.run("dlq", "resend", "long", "--all")
-    assert done == 3
+    with mock.patch.object(dead_letters.Resending, "_resend", fail_at_the_fourth):
+        told = cli.error("dlq", "resend", "long", "--all")
+    assert "ended after 3 messages; all are still in %DLQ%long\n" in told
+    assert f"add --after {dead[2]['offset_message_id']}\n" in told
+    assert told.endswith("error: the broker went away\n")
     rest = cli.rows("dlq", "resend", "long", "--after", dead[2]["offset_message_id"])
     assert [row["dead_letter_id"] for row in rest] == [row["offset_message_id"] for row in dead[3:]]
     assert "holds no message" in cli.error("dlq", "resend", "long", "--after", "F" * 32)

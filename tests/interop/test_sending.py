@@ -3,7 +3,7 @@
 import pytest
 
 from tests.interop.programs import Program, ProgramError
-from tests.interop.target import Cluster
+from tests.interop.target import IS_APACHE, Cluster
 
 
 @pytest.mark.parametrize("mode", ["sync", "async", "oneway", "selector"])
@@ -94,10 +94,11 @@ def test_an_illegal_topic_is_refused(java: Program, cluster: Cluster) -> None:
     raw = {"address": cluster.address, "broker": cluster.broker}
     with pytest.raises(ProgramError) as refused:
         java.call("send_raw", **raw, topic="no spaces, please")
-    assert refused.value.code == 29  # INVALID_PARAMETER
+    illegal = 29 if IS_APACHE else 13  # LaterMQ answers as for every message that can never be stored
+    assert refused.value.code == illegal
     with pytest.raises(ProgramError) as refused:
         java.call("send_raw", **raw, topic="x" * 128)
-    assert refused.value.code == 29
+    assert refused.value.code == illegal
 
 
 def test_a_topic_of_the_broker_itself_is_refused(java: Program, cluster: Cluster) -> None:

@@ -1,13 +1,16 @@
 """The JSON files under config/ as Apache RocketMQ writes them, with either of the JSON libraries it has used."""
 
+import json
 import tarfile
 
 import pytest
 
 from latermq.broker.config_files import (
+    DELAY_OFFSETS_PATH,
     GROUPS_PATH,
     OFFSETS_PATH,
     TOPICS_PATH,
+    DelayOffsetTable,
     load_table,
     save_table,
 )
@@ -73,6 +76,17 @@ def test_consumer_offsets_survive_being_written_by_us(folder: str) -> None:
     table = load_table(disk, OFFSETS_PATH, OffsetTable, OffsetTable)
     save_table(disk, OFFSETS_PATH, table)
     assert load_table(disk, OFFSETS_PATH, OffsetTable, OffsetTable) == table
+
+
+@each_library
+def test_delay_offsets_of_apache_are_read_and_survive_being_written_by_us(folder: str) -> None:
+    disk = disk_with(DELAY_OFFSETS_PATH, golden_bytes(f"{folder}/delayOffset.json"))
+    table = load_table(disk, DELAY_OFFSETS_PATH, DelayOffsetTable, DelayOffsetTable)
+    assert table.dataVersion == VERSION
+    assert table.offsetTable == {int(level): offset for level, offset in KNOWN["delay_offsets"].items()}
+    save_table(disk, DELAY_OFFSETS_PATH, table)
+    assert json.loads(disk.read(DELAY_OFFSETS_PATH) or b"")["offsetTable"] == KNOWN["delay_offsets"]
+    assert load_table(disk, DELAY_OFFSETS_PATH, DelayOffsetTable, DelayOffsetTable) == table
 
 
 def test_an_offset_is_kept_under_topic_and_group_as_apache_names_them() -> None:

@@ -510,9 +510,14 @@ class Broker:
             self.offsets.changed = not self.offsets.equals(snapshot)
         marks = self.delivery.marks()
         if marks != self._saved_marks:
-            self._saved_marks = marks
             delays = DelayOffsetTable(offsetTable=marks, dataVersion=DataVersion(timestamp=self.clock.now_ms()))
-            savers.append(self._writer(DELAY_OFFSETS_PATH, delays))
+            write = self._writer(DELAY_OFFSETS_PATH, delays)
+
+            def save_marks() -> None:
+                write()
+                self._saved_marks = marks
+
+            savers.append(save_marks)
         return savers
 
     def _writer(self, path: str, table: Table) -> Callable[[], None]:

@@ -110,7 +110,7 @@ class BrokerProcess:
             on_failed=self.end,
         )
         self.broker.check_disk()
-        self._driver = TimerDriver(self.broker)
+        self._driver = TimerDriver(self.broker, on_failed=self.end)
         await self.listener.start(config.server.host, self._port)
         await self._registrar.register()
         self._every(_INDEX_EVERY_S, self.broker.store.index_pending)

@@ -1,6 +1,7 @@
 """Calls the delivery when something is due: the next wake-up is computed, and moved forward when a nearer one comes."""
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
@@ -12,8 +13,9 @@ _log = structlog.get_logger(__name__)
 class TimerDriver:
     """Runs `broker.run_timers` on the loop, between other work."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, *, on_failed: Callable[[BaseException], None]) -> None:
         self._broker = broker
+        self._on_failed = on_failed
         self._loop = asyncio.get_running_loop()
         self._handle: asyncio.TimerHandle | None = None
         self._next_s = 0.0
@@ -37,7 +39,12 @@ class TimerDriver:
         self._handle = self._loop.call_later(wait_s, self._run)
 
     def _run(self) -> None:
-        wait_ms = self._broker.run_timers()
+        try:
+            wait_ms = self._broker.run_timers()
+        except BaseException as error:
+            # A broker that goes on without deliveries looks well and is not; one that ends is started again.
+            self._on_failed(error)
+            return
         self._schedule(wait_ms / 1000)
         trouble = self._broker.delivery.guard.alarm or self._broker.delivery.failure
         if trouble != self._told:

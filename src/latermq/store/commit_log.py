@@ -27,9 +27,11 @@ class CommitLog:
         self.end = self.start
         self.flushed = self.start
         self._file: MappedFile | None = None
-        self._file_start = 0
-        self._map: mmap = mmap(-1, 1)  # of the file being written, once something was placed there
-        self._limit = 0  # up to here a block can be placed without further ado
+        # The segment being written, for the store's hot path: where it starts, its map, and the log offset up to which
+        # a block can be placed without further ado.
+        self.file_start = 0
+        self.map: mmap = mmap(-1, 1)
+        self.limit = 0
         self._prepared: MappedFile | None = None
         self._scan_end = self.start
         # Flushes for waiting senders and for checkpoints come from different threads.
@@ -42,12 +44,12 @@ class CommitLog:
     def place(self, size: int) -> int:
         """The offset at which a block of this size goes. Raises StoreError, and changes nothing, without space."""
         at = self.end
-        return at if at + size <= self._limit else self._make_place(size)
+        return at if at + size <= self.limit else self.make_place(size)
 
-    def _make_place(self, size: int) -> int:
-        """Reserve further, or go on in a new segment."""
+    def make_place(self, size: int) -> int:
+        """What `place` does beyond `limit`: reserve further, or go on in a new segment."""
         file = self._file
-        at = self.end - self._file_start
+        at = self.end - self.file_start
         # 8 bytes stay free, so that a blank tail always fits.
         if file is None or at + size + BLANK.size > self._segment_bytes:
             if size + BLANK.size > self._segment_bytes:
@@ -56,21 +58,21 @@ class CommitLog:
             at = 0
         elif at + size + BLANK.size > file.reserved:
             file.reserve(self._reserve_target(at + size + BLANK.size))
-        self._map = file.map
-        self._limit = self._file_start + min(file.reserved, self._segment_bytes) - BLANK.size
-        return self._file_start + at
+        self.map = file.map
+        self.limit = self.file_start + min(file.reserved, self._segment_bytes) - BLANK.size
+        return self.file_start + at
 
     def write(self, offset: int, record: bytes) -> None:
         """Append one record where `place` put it. Half of it, after a crash, is seen to be no record."""
-        at = offset - self._file_start
+        at = offset - self.file_start
         size = len(record)
-        self._map[at : at + size] = record
+        self.map[at : at + size] = record
         self.end = offset + size
 
     def write_block(self, offset: int, block: bytearray | memoryview) -> None:
         """Append several records where `place` put them: after the death of the process all are there, or none."""
-        at = offset - self._file_start
-        data = self._map
+        at = offset - self.file_start
+        data = self.map
         data[at + 4 : at + len(block)] = memoryview(block)[4:]
         data[at : at + 4] = block[:4]
         self.end = offset + len(block)
@@ -85,7 +87,7 @@ class CommitLog:
             return self._roll_alone(size)
 
     def _roll_alone(self, size: int) -> MappedFile:
-        old, old_at = self._file, self.end - self._file_start
+        old, old_at = self._file, self.end - self.file_start
         if self._prepared is None:
             self._prepared = self._segments.make_next()
         file = self._prepared
@@ -96,8 +98,8 @@ class CommitLog:
         self._segments.adopt(file)
         self._prepared = None
         self._file = file
-        self._file_start = self._segments.end - self._segment_bytes
-        self.end = self._file_start
+        self.file_start = self._segments.end - self._segment_bytes
+        self.end = self.file_start
         return file
 
     def prepare_ahead(self) -> None:
@@ -109,7 +111,7 @@ class CommitLog:
         file = self._file
         if file is None:
             return
-        at = self.end - self._file_start
+        at = self.end - self.file_start
         step = self._reserve_step_bytes
         if 0 <= at <= self._segment_bytes and at + step // 2 > file.reserved:
             file.reserve(self._reserve_target(at + step))
@@ -222,10 +224,10 @@ class CommitLog:
         segments.cut(end)
         if end < segments.end:
             self._file = segments.file_at(end)
-            self._file_start = segments.end - self._segment_bytes
+            self.file_start = segments.end - self._segment_bytes
         else:
-            self._file_start = end
-        self._limit = 0
+            self.file_start = end
+        self.limit = 0
         self.start = segments.start
         self.end = end
         self.flushed = min(flushed, end)
@@ -248,5 +250,5 @@ class CommitLog:
             self._segments.adopt(prepared)
             self._segments.remove_last()
         self._file = None
-        self._limit = 0
+        self.limit = 0
         self._segments.close()

@@ -209,8 +209,8 @@ class MessageStore:
 
         `now_ms` becomes its store time where the caller has looked at the clock already.
 
-        This is the hot path of every send: encode_record is spelled out here for hosts in IPv4 and topics of ordinary
-        length, which saves a call with fourteen arguments (0.9 of 3.4 µs).
+        This is the hot path of every send: `encode_record`, `CommitLog.place` and `write` are spelled out here for
+        hosts in IPv4 and topics of ordinary length, which saves calls with many arguments (1.2 of 4.6 µs).
         """
         queue = self._queues.get((topic, queue_id)) or self.queue(topic, queue_id)
         topic_bytes = queue.topic_bytes
@@ -227,17 +227,21 @@ class MessageStore:
         body_size = len(body)
         properties_size = len(properties)
         size = HEAD.size + body_size + len(topic_bytes) + _U16_SIZE + properties_size
-        at = log.place(size)
+        at = log.end
+        if at + size > log.limit:
+            at = log.make_place(size)
         now_ms = now_ms or self._now_ms()
+        in_file = at - log.file_start
         # fmt: off
-        log.write(at, b"".join((
+        log.map[in_file : in_file + size] = b"".join((
             HEAD.pack(
                 size, MAGIC, zlib.crc32(body) & 0x7FFFFFFF, queue_id, flag, queue.next_offset, at, sysflag & _NO_V6,
                 born_timestamp_ms, born_host, now_ms, self._store_host, reconsume_times, 0, body_size,
             ),
             body, topic_bytes, properties_size.to_bytes(2, "big"), properties,
-        )))
+        ))
         # fmt: on
+        log.end = at + size
         if topic == SCHEDULE_TOPIC:
             code = self._level_due_ms(properties, now_ms)
         else:

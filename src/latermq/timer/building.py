@@ -39,7 +39,7 @@ def build(level: int, entries: Ints, raw: bytes, sizes: Ints) -> Built:
     """Build what replaces these entries of a level, whose records lie end to end in `raw`.
 
     Fields are read and written in all records at once; only what has no fixed place in a record is looked for one by
-    one: 2.5 µs a record with its keys' hashes, instead of 6.
+    one: 3.7 µs a record with its keys' hashes, instead of 8.
     """
     parts = _layout_all(raw, sizes)
     pieces: list[bytes] = []
@@ -114,7 +114,7 @@ class _Places:
         queue_id = find_property(properties, _REAL_QUEUE_ID)
         if not topic or not queue_id or not queue_id.isdigit() or len(queue_id) > 9:
             return None
-        queue = (topic.decode(), int(queue_id))
+        queue = (topic.decode(errors="replace"), int(queue_id))
         if queue in self.queues:
             return self.queues.index(queue)
         self.queues.append(queue)
