@@ -50,7 +50,7 @@ class Stage:
     def take(self, now_ms: int, max_bytes: int) -> tuple[Block, Ints] | None:
         """Due records of one level, those due first, at most about `max_bytes` of them; None where none is due.
 
-        Blocks are built small, so that building holds nobody up, and joined here: an append costs 0.5 ms before its first record.
+        Blocks are built small, so that building holds nobody up, and joined here: an append costs 0.5 ms by itself.
         """
         blocks: list[Block] = []
         dues: list[Ints] = []
