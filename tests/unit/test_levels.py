@@ -322,6 +322,27 @@ def test_a_failed_delivery_is_tried_until_it_works_and_holds_up_its_own_queue_on
     assert broker.delivery.failure == ""
 
 
+def test_nothing_overtakes_in_a_queue_that_is_stuck(broker: Broker, disk: MemoryDisk, clock: SimulatedClock) -> None:
+    failures = 1
+
+    def fail_once(operation: str, path: str) -> None:
+        nonlocal failures
+        if "consumequeue/stuck" in path and failures:
+            failures -= 1
+            raise StoreError("injected")
+
+    send(broker, b"first", topic="stuck", DELAY="1")
+    clock.advance(10)
+    send(broker, b"second", topic="stuck", DELAY="1")
+    send(broker, b"free", DELAY="1")
+    disk.before_step = fail_once
+    pass_time(broker, clock, 1_005)
+    assert bodies(broker, "stuck") == []
+    assert bodies(broker) == [b"free"]
+    pass_time(broker, clock, 200)
+    assert bodies(broker, "stuck") == [b"first", b"second"]
+
+
 def test_the_exported_offsets_are_apaches_json_and_are_corrected_into_the_queue(
     disk: MemoryDisk, clock: SimulatedClock
 ) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
 from latermq.clock import Clock
 from latermq.config import TimerConfig
@@ -52,7 +53,9 @@ class Delivery:
         self.guard = ClockGuard(clock, max_step_ms)
         self._stage = Stage(int(config.stage))
         self._overdue = Stage(int(config.stage))
-        self._failed: list[tuple[Block, Ints]] = []
+        # What could not be appended, by queue and in order: later ones wait their turn behind it.
+        self._stuck: dict[tuple[str, int], list[tuple[Block, Ints]]] = {}
+        self._stuck_bytes = 0
         self._unburied: list[tuple[int, int, bytes, str]] = []
         self.noted = False
         self._pause_ms = 0
@@ -103,11 +106,12 @@ class Delivery:
             return CLOCK_LOOK_MS
         self.noted = False
         # A pause that is longer than the longest was begun before the clock was set back.
-        if (self._failed or self._unburied) and not 0 < self._retry_at_ms - now_ms <= LONGEST_PAUSE_MS:
+        if (self._stuck or self._unburied) and not 0 < self._retry_at_ms - now_ms <= LONGEST_PAUSE_MS:
             self._retry(now_ms)
         for stage in (self._stage, self._overdue):
             # Each gets half of a round: neither what is late nor what is on time waits for all of the other.
-            left_bytes = self._block_bytes
+            # While the stuck ones fill their room, whatever else is due waits in its stage.
+            left_bytes = self._block_bytes if self._stuck_bytes < self._config.stage else 0
             while left_bytes > 0 and (taken := stage.take(now_ms, left_bytes)) is not None:
                 left_bytes -= taken[0].size
                 self._deliver(*taken, now_ms)
@@ -115,16 +119,17 @@ class Delivery:
         return self._next_call_ms(now_ms, building)
 
     def _retry(self, now_ms: int) -> None:
-        failed, self._failed = self._failed, []
+        stuck, self._stuck, self._stuck_bytes = self._stuck, {}, 0
         unburied, self._unburied = self._unburied, []
-        for block, dues in failed:
+        # Where a queue's first fails again, the others go behind it again.
+        for block, dues in (kept for queue in stuck.values() for kept in queue):
             if dues[-1] > now_ms:  # the clock was set back: it is not due any more
                 self._stage.put(block, dues)
             else:
                 self._deliver(block, dues, now_ms)
         for level, entry, record, reason in unburied:
             self._bury(level, entry, record, reason, now_ms)
-        if not self._failed and not self._unburied:
+        if not self._stuck and not self._unburied:
             self.failure, self._pause_ms = "", 0
 
     def _next_call_ms(self, now_ms: int, building: bool) -> int:
@@ -137,7 +142,7 @@ class Delivery:
             head = source.head_due_ms()
             if head is not None:
                 waits.append(max(self._config.build_every, head - self._config.stage_ahead - now_ms))
-        if self._failed or self._unburied:
+        if self._stuck or self._unburied:
             waits.append(self._retry_at_ms - now_ms)
         return max(0, min(waits))
 
@@ -203,6 +208,11 @@ class Delivery:
             if not keep.any():
                 return
             block, dues = block.rows(np.flatnonzero(keep)), dues[keep]
+        if self._stuck:
+            free = self._line_up(block, dues)
+            if not len(free):
+                return
+            block, dues = block.rows(free), dues[free]
         try:
             queues = self._store.append_block(block)
         except StoreError as error:
@@ -219,8 +229,23 @@ class Delivery:
             for own in rows.values():
                 self._deliver(block.rows(own), dues[own], now_ms)
             return
-        self._failed.append((block, dues))
+        self._get_stuck(block, dues)
         self._pause(now_ms, error)
+
+    def _get_stuck(self, block: Block, dues: Ints) -> None:
+        """Keep a block that is for one queue."""
+        queue = block.queues[int(block.queue_of[0])]
+        self._stuck.setdefault(queue, []).append((block, dues))
+        self._stuck_bytes += block.size
+
+    def _line_up(self, block: Block, dues: Ints) -> npt.NDArray[np.intp]:
+        """Put records for queues that are stuck behind what is stuck there; the rows of the others."""
+        free = np.ones(len(block), bool)
+        for number, own in block.rows_by_queue().items():
+            if block.queues[number] in self._stuck:
+                free[own] = False
+                self._get_stuck(block.rows(own), dues[own])
+        return np.flatnonzero(free)
 
     def _pause(self, now_ms: int, error: StoreError) -> None:
         self.failure = error.remark
@@ -274,7 +299,7 @@ class Delivery:
             "staged_overdue": self._overdue.records,
             "delivered": self.delivered,
             "undeliverable": self.dead_letters,
-            "kept_back": sum(len(block) for block, _ in self._failed),
+            "kept_back": sum(len(block) for queue in self._stuck.values() for block, _ in queue),
         }
 
 
