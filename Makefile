@@ -12,7 +12,7 @@ help: ## list the targets
 setup: ## uv, the environment in .venv, and Java where it is missing
 	@scripts/setup
 
-demo: setup ## start a broker and show timers arriving
+demo: setup ## start a broker, use it, kill it, and see that nothing is lost or early
 	@scripts/demo
 
 test: lint ## lint, then every tier of tests at normal length

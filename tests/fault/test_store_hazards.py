@@ -37,7 +37,7 @@ def test_a_segment_made_ahead_while_the_writer_rolls_is_not_used_twice() -> None
 
     def put(fill: int) -> int:
         at = log.place(1_000)
-        log.write(at, bytes([fill]) * 1_000)
+        log.write_block(at, bytearray([fill]) * 1_000)
         return at
 
     for _ in range(60):

@@ -23,6 +23,8 @@ from latermq.client import Admin, Message, OutgoingMessage, Producer, PullConsum
 from latermq.errors import LaterMQError
 
 TOPIC, STREAM, GROUP = "demo-orders", "demo-stream", "demo-audit"
+LATER = "demo-reminders"
+REMINDERS = 100
 ORDERS = 20
 STREAM_MESSAGES, KILL_AFTER_MESSAGES, SENDERS = 20_000, 7_000, 64
 RETRY_PAUSE_S = 0.2
@@ -112,7 +114,8 @@ async def show(server: Server, summary: Summary) -> None:
         with summary.step("create topics") as seen:
             await admin.create_topic(TOPIC, queues=4)
             await admin.create_topic(STREAM, queues=4)
-            seen.append(f"{TOPIC} and {STREAM}, 4 queues each")
+            await admin.create_topic(LATER, queues=4)
+            seen.append(f"{TOPIC}, {STREAM} and {LATER}, 4 queues each")
         with summary.step("send orders with tags and keys") as seen:
             seen += await send_orders(producer)
         with summary.step(f"consume them as group {GROUP}") as seen:
@@ -121,6 +124,12 @@ async def show(server: Server, summary: Summary) -> None:
             found = await admin.query_by_key(TOPIC, "order-7")
             check(len(found) == 1, f"{len(found)} messages with key order-7")
             seen.append(f"order-7: {found[0].body.decode()} in queue {found[0].queue_id}")
+        with summary.step("send reminders that wait for 5 s (delay level 2)") as seen:
+            for number in range(REMINDERS):
+                await producer.send(OutgoingMessage(LATER, b"reminder %d" % number, properties={"DELAY": "2"}))
+            early = [message async for message in everything_in(server.namesrv, LATER)]
+            check(not early, f"{len(early)} reminders are there already")
+            seen.append(f"{REMINDERS} acknowledged, none of them in {LATER} yet")
         with summary.step("kill -9 the broker in the middle of sending") as seen:
             await send_through_a_crash(server, producer, seen)
         with summary.step("look for every acknowledged message") as seen:
@@ -130,6 +139,23 @@ async def show(server: Server, summary: Summary) -> None:
             if twice := len(stored) - len(set(stored)):
                 seen.append(f"{twice} are there twice: stored before the kill, acknowledged only when sent again")
             seen.append(f"{STREAM_MESSAGES} acknowledged, all of them stored, 0 missing")
+        with summary.step("wait for the reminders") as seen:
+            seen += await arrived_reminders(server.namesrv)
+
+
+async def arrived_reminders(namesrv: str) -> list[str]:
+    """Wait for the reminders, which fell due while the broker was dead or after, and look when each was stored."""
+    deadline_s = time.monotonic() + 20
+    while True:
+        stored = [message async for message in everything_in(namesrv, LATER)]
+        if len(stored) >= REMINDERS or time.monotonic() > deadline_s:
+            break
+        await asyncio.sleep(0.1)
+    bodies = {message.body for message in stored}
+    check(len(stored) == len(bodies) == REMINDERS, f"{len(stored)} reminders came, {len(bodies)} different ones")
+    late_ms = [message.store_timestamp_ms - int(message.properties["LMQ_DUE_MS"]) for message in stored]
+    check(min(late_ms) >= 0, f"one was {-min(late_ms)} ms early")
+    return [f"{REMINDERS} arrived once each, none early, the latest {max(late_ms)} ms after its time"]
 
 
 async def send_orders(producer: Producer) -> list[str]:

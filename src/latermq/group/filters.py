@@ -12,7 +12,6 @@ from latermq.protocol.remoting.bodies import SubscriptionData
 
 SUBSCRIBE_ALL = "*"
 TAG_TYPE = "TAG"
-SQL_TYPE = "SQL92"
 
 
 @dataclass(frozen=True, slots=True)

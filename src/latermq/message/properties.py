@@ -20,7 +20,6 @@ MAX_OFFSET = "MAX_OFFSET"
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 RECONSUME_TIME = "RECONSUME_TIME"
 TRANSACTION_PREPARED = "TRAN_MSG"
-INNER_NUM = "INNER_NUM"
 
 # LaterMQ's own; what comes from outside under these names is dropped.
 OWN_PREFIX = "LMQ_"

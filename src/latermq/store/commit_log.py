@@ -62,13 +62,6 @@ class CommitLog:
         self.limit = self.file_start + min(file.reserved, self._segment_bytes) - BLANK.size
         return self.file_start + at
 
-    def write(self, offset: int, record: bytes) -> None:
-        """Append one record where `place` put it. Half of it, after a crash, is seen to be no record."""
-        at = offset - self.file_start
-        size = len(record)
-        self.map[at : at + size] = record
-        self.end = offset + size
-
     def write_block(self, offset: int, block: bytearray | memoryview) -> None:
         """Append several records where `place` put them: after the death of the process all are there, or none."""
         at = offset - self.file_start
