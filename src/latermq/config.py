@@ -93,6 +93,14 @@ class TimerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stage_ahead: Duration = Duration.parse("5s")  # how long before it is due a message is built
     block: Size = Size.parse("8MiB")  # what is delivered at once, between two looks at other work
     build_every: Duration = Duration.parse("20ms")
+    engine: Literal["wheel", "rocksdb"] = "wheel"
+    log_file: Size = Size.parse("100MiB")  # how long a file of the wheel's timer log is
+    max_delay: Duration = Duration.parse("3650d")
+    recall: bool = True  # whether clients may cancel
+    slot_limit: int = 0  # timers due within one second; above it ever more are refused, 0: no limit
+    max_waiting: int = 1_000_000  # timers on their way into the engine; above it new ones are refused
+    max_loaded: int = 4_000_000  # timers whose places are read ahead of their time, 28 bytes each
+    import_precision: Duration = Duration.parse("1s")  # what RocketMQ rounds down a due time by
 
 
 class ClockConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

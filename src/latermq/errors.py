@@ -50,6 +50,12 @@ class Busy(LaterMQError):
     retriable = True
 
 
+class FlowControl(LaterMQError):
+    """Too many timers at once or in one second; the same request may be taken a moment later."""
+
+    retriable = True
+
+
 class IllegalMessage(LaterMQError):
     """A message that can never be stored: topic, size, properties or delay out of bounds."""
 
@@ -126,6 +132,13 @@ class ConsumerSilent(LaterMQError):
 
     code = 207
     retriable = True
+
+
+class IllegalOperation(LaterMQError):
+    """A recall that cannot be: a handle of another topic or broker, or a timer that is not pending any more."""
+
+    code = 604
+    ordinary = True
 
 
 class StoreError(LaterMQError):

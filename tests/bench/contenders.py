@@ -5,7 +5,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
@@ -18,7 +19,9 @@ STOP_TIMEOUT_S = 30
 # RocketMQ's own levels, and every second up to 45: with those, messages sent over half a minute fall due together.
 LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h " + " ".join(f"{s}s" for s in range(2, 46))
 LATERMQ = "LaterMQ"
+LATERMQ_ROCKSDB = "LaterMQ, RocksDB"
 APACHE = "Apache RocketMQ"
+APACHE_FINE = "Apache, 100 ms"
 
 
 class Contender(Protocol):
@@ -34,22 +37,29 @@ class Contender(Protocol):
     def broker_pid(self) -> int: ...
 
     @property
+    def broker_address(self) -> str: ...
+
+    @property
     def log_folder(self) -> Path:
         """Where the files of its CommitLog are."""
         ...
 
-    def restart_after_kill(self) -> float:
-        """End the broker with `kill -9`, start it on the same store; the seconds from its start until it serves."""
+    def kill(self) -> None:
+        """End the broker with `kill -9`."""
+        ...
+
+    def start_again(self) -> float:
+        """Start it on the same store; the seconds from its start until it says that it serves."""
         ...
 
 
 class LaterMQ:
     """`latermq namesrv` and `latermq broker`: the same two processes as Apache's, so starts compare."""
 
-    name = LATERMQ
-
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str, engine: str) -> None:
+        self.name = name
         self.stored = 0
+        self._engine = engine
         self._folder = folder
         self._namesrv_port = free_port()
         self._broker_port = free_port()
@@ -66,6 +76,10 @@ class LaterMQ:
         return self._broker.pid
 
     @property
+    def broker_address(self) -> str:
+        return f"{HOST}:{self._broker_port}"
+
+    @property
     def log_folder(self) -> Path:
         return self._folder / "data" / "commitlog"
 
@@ -78,13 +92,16 @@ class LaterMQ:
     def _start_broker(self) -> None:
         data = str(self._folder / "data")
         options = ("--data", data, "--port", str(self._broker_port), "--namesrv", self.namesrv)
-        self._broker = self._run("broker", *options, "--set", f"timer.levels={LEVELS}")
+        settings = ("--set", f"timer.levels={LEVELS}", "--set", f"timer.engine={self._engine}")
+        self._broker = self._run("broker", *options, *settings)
         self._await_ready(self._broker, "broker")
 
-    def restart_after_kill(self) -> float:
+    def kill(self) -> None:
         assert self._broker is not None, "the broker is not running"
         self._broker.kill()
         self._broker.wait(STOP_TIMEOUT_S)
+
+    def start_again(self) -> float:
         started_s = time.monotonic()
         self._start_broker()
         return time.monotonic() - started_s
@@ -115,9 +132,8 @@ class LaterMQ:
 class Apache:
     """Apache RocketMQ's name server and broker with their own settings."""
 
-    name = APACHE
-
-    def __init__(self, peer: ApachePeer) -> None:
+    def __init__(self, peer: ApachePeer, name: str) -> None:
+        self.name = name
         self.stored = 0
         self._peer = peer
 
@@ -130,19 +146,25 @@ class Apache:
         return self._peer.broker_pid
 
     @property
+    def broker_address(self) -> str:
+        return self._peer.broker_address
+
+    @property
     def log_folder(self) -> Path:
         return self._peer.store / "commitlog"
 
-    def restart_after_kill(self) -> float:
+    def kill(self) -> None:
         self._peer.kill()
+
+    def start_again(self) -> float:
         started_s = time.monotonic()
         self._peer.start_broker()
         return time.monotonic() - started_s
 
 
 @contextlib.contextmanager
-def running_latermq(folder: Path) -> Iterator[Contender]:
-    broker = LaterMQ(folder)
+def running_latermq(folder: Path, name: str, engine: str) -> Iterator[Contender]:
+    broker = LaterMQ(folder, name, engine)
     try:
         broker.start()
         yield broker
@@ -151,6 +173,18 @@ def running_latermq(folder: Path) -> Iterator[Contender]:
 
 
 @contextlib.contextmanager
-def running_apache(folder: Path) -> Iterator[Contender]:
-    with apache_peer(folder, {"messageDelayLevel": LEVELS}) as peer:
-        yield Apache(peer)
+def running_apache(folder: Path, name: str, precision_ms: int) -> Iterator[Contender]:
+    with apache_peer(folder, {"messageDelayLevel": LEVELS, "timerPrecisionMs": str(precision_ms)}) as peer:
+        yield Apache(peer, name)
+
+
+def running(name: str, folder: Path) -> AbstractContextManager[Contender]:
+    """Run the contender of this name in a folder of its own below `folder`."""
+    own = folder / name.lower().replace(",", "").replace(" ", "-")
+    starts: dict[str, Callable[[], AbstractContextManager[Contender]]] = {
+        LATERMQ: lambda: running_latermq(own, name, "wheel"),
+        LATERMQ_ROCKSDB: lambda: running_latermq(own, name, "rocksdb"),
+        APACHE: lambda: running_apache(own, name, 1_000),
+        APACHE_FINE: lambda: running_apache(own, name, 100),
+    }
+    return starts[name]()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from latermq.cli.process_usage import cpu_s, memory
 from tests.bench.contenders import Contender
@@ -24,6 +24,8 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _SLOWEST_PER_S = 300
 
 OTHER_CPU = "other CPU (cores)"
+RESIDENT = "broker resident (MiB)"
+NOT_FILES = "of it not file pages (MiB)"
 Figures = dict[str, float]
 
 
@@ -40,6 +42,9 @@ class SendShape:
     # Where there are any, each message takes the level with which it is due at this time or soon after.
     delays_ms: tuple[int, ...] = ()
     due_at_ms: int = 0
+    # Above 0 messages are timers: due from then on, spread evenly over so much time, but not in the order of sending.
+    due_from_ms: int = 0
+    due_over_ms: int = 0
 
 
 class Load:
@@ -54,7 +59,7 @@ class Load:
         self.send(contender, topic, 1, SendShape("sync", 1, 1, size))
 
     def send(self, contender: Contender, topic: str, count: int, shape: SendShape) -> Figures:
-        meters = self._meters(contender)
+        meters = self.meters(contender)
         sent = self._call(
             "send",
             60 + count / (shape.rate or _SLOWEST_PER_S),
@@ -67,6 +72,8 @@ class Load:
             in_flight=shape.in_flight,
             rate=shape.rate,
             delay_level=shape.delay_level,
+            due_from_ms=shape.due_from_ms,
+            due_over_ms=shape.due_over_ms,
             **({"delays_ms": shape.delays_ms, "due_at_ms": shape.due_at_ms} if shape.delays_ms else {}),
         )
         contender.stored += sent["acknowledged"]
@@ -83,7 +90,7 @@ class Load:
 
     def consume(self, contender: Contender, topic: str, group: str, count: int, threads: int) -> Figures:
         """Drain a topic as a new group."""
-        meters = self._meters(contender)
+        meters = self.meters(contender)
         timeout_s = 60 + count // _SLOWEST_PER_S
         done = self._call(
             "consume",
@@ -108,43 +115,62 @@ class Load:
         while contender.stored < wanted:
             self.send(contender, topic, wanted - contender.stored, shape)
 
-    def _meters(self, contender: Contender) -> "_Meters":
+    def meters(self, contender: Contender) -> "Meters":
+        """What is used from now on while this broker works and the others wait."""
         rivals = [other.broker_pid for other in self._contenders if other is not contender]
-        return _Meters(contender.broker_pid, self._program.pid, rivals)
+        return Meters(contender.broker_pid, self._program.pid, rivals)
 
     def _call(self, command: str, answer_within_s: float, **arguments: Any) -> Json:
         return self._program.finish(self._program.begin(command, **arguments), answer_within_s, command)
 
 
-class _Meters:
+class Spent(NamedTuple):
+    """Seconds: how long it took, and the CPU time of the broker, the load, waiting brokers and the whole machine."""
+
+    took_s: float
+    broker_s: float
+    load_s: float
+    waiting_s: float
+    machine_s: float
+
+    def others(self) -> Figures:
+        """What went on beside the broker and its load."""
+        other_s = self.machine_s - self.broker_s - self.load_s - self.waiting_s
+        return {"waiting broker CPU (cores)": self.waiting_s / self.took_s, OTHER_CPU: max(0.0, other_s) / self.took_s}
+
+
+class Meters:
     """CPU of the broker, of the load, of brokers that wait for their turn and of the whole machine, from now on."""
 
     def __init__(self, broker_pid: int, load_pid: int, waiting_pids: Sequence[int]) -> None:
         self._broker_pid = broker_pid
         self._load_pid = load_pid
         self._waiting_pids = waiting_pids
-        self._started_s = time.monotonic()
         self._at_start = self._read()
+
+    def spent(self) -> Spent:
+        return Spent(*(now - then for now, then in zip(self._read(), self._at_start, strict=True)))
 
     def figures(self, messages: int) -> Figures:
         _let_the_broker_settle()
-        took_s = time.monotonic() - self._started_s
-        spent_s = [now - then for now, then in zip(self._read(), self._at_start, strict=True)]
-        broker_s, load_s, waiting_s, machine_s = spent_s
-        held = memory(self._broker_pid)
-        assert held is not None, "the broker has gone"
+        spent = self.spent()
         return {
-            "broker CPU (µs/message)": broker_s * 1e6 / messages,
-            "client CPU (µs/message)": load_s * 1e6 / messages,
-            "waiting broker CPU (cores)": waiting_s / took_s,
-            OTHER_CPU: max(0.0, machine_s - broker_s - load_s - waiting_s) / took_s,
-            "broker resident (MiB)": held.resident_bytes / 2**20,
-            "of it not file pages (MiB)": held.anonymous_bytes / 2**20,
+            "broker CPU (µs/message)": spent.broker_s * 1e6 / messages,
+            "client CPU (µs/message)": spent.load_s * 1e6 / messages,
+            **spent.others(),
+            **held(self._broker_pid),
         }
 
-    def _read(self) -> tuple[float, float, float, float]:
+    def _read(self) -> Spent:
         waiting_s = sum(map(_cpu_s, self._waiting_pids))
-        return _cpu_s(self._broker_pid), _cpu_s(self._load_pid), waiting_s, _machine_cpu_s()
+        return Spent(time.monotonic(), _cpu_s(self._broker_pid), _cpu_s(self._load_pid), waiting_s, _machine_cpu_s())
+
+
+def held(broker_pid: int) -> Figures:
+    """The memory of a broker now."""
+    found = memory(broker_pid)
+    assert found is not None, "the broker has gone"
+    return {RESIDENT: found.resident_bytes / 2**20, NOT_FILES: found.anonymous_bytes / 2**20}
 
 
 def _cpu_s(pid: int) -> float:

@@ -145,7 +145,7 @@ def measure_send_stages(path: SocketlessBroker, count: int) -> Figures:
         appended_ns = time.thread_time_ns()
         replies = [
             encode_send_reply(command, message_id, queue_id, queue_offset)
-            for command, (message_id, queue_id, queue_offset, _) in zip(commands, sent, strict=True)
+            for command, (message_id, queue_id, queue_offset, _, _) in zip(commands, sent, strict=True)
         ]
         path.transport.write(b"".join(replies))
         broker.settle()

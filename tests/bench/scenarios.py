@@ -4,36 +4,14 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from latermq.cli.process_usage import memory
 from tests.bench.contenders import Contender
 from tests.bench.levels import due_together, measure_levels
-from tests.bench.load import Figures, Load, SendShape
+from tests.bench.load import Figures, Load, SendShape, held
+from tests.bench.sizes import Sizes
+from tests.bench.timers import TimerLoad
 
 SEND_TOPIC = "bench-send"
 CONSUME_TOPIC = "bench-consume"
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How much of everything. Sync sends, paced sends and the path take a third of `messages`."""
-
-    messages: int = 300_000
-    repeats: int = 3
-    warm: int = 300_000
-    stored: int = 1_000_000
-    size: int = 200
-    async_threads: int = 4
-    in_flight: int = 2_000
-    sync_threads: int = 16
-    consume_threads: int = 4
-    rate: float = 10_000.0
-    delayed: int = 50_000
-    level: int = 2
-    burst: int = 500_000
-
-    @property
-    def third(self) -> int:
-        return max(1, self.messages // 3)
 
 
 @dataclass(frozen=True)
@@ -56,7 +34,8 @@ class SideBySide:
         self._ahead = SendShape("async", sizes.async_threads, sizes.in_flight, sizes.size)
         self._waiting = SendShape("sync", sizes.sync_threads, sizes.sync_threads, sizes.size)
         self._paced = SendShape("async", sizes.async_threads, sizes.in_flight, sizes.size, sizes.rate)
-        self._warm_for_sends = False
+        self._timers = TimerLoad(load, sizes)
+        self._warm_for_sends = self._warm_for_timers = False
         self.scenarios: dict[str, Callable[[], Iterator[Row]]] = {
             "send-async": lambda: self._send("send-async", self._ahead, sizes.messages),
             "send-sync": lambda: self._send("send-sync", self._waiting, sizes.third),
@@ -66,6 +45,11 @@ class SideBySide:
             "levels-paced": lambda: self._levels("levels-paced", self._paced),
             "levels-burst": self._levels_burst,
             "restart": self._restart,
+            "timers-spread": lambda: self._measured("timers-spread", self._spread),
+            "timers-burst": lambda: self._measured("timers-burst", self._timers.burst),
+            "timers-pending": self._timers_pending,
+            "timers-grow": lambda: self._measured("timers-grow", self._timers.grow),
+            "timers-restart": self._timers_restart,
         }
 
     def _in_turn(self) -> Iterator[tuple[int, Contender]]:
@@ -127,14 +111,51 @@ class SideBySide:
         for repeat, contender in self._in_turn():
             # A fresh tail each time: without it the second start would find everything checkpointed by the first.
             self._load.fill(contender, SEND_TOPIC, tail, self._ahead)
-            took_s = contender.restart_after_kill()
-            held = memory(contender.broker_pid)
+            contender.kill()
+            took_s = contender.start_again()
             figures = {
                 "start after kill -9 (s)": took_s,
                 "messages stored": float(contender.stored),
-                "broker resident (MiB)": held.resident_bytes / 2**20 if held else 0.0,
+                **held(contender.broker_pid),
             }
             yield self._row("restart", contender, repeat, figures)
+
+    # Timers
+
+    def _measured(self, scenario: str, measure: Callable[[Contender, str], Figures]) -> Iterator[Row]:
+        self._warm_timers()
+        for repeat, contender in self._in_turn():
+            yield self._row(scenario, contender, repeat, measure(contender, f"{scenario}-{repeat}"))
+
+    def _spread(self, contender: Contender, name: str) -> Figures:
+        return self._timers.spread(contender, name, self._sizes.timers, self._sizes.spread_s)
+
+    def _warm_timers(self) -> None:
+        """Timers of which nobody looks how late they are."""
+        self._warm()
+        if self._warm_for_timers:
+            return
+        self._warm_for_timers = True
+        count = max(1, self._sizes.warm // 10)
+        for contender in self._contenders:
+            _tell(f"warming {contender.name} with {count:,} timers")
+            self._timers.spread(contender, "timers-warm", count, 1.0)
+
+    def _timers_pending(self) -> Iterator[Row]:
+        self._warm_timers()
+        for pending in self._sizes.pending:
+            scenario = f"timers-pending {pending:,}"
+            for contender in self._contenders:
+                _tell(f"filling {contender.name} until {pending:,} timers wait")
+                self._timers.fill(contender, pending)
+            yield from self._measured(scenario, self._timers.sample)
+
+    def _timers_restart(self) -> Iterator[Row]:
+        self._warm_timers()
+        for contender in self._contenders:
+            _tell(f"filling {contender.name} until {self._sizes.stored:,} timers wait")
+            self._timers.fill(contender, self._sizes.stored)
+        yield from self._measured("timers-restart", self._timers.restart)
 
     def _row(self, scenario: str, contender: Contender, repeat: int, figures: Figures) -> Row:
         told = ", ".join(f"{name} {value:,.4g}" for name, value in list(figures.items())[:6])

@@ -120,7 +120,7 @@ class Life:
         topic, queue_id = self._place()
         members = [(self._body(), self._level()) for _ in range(self._chance.randrange(1, 6))]
         data = encode_batch(BatchMember(0, body, f"DELAY\x01{level}\x02".encode()) for body, level in members)
-        ids, _, _, end = self.broker.send_batch(topic, queue_id, data, 1, HOST)
+        ids, _, _, end, _ = self.broker.send_batch(topic, queue_id, data, 1, HOST)
         # The records lie end to end, and the death of the machine may cut them anywhere.
         starts = [int(one[-16:], 16) for one in ids.split(",")]
         for (body, level), own_end in zip(members, [*starts[1:], end], strict=True):

@@ -30,6 +30,7 @@ _DEFAULTS = {
     "autoCreateTopicEnable": "true",
     "enablePropertyFilter": "true",
     "recallMessageEnable": "true",
+    "appendTopicForTimerDeleteKey": "true",
     "timerMaxDelaySec": "3456000",
 }
 

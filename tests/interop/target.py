@@ -22,12 +22,15 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def running_cluster(folder: Path, *, levels: str = "") -> Iterator[Cluster]:
-    """Run the target in `folder`, with a table of delay levels other than RocketMQ's own if one is given."""
+def running_cluster(folder: Path, *, levels: str = "", max_delay_s: int = 0) -> Iterator[Cluster]:
+    """Run the target in `folder`, with other delay levels or another limit for timers if they are given."""
     if IS_APACHE:
-        with apache_peer(folder, {"messageDelayLevel": levels} if levels else {}, heap="1g") as peer:
+        peer_settings = {"messageDelayLevel": levels} if levels else {}
+        peer_settings |= {"timerMaxDelaySec": str(max_delay_s)} if max_delay_s else {}
+        with apache_peer(folder, peer_settings, heap="1g") as peer:
             yield Cluster(peer.namesrv, peer.broker_address, peer.log_tail)
     else:
         settings = ["--set", f"timer.levels={levels}"] if levels else []
+        settings += ["--set", f"timer.max_delay={max_delay_s}s"] if max_delay_s else []
         with serving(folder, "--no-http", "--no-grpc", "--no-pipeline", *settings) as server:
             yield Cluster(server.namesrv, server.broker, server.log)

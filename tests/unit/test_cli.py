@@ -14,7 +14,9 @@ from latermq.cli.options import as_settings, effective_config, parse_duration_s,
 from latermq.cli.output import print_fields, print_rows
 from latermq.message.record import Message
 
-COMMANDS = ["serve", "namesrv", "broker", "send", "consume", "topic", "group", "message", "doctor"]
+COMMANDS = [
+    "serve", "namesrv", "broker", "send", "consume", "cancel", "move", "pending", "topic", "group", "message", "doctor",
+]  # fmt: skip
 # Nothing listens there: port 1 needs root to be bound, and nobody does.
 NOWHERE = "127.0.0.1:1"
 
@@ -53,6 +55,18 @@ def test_help_loads_neither_numpy_nor_an_event_loop() -> None:
         (["send", "orders", "--file", "/nowhere/at/all"], "cannot read /nowhere/at/all"),
         (["send", "orders", "body", "--property", "novalue"], "'novalue' is no property"),
         (["send", "orders", "body", "--oneway", "--batch", "2"], "cannot go together"),
+        (["send", "orders", "body", "--delay", "soon"], "'soon' is no duration"),
+        (["send", "orders", "body", "--at", "tomorrow"], "'tomorrow' is no time"),
+        (["send", "orders", "body", "--level", "0"], "greater than or equal to 1"),
+        (["send", "orders", "body", "--delay", "5s", "--level", "3"], "--delay, --at and --level cannot go together"),
+        (["cancel", "orders"], "say which timer: --key, --unique-key or --handle"),
+        (["cancel", "orders", "--key", "4711", "--handle", "h"], "say which timer: --key, --unique-key or --handle"),
+        (["move", "orders", "--key", "4711"], "say when: --delay or --at, one of them"),
+        (["move", "orders", "--key", "4711", "--delay", "5s", "--at", "2027-01-01T00:00:00Z"], "say when"),
+        (["move", "orders", "--delay", "5s"], "say which timer"),
+        (["pending", "--key", "4711"], "--key needs a TOPIC"),
+        (["pending", "orders", "--density"], "--density is about all timers"),
+        (["pending", "--until", "later"], "'later' is no time"),
         (["consume", "orders"], "Missing option '--group'"),
         (["consume", "orders", "--group", "g", "--timeout", "soon"], "'soon' is no duration"),
         (["consume", "orders", "--group", "g", "--from", "somewhere"], "'somewhere' is no time"),
@@ -95,6 +109,8 @@ def test_a_wrong_setting_is_one_line_and_exits_2(
         ["group", "list"],
         ["send", "orders", "body"],
         ["message", "query", "orders", "--key", "k"],
+        ["cancel", "orders", "--key", "k"],
+        ["pending", "--density"],
     ],
 )
 def test_a_name_server_that_is_away_is_one_line_and_exits_1(

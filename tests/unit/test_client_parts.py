@@ -38,7 +38,8 @@ def assigned(max_messages: int = 10, max_bytes: int = 10_000) -> AssignedQueue:
         (17, errors.TopicNotFound, False),
         (25, errors.SubscriptionOutdated, True),
         (206, errors.ConsumerOffline, False),
-        (604, failures.UnknownAnswer, False),
+        (604, errors.IllegalOperation, False),
+        (605, failures.UnknownAnswer, False),
     ],
 )
 def test_every_code_of_an_answer_has_its_error(code: int, type_: type[Exception], retriable: bool) -> None:

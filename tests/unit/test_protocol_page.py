@@ -9,6 +9,7 @@ from latermq.protocol.remoting.codes import Request
 from latermq.server.broker_service import BrokerService
 from latermq.server.kv_configs import KVConfigs
 from latermq.server.name_server import NameServer
+from latermq.server.pending_service import PendingService
 from latermq.store.memory_disk import MemoryDisk
 from tests.admins import Scene
 
@@ -36,3 +37,8 @@ def test_the_page_lists_what_a_broker_serves_to_clients() -> None:
 
 def test_the_page_lists_what_a_broker_serves_to_operators() -> None:
     assert documented("Broker: administration") == named(dict(Scene().service.handlers))
+
+
+def test_the_page_lists_what_a_broker_serves_about_timers() -> None:
+    broker = Scene().broker
+    assert documented("Broker: timers") == named(dict(PendingService(broker, BrokerService(broker)).handlers))

@@ -70,17 +70,27 @@ def runtime_info(broker: Broker, identity: Identity) -> dict[str, str]:
         "remainHowManyDataToFlush": f"{store.log.end - store.log.flushed} B",
         "dispatchBehindBytes": "0",
         "pageCacheLockTimeMills": "0",
-        "timerReadBehind": "0",
-        "timerOffsetBehind": "0",
-        "timerCongestNum": "0",
-        "timerEnqueueTps": "0.0",
-        "timerDequeueTps": "0.0",
+        **_timer_info(broker, now_ms),
     }
     for pool in ("send", "pull", "litePull", "query", "ack"):
         info[f"{pool}ThreadPoolQueueSize"] = "0"
         info[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
     info.update((f"latermq_{name}", str(count)) for name, count in sorted(broker.statistics().items()))
     return info
+
+
+def _timer_info(broker: Broker, now_ms: int) -> dict[str, str]:
+    """How far deliveries are behind in seconds, what is not in the engine yet, what is pending, and the rates."""
+    timers = broker.timers
+    counts = timers.statistics()
+    put_rate, delivered_rate = broker.timer_traffic.rates(_RATES_OVER_S[0])
+    return {
+        "timerReadBehind": str(max(0, now_ms - timers.all_wake_from_ms()) // 1000),
+        "timerOffsetBehind": str(counts["timers_unread"] + counts["timers_unput"]),
+        "timerCongestNum": str(counts["timers_pending"]),
+        "timerEnqueueTps": f"{put_rate:.2f}",
+        "timerDequeueTps": f"{delivered_rate:.2f}",
+    }
 
 
 def _elapsed(elapsed_ms: int) -> str:

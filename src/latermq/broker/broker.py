@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from latermq.broker.config_files import (
@@ -16,6 +16,7 @@ from latermq.broker.config_files import (
     save_table,
 )
 from latermq.broker.long_polling import WaitingPulls
+from latermq.broker.pending import PendingTimers
 from latermq.broker.topic_traffic import TopicTraffic
 from latermq.broker.topics import Topics
 from latermq.broker.traffic import Traffic
@@ -30,9 +31,18 @@ from latermq.group.subscriptions import SubscriptionGroups
 from latermq.message.batch import decode_batch
 from latermq.message.entry_id import MAX_LEVELS
 from latermq.message.ids import offset_message_id, pack_host
-from latermq.message.names import SCHEDULE_TOPIC
-from latermq.message.properties import MAX_PROPERTIES_BYTES, OWN_PREFIX
+from latermq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from latermq.message.properties import (
+    MAX_PROPERTIES_BYTES,
+    OWN_PREFIX,
+    TIMER_DELETE_KEY,
+    TIMER_OUT_MS,
+    UNIQUE_KEY,
+    decode_properties,
+)
+from latermq.message.recall_handle import encode_recall_handle
 from latermq.message.record import SYSFLAG_FROM_SENDER, SYSFLAG_TRANSACTION_MASK
+from latermq.message.timer_code import timer_code_of
 from latermq.protocol.remoting.bodies import (
     PERM_READ,
     DataVersion,
@@ -47,13 +57,17 @@ from latermq.store.disk import Disk
 from latermq.store.message_store import Draft, MessageStore
 from latermq.store.ranges import RangeSet
 from latermq.store.retention import Retention
-from latermq.timer.admission import Admission, Admitted
+from latermq.timer.admission import Admission, Admitted, Wait
 from latermq.timer.delivery import Delivery
+from latermq.timer.directory import Entry
+from latermq.timer.engines import open_engine
 from latermq.timer.levels import LevelTable
+from latermq.timer.rolling import roll_window_ms
+from latermq.timer.timers import Timers
 
-# Where a sent message, or the first of a batch, was stored: message id, queue id, queue offset, end offset in the log.
-# A plain tuple, because building a named one costs a send 0.25 µs twice.
-Sent = tuple[str, int, int, int]
+# Where a sent message, or the first of a batch, was stored: message id, queue id, queue offset, end offset in the log,
+# and the handle by which a timer is recalled. A plain tuple, because building a named one costs a send 0.25 µs twice.
+Sent = tuple[str, int, int, int, str]
 
 
 @dataclass(slots=True)
@@ -81,21 +95,29 @@ class Broker:
         port: int,
         new_store_id: str,
         client_clock: Clock | None = None,
+        chance: Callable[[], float] = lambda: 0.5,
     ) -> None:
-        """`clock` is the time of messages; clients' heartbeats and locks may go by another."""
+        """`clock` is the time of messages; clients' heartbeats and locks may go by another.
+
+        `chance` gives numbers from 0 to 1, by which some timers of a full second are refused.
+        """
         self.config = config
         self.clock = clock
         self._disk = disk
         self.store_host = pack_host(host, port)
         self._message_id_prefix = self.store_host.hex().upper()
         levels = LevelTable(config.timer.levels)
+        precision_ms = int(config.timer.import_precision)
         self.store = MessageStore(
             disk,
             config.store,
             clock,
             store_host=self.store_host,
             new_store_id=new_store_id,
-            level_due_ms=levels.due_ms,
+            waiting_codes={
+                SCHEDULE_TOPIC: levels.due_ms,
+                TIMER_TOPIC: lambda properties, store_timestamp_ms: timer_code_of(properties, precision_ms),
+            },
         )
         settings = config.broker
         self._max_message = int(settings.max_message)
@@ -113,6 +135,7 @@ class Broker:
         self.waiting = WaitingPulls(settings.max_waiting_pulls)
         self.retention = Retention(self.store, config.store, clock)
         self.traffic = Traffic()
+        self.timer_traffic = Traffic()  # timers into the engine and out of it, rolls included
         self.topic_traffic = TopicTraffic(self.store, clock.monotonic_s())
         self._next_queue = 0
         self._saved_marks: dict[int, int] = {}
@@ -127,19 +150,50 @@ class Broker:
         self.adopted_topics = self._adopt_queues()
         if not self.store.recovery.had_checkpoint:
             self._take_over_delay_offsets()
-        self._admission = Admission(levels)
+        self.admission = Admission(levels, config.timer.max_delay, self._next_timer_name)
+        self._names_given = 0
+        self._chance = chance
+        self.timers = self._open_timers()
+        self.pending = PendingTimers(
+            self.store,
+            self.timers,
+            self.admission,
+            clock,
+            store_host=self.store_host,
+            on_changed=lambda: self.delivery.note_timer(),
+        )
+        self.pending.mark_taken()
+        self.timers.start(clock.now_ms())
         self.delivery = Delivery(
             self.store,
             levels,
+            self.timers,
             clock,
             config.timer,
             max_step_ms=config.clock.max_step,
-            topic_exists=lambda topic: self.topics.find(topic) is not None,
+            topic_exists=lambda topic: topic == TIMER_TOPIC or self.topics.find(topic) is not None,
             on_delivered=self.waiting.touch,
         )
         self.retention.add_guard(self.delivery.needed_from)
         # The next start begins from here, however this one ends.
         self.store.save(self.store.plan_checkpoint())
+
+    def _open_timers(self) -> Timers:
+        recovery = self.store.recovery
+        engine, is_whole = open_engine(self._disk, self.config.timer, recovery.timers, is_clean=not recovery.crashed)
+        window_ms = roll_window_ms(self.config.store.retention)
+        timers = Timers(self.store, engine, self.config.timer, window_ms=window_ms, marks=recovery.timers)
+        if not is_whole:
+            timers.rebuild()
+        timers.pending.update(recovery.timers_scheduled)
+        timers.pending.subtract(recovery.timers_delivered)
+        return timers
+
+    def _next_timer_name(self) -> str:
+        """A unique key for a timer that came without one: no record has the next offset, so no name has it yet."""
+        queue = self.store.find_queue(TIMER_TOPIC, 0)
+        self._names_given += 1
+        return f"{self.store.store_id[:16]}{queue.next_offset if queue else 0:014X}{self._names_given % 65_536:04X}"
 
     def _take_over_delay_offsets(self) -> None:
         """Without a checkpoint RocketMQ's file says what was delivered; beyond it the log's own deliveries count."""
@@ -158,7 +212,7 @@ class Broker:
         """Make topics again that have messages but no configuration: a crash came before it was saved."""
         queues: dict[str, int] = {}
         for queue in self.store.queues():
-            if self.topics.find(queue.topic) is None and queue.topic != SCHEDULE_TOPIC:
+            if self.topics.find(queue.topic) is None and queue.topic not in (SCHEDULE_TOPIC, TIMER_TOPIC):
                 queues[queue.topic] = max(queues.get(queue.topic, 0), queue.queue_id + 1)
         for topic, count in queues.items():
             self.topics.adopt(TopicConfig(topicName=topic, readQueueNums=count, writeQueueNums=count))
@@ -190,11 +244,15 @@ class Broker:
             raise self.too_long(len(body))
         if not 0 <= queue_id < topic_config.writeQueueNums:
             queue_id = self._choose_queue(topic_config, queue_id)
-        level = due_ms = now_ms = 0
+        wait, now_ms, real_topic, real_queue_id = Wait.NOT, 0, topic, queue_id
+        taken: Sequence[Entry] = ()
         # All properties that need a closer look hold one of these; hardly any other message does.
         if "DEL" in properties or "TIMER_" in properties or OWN_PREFIX in properties:
             now_ms = self.clock.now_ms()  # also the store time, from which a level's due time counts
-            topic, queue_id, properties, level, due_ms = self._admission.admit(topic, queue_id, properties, now_ms)
+            place = self.admission.admit(topic, queue_id, properties, now_ms)
+            topic, queue_id, properties, wait = place[:4]
+            if wait >= Wait.TIMER:
+                taken = self._check_timer(place, sysflag)
         # The checks of `admit_properties`, which is called only to say what is wrong: 0.2 µs saved.
         encoded = properties.encode()
         if sysflag & SYSFLAG_TRANSACTION_MASK or b"\0" in encoded or len(encoded) > MAX_PROPERTIES_BYTES:
@@ -211,12 +269,43 @@ class Broker:
             reconsume_times,
             now_ms,
         )
-        if level:
-            self.delivery.note(level, due_ms)
+        handle = ""
+        if wait:
+            self._note_waiting(place, real_topic, queue_offset, taken)
+            if wait == Wait.TIMER and not is_retry:
+                handle = self.recall_handle(real_topic, properties)
         elif (topic, queue_id) in self.waiting.by_queue:
             self.waiting.touch(topic, queue_id)
         self.traffic.messages_in += 1
-        return f"{self._message_id_prefix}{at:016X}", queue_id, queue_offset, end_offset
+        return f"{self._message_id_prefix}{at:016X}", real_queue_id, queue_offset, end_offset, handle
+
+    def _check_timer(self, place: Admitted, sysflag: int) -> Sequence[Entry]:
+        """Refuse a timer that cannot be taken; of a cancel, what it is going to take."""
+        if sysflag & SYSFLAG_TRANSACTION_MASK:
+            raise IllegalMessage(
+                "a transaction message cannot wait for a timer", hint="Send the timer when the transaction is done"
+            )
+        if place.wait == Wait.TIMER:
+            self.timers.check_room(place.due_ms, self._chance())
+            return ()
+        return self.pending.pending_under(decode_properties(place.properties)[TIMER_DELETE_KEY])
+
+    def _note_waiting(self, place: Admitted, topic: str, entry: int, taken: Sequence[Entry] = ()) -> None:
+        """A message was stored that waits, or that takes one which does."""
+        if place.wait == Wait.LEVEL:
+            self.delivery.note(place.level, place.due_ms)
+            return
+        self.delivery.note_timer()
+        if place.wait == Wait.TIMER:
+            self.timers.pending[topic] += 1
+        else:
+            self.pending.take(entry, taken)
+            self.timers.tallies.cancelled += len(taken)
+
+    def recall_handle(self, topic: str, properties: str) -> str:
+        """What a sender needs to recall the timer with these properties."""
+        known = decode_properties(properties)
+        return encode_recall_handle(topic, self.config.broker.name, int(known[TIMER_OUT_MS]) + 1, known[UNIQUE_KEY])
 
     def send_batch(
         self,
@@ -250,7 +339,11 @@ class Broker:
                     hint="Send several smaller ones",
                 )
             try:
-                place = self._admission.admit(topic, queue_id, member.properties.decode(), now_ms)
+                place = self.admission.admit(topic, queue_id, member.properties.decode(), now_ms)
+                if place.wait == Wait.CANCEL:
+                    raise IllegalMessage("it cancels a timer, which a batch cannot", hint="Send it by itself")
+                if place.wait == Wait.TIMER:
+                    self._check_timer(place, sysflag)
                 properties = self.admit_properties(place.properties, sysflag)
             except UnicodeDecodeError:
                 raise IllegalMessage(f"the properties of message {index} of the batch are no UTF-8") from None
@@ -268,14 +361,14 @@ class Broker:
         appended = self.store.append_all(drafts, now_ms)
         first = appended[0]
         for place, one in zip(reversed(admitted), reversed(appended), strict=True):
-            if place.level:
-                self.delivery.note(place.level, place.due_ms)
+            if place.wait:
+                self._note_waiting(place, topic, one.queue_offset)
             else:
                 self.waiting.touch(topic, queue_id)
                 first = one
         self.traffic.messages_in += len(drafts)
         ids = ",".join(offset_message_id(self.store_host, one.physical_offset) for one in appended)
-        return ids, queue_id, first.queue_offset, appended[-1].end_offset
+        return ids, queue_id, first.queue_offset, appended[-1].end_offset, ""
 
     def _writable_topic(
         self, topic: str, default_topic: str, default_queues: int, *, is_retry: bool = False
@@ -373,7 +466,7 @@ class Broker:
             raise NoPermission(
                 f"consumer group {group!r} may not consume", hint="Enable it with updateSubGroup -s true"
             )
-        if topic == SCHEDULE_TOPIC:
+        if topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
             raise NoPermission(
                 f"topic {topic!r} holds messages that wait and cannot be consumed",
                 hint="Subscribe to the topic that they were sent to",
@@ -449,6 +542,14 @@ class Broker:
         """Wake the pulls that wait for what was appended."""
         self.waiting.wake()
 
+    def sample_traffic(self) -> None:
+        """Remember the counters that rates are told from; call it about once a second."""
+        now_s = self.clock.monotonic_s()
+        self.traffic.sample(now_s)
+        self.timer_traffic.messages_in = self.timers.read_rows
+        self.timer_traffic.messages_out = self.timers.delivered_rows
+        self.timer_traffic.sample(now_s)
+
     def expire_clients(self) -> set[str]:
         """Forget clients that sent no heartbeat; the consumer groups that changed."""
         self.locks.expire()
@@ -469,6 +570,11 @@ class Broker:
                 f"the disk is {used:.0%} full, retries are refused above {full:.0%}",
                 hint="Free disk space; the message stays with its consumer until then",
             )
+
+    def check_changeable(self) -> None:
+        """Refuse to cancel or move a timer while not even a retry would be taken."""
+        if self._retry_refusal is not None:
+            raise self._retry_refusal
 
     def refuse(self, reason: str) -> None:
         """Take no more messages: the broker is stopping."""
@@ -557,6 +663,7 @@ class Broker:
         self.store.save(self.store.plan_checkpoint())  # first: tables tell of nothing that it does not
         self.save_tables()
         self.store.close()
+        self.timers.engine.close()
 
     def statistics(self) -> dict[str, int]:
         """Sizes of everything that could grow."""

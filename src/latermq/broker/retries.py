@@ -146,7 +146,7 @@ class Retries:
         )
         broker.waiting.touch(topic, 0)
         broker.traffic.messages_in += 1
-        return offset_message_id(broker.store_host, at), 0, queue_offset, end_offset
+        return offset_message_id(broker.store_host, at), 0, queue_offset, end_offset, ""
 
 
 def _limit(group: SubscriptionGroup, asked: int | None, client_version: int) -> int:

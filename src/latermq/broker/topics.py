@@ -10,6 +10,7 @@ from latermq.message.names import (
     RETRY_PREFIX,
     SELF_TEST_TOPIC,
     TIMER_DEAD_LETTER_TOPIC,
+    TIMER_TOPIC,
     check_sendable_topic,
     check_topic,
     is_system_topic,
@@ -40,9 +41,9 @@ class Topics:
         topics = self.table.topicConfigTable
         for name, queues in ((SELF_TEST_TOPIC, 1), (BENCHMARK_TOPIC, 1024), (OFFSET_MOVED_TOPIC, 1)):
             topics.setdefault(name, TopicConfig(topicName=name, readQueueNums=queues, writeQueueNums=queues))
-        topics[TIMER_DEAD_LETTER_TOPIC] = TopicConfig(
-            topicName=TIMER_DEAD_LETTER_TOPIC, readQueueNums=1, writeQueueNums=1, perm=PERM_READ
-        )
+        # The timer topic cannot be consumed, but who looks a timer up asks the name server for the way there.
+        for name in (TIMER_TOPIC, TIMER_DEAD_LETTER_TOPIC):
+            topics[name] = TopicConfig(topicName=name, readQueueNums=1, writeQueueNums=1, perm=PERM_READ)
         # Clusters and brokers are topics of their own, by which operators' tools find them.
         for name in (self._config.cluster, self._config.name):
             topics.setdefault(name, TopicConfig(topicName=name, readQueueNums=1, writeQueueNums=1, perm=7))

@@ -5,7 +5,22 @@ from collections.abc import Sequence
 
 import typer
 
-from latermq.cli import bench, broker, consume, dlq, doctor, group, message, namesrv, send, serve, topic
+from latermq.cli import (
+    bench,
+    broker,
+    cancel,
+    consume,
+    dlq,
+    doctor,
+    group,
+    message,
+    move,
+    namesrv,
+    pending,
+    send,
+    serve,
+    topic,
+)
 from latermq.cli.output import print_error
 from latermq.errors import ConfigError, LaterMQError
 
@@ -23,6 +38,9 @@ app.command("namesrv")(namesrv.namesrv)
 app.command("broker")(broker.broker)
 app.command("send")(send.send)
 app.command("consume")(consume.consume)
+app.command("cancel")(cancel.cancel)
+app.command("move")(move.move)
+app.command("pending")(pending.pending)
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(message.app, name="message")

@@ -20,6 +20,23 @@ Namesrv = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line, for scripts.")]
 
+Delay = Annotated[
+    str | None,
+    typer.Option("--delay", metavar="D", help="So long from now, as in 90s, 15m or 40d; by the broker's clock."),
+]
+At = Annotated[
+    str | None, typer.Option("--at", metavar="TIME", help="At this moment, as in 2027-01-01T00:00:00+08:00.")
+]
+TimerKey = Annotated[
+    str | None, typer.Option("--key", metavar="K", help="All timers of the topic that were sent with this key.")
+]
+TimerUniqueKey = Annotated[
+    str | None, typer.Option("--unique-key", metavar="U", help="The timer that `send` printed this message id for.")
+]
+TimerHandle = Annotated[
+    str | None, typer.Option("--handle", metavar="H", help="The timer that `send` printed this recall handle for.")
+]
+
 Data = Annotated[
     Path, typer.Option("--data", metavar="DIR", help="Where the messages are kept; made if it is not there.")
 ]
@@ -59,10 +76,15 @@ def as_settings(host: str | None, namesrv_port: int | None, port: int | None) ->
 
 def parse_duration_s(text: str) -> float:
     """Seconds out of `10s`, `500ms` or `2m`."""
+    return parse_duration_ms(text) / 1000
+
+
+def parse_duration_ms(text: str) -> int:
+    """Milliseconds out of `90s`, `500ms` or `40d`."""
     from latermq.config import Duration
 
     try:
-        return Duration.parse(text) / 1000
+        return int(Duration.parse(text))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -74,6 +96,15 @@ def parse_moment_ms(text: str) -> int:
     except ValueError:
         raise typer.BadParameter(f"{text!r} is no time; write it as 2027-01-01T00:00:00+08:00") from None
     return round(moment.timestamp() * 1000)
+
+
+def parse_timer_name(key: str | None, unique_key: str | None, handle: str | None) -> dict[str, str]:
+    """What names a timer, as arguments of the client's methods; exactly one of the options has to."""
+    names = {"key": key, "unique_key": unique_key, "handle": handle}
+    given = {name: value for name, value in names.items() if value}
+    if len(given) != 1:
+        raise typer.BadParameter("say which timer: --key, --unique-key or --handle, one of them")
+    return given
 
 
 def parse_pairs(pairs: list[str] | None) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""`latermq send`: one message, or many at a rate."""
+"""`latermq send`: one message, or many at a rate; now or later."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,16 @@ from typing import Annotated
 
 import typer
 
-from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv, parse_pairs
+from latermq.cli.options import (
+    DEFAULT_NAMESRV,
+    At,
+    Delay,
+    Json,
+    Namesrv,
+    parse_duration_ms,
+    parse_moment_ms,
+    parse_pairs,
+)
 from latermq.cli.running import run
 
 
@@ -23,6 +32,11 @@ def send(
     properties: Annotated[
         list[str] | None, typer.Option("--property", metavar="K=V", help="A property of your own; repeatable.")
     ] = None,
+    delay: Delay = None,
+    at: At = None,
+    level: Annotated[
+        int | None, typer.Option("--level", metavar="N", min=1, help="After one of the broker's delay levels.")
+    ] = None,
     count: Annotated[int, typer.Option("--count", metavar="N", min=1, help="Send the same message N times.")] = 1,
     rate: Annotated[
         float | None, typer.Option("--rate", metavar="R", min=0.001, help="At most R messages a second.")
@@ -32,18 +46,31 @@ def send(
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
 ) -> None:
-    """Send a message and print where it was stored.
+    """Send a message and print where it was stored; with --delay, --at or --level it arrives later.
 
-    Example: latermq send orders '{"order": 4711}' --tag created --key 4711
+    Example: latermq send orders '{"order": 4711}' --tag created --key 4711 --delay 15m
     """
     if oneway and batch > 1:
         raise typer.BadParameter("--oneway and --batch cannot go together")
+    if sum(option is not None for option in (delay, at, level)) > 1:
+        raise typer.BadParameter("--delay, --at and --level cannot go together")
     content, own_properties = _read_body(body, file), parse_pairs(properties)
+    delay_ms = 0 if delay is None else parse_duration_ms(delay)
+    deliver_at_ms = 0 if at is None else parse_moment_ms(at)
 
     from latermq.cli.sending import Sending
     from latermq.client import OutgoingMessage
 
-    message = OutgoingMessage(topic, content, tag, tuple(keys or ()), own_properties)
+    message = OutgoingMessage(
+        topic,
+        content,
+        tag,
+        tuple(keys or ()),
+        own_properties,
+        delay_ms=delay_ms,
+        deliver_at_ms=deliver_at_ms,
+        delay_level=level or 0,
+    )
     run(Sending(message, count=count, batch=batch, oneway=oneway, rate=rate, as_json=json).run(namesrv))
 
 

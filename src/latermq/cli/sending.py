@@ -101,7 +101,7 @@ class Sending:
 
 
 def _row(result: SendResult) -> dict[str, Any]:
-    return {
+    row: dict[str, Any] = {
         "status": result.status,
         "message_id": result.message_id,
         "offset_message_id": result.offset_message_id,
@@ -110,3 +110,6 @@ def _row(result: SendResult) -> dict[str, Any]:
         "queue_id": result.queue.queueId,
         "queue_offset": result.queue_offset,
     }
+    if result.recall_handle:
+        row["recall_handle"] = result.recall_handle
+    return row

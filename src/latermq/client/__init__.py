@@ -20,17 +20,21 @@ from latermq.client.push_consumer import PushConsumer
 from latermq.client.subscription import Sql
 from latermq.message.record import Message
 from latermq.protocol.remoting.bodies import MessageQueue
+from latermq.protocol.remoting.timer_bodies import Density, Outcome, PendingTimer, Verdict
 
 __all__ = [
     "Admin",
     "BrokerFailed",
     "ClientClosed",
     "ConnectionLost",
+    "Density",
     "Message",
     "MessageQueue",
     "NoBroker",
     "NoNameServer",
+    "Outcome",
     "OutgoingMessage",
+    "PendingTimer",
     "Producer",
     "PullConsumer",
     "PullResult",
@@ -40,5 +44,6 @@ __all__ = [
     "Sql",
     "UnknownAnswer",
     "UnreadableBody",
+    "Verdict",
     "errors_from_wire",
 ]

@@ -1,4 +1,4 @@
-"""Administration: topics, groups, offsets, messages by key or id, and what brokers tell about themselves."""
+"""Administration: topics, groups, offsets, messages by key or id, timers, and what brokers tell about themselves."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,10 +7,11 @@ import msgspec
 
 from latermq.client import queue_offsets
 from latermq.client.compression import open_body
-from latermq.client.failures import BrokerFailed, NoBroker
+from latermq.client.failures import BrokerFailed
 from latermq.client.keyed_tables import keyed_table
 from latermq.client.offsets import BrokerOffsets
-from latermq.client.session import Client, Session
+from latermq.client.session import Session
+from latermq.client.timers import TimerAdmin
 from latermq.errors import ConsumerOffline, LaterMQError, QueryNotFound
 from latermq.message.ids import parse_offset_message_id
 from latermq.message.names import AUTO_CREATE_TOPIC, check_group, check_topic
@@ -19,8 +20,6 @@ from latermq.message.record import Message, decode_record, decode_records
 from latermq.protocol.remoting.bodies import (
     PERM_READ,
     PERM_WRITE,
-    BrokerData,
-    ClusterInfo,
     ConsumerConnection,
     KVTable,
     MessageQueue,
@@ -34,14 +33,12 @@ from latermq.protocol.remoting.bodies import (
     encode_body,
 )
 from latermq.protocol.remoting.codes import Request
-from latermq.protocol.remoting.frames import Command
 
 FIRST, LAST = "first", "last"
 FOREVER_MS = 0x7FFFFFFFFFFFFFFF
-MASTER = 0
 
 
-class Admin(Client):
+class Admin(TimerAdmin):
     """Looks at a cluster and changes it. Methods that change something do it on every broker that is concerned."""
 
     def __init__(
@@ -54,16 +51,7 @@ class Admin(Client):
     ) -> None:
         self._session = Session(namesrv, instance=instance, encoding=encoding, request_timeout_s=request_timeout_s)
 
-    # Clusters, brokers
-
-    async def clusters(self) -> dict[str, list[str]]:
-        """The names of the brokers in each cluster."""
-        return {name: sorted(brokers) for name, brokers in (await self._cluster_info()).clusterAddrTable.items()}
-
-    async def brokers(self) -> list[BrokerData]:
-        """Every broker with its addresses."""
-        table = (await self._cluster_info()).brokerAddrTable
-        return [table[name] for name in sorted(table)]
+    # Brokers
 
     async def broker_runtime_info(self, address: str) -> dict[str, str]:
         """What a broker counts and measures."""
@@ -291,32 +279,6 @@ class Admin(Client):
         offsets = dict(zip(queues, found, strict=True))
         await BrokerOffsets(self._session, group).save(offsets)
         return offsets
-
-    async def _call(self, address: str, code: int, fields: dict[str, str] | None = None, body: bytes = b"") -> Command:
-        self._session.check_running()
-        return await self._session.connections.call(
-            address, code, fields, body, timeout_s=self._session.request_timeout_s
-        )
-
-    async def _cluster_info(self) -> ClusterInfo:
-        self._session.check_running()
-        body = await self._session.routes.ask_name_server(Request.GET_BROKER_CLUSTER_INFO)
-        return decode_body(body, ClusterInfo)
-
-    async def _masters(self, name: str | None = None) -> dict[str, str]:
-        """Broker name → address of those that take writes."""
-        masters = {
-            broker.brokerName: broker.brokerAddrs[MASTER]
-            for broker in await self.brokers()
-            if MASTER in broker.brokerAddrs and name in (None, broker.brokerName)
-        }
-        if not masters:
-            raise NoBroker(f"no broker {name!r}" if name else "the name server knows no broker", hint="Is one running?")
-        return masters
-
-    async def _brokers_of(self, topic: str) -> list[str]:
-        self._session.check_running()
-        return sorted(set((await self._session.routes.refresh(topic)).addresses.values()))
 
     async def _await_route(self, topic: str, brokers: Iterable[str], queues: int, perm: int) -> None:
         """Brokers tell name servers of a new topic a moment after they made it."""

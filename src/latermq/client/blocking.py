@@ -3,20 +3,17 @@
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
-
-import uvloop
+from typing import Any
 
 from latermq import client
 from latermq.client.consumer_settings import CLUSTERING
+from latermq.client.loop_thread import BlockingClient, loop_thread
 from latermq.client.offsets import DEFAULT_FOLDER
 from latermq.client.outgoing import OutgoingMessage, SendResult
 from latermq.client.producer import MAX_IN_FLIGHT
 from latermq.client.pulling import PullResult
-from latermq.client.session import Client
 from latermq.client.subscription import ALL, Sql
 from latermq.message.record import Message
 from latermq.protocol.remoting.bodies import (
@@ -30,106 +27,10 @@ from latermq.protocol.remoting.bodies import (
     TopicOffset,
     TopicRoute,
 )
-
-T = TypeVar("T")
-
-
-class _LoopThread:
-    """One event loop for all blocking clients of the process; it ends with the last of them."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-
-    def acquire(self) -> None:
-        with self._lock:
-            self._users += 1
-            if self._loop is None:
-                self._loop = uvloop.new_event_loop()
-                self._thread = threading.Thread(target=self._run, args=(self._loop,), name="latermq", daemon=True)
-                self._thread.start()
-
-    def release(self) -> None:
-        with self._lock:
-            self._users -= 1
-            if self._users == 0 and self._loop is not None and self._thread is not None:
-                self._loop.call_soon_threadsafe(self._loop.stop)
-                self._thread.join()
-                self._loop.close()
-                self._loop = self._thread = None
-
-    def submit(self, work: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
-        if self._loop is None:
-            work.close()
-            raise client.ClientClosed("this client is closed or was not started", hint="Use it inside `with`")
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise RuntimeError("a blocking call inside the client's own loop would wait for itself")
-        future = self.submit(work)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    @staticmethod
-    def _run(loop: asyncio.AbstractEventLoop) -> None:
-        asyncio.set_event_loop(loop)
-        loop.run_forever()
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.run_until_complete(loop.shutdown_default_executor())
+from latermq.protocol.remoting.timer_bodies import Density, Outcome, PendingTimer
 
 
-_shared = _LoopThread()
-
-
-class _Blocking:
-    """The life of a blocking client: `with`, or `start` and `close`."""
-
-    _client: Client
-
-    def __init__(self) -> None:
-        self._running = False
-
-    def start(self) -> None:
-        """Begin to work; `with` does it."""
-        _shared.acquire()
-        try:
-            _shared.run(self._client.start())
-        except BaseException:
-            _shared.release()
-            raise
-        self._running = True
-
-    def close(self) -> None:
-        """End cleanly; `with` does it."""
-        if self._running:
-            self._running = False
-            try:
-                _shared.run(self._client.close())
-            finally:
-                _shared.release()
-
-    @property
-    def client_id(self) -> str:
-        return self._client.client_id
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class Producer(_Blocking):
+class Producer(BlockingClient):
     """`latermq.client.Producer` with blocking methods; its settings are the same."""
 
     def __init__(self, namesrv: str = "127.0.0.1:9876", **settings: Any) -> None:
@@ -146,7 +47,7 @@ class Producer(_Blocking):
         shard: str | int | None = None,
         timeout_s: float | None = None,
     ) -> SendResult:
-        return _shared.run(self._client.send(message, queue=queue, shard=shard, timeout_s=timeout_s))
+        return loop_thread.run(self._client.send(message, queue=queue, shard=shard, timeout_s=timeout_s))
 
     def submit(
         self,
@@ -159,7 +60,7 @@ class Producer(_Blocking):
         """Send without waiting for the result; waits only while the bound on messages in flight is reached."""
         self._room.acquire()
         try:
-            future = _shared.submit(self._client.send(message, queue=queue, shard=shard, timeout_s=timeout_s))
+            future = loop_thread.submit(self._client.send(message, queue=queue, shard=shard, timeout_s=timeout_s))
         except BaseException:
             self._room.release()
             raise
@@ -169,7 +70,7 @@ class Producer(_Blocking):
     def send_oneway(
         self, message: OutgoingMessage, *, queue: MessageQueue | None = None, shard: str | int | None = None
     ) -> None:
-        _shared.run(self._client.send_oneway(message, queue=queue, shard=shard))
+        loop_thread.run(self._client.send_oneway(message, queue=queue, shard=shard))
 
     def send_batch(
         self,
@@ -179,13 +80,16 @@ class Producer(_Blocking):
         shard: str | int | None = None,
         timeout_s: float | None = None,
     ) -> SendResult:
-        return _shared.run(self._client.send_batch(messages, queue=queue, shard=shard, timeout_s=timeout_s))
+        return loop_thread.run(self._client.send_batch(messages, queue=queue, shard=shard, timeout_s=timeout_s))
+
+    def recall(self, topic: str, handle: str) -> str:
+        return loop_thread.run(self._client.recall(topic, handle))
 
     def statistics(self) -> dict[str, int]:
         return self._client.statistics()
 
 
-class PushConsumer(_Blocking):
+class PushConsumer(BlockingClient):
     """`latermq.client.PushConsumer` whose handler is a plain function, called in one of `concurrency` threads."""
 
     def __init__(
@@ -220,10 +124,10 @@ class PushConsumer(_Blocking):
         )
 
     def subscribe(self, topic: str, expression: str | Sql = ALL) -> None:
-        _shared.run(self._client.subscribe(topic, expression))
+        loop_thread.run(self._client.subscribe(topic, expression))
 
     def unsubscribe(self, topic: str) -> None:
-        _shared.run(self._client.unsubscribe(topic))
+        loop_thread.run(self._client.unsubscribe(topic))
 
     def close(self) -> None:
         super().close()
@@ -233,7 +137,7 @@ class PushConsumer(_Blocking):
         return self._client.statistics()
 
 
-class PullConsumer(_Blocking):
+class PullConsumer(BlockingClient):
     """`latermq.client.PullConsumer` with blocking methods."""
 
     def __init__(self, namesrv: str = "127.0.0.1:9876", **settings: Any) -> None:
@@ -241,7 +145,7 @@ class PullConsumer(_Blocking):
         self._client: client.PullConsumer = client.PullConsumer(namesrv, **settings)
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        return _shared.run(self._client.queues(topic))
+        return loop_thread.run(self._client.queues(topic))
 
     def pull(
         self,
@@ -252,28 +156,28 @@ class PullConsumer(_Blocking):
         *,
         wait_s: float = 0.0,
     ) -> PullResult:
-        return _shared.run(self._client.pull(queue, offset, max_messages, expression, wait_s=wait_s))
+        return loop_thread.run(self._client.pull(queue, offset, max_messages, expression, wait_s=wait_s))
 
     def commit(self, queue: MessageQueue, offset: int) -> None:
-        _shared.run(self._client.commit(queue, offset))
+        loop_thread.run(self._client.commit(queue, offset))
 
     def committed(self, queue: MessageQueue) -> int | None:
-        return _shared.run(self._client.committed(queue))
+        return loop_thread.run(self._client.committed(queue))
 
     def min_offset(self, queue: MessageQueue) -> int:
-        return _shared.run(self._client.min_offset(queue))
+        return loop_thread.run(self._client.min_offset(queue))
 
     def max_offset(self, queue: MessageQueue) -> int:
-        return _shared.run(self._client.max_offset(queue))
+        return loop_thread.run(self._client.max_offset(queue))
 
     def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        return _shared.run(self._client.search_offset(queue, timestamp_ms))
+        return loop_thread.run(self._client.search_offset(queue, timestamp_ms))
 
     def statistics(self) -> dict[str, int]:
         return self._client.statistics()
 
 
-class Admin(_Blocking):
+class Admin(BlockingClient):
     """`latermq.client.Admin` with blocking methods."""
 
     def __init__(self, namesrv: str = "127.0.0.1:9876", **settings: Any) -> None:
@@ -281,19 +185,19 @@ class Admin(_Blocking):
         self._client: client.Admin = client.Admin(namesrv, **settings)
 
     def clusters(self) -> dict[str, list[str]]:
-        return _shared.run(self._client.clusters())
+        return loop_thread.run(self._client.clusters())
 
     def brokers(self) -> list[BrokerData]:
-        return _shared.run(self._client.brokers())
+        return loop_thread.run(self._client.brokers())
 
     def broker_runtime_info(self, address: str) -> dict[str, str]:
-        return _shared.run(self._client.broker_runtime_info(address))
+        return loop_thread.run(self._client.broker_runtime_info(address))
 
     def broker_config(self, address: str) -> dict[str, str]:
-        return _shared.run(self._client.broker_config(address))
+        return loop_thread.run(self._client.broker_config(address))
 
     def topics(self) -> list[str]:
-        return _shared.run(self._client.topics())
+        return loop_thread.run(self._client.topics())
 
     def create_topic(
         self,
@@ -305,21 +209,21 @@ class Admin(_Blocking):
         attributes: Mapping[str, str] | None = None,
         broker: str | None = None,
     ) -> None:
-        _shared.run(
+        loop_thread.run(
             self._client.create_topic(name, queues, perm=perm, order=order, attributes=attributes, broker=broker)
         )
 
     def delete_topic(self, name: str) -> None:
-        _shared.run(self._client.delete_topic(name))
+        loop_thread.run(self._client.delete_topic(name))
 
     def route(self, topic: str) -> TopicRoute:
-        return _shared.run(self._client.route(topic))
+        return loop_thread.run(self._client.route(topic))
 
     def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
-        return _shared.run(self._client.topic_stats(topic))
+        return loop_thread.run(self._client.topic_stats(topic))
 
     def groups(self) -> list[SubscriptionGroup]:
-        return _shared.run(self._client.groups())
+        return loop_thread.run(self._client.groups())
 
     def create_group(
         self,
@@ -331,7 +235,7 @@ class Admin(_Blocking):
         orderly: bool = False,
         retry_levels: Sequence[int] | None = None,
     ) -> None:
-        _shared.run(
+        loop_thread.run(
             self._client.create_group(
                 name,
                 retry_max_times=retry_max_times,
@@ -343,22 +247,57 @@ class Admin(_Blocking):
         )
 
     def delete_group(self, name: str, *, remove_offsets: bool = True) -> None:
-        _shared.run(self._client.delete_group(name, remove_offsets=remove_offsets))
+        loop_thread.run(self._client.delete_group(name, remove_offsets=remove_offsets))
 
     def consumer_connections(self, group: str) -> ConsumerConnection:
-        return _shared.run(self._client.consumer_connections(group))
+        return loop_thread.run(self._client.consumer_connections(group))
 
     def consume_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, OffsetWrapper]:
-        return _shared.run(self._client.consume_stats(group, topic))
+        return loop_thread.run(self._client.consume_stats(group, topic))
 
     def reset_offsets(self, group: str, topic: str, to: int | str) -> dict[MessageQueue, int]:
-        return _shared.run(self._client.reset_offsets(group, topic, to))
+        return loop_thread.run(self._client.reset_offsets(group, topic, to))
 
     def view_message(self, offset_message_id: str) -> Message:
-        return _shared.run(self._client.view_message(offset_message_id))
+        return loop_thread.run(self._client.view_message(offset_message_id))
 
     def query_by_key(self, topic: str, key: str, **limits: int) -> list[Message]:
-        return _shared.run(self._client.query_by_key(topic, key, **limits))
+        return loop_thread.run(self._client.query_by_key(topic, key, **limits))
 
     def query_by_unique_key(self, topic: str, unique_key: str, **limits: int) -> list[Message]:
-        return _shared.run(self._client.query_by_unique_key(topic, unique_key, **limits))
+        return loop_thread.run(self._client.query_by_unique_key(topic, unique_key, **limits))
+
+    def cancel_timer(self, topic: str, *, unique_key: str = "", key: str = "", handle: str = "") -> list[Outcome]:
+        return loop_thread.run(self._client.cancel_timer(topic, unique_key=unique_key, key=key, handle=handle))
+
+    def move_timer(
+        self,
+        topic: str,
+        *,
+        unique_key: str = "",
+        key: str = "",
+        handle: str = "",
+        due_ms: int | None = None,
+        delay_ms: int | None = None,
+    ) -> list[Outcome]:
+        return loop_thread.run(
+            self._client.move_timer(
+                topic, unique_key=unique_key, key=key, handle=handle, due_ms=due_ms, delay_ms=delay_ms
+            )
+        )
+
+    def timer_status(self, topic: str, *, unique_key: str = "", handle: str = "") -> Outcome:
+        return loop_thread.run(self._client.timer_status(topic, unique_key=unique_key, handle=handle))
+
+    def pending_timers(
+        self, topic: str = "", *, key: str = "", from_ms: int = 0, until_ms: int = 0, limit: int = 100
+    ) -> list[PendingTimer]:
+        return loop_thread.run(
+            self._client.pending_timers(topic, key=key, from_ms=from_ms, until_ms=until_ms, limit=limit)
+        )
+
+    def count_timers(self, topic: str = "", *, key: str = "", from_ms: int = 0, until_ms: int = 0) -> int:
+        return loop_thread.run(self._client.count_timers(topic, key=key, from_ms=from_ms, until_ms=until_ms))
+
+    def timer_density(self) -> Density:
+        return loop_thread.run(self._client.timer_density())

@@ -60,6 +60,7 @@ _BY_CODE: dict[int, type[LaterMQError]] = {
         errors.SubscriptionOutdated,
         errors.GroupNotFound,
         errors.ConsumerOffline,
+        errors.IllegalOperation,
     )
 }
 

@@ -10,12 +10,15 @@ from latermq.errors import IllegalMessage
 from latermq.message.batch import BatchMember, encode_batch
 from latermq.message.names import AUTO_CREATE_TOPIC
 from latermq.message.properties import (
+    DELAY_LEVEL,
     KEY_SEPARATOR,
     KEYS,
     MAX_PROPERTIES_BYTES,
     NAME_END,
     PROPERTY_END,
     TAGS,
+    TIMER_DELAY_MS,
+    TIMER_DELIVER_MS,
     UNIQUE_KEY,
 )
 from latermq.protocol.remoting.bodies import MessageQueue
@@ -31,7 +34,11 @@ _U16 = struct.Struct(">H")
 
 @dataclass(slots=True)
 class OutgoingMessage:
-    """A message to send. `keys` are what it can be found by later; several may be given."""
+    """A message to send. `keys` are what it can be found by later; several may be given.
+
+    One of the last three fields makes it arrive later: so long after it was stored, at a moment (milliseconds since
+    1970), or by one of the broker's delay levels. A moment that has passed is now.
+    """
 
     topic: str
     body: bytes
@@ -39,6 +46,9 @@ class OutgoingMessage:
     keys: Sequence[str] | str = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     flag: int = 0
+    delay_ms: int = 0
+    deliver_at_ms: int = 0
+    delay_level: int = 0
 
 
 class SendResult(msgspec.Struct, frozen=True, gc=False):
@@ -49,7 +59,7 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     offset_message_id: str  # where the broker put it
     queue: MessageQueue
     queue_offset: int
-    recall_handle: str | None = None
+    recall_handle: str = ""  # takes a timer back; empty where there is nothing to take back
 
 
 class SendAnswer(msgspec.Struct, gc=False):
@@ -73,6 +83,9 @@ def encode_message_properties(message: OutgoingMessage, unique_key: str) -> str:
         joined = keys if isinstance(keys, str) else KEY_SEPARATOR.join(keys)
         text = f"{text}{KEYS}\x01{joined}\x02"
         names += 1
+    if message.delay_ms or message.deliver_at_ms or message.delay_level:
+        text = f"{text}{_schedule(message)}"
+        names += 1
     for name, value in message.properties.items():
         if name != UNIQUE_KEY:
             text = f"{text}{name}\x01{value}\x02"
@@ -89,6 +102,22 @@ def encode_message_properties(message: OutgoingMessage, unique_key: str) -> str:
             hint="Move large values into the body",
         )
     return text
+
+
+def _schedule(message: OutgoingMessage) -> str:
+    """The one property that says when the message arrives."""
+    times = {
+        TIMER_DELAY_MS: message.delay_ms,
+        TIMER_DELIVER_MS: message.deliver_at_ms,
+        DELAY_LEVEL: message.delay_level,
+    }
+    given = [(name, value) for name, value in times.items() if value]
+    if len(given) > 1:
+        raise IllegalMessage(
+            "a message has one due time, by delay_ms, deliver_at_ms or delay_level", hint="Leave the others at 0"
+        )
+    [(name, value)] = given
+    return f"{name}\x01{value}\x02"
 
 
 def encode_batch_body(messages: Sequence[OutgoingMessage], unique_keys: Sequence[str]) -> bytes:

@@ -5,6 +5,8 @@ import os
 import socket
 from collections.abc import Sequence
 
+import msgspec
+
 from latermq.client.compression import compress
 from latermq.client.outgoing import OutgoingMessage, SendResult, encode_batch_body, encode_message_properties
 from latermq.client.sender import Sender
@@ -14,10 +16,17 @@ from latermq.errors import IllegalMessage
 from latermq.message.ids import UniqueKeys
 from latermq.message.names import check_group
 from latermq.message.properties import UNIQUE_KEY
+from latermq.message.recall_handle import decode_recall_handle
 from latermq.protocol.remoting.bodies import HeartbeatData, MessageQueue, ProducerData
 from latermq.protocol.remoting.codes import Request
 
 MAX_IN_FLIGHT = 10_000
+
+
+class _RecallAnswer(msgspec.Struct):
+    """Header fields of a recall's answer, named as on the wire."""
+
+    msgId: str = ""
 
 
 class Producer(Client):
@@ -176,6 +185,23 @@ class Producer(Client):
             body, sysflag = compress(body)
         now_ms = self._clock.now_ms()
         await self._sender.write_oneway(message.topic, properties, body, sysflag, message.flag, now_ms, queue, shard)
+
+    async def recall(self, topic: str, handle: str) -> str:
+        """Take a timer back by the handle that its send returned; its message id.
+
+        IllegalOperation where it is not pending any more, or never was. Apache's broker does not know: it takes the
+        recall of any handle whose time has not come. Admin.cancel_timer tells what happened.
+        """
+        self._session.check_running()
+        queue = MessageQueue(topic, decode_recall_handle(handle).broker_name, 0)
+        fields = {"producerGroup": self._group, "topic": topic, "recallHandle": handle}
+        answer = await self._session.connections.call(
+            await self._session.routes.broker_address(queue),
+            Request.RECALL_MESSAGE,
+            fields,
+            timeout_s=self._send_timeout_s,
+        )
+        return answer.header(_RecallAnswer).msgId
 
     def statistics(self) -> dict[str, int]:
         """Counts since the start, and what is under way now."""

@@ -74,8 +74,9 @@ class PendingSend:
         queue = self.queue
         if answer.queueId != queue.queueId:
             queue = MessageQueue(queue.topic, queue.brokerName, answer.queueId)
+        handle = answer.recallHandle or ""
         self.sender.succeeded(
-            self, SendResult(status, self.unique_key, answer.msgId, queue, answer.queueOffset, answer.recallHandle)
+            self, SendResult(status, self.unique_key, answer.msgId, queue, answer.queueOffset, handle)
         )
 
 

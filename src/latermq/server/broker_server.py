@@ -24,6 +24,7 @@ from latermq.server.broker_service import BrokerService
 from latermq.server.clock_feed import open_clock
 from latermq.server.flusher import Flusher
 from latermq.server.listener import Listener
+from latermq.server.pending_service import PendingService
 from latermq.server.registrar import Registrar
 from latermq.server.timer_driver import TimerDriver
 from latermq.store.disk import FileDisk
@@ -76,6 +77,7 @@ class BrokerProcess:
             retain=self._retain,
         )
         self.service.handlers.update(self._admin.handlers)
+        self.service.handlers.update(PendingService(self.broker, self.service).handlers)
         self._timers: list[asyncio.TimerHandle | None] = []
         self._checkpointing = self._saving = self._save_again = False
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-store")
@@ -142,7 +144,7 @@ class BrokerProcess:
         self._timers[slot] = loop.call_later(interval_s, run)
 
     def _each_second(self) -> None:
-        self.broker.traffic.sample(self._clock.monotonic_s())
+        self.broker.sample_traffic()
         self._admin.sample()
         self.broker.check_disk()
         self.service.notify(self.broker.expire_clients())

@@ -149,7 +149,7 @@ class BrokerService:
 
     def _store(self, connection: Connection, command: Command, header: SendHeaderV2 | SendHeader) -> bytes | None:
         if self._unflushed:
-            self._check_unflushed()
+            self.check_unflushed()
         if header.batch:
             if header.topic.startswith(RETRY_PREFIX):
                 raise IllegalMessage(f"a batch cannot go to {header.topic!r}", hint="Retries are sent one by one")
@@ -180,8 +180,8 @@ class BrokerService:
                 header.defaultTopic,
                 header.defaultTopicQueueNums,
             )
-        message_id, queue_id, queue_offset, end_offset = sent
-        reply = encode_send_reply(command, message_id, queue_id, queue_offset)
+        message_id, queue_id, queue_offset, end_offset, handle = sent
+        reply = encode_send_reply(command, message_id, queue_id, queue_offset, handle)
         if not self._waits_for_flush or command.flag & FLAG_ONEWAY:
             return reply
         self._unflushed.append((end_offset, connection, reply))
@@ -196,7 +196,15 @@ class BrokerService:
         self._unflushed.append((end_offset, connection, reply))
         return None
 
-    def _check_unflushed(self) -> None:
+    def reply_when_flushed(self, connection: Connection, command: Command, reply: bytes) -> bytes | None:
+        """The reply itself if it may go now; None where it is sent once the log is safe up to its present end."""
+        log = self._broker.store.log
+        if not self._waits_for_flush or command.flag & FLAG_ONEWAY or log.flushed >= log.end:
+            return reply
+        self._unflushed.append((log.end, connection, reply))
+        return None
+
+    def check_unflushed(self) -> None:
         """With sync flush on a disk that hangs, answers pile up: at the bound nothing more is taken."""
         if len(self._unflushed) >= self._broker.config.broker.max_unflushed:
             raise Busy(

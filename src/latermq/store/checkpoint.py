@@ -15,6 +15,19 @@ _APACHE = struct.Struct(">qqq")  # store times up to which log, queues and index
 VERSION = 1
 
 
+class TimerMarks(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the timers are at `log_offset`; the entries delivered beyond these marks are those of level 0."""
+
+    engine: str  # which kind keeps them,
+    mark: str  # and up to where it is written
+    put_upto: int  # P: every entry of the timer topic below it is in the engine, delivered or cancelled
+    wake_ms: int  # T: no undelivered entry below P wakes before it
+    # Entries below the one that wake before the other are done: P and T themselves, but while an engine is filled again.
+    done_upto: int
+    done_wake_ms: int
+    pending: dict[str, int] = {}  # how many timers wait for each topic
+
+
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Everything below `log_offset` is synced: the log, the queues' entries for it and the index up to its mark."""
 
@@ -26,6 +39,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     delivered: dict[int, list[tuple[int, int]]] = {}
     # How long each queue is: topic → queue id → next offset. A queue that is not named here has nothing below.
     queue_ends: dict[str, dict[int, int]] = {}
+    timers: TimerMarks | None = None
     version: int = VERSION
 
 

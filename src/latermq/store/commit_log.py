@@ -8,7 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from latermq.errors import StoreError
-from latermq.message.record import BLANK, BLANK_MAGIC, Layout, check_record
+from latermq.message.record import (
+    BLANK,
+    BLANK_MAGIC,
+    BORN_HOST_AT,
+    SYSFLAG_AT,
+    SYSFLAG_BORN_V6,
+    Layout,
+    check_record,
+)
 from latermq.store.disk import Disk, MappedFile
 from latermq.store.segments import Segments
 
@@ -138,6 +146,23 @@ class CommitLog:
         lasts = np.append(firsts[1:], len(offsets)) - 1
         spans = zip(offsets[firsts].tolist(), ends[lasts].tolist(), strict=True)
         return b"".join([self.read(start, end - start) for start, end in spans])
+
+    def gather(self, offsets: Ints, at: Ints, dtype: str) -> Ints:
+        """A number out of each of many records: `at` is its place in each, `dtype` how it is written."""
+        values = np.empty(len(offsets), np.int64)
+        segments = offsets // self._segment_bytes
+        for segment in np.unique(segments).tolist():
+            own = segments == segment
+            mapped = self._segments.file_at(segment * self._segment_bytes).map
+            size = np.dtype(dtype).itemsize
+            numbers_at_any_byte = np.ndarray((self._segment_bytes - size + 1,), dtype, mapped, strides=(1,))
+            values[own] = numbers_at_any_byte[offsets[own] % self._segment_bytes + at[own]]
+        return values
+
+    def store_timestamps(self, offsets: Ints) -> Ints:
+        """The store times of the records at these offsets."""
+        sysflags = self.gather(offsets, np.full_like(offsets, SYSFLAG_AT), ">i4")
+        return self.gather(offsets, BORN_HOST_AT + np.where(sysflags & SYSFLAG_BORN_V6, 20, 8), ">i8")
 
     def read_record(self, offset: int) -> bytes | None:
         """The whole record at this offset, None where there is none."""

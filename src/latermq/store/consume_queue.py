@@ -129,6 +129,19 @@ class ConsumeQueue:
         """The same as `entries`, as a numpy array with fields offset, size and tags."""
         return np.frombuffer(self.entries(offset, count), dtype=ENTRY_DTYPE)
 
+    def gather(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
+        """The entries at these offsets, which are in order and inside the queue."""
+        entries = np.empty(len(offsets), ENTRY_DTYPE)
+        file_entries = self._file_bytes // ENTRY_BYTES
+        done = 0
+        while done < len(offsets):
+            start = int(offsets[done]) // file_entries * file_entries
+            end = int(np.searchsorted(offsets, start + file_entries))
+            file = self._segments.file_at(start * ENTRY_BYTES)
+            entries[done:end] = np.frombuffer(file.map, ENTRY_DTYPE, file_entries)[offsets[done:end] - start]
+            done = end
+        return entries
+
     def first_where(self, is_behind: Callable[[int, int, int], bool]) -> int:
         """The first offset whose entry is behind what is looked for; `is_behind` must turn true once and stay so."""
         low, high = self.min_offset, self.next_offset

@@ -68,6 +68,9 @@ class Disk(Protocol):
     def remove(self, path: str) -> None:
         """Remove a file or a folder with all it holds; fine when it is missing."""
 
+    def library_folder(self, name: str) -> Path:
+        """A folder of the machine for a library that keeps files of its own, made where it is missing."""
+
     def lock(self) -> None:
         """Keep every other process out of this directory, until the process ends."""
 
@@ -203,6 +206,16 @@ class FileDisk:
                 target.unlink(missing_ok=True)
         except OSError as error:
             raise StoreError(f"cannot remove {path}: {error.strerror}", hint="Check the permissions") from None
+
+    def library_folder(self, name: str) -> Path:
+        folder = self._root / name
+        try:
+            if not folder.is_dir():
+                folder.mkdir(parents=True)
+                _sync_folder(folder.parent)
+        except OSError as error:
+            raise StoreError(f"cannot make {name}: {error.strerror}", hint="Check the permissions") from None
+        return folder
 
     def lock(self) -> None:
         try:

@@ -1,12 +1,72 @@
 """A Disk in memory, for tests: it can fill up, fail, and die like a process or like a machine."""
 
 import mmap
+import os
+import shutil
+import tempfile
+import weakref
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 from latermq.errors import StoreError
 
 PAGE_BYTES = 4096
+# RocksDB syncs a good deal, which a test of its logic need not wait for.
+_FAST_FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+class _LibraryFolder:
+    """A real folder, as a library knows no other, that is removed when nobody needs this object any more."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="latermq-library-", dir=_FAST_FOLDER))
+        self._remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+        # How long each file was when the library last synced; None where it never said so.
+        self.synced_bytes: dict[str, int] | None = None
+
+    def sizes(self) -> dict[str, tuple[int, int]]:
+        """Every file with its length and the time of its last change."""
+        found = {}
+        for path in self.path.rglob("*"):
+            try:
+                status = path.stat()
+            except FileNotFoundError:  # removed meanwhile
+                continue
+            if path.is_file():
+                found[str(path.relative_to(self.path))] = (status.st_size, status.st_mtime_ns)
+        return found
+
+    def note_synced(self) -> None:
+        self.synced_bytes = {name: size for name, (size, _) in self.sizes().items()}
+
+    def copy(self) -> "_LibraryFolder":
+        """The files as they are at one moment, though the library's threads may still write to them."""
+        while True:
+            before = self.sizes()
+            copy = _LibraryFolder()
+            try:
+                shutil.copytree(self.path, copy.path, dirs_exist_ok=True)
+            except shutil.Error:
+                before = {}
+            if before == self.sizes():
+                break
+        copy.synced_bytes = self.synced_bytes
+        return copy
+
+    def cut_unsynced(self, chance: Random) -> None:
+        """Lose, as chance has it, the ends of write-ahead logs; every other file a library syncs before it counts."""
+        if self.synced_bytes is None:
+            return
+        for name in self.sizes():
+            path = self.path / name
+            size = path.stat().st_size
+            if path.suffix == ".log":
+                os.truncate(path, chance.randint(min(self.synced_bytes.get(name, 0), size), size))
+        self.note_synced()
+
+    def remove(self) -> None:
+        self._remove()
 
 
 class _MemoryMappedFile:
@@ -50,6 +110,7 @@ class MemoryDisk:
         self.before_step: Callable[[str, str], None] = lambda operation, path: None
         self._mapped: dict[str, _MemoryMappedFile] = {}
         self._small: dict[str, bytes] = {}
+        self._libraries: dict[str, _LibraryFolder] = {}
         self._locked = False
 
     def before(self, operation: str, path: str) -> None:
@@ -75,7 +136,11 @@ class MemoryDisk:
         return sorted({path.removeprefix(prefix).split("/", 1)[0] for path in paths})
 
     def file_size(self, path: str) -> int:
-        return self._mapped[path].size if path in self._mapped else len(self._small[path])
+        if path in self._mapped:
+            return self._mapped[path].size
+        if path not in self._small:
+            raise FileNotFoundError(path)
+        return len(self._small[path])
 
     def read(self, path: str) -> bytes | None:
         return self._small.get(path)
@@ -91,6 +156,21 @@ class MemoryDisk:
                 if table is self._mapped:
                     self.used_bytes -= self._mapped[name].reserved
                 del table[name]
+        for name in [name for name in self._libraries if name == path or name.startswith(path + "/")]:
+            self._libraries.pop(name).remove()
+
+    def library_folder(self, name: str) -> Path:
+        self.before("library", name)
+        if name not in self._libraries:
+            self._libraries[name] = _LibraryFolder()
+        return self._libraries[name].path
+
+    def library_synced(self, name: str) -> None:
+        """To be called when a library has synced: from now on a power cut takes from its logs what comes later.
+
+        As long as nobody calls it for a folder, a power cut leaves that folder as it is.
+        """
+        self._libraries[name].note_synced()
 
     def lock(self) -> None:
         if self._locked:
@@ -121,7 +201,10 @@ class MemoryDisk:
                 pages.append(new if chance.random() < 0.5 else old)
             return b"".join(pages)
 
-        return self._copy(survived)
+        copy = self._copy(survived)
+        for folder in copy._libraries.values():
+            folder.cut_unsynced(chance)
+        return copy
 
     def _copy(self, content: Callable[[_MemoryMappedFile], bytes]) -> "MemoryDisk":
         copy = MemoryDisk(self.capacity_bytes)
@@ -129,4 +212,5 @@ class MemoryDisk:
         copy._small = dict(self._small)
         for path, file in self._mapped.items():
             copy._mapped[path] = _MemoryMappedFile(copy, path, file.size, content(file))
+        copy._libraries = {name: folder.copy() for name, folder in self._libraries.items()}
         return copy

@@ -1,17 +1,18 @@
 """The message store: one log, the queues and the key index derived from it, opened, appended to and read together."""
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
 from latermq.clock import Clock
 from latermq.config import StoreConfig
-from latermq.errors import StoreError
-from latermq.message.names import SCHEDULE_TOPIC
+from latermq.errors import CorruptStore, StoreError
+from latermq.message.properties import encode_properties
 from latermq.message.record import (
     HEAD,
     MAGIC,
@@ -24,7 +25,7 @@ from latermq.message.record import (
     record_store_timestamp_ms,
 )
 from latermq.store.block import Block
-from latermq.store.checkpoint import Checkpoint, save_checkpoint
+from latermq.store.checkpoint import Checkpoint, TimerMarks, save_checkpoint
 from latermq.store.commit_log import CommitLog
 from latermq.store.consume_queue import ENTRY, FOLDER, ConsumeQueue
 from latermq.store.disk import Disk
@@ -82,6 +83,7 @@ class CheckpointPlan:
     delivered: dict[int, list[tuple[int, int]]]
     queue_ends: dict[str, dict[int, int]]
     queues: tuple[ConsumeQueue, ...]
+    timers: TimerMarks | None
 
 
 class MessageStore:
@@ -95,16 +97,18 @@ class MessageStore:
         *,
         store_host: bytes,
         new_store_id: str,
-        level_due_ms: Callable[[bytes, int], int] = lambda properties, store_timestamp_ms: store_timestamp_ms,
+        waiting_codes: Mapping[str, Callable[[bytes, int], int]] = MappingProxyType({}),
     ) -> None:
-        """`level_due_ms` tells when a record of the schedule topic is due, from its properties and store time."""
+        """`waiting_codes` tells for each topic where messages wait what its queue entries hold instead of a tag's
+        code, from a record's properties and store time: when it is due.
+        """
         self._disk = disk
         self._config = config
         self._clock = clock
         self._now_ms = clock.now_ms
         self._store_host = store_host
         self._store_host_v4 = len(store_host) == 8
-        self._level_due_ms = level_due_ms
+        self._waiting_codes = waiting_codes
         disk.lock()
         foreign = disk.read(STORE_ID_PATH) is None
         self.store_id = self._load_store_id(new_store_id)
@@ -119,6 +123,10 @@ class MessageStore:
         disk.replace(ABORT_PATH, b"")
         # Which entries of each level have been delivered: derived from the log, as the queues are.
         self.delivered: Delivered = {}
+        # What timers keep beside the log: how far it is when a checkpoint is planned, and what syncs it then.
+        self.timer_marks: Callable[[], tuple[TimerMarks, list[tuple[int, int]]] | None] = lambda: None
+        self.sync_timers: Callable[[], None] = lambda: None
+        self.saved_timer_marks: TimerMarks | None = None
         # The same as the last checkpoint has it: no death takes that back.
         self.safely_delivered: dict[int, list[tuple[int, int]]] = {}
         self.recovery: Recovery = recover(
@@ -242,10 +250,8 @@ class MessageStore:
         ))
         # fmt: on
         log.end = at + size
-        if topic == SCHEDULE_TOPIC:
-            code = self._level_due_ms(properties, now_ms)
-        else:
-            code = queue_tags_code(properties)
+        waiting_code = self._waiting_codes.get(topic)
+        code = queue_tags_code(properties) if waiting_code is None else waiting_code(properties, now_ms)
         queue_offset = queue.append(at, size, code)
         self.last_store_timestamp_ms = now_ms
         self._unindexed.append((topic, properties, at, now_ms))
@@ -306,9 +312,8 @@ class MessageStore:
         return Appended(physical_offset, queue_offset, physical_offset + size)
 
     def _tags_code(self, topic: str, properties: bytes, store_timestamp_ms: int) -> int:
-        if topic == SCHEDULE_TOPIC:
-            return self._level_due_ms(properties, store_timestamp_ms)
-        return queue_tags_code(properties)
+        waiting_code = self._waiting_codes.get(topic)
+        return queue_tags_code(properties) if waiting_code is None else waiting_code(properties, store_timestamp_ms)
 
     def append_block(self, block: Block) -> list[ConsumeQueue]:
         """Append records that were built in advance, patching what was not known then; the queues that they went to.
@@ -331,7 +336,8 @@ class MessageStore:
         self._hash_unindexed()  # keys go into the index in the order of their records
         key_offsets = physical_offsets[block.key_rows]
         self._hashed.append(IndexKeys(block.key_hashes, key_offsets, np.full_like(key_offsets, now_ms)))
-        self.delivered.setdefault(block.level, RangeSet()).add_all(block.entries)
+        if block.level:  # timers go in any order, and keep their own account
+            self.delivered.setdefault(block.level, RangeSet()).add_all(block.entries)
         return queues
 
     def index_pending(self) -> None:
@@ -407,6 +413,15 @@ class MessageStore:
         record = self.log.read_record(physical_offset)
         return decode_record(record) if record else None
 
+    def waiting_code_at(self, physical_offset: int) -> int:
+        """What a queue entry would hold for the waiting record at this log offset."""
+        message = self.read_message(physical_offset)
+        if message is None:
+            raise CorruptStore(f"the log holds no record at {physical_offset}, where a queue entry points")
+        return self._tags_code(
+            message.topic, encode_properties(message.properties).encode(), message.store_timestamp_ms
+        )
+
     def store_timestamp_ms(self, queue: ConsumeQueue, offset: int) -> int:
         """When the message at this queue offset was stored; -1 where there is none."""
         entry = queue.entry(offset)
@@ -432,6 +447,12 @@ class MessageStore:
             if self.log.start <= offset < self.log.end and offset not in seen:
                 seen.add(offset)
                 yield offset
+
+    def find_all_by_key(self, topic: str, key: str) -> Iterator[int]:
+        """The same without an end to the search: whoever decides by what is there must not miss any."""
+        self.index_pending()
+        found = self.index.find(topic, key, 0, 1 << 62, 1 << 62)
+        yield from {offset for offset in found if self.log.start <= offset < self.log.end}
 
     def flushed_end(self, queue: ConsumeQueue) -> int:
         """The queue offset up to which records are safe from a power cut: no stored position goes beyond it."""
@@ -459,14 +480,19 @@ class MessageStore:
         ends: dict[str, dict[int, int]] = {}
         for (topic, queue_id), queue in queues.items():
             ends.setdefault(topic, {})[queue_id] = queue.next_offset
+        delivered = {level: ranges.ranges() for level, ranges in self.delivered.items()}
+        timers = self.timer_marks()
+        if timers is not None:
+            delivered[0] = timers[1]
         return CheckpointPlan(
             self.log.end,
             index_file,
             next_entry,
             self.last_store_timestamp_ms,
-            {level: delivered.ranges() for level, delivered in self.delivered.items()},
+            delivered,
             ends,
             tuple(queues.values()),
+            timers[0] if timers else None,
         )
 
     def save(self, plan: CheckpointPlan) -> None:
@@ -475,6 +501,7 @@ class MessageStore:
         for queue in plan.queues:
             queue.sync()
         self.index.sync()
+        self.sync_timers()
         save_checkpoint(
             self._disk,
             Checkpoint(
@@ -484,10 +511,12 @@ class MessageStore:
                 store_timestamp_ms=plan.store_timestamp_ms,
                 delivered=plan.delivered,
                 queue_ends=plan.queue_ends,
+                timers=plan.timers,
             ),
         )
         self.checkpoint_offset = plan.log_offset
         self.safely_delivered = plan.delivered
+        self.saved_timer_marks = plan.timers
 
     def close(self) -> None:
         """Stop cleanly: everything synced, and no marker that says otherwise."""

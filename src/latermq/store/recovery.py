@@ -1,10 +1,15 @@
 """Recovery: find the log's true end after a stop or a crash, and bring queues and index to it."""
 
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
+import numpy as np
+
 from latermq.errors import CorruptStore
 from latermq.message.entry_id import decode_entry_id
+from latermq.message.names import TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC
 from latermq.message.record import (
     Layout,
     record_prepared_transaction_offset,
@@ -12,7 +17,8 @@ from latermq.message.record import (
     record_queue_offset,
     record_store_timestamp_ms,
 )
-from latermq.store.checkpoint import Checkpoint, load_checkpoint
+from latermq.message.timer_code import TIMER, real_topic, timer_kind
+from latermq.store.checkpoint import Checkpoint, TimerMarks, load_checkpoint
 from latermq.store.commit_log import CommitLog
 from latermq.store.consume_queue import ConsumeQueue
 from latermq.store.disk import Disk, MappedFile
@@ -35,6 +41,9 @@ class Recovery:
     records: int
     last_store_timestamp_ms: int
     had_checkpoint: bool
+    timers: TimerMarks | None  # as the checkpoint has them
+    timers_scheduled: Counter[str]  # for each topic, how many timers the read part of the log schedules,
+    timers_delivered: Counter[str]  # and how many it delivers
 
 
 def recover(
@@ -76,6 +85,8 @@ def recover(
         for queue in queues.values():
             queue.restart_at(0)
     replay = _Replay(queues, index, make_queue, tags_code_of, delivered)
+    if checkpoint is not None and start >= checkpoint.log_offset:
+        replay.counted_from = 0  # its counts know all timers before
     records = 0
     for offset, parts, file in log.scan(start):
         replay.dispatch(offset, parts, file, log.segment_position(offset))
@@ -86,7 +97,17 @@ def recover(
     for queue in queues.values():
         queue.forget_below(log.start)
     last_ms = replay.last_store_timestamp_ms or _timestamp(checkpoint)
-    return Recovery(crashed, start, end, records, last_ms, had_checkpoint=checkpoint is not None)
+    return Recovery(
+        crashed,
+        start,
+        end,
+        records,
+        last_ms,
+        had_checkpoint=checkpoint is not None,
+        timers=_timer_marks(checkpoint, start),
+        timers_scheduled=replay.timers_scheduled,
+        timers_delivered=replay.timers_delivered,
+    )
 
 
 def _open_queues(queues: Queues, ends: dict[str, dict[int, int]]) -> bool:
@@ -99,6 +120,14 @@ def _open_queues(queues: Queues, ends: dict[str, dict[int, int]]) -> bool:
         else:
             whole = queue.open_at(end) and whole
     return whole
+
+
+def _timer_marks(checkpoint: Checkpoint | None, start: int) -> TimerMarks | None:
+    """The checkpoint's; where the log was read from further back, its counts would count that part twice."""
+    timers = checkpoint.timers if checkpoint else None
+    if timers is not None and checkpoint is not None and start < checkpoint.log_offset:
+        return msgspec.structs.replace(timers, pending={})
+    return timers
 
 
 def _timestamp(checkpoint: Checkpoint | None) -> int:
@@ -118,7 +147,17 @@ def _open_foreign(log: CommitLog, queues: Queues) -> Recovery:
     for queue in queues.values():
         queue.open_below(end)
         queue.forget_below(log.start)
-    return Recovery(False, start, end, records, last_ms, had_checkpoint=False)
+    return Recovery(
+        False,
+        start,
+        end,
+        records,
+        last_ms,
+        had_checkpoint=False,
+        timers=None,
+        timers_scheduled=Counter(),
+        timers_delivered=Counter(),
+    )
 
 
 class _Replay:
@@ -137,6 +176,13 @@ class _Replay:
         self._make_queue = make_queue
         self._tags_code_of = tags_code_of
         self._delivered = delivered
+        # Timers go in any order: adding them one by one to the ranges would take a second for 50,000.
+        self._new_delivered: defaultdict[int, list[int]] = defaultdict(list)
+        self.timers_scheduled: Counter[str] = Counter()
+        self.timers_delivered: Counter[str] = Counter()
+        # The first entry of the timer topic that is counted. What replaces an older one, whose record is gone, must not
+        # count as its end, but as the beginning where it is a roll.
+        self.counted_from = 1 << 62
         self._unindexed: list[tuple[str, bytes, int, int]] = []
         self.last_store_timestamp_ms = 0
 
@@ -148,12 +194,24 @@ class _Replay:
         entry_id = decode_entry_id(record_prepared_transaction_offset(data, at, parts))
         if entry_id is not None:
             level, entry = entry_id
-            self._delivered.setdefault(level, RangeSet()).add(entry, entry + 1)
+            self._new_delivered[level].append(entry)
+            if level == 0:
+                self._count_replaced(topic, properties, is_counted=entry >= self.counted_from)
+        elif topic == TIMER_TOPIC and timer_kind(properties) == TIMER:
+            self.timers_scheduled[real_topic(properties)] += 1
+        if topic == TIMER_TOPIC:
+            self.counted_from = min(self.counted_from, record_queue_offset(data, at))
         if is_queued(parts.sysflag):
             self._enqueue(topic, record_queue_id(data, at), record_queue_offset(data, at), offset, parts, properties)
         self._unindexed.append((topic, properties, offset, self.last_store_timestamp_ms))
         if len(self._unindexed) >= INDEX_BATCH:
             self.finish()
+
+    def _count_replaced(self, topic: str, properties: bytes, *, is_counted: bool) -> None:
+        if topic == TIMER_TOPIC:
+            self.timers_scheduled[real_topic(properties)] += not is_counted
+        elif is_counted:
+            self.timers_delivered[real_topic(properties) if topic == TIMER_DEAD_LETTER_TOPIC else topic] += 1
 
     def _enqueue(
         self, topic: str, queue_id: int, queue_offset: int, offset: int, parts: Layout, properties: bytes
@@ -171,3 +229,6 @@ class _Replay:
         if self._unindexed:
             self._index.put(index_keys(self._unindexed))
             self._unindexed.clear()
+        for level, entries in self._new_delivered.items():
+            self._delivered.setdefault(level, RangeSet()).add_all(np.array(entries, np.int64))
+        self._new_delivered.clear()

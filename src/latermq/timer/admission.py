@@ -1,27 +1,49 @@
 """Admission: whether a message arrives now or later, told from its properties."""
 
+from collections.abc import Callable
+from enum import IntEnum
 from typing import NamedTuple
 
 from latermq.errors import IllegalMessage
-from latermq.message.names import SCHEDULE_TOPIC
+from latermq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from latermq.message.properties import (
     DELAY_LEVEL,
     DUE_MS,
     OWN_PREFIX,
     REAL_QUEUE_ID,
     REAL_TOPIC,
+    START_DELIVER_TIME,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELETE_KEY,
+    TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
+    UNIQUE_KEY,
     decode_properties,
     encode_properties,
 )
+from latermq.timer.engine import SLOT_MS
 from latermq.timer.levels import LevelTable
 
-TIMER_OUT_MS = "TIMER_OUT_MS"
-# Ways to name a due time that this version does not know yet; they are refused, since delivering now would be early.
-TIMER_PROPERTIES = (
-    "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "__STARTDELIVERTIME", "TIMER_DEL_UNIQKEY",
-)  # fmt: skip
+# How a timer's time can be named, the first that is there counts: by how much one is multiplied to be milliseconds,
+# and whether it counts from now.
+_TIMES = {
+    TIMER_DELAY_SEC: (1_000, True),
+    TIMER_DELAY_MS: (1, True),
+    TIMER_DELIVER_MS: (1, False),
+    START_DELIVER_TIME: (1, False),
+}
 # What makes a message that is put again start clean: nothing of an earlier wait may delay it once more.
-_SCHEDULING_PROPERTIES = (DELAY_LEVEL, REAL_TOPIC, REAL_QUEUE_ID, "__STARTDELIVERTIME")
+_SCHEDULING_PROPERTIES = (DELAY_LEVEL, REAL_TOPIC, REAL_QUEUE_ID, START_DELIVER_TIME)
+
+
+class Wait(IntEnum):
+    """How a message waits."""
+
+    NOT = 0
+    LEVEL = 1
+    TIMER = 2
+    CANCEL = 3  # it is no message, but takes one away
 
 
 class Admitted(NamedTuple):
@@ -30,15 +52,19 @@ class Admitted(NamedTuple):
     topic: str
     queue_id: int
     properties: str
-    level: int  # 0: not delayed
+    wait: Wait
+    level: int
     due_ms: int
 
 
 class Admission:
     """Sorts messages into those for now and those for later."""
 
-    def __init__(self, levels: LevelTable) -> None:
+    def __init__(self, levels: LevelTable, max_delay_ms: int, next_name: Callable[[], str]) -> None:
+        """`next_name` is a unique key for a timer whose sender gave none: only what has a name can be cancelled."""
         self._levels = levels
+        self._max_delay_ms = max_delay_ms
+        self._next_name = next_name
 
     def admit(self, topic: str, queue_id: int, encoded: str, now_ms: int) -> Admitted:
         """Decide for one message."""
@@ -47,20 +73,36 @@ class Admission:
             del properties[name]
         level = self._level(properties)
         if level:
-            for name in TIMER_PROPERTIES:
+            for name in (*_TIMES, TIMER_DELETE_KEY):
                 properties.pop(name, None)
             due_ms = now_ms + self._levels.delay_ms(level)
             properties |= {
                 DELAY_LEVEL: str(level), REAL_TOPIC: topic, REAL_QUEUE_ID: str(queue_id), DUE_MS: str(due_ms),
             }  # fmt: skip
-            return Admitted(SCHEDULE_TOPIC, level - 1, encode_properties(properties), level, due_ms)
-        for name in TIMER_PROPERTIES:
-            if name in properties:
-                raise IllegalMessage(
-                    f"the message asks for a timer ({name}), which this version cannot give",
-                    hint="Use a delay level; delivering it at once would be early",
-                )
-        return Admitted(topic, queue_id, encode_properties(properties), 0, now_ms)
+            return Admitted(SCHEDULE_TOPIC, level - 1, encode_properties(properties), Wait.LEVEL, level, due_ms)
+        named_ms = self._due_ms(properties, now_ms)
+        if properties.get(TIMER_DELETE_KEY):
+            return self._admit_cancel(topic, queue_id, properties, now_ms, named_ms)
+        if named_ms is None or named_ms <= now_ms:
+            return Admitted(topic, queue_id, encode_properties(properties), Wait.NOT, 0, now_ms)
+        if not properties.get(UNIQUE_KEY):
+            properties[UNIQUE_KEY] = self._next_name()
+        waiting = waiting_properties(properties, topic, queue_id, named_ms)
+        return Admitted(TIMER_TOPIC, 0, encode_properties(waiting), Wait.TIMER, 0, named_ms)
+
+    def _admit_cancel(
+        self, topic: str, queue_id: int, properties: dict[str, str], now_ms: int, named_ms: int | None
+    ) -> Admitted:
+        """RocketMQ's way to cancel: a message beside the one it takes. When that is due does not matter here."""
+        if named_ms is not None and named_ms <= now_ms:
+            raise IllegalMessage(
+                f"{TIMER_DELETE_KEY} with a time that has passed cancels nothing", hint="Name the time of the timer"
+            )
+        # The index finds a cancel by the name of what it takes.
+        properties[UNIQUE_KEY] = properties[TIMER_DELETE_KEY]
+        due_ms = named_ms or now_ms
+        waiting = waiting_properties(properties, topic, queue_id, due_ms)
+        return Admitted(TIMER_TOPIC, 0, encode_properties(waiting), Wait.CANCEL, 0, due_ms)
 
     def _level(self, properties: dict[str, str]) -> int:
         text = properties.get(DELAY_LEVEL)
@@ -71,6 +113,42 @@ class Admission:
                 f"{DELAY_LEVEL} is {text[:40]!r}, which is no delay level", hint=f"Levels are 0 to {len(self._levels)}"
             )
         return self._levels.clamp(int(text))
+
+    def _due_ms(self, properties: dict[str, str], now_ms: int) -> int | None:
+        """When a message wants to arrive, None where it does not say."""
+        for name, (factor, from_now) in _TIMES.items():
+            text = properties.get(name)
+            if text is None:
+                continue
+            if not (text.isascii() and text.isdigit()):
+                what = "negative" if text[:1] == "-" and text[1:].isdigit() else "no whole number"
+                raise IllegalMessage(f"{name} is {text[:40]!r}, which is {what}", hint=self._limit_hint(from_now))
+            # Nobody waits for more than 19 digits; longer ones are not even looked at.
+            value_ms = int(text) * factor if len(text) <= 19 else 1 << 63
+            self.check_due(now_ms + value_ms if from_now else value_ms, now_ms, f"{name} is {text[:40]!r}", from_now)
+            return now_ms + value_ms if from_now else value_ms
+        return None
+
+    def check_due(self, due_ms: int, now_ms: int, what: str, from_now: bool = False) -> None:
+        """Refuse a time that is too far ahead; `what` says where it comes from."""
+        if due_ms - now_ms > self._max_delay_ms:
+            raise IllegalMessage(
+                f"{what}, which is more than {self._max_delay_ms} ms ahead (timer.max_delay)",
+                hint=self._limit_hint(from_now),
+            )
+
+    def _limit_hint(self, from_now: bool) -> str:
+        unit = "a delay" if from_now else "a time in milliseconds since 1970"
+        return f"Give {unit} of at most {self._max_delay_ms // 1000} s from now, or raise timer.max_delay"
+
+
+def waiting_properties(properties: dict[str, str], topic: str, queue_id: int, due_ms: int) -> dict[str, str]:
+    """The properties of a record that waits in the timer topic."""
+    rounded_ms = (due_ms - 1) // SLOT_MS * SLOT_MS  # RocketMQ's own rounding
+    waiting = {name: value for name, value in properties.items() if name not in (REAL_TOPIC, REAL_QUEUE_ID)}
+    return waiting | {
+        TIMER_OUT_MS: str(rounded_ms), REAL_TOPIC: topic, REAL_QUEUE_ID: str(queue_id), DUE_MS: str(due_ms),
+    }  # fmt: skip
 
 
 def without_scheduling(properties: dict[str, str]) -> dict[str, str]:

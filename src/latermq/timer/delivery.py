@@ -1,6 +1,7 @@
 """Delivery: stages what is due soon, and appends it to its real topic at its due millisecond."""
 
 from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -10,17 +11,26 @@ from latermq.config import TimerConfig
 from latermq.errors import CorruptStore, StoreError
 from latermq.message.entry_id import encode_entry_id
 from latermq.message.ids import pack_host
-from latermq.message.names import SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC
-from latermq.message.properties import DEAD_LETTER_REASON, MAX_PROPERTIES_BYTES, encode_properties
-from latermq.message.record import decode_record
+from latermq.message.names import SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC
+from latermq.message.properties import (
+    DEAD_LETTER_REASON,
+    MAX_PROPERTIES_BYTES,
+    REAL_TOPIC,
+    UNIQUE_KEY,
+    encode_properties,
+)
+from latermq.message.record import decode_record, record_property
 from latermq.store.block import Block, Ints
 from latermq.store.message_store import Draft, MessageStore
 from latermq.store.ranges import RangeSet
 from latermq.timer.building import build
 from latermq.timer.clock_guard import ClockGuard
+from latermq.timer.lateness import LATENESS_BOUNDS_MS, Distribution
 from latermq.timer.level_source import Batch, LevelSource
 from latermq.timer.levels import LevelTable
+from latermq.timer.rolls import build_rolls
 from latermq.timer.stage import Stage
+from latermq.timer.timers import Timers
 
 BUILD_AT_ONCE = 1_000  # records built between two looks at other work: about 4 ms
 PUNCTUAL_MS = 1_000  # what is later than this counts as overdue
@@ -30,6 +40,16 @@ CLOCK_LOOK_MS = 1_000  # a clock that is set shows at the next look
 DEAD_LETTER_ENTRY = "LMQ_DEAD_ENTRY"
 
 
+class Source(Protocol):
+    """Entries that wait, in the order of their due times."""
+
+    level: int  # whose entries they are, 0 for timers
+
+    def head_due_ms(self) -> int | None: ...
+
+    def take(self, until_ms: int, max_count: int, max_bytes: int) -> Batch: ...
+
+
 class Delivery:
     """Drives all sources. `run` does what is due and says when to come again."""
 
@@ -37,6 +57,7 @@ class Delivery:
         self,
         store: MessageStore,
         levels: LevelTable,
+        timers: Timers,
         clock: Clock,
         config: TimerConfig,
         *,
@@ -46,6 +67,7 @@ class Delivery:
     ) -> None:
         self._store = store
         self._levels = levels
+        self._timers = timers
         self._config = config
         self._topic_exists = topic_exists
         self._on_delivered = on_delivered
@@ -56,7 +78,7 @@ class Delivery:
         # What could not be appended, by queue and in order: later ones wait their turn behind it.
         self._stuck: dict[tuple[str, int], list[tuple[Block, Ints]]] = {}
         self._stuck_bytes = 0
-        self._unburied: list[tuple[int, int, bytes, str]] = []
+        self._unburied: list[_Unburied] = []
         self.noted = False
         self._pause_ms = 0
         self._retry_at_ms = 0
@@ -64,11 +86,14 @@ class Delivery:
         self.failure = ""
         self.delivered = 0
         self.dead_letters = 0
+        self.timer_lateness = Distribution(LATENESS_BOUNDS_MS)
+        self.level_lateness = Distribution(LATENESS_BOUNDS_MS)
         now_ms = clock.now_ms()
         self._live: dict[int, LevelSource] = {}
         self._backlog: list[LevelSource] = []
         for level in self._all_levels():
             self._open_level(level, now_ms)
+        timers.staged_wake_ms = self._timers_held_from_ms
 
     def _all_levels(self) -> list[int]:
         """The table's levels, and those of queues that an earlier, longer table left."""
@@ -97,6 +122,10 @@ class Delivery:
         self._live[level].note(due_ms)
         self.noted = True
 
+    def note_timer(self) -> None:
+        """Something was stored in the timer topic."""
+        self.noted = True
+
     # One round
 
     def run(self) -> int:
@@ -115,8 +144,9 @@ class Delivery:
             while left_bytes > 0 and (taken := stage.take(now_ms, left_bytes)) is not None:
                 left_bytes -= taken[0].size
                 self._deliver(*taken, now_ms)
+        stepping = self._timers.step(now_ms)
         building = self._fill(now_ms)
-        return self._next_call_ms(now_ms, building)
+        return self._next_call_ms(now_ms, building or stepping)
 
     def _retry(self, now_ms: int) -> None:
         stuck, self._stuck, self._stuck_bytes = self._stuck, {}, 0
@@ -127,8 +157,8 @@ class Delivery:
                 self._stage.put(block, dues)
             else:
                 self._deliver(block, dues, now_ms)
-        for level, entry, record, reason in unburied:
-            self._bury(level, entry, record, reason, now_ms)
+        for one in unburied:
+            self._bury(one, now_ms)
         if not self._stuck and not self._unburied:
             self.failure, self._pause_ms = "", 0
 
@@ -146,8 +176,14 @@ class Delivery:
             waits.append(self._retry_at_ms - now_ms)
         return max(0, min(waits))
 
-    def _sources(self) -> list[LevelSource]:
-        return [*self._live.values(), *self._backlog]
+    def _sources(self) -> list[Source]:
+        return [*self._live_sources(), *self._overdue_sources()]
+
+    def _live_sources(self) -> list[Source]:
+        return [*self._live.values(), self._timers.live]
+
+    def _overdue_sources(self) -> list[Source]:
+        return [*self._backlog, self._timers.backlog]
 
     # Staging
 
@@ -156,13 +192,13 @@ class Delivery:
 
         What is on time and what is overdue get a batch each, so that neither waits for all of the other.
         """
-        live = self._fill_stage(self._stage, list(self._live.values()), now_ms)
-        overdue = self._fill_stage(self._overdue, self._backlog, now_ms)
+        live = self._fill_stage(self._stage, self._live_sources(), now_ms)
+        overdue = self._fill_stage(self._overdue, self._overdue_sources(), now_ms)
         if self._backlog and not overdue:
             self._backlog = [source for source in self._backlog if source.head_due_ms() is not None]
         return live or overdue
 
-    def _fill_stage(self, stage: Stage, sources: list[LevelSource], now_ms: int) -> bool:
+    def _fill_stage(self, stage: Stage, sources: list[Source], now_ms: int) -> bool:
         """Build one batch out of the source that is due first; whether there may be more."""
         heads = [(head, source) for source in sources if (head := source.head_due_ms()) is not None]
         if not heads:
@@ -186,25 +222,40 @@ class Delivery:
 
     def _build(self, level: int, stage: Stage, batch: Batch, now_ms: int) -> None:
         raw = self._store.log.read_all(batch.physical_offsets, batch.sizes)
-        built = build(level, batch.offsets, raw, batch.sizes)
+        if batch.is_roll:
+            built = build_rolls(batch.offsets, raw, batch.sizes, self._config.import_precision)
+        else:
+            built = build(level, batch.offsets, raw, batch.sizes)
         if built.block is not None:
             stage.put(built.block, batch.dues[built.rows])
         ends = np.cumsum(batch.sizes)
         for row in built.unusable:
             record = raw[int(ends[row] - batch.sizes[row]) : int(ends[row])]
-            self._bury(level, int(batch.offsets[row]), record, "the record names no real topic and queue", now_ms)
+            reason = "the record names no real topic and queue, or cannot be written again"
+            self._bury(_Unburied(level, int(batch.offsets[row]), int(batch.dues[row]), record, reason), now_ms)
 
     # Delivering
 
     def _deliver(self, block: Block, dues: Ints, now_ms: int) -> None:
         """Append one block; what cannot be appended now is kept and tried again, queue by queue."""
-        gone = [number for number, (topic, _) in enumerate(block.queues) if not self._topic_exists(topic)]
+        if block.level == 0:
+            # The last look and the append are one step: nothing is cancelled in between.
+            wanted = self._timers.not_cancelled(block.entries)
+            if not wanted.all():
+                if not wanted.any():
+                    return
+                block, dues = block.rows(np.flatnonzero(wanted)), dues[wanted]
+        gone = [
+            number
+            for number, (topic, _) in enumerate(block.queues)
+            if topic != TIMER_TOPIC and not self._topic_exists(topic)
+        ]
         if gone:
             exists = np.ones(len(block.queues), bool)
             exists[gone] = False
             keep = exists[block.queue_of]
             for row in np.flatnonzero(~keep).tolist():
-                self._bury_built(block, row, now_ms)
+                self._bury_built(block, row, int(dues[row]), now_ms)
             if not keep.any():
                 return
             block, dues = block.rows(np.flatnonzero(keep)), dues[keep]
@@ -219,8 +270,25 @@ class Delivery:
             self._keep_back(block, dues, now_ms, error)
             return
         self.delivered += len(block)
+        if block.level == 0:
+            self._timers.delivered(block.entries, dues)
+            self._count_timers(block, dues)
+        else:
+            self.level_lateness.add(self._store.last_store_timestamp_ms - dues)
         for queue in queues:
             self._on_delivered(queue.topic, queue.queue_id)
+
+    def _count_timers(self, block: Block, dues: Ints) -> None:
+        tallies = self._timers.tallies
+        for number, rows in block.rows_by_queue().items():
+            topic = block.queues[number][0]
+            if topic == TIMER_TOPIC:  # a roll waits on
+                tallies.rolled += len(rows)
+                dues = dues[block.queue_of != number]
+            else:
+                tallies.delivered[topic] += len(rows)
+                self._timers.leave(topic, len(rows))
+        self.timer_lateness.add(self._store.last_store_timestamp_ms - dues)
 
     def _keep_back(self, block: Block, dues: Ints, now_ms: int, error: StoreError) -> None:
         """Keep what failed for a later try; if it is for several queues, the others need not wait for the one."""
@@ -253,30 +321,55 @@ class Delivery:
             self._pause_ms = min(max(FIRST_PAUSE_MS, 2 * self._pause_ms), LONGEST_PAUSE_MS)
             self._retry_at_ms = now_ms + self._pause_ms
 
-    def _bury_built(self, block: Block, row: int, now_ms: int) -> None:
+    def _bury_built(self, block: Block, row: int, due_ms: int, now_ms: int) -> None:
         part = block.part(row, row + 1)
         topic = block.queues[int(block.queue_of[row])][0]
-        self._bury(block.level, int(block.entries[row]), bytes(part.data), f"topic {topic!r} does not exist", now_ms)
+        reason = f"topic {topic!r} does not exist"
+        self._bury(_Unburied(block.level, int(block.entries[row]), due_ms, bytes(part.data), reason), now_ms)
 
-    def _bury(self, level: int, entry: int, record: bytes, reason: str, now_ms: int) -> None:
+    def _bury(self, one: "_Unburied", now_ms: int) -> None:
         """Put a message that can never be delivered into the timer dead letters: it counts as delivered."""
-        told = {DEAD_LETTER_REASON: reason, DEAD_LETTER_ENTRY: f"{level}:{entry}"}
-        draft = _dead_letter(record, told, encode_entry_id(level, entry))
+        if one.level == 0 and not self._timers.not_cancelled(np.array([one.entry])).all():
+            return
+        told = {DEAD_LETTER_REASON: one.reason, DEAD_LETTER_ENTRY: f"{one.level}:{one.entry}"}
+        draft = _dead_letter(one.record, told, encode_entry_id(one.level, one.entry))
         try:
             self._store.append_all([draft])
         except StoreError as error:
-            self._unburied.append((level, entry, record, reason))
+            self._unburied.append(one)
             self._pause(now_ms, error)
             return
-        self._store.delivered[level].add(entry, entry + 1)
+        if one.level:
+            self._store.delivered[one.level].add(one.entry, one.entry + 1)
+        else:
+            self._timers.delivered(np.array([one.entry]), np.array([one.due_ms]))
+            self._timers.leave((record_property(one.record, REAL_TOPIC.encode()) or b"").decode(), 1)
         self.dead_letters += 1
         self._on_delivered(TIMER_DEAD_LETTER_TOPIC, 0)
 
+    def _timers_held_from_ms(self) -> int | None:
+        """The earliest time at which a timer woke, or wakes, that was taken from its source and is not put yet."""
+        held = [stage.first_due_ms(level=0) for stage in (self._stage, self._overdue)]
+        held += [int(dues[0]) for queue in self._stuck.values() for block, dues in queue if block.level == 0]
+        held += [one.due_ms for one in self._unburied if one.level == 0]
+        return min((due_ms for due_ms in held if due_ms is not None), default=None)
+
     # For operators and exports
+
+    def late_timers(self, now_ms: int) -> tuple[int, int]:
+        """How many timers in memory should have gone, and for how many milliseconds the first of them."""
+        sources = (self._timers.live, self._timers.backlog)
+        counts = [stage.count_due(now_ms, level=0) for stage in (self._stage, self._overdue)]
+        counts += [source.count_due(now_ms) for source in sources]
+        counts += [len(block) for queue in self._stuck.values() for block, _ in queue if block.level == 0]
+        counts += [1 for one in self._unburied if one.level == 0]
+        heads = [self._timers_held_from_ms(), *(source.head_due_ms() for source in sources)]
+        first_ms = min((head for head in heads if head is not None), default=now_ms)
+        return sum(counts), max(0, now_ms - first_ms)
 
     def needed_from(self) -> int:
         """The log offset from which on records still wait to be delivered; retention stops there."""
-        needed = self._store.log.end
+        needed = self._timers.needed_from()
         for level, source in self._live.items():
             queue = self._store.find_queue(SCHEDULE_TOPIC, level - 1)
             entry = queue.entry(self._store.delivered[source.level].end_of_run(0)) if queue else None
@@ -295,6 +388,7 @@ class Delivery:
     def statistics(self) -> dict[str, int]:
         """How much waits and how much went."""
         return {
+            **self._timers.statistics(),
             **self._stage.statistics(),
             "staged_overdue": self._overdue.records,
             "delivered": self.delivered,
@@ -303,10 +397,21 @@ class Delivery:
         }
 
 
+class _Unburied(NamedTuple):
+    """A record on its way into the dead letters: whose it is, when it was due, and why it cannot be delivered."""
+
+    level: int
+    entry: int
+    due_ms: int
+    record: bytes
+    reason: str
+
+
 def _dead_letter(record: bytes, told: dict[str, str], entry_id: int) -> Draft:
     """The message of a record, with what is told of it beside its properties.
 
-    Where the record cannot be read, or where there is no room beside its properties, its bytes are the body.
+    Where the record cannot be read, or where there is no room beside its properties, its bytes are the body. The name
+    is kept even then: by it the directory knows what became of the timer.
     """
     try:
         message = decode_record(record)
@@ -314,6 +419,10 @@ def _dead_letter(record: bytes, told: dict[str, str], entry_id: int) -> Draft:
     except (CorruptStore, UnicodeDecodeError):
         message = None
     if message is None or len(properties) > MAX_PROPERTIES_BYTES:
+        for name in (REAL_TOPIC, UNIQUE_KEY):
+            value = message.properties.get(name, "") if message else ""
+            if value and len(encode_properties(told | {name: value}).encode()) <= MAX_PROPERTIES_BYTES:
+                told = told | {name: value}
         properties = encode_properties(told).encode()
         host = bytes(8)
         return Draft(TIMER_DEAD_LETTER_TOPIC, 0, record, properties, 0, host, prepared_transaction_offset=entry_id)

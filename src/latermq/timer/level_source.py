@@ -16,12 +16,13 @@ _NONE: Ints = np.empty(0, np.int64)
 
 
 class Batch(NamedTuple):
-    """Entries of a level that are due next, in due order: a row of each array an entry."""
+    """Entries of a source that are due next, in due order: a row of each array an entry."""
 
-    offsets: Ints  # in the level's queue
+    offsets: Ints  # in the queue where they wait
     dues: Ints
     physical_offsets: Ints  # where their records lie in the log,
     sizes: Ints  # and how long they are
+    is_roll: bool = False  # whether they are written into the timer topic again
 
 
 class LevelSource:

@@ -47,6 +47,15 @@ class Stage:
         """When the next record is due, None where the stage is empty."""
         return self._heap[0].due_ms if self._heap else None
 
+    def first_due_ms(self, *, level: int) -> int | None:
+        """When the first record of one level is due; looks at every block."""
+        return min((staged.due_ms for staged in self._heap if staged.block.level == level), default=None)
+
+    def count_due(self, now_ms: int, *, level: int) -> int:
+        """How many records of one level are due; looks at every block."""
+        own = (staged for staged in self._heap if staged.block.level == level)
+        return sum(int(np.searchsorted(staged.dues, now_ms, side="right")) for staged in own)
+
     def take(self, now_ms: int, max_bytes: int) -> tuple[Block, Ints] | None:
         """Due records of one level, those due first, at most about `max_bytes` of them; None where none is due.
 

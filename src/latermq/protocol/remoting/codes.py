@@ -86,6 +86,13 @@ class Request(IntEnum):
     GET_BROKER_MEMBER_GROUP = 901
     BROKER_HEARTBEAT = 904
     GET_BROKER_HA_STATUS = 907
+    # LaterMQ's own, far above RocketMQ's broker and client requests.
+    CANCEL_TIMER = 7001
+    MOVE_TIMER = 7002
+    TIMER_STATUS = 7003
+    LIST_TIMERS = 7004
+    COUNT_TIMERS = 7005
+    TIMER_DENSITY = 7006
 
 
 class Response(IntEnum):
@@ -113,3 +120,4 @@ class Response(IntEnum):
     INVALID_PARAMETER = 29
     CONSUMER_NOT_ONLINE = 206
     CONSUME_MSG_TIMEOUT = 207
+    ILLEGAL_OPERATION = 604

@@ -13,9 +13,11 @@ _SEND_REPLY = (
 ).encode()
 
 
-def encode_send_reply(request: Command, message_id: str, queue_id: int, queue_offset: int) -> bytes:
+def encode_send_reply(
+    request: Command, message_id: str, queue_id: int, queue_offset: int, recall_handle: str = ""
+) -> bytes:
     """The answer to a message that was stored. Formatting the JSON by hand takes 0.9 µs instead of 2.2."""
-    if request.encoding == JSON:
+    if request.encoding == JSON and not recall_handle:
         header = _SEND_REPLY % (request.opaque, message_id.encode(), queue_id, queue_offset)
         size = len(header)
         return _PREFIX.pack(4 + size, size) + header
@@ -26,6 +28,8 @@ def encode_send_reply(request: Command, message_id: str, queue_id: int, queue_of
         "MSG_REGION": "DefaultRegion",
         "TRACE_ON": "true",
     }
+    if recall_handle:
+        fields["recallHandle"] = recall_handle
     return encode_frame(0, request.opaque, flag=FLAG_RESPONSE, encoding=request.encoding, fields=fields)
 
 

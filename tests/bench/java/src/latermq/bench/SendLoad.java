@@ -21,6 +21,7 @@ final class SendLoad {
     private static final int QUEUES = 8;
     private static final int TIMEOUT_MS = 10_000;
     private static final int LONGEST_ANSWER_S = 60;
+    private static final long GOLDEN = 2_654_435_761L;
 
     private final DefaultMQProducer producer;
     private final String topic;
@@ -33,6 +34,8 @@ final class SendLoad {
     private final int delayLevel;
     private final long[] delaysMs;
     private final long dueAtMs;
+    private final long dueFromMs;
+    private final long dueOverMs;
     private final Semaphore room;
     private final long[] latenciesNs;
     private final AtomicInteger claimed = new AtomicInteger();
@@ -56,6 +59,8 @@ final class SendLoad {
             ? arguments.getJSONArray("delays_ms").stream().mapToLong(delay -> ((Number) delay).longValue()).toArray()
             : new long[0];
         dueAtMs = arguments.getLongValue("due_at_ms");
+        dueFromMs = arguments.getLongValue("due_from_ms");
+        dueOverMs = arguments.getLongValue("due_over_ms");
         room = new Semaphore(inFlight);
         latenciesNs = new long[count];
     }
@@ -80,7 +85,7 @@ final class SendLoad {
         for (int number = next(); number < count; number = next()) {
             long sentNs = System.nanoTime();
             try {
-                producer.send(message());
+                producer.send(message(number));
                 answered(sentNs);
             } catch (Exception failure) {
                 failed(failure);
@@ -106,20 +111,28 @@ final class SendLoad {
                 }
             };
             try {
-                producer.send(message(), callback);
+                producer.send(message(number), callback);
             } catch (Exception failure) {
                 callback.onException(failure);
             }
         }
     }
 
-    private Message message() {
+    private Message message(int number) {
         Message message = new Message(topic, body);
         int level = delaysMs.length > 0 ? levelDueTogether() : delayLevel;
         if (level > 0) {
             message.setDelayTimeLevel(level);
         }
+        if (dueFromMs > 0) {
+            message.setDeliverTimeMs(dueFromMs + (long) (dueOverMs * place(number)));
+        }
         return message;
+    }
+
+    /** From 0 to below 1: evenly spread, whatever the count, with neighbours far apart. */
+    private static double place(int number) {
+        return (number * GOLDEN & 0xFFFF_FFFFL) / (double) (1L << 32);
     }
 
     /** The shortest level that is due at {@code dueAtMs} or later; where none is long enough, the longest. */

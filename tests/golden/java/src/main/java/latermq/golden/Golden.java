@@ -18,8 +18,8 @@ public final class Golden {
         int status = 1;
         try {
             List<Part> parts = List.of(CommitLogGolden::write, IndexFileGolden::write, CheckpointGolden::write,
-                ConfigGolden::write, FrameGolden::write, BatchGolden::write, TextGolden::write, IdGolden::write,
-                StoreDirectoryGolden::write);
+                TimerGolden::write, ConfigGolden::write, FrameGolden::write, BatchGolden::write, TextGolden::write,
+                IdGolden::write, StoreDirectoryGolden::write);
             for (Part part : parts) {
                 part.write(new Output(data), scratch);
             }

@@ -24,7 +24,12 @@ public final class Main {
     static {
         COMMANDS.put("send", Sending::send);
         COMMANDS.put("send_raw", RawSending::send);
+        COMMANDS.put("send_in_transaction", Transacting::send);
         COMMANDS.put("stop_producer", Sending::stop);
+        COMMANDS.put("recall", Recalling::recall);
+        COMMANDS.put("recall_raw", Recalling::recallRaw);
+        COMMANDS.put("read_handle", Recalling::readHandle);
+        COMMANDS.put("make_handle", Recalling::makeHandle);
         COMMANDS.put("consume", PushConsuming::consume);
         COMMANDS.put("start_consumer", PushConsuming::start);
         COMMANDS.put("assigned", PushConsuming::assigned);

@@ -9,6 +9,7 @@ import java.util.Random;
 import java.util.TreeMap;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
@@ -44,10 +45,18 @@ final class Messages {
         if (delayLevels != null) {
             message.setDelayTimeLevel(delayLevels.getIntValue(number % delayLevels.size()));
         }
+        JSONArray timers = arguments.getJSONArray("timers");
+        if (timers != null) {
+            Timing.set(message, timers.getJSONObject(number % timers.size()));
+        }
         JSONObject properties = arguments.getJSONObject("properties");
         if (properties != null) {
             properties.forEach((name, value) ->
                 message.putUserProperty(name, value.toString().replace("%d", Integer.toString(number))));
+        }
+        JSONObject reserved = arguments.getJSONObject("reserved_properties");
+        if (reserved != null) {
+            reserved.forEach((name, value) -> MessageAccessor.putProperty(message, name, value.toString()));
         }
         return message;
     }
@@ -60,6 +69,7 @@ final class Messages {
         json.put("queue", result.getMessageQueue().getQueueId());
         json.put("broker", result.getMessageQueue().getBrokerName());
         json.put("queue_offset", result.getQueueOffset());
+        json.put("recall_handle", result.getRecallHandle());
         return json;
     }
 

@@ -29,7 +29,7 @@ final class RawSending {
         header.setDefaultTopic(arguments.getString("default_topic") == null ? "TBW102" : arguments.getString("default_topic"));
         header.setDefaultTopicQueueNums(4);
         header.setQueueId(arguments.getIntValue("queue", 0));
-        header.setSysFlag(0);
+        header.setSysFlag(arguments.getIntValue("sysflag", 0));
         header.setBornTimestamp(System.currentTimeMillis());
         header.setFlag(0);
         header.setProperties(MessageDecoder.messageProperties2String(message.getProperties()));

@@ -1,0 +1,222 @@
+"""Timers that wait, as their owners see them: cancelled, moved, looked up, listed and counted."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from latermq.broker.pending_pages import DueRange, PendingPages
+from latermq.clock import Clock
+from latermq.errors import InvalidParameter
+from latermq.message.ids import pack_host
+from latermq.message.names import TIMER_TOPIC
+from latermq.message.properties import (
+    MAX_PROPERTIES_BYTES,
+    MOVE,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TAGS,
+    TIMER_DELETE_KEY,
+    TIMER_DELIVER_MS,
+    TIMER_ID,
+    TIMER_ROLL_TIMES,
+    UNIQUE_KEY,
+    encode_properties,
+)
+from latermq.message.timer_code import CANCEL, MOVED, is_timer_code, kind_and_due, kinds_and_dues
+from latermq.protocol.remoting.timer_bodies import Density, Outcome, PendingPage, Verdict
+from latermq.store.message_store import Draft, MessageStore
+from latermq.timer.admission import Admission, waiting_properties
+from latermq.timer.directory import Directory, Entry, Fate, delete_key, names_of
+from latermq.timer.timers import Timers
+
+RECALL_TAG = "_RECALL_TAG_"
+MAX_NAMES = 1_000  # some 0.2 ms each, and others wait meanwhile
+_VERDICTS = {
+    Fate.UNKNOWN: Verdict.NOT_FOUND,
+    Fate.PENDING: Verdict.PENDING,
+    Fate.CANCELLED: Verdict.CANCELLED,
+    Fate.DELIVERED: Verdict.DELIVERED,
+}
+
+
+class PendingTimers:
+    """Acts on timers by their names. The order of the log is the verdict, and one thread writes it."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        timers: Timers,
+        admission: Admission,
+        clock: Clock,
+        *,
+        store_host: bytes,
+        on_changed: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._timers = timers
+        self._admission = admission
+        self._clock = clock
+        self._store_host = store_host
+        self._on_changed = on_changed
+        self._directory = Directory(store)
+        self._pages = PendingPages(store, timers, self._directory)
+
+    def mark_taken(self) -> None:
+        """At a start: let every cancel and move act again that the engine may not know of."""
+        queue = self._store.find_queue(TIMER_TOPIC, 0)
+        start = self._timers.put_upto_at_start
+        if queue is not None:
+            # Where the whole log was read again, those that the engine knows of are still to be counted.
+            start = min(start, queue.offset_of_log(self._store.recovery.scanned_from))
+        while queue is not None and (found := queue.array(start, 1 << 16)).size:
+            codes = found["tags"].astype(np.int64)
+            kinds, _ = kinds_and_dues(codes)
+            for row in np.flatnonzero(~is_timer_code(codes) | (kinds == CANCEL) | (kinds == MOVED)).tolist():
+                self._mark_taken_by(int(found["offset"][row]), start + row)
+            start += len(found)
+
+    def _mark_taken_by(self, physical_offset: int, entry: int) -> None:
+        kind, _ = kind_and_due(self._store.waiting_code_at(physical_offset))
+        message = self._store.read_message(physical_offset)
+        if message is None or kind not in (CANCEL, MOVED):
+            return
+        properties = message.properties
+        is_replayed = physical_offset >= self._store.recovery.scanned_from
+        if kind == CANCEL:
+            names = names_of(properties[TIMER_DELETE_KEY])
+        else:
+            names = [(properties[REAL_TOPIC], properties[UNIQUE_KEY])]
+            self._timers.pending[properties[REAL_TOPIC]] += is_replayed
+        for topic, unique_key in names:
+            taken = self._directory.history(topic, unique_key).taken_by.get(entry, [])
+            self.take(entry, taken, count=is_replayed)
+
+    # Cancelling
+
+    def pending_under(self, name: str) -> list[Entry]:
+        """What a cancel of this name would take now.
+
+        Asked before the cancel is stored: the index may fail for want of space, and nothing may fail afterwards.
+        """
+        histories = (self._directory.history(topic, unique_key) for topic, unique_key in names_of(name))
+        return [entry for history in histories for entry in history.pending.values()]
+
+    def take(self, entry: int, taken: Sequence[Entry], *, count: bool = True) -> None:
+        """A cancel or a move was stored as `entry` and takes these."""
+        if not taken:
+            return
+        messages = [one.message for one in taken]
+        queue_entry = self._store.queue(TIMER_TOPIC, 0).entry(entry)
+        assert queue_entry is not None
+        self._timers.take_out(
+            entry,
+            queue_entry[0] + queue_entry[1],
+            np.array([message.queue_offset for message in messages], np.int64),
+            np.array([message.physical_offset for message in messages], np.int64),
+            np.array([message.size_bytes for message in messages], np.int64),
+            np.array([one.due_ms for one in taken], np.int64),
+        )
+        if count:
+            for topic, number in Counter(message.properties[REAL_TOPIC] for message in messages).items():
+                self._timers.leave(topic, number)
+
+    def status(self, topic: str, unique_key: str) -> Outcome:
+        """What became of the timers of this name."""
+        history = self._directory.history(topic, unique_key)
+        return Outcome(_VERDICTS[history.fate], topic, unique_key, history.due_ms, len(history.pending))
+
+    def cancel(self, topic: str, unique_key: str) -> Outcome:
+        """Cancel every timer of this name that is pending now; where none is, nothing is written."""
+        history = self._directory.history(topic, unique_key)
+        if history.fate != Fate.PENDING:
+            return Outcome(_VERDICTS[history.fate], topic, unique_key, history.due_ms)
+        now_ms = self._clock.now_ms()
+        name = delete_key(topic, unique_key)
+        properties = {
+            TIMER_DELIVER_MS: str(history.due_ms), TIMER_DELETE_KEY: name, UNIQUE_KEY: name, TAGS: RECALL_TAG,
+        }  # fmt: skip
+        waiting = waiting_properties(properties, topic, 0, history.due_ms)
+        draft = Draft(TIMER_TOPIC, 0, b"0", encode_properties(waiting).encode(), now_ms, self._store_host)
+        (appended,) = self._store.append_all([draft], now_ms)
+        taken = list(history.pending.values())
+        self.take(appended.queue_offset, taken)
+        self._timers.tallies.cancelled += len(taken)
+        self._on_changed()
+        return Outcome(Verdict.CANCELLED, topic, unique_key, history.due_ms, len(taken))
+
+    def cancel_key(self, topic: str, key: str) -> list[Outcome]:
+        """Cancel what was scheduled with this message key: an outcome for each name."""
+        return [self.cancel(topic, unique_key) for unique_key in self._names(topic, key)]
+
+    def _names(self, topic: str, key: str) -> Sequence[str]:
+        names = self._directory.unique_keys(topic, key)
+        if len(names) > MAX_NAMES:
+            raise InvalidParameter(
+                f"{len(names)} timers have the key {key[:40]!r}, one request acts on {MAX_NAMES} at most",
+                hint="List them and name them one by one",
+            )
+        return names
+
+    # Moving
+
+    def move(self, topic: str, unique_key: str, due_ms: int) -> Outcome:
+        """Give what is pending under this name another due time.
+
+        One record does it, which schedules itself and takes all that was scheduled before under its name.
+        """
+        now_ms = self._clock.now_ms()
+        if due_ms < 0:
+            raise InvalidParameter(f"{due_ms} is no time", hint="Give milliseconds since 1970")
+        self._admission.check_due(due_ms, now_ms, f"the new due time is {due_ms}")
+        history = self._directory.history(topic, unique_key)
+        if history.fate != Fate.PENDING:
+            return Outcome(_VERDICTS[history.fate], topic, unique_key, history.due_ms)
+        due_ms = max(due_ms, now_ms)
+        taken = sorted(history.pending.values(), key=lambda entry: entry.timer_id)
+        (appended,) = self._store.append_all([self._moved(taken[-1], topic, due_ms)], now_ms)
+        self.take(appended.queue_offset, taken)
+        self._timers.pending[topic] += 1
+        self._timers.tallies.moved += 1
+        self._on_changed()
+        return Outcome(Verdict.MOVED, topic, unique_key, due_ms, len(taken))
+
+    def _moved(self, current: Entry, topic: str, due_ms: int) -> Draft:
+        message = current.message
+        properties = {name: value for name, value in message.properties.items() if name != TIMER_ROLL_TIMES}
+        properties |= {TIMER_ID: str(current.timer_id), MOVE: "1"}
+        waiting = waiting_properties(properties, topic, int(properties[REAL_QUEUE_ID]), due_ms)
+        encoded = encode_properties(waiting).encode()
+        if len(encoded) > MAX_PROPERTIES_BYTES:
+            raise InvalidParameter("the timer's properties leave no room for a move", hint="Cancel it and send another")
+        return Draft(
+            TIMER_TOPIC,
+            0,
+            message.body,
+            encoded,
+            message.born_timestamp_ms,
+            pack_host(*message.born_host),
+            message.flag,
+            message.sysflag,
+            message.reconsume_times,
+        )
+
+    def move_key(self, topic: str, key: str, due_ms: int) -> list[Outcome]:
+        """Move what was scheduled with this message key: an outcome for each name."""
+        return [self.move(topic, unique_key, due_ms) for unique_key in self._names(topic, key)]
+
+    # Looking
+
+    def list(
+        self, *, topic: str = "", key: str = "", from_ms: int = 0, until_ms: int = 0, limit: int = 100, cursor: str = ""
+    ) -> PendingPage:
+        """A page of what is pending and due in [from, until), where 0 is no bound."""
+        return self._pages.list(DueRange(topic, from_ms, until_ms), key=key, limit=limit, cursor=cursor)
+
+    def count(self, *, topic: str = "", key: str = "", from_ms: int = 0, until_ms: int = 0) -> int:
+        """How many of them there are."""
+        return self._pages.count(DueRange(topic, from_ms, until_ms), key=key)
+
+    def density(self) -> Density:
+        """How many timers are due in each of the coming seconds, minutes and hours."""
+        return self._pages.density(self._clock.now_ms())

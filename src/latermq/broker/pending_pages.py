@@ -1,0 +1,158 @@
+"""Timers that wait, looked at: pages of them, how many there are, and how they lie in time.
+
+Every request looks at a bounded number of records, since others wait for the broker meanwhile.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from latermq.errors import InvalidParameter
+from latermq.message.names import TIMER_TOPIC
+from latermq.message.properties import KEYS, REAL_QUEUE_ID, REAL_TOPIC, TAGS, TIMER_ID, UNIQUE_KEY, find_property
+from latermq.message.record import Message, decode_record, record_properties
+from latermq.message.timer_code import is_timer_code, kinds_and_dues
+from latermq.protocol.remoting.timer_bodies import Density, PendingPage, PendingTimer
+from latermq.store.message_store import MessageStore
+from latermq.timer.directory import Directory
+from latermq.timer.engine import SLOT_MS
+from latermq.timer.timers import Timers
+
+SAMPLE_BYTES = 64
+MAX_SCANNED = 5_000  # records whose topic one page looks at: 3 µs each
+MAX_COUNTED = 50_000  # and a count
+MAX_ROWS = 2_000_000  # entries that a count by time alone looks at, without their records: 0.1 µs each
+_HOUR_S, _DAY_S = 3_600, 86_400
+_REAL_TOPIC = REAL_TOPIC.encode()
+
+
+class DueRange(NamedTuple):
+    """Which timers are asked for: of a topic, or of all where it is empty, due in [from, until), 0 being no bound."""
+
+    topic: str
+    from_ms: int
+    until_ms: int
+
+
+class _Row(NamedTuple):
+    wake_ms: int
+    entry: int
+    physical_offset: int
+    size: int
+    due_ms: int
+
+
+class PendingPages:
+    """Reads what is pending out of the engine and what is on its way to it."""
+
+    def __init__(self, store: MessageStore, timers: Timers, directory: Directory) -> None:
+        self._store = store
+        self._timers = timers
+        self._directory = directory
+
+    def list(self, asked: DueRange, *, key: str, limit: int, cursor: str) -> PendingPage:
+        """A page in the order of waking: by due time, those that roll before by the time of their roll.
+
+        It may be short, or empty, and still have a next one.
+        """
+        if key:
+            return PendingPage([*self._with_key(asked, key)][:limit])
+        start = _parse_cursor(cursor)
+        page = PendingPage()
+        wanted = asked.topic.encode()
+        for scanned, row in enumerate(self._rows(asked, start)):
+            if len(page.timers) >= limit or scanned >= MAX_SCANNED:
+                return page
+            page.next = f"{row.wake_ms}:{row.entry}"
+            record = self._store.log.read(row.physical_offset, row.size)
+            if not wanted or find_property(record_properties(record), _REAL_TOPIC) == wanted:
+                page.timers.append(_pending_timer(decode_record(record), row.due_ms))
+        page.next = ""
+        return page
+
+    def count(self, asked: DueRange, *, key: str) -> int:
+        """How many timers are pending."""
+        if key:
+            return len(self._with_key(asked, key))
+        if not asked.from_ms and not asked.until_ms:
+            return self._timers.pending[asked.topic] if asked.topic else self._timers.pending.total()
+        wanted = asked.topic.encode()
+        count = 0
+        for scanned, row in enumerate(self._rows(asked, (0, -1))):
+            if scanned >= (MAX_COUNTED if wanted else MAX_ROWS):
+                raise InvalidParameter(f"more than {scanned} timers lie in this range", hint="Narrow the range")
+            if wanted:
+                record = self._store.log.read(row.physical_offset, row.size)
+                count += find_property(record_properties(record), _REAL_TOPIC) == wanted
+            else:
+                count += 1
+        return count
+
+    def _rows(self, asked: DueRange, start: tuple[int, int]) -> Iterator[_Row]:
+        """What is due in the range, from behind `start` (wake, entry) on."""
+        queue = self._store.queue(TIMER_TOPIC, 0)
+        # Whatever rolls before it is due may be due at any time.
+        from_ms = max(start[0], 0 if asked.until_ms else asked.from_ms)
+        for units in self._timers.waiting_from(from_ms, max(asked.from_ms, asked.until_ms)):
+            order = np.argsort(units.entries)
+            codes = np.empty(len(order), np.int64)
+            codes[order] = queue.gather(units.entries[order])["tags"].astype(np.int64)
+            for row in np.flatnonzero(~is_timer_code(codes)).tolist():
+                codes[row] = self._store.waiting_code_at(int(units.physical_offsets[row]))
+            _, dues = kinds_and_dues(codes)
+            fits = dues >= asked.from_ms
+            if asked.until_ms:
+                fits &= dues < asked.until_ms
+            columns = (units.wakes, units.entries, units.physical_offsets, units.sizes, dues)
+            for row in map(_Row._make, zip(*(column[fits].tolist() for column in columns), strict=True)):
+                if (row.wake_ms, row.entry) > start:
+                    yield row
+
+    def _with_key(self, asked: DueRange, key: str) -> Sequence[PendingTimer]:
+        if not asked.topic:
+            raise InvalidParameter("a key is looked up in a topic", hint="Name the topic too")
+        found = [
+            _pending_timer(entry.message, entry.due_ms)
+            for name in sorted({key, *self._directory.unique_keys(asked.topic, key)})
+            for entry in self._directory.history(asked.topic, name).pending.values()
+            if entry.due_ms >= asked.from_ms and (not asked.until_ms or entry.due_ms < asked.until_ms)
+        ]
+        return sorted(found, key=lambda timer: (timer.due_ms, timer.timer_id))
+
+    def density(self, now_ms: int) -> Density:
+        """How many timers are due in each of the coming seconds, minutes and hours."""
+        start_ms = now_ms // SLOT_MS * SLOT_MS
+        seconds = self._timers.density(start_ms, start_ms + 2 * _DAY_S * SLOT_MS)
+        return Density(
+            start_ms,
+            seconds[:_HOUR_S].tolist(),
+            seconds[_HOUR_S:_DAY_S].reshape(-1, 60).sum(axis=1).tolist(),
+            seconds[_DAY_S:].reshape(-1, _HOUR_S).sum(axis=1).tolist(),
+        )
+
+
+def _pending_timer(message: Message, due_ms: int) -> PendingTimer:
+    properties = message.properties
+    sample = message.body[:SAMPLE_BYTES].decode(errors="replace")
+    return PendingTimer(
+        timer_id=int(properties.get(TIMER_ID, message.queue_offset)),
+        topic=properties.get(REAL_TOPIC, ""),
+        unique_key=properties.get(UNIQUE_KEY, ""),
+        keys=properties.get(KEYS, ""),
+        tags=properties.get(TAGS, ""),
+        due_ms=due_ms,
+        queue_id=int(properties.get(REAL_QUEUE_ID, 0)),
+        scheduled_ms=message.store_timestamp_ms,
+        body_bytes=len(message.body),
+        sample="".join(letter if letter.isprintable() else "." for letter in sample),
+    )
+
+
+def _parse_cursor(cursor: str) -> tuple[int, int]:
+    if not cursor:
+        return 0, -1
+    wake_ms, _, entry = cursor.partition(":")
+    if not (wake_ms.isdigit() and entry.isdigit()):
+        raise InvalidParameter(f"{cursor[:40]!r} is no place to go on from", hint="Use the one the last page gave")
+    return int(wake_ms), int(entry)

@@ -1,0 +1,183 @@
+"""Timers that wait, from outside: cancel, move, look up, list and count them over all brokers that could hold them."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+
+from latermq.client.cluster import ClusterClient
+from latermq.client.failures import NoBroker
+from latermq.errors import LaterMQError
+from latermq.message.recall_handle import decode_recall_handle
+from latermq.protocol.remoting.bodies import decode_body
+from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.frames import Command
+from latermq.protocol.remoting.timer_bodies import (
+    Density,
+    Outcome,
+    Outcomes,
+    PendingCount,
+    PendingPage,
+    PendingTimer,
+    Verdict,
+)
+
+_PAGE_TIMERS = 1000
+# Brokers may say different things of one name, as a send that was retried may be stored on two. What was done goes
+# first, and what is still to come before what is over.
+_AFTER_A_CHANGE = (
+    Verdict.MOVED, Verdict.CANCELLED, Verdict.ACCEPTED, Verdict.PENDING, Verdict.DELIVERED, Verdict.NOT_FOUND,
+)  # fmt: skip
+_AS_IT_IS = (
+    Verdict.PENDING, Verdict.ACCEPTED, Verdict.MOVED, Verdict.CANCELLED, Verdict.DELIVERED, Verdict.NOT_FOUND,
+)  # fmt: skip
+
+
+class TimerAdmin(ClusterClient):
+    """The part of Admin that is about timers. A timer is named by its unique key, a message key or its handle."""
+
+    async def cancel_timer(self, topic: str, *, unique_key: str = "", key: str = "", handle: str = "") -> list[Outcome]:
+        """Cancel timers: one outcome for each name, which says what became of it.
+
+        By unique key or handle there is one outcome. By message key there is one for each unique key that has it, and
+        none where no timer is known that does.
+        """
+        fields = _name(topic, unique_key, key, handle)
+        answers = await self._ask(await self._holders(topic, handle), Request.CANCEL_TIMER, fields)
+        return combine(_outcomes(answers), _AFTER_A_CHANGE)
+
+    async def move_timer(
+        self,
+        topic: str,
+        *,
+        unique_key: str = "",
+        key: str = "",
+        handle: str = "",
+        due_ms: int | None = None,
+        delay_ms: int | None = None,
+    ) -> list[Outcome]:
+        """Give timers a new due time, or a delay from now by the broker's clock; the outcomes are as of a cancel."""
+        if (due_ms is None) == (delay_ms is None):
+            raise ValueError("move a timer to due_ms, or by delay_ms from now")
+        fields = _name(topic, unique_key, key, handle)
+        fields |= {"dueMs": str(due_ms)} if due_ms is not None else {"delayMs": str(delay_ms)}
+        answers = await self._ask(await self._holders(topic, handle), Request.MOVE_TIMER, fields)
+        return combine(_outcomes(answers), _AFTER_A_CHANGE)
+
+    async def timer_status(self, topic: str, *, unique_key: str = "", handle: str = "") -> Outcome:
+        """What has become of a timer: pending, cancelled, already delivered or not found."""
+        fields = _name(topic, unique_key, "", handle)
+        answers = await self._ask(await self._holders(topic, handle), Request.TIMER_STATUS, fields)
+        [outcome] = combine(_outcomes(answers), _AS_IT_IS)
+        return outcome
+
+    async def pending_timers(
+        self, topic: str = "", *, key: str = "", from_ms: int = 0, until_ms: int = 0, limit: int = 100
+    ) -> list[PendingTimer]:
+        """The timers that are due next, of one topic or of all, with a message key, due from one moment to another.
+
+        Where there are more than `limit`, `from_ms` set to the due time of the last goes on from there.
+        """
+        fields = _choice(topic, key, from_ms, until_ms)
+        addresses = await self._holders(topic, "")
+        lists = await asyncio.gather(*(self._list(address, fields, limit) for address in addresses))
+        found = [timer for listed in lists for timer in listed]
+        return sorted(found, key=lambda timer: (timer.due_ms, timer.topic, timer.timer_id))[:limit]
+
+    async def count_timers(self, topic: str = "", *, key: str = "", from_ms: int = 0, until_ms: int = 0) -> int:
+        """How many timers wait; narrowed as in `pending_timers`."""
+        fields = _choice(topic, key, from_ms, until_ms)
+        answers = await self._ask(await self._holders(topic, ""), Request.COUNT_TIMERS, fields)
+        return sum(decode_body(answer.body, PendingCount).timers for answer in answers)
+
+    async def timer_density(self) -> Density:
+        """How many timers of all topics are due in each second, minute and hour of the next two days.
+
+        Each broker counts from its own present moment; `start_ms` is the earliest of these.
+        """
+        answers = await self._ask(await self._holders("", ""), Request.TIMER_DENSITY, {})
+        parts = [decode_body(answer.body, Density) for answer in answers]
+        return Density(
+            start_ms=min(part.start_ms for part in parts),
+            seconds=_sums(part.seconds for part in parts),
+            minutes=_sums(part.minutes for part in parts),
+            hours=_sums(part.hours for part in parts),
+        )
+
+    async def _list(self, address: str, fields: dict[str, str], limit: int) -> list[PendingTimer]:
+        found: list[PendingTimer] = []
+        cursor = ""
+        while len(found) < limit:
+            page_fields = {**fields, "limit": str(min(limit - len(found), _PAGE_TIMERS)), "cursor": cursor}
+            page = decode_body((await self._call(address, Request.LIST_TIMERS, page_fields)).body, PendingPage)
+            found += page.timers
+            cursor = page.next
+            if not cursor:
+                break
+        return found
+
+    async def _holders(self, topic: str, handle: str) -> list[str]:
+        """The brokers that could hold a timer: the one its handle names, those of its topic, or all."""
+        if handle:
+            name = decode_recall_handle(handle).broker_name
+            self._session.check_running()
+            address = (await self._session.routes.refresh(topic)).addresses.get(name)
+            if address is None:
+                raise NoBroker(
+                    f"topic {topic!r} is not on broker {name!r}, which the handle names",
+                    hint="Is the handle of another topic or cluster?",
+                )
+            return [address]
+        return await self._brokers_of(topic) if topic else sorted((await self._masters()).values())
+
+    async def _ask(self, addresses: Sequence[str], code: int, fields: dict[str, str]) -> list[Command]:
+        """The answers of all these brokers. One that fails is an error: half an answer is none."""
+        results = await asyncio.gather(
+            *(self._call(address, code, fields) for address in addresses), return_exceptions=True
+        )
+        answers: list[Command] = []
+        failed: BaseException | None = None
+        for result in results:
+            if isinstance(result, BaseException):
+                failed = failed or result
+            else:
+                answers.append(result)
+        if isinstance(failed, LaterMQError) and answers:
+            failed.hint = f"{len(answers)} of {len(addresses)} brokers have answered; ask again to reach all"
+        if failed is not None:
+            raise failed
+        return answers
+
+
+def combine(outcomes: Iterable[Outcome], order: Sequence[Verdict]) -> list[Outcome]:
+    """One outcome a name out of what several brokers said; the verdict that stands first in `order` counts."""
+    combined: dict[tuple[str, str], Outcome] = {}
+    for outcome in outcomes:
+        name = (outcome.topic, outcome.unique_key)
+        known = combined.get(name)
+        if known is None:
+            combined[name] = outcome
+            continue
+        first, second = sorted((known, outcome), key=lambda one: order.index(one.verdict))
+        timers = first.timers + (second.timers if second.verdict == first.verdict else 0)
+        combined[name] = Outcome(first.verdict, first.topic, first.unique_key, first.due_ms, timers)
+    return list(combined.values())
+
+
+def _outcomes(answers: Iterable[Command]) -> list[Outcome]:
+    return [outcome for answer in answers for outcome in decode_body(answer.body, Outcomes).outcomes]
+
+
+def _name(topic: str, unique_key: str, key: str, handle: str) -> dict[str, str]:
+    names = {"uniqueKey": unique_key, "key": key, "recallHandle": handle}
+    given = {name: value for name, value in names.items() if value}
+    if len(given) != 1:
+        raise ValueError("name a timer by its unique key, a message key or its handle, by one of them")
+    return {"topic": topic, **given}
+
+
+def _choice(topic: str, key: str, from_ms: int, until_ms: int) -> dict[str, str]:
+    return {"topic": topic, "key": key, "fromMs": str(from_ms), "untilMs": str(until_ms)}
+
+
+def _sums(counts: Iterable[list[int]]) -> list[int]:
+    return [sum(column) for column in zip_longest(*counts, fillvalue=0)]

@@ -1,0 +1,64 @@
+"""The tags code of a queue entry of the timer topic: what the entry is and when it is due, without its record.
+
+Bit 62 says that LaterMQ wrote it, bits 56 to 61 are the kind, bits 0 to 55 the due time. The hash of a tag, which
+RocketMQ puts there, is a sign-extended 32-bit number, so it is never mistaken for one of these.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from latermq.message.properties import DUE_MS, MOVE, REAL_TOPIC, TIMER_DELETE_KEY, TIMER_OUT_MS, find_property
+
+FLAG = 1 << 62
+KIND_SHIFT = 56
+DUE_MASK = (1 << KIND_SHIFT) - 1
+TIMER, CANCEL, MOVED = range(3)  # a roll is a timer again
+
+Ints = npt.NDArray[np.int64]
+_DUE_MS, _TIMER_OUT_MS = DUE_MS.encode(), TIMER_OUT_MS.encode()
+_DELETE_KEY, _MOVE, _REAL_TOPIC = TIMER_DELETE_KEY.encode(), MOVE.encode(), REAL_TOPIC.encode()
+
+
+def timer_code(kind: int, due_ms: int) -> int:
+    """The code of an entry."""
+    return FLAG | kind << KIND_SHIFT | due_ms
+
+
+def is_timer_code(codes: Ints) -> npt.NDArray[np.bool_]:
+    """Which of these codes are ours."""
+    ours: npt.NDArray[np.bool_] = codes >> 62 == 1
+    return ours
+
+
+def kinds_and_dues(codes: Ints) -> tuple[Ints, Ints]:
+    """What these entries are, and when they are due."""
+    return codes >> KIND_SHIFT & 0x3F, codes & DUE_MASK
+
+
+def kind_and_due(code: int) -> tuple[int, int]:
+    """The same for one code."""
+    return code >> KIND_SHIFT & 0x3F, code & DUE_MASK
+
+
+def timer_kind(properties: bytes) -> int:
+    """What a record of the timer topic is."""
+    if find_property(properties, _DELETE_KEY):
+        return CANCEL
+    return MOVED if find_property(properties, _MOVE) else TIMER
+
+
+def timer_code_of(properties: bytes, import_precision_ms: int) -> int:
+    """The code of a record of the timer topic.
+
+    RocketMQ rounds the due time down before it writes it: a record of its own is due at most so much later.
+    """
+    due = find_property(properties, _DUE_MS)
+    if due and due.isdigit():
+        return timer_code(timer_kind(properties), int(due))
+    rounded = find_property(properties, _TIMER_OUT_MS) or b"0"
+    return timer_code(timer_kind(properties), (int(rounded) if rounded.isdigit() else 0) + import_precision_ms)
+
+
+def real_topic(properties: bytes) -> str:
+    """The topic that a waiting record is for."""
+    return (find_property(properties, _REAL_TOPIC) or b"").decode(errors="replace")

@@ -1,0 +1,45 @@
+"""Header fields of requests about timers that wait, one struct each; attributes are named as on the wire."""
+
+from msgspec import Struct
+
+
+class RecallHeader(Struct, kw_only=True):
+    """RECALL_MESSAGE (370)."""
+
+    topic: str
+    recallHandle: str = ""
+    producerGroup: str | None = None
+
+
+class TimerNameHeader(Struct, kw_only=True):
+    """CANCEL_TIMER (7001) and TIMER_STATUS (7003): a timer by its unique key, a message key or its handle; one of them.
+
+    TIMER_STATUS takes no message key: LIST_TIMERS tells what is pending under one.
+    """
+
+    topic: str
+    uniqueKey: str | None = None
+    key: str | None = None
+    recallHandle: str | None = None
+
+
+class MoveTimerHeader(TimerNameHeader, kw_only=True):
+    """MOVE_TIMER (7002): a new due time, or a delay from now by the broker's clock; one of them."""
+
+    dueMs: int | None = None
+    delayMs: int | None = None
+
+
+class ListTimersHeader(Struct, kw_only=True):
+    """LIST_TIMERS (7004) and COUNT_TIMERS (7005): what is left empty or 0 does not narrow the choice.
+
+    `fromMs` is the first due time that counts, `untilMs` the first that does not. `cursor` is the `next` of the page
+    before; COUNT_TIMERS does not look at `limit` and `cursor`.
+    """
+
+    topic: str = ""
+    key: str = ""
+    fromMs: int = 0
+    untilMs: int = 0
+    limit: int = 100
+    cursor: str = ""

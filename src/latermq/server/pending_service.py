@@ -1,0 +1,180 @@
+"""The broker's side of requests about timers that wait: recall, cancel, move, status, list, count, density."""
+
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+from latermq.broker.broker import Broker
+from latermq.errors import IllegalOperation, InvalidParameter, NoPermission
+from latermq.message.recall_handle import RecallHandle, decode_recall_handle
+from latermq.protocol.remoting.bodies import encode_body
+from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.frames import Command, encode_response
+from latermq.protocol.remoting.timer_bodies import Outcome, Outcomes, PendingCount, Verdict
+from latermq.protocol.remoting.timer_headers import ListTimersHeader, MoveTimerHeader, RecallHeader, TimerNameHeader
+from latermq.server.admin_ground import Handler
+from latermq.server.connection import Connection
+
+MAX_PAGE_TIMERS = 1000
+MAX_PAGE_BYTES = 4 << 20  # keys may be long; a frame that no client takes would be no answer
+
+# Verdicts that rest on a record of the log, and are told when it is as safe as a sent message.
+_WRITTEN = (Verdict.CANCELLED, Verdict.MOVED, Verdict.ACCEPTED)
+
+
+class Flushing(Protocol):
+    """Who keeps replies back until the log is flushed, where `store.flush = sync` asks for it."""
+
+    def check_unflushed(self) -> None:
+        """Refuse more work while too many replies wait for the disk."""
+        ...
+
+    def reply_when_flushed(self, connection: Connection, command: Command, reply: bytes) -> bytes | None:
+        """The reply itself if it may go now; None where it is sent once the log is safe up to its present end."""
+        ...
+
+
+class _Name(NamedTuple):
+    """What a request calls a timer: its unique key, or one of its message keys."""
+
+    unique_key: str
+    key: str
+
+
+class PendingService:
+    """All handlers of requests about timers, by request code."""
+
+    def __init__(self, broker: Broker, flushing: Flushing) -> None:
+        self._broker = broker
+        self._flushing = flushing
+        self.handlers: dict[int, Handler] = {
+            Request.RECALL_MESSAGE: self._recall,
+            Request.CANCEL_TIMER: self._cancel,
+            Request.MOVE_TIMER: self._move,
+            Request.TIMER_STATUS: self._status,
+            Request.LIST_TIMERS: self._list,
+            Request.COUNT_TIMERS: self._count,
+            Request.TIMER_DENSITY: self._density,
+        }
+
+    def _recall(self, connection: Connection, command: Command) -> bytes | None:
+        """RocketMQ's own cancel: by handle alone, and with an error where nothing was cancelled."""
+        header = command.header(RecallHeader)
+        broker = self._broker
+        self._check_allowed()
+        broker.topics.require(header.topic)
+        handle = self._own_handle(header.topic, header.recallHandle)
+        self._flushing.check_unflushed()
+        outcome = broker.pending.cancel(handle.topic, handle.unique_key)
+        if outcome.verdict not in _WRITTEN:
+            raise self._recalled_nothing(handle, outcome)
+        reply = encode_response(command, fields={"msgId": handle.unique_key, "MSG_REGION": "DefaultRegion"})
+        return self._flushing.reply_when_flushed(connection, command, reply)
+
+    def _recalled_nothing(self, handle: RecallHandle, outcome: Outcome) -> IllegalOperation:
+        """The directory knows best; only where it knows nothing the handle's own time is looked at."""
+        left_ms = handle.timestamp_ms - self._broker.clock.now_ms()
+        if outcome.verdict == Verdict.NOT_FOUND and not 0 < left_ms < self._broker.config.timer.max_delay:
+            hint = "The time in the handle has passed, or is none"
+        else:
+            hint = "It was delivered, or was never stored here"
+        return IllegalOperation(f"nothing was recalled: {outcome.verdict}", hint=hint)
+
+    def _cancel(self, connection: Connection, command: Command) -> bytes | None:
+        header = command.header(TimerNameHeader)
+        self._check_allowed()
+        name = self._name(header)
+        self._flushing.check_unflushed()
+        pending = self._broker.pending
+        if name.key:
+            outcomes = pending.cancel_key(header.topic, name.key)
+        else:
+            outcomes = [pending.cancel(header.topic, name.unique_key)]
+        return self._tell(connection, command, outcomes)
+
+    def _move(self, connection: Connection, command: Command) -> bytes | None:
+        header = command.header(MoveTimerHeader)
+        self._check_allowed()
+        name = self._name(header)
+        due_ms = self._due_ms(header)
+        self._flushing.check_unflushed()
+        pending = self._broker.pending
+        if name.key:
+            outcomes = pending.move_key(header.topic, name.key, due_ms)
+        else:
+            outcomes = [pending.move(header.topic, name.unique_key, due_ms)]
+        return self._tell(connection, command, outcomes)
+
+    def _status(self, connection: Connection, command: Command) -> bytes | None:
+        header = command.header(TimerNameHeader)
+        name = self._name(header)
+        if name.key:
+            raise InvalidParameter(
+                "the state of a timer is asked by unique key or handle", hint="LIST_TIMERS lists what has a message key"
+            )
+        return self._tell(connection, command, [self._broker.pending.status(header.topic, name.unique_key)])
+
+    def _list(self, connection: Connection, command: Command) -> bytes:
+        header = command.header(ListTimersHeader)
+        limit = max(1, min(header.limit, MAX_PAGE_TIMERS))
+        while True:
+            page = self._broker.pending.list(
+                topic=header.topic,
+                key=header.key,
+                from_ms=header.fromMs,
+                until_ms=header.untilMs,
+                limit=limit,
+                cursor=header.cursor,
+            )
+            body = encode_body(page)
+            if len(body) <= MAX_PAGE_BYTES or limit == 1:
+                return encode_response(command, body=body)
+            limit //= 2
+
+    def _count(self, connection: Connection, command: Command) -> bytes:
+        header = command.header(ListTimersHeader)
+        timers = self._broker.pending.count(
+            topic=header.topic, key=header.key, from_ms=header.fromMs, until_ms=header.untilMs
+        )
+        return encode_response(command, body=encode_body(PendingCount(timers=timers)))
+
+    def _density(self, connection: Connection, command: Command) -> bytes:
+        return encode_response(command, body=encode_body(self._broker.pending.density()))
+
+    def _check_allowed(self) -> None:
+        if not self._broker.config.timer.recall:
+            raise NoPermission("timers cannot be recalled, cancelled or moved here", hint="Set timer.recall = true")
+        self._broker.check_changeable()
+
+    def _tell(self, connection: Connection, command: Command, outcomes: Iterable[Outcome]) -> bytes | None:
+        told = list(outcomes)
+        reply = encode_response(command, body=encode_body(Outcomes(outcomes=told)))
+        if any(outcome.verdict in _WRITTEN for outcome in told):
+            return self._flushing.reply_when_flushed(connection, command, reply)
+        return reply
+
+    def _name(self, header: TimerNameHeader) -> _Name:
+        if sum(bool(one) for one in (header.uniqueKey, header.key, header.recallHandle)) != 1:
+            raise InvalidParameter("a timer is named by uniqueKey, key or recallHandle, by one of them")
+        if header.recallHandle:
+            return _Name(self._own_handle(header.topic, header.recallHandle).unique_key, "")
+        return _Name(header.uniqueKey or "", header.key or "")
+
+    def _own_handle(self, topic: str, text: str) -> RecallHandle:
+        """A handle that this broker gave out for this topic."""
+        handle = decode_recall_handle(text)
+        if handle.topic != topic:
+            raise IllegalOperation(f"the handle is of topic {handle.topic!r}, not {topic!r}")
+        name = self._broker.config.broker.name
+        if handle.broker_name != name:
+            raise IllegalOperation(
+                f"the handle is of broker {handle.broker_name!r}, this is {name!r}", hint="Ask the broker that it names"
+            )
+        return handle
+
+    def _due_ms(self, header: MoveTimerHeader) -> int:
+        if (header.dueMs is None) == (header.delayMs is None):
+            raise InvalidParameter("a timer is moved to dueMs, or by delayMs from now, by one of them")
+        if header.dueMs is not None:
+            return header.dueMs
+        assert header.delayMs is not None
+        return self._broker.clock.now_ms() + header.delayMs

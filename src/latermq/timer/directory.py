@@ -1,0 +1,147 @@
+"""The directory: which timers of a name are pending, and what became of the others.
+
+It is no file of its own. Every record of the timer topic and every delivered one carries the name it concerns as a key,
+so the key index finds all that ever happened to a name, and the order of the log is the verdict. Nothing has to be
+kept in step with it, and nothing rebuilt after a crash.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from latermq.message.entry_id import decode_entry_id
+from latermq.message.names import TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC
+from latermq.message.properties import (
+    KEY_SEPARATOR,
+    KEYS,
+    REAL_TOPIC,
+    TIMER_DELETE_KEY,
+    TIMER_ID,
+    UNIQUE_KEY,
+    encode_properties,
+)
+from latermq.message.record import Message
+from latermq.message.timer_code import CANCEL, MOVED, kind_and_due, timer_kind
+from latermq.store.message_store import MessageStore
+
+NAME_SEPARATOR = "+"
+
+
+class Fate(Enum):
+    """What became of a name's timers."""
+
+    UNKNOWN = 0
+    PENDING = 1
+    CANCELLED = 2
+    DELIVERED = 3
+
+
+@dataclass(slots=True)
+class Entry:
+    """A record that schedules: a timer, a roll of one, or a move."""
+
+    message: Message
+    due_ms: int
+
+    @property
+    def entry(self) -> int:
+        return self.message.queue_offset
+
+    @property
+    def timer_id(self) -> int:
+        """The entry that first scheduled it."""
+        return int(self.message.properties.get(TIMER_ID, self.message.queue_offset))
+
+
+@dataclass(slots=True)
+class History:
+    """All that happened to one name, told by the log."""
+
+    fate: Fate = Fate.UNKNOWN
+    due_ms: int = 0  # of what was last scheduled
+    pending: dict[int, Entry] = field(default_factory=dict)
+    taken_by: dict[int, list[Entry]] = field(default_factory=dict)  # for each cancel and move, what it took
+
+
+def delete_key(topic: str, unique_key: str) -> str:
+    """How a cancel names what it takes."""
+    return f"{topic}{NAME_SEPARATOR}{unique_key}"
+
+
+def names_of(key: str) -> list[tuple[str, str]]:
+    """What a cancel may mean: topics may hold the separator too, as the retry topics of pops do."""
+    parts = key.split(NAME_SEPARATOR)
+    joined = NAME_SEPARATOR.join
+    return [(joined(parts[:at]), joined(parts[at:])) for at in range(1, len(parts))]
+
+
+class Directory:
+    """Looks names up in the store."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+
+    def history(self, topic: str, unique_key: str) -> History:
+        """What happened to the timers of this name."""
+        found = {
+            message.physical_offset: message
+            for message in (
+                *self._messages(TIMER_TOPIC, unique_key),
+                *self._messages(TIMER_TOPIC, delete_key(topic, unique_key)),
+                *self._messages(topic, unique_key),
+                *self._messages(TIMER_DEAD_LETTER_TOPIC, unique_key),
+            )
+        }
+        history = History()
+        for _, message in sorted(found.items()):
+            self._tell(history, message, topic, unique_key)
+        if history.pending:
+            history.fate = Fate.PENDING
+        return history
+
+    def _tell(self, history: History, message: Message, topic: str, unique_key: str) -> None:
+        properties = message.properties
+        replaced = decode_entry_id(message.prepared_transaction_offset)
+        if message.topic != TIMER_TOPIC:
+            is_own = message.topic == topic or properties.get(REAL_TOPIC) == topic
+            if is_own and replaced is not None and replaced[0] == 0 and properties.get(UNIQUE_KEY) == unique_key:
+                history.pending.pop(replaced[1], None)
+                history.fate = Fate.DELIVERED
+            return
+        kind = timer_kind(encode_properties(properties).encode())
+        if kind == CANCEL:
+            if properties[TIMER_DELETE_KEY] == delete_key(topic, unique_key):
+                self._take_all(history, message)
+            return
+        if properties.get(REAL_TOPIC) != topic or properties.get(UNIQUE_KEY) != unique_key:
+            return
+        if kind == MOVED:
+            self._take_all(history, message)
+        elif replaced is not None:
+            history.pending.pop(replaced[1], None)  # rolled
+        history.due_ms = kind_and_due(self._store.waiting_code_at(message.physical_offset))[1]
+        history.pending[message.queue_offset] = Entry(message, history.due_ms)
+
+    def _take_all(self, history: History, by: Message) -> None:
+        if history.pending:
+            history.fate = Fate.CANCELLED
+        history.taken_by[by.queue_offset] = list(history.pending.values())
+        history.pending.clear()
+
+    def unique_keys(self, topic: str, key: str) -> list[str]:
+        """The unique keys of timers, pending or not, that were scheduled with this message key."""
+        keys: dict[str, None] = {}
+        for message in (*self._messages(TIMER_TOPIC, key), *self._messages(topic, key)):
+            properties = message.properties
+            replaced = decode_entry_id(message.prepared_transaction_offset)
+            is_timer = message.topic == TIMER_TOPIC or (replaced is not None and replaced[0] == 0)
+            if (
+                is_timer
+                and properties.get(REAL_TOPIC) == topic
+                and key in properties.get(KEYS, "").split(KEY_SEPARATOR)
+            ):
+                keys[properties.get(UNIQUE_KEY, "")] = None
+        return list(keys)
+
+    def _messages(self, topic: str, key: str) -> list[Message]:
+        found = (self._store.read_message(offset) for offset in self._store.find_all_by_key(topic, key))
+        return [message for message in found if message is not None and message.topic == topic]

@@ -1,0 +1,445 @@
+"""Timers: from the timer topic into the engine, out of it again ahead of their time, and the marks of both.
+
+Five steps joined by bounded hand-overs, after RIP-43: `read` follows the timer topic's queue, `put` writes what is
+flushed into the engine, `load` reads the coming slots back; the delivery then fetches their records (building) and puts
+them to their topics (delivery.py). They all run on the one thread that also appends, a bounded piece at a time.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from latermq.config import TimerConfig
+from latermq.errors import FlowControl, StoreError
+from latermq.message.names import TIMER_TOPIC
+from latermq.message.timer_code import CANCEL, is_timer_code, kinds_and_dues
+from latermq.store.checkpoint import TimerMarks
+from latermq.store.consume_queue import ConsumeQueue
+from latermq.store.message_store import MessageStore
+from latermq.store.ranges import RangeSet
+from latermq.timer.done import Done, not_in
+from latermq.timer.engine import SLOT_MS, Bools, Engine, Ints, Units, slot_of
+from latermq.timer.lateness import DELAY_BOUNDS_MS, Distribution
+from latermq.timer.rolling import wakes_of
+from latermq.timer.tallies import Tallies
+from latermq.timer.timer_source import TimerSource
+
+READ_AT_ONCE = 16_384  # entries that one step takes from the queue: about 1 ms
+PUT_AT_ONCE = 16_384
+PUNCTUAL_MS = 1_000  # what woke longer ago at the start is the backlog
+RETRY_MS = 1_000
+
+
+def slot_below(wake_ms: int) -> int:
+    """The slot of one time."""
+    return max(0, (wake_ms - 1) // SLOT_MS * SLOT_MS)
+
+
+class Taken(NamedTuple):
+    """Entries that a cancel or a move took, to be removed from the engine once it is flushed itself."""
+
+    entry: int  # of the cancel or the move
+    end_offset: int  # where its record ends in the log
+    units: Units
+
+
+class Timers:
+    """All timers of one broker. Everything but `sync` is called by the thread that appends."""
+
+    def __init__(
+        self, store: MessageStore, engine: Engine, config: TimerConfig, *, window_ms: int, marks: TimerMarks | None
+    ) -> None:
+        """`engine` holds what `marks` says, or is empty where there are none."""
+        self._store = store
+        self.engine = engine
+        self._config = config
+        self.window_ms = window_ms
+        self._done = Done()
+        self._done_upto = marks.done_upto if marks else 0
+        self._done_wake_ms = marks.done_wake_ms if marks else 0
+        self._start_wake_ms = marks.wake_ms if marks else 0
+        self._last_wake_ms = max(self._start_wake_ms, self._done_wake_ms)  # T as it was last told
+        self._now_ms = 0
+        queue = self._queue()
+        self._read_next = max(queue.min_offset if queue else 0, marks.put_upto if marks else 0)
+        # What is older than this start may be in the engine, whatever the marks say: a crash need not take it out.
+        self._new_from = queue.next_offset if queue else 0
+        # Read, but not in the engine: waits until it is flushed. In the order of the timer topic.
+        self._unput: deque[Units] = deque()
+        self._unput_rows = 0
+        self._unput_in_slot: Counter[int] = Counter()  # kept where seconds have a limit
+        # Not put at all, since T has passed the time at which they wake: the clock was set back, or has not come to
+        # where it was before a restart. They hold P until they are delivered.
+        self._held = Units.join([])
+        self._unremoved: deque[Taken] = deque()
+        # Entries that were taken and may still be in memory: when each wakes, and which entry took it.
+        self._cancelled: dict[int, tuple[int, int]] = {}
+        self._cancelled_sorted: Ints | None = None
+        self.pending: Counter[str] = Counter(marks.pending if marks else {})
+        self.tallies = Tallies(Counter())
+        self.delays = Distribution(DELAY_BOUNDS_MS)  # how long timers were asked to wait
+        self._forgotten_ms = 0
+        self._retry_at_ms = 0
+        self.failure = ""
+        self.read_rows = self.put_rows = self.loaded_rows = self.delivered_rows = 0
+        self.live = TimerSource(engine, 0, None, self._of_engine)
+        self.backlog = TimerSource(engine, 0, 0, self._of_engine)
+        # What the delivery holds of these sources: the earliest time at which anything of it wakes.
+        self.staged_wake_ms: Callable[[], int | None] = lambda: None
+
+    def _queue(self) -> ConsumeQueue | None:
+        return self._store.find_queue(TIMER_TOPIC, 0)
+
+    # Starting
+
+    def start(self, now_ms: int) -> None:
+        """Begin with what the checkpoint and the log say; cancels and moves from P on are marked by the caller."""
+        self._adopt_delivered(self._store.delivered.pop(0, RangeSet()))
+        split_ms = max(0, (now_ms - PUNCTUAL_MS) // SLOT_MS * SLOT_MS)
+        start_ms = min(split_ms, slot_below(self._start_wake_ms))
+        self.backlog = TimerSource(self.engine, start_ms, split_ms, self._of_engine)
+        self.live = TimerSource(self.engine, split_ms, None, self._of_engine, first_ms=split_ms)
+        self.tallies = Tallies(Counter(self.pending))
+        self._store.timer_marks = self.marks
+        self._store.sync_timers = self.engine.sync
+
+    def rebuild(self) -> None:
+        """The engine has lost what it held: fill it again from the whole timer topic."""
+        self.engine.clear()
+        queue = self._queue()
+        self._read_next = queue.min_offset if queue else 0
+
+    @property
+    def put_upto_at_start(self) -> int:
+        """The entry from which on cancels and moves have to be read again."""
+        return self._read_next
+
+    def _adopt_delivered(self, delivered: RangeSet) -> None:
+        queue = self._queue()
+        if queue is None or not len(delivered):
+            return
+        parts = [np.arange(start, end, dtype=np.int64) for start, end in delivered.ranges()]
+        entries = np.concatenate(parts)
+        entries = entries[(entries >= queue.min_offset) & (entries < queue.next_offset)]
+        found = queue.gather(entries)
+        physical = found["offset"].astype(np.int64)
+        kept = physical >= self._store.log.start
+        entries, physical = entries[kept], physical[kept]
+        _, dues = self._kinds_and_dues(entries, found[kept]["tags"].astype(np.int64), physical)
+        wakes, _ = wakes_of(self._store.log, entries, dues, physical, self.window_ms)
+        self._done.add(entries, wakes)
+
+    # The first step: reading the timer topic
+
+    def step(self, now_ms: int) -> bool:
+        """Do a bounded piece of each step; whether there is more to do at once."""
+        self._now_ms = now_ms
+        more = self._read()
+        more = self._put_flushed(now_ms) or more
+        return self._load(now_ms) or more
+
+    def _read(self) -> bool:
+        """Follow the timer topic: what wakes within the loaded slots goes to them at once."""
+        queue = self._queue()
+        if queue is None or self._unput_rows >= self._config.max_waiting:
+            return False
+        self._read_next = max(self._read_next, queue.min_offset)
+        found = queue.array(self._read_next, READ_AT_ONCE)
+        if not len(found):
+            return False
+        entries = np.arange(self._read_next, self._read_next + len(found), dtype=np.int64)
+        self._read_next += len(found)
+        self.read_rows += len(found)
+        units = self._units(entries, found["offset"].astype(np.int64), found["size"].astype(np.int64), found["tags"])
+        units = self._still_wanted(units)
+        if len(units.entries):
+            self._unput.append(units)
+            self._unput_rows += len(units.entries)
+            self._count_unput(units.wakes, 1)
+            for source in (self.backlog, self.live):
+                source.add(units.where(source.covers(units.wakes)))
+        return self._read_next < queue.next_offset
+
+    def _read_all(self) -> None:
+        """Whoever looks at what is pending sees what was stored before."""
+        while self._read():
+            pass
+
+    def _units(self, entries: Ints, physical: Ints, sizes: Ints, codes: Ints) -> Units:
+        """The timers among these entries of the topic's queue."""
+        kinds, dues = self._kinds_and_dues(entries, codes.astype(np.int64), physical)
+        timers = kinds != CANCEL
+        entries, physical, sizes, dues = entries[timers], physical[timers], sizes[timers], dues[timers]
+        # The last store time stands for all: they were stored a moment ago, and reading each one's takes 0.2 µs.
+        self.delays.add(dues[entries >= self._new_from] - self._store.last_store_timestamp_ms)
+        wakes, rolls = wakes_of(self._store.log, entries, dues, physical, self.window_ms)
+        return Units(entries, wakes, physical, sizes, rolls)
+
+    def _kinds_and_dues(self, entries: Ints, codes: Ints, physical: Ints) -> tuple[Ints, Ints]:
+        foreign = ~is_timer_code(codes)
+        if foreign.any():  # RocketMQ wrote the queue: the records tell
+            codes = codes.copy()
+            for row in np.flatnonzero(foreign).tolist():
+                codes[row] = self._store.waiting_code_at(int(physical[row]))
+        return kinds_and_dues(codes)
+
+    def _still_wanted(self, units: Units) -> Units:
+        """Without those that are delivered, cancelled or moved."""
+        below_marks = (units.entries < self._done_upto) & (units.wakes < self._done_wake_ms)
+        return units.where(self._done.missing(units.entries) & self.not_cancelled(units.entries) & ~below_marks)
+
+    def _of_engine(self, units: Units) -> Units:
+        """What is wanted of this that the engine holds: after a crash it may have what is still on its way to it."""
+        known = units.entries < self._first_unput()
+        if len(self._held.entries):
+            known &= not_in(units.entries, np.sort(self._held.entries))
+        return self._still_wanted(units.where(known))
+
+    # The second: putting into the engine
+
+    def _put_flushed(self, now_ms: int) -> bool:
+        """Put what is below F into the engine, then remove what was taken; whether there is more."""
+        if self.live.is_reading or self.backlog.is_reading or 0 < self._retry_at_ms - now_ms <= RETRY_MS:
+            return False
+        flushed = self._store.log.flushed
+        try:
+            while self._unput:
+                units = self._unput[0]
+                count = int(np.searchsorted(units.physical_offsets + units.sizes, flushed, side="right"))
+                count = min(count, PUT_AT_ONCE)
+                if not count:
+                    break
+                wanted = self._still_wanted(units.where(np.arange(count)))
+                held = wanted.wakes < self._last_wake_ms
+                self.engine.put(wanted.where(~held), now_ms)
+                if held.any():
+                    self._held = Units.join([self._held, wanted.where(held)])
+                self._unput_rows -= count
+                self._count_unput(units.wakes[:count], -1)
+                self.put_rows += count
+                if count < len(units.entries):
+                    self._unput[0] = units.where(np.arange(count, len(units.entries)))
+                    return count == PUT_AT_ONCE
+                self._unput.popleft()
+            while self._unremoved and self._unremoved[0].end_offset <= flushed:
+                # Only what went in can come out: of what is taken before it is put, nothing goes in.
+                self.engine.remove(self._unremoved[0].units, now_ms)
+                self._unremoved.popleft()
+        except StoreError as error:
+            self.failure = error.remark
+            self._retry_at_ms = now_ms + RETRY_MS
+            return False
+        self.failure, self._retry_at_ms = "", 0
+        saved = self._store.saved_timer_marks
+        if saved is not None and saved.wake_ms > self._forgotten_ms:
+            self._forgotten_ms = saved.wake_ms
+            self.engine.forget_below(saved.wake_ms)
+        return False
+
+    # The third: loading the coming slots
+
+    def _load(self, now_ms: int) -> bool:
+        until_ms = now_ms + self._config.stage_ahead + SLOT_MS
+        more = False
+        for source in (self.live, self.backlog):
+            before_ms = source.horizon_ms
+            more = source.load(until_ms, self._config.max_loaded) or more
+            if source.horizon_ms > before_ms:
+                # The engine does not have these yet, and will not be asked for their slots again.
+                for units in (*self._unput, self._held):
+                    soon = units.where(source.covers(units.wakes) & (units.wakes > before_ms))
+                    source.add(self._still_wanted(soon))
+        return more
+
+    # Cancelling and delivering
+
+    def not_cancelled(self, entries: Ints) -> Bools:
+        """For each of these entries whether no cancel or move took it, as far as that is not in the engine yet."""
+        if not self._cancelled:
+            return np.ones(len(entries), bool)
+        if self._cancelled_sorted is None:
+            self._cancelled_sorted = np.sort(np.fromiter(self._cancelled, np.int64, len(self._cancelled)))
+        return not_in(entries, self._cancelled_sorted)
+
+    def take_out(self, entry: int, end_offset: int, entries: Ints, physical: Ints, sizes: Ints, dues: Ints) -> None:
+        """A cancel or a move was appended as `entry` and takes these."""
+        wakes, rolls = wakes_of(self._store.log, entries, dues, physical, self.window_ms)
+        units = Units(entries, wakes, physical, sizes, rolls)
+        for taken, wake_ms in zip(entries.tolist(), wakes.tolist(), strict=True):
+            self._cancelled[taken] = (wake_ms, entry)
+        self._cancelled_sorted = None
+        # What was not put yet will not be.
+        was_put = entries < max(self._first_unput(), self._new_from)
+        self._unremoved.append(Taken(entry, end_offset, units.where(was_put)))
+
+    def leave(self, topic: str, count: int) -> None:
+        """So many timers for a topic wait no longer: delivered, buried, or taken by a cancel or a move."""
+        self.pending[topic] -= count
+        self.tallies.left[topic] += count
+
+    def delivered(self, entries: Ints, wakes: Ints) -> None:
+        """These were appended to where they go."""
+        self.delivered_rows += len(entries)
+        self._done.add(entries, wakes)
+
+    # Looking
+
+    def waiting_from(self, wake_ms: int, until_ms: int) -> Iterator[Units]:
+        """All that is pending and wakes from this time on, slot by slot, in order; up to `until_ms`, or 0 for all.
+
+        Where something rolls before it is due, `until_ms` does not leave it out: it may be due in any range.
+        """
+        self._read_all()
+        # What the engine holds of earlier times is delivered.
+        engine_ms = self.all_wake_from_ms()
+        slot_ms: int | None = slot_below(wake_ms)
+        unput = Units.join([*self._unput, self._held])
+        while slot_ms is not None:
+            slot_ms = self._next_waiting_slot(slot_ms, unput, slot_below(engine_ms))
+            if slot_ms is None:
+                return
+            in_slot = (unput.wakes > slot_ms) & (unput.wakes <= slot_ms + SLOT_MS)
+            pieces = self.engine.read(slot_ms, slot_ms + SLOT_MS)
+            parts = [self._of_engine(piece.where(piece.wakes >= engine_ms)) for piece in pieces]
+            units = Units.join([*parts, self._still_wanted(unput.where(in_slot))])
+            if until_ms and slot_ms >= until_ms:
+                units = units.where(units.rolls)
+            if len(units.entries):
+                yield units.in_order()
+            slot_ms += SLOT_MS
+
+    def _next_waiting_slot(self, slot_ms: int, unput: Units, engine_slot_ms: int) -> int | None:
+        slots = slot_of(unput.wakes)
+        later = slots[slots >= slot_ms]
+        nexts = [self.engine.next_slot_ms(max(slot_ms, engine_slot_ms)), int(later.min()) if len(later) else None]
+        return min((slot for slot in nexts if slot is not None), default=None)
+
+    def density(self, start_ms: int, stop_ms: int) -> Ints:
+        """How many timers wake in each second of (start, stop]."""
+        self._read_all()
+        counts = self.engine.density(start_ms, stop_ms).copy()
+        for units in (*self._unput, self._held):
+            slots = (slot_of(units.wakes) - start_ms) // SLOT_MS
+            np.add.at(counts, slots[(slots >= 0) & (slots < len(counts))], 1)
+        return counts
+
+    # Marks
+
+    def put_upto(self) -> int:
+        """P: every entry below is in the engine, delivered or cancelled, and every cancel and move below has acted."""
+        upto = self._first_unput()
+        if len(self._held.entries):
+            self._held = self._still_wanted(self._held)
+            upto = min([upto, *self._held.entries.tolist()])
+        return min(upto, self._unremoved[0].entry) if self._unremoved else upto
+
+    def _first_unput(self) -> int:
+        return int(self._unput[0].entries[0]) if self._unput else self._read_next
+
+    def all_wake_from_ms(self) -> int:
+        """T: no timer below P that is not delivered wakes before it. It never goes back.
+
+        Nor is it ahead of the clock: whatever is scheduled next then wakes after it, and need not be held.
+        """
+        wake_ms = min(self.live.all_wake_from_ms(), self.backlog.all_wake_from_ms())
+        staged_ms = self.staged_wake_ms()
+        wake_ms = min(wake_ms, self._now_ms)
+        return max(self._last_wake_ms, wake_ms if staged_ms is None else min(wake_ms, staged_ms))
+
+    def marks(self) -> tuple[TimerMarks, list[tuple[int, int]]]:
+        """What the checkpoint says of the timers, and the entries done beyond that."""
+        put_upto = self.put_upto()
+        wake_ms = self._last_wake_ms = self.all_wake_from_ms()
+        if put_upto >= self._done_upto:
+            self._done_upto, self._done_wake_ms = put_upto, wake_ms
+        self._done.prune(self._done_upto, self._done_wake_ms)
+        self._forget_cancelled(put_upto, wake_ms)
+        marks = TimerMarks(
+            engine=self._config.engine,
+            mark=self.engine.mark(),
+            put_upto=put_upto,
+            wake_ms=wake_ms,
+            done_upto=self._done_upto,
+            done_wake_ms=self._done_wake_ms,
+            pending={topic: count for topic, count in self.pending.items() if count},
+        )
+        return marks, list(self._done.ranges())
+
+    def _forget_cancelled(self, put_upto: int, wake_ms: int) -> None:
+        """Drop those that the engine knows of: their slots are not loaded yet, or done with."""
+        horizon_ms = self.live.horizon_ms
+        known = [
+            entry
+            for entry, (own_ms, taken_by) in self._cancelled.items()
+            if taken_by < put_upto and (own_ms < wake_ms or own_ms > horizon_ms)
+        ]
+        for entry in known:
+            del self._cancelled[entry]
+        if known:
+            self._cancelled_sorted = None
+
+    def needed_from(self) -> int:
+        """The log offset from which on records still wait; retention stops there.
+
+        Whatever waits wakes at T or later, and at most a roll window after it was stored.
+        """
+        queue = self._queue()
+        if queue is None:
+            return self._store.log.end
+        first = self._store.offset_by_time(queue, self.all_wake_from_ms() - self.window_ms)
+        entry = queue.entry(first)
+        return entry[0] if entry else self._store.log.end
+
+    # At the front
+
+    def check_room(self, due_ms: int, draw: float) -> None:
+        """Refuse another timer where too many wait to be put, or where its second is too full.
+
+        Above the limit of a second the more are refused the fuller it is; at twice the limit all. `draw` is a random
+        number below 1.
+        """
+        queue = self._queue()
+        if queue is not None and queue.next_offset - self.put_upto() >= self._config.max_waiting:
+            self.tallies.refused += 1
+            raise FlowControl(
+                f"{self._config.max_waiting} timers wait to be written into the engine",
+                hint="Send again in a moment; timer.max_waiting is the limit",
+            )
+        limit = self._config.slot_limit
+        if limit:
+            slot_ms = (due_ms - 1) // SLOT_MS * SLOT_MS
+            count = self.count_in_slot(slot_ms)
+            if count >= limit and draw < (count - limit + 1) / limit:
+                self.tallies.refused += 1
+                raise FlowControl(
+                    f"{count} timers are due within one second, the limit is {limit}",
+                    hint="Send again with another time, or raise timer.slot_limit",
+                )
+
+    def count_in_slot(self, slot_ms: int) -> int:
+        """How many timers wake in a second, those included that the engine does not have yet."""
+        self._read_all()
+        return int(self.engine.density(slot_ms, slot_ms + SLOT_MS)[0]) + self._unput_in_slot[slot_ms]
+
+    def _count_unput(self, wakes: Ints, sign: int) -> None:
+        if self._config.slot_limit:
+            slots, counts = np.unique(slot_of(wakes), return_counts=True)
+            for slot_ms, count in zip(slots.tolist(), counts.tolist(), strict=True):
+                self._unput_in_slot[slot_ms] += sign * count
+                if not self._unput_in_slot[slot_ms]:
+                    del self._unput_in_slot[slot_ms]
+
+    def statistics(self) -> dict[str, int]:
+        """How much waits at each step."""
+        queue = self._queue()
+        return {
+            "timers_pending": self.pending.total(),
+            "timers_unread": queue.next_offset - self._read_next if queue else 0,
+            "timers_unput": self._unput_rows,
+            "timers_loaded": self.live.rows + self.backlog.rows,
+            "timers_cancelled_in_memory": len(self._cancelled),
+            "timers_done_beyond_marks": self._done.rows,
+            **self.engine.statistics(),
+        }

@@ -1,0 +1,33 @@
+"""How much of everything the benchmarks do."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Full size by default. Sync sends, paced sends and the path take a third of `messages`."""
+
+    messages: int = 300_000
+    repeats: int = 3
+    warm: int = 300_000
+    stored: int = 1_000_000
+    size: int = 200
+    async_threads: int = 4
+    in_flight: int = 2_000
+    sync_threads: int = 16
+    consume_threads: int = 4
+    rate: float = 10_000.0
+    delayed: int = 50_000
+    level: int = 2
+    burst: int = 500_000
+    timers: int = 100_000
+    spread_s: float = 30.0
+    pending: tuple[int, ...] = (100_000, 1_000_000)
+    sample: int = 20_000
+    growth: float = 50_000.0
+    rolled: int = 100_000
+    calm_s: float = 5.0
+
+    @property
+    def third(self) -> int:
+        return max(1, self.messages // 3)

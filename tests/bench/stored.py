@@ -1,0 +1,119 @@
+"""What brokers stored and when: read from the files of their logs, whose format both brokers share."""
+
+import contextlib
+import mmap
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from latermq.message.properties import REAL_TOPIC, UNIQUE_KEY, decode_properties, find_property
+from latermq.message.record import MAGIC, MAGIC_LONG_TOPIC, Layout, layout, record_store_timestamp_ms
+from tests.bench.load import Figures
+
+_REAL_TOPIC = REAL_TOPIC.encode()
+_SIZE_AND_MAGIC = struct.Struct(">II")  # how a record begins
+
+
+class Stored(NamedTuple):
+    """What the log says of a message."""
+
+    is_waiting: bool
+    stored_ms: int
+    properties: dict[str, str]
+
+    @property
+    def unique_key(self) -> str:
+        return self.properties[UNIQUE_KEY]
+
+
+class Lateness(NamedTuple):
+    """When messages of one topic were due, and when those of them that waited were stored in it."""
+
+    due_ms: dict[str, int]
+    stored: list[tuple[str, int]]
+    unwaited: int  # came when they were due already, and so never waited
+
+    def figures(self) -> Figures:
+        times = Counter(key for key, _ in self.stored)
+        stored_ms = np.array([at_ms for _, at_ms in self.stored])
+        late = np.sort(stored_ms - np.array([self.due_ms[key] for key, _ in self.stored]))
+        dues = np.array(list(self.due_ms.values()))
+        return {
+            "lateness p50 (ms)": float(late[len(late) // 2]),
+            "lateness p99 (ms)": float(late[min(len(late) - 1, len(late) * 99 // 100)]),
+            "lateness max (ms)": float(late[-1]),
+            "due within (ms)": float(dues.max() - dues.min()),
+            "last due to last stored (ms)": float(stored_ms.max() - dues.max()),
+            "first due to last stored (ms)": float(stored_ms.max() - dues.min()),
+            "delivered": float(len(times)),
+            "stored early": float(np.count_nonzero(late < 0)),
+            "never stored": float(len(self.due_ms) - len(times)),
+            "stored twice": float(sum(count > 1 for count in times.values())),
+            "sent too late": float(self.unwaited),
+        }
+
+
+def read_lateness(
+    folder: Path, start: int, topic: str, waiting_topic: str, due_ms_of: Callable[[Stored], int]
+) -> Lateness:
+    """Join what waited for a topic with what was stored in it, by unique key; `due_ms_of` is asked for the former."""
+    due_ms: dict[str, int] = {}
+    stored: list[tuple[str, int]] = []
+    unwaited = 0
+    for record in read_log(folder, start, topic, waiting_topic):
+        if record.is_waiting:
+            due_ms[record.unique_key] = due_ms_of(record)
+        elif record.unique_key in due_ms:
+            stored.append((record.unique_key, record.stored_ms))
+        else:
+            unwaited += 1
+    if not stored:
+        raise RuntimeError(f"no message of {topic} was delivered")
+    return Lateness(due_ms, stored, unwaited)
+
+
+def read_log(folder: Path, start: int, topic: str, waiting_topic: str) -> Iterator[Stored]:
+    """The messages for a topic, waiting and delivered, from a log offset on."""
+    wanted, waiting = topic.encode(), waiting_topic.encode()
+    for file in sorted(folder.iterdir()):
+        with mapped(file) as data:
+            for at, parts in records(data, max(0, start - int(file.name))):
+                name = data[at + parts.topic_at : at + parts.topic_at + parts.topic_bytes]
+                if name not in (wanted, waiting):
+                    continue
+                raw = data[at + parts.properties_at : at + parts.size]
+                if name == wanted or find_property(raw, _REAL_TOPIC) == wanted:
+                    yield Stored(
+                        name == waiting, record_store_timestamp_ms(data, at), decode_properties(raw.decode())
+                    )
+
+
+def log_end(folder: Path) -> int:
+    """Where the last record of a log ends; a gigabyte takes a second, because only lengths are looked at."""
+    for file in sorted(folder.iterdir(), reverse=True):
+        with mapped(file) as data:
+            end = 0
+            while end + _SIZE_AND_MAGIC.size <= len(data):
+                size, magic = _SIZE_AND_MAGIC.unpack_from(data, end)
+                if magic not in (MAGIC, MAGIC_LONG_TOPIC) or not size:
+                    break
+                end += size
+        if end:
+            return int(file.name) + end
+    return 0
+
+
+def records(data: mmap.mmap, at: int) -> Iterator[tuple[int, Layout]]:
+    while (parts := layout(data, at, len(data))) is not None:
+        yield at, parts
+        at += parts.size
+
+
+@contextlib.contextmanager
+def mapped(file: Path) -> Iterator[mmap.mmap]:
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        yield data
