@@ -99,7 +99,7 @@ class TimerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     recall: bool = True  # whether clients may cancel
     slot_limit: int = 0  # timers due within one second; above it ever more are refused, 0: no limit
     max_waiting: int = 1_000_000  # timers on their way into the engine; above it new ones are refused
-    max_loaded: int = 4_000_000  # timers whose places are read ahead of their time, 28 bytes each
+    max_loaded: int = 4_000_000  # timers whose places are read ahead of their time, 33 bytes each
     import_precision: Duration = Duration.parse("1s")  # what RocketMQ rounds down a due time by
 
 

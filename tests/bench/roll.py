@@ -1,7 +1,9 @@
-"""What a timer costs the disk that is due far ahead: a broker in this process whose clock runs through weeks."""
+"""What a timer that is due far ahead costs the disk: a broker in this process whose clock runs through weeks."""
 
 import time
 from pathlib import Path
+
+import numpy as np
 
 from latermq.broker.broker import Broker
 from latermq.clock import SimulatedClock
@@ -9,6 +11,9 @@ from latermq.config import Config, TimerConfig
 from latermq.message.ids import pack_host
 from latermq.message.names import TIMER_TOPIC
 from latermq.store.disk import FileDisk
+from latermq.timer.engine import Units
+from latermq.timer.rocksdb_engine import RocksEngine
+from latermq.timer.rolling import LONGEST_WINDOW_MS
 from latermq.timer.timer_log import UNIT_BYTES
 from tests.bench.load import Figures
 
@@ -20,16 +25,9 @@ DELAY_MS = 40 * _DAY_MS
 _LOOK_EVERY_MS = 10 * 60_000
 _SAVE_EVERY_MS = 2 * _HOUR_MS
 _SENT_BETWEEN_FLUSHES = 50_000
-
-
-class CountingDisk(FileDisk):
-    """Counts what small files take: that is the store's own, and what else this process writes is RocksDB's."""
-
-    replaced_bytes = 0
-
-    def replace(self, path: str, data: bytes) -> None:
-        self.replaced_bytes += len(data)
-        super().replace(path, data)
+# How often RocksDB writes a row again depends on how many there are: it gets so many times the broker's timers.
+_ROWS_A_TIMER = 500
+_START_MS = 250_000 * _SAVE_EVERY_MS
 
 
 class AgeingBroker:
@@ -38,7 +36,7 @@ class AgeingBroker:
     def __init__(self, folder: Path, engine: str) -> None:
         config = Config(timer=TimerConfig(engine="rocksdb" if engine == "rocksdb" else "wheel"))
         self.clock = SimulatedClock()
-        self.disk = CountingDisk(folder)
+        self.disk = FileDisk(folder)
         self.broker = Broker(config, self.disk, self.clock, host="127.0.0.1", port=10911, new_store_id="b" * 32)
 
     def schedule(self, count: int, body: bytes) -> None:
@@ -59,7 +57,8 @@ class AgeingBroker:
         store.index_pending()
         store.flush()
         self.deliver()
-        store.save(store.plan_checkpoint())
+        if store.log.end != store.checkpoint_offset:
+            store.save(store.plan_checkpoint())
         for removed in self.broker.retention.run():
             self.disk.remove(removed.path)
 
@@ -87,8 +86,7 @@ class AgeingBroker:
 
 def measure_roll(folder: Path, engine: str, count: int, body_bytes: int) -> Figures:
     """Schedule timers 40 days ahead, let the time pass, and tell what was written until all were delivered."""
-    written_bytes = _written_bytes()
-    ageing = AgeingBroker(folder, engine)
+    ageing = AgeingBroker(folder / "store", engine)
     broker = ageing.broker
     try:
         started_s = time.process_time()
@@ -97,25 +95,56 @@ def measure_roll(folder: Path, engine: str, count: int, body_bytes: int) -> Figu
         ageing.age(DELAY_MS + _LOOK_EVERY_MS)
         spent_s = time.process_time() - started_s
         rolls = broker.store.queue(TIMER_TOPIC, 0).next_offset - count
-        delivered = ageing.delivered()
-        log_bytes = broker.store.log.end
-        engine_bytes = broker.timers.put_rows * UNIT_BYTES  # of the wheel: its timer log
+        figures = {
+            "rolls (per timer)": rolls / count,
+            "commit log (bytes/timer)": broker.store.log.end / count,
+            "of it when it was scheduled (bytes/timer)": first_bytes / count,
+            "engine (bytes/timer)": broker.timers.put_rows * UNIT_BYTES / count,
+            "CPU (µs/roll)": spent_s * 1e6 / max(1, rolls),
+            "delivered": float(ageing.delivered()),
+            "never stored": float(count - ageing.delivered()),
+        }
     finally:
         broker.close()
     if engine == "rocksdb":
-        engine_bytes = _written_bytes() - written_bytes - ageing.disk.replaced_bytes
-    return {
-        "rolls (per timer)": rolls / count,
-        "commit log (bytes/timer)": log_bytes / count,
-        "of it when it was scheduled (bytes/timer)": first_bytes / count,
-        "engine (bytes/timer)": engine_bytes / count,
-        "CPU (µs/roll)": spent_s * 1e6 / max(1, rolls),
-        "delivered": float(delivered),
-        "never stored": float(count - delivered),
-    }
+        figures["engine (bytes/timer)"] = rocksdb_bytes(folder / "rows", count * _ROWS_A_TIMER, round(rolls / count))
+    return figures
+
+
+def rocksdb_bytes(folder: Path, count: int, rolls: int) -> float:
+    """What RocksDB writes for each timer, its own log, tables and compaction together, with so many that roll.
+
+    The engine alone: each row wakes in the last quarter of the window and is put again, as rolls are.
+    """
+    folder.mkdir()
+    written_bytes = _written_bytes()
+    engine = RocksEngine(folder, mark="", from_ms=0)
+    random = np.random.default_rng(1)
+    next_entry, now_ms = 0, _START_MS
+
+    def put(rows: int) -> None:
+        nonlocal next_entry
+        entries = np.arange(next_entry, next_entry + rows)
+        wakes = now_ms + random.integers(LONGEST_WINDOW_MS * 3 // 4, LONGEST_WINDOW_MS, rows)
+        engine.put(Units(entries, wakes, entries * 500, np.full(rows, 500), np.ones(rows, bool)), now_ms)
+        next_entry += rows
+
+    try:
+        for _ in range(0, count, _SENT_BETWEEN_FLUSHES):
+            put(min(_SENT_BETWEEN_FLUSHES, count - next_entry))
+        while next_entry < count * (rolls + 1):
+            woken = sum(len(units.entries) for units in engine.read(now_ms, now_ms + _LOOK_EVERY_MS))
+            now_ms += _LOOK_EVERY_MS
+            put(woken)
+            if now_ms % _SAVE_EVERY_MS == 0:
+                engine.sync()
+                engine.forget_below(now_ms)
+    finally:
+        engine.close()
+    return (_written_bytes() - written_bytes) / count
 
 
 def _written_bytes() -> int:
-    """What this process wrote through system calls. The store's large files are mapped, so theirs is not in it."""
+    """What this process wrote through system calls, and not through mapped files; only RocksDB does so meanwhile."""
     fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return int(fields["wchar"])

@@ -89,7 +89,7 @@ class Life:
             elif kind < 0.97:
                 self._try(lambda: broker.store.save(broker.store.plan_checkpoint()))
             else:
-                self._try(broker.save_tables)
+                self._try(broker.tables.save)
                 self._model.old_offsets = self._disk.read(DELAY_OFFSETS)
 
     def _try(self, step: Callable[[], object]) -> None:

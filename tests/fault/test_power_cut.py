@@ -163,7 +163,7 @@ def test_consumer_offsets_never_lie_beyond_their_queue_after_a_lost_tail() -> No
             if number == 20:
                 broker.store.flush()
         broker.commit_offset("readers", "orders", 0, 40)
-        broker.save_tables()
+        broker.tables.save()
         after = open_broker(disk.after_machine_death(Random(seed)))
         queue = after.store.find_queue("orders", 0)
         assert queue is not None

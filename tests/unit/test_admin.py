@@ -67,7 +67,7 @@ def test_a_topic_that_cannot_be_saved_is_no_success_and_is_tried_again() -> None
     answer = scene.ask(Request.UPDATE_AND_CREATE_TOPIC, topic_fields("orders"))
     assert (answer.code, answer.remark) == (Response.SERVICE_NOT_AVAILABLE, "no disk space")
     scene.disk.before_step = lambda operation, path: None
-    scene.broker.save_tables()
+    scene.broker.tables.save()
     assert scene.restart().broker.topics.find("orders") is not None
 
 

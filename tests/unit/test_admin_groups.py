@@ -232,9 +232,9 @@ def test_offsets_saved_before_their_messages_were_flushed_are_saved_again(scene:
     reset(scene)
     assert stored(scene.restart())[0] == 10  # the eleventh message is not safe yet, so it may come again
     scene.broker.store.flush()
-    scene.broker.save_tables()
+    scene.broker.tables.save()
     assert stored(scene.restart())[0] == 11
-    assert scene.broker.table_savers() == []
+    assert scene.broker.tables.savers() == []
 
 
 def test_offsets_are_copied_to_another_group(scene: Scene) -> None:

@@ -52,7 +52,7 @@ def test_the_exported_offsets_never_tell_of_deliveries_that_a_power_cut_takes_ba
     broker.store.flush()
     pass_time(broker, clock, 1_000)
     assert len(bodies(broker)) == 20
-    broker.save_tables()
+    broker.tables.save()
     disk = disk.after_machine_death(Random(seed))
     disk.remove("latermq.checkpoint")
     again = open_broker(disk, clock)

@@ -170,7 +170,7 @@ def test_a_restart_neither_loses_nor_repeats(disk: MemoryDisk, clock: SimulatedC
         send(broker, b"%d" % number, DELAY="2")
         clock.advance(10)
     pass_time(broker, clock, 2_000)
-    broker.save_tables()
+    broker.tables.save()
     old_file = disk.read("config/delayOffset.json")
     broker.store.save(broker.store.plan_checkpoint())
     pass_time(broker, clock, 1_500)

@@ -16,7 +16,7 @@ from latermq.errors import (
     NoPermission,
     ServiceUnavailable,
 )
-from latermq.group.backoff import next_level, parse_levels
+from latermq.group.backoff import next_wait, parse_backoff
 from latermq.message.names import SCHEDULE_TOPIC
 from latermq.message.properties import DEAD_LETTER_REASON, MAX_PROPERTIES_BYTES, encode_properties
 from latermq.message.record import SYSFLAG_COMPRESSED, Message
@@ -452,6 +452,19 @@ def test_a_group_with_levels_of_its_own_waits_by_them(broker: Broker, clock: Sim
     assert bodies(broker, SCHEDULE_TOPIC, 3) == [b"order"]
 
 
+def test_a_group_may_wait_by_times_of_its_own(broker: Broker, clock: SimulatedClock) -> None:
+    with_levels(broker, plus_retry_levels="250ms 3s")
+    message = sent(broker)
+    for wait_ms in (250, 3_000, 3_000):
+        count = len(messages(broker, RETRY))
+        send_back(broker, message)
+        pass_time(broker, clock, wait_ms - 1)
+        assert len(messages(broker, RETRY)) == count
+        pass_time(broker, clock, 1)
+        message = messages(broker, RETRY)[-1]
+    assert message.reconsume_times == 3
+
+
 def test_attributes_are_changed_kept_removed_and_checked(
     broker: Broker, disk: MemoryDisk, clock: SimulatedClock
 ) -> None:
@@ -463,15 +476,15 @@ def test_attributes_are_changed_kept_removed_and_checked(
             with_levels(broker, plus_retry_levels=wrong)
     with pytest.raises(InvalidParameter, match="no change of a group's attribute"):
         with_levels(broker, plus_colour="red")
-    broker.save_tables()
+    broker.tables.save()
     again = open_broker(disk.after_process_death(), clock)
     kept = again.groups.find(GROUP)
     assert kept is not None
-    assert next_level(kept, 9) == 7
+    assert next_wait(kept, 9) == ("DELAY", "7")
     assert with_levels(broker, minus_retry_levels="").attributes == {}
 
 
 def test_without_levels_of_its_own_a_group_climbs_from_level_three() -> None:
     group: Any = SubscriptionGroup(groupName=GROUP)
-    assert [next_level(group, failures) for failures in range(4)] == [3, 4, 5, 6]
-    assert parse_levels("1 2,3") == (1, 2, 3)
+    assert [next_wait(group, failures)[1] for failures in range(4)] == ["3", "4", "5", "6"]
+    assert parse_backoff("1 2,3 500ms") == ("1", "2", "3", "500ms")

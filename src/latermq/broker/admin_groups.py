@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from latermq.broker.broker import Broker
 from latermq.errors import GroupNotFound, IllegalMessage, InvalidParameter, LaterMQError
-from latermq.group.backoff import RETRY_LEVELS, format_levels, parse_levels
+from latermq.group.backoff import RETRY_LEVELS, parse_backoff
 from latermq.protocol.remoting.admin_bodies import ConsumeStats, QueueTimeSpan
 from latermq.protocol.remoting.bodies import (
     MessageQueue,
@@ -48,7 +48,7 @@ def put_group(broker: Broker, group: SubscriptionGroup) -> None:
         if signed.startswith("-"):
             attributes.pop(name, None)
         else:
-            attributes[name] = format_levels(parse_levels(value))
+            attributes[name] = " ".join(parse_backoff(value))
     group.attributes = attributes
     try:
         broker.groups.put(group)

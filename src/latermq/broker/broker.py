@@ -1,7 +1,5 @@
 """The broker: what clients ask of it, over one store, without any socket."""
 
-import itertools
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -11,12 +9,11 @@ from latermq.broker.config_files import (
     OFFSETS_PATH,
     TOPICS_PATH,
     DelayOffsetTable,
-    Table,
     load_table,
-    save_table,
 )
 from latermq.broker.long_polling import WaitingPulls
 from latermq.broker.pending import PendingTimers
+from latermq.broker.tables import Tables
 from latermq.broker.topic_traffic import TopicTraffic
 from latermq.broker.topics import Topics
 from latermq.broker.traffic import Traffic
@@ -45,7 +42,6 @@ from latermq.message.record import SYSFLAG_FROM_SENDER, SYSFLAG_TRANSACTION_MASK
 from latermq.message.timer_code import timer_code_of
 from latermq.protocol.remoting.bodies import (
     PERM_READ,
-    DataVersion,
     OffsetTable,
     SubscriptionGroupTable,
     TopicConfig,
@@ -138,11 +134,7 @@ class Broker:
         self.timer_traffic = Traffic()  # timers into the engine and out of it, rolls included
         self.topic_traffic = TopicTraffic(self.store, clock.monotonic_s())
         self._next_queue = 0
-        self._saved_marks: dict[int, int] = {}
-        # Tables are written beside the loop, and by it where a message waits for them: one file at a time, in order.
-        self._writing = threading.Lock()
-        self._table_numbers = itertools.count()
-        self._written_numbers: dict[str, int] = {}
+        self.tables = Tables(disk, clock, self.store, self.topics, self.groups, self.offsets, self._delay_marks)
         # None while messages are taken; else why not. Retries are taken for longer than new messages.
         self._refusal: ServiceUnavailable | None = None
         self._retry_refusal: ServiceUnavailable | None = None
@@ -379,7 +371,7 @@ class Broker:
         config = self.topics.for_send(topic, default_topic, default_queues)
         if self.topics.changed:
             # A message that waits for a topic which a crash forgot could not be delivered: the topic is saved first.
-            self.save_tables()
+            self.tables.save()
         return config
 
     def make_retry_topic(self, topic: str, queues: int) -> None:
@@ -510,7 +502,7 @@ class Broker:
     # Topics and groups
 
     def delete_topic(self, topic: str) -> list[Callable[[], None]]:
-        """Forget a topic, its queues and all offsets in it; what is returned does so on disk, like `table_savers`."""
+        """Forget a topic, its queues and all offsets in it; what is returned does so on disk, like `Tables.savers`."""
         self.topics.remove(topic)
         self.offsets.remove_topic(topic)
         remove_files = self.store.remove_topic(topic)
@@ -522,7 +514,7 @@ class Broker:
             finally:
                 self.topics.leaving.discard(topic)
 
-        return [remove, *self.table_savers()]
+        return [remove, *self.tables.savers()]
 
     def delete_group(self, group: str, *, clean_offsets: bool) -> None:
         """Forget a group's configuration, and on request its offsets."""
@@ -531,6 +523,9 @@ class Broker:
             self.offsets.remove_group(group)
 
     # Upkeep, called from time to time
+
+    def _delay_marks(self) -> dict[int, int]:
+        return self.delivery.marks()
 
     def run_timers(self) -> int:
         """Deliver what is due; how many milliseconds may pass until the next call."""
@@ -581,87 +576,10 @@ class Broker:
         self._refusal = ServiceUnavailable(reason, hint="Send to another broker, or again in a moment")
         self._retry_refusal = self._refusal
 
-    def offsets_snapshot(self) -> OffsetTable:
-        """The consumer offsets to store, none beyond what is flushed."""
-        ends: dict[tuple[str, int], int] = {}
-
-        def flushed_end(topic: str, queue_id: int) -> int:
-            key = (topic, queue_id)
-            if key not in ends:
-                queue = self.store.find_queue(topic, queue_id)
-                ends[key] = self.store.flushed_end(queue) if queue else 0
-            return ends[key]
-
-        return self.offsets.snapshot(self.clock.now_ms(), flushed_end)
-
-    def table_savers(self) -> list[Callable[[], None]]:
-        """What is left to do to save changed tables; each may run beside the broker, but not beside another."""
-        savers: list[Callable[[], None]] = []
-        if self.topics.changed:
-            topics = self.topics.table
-            copy = TopicConfigTable(topicConfigTable=dict(topics.topicConfigTable), dataVersion=topics.dataVersion)
-            savers.append(self._saver(self.topics, TOPICS_PATH, copy))
-        if self.groups.changed:
-            groups = self.groups.table
-            group_copy = SubscriptionGroupTable(
-                subscriptionGroupTable=dict(groups.subscriptionGroupTable),
-                forbiddenTable=groups.forbiddenTable,
-                dataVersion=groups.dataVersion,
-            )
-            savers.append(self._saver(self.groups, GROUPS_PATH, group_copy))
-        if self.offsets.changed:
-            snapshot = self.offsets_snapshot()
-            savers.append(self._saver(self.offsets, OFFSETS_PATH, snapshot))
-            # Those that were cut to what is flushed are saved whole by a later round.
-            self.offsets.changed = not self.offsets.equals(snapshot)
-        marks = self.delivery.marks()
-        if marks != self._saved_marks:
-            delays = DelayOffsetTable(offsetTable=marks, dataVersion=DataVersion(timestamp=self.clock.now_ms()))
-            write = self._writer(DELAY_OFFSETS_PATH, delays)
-
-            def save_marks() -> None:
-                write()
-                self._saved_marks = marks
-
-            savers.append(save_marks)
-        return savers
-
-    def _writer(self, path: str, table: Table) -> Callable[[], None]:
-        """Writes a table's file, unless a newer state of the table was written meanwhile."""
-        number = next(self._table_numbers)
-
-        def write() -> None:
-            with self._writing:
-                if self._written_numbers.get(path, -1) < number:
-                    save_table(self._disk, path, table)
-                    self._written_numbers[path] = number
-
-        return write
-
-    def _saver(
-        self, owner: Topics | SubscriptionGroups | ConsumerOffsets, path: str, table: Table
-    ) -> Callable[[], None]:
-        owner.changed = False
-        write = self._writer(path, table)
-
-        def save() -> None:
-            try:
-                write()
-            except BaseException:
-                owner.changed = True  # the next round tries again
-                raise
-
-        return save
-
-    def save_tables(self) -> None:
-        """Save changed tables now."""
-        for save in self.table_savers():
-            save()
-
     def close(self) -> None:
         """Stop cleanly."""
         self.store.save(self.store.plan_checkpoint())  # first: tables tell of nothing that it does not
-        self.save_tables()
+        self.tables.save()
         self.store.close()
         self.timers.engine.close()
 

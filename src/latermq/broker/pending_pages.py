@@ -105,9 +105,9 @@ class PendingPages:
             if asked.until_ms:
                 fits &= dues < asked.until_ms
             columns = (units.wakes, units.entries, units.physical_offsets, units.sizes, dues)
-            for row in map(_Row._make, zip(*(column[fits].tolist() for column in columns), strict=True)):
-                if (row.wake_ms, row.entry) > start:
-                    yield row
+            for found in map(_Row._make, zip(*(column[fits].tolist() for column in columns), strict=True)):
+                if (found.wake_ms, found.entry) > start:
+                    yield found
 
     def _with_key(self, asked: DueRange, key: str) -> Sequence[PendingTimer]:
         if not asked.topic:

@@ -2,7 +2,7 @@
 
 from latermq.broker.broker import Broker, Sent
 from latermq.errors import MessageGone
-from latermq.group.backoff import next_level
+from latermq.group.backoff import next_wait
 from latermq.message.entry_id import MAX_LEVELS
 from latermq.message.ids import offset_message_id, pack_host
 from latermq.message.names import RETRY_PREFIX, dead_letter_topic, retry_topic
@@ -58,8 +58,10 @@ class Retries:
             return self._bury(group, message, properties, "its consumer gave it up")[3]
         if message.reconsume_times >= limit:
             return self._bury(group, message, properties, _failed_too_often(message.reconsume_times + 1, limit))[3]
-        level = request.delayLevel or next_level(group, message.reconsume_times)
-        properties[DELAY_LEVEL] = str(min(level, MAX_LEVELS))
+        name, wait = next_wait(group, message.reconsume_times)
+        if request.delayLevel:
+            name, wait = DELAY_LEVEL, str(min(request.delayLevel, MAX_LEVELS))
+        properties[name] = wait
         return broker.send(
             topic,
             ANY_QUEUE,

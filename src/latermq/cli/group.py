@@ -51,7 +51,7 @@ def list_groups(
         "consume": "may consume",
         "orderly": "ordered",
         "retry_max_times": "retries",
-        "retry_levels": "at levels",
+        "retry_levels": "back-off",
     }
     print_rows(run(work()), columns, as_json=json, empty="no groups yet; --all shows the system's own")
 
@@ -69,13 +69,14 @@ def create(
         typer.Option(
             "--retry-levels",
             metavar="N,N,…",
-            help="Delay level before each retry, as in 1,2,5; the last counts for all that follow. 'default': 3,4,5,…",
+            help="What passes before each retry, as delay levels or times: 1,2,5 or 500ms,30s,2h; the last counts for "
+            "all that follow. 'default': 3,4,5,…",
         ),
     ] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
 ) -> None:
     """Make a group, or change the one that is there. Example: latermq group create audit --retries 3"""
-    levels = None if retry_levels is None else _parse_levels(retry_levels)
+    levels = None if retry_levels is None else _parse_backoff(retry_levels)
 
     async def work() -> None:
         from latermq.client import Admin
@@ -169,14 +170,14 @@ def reset(
     print_rows(run(work()), columns, as_json=json, empty=f"topic {topic} has no queues")
 
 
-def _parse_levels(text: str) -> tuple[int, ...]:
-    """The levels of a list; none of its own for `default`."""
-    from latermq.group.backoff import parse_levels
+def _parse_backoff(text: str) -> tuple[str, ...]:
+    """The steps of a list; none of its own for `default`."""
+    from latermq.group.backoff import parse_backoff
 
     if text == "default":
         return ()
     try:
-        return parse_levels(text)
+        return parse_backoff(text)
     except InvalidParameter as error:
         raise typer.BadParameter(f"{error.message}. {error.hint}") from None
 

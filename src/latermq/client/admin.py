@@ -140,11 +140,11 @@ class Admin(TimerAdmin):
         retry_queues: int = 1,
         consume_enabled: bool = True,
         orderly: bool = False,
-        retry_levels: Sequence[int] | None = None,
+        retry_levels: Sequence[int | str] | None = None,
     ) -> None:
         """Make a consumer group on every broker, or change the one that is there.
 
-        `retry_levels` are the delay levels of its retries, one after the other, on a LaterMQ broker; an empty list
+        `retry_levels` are delay levels or times such as `30s`, one after the other, on a LaterMQ broker; an empty list
         brings RocketMQ's own back, None leaves them as they are.
         """
         check_group(name)

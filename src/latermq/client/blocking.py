@@ -233,7 +233,7 @@ class Admin(BlockingClient):
         retry_queues: int = 1,
         consume_enabled: bool = True,
         orderly: bool = False,
-        retry_levels: Sequence[int] | None = None,
+        retry_levels: Sequence[int | str] | None = None,
     ) -> None:
         loop_thread.run(
             self._client.create_group(

@@ -1,7 +1,9 @@
-"""A group's back-off: which delay level a failed message waits before its next attempt."""
+"""A group's back-off: how long a failed message waits before its next attempt, as a delay level or as a time."""
 
+from latermq.config import Duration
 from latermq.errors import InvalidParameter
 from latermq.message.entry_id import MAX_LEVELS
+from latermq.message.properties import DELAY_LEVEL, TIMER_DELAY_MS
 from latermq.protocol.remoting.bodies import SubscriptionGroup
 
 RETRY_LEVELS = "retry.levels"  # the group's attribute that holds its own list
@@ -9,30 +11,37 @@ FIRST_LEVEL = 3  # RocketMQ's ladder: 10 s, then a level more with each failure
 MAX_STEPS = 64
 
 
-def parse_levels(text: str) -> tuple[int, ...]:
-    """The levels of a list such as `3 4 5` or `3,4,5`."""
-    words = text.replace(",", " ").split()
-    levels = tuple(int(word) for word in words if word.isascii() and word.isdigit() and len(word) < 4)
-    if len(levels) != len(words) or not all(1 <= level <= MAX_LEVELS for level in levels):
+def parse_backoff(text: str) -> tuple[str, ...]:
+    """The steps of a list such as `3 4 5`, `3,4,5` or `500ms 30s 2h`: delay levels and times."""
+    steps = tuple(text.replace(",", " ").split())
+    if not all(_is_level(step) or _is_duration(step) for step in steps):
         raise InvalidParameter(
-            f"{text[:80]!r} is no list of delay levels", hint=f"Write numbers from 1 to {MAX_LEVELS}: 3 4 5"
+            f"{text[:80]!r} is no list of delay levels and times",
+            hint=f"Write levels from 1 to {MAX_LEVELS}, or times: 3 4 5, or 500ms 30s 2h",
         )
-    if not 1 <= len(levels) <= MAX_STEPS:
+    if not 1 <= len(steps) <= MAX_STEPS:
         raise InvalidParameter(
-            f"a back-off has 1 to {MAX_STEPS} levels, not {len(levels)}", hint="The last one counts for all that follow"
+            f"a back-off has 1 to {MAX_STEPS} steps, not {len(steps)}", hint="The last one counts for all that follow"
         )
-    return levels
+    return steps
 
 
-def format_levels(levels: tuple[int, ...]) -> str:
-    """The list as the attribute holds it."""
-    return " ".join(map(str, levels))
+def _is_level(step: str) -> bool:
+    return step.isascii() and step.isdigit() and len(step) < 4 and 1 <= int(step) <= MAX_LEVELS
 
 
-def next_level(group: SubscriptionGroup, failures: int) -> int:
-    """The level that a message waits which had failed `failures` times before it failed now."""
+def _is_duration(step: str) -> bool:
+    try:
+        return Duration.parse(step) > 0
+    except ValueError:
+        return False
+
+
+def next_wait(group: SubscriptionGroup, failures: int) -> tuple[str, str]:
+    """The property by which a message waits which had failed `failures` times before it failed now."""
     own = group.attributes.get(RETRY_LEVELS)
     if own is None:
-        return FIRST_LEVEL + failures
-    levels = parse_levels(own)
-    return levels[min(failures, len(levels) - 1)]
+        return DELAY_LEVEL, str(FIRST_LEVEL + failures)
+    steps = parse_backoff(own)
+    step = steps[min(failures, len(steps) - 1)]
+    return (DELAY_LEVEL, step) if _is_level(step) else (TIMER_DELAY_MS, str(Duration.parse(step)))

@@ -91,7 +91,7 @@ class GroupRequests:
         self._answer_when_saved(connection, command)
 
     def _answer_when_saved(self, connection: Connection, command: Command, body: bytes = b"") -> None:
-        works = self._broker.table_savers()
+        works = self._broker.tables.savers()
         self._ground.answer_when_saved(connection, command, works, encode_response(command, body=body))
 
     def _configs(self, connection: Connection, command: Command) -> bytes:
@@ -169,7 +169,7 @@ class GroupRequests:
         return encode_response(command, body=encode_body(ConsumeTimeSpans(consumeTimeSpanSet=spans)))
 
     def _offsets(self, connection: Connection, command: Command) -> bytes:
-        return encode_response(command, body=encode_body(self._broker.offsets_snapshot()))
+        return encode_response(command, body=encode_body(self._broker.tables.offsets_snapshot()))
 
     def _correction_offsets(self, connection: Connection, command: Command) -> bytes:
         header = command.header(CorrectionOffsetHeader)

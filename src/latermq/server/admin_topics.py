@@ -48,7 +48,7 @@ class TopicRequests:
             order=header.order,
         )
         admin_topics.put_topic(self._broker, topic, admin_topics.parse_attributes(header.attributes))
-        self._ground.answer_when_announced(connection, command, self._broker.table_savers())
+        self._ground.answer_when_announced(connection, command, self._broker.tables.savers())
 
     def _put_all(self, connection: Connection, command: Command) -> None:
         topics = decode_body(command.body, TopicConfigList).topicConfigList
@@ -56,7 +56,7 @@ class TopicRequests:
             raise MalformedRequest("the list of topics is empty", hint="Name at least one")
         for topic in topics:
             admin_topics.put_topic(self._broker, topic, topic.attributes)
-        self._ground.answer_when_announced(connection, command, self._broker.table_savers())
+        self._ground.answer_when_announced(connection, command, self._broker.tables.savers())
 
     def _delete(self, connection: Connection, command: Command) -> None:
         topic = command.header(TopicHeader).topic

@@ -170,7 +170,7 @@ class BrokerProcess:
         if self._saving:
             self._save_again = True
             return
-        savers = self.broker.table_savers()
+        savers = self.broker.tables.savers()
         if savers:
             self._saving = True
             self._do_in_worker(savers, self._tables_saved)

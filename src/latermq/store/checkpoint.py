@@ -22,7 +22,7 @@ class TimerMarks(msgspec.Struct, frozen=True, kw_only=True):
     mark: str  # and up to where it is written
     put_upto: int  # P: every entry of the timer topic below it is in the engine, delivered or cancelled
     wake_ms: int  # T: no undelivered entry below P wakes before it
-    # Entries below the one that wake before the other are done: P and T themselves, but while an engine is filled again.
+    # Entries below the one that wake before the other are done: P and T, but while an engine is filled again.
     done_upto: int
     done_wake_ms: int
     pending: dict[str, int] = {}  # how many timers wait for each topic

@@ -54,6 +54,8 @@ class TimerWheel:
             )
         self._file = disk.map_file(PATH, size)
         self._slots: npt.NDArray[np.void] = np.frombuffer(self._file.map, dtype=SLOT)
+        # The same as rows of plain words, of which numpy moves many far apart ten times as fast.
+        self._words: Ints = np.frombuffer(self._file.map, np.int64).reshape(self.total, -1)
         self._held: Bools = np.zeros(self.total, bool)
         self._held_from = 1 << 62  # nothing held is earlier; in units of the precision, as `time` is
         self._is_synced = True
@@ -96,7 +98,7 @@ class TimerWheel:
     def get(self, times_ms: Ints) -> Slots:
         """These slots."""
         times, indexes = times_ms // self._precision_ms, self.places(times_ms)
-        slots = self._slots[indexes]
+        slots = np.take(self._words, indexes, axis=0).view(SLOT)[:, 0]
         found = self._found(times, indexes)
         firsts, lasts = np.where(found, slots["first"], -1), np.where(found, slots["last"], -1)
         return Slots(firsts.astype(np.int64), lasts.astype(np.int64), np.where(found, slots["num"], 0).astype(np.int64))
@@ -113,7 +115,7 @@ class TimerWheel:
         # RocketMQ hands the last field on and does not use it.
         rows["magic"] = np.where(self._found(times, indexes), self._slots["magic"][indexes], 0)
         self.is_blank = self._is_synced = False
-        self._slots[indexes] = rows
+        self._words[indexes] = rows.view(np.int64).reshape(len(rows), -1)
         self._held[indexes] = True
         if len(times):
             self._held_from = min(self._held_from, int(times.min()))
@@ -216,5 +218,6 @@ class TimerWheel:
 
     def close(self) -> None:
         """Unmap the file."""
-        self._slots = np.empty(0, SLOT)  # the map cannot be closed as long as it is seen through an array
+        # The map cannot be closed as long as it is seen through an array.
+        self._slots, self._words = np.empty(0, SLOT), np.empty((0, 0), np.int64)
         self._file.close()

@@ -1,0 +1,127 @@
+"""Saving the broker's tables: topics, groups, offsets and RocketMQ's delay offsets, beside the loop and in order."""
+
+import itertools
+import threading
+from collections.abc import Callable
+
+from latermq.broker.config_files import (
+    DELAY_OFFSETS_PATH,
+    GROUPS_PATH,
+    OFFSETS_PATH,
+    TOPICS_PATH,
+    DelayOffsetTable,
+    Table,
+    save_table,
+)
+from latermq.broker.topics import Topics
+from latermq.clock import Clock
+from latermq.group.offsets import ConsumerOffsets
+from latermq.group.subscriptions import SubscriptionGroups
+from latermq.protocol.remoting.bodies import DataVersion, OffsetTable, SubscriptionGroupTable, TopicConfigTable
+from latermq.store.disk import Disk
+from latermq.store.message_store import MessageStore
+
+
+class Tables:
+    """Knows which tables have changed since they were saved. Tables are written one file at a time, in order."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        store: MessageStore,
+        topics: Topics,
+        groups: SubscriptionGroups,
+        offsets: ConsumerOffsets,
+        marks: Callable[[], dict[int, int]],
+    ) -> None:
+        """`marks` are the delay levels' offsets below which everything is delivered."""
+        self._disk = disk
+        self._clock = clock
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._marks = marks
+        self._saved_marks: dict[int, int] = {}
+        # Written beside the loop, and by it where a message waits for them.
+        self._writing = threading.Lock()
+        self._numbers = itertools.count()
+        self._written_numbers: dict[str, int] = {}
+
+    def savers(self) -> list[Callable[[], None]]:
+        """What is left to do to save changed tables; each may run beside the broker, but not beside another."""
+        savers: list[Callable[[], None]] = []
+        if self._topics.changed:
+            topics = self._topics.table
+            copy = TopicConfigTable(topicConfigTable=dict(topics.topicConfigTable), dataVersion=topics.dataVersion)
+            savers.append(self._saver(self._topics, TOPICS_PATH, copy))
+        if self._groups.changed:
+            groups = self._groups.table
+            group_copy = SubscriptionGroupTable(
+                subscriptionGroupTable=dict(groups.subscriptionGroupTable),
+                forbiddenTable=groups.forbiddenTable,
+                dataVersion=groups.dataVersion,
+            )
+            savers.append(self._saver(self._groups, GROUPS_PATH, group_copy))
+        if self._offsets.changed:
+            snapshot = self.offsets_snapshot()
+            savers.append(self._saver(self._offsets, OFFSETS_PATH, snapshot))
+            # Those that were cut to what is flushed are saved whole by a later round.
+            self._offsets.changed = not self._offsets.equals(snapshot)
+        marks = self._marks()
+        if marks != self._saved_marks:
+            delays = DelayOffsetTable(offsetTable=marks, dataVersion=DataVersion(timestamp=self._clock.now_ms()))
+            write = self._writer(DELAY_OFFSETS_PATH, delays)
+
+            def save_marks() -> None:
+                write()
+                self._saved_marks = marks
+
+            savers.append(save_marks)
+        return savers
+
+    def save(self) -> None:
+        """Save changed tables now."""
+        for save in self.savers():
+            save()
+
+    def offsets_snapshot(self) -> OffsetTable:
+        """The consumer offsets to store, none beyond what is flushed."""
+        ends: dict[tuple[str, int], int] = {}
+
+        def flushed_end(topic: str, queue_id: int) -> int:
+            key = (topic, queue_id)
+            if key not in ends:
+                queue = self._store.find_queue(topic, queue_id)
+                ends[key] = self._store.flushed_end(queue) if queue else 0
+            return ends[key]
+
+        return self._offsets.snapshot(self._clock.now_ms(), flushed_end)
+
+    def _writer(self, path: str, table: Table) -> Callable[[], None]:
+        """Writes a table's file, unless a newer state of the table was written meanwhile."""
+        number = next(self._numbers)
+
+        def write() -> None:
+            with self._writing:
+                if self._written_numbers.get(path, -1) < number:
+                    save_table(self._disk, path, table)
+                    self._written_numbers[path] = number
+
+        return write
+
+    def _saver(
+        self, owner: Topics | SubscriptionGroups | ConsumerOffsets, path: str, table: Table
+    ) -> Callable[[], None]:
+        owner.changed = False
+        write = self._writer(path, table)
+
+        def save() -> None:
+            try:
+                write()
+            except BaseException:
+                owner.changed = True  # the next round tries again
+                raise
+
+        return save
