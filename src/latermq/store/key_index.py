@@ -173,10 +173,10 @@ class KeyIndex:
         file.reserve_slots()
         self._files.append(file)
 
-    def find(self, topic: str, key: str, begin_ms: int, end_ms: int, max_steps: int = MAX_SEARCHED) -> Iterator[int]:
+    def find(self, topic: str, key: str, begin_ms: int, end_ms: int, max_steps: int | None = None) -> Iterator[int]:
         """Log offsets that may hold this key, newest first; a hash can collide, so the reader checks the record."""
         wanted = key_hash(topic, key)
-        left = max_steps
+        left = MAX_SEARCHED if max_steps is None else max_steps
         for file in reversed(self._files):
             if file.first_timestamp_ms <= end_ms:
                 left = yield from file.find(wanted, begin_ms, end_ms, left)
