@@ -207,6 +207,8 @@ def _check(config: Config) -> None:
         raise ConfigError("store.segment and store.reserve_step must be multiples of 4096 bytes")
     if config.server.max_frame <= config.broker.max_message:
         raise ConfigError("server.max_frame must be above broker.max_message")
+    if config.timer.log_file < 4096:
+        raise ConfigError("timer.log_file must be at least 4096 bytes")
     for name, value in (
         ("broker.default_queues", config.broker.default_queues),
         ("store.queue_file_entries", store.queue_file_entries),

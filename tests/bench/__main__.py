@@ -6,20 +6,30 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.bench.contenders import APACHE, LATERMQ, running_apache, running_latermq
+from tests.bench.contenders import APACHE, APACHE_FINE, LATERMQ, LATERMQ_ROCKSDB, running
 from tests.bench.load import Load, start_load
 from tests.bench.path import measure_path
 from tests.bench.reporting import markdown, save_json
-from tests.bench.scenarios import Row, SideBySide, Sizes
+from tests.bench.roll import measure_roll
+from tests.bench.scenarios import Row, SideBySide
+from tests.bench.sizes import Sizes
 
 PATH = "path"
-SIDE_BY_SIDE = (
+ROLL = "timers-roll"
+# In the order in which they run: what fills a broker comes late, and a restart leaves a cold one behind.
+PAIRED = (
     "send-async", "send-sync", "cpu-per-send", "consume", "levels", "levels-paced", "levels-burst", "restart",
 )  # fmt: skip
-SCENARIOS = (*SIDE_BY_SIDE, PATH)
+TIMERS = ("timers-spread", "timers-burst", "timers-pending", "timers-grow", "timers-restart")
+SIDE_BY_SIDE = (*PAIRED, *TIMERS)
+ALONE = (PATH, ROLL)
+SCENARIOS = (*SIDE_BY_SIDE, *ALONE)
+# Who is measured in which of them, one after the other and all on the same machine.
+ROUNDS = {PAIRED: (LATERMQ, APACHE), TIMERS: (LATERMQ, LATERMQ_ROCKSDB, APACHE, APACHE_FINE)}
+FAMILIES = {"latermq": (LATERMQ, LATERMQ_ROCKSDB), "apache": (APACHE, APACHE_FINE)}
 NEEDED_TOOLS = ("java", "javac", "mvn")
 
 
@@ -41,16 +51,31 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--delayed", type=int, default=defaults.delayed, help="messages in levels and levels-paced")
     parser.add_argument("--level", type=int, default=defaults.level, help="their delay level")
     parser.add_argument("--burst", type=int, default=defaults.burst, help="messages that fall due together")
-    parser.add_argument("--only", choices=("latermq", "apache"), help="measure one of the two")
+    parser.add_argument("--timers", type=int, default=defaults.timers, help="timers in timers-spread and timers-grow")
+    parser.add_argument("--spread", type=float, default=defaults.spread_s, help="seconds over which they are due")
+    parser.add_argument("--pending", type=_counts, default=defaults.pending, help="how many wait, as in 100000,1000000")
+    parser.add_argument("--sample", type=int, default=defaults.sample, help="timers measured while so many wait")
+    parser.add_argument("--growth", type=float, default=defaults.growth, help="timers a second in timers-grow")
+    parser.add_argument("--rolled", type=int, default=defaults.rolled, help="timers in timers-roll")
+    parser.add_argument("--calm", type=float, default=defaults.calm_s, help="seconds between the steps of timer runs")
+    parser.add_argument("--only", choices=tuple(FAMILIES), help="measure one of the two")
     parser.add_argument("--folder", type=Path, help="where stores are kept while it runs; else a temporary folder")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every single figure there")
     options = parser.parse_args(argv)
     unknown = [name for name in options.scenarios if name not in SCENARIOS]
     if unknown:
         parser.error(f"no scenario {', '.join(unknown)}; there are {', '.join(SCENARIOS)}")
-    if min(options.messages, options.repeats, options.warm, options.stored, options.delayed, options.burst) < 1:
+    counts = (
+        options.messages, options.repeats, options.warm, options.stored, options.delayed, options.burst,
+        options.timers, *options.pending, options.sample, options.growth, options.rolled,
+    )  # fmt: skip
+    if min(counts) < 1:
         parser.error("sizes and repeats are at least 1")
     return options
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(sorted(map(int, text.split(","))))
 
 
 def sizes_of(options: argparse.Namespace) -> Sizes:
@@ -67,44 +92,63 @@ def sizes_of(options: argparse.Namespace) -> Sizes:
         delayed=options.delayed,
         level=options.level,
         burst=options.burst,
+        timers=options.timers,
+        spread_s=options.spread,
+        pending=options.pending,
+        sample=options.sample,
+        growth=options.growth,
+        rolled=options.rolled,
+        calm_s=options.calm,
     )
 
 
-def run_side_by_side(names: Sequence[str], sizes: Sizes, only: str | None, folder: Path, rows: list[Row]) -> None:
-    with contextlib.ExitStack() as running:
-        starts = {LATERMQ: running_latermq, APACHE: running_apache}
-        wanted = {"latermq": [LATERMQ], "apache": [APACHE]}.get(only or "", [LATERMQ, APACHE])
-        contenders = [running.enter_context(starts[name](folder / name.split()[0].lower())) for name in wanted]
-        load = Load(running.enter_context(start_load(folder)), contenders)
+def run_side_by_side(names: Sequence[str], wanted: Sequence[str], sizes: Sizes, folder: Path, rows: list[Row]) -> None:
+    """Start the contenders, run these scenarios on them, and end them."""
+    with contextlib.ExitStack() as stack:
+        contenders = [stack.enter_context(running(name, folder)) for name in wanted]
+        load = Load(stack.enter_context(start_load(folder)), contenders)
         bench = SideBySide(contenders, load, sizes)
-        # In the order of the list: a restart leaves a cold broker behind.
-        for name in SIDE_BY_SIDE:
-            if name in names:
-                rows.extend(bench.scenarios[name]())
+        for name in names:
+            rows.extend(bench.scenarios[name]())
 
 
-def run_path(sizes: Sizes, folder: Path, rows: list[Row]) -> None:
+def run_path(sizes: Sizes, folder: Path) -> Iterator[Row]:
     for repeat in range(sizes.repeats):
         store = folder / f"path-{repeat}"
         figures = measure_path(store, max(sizes.third, 1_000), sizes.size)
         shutil.rmtree(store)
-        rows.append(Row(PATH, LATERMQ, repeat, figures))
+        yield Row(PATH, LATERMQ, repeat, figures)
+
+
+def run_roll(sizes: Sizes, folder: Path) -> Iterator[Row]:
+    """Once: bytes do not depend on what else the machine does."""
+    for name, engine in ((LATERMQ, "wheel"), (LATERMQ_ROCKSDB, "rocksdb")):
+        store = folder / f"roll-{engine}"
+        yield Row(ROLL, name, 0, measure_roll(store, engine, sizes.rolled, sizes.size))
+        shutil.rmtree(store)
 
 
 def run(options: argparse.Namespace, rows: list[Row]) -> None:
     names, sizes = options.scenarios or SCENARIOS, sizes_of(options)
     with tempfile.TemporaryDirectory(prefix="latermq-bench-", dir=options.folder) as folder:
-        if any(name in SIDE_BY_SIDE for name in names):
-            run_side_by_side(names, sizes, options.only, Path(folder), rows)
-        if PATH in names:
-            run_path(sizes, Path(folder), rows)
+        for number, (scenarios, contenders) in enumerate(ROUNDS.items()):
+            own = Path(folder) / f"round-{number}"
+            own.mkdir()
+            wanted = [name for name in scenarios if name in names]
+            if wanted:
+                who = [name for name in contenders if name in FAMILIES.get(options.only, contenders)]
+                run_side_by_side(wanted, who, sizes, own, rows)
+            shutil.rmtree(own)
+        for name, measured in ((PATH, run_path), (ROLL, run_roll)):
+            if name in names:
+                rows.extend(measured(sizes, Path(folder)))
 
 
 def main(argv: Sequence[str]) -> int:
     options = arguments(argv)
     missing = [tool for tool in NEEDED_TOOLS if shutil.which(tool) is None]
-    if missing and list(options.scenarios) != [PATH]:
-        print(f"{', '.join(missing)} not found: only `python -m tests.bench path` runs without", file=sys.stderr)
+    if missing and not set(options.scenarios or SCENARIOS) <= set(ALONE):
+        print(f"{', '.join(missing)} not found: only {' and '.join(ALONE)} run without", file=sys.stderr)
         return 2
     # A benchmark that is told to end cleans up as after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

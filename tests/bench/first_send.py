@@ -25,8 +25,8 @@ def first_accepted_s(address: str, topic: str, timeout_s: float) -> float:
 
 def _is_accepted(address: tuple[str, int], topic: str) -> bool:
     fields = {
-        "a": "bench_producer", "b": topic, "c": "TBW102", "d": "8", "e": "0", "f": "0", "g": str(int(time.time() * 1000)),
-        "h": "0", "i": f"UNIQ_KEY\x01{time.monotonic_ns():032X}\x02", "j": "0", "k": "false", "m": "false",
+        "a": "bench_producer", "b": topic, "c": "TBW102", "d": "8", "e": "0", "f": "0", "g": "0", "h": "0",
+        "i": f"UNIQ_KEY\x01{time.monotonic_ns():032X}\x02", "j": "0", "k": "false", "m": "false",
     }  # fmt: skip
     reader = FrameReader()
     with socket.create_connection(address, _ANSWER_TIMEOUT_S) as connection:

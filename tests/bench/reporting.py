@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.bench.contenders import APACHE, LATERMQ
+from tests.bench.contenders import APACHE, APACHE_FINE, LATERMQ, LATERMQ_ROCKSDB
 from tests.bench.load import OTHER_CPU
 from tests.bench.scenarios import Row
 
 # Told in the JSON only: they explain a figure, they are none.
 _NOT_IN_TABLE = {"latency max (ms)", "client CPU (µs/message)", "waiting broker CPU (cores)", OTHER_CPU}
+_COLUMNS = (LATERMQ, LATERMQ_ROCKSDB, APACHE, APACHE_FINE)
+_RATIOS = {"ratio": APACHE, "ratio, 100 ms": APACHE_FINE}
 _QUIET_CORES = 0.1  # other work than this disturbs a machine of two cores by 5 %
 
 
@@ -45,23 +47,32 @@ def medians(rows: Sequence[Row]) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def markdown(rows: Sequence[Row], command: str) -> str:
-    """The medians with their range, and the ratio where both brokers were measured."""
+    """The medians with their range, and the ratio of LaterMQ to Apache where both were measured.
+
+    Scenarios that compare more than those two have a table of their own.
+    """
     lines = [f"`{command}`", "", ", ".join(f"{key} {value}" for key, value in machine().items()), ""]
-    head = ["scenario", "figure", LATERMQ, APACHE, "ratio"]
-    if not any(row.contender == APACHE for row in rows):
-        head = head[:3]
-    cells = [head]
-    for scenario, figures in _grouped(rows).items():
-        for figure, by_contender in figures.items():
-            if figure in _NOT_IN_TABLE or not any(map(any, by_contender.values())):
-                continue
-            values = [_spread(by_contender.get(name, [])) for name in head[2:4]]
-            cells.append([scenario, figure, *values, *([_ratio(by_contender)] if len(head) == 5 else [])])
-    lines += _table(cells)
+    wide = {row.scenario for row in rows if row.contender not in (LATERMQ, APACHE)}
+    tables = [[row for row in rows if (row.scenario in wide) == is_wide] for is_wide in (False, True)]
+    lines += "\n\n".join("\n".join(_table(_cells(part))) for part in tables if part).splitlines()
     noisy = [row for row in rows if row.figures.get(OTHER_CPU, 0.0) > _QUIET_CORES]
     if noisy:
         lines += ["", f"{len(noisy)} of {len(rows)} runs shared the machine with other work: repeat when it is quiet."]
     return "\n".join(lines)
+
+
+def _cells(rows: Sequence[Row]) -> list[list[str]]:
+    measured = {row.contender for row in rows}
+    columns = [name for name in _COLUMNS if name in measured]
+    ratios = {head: name for head, name in _RATIOS.items() if {name, LATERMQ} <= measured}
+    cells = [["scenario", "figure", *columns, *ratios]]
+    for scenario, figures in _grouped(rows).items():
+        for figure, by_contender in figures.items():
+            if figure in _NOT_IN_TABLE or not any(map(any, by_contender.values())):
+                continue
+            values = [_spread(by_contender.get(name, [])) for name in columns]
+            cells.append([scenario, figure, *values, *(_ratio(by_contender, name) for name in ratios.values())])
+    return cells
 
 
 def save_json(rows: Sequence[Row], command: str, file: Path) -> None:
@@ -102,8 +113,8 @@ def _spread(values: list[float]) -> str:
     return middle if len(values) == 1 else f"{middle} ({_number(min(values))}–{_number(max(values))})"
 
 
-def _ratio(by_contender: dict[str, list[float]]) -> str:
-    ours, theirs = by_contender.get(LATERMQ), by_contender.get(APACHE)
+def _ratio(by_contender: dict[str, list[float]], to: str) -> str:
+    ours, theirs = by_contender.get(LATERMQ), by_contender.get(to)
     if not ours or not theirs or not statistics.median(theirs):
         return ""
     return f"{statistics.median(ours) / statistics.median(theirs):.2f}"

@@ -25,7 +25,7 @@ class Sizes:
     pending: tuple[int, ...] = (100_000, 1_000_000)
     sample: int = 20_000
     growth: float = 50_000.0
-    rolled: int = 100_000
+    rolled: int = 2_000
     calm_s: float = 5.0
 
     @property

@@ -87,9 +87,7 @@ def read_log(folder: Path, start: int, topic: str, waiting_topic: str) -> Iterat
                     continue
                 raw = data[at + parts.properties_at : at + parts.size]
                 if name == wanted or find_property(raw, _REAL_TOPIC) == wanted:
-                    yield Stored(
-                        name == waiting, record_store_timestamp_ms(data, at), decode_properties(raw.decode())
-                    )
+                    yield Stored(name == waiting, record_store_timestamp_ms(data, at), decode_properties(raw.decode()))
 
 
 def log_end(folder: Path) -> int:

@@ -158,7 +158,7 @@ class TimerLoad:
 
     def _topic(self, contender: Contender, name: str) -> tuple[str, int]:
         """A topic of its own, and where the log ends before anything of it is scheduled."""
-        topic = f"bench-{name}"
+        topic = "bench-" + name.replace(" ", "-").replace(",", "")
         self._load.make_topic(contender, topic, self._sizes.size)
         return topic, log_end(contender.log_folder)
 

@@ -54,6 +54,7 @@ from latermq.store.message_store import Draft, MessageStore
 from latermq.store.ranges import RangeSet
 from latermq.store.retention import Retention
 from latermq.timer.admission import Admission, Admitted, Wait
+from latermq.timer.apache_timers import entries_done_by_apache
 from latermq.timer.delivery import Delivery
 from latermq.timer.directory import Entry
 from latermq.timer.engines import open_engine
@@ -145,6 +146,7 @@ class Broker:
         self.admission = Admission(levels, config.timer.max_delay, self._next_timer_name)
         self._names_given = 0
         self._chance = chance
+        self._took_over_timers = False
         self.timers = self._open_timers()
         self.pending = PendingTimers(
             self.store,
@@ -156,6 +158,8 @@ class Broker:
         )
         self.pending.mark_taken()
         self.timers.start(clock.now_ms())
+        if self._took_over_timers:
+            self.timers.recount()
         self.delivery = Delivery(
             self.store,
             levels,
@@ -172,6 +176,11 @@ class Broker:
 
     def _open_timers(self) -> Timers:
         recovery = self.store.recovery
+        if not recovery.had_checkpoint:
+            # Before the engine takes the place of RocketMQ's files.
+            done = entries_done_by_apache(self._disk, self.store)
+            self._took_over_timers = len(done) > 0
+            self.store.delivered.setdefault(0, RangeSet()).add_ranges(done)
         engine, is_whole = open_engine(self._disk, self.config.timer, recovery.timers, is_clean=not recovery.crashed)
         window_ms = roll_window_ms(self.config.store.retention)
         timers = Timers(self.store, engine, self.config.timer, window_ms=window_ms, marks=recovery.timers)

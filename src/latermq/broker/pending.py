@@ -89,7 +89,10 @@ class PendingTimers:
             names = [(properties[REAL_TOPIC], properties[UNIQUE_KEY])]
             self._timers.pending[properties[REAL_TOPIC]] += is_replayed
         for topic, unique_key in names:
-            taken = self._directory.history(topic, unique_key).taken_by.get(entry, [])
+            history = self._directory.history(topic, unique_key)
+            taken = history.taken_by.get(entry)
+            if taken is None:  # RocketMQ's cancels are not indexed by what they take
+                taken = [one for one in history.pending.values() if one.entry < entry]
             self.take(entry, taken, count=is_replayed)
 
     # Cancelling

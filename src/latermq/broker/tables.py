@@ -18,8 +18,12 @@ from latermq.clock import Clock
 from latermq.group.offsets import ConsumerOffsets
 from latermq.group.subscriptions import SubscriptionGroups
 from latermq.protocol.remoting.bodies import DataVersion, OffsetTable, SubscriptionGroupTable, TopicConfigTable
+from latermq.store.checkpoint import TimerMarks
 from latermq.store.disk import Disk
 from latermq.store.message_store import MessageStore
+from latermq.timer.timer_checkpoint import OWN_STATE, TimerCheckpoint, timer_checkpoint_file
+from latermq.timer.timer_checkpoint import PATH as TIMER_CHECKPOINT_PATH
+from latermq.timer.timers import slot_below
 
 
 class Tables:
@@ -44,6 +48,7 @@ class Tables:
         self._offsets = offsets
         self._marks = marks
         self._saved_marks: dict[int, int] = {}
+        self._saved_timers: TimerMarks | None = None
         # Written beside the loop, and by it where a message waits for them.
         self._writing = threading.Lock()
         self._numbers = itertools.count()
@@ -79,6 +84,23 @@ class Tables:
                 self._saved_marks = marks
 
             savers.append(save_marks)
+        timers = self._store.saved_timer_marks
+        if timers is not None and timers is not self._saved_timers:
+            data = timer_checkpoint_file(
+                TimerCheckpoint(
+                    last_read_ms=slot_below(timers.wake_ms),
+                    queue_offset=timers.put_upto,
+                    master_queue_offset=timers.put_upto,
+                    state_version=OWN_STATE,
+                    version_ms=self._clock.now_ms(),
+                )
+            )
+
+            def save_timers() -> None:
+                self._disk.replace(TIMER_CHECKPOINT_PATH, data)
+                self._saved_timers = timers
+
+            savers.append(save_timers)
         return savers
 
     def save(self) -> None:

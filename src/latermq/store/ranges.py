@@ -28,6 +28,11 @@ class RangeSet:
         self._starts[first:last] = [start]
         self._ends[first:last] = [end]
 
+    def add_ranges(self, other: "RangeSet") -> None:
+        """Add all offsets of another set."""
+        for start, end in other.ranges():
+            self.add(start, end)
+
     def add_all(self, offsets: npt.NDArray[np.int64]) -> None:
         """Add many offsets, in any order."""
         if not len(offsets):

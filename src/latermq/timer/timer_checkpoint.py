@@ -7,6 +7,7 @@ from latermq.errors import CorruptStore
 
 PATH = "config/timercheck"
 FILE_BYTES = 4096
+OWN_STATE = int.from_bytes(b"LaterMQ", "big")  # as the state version: this file is an export of our own checkpoint
 _ALL = struct.Struct(">7q")
 _WITHOUT_VERSION = struct.Struct(">4q")  # as brokers before the data version answer
 

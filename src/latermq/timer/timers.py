@@ -14,7 +14,8 @@ import numpy as np
 from latermq.config import TimerConfig
 from latermq.errors import FlowControl, StoreError
 from latermq.message.names import TIMER_TOPIC
-from latermq.message.timer_code import CANCEL, is_timer_code, kinds_and_dues
+from latermq.message.record import record_properties
+from latermq.message.timer_code import CANCEL, is_timer_code, kinds_and_dues, real_topic
 from latermq.store.checkpoint import TimerMarks
 from latermq.store.consume_queue import ConsumeQueue
 from latermq.store.message_store import MessageStore
@@ -285,6 +286,15 @@ class Timers:
         self._done.add(entries, wakes)
 
     # Looking
+
+    def recount(self) -> None:
+        """Count what is pending for each topic by reading every record of it; for stores that RocketMQ wrote."""
+        records = (
+            self._store.log.read(offset, size)
+            for units in self.waiting_from(0, 0)
+            for offset, size in zip(units.physical_offsets.tolist(), units.sizes.tolist(), strict=True)
+        )
+        self.pending = Counter(real_topic(record_properties(record)) for record in records)
 
     def waiting_from(self, wake_ms: int, until_ms: int) -> Iterator[Units]:
         """All that is pending and wakes from this time on, slot by slot, in order; up to `until_ms`, or 0 for all.
