@@ -134,7 +134,8 @@ def serving(
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=log,
-            env={**os.environ, **(environment or {})},
+            # Tests run beside each other: those that look at the metrics name a port for them.
+            env={**os.environ, "LATERMQ_METRICS_PORT": "0", **(environment or {})},
         )
         server = Server(process, out, log)
         try:

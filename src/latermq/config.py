@@ -12,6 +12,7 @@ import msgspec
 from latermq.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "LATERMQ_"
+DEFAULT_METRICS_PORT = 5557  # RocketMQ's own
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -125,6 +126,12 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     broker_timeout: Duration = Duration.parse("120s")  # a broker silent for this long leaves the routes
 
 
+class MetricsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What monitoring systems read from a broker."""
+
+    port: int = DEFAULT_METRICS_PORT  # on server.host; 0: off
+
+
 class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the processes tell about themselves."""
 
@@ -140,6 +147,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timer: TimerConfig = TimerConfig()
     clock: ClockConfig = ClockConfig()
     server: ServerConfig = ServerConfig()
+    metrics: MetricsConfig = MetricsConfig()
     log: LogConfig = LogConfig()
 
 
@@ -209,6 +217,8 @@ def _check(config: Config) -> None:
         raise ConfigError("server.max_frame must be above broker.max_message")
     if config.timer.log_file < 4096:
         raise ConfigError("timer.log_file must be at least 4096 bytes")
+    if not 0 <= config.metrics.port <= 65_535:
+        raise ConfigError(f"metrics.port is {config.metrics.port}, ports go from 0 to 65535")
     for name, value in (
         ("broker.default_queues", config.broker.default_queues),
         ("store.queue_file_entries", store.queue_file_entries),

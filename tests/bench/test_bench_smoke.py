@@ -1,6 +1,7 @@
 """Every benchmark, as a run of a moment: it works and tells its figures. How high they are does not matter here."""
 
 import json
+import os
 import subprocess
 import sys
 import zlib
@@ -12,12 +13,14 @@ import pytest
 
 from latermq.cli.process_usage import cpu_s, listener_pid, memory
 from latermq.protocol.remoting.frames import FrameReader
-from tests.bench.__main__ import NEEDED_TOOLS, SIDE_BY_SIDE, arguments, main
-from tests.bench.contenders import APACHE, LATERMQ
+from tests.bench.__main__ import NEEDED_TOOLS, PAIRED, TIMERS, arguments, main
+from tests.bench.contenders import APACHE, APACHE_FINE, LATERMQ, LATERMQ_ROCKSDB
 from tests.bench.load import Load
 from tests.bench.path import PULL_BATCH, QUEUES, TOPIC, SocketlessBroker, measure_path
 from tests.bench.reporting import markdown, medians
-from tests.bench.scenarios import Row, SideBySide, Sizes
+from tests.bench.roll import measure_roll
+from tests.bench.scenarios import Row, SideBySide
+from tests.bench.sizes import Sizes
 from tests.needs import need_tool
 from tests.serving import Server, serving
 
@@ -83,22 +86,29 @@ def test_nothing_is_told_of_a_process_that_is_not_there() -> None:
     assert listener_pid(1) is None
 
 
-def test_every_scenario_measures_latermq_with_the_java_client(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def run_bench(monkeypatch: pytest.MonkeyPatch, folder: Path, *options: str) -> dict[str, Any]:
+    """Run the command on LaterMQ alone; what it wrote as JSON."""
     for tool in NEEDED_TOOLS:
         need_tool(tool, "the load is Apache's Java client")
     # The handler for SIGTERM belongs to the command, not to the test session.
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    sizes = ("--messages", "300", "--repeats", "1", "--warm", "300", "--stored", "500", "--rate", "3000")
-    delays = ("--delayed", "200", "--level", "1", "--burst", "300")
-    file = tmp_path / "out.json"
-    argv = [*SIDE_BY_SIDE, "path", "--only", "latermq", "--folder", str(tmp_path), "--json", str(file), *sizes, *delays]
-    assert main(argv) == 0
+    file = folder / "out.json"
+    sizes = ("--repeats", "1", "--warm", "300", "--stored", "500", "--rate", "3000", "--burst", "300")
+    assert main([*options, *sizes, "--only", "latermq", "--folder", str(folder), "--json", str(file)]) == 0
+    assert not list(folder.glob("latermq-bench-*"))
+    document: dict[str, Any] = json.loads(file.read_text())
+    assert all(run["figures"].get("failed sends", 0) == 0 for run in document["runs"])
+    return document
+
+
+def test_every_scenario_measures_latermq_with_the_java_client(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delays = ("--delayed", "200", "--level", "1")
+    document = run_bench(monkeypatch, tmp_path, *PAIRED, "path", "--messages", "300", *delays)
     table = capsys.readouterr().out
-    document = json.loads(file.read_text())
-    assert set(document["medians"]) == {*SIDE_BY_SIDE, "path"}
-    assert len(document["runs"]) == len(SIDE_BY_SIDE) + 1
+    assert set(document["medians"]) == {*PAIRED, "path"}
+    assert len(document["runs"]) == len(PAIRED) + 1
     assert document["medians"]["send-async"]["messages/s"][LATERMQ] > 0
     for scenario in ("levels", "levels-paced", "levels-burst"):
         told = document["medians"][scenario]
@@ -107,23 +117,52 @@ def test_every_scenario_measures_latermq_with_the_java_client(
         assert told["lateness p50 (ms)"][LATERMQ] <= told["lateness max (ms)"][LATERMQ]
     assert document["medians"]["levels-burst"]["due within (ms)"][LATERMQ] < 2_000
     assert document["medians"]["restart"]["messages stored"][LATERMQ] >= 500
-    assert all(run["figures"].get("failed sends", 0) == 0 for run in document["runs"])
     assert "python -m tests.bench" in table
     assert "| restart" in table
-    assert not list(tmp_path.glob("latermq-bench-*"))
+
+
+def test_every_timer_scenario_measures_both_engines_with_the_java_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = ("--timers", "200", "--spread", "1", "--pending", "400", "--sample", "100", "--growth", "500")
+    told = run_bench(monkeypatch, tmp_path, *TIMERS, *sizes, "--calm", "0.5")["medians"]
+    assert set(told) == {*TIMERS, "timers-pending 400"} - {"timers-pending"}
+    counts = {"timers-spread": 200, "timers-burst": 300, "timers-pending 400": 100, "timers-grow": 200}
+    for engine in (LATERMQ, LATERMQ_ROCKSDB):
+        for scenario, count in counts.items():
+            figures = {figure: values[engine] for figure, values in told[scenario].items()}
+            assert figures["delivered"] + figures["sent too late"] == count
+            assert figures["stored early"] == figures["never stored"] == figures["stored twice"] == 0
+        assert told["timers-burst"]["due within (ms)"][engine] < 1_000
+        assert told["timers-pending 400"]["pending"][engine] == 400
+        assert told["timers-restart"]["pending"][engine] >= 550
+        assert told["timers-restart"]["never stored"][engine] == told["timers-restart"]["stored twice"][engine] == 0
+        assert told["timers-restart"]["until a send is accepted (s)"][engine] > 0
+
+
+@pytest.mark.parametrize("engine", ["wheel", "rocksdb"])
+def test_timers_forty_days_ahead_are_rolled_and_delivered(tmp_path: Path, engine: str) -> None:
+    figures = measure_roll(tmp_path, engine, 10, 200)
+    assert figures["delivered"] == 10
+    assert 20 <= figures["rolls (per timer)"] <= 27  # windows of 36 to 48 hours
+    assert figures["commit log (bytes/timer)"] > figures["of it when it was scheduled (bytes/timer)"] * 20
+    assert figures["engine (bytes/timer)"] > 20 * 29
 
 
 def test_who_comes_first_changes_from_repeat_to_repeat() -> None:
     class Named:
         stored = 0
         namesrv = ""
-        broker_pid = 0
+        broker_pid = os.getpid()
+        broker_address = ""
         log_folder = Path()
 
         def __init__(self, name: str) -> None:
             self.name = name
 
-        def restart_after_kill(self) -> float:
+        def kill(self) -> None: ...
+
+        def start_again(self) -> float:
             return 0.0
 
     class Counting(Load):
@@ -148,6 +187,15 @@ def test_the_report_compares_medians() -> None:
     assert medians(rows)["send-async"]["messages/s"] == {LATERMQ: 20.0, APACHE: 9.0}
     line = next(line for line in markdown(rows, "bench").splitlines() if line.startswith("| send-async"))
     assert [cell.strip() for cell in line.split("|")[3:6]] == ["20 (10–30)", "9 (8–10)", "2.22"]
+
+
+def test_scenarios_with_more_contenders_have_a_table_of_their_own() -> None:
+    late = {LATERMQ: 2.0, LATERMQ_ROCKSDB: 3.0, APACHE: 500.0, APACHE_FINE: 50.0}
+    rows = [Row("timers-spread", name, 0, {"lateness p50 (ms)": value}) for name, value in late.items()]
+    rows += [Row("send-async", name, 0, {"messages/s": 5.0}) for name in (LATERMQ, APACHE)]
+    lines = [line for line in markdown(rows, "bench").splitlines() if line.startswith("| ")]
+    assert [len(line.split("|")) - 2 for line in lines] == [5, 5, 5, 8, 8, 8]
+    assert [cell.strip() for cell in lines[-1].split("|")[3:9]] == ["2", "3", "500", "50", "0.00", "0.04"]
 
 
 def test_a_scenario_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

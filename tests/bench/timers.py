@@ -80,15 +80,18 @@ class TimerLoad:
     # Many that wait
 
     def fill(self, contender: Contender, upto: int) -> None:
-        """Schedule timers that are due hours later, through the network, until so many wait."""
+        """Have so many wait, in the engine too."""
         self._empty_mib.setdefault(contender.name, held(contender.broker_pid)[NOT_FILES])
+        self._schedule_far(contender, upto)
+        _pass_s(self._sizes.calm_s)
+
+    def _schedule_far(self, contender: Contender, upto: int) -> None:
+        """Send timers that are due hours later, until so many wait."""
         self._load.make_topic(contender, FAR_TOPIC, self._sizes.size)
         while (missing := upto - self._waiting[contender.name]) > 0:
             count = min(missing, _FILLED_AT_ONCE)
             self._load.fill(contender, FAR_TOPIC, count, self._far())
             self._waiting[contender.name] += count
-        # The last of them are on their way into the engine.
-        _pass_s(self._sizes.calm_s)
 
     def sample(self, contender: Contender, name: str) -> Figures:
         """What some timers cost, and how late they are, beside those that wait already; upkeep is not in the cost."""
@@ -129,16 +132,17 @@ class TimerLoad:
     def restart(self, contender: Contender, name: str) -> Figures:
         """`kill -9` right after a tenth more timers were scheduled and right before some are due; then a start."""
         topic, before = self._topic(contender, name)
-        self.fill(contender, self._waiting[contender.name] + max(1, self._sizes.stored // 10))
+        self._schedule_far(contender, self._waiting[contender.name] + max(1, self._sizes.stored // 10))
         shape = SendShape("sync", 1, 1, self._sizes.size)
         shape = replace(shape, due_from_ms=_now_ms() + _DUE_AFTER_KILL_MS, due_over_ms=100)
         self._load.send(contender, topic, _DUE_AFTER_KILL, shape)
         contender.kill()
         started_ms, started_s = _now_ms(), time.monotonic()
         with ThreadPoolExecutor(1) as beside:
-            serving = beside.submit(contender.start_again)
-            accepted_s = first_accepted_s(contender.broker_address, FAR_TOPIC, _START_TIMEOUT_S) - started_s
-            serving_s = serving.result()
+            # Not the other way round: a broker ends with the thread that started it.
+            accepted = beside.submit(first_accepted_s, contender.broker_address, FAR_TOPIC, _START_TIMEOUT_S)
+            serving_s = contender.start_again()
+            accepted_s = accepted.result() - started_s
         self._await_stored(contender, topic, _DUE_AFTER_KILL, shape)
         _pass_s(self._sizes.calm_s)  # as many as were due, but some of them may be doubles
         lateness = self._lateness(contender, before, topic)

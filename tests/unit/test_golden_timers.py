@@ -71,7 +71,8 @@ def test_apaches_timer_log_is_read() -> None:
 
 def golden_slots() -> tuple[Ints, Slots]:
     slots = TIMERS["slots"]
-    return column(slots, "slot_ms"), Slots(column(slots, "first"), column(slots, "last"), column(slots, "num"))
+    firsts, lasts, counts = (column(slots, name) for name in ("first", "last", "num"))
+    return column(slots, "slot_ms"), Slots(firsts, lasts, counts, np.zeros_like(counts))
 
 
 def golden_wheel(disk: MemoryDisk) -> TimerWheel:

@@ -24,11 +24,11 @@ def make(disk: MemoryDisk | None = None, *, slots: int = SLOT_COUNT) -> TimerWhe
 
 def put(wheel: TimerWheel, *rows: Row) -> None:
     times, *columns = (np.array(column, np.int64) for column in zip(*rows, strict=True))
-    wheel.put(times, Slots(*columns))
+    wheel.put(times, Slots(*columns, np.zeros_like(times)))
 
 
 def get(wheel: TimerWheel, time_ms: int) -> tuple[int, int, int]:
-    first, last, count = (int(column[0]) for column in wheel.get(np.array([time_ms])))
+    first, last, count, _ = (int(column[0]) for column in wheel.get(np.array([time_ms])))
     return first, last, count
 
 
@@ -65,17 +65,17 @@ def test_lists_that_end_beyond_the_log_are_found_by_where_they_begin() -> None:
     assert [wheel.first_beyond(position) for position in (50, 100, 200)] == [2, 2, 3]
 
 
-def test_a_slot_that_is_put_again_keeps_its_place_and_its_last_field() -> None:
+def test_a_slot_that_is_put_again_keeps_its_place_and_counts_rolls_in_its_last_field() -> None:
     disk = MemoryDisk()
     wheel = make(disk)
     put(wheel, (BASE_MS, 1, 2, 1))
     at = BASE_MS // PRECISION_MS % (2 * SLOT_COUNT) * SLOT_BYTES
     raw = disk.map_file(PATH, 2 * SLOT_COUNT * SLOT_BYTES).map
-    raw[at + 28 : at + 32] = bytes((0, 0, 0, 4))
-    put(wheel, (BASE_MS, 1, 4, 2))
+    wheel.put(np.array([BASE_MS]), Slots(*(np.array([number]) for number in (1, 4, 5, 4))))
     expected = (BASE_MS // PRECISION_MS, 1, 4)
     assert raw[at : at + 24] == b"".join(number.to_bytes(8, "big") for number in expected)
-    assert raw[at + 24 : at + 32] == bytes((0, 0, 0, 2, 0, 0, 0, 4))
+    assert raw[at + 24 : at + 32] == bytes((0, 0, 0, 5, 0, 0, 0, 4))
+    assert wheel.counts(BASE_MS, BASE_MS + PRECISION_MS).tolist() == [1]
     wheel.forget_below(BASE_MS + PRECISION_MS)
     put(wheel, (BASE_MS + ROUND_MS, 5, 5, 1))
     assert get(wheel, BASE_MS) == (-1, -1, 0)

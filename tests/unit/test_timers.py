@@ -178,10 +178,11 @@ def test_a_cancel_by_property_takes_what_it_names(scene: Scene) -> None:
     for number in range(5):
         scene.send(b"%d" % number, 3_000, UNIQ_KEY=f"u{number}")
     scene.send(b"cancel", 3_000, TIMER_DEL_UNIQKEY="orders+u1", UNIQ_KEY="c1")
+    scene.send(b"cancel without topic", 3_000, TIMER_DEL_UNIQKEY="u4", UNIQ_KEY="c4")
     scene.send(b"cancel of nothing", 3_000, TIMER_DEL_UNIQKEY="other+u2", UNIQ_KEY="c2")
     scene.send(b"cancel of nobody", 3_000, TIMER_DEL_UNIQKEY="orders+u9", UNIQ_KEY="c3")
     scene.pass_time(5_000)
-    assert bodies(scene.broker) == [b"0", b"2", b"3", b"4"]
+    assert bodies(scene.broker) == [b"0", b"2", b"3"]
 
 
 def test_a_moved_timer_arrives_once_at_its_new_time(scene: Scene) -> None:

@@ -66,7 +66,7 @@ def runtime_info(broker: Broker, identity: Identity) -> dict[str, str]:
         "commitLogFlushedOffset": str(store.log.flushed),
         "commitLogDiskRatio": f"{used:.4f}",
         "consumeQueueDiskRatio": f"{used:.4f}",
-        "earliestMessageTimeStamp": str(_earliest_ms(broker)),
+        "earliestMessageTimeStamp": str(earliest_ms(broker)),
         "remainHowManyDataToFlush": f"{store.log.end - store.log.flushed} B",
         "dispatchBehindBytes": "0",
         "pageCacheLockTimeMills": "0",
@@ -100,7 +100,7 @@ def _elapsed(elapsed_ms: int) -> str:
     return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
 
 
-def _earliest_ms(broker: Broker) -> int:
+def earliest_ms(broker: Broker) -> int:
     """When the oldest message was stored; now, while there is none: the log then reaches back no time at all."""
     log = broker.store.log
     if log.end - log.start < HEAD.size:

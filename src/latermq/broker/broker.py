@@ -131,8 +131,7 @@ class Broker:
         self.locks = QueueLocks(self.client_clock, settings.queue_lock_timeout)
         self.waiting = WaitingPulls(settings.max_waiting_pulls)
         self.retention = Retention(self.store, config.store, clock)
-        self.traffic = Traffic()
-        self.timer_traffic = Traffic()  # timers into the engine and out of it, rolls included
+        self.traffic, self.timer_traffic = Traffic(), Traffic()  # the latter: into the engine and out, rolls too
         self.topic_traffic = TopicTraffic(self.store, clock.monotonic_s())
         self._next_queue = 0
         self.tables = Tables(disk, clock, self.store, self.topics, self.groups, self.offsets, self._delay_marks)
@@ -179,7 +178,8 @@ class Broker:
         if not recovery.had_checkpoint:
             # Before the engine takes the place of RocketMQ's files.
             done = entries_done_by_apache(self._disk, self.store)
-            self._took_over_timers = len(done) > 0
+            # Where RocketMQ alone has worked on the store, nothing was counted when it was opened.
+            self._took_over_timers = len(done) > 0 or not recovery.timers_scheduled
             self.store.delivered.setdefault(0, RangeSet()).add_ranges(done)
         engine, is_whole = open_engine(self._disk, self.config.timer, recovery.timers, is_clean=not recovery.crashed)
         window_ms = roll_window_ms(self.config.store.retention)

@@ -27,7 +27,7 @@ from latermq.message.timer_code import CANCEL, MOVED, is_timer_code, kind_and_du
 from latermq.protocol.remoting.timer_bodies import Density, Outcome, PendingPage, Verdict
 from latermq.store.message_store import Draft, MessageStore
 from latermq.timer.admission import Admission, waiting_properties
-from latermq.timer.directory import Directory, Entry, Fate, delete_key, names_of
+from latermq.timer.directory import Directory, Entry, Fate, delete_key, full_name, names_of
 from latermq.timer.timers import Timers
 
 RECALL_TAG = "_RECALL_TAG_"
@@ -84,7 +84,7 @@ class PendingTimers:
         properties = message.properties
         is_replayed = physical_offset >= self._store.recovery.scanned_from
         if kind == CANCEL:
-            names = names_of(properties[TIMER_DELETE_KEY])
+            names = names_of(full_name(properties[TIMER_DELETE_KEY], properties.get(REAL_TOPIC, "")))
         else:
             names = [(properties[REAL_TOPIC], properties[UNIQUE_KEY])]
             self._timers.pending[properties[REAL_TOPIC]] += is_replayed

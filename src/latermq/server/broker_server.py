@@ -1,6 +1,7 @@
 """The broker as a process: its socket, its threads, its timers, from start to clean stop."""
 
 import asyncio
+import errno
 import os
 import signal
 import socket
@@ -16,14 +17,16 @@ import structlog
 import uvloop
 
 from latermq.broker.broker import Broker
+from latermq.broker.metrics import BrokerMetrics
 from latermq.clock import Clock, SystemClock
-from latermq.config import Config
-from latermq.errors import LaterMQError, StoreError
+from latermq.config import DEFAULT_METRICS_PORT, Config
+from latermq.errors import ConfigError, LaterMQError, StoreError
 from latermq.server.admin_service import AdminService
 from latermq.server.broker_service import BrokerService
 from latermq.server.clock_feed import open_clock
 from latermq.server.flusher import Flusher
 from latermq.server.listener import Listener
+from latermq.server.metrics_server import MetricsServer
 from latermq.server.pending_service import PendingService
 from latermq.server.registrar import Registrar
 from latermq.server.timer_driver import TimerDriver
@@ -78,6 +81,7 @@ class BrokerProcess:
         )
         self.service.handlers.update(self._admin.handlers)
         self.service.handlers.update(PendingService(self.broker, self.service).handlers)
+        self._metrics = MetricsServer(BrokerMetrics(self.broker, lambda: self.listener.connections))
         self._timers: list[asyncio.TimerHandle | None] = []
         self._checkpointing = self._saving = self._save_again = False
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-store")
@@ -105,6 +109,7 @@ class BrokerProcess:
     async def start(self) -> None:
         """Accept connections, and be found at the name servers."""
         config = self._config
+        await self._start_metrics()
         self._flusher = Flusher(
             self.broker.store.flush,
             every_s=config.store.flush_every / 1000,
@@ -122,6 +127,22 @@ class BrokerProcess:
         self._every(config.store.checkpoint_every / 1000, self._checkpoint)
         self._every(config.broker.offset_save_every / 1000, self._save_tables)
         self._every(config.store.retention_every / 1000, self._retain)
+
+    async def _start_metrics(self) -> None:
+        """Several brokers on one machine need not care: the default port goes to the first of them."""
+        host, port = self._config.server.host, self._config.metrics.port
+        if not port:
+            return
+        try:
+            await self._metrics.start(host, port)
+        except OSError as error:
+            reason = f"port {port} on {host} cannot be had for the metrics: {error.strerror or error}"
+            hint = "Set metrics.port to a free one, or to 0 for none"
+            if port != DEFAULT_METRICS_PORT or error.errno != errno.EADDRINUSE:
+                raise ConfigError(reason, hint=hint) from None
+            _log.warning("no metrics", reason=reason, hint=hint)
+        else:
+            _log.info("metrics are served", url=f"http://{host}:{port}/metrics")
 
     def _every(self, interval_s: float, action: Callable[[], None]) -> None:
         """Do something at intervals; a failure is logged and the next time comes all the same."""
@@ -232,6 +253,7 @@ class BrokerProcess:
         self._flusher.stop()
         self.service.flushed(self.broker.store.flush())
         await self.listener.close()
+        await self._metrics.close()
         self._worker.shutdown()
         self.broker.close()
 

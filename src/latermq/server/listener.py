@@ -43,6 +43,11 @@ class Listener:
         """The port it listens on, also where 0 was asked for."""
         return self._port
 
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._connections)
+
     async def start(self, host: str, port: int) -> None:
         """Listen on the address; raises OSError where that cannot be had."""
         self._max_connections = _connections_within_limits(self.config.max_connections)

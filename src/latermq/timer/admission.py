@@ -22,6 +22,7 @@ from latermq.message.properties import (
     decode_properties,
     encode_properties,
 )
+from latermq.timer.directory import full_name
 from latermq.timer.engine import SLOT_MS
 from latermq.timer.levels import LevelTable
 
@@ -99,7 +100,8 @@ class Admission:
                 f"{TIMER_DELETE_KEY} with a time that has passed cancels nothing", hint="Name the time of the timer"
             )
         # The index finds a cancel by the name of what it takes.
-        properties[UNIQUE_KEY] = properties[TIMER_DELETE_KEY]
+        name = full_name(properties[TIMER_DELETE_KEY], topic)
+        properties |= {TIMER_DELETE_KEY: name, UNIQUE_KEY: name}
         due_ms = named_ms or now_ms
         waiting = waiting_properties(properties, topic, queue_id, due_ms)
         return Admitted(TIMER_TOPIC, 0, encode_properties(waiting), Wait.CANCEL, 0, due_ms)

@@ -14,7 +14,7 @@ from latermq.store.disk import Disk
 from latermq.store.message_store import MessageStore
 from latermq.store.ranges import RangeSet
 from latermq.timer import timer_checkpoint, timer_log
-from latermq.timer.directory import delete_key
+from latermq.timer.directory import delete_key, full_name
 from latermq.timer.timer_checkpoint import OWN_STATE, TimerCheckpoint, decode_timer_checkpoint, timer_checkpoint_file
 from latermq.timer.timer_log import DELETE, TimerLog, is_unit
 
@@ -69,7 +69,8 @@ def _waiting(disk: Disk, store: MessageStore, checkpoint: TimerCheckpoint) -> se
                 continue
             properties = message.properties
             if units["magic"][row] & DELETE:
-                cancelled.append((int(slots[row]), properties.get(TIMER_DELETE_KEY, "")))
+                name = full_name(properties.get(TIMER_DELETE_KEY, ""), properties.get(REAL_TOPIC, ""))
+                cancelled.append((int(slots[row]), name))
                 continue
             name = delete_key(properties.get(REAL_TOPIC, ""), properties.get(UNIQUE_KEY, ""))
             waiting.setdefault((int(slots[row]), name), set()).add(message.queue_offset)

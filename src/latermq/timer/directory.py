@@ -67,6 +67,11 @@ def delete_key(topic: str, unique_key: str) -> str:
     return f"{topic}{NAME_SEPARATOR}{unique_key}"
 
 
+def full_name(key: str, topic: str) -> str:
+    """What a cancel that was sent to this topic names: RocketMQ leaves the topic out unless it is told not to."""
+    return key if NAME_SEPARATOR in key else delete_key(topic, key)
+
+
 def names_of(key: str) -> list[tuple[str, str]]:
     """What a cancel may mean: topics may hold the separator too, as the retry topics of pops do."""
     parts = key.split(NAME_SEPARATOR)

@@ -88,7 +88,10 @@ class Engine(Protocol):
         """Return when everything put and removed so far would survive the death of the machine."""
 
     def density(self, start_ms: int, stop_ms: int) -> Ints:
-        """How many wake in each second of (start, stop]."""
+        """How many are due in each second of (start, stop]; what rolls then is due later, and left out."""
+
+    def count(self, slot_ms: int) -> int:
+        """How many wake in the second of one slot, those that roll included."""
 
     def clear(self) -> None:
         """Forget everything, to be filled again from the timer topic."""

@@ -179,15 +179,16 @@ class RocksEngine:
     # Counting
 
     def density(self, start_ms: int, stop_ms: int) -> Ints:
-        """Exact for one second, and in a range for the first COUNT_RANGE rows; further on it is sampled."""
+        """Exact for the first COUNT_RANGE rows; further on it is sampled, and then rolls count too."""
         seconds = (stop_ms - start_ms) // SLOT_MS
-        if seconds == 1:
-            return np.array([self._count_second(start_ms)], np.int64)
+        if seconds == 1 and self.count(start_ms) > COUNT_RANGE:
+            return np.array([self.count(start_ms)], np.int64)
         first, below = key_from(max(start_ms + 1, self._done_below_ms)), key_from(stop_ms + 1)
         if first >= below:
             return np.zeros(seconds, np.int64)
-        found = (self._rows.read_keys(first, below, COUNT_RANGE)[:, 0] - 1 - start_ms) // SLOT_MS
-        counts = np.bincount(found, minlength=seconds)
+        rows = self._rows.read(first, below, COUNT_RANGE)
+        found = (rows["wake"].astype(np.int64) - 1 - start_ms) // SLOT_MS
+        counts = np.bincount(found[rows["roll"] == 0], minlength=seconds)
         if len(found) == COUNT_RANGE:
             # The second in which the look ended is counted in part only.
             last = int(found[-1])
@@ -202,7 +203,7 @@ class RocksEngine:
         ]
         return np.interp(np.arange(first, seconds), samples, found).astype(np.int64)
 
-    def _count_second(self, slot_ms: int) -> int:
+    def count(self, slot_ms: int) -> int:
         """Admission asks for the same seconds again and again: they are counted once, then kept up."""
         known = self._counts.get(slot_ms)
         if known is None:

@@ -27,11 +27,12 @@ _LOOK_AHEAD = (1 << 10, 1 << 14, 1 << 18)
 
 
 class Slots(NamedTuple):
-    """Slots as arrays. One that does not hold the time asked for is empty: -1, -1, 0."""
+    """Slots as arrays. One that does not hold the time asked for is empty: -1, -1, 0, 0."""
 
     firsts: Ints
     lasts: Ints
     counts: Ints
+    rolls: Ints  # how many of these roll; in the last field, which RocketMQ hands on and does not use
 
 
 class TimerWheel:
@@ -101,7 +102,8 @@ class TimerWheel:
         slots = np.take(self._words, indexes, axis=0).view(SLOT)[:, 0]
         found = self._found(times, indexes)
         firsts, lasts = np.where(found, slots["first"], -1), np.where(found, slots["last"], -1)
-        return Slots(firsts.astype(np.int64), lasts.astype(np.int64), np.where(found, slots["num"], 0).astype(np.int64))
+        counts, rolls = np.where(found, slots["num"], 0), np.where(found, slots["magic"], 0)
+        return Slots(*(column.astype(np.int64) for column in (firsts, lasts, counts, rolls)))
 
     def reserve(self) -> None:
         """Take the space of the whole file, before anything is put. Raises StoreError when there is none."""
@@ -111,9 +113,7 @@ class TimerWheel:
         """Set these slots, each named once. `reserve` must have been called."""
         times, indexes = times_ms // self._precision_ms, self.places(times_ms)
         rows = np.zeros(len(times), SLOT)
-        rows["time"], rows["first"], rows["last"], rows["num"] = times, *slots
-        # RocketMQ hands the last field on and does not use it.
-        rows["magic"] = np.where(self._found(times, indexes), self._slots["magic"][indexes], 0)
+        rows["time"], rows["first"], rows["last"], rows["num"], rows["magic"] = times, *slots
         self.is_blank = self._is_synced = False
         self._words[indexes] = rows.view(np.int64).reshape(len(rows), -1)
         self._held[indexes] = True
@@ -162,10 +162,11 @@ class TimerWheel:
         return np.sort(times[(times >= start) & (times < stop)]) * self._precision_ms
 
     def counts(self, start_ms: int, stop_ms: int) -> Ints:
-        """How many each slot in [start, stop) says that it holds."""
+        """How many each slot in [start, stop) says that it holds which do not roll."""
         times = np.arange(start_ms // self._precision_ms, -(-stop_ms // self._precision_ms))
         indexes = times % self.total
-        return np.where(self._found(times, indexes), self._slots["num"][indexes], 0).astype(np.int64)
+        slots = self._slots[indexes]
+        return np.where(self._found(times, indexes), slots["num"] - slots["magic"], 0).astype(np.int64)
 
     def count_from(self, from_ms: int) -> int:
         """How many all slots from this time on say that they hold."""

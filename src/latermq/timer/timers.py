@@ -295,6 +295,7 @@ class Timers:
             for offset, size in zip(units.physical_offsets.tolist(), units.sizes.tolist(), strict=True)
         )
         self.pending = Counter(real_topic(record_properties(record)) for record in records)
+        self.tallies = Tallies(Counter(self.pending))
 
     def waiting_from(self, wake_ms: int, until_ms: int) -> Iterator[Units]:
         """All that is pending and wakes from this time on, slot by slot, in order; up to `until_ms`, or 0 for all.
@@ -327,11 +328,11 @@ class Timers:
         return min((slot for slot in nexts if slot is not None), default=None)
 
     def density(self, start_ms: int, stop_ms: int) -> Ints:
-        """How many timers wake in each second of (start, stop]."""
+        """How many timers are due in each second of (start, stop]."""
         self._read_all()
         counts = self.engine.density(start_ms, stop_ms).copy()
         for units in (*self._unput, self._held):
-            slots = (slot_of(units.wakes) - start_ms) // SLOT_MS
+            slots = (slot_of(units.wakes[~units.rolls]) - start_ms) // SLOT_MS
             np.add.at(counts, slots[(slots >= 0) & (slots < len(counts))], 1)
         return counts
 
@@ -431,7 +432,7 @@ class Timers:
     def count_in_slot(self, slot_ms: int) -> int:
         """How many timers wake in a second, those included that the engine does not have yet."""
         self._read_all()
-        return int(self.engine.density(slot_ms, slot_ms + SLOT_MS)[0]) + self._unput_in_slot[slot_ms]
+        return self.engine.count(slot_ms) + self._unput_in_slot[slot_ms]
 
     def _count_unput(self, wakes: Ints, sign: int) -> None:
         if self._config.slot_limit:

@@ -156,7 +156,7 @@ class WheelEngine:
     def remove(self, units: Units, now_ms: int) -> None:
         """Write a delete unit into the slot of each. A slot that holds nothing has nothing to lose."""
         units = units.where(self._wheel.holds(slot_of(units.wakes)))
-        self._write(units, np.full(len(units.entries), DEFAULT | DELETE), now_ms)
+        self._write(units, np.where(units.rolls, DEFAULT | DELETE | ROLL, DEFAULT | DELETE), now_ms)
 
     def _write(self, units: Units, magics: Ints, now_ms: int) -> None:
         slots = slot_of(units.wakes)
@@ -185,8 +185,9 @@ class WheelEngine:
         self._log.append(rows)
         signs = np.where(magics & DELETE, -1, 1)
         counts = np.maximum(before.counts + np.add.reduceat(signs, heads), 0)
+        rolls = np.clip(before.rolls + np.add.reduceat(np.where(magics & ROLL, signs, 0), heads), 0, counts)
         firsts = np.where(before.firsts < 0, positions[heads], before.firsts)
-        self._wheel.put(own, Slots(firsts, positions[tails], counts))
+        self._wheel.put(own, Slots(firsts, positions[tails], counts, rolls))
         self._note_latest(positions, slots)
 
     def _note_latest(self, positions: Ints, slots: Ints) -> None:
@@ -213,8 +214,12 @@ class WheelEngine:
         return self._wheel.next_held_ms(from_ms)
 
     def density(self, start_ms: int, stop_ms: int) -> Ints:
-        """How many wake in each second of (start, stop], by the wheel's counts."""
+        """How many are due in each second of (start, stop], by the wheel's counts."""
         return self._wheel.counts(start_ms, stop_ms)
+
+    def count(self, slot_ms: int) -> int:
+        """How many wake in the second of one slot, by the wheel's count."""
+        return int(self._wheel.get(np.array([slot_ms])).counts[0])
 
     # Forgetting
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from latermq.timer.engine import Bools, Ints, slot_of
-from latermq.timer.timer_log import DELETE, UNIT_BYTES, TimerLog, UnitRows, is_unit, wakes_of
+from latermq.timer.timer_log import DELETE, ROLL, UNIT_BYTES, TimerLog, UnitRows, is_unit, wakes_of
 from latermq.timer.timer_wheel import Slots, TimerWheel
 
 CHUNK = 1 << 18  # units at once: about 60 MB of columns
@@ -54,6 +54,7 @@ class _Chunk(NamedTuple):
     positions: Ints
     slots: Ints
     deletes: Bools
+    rolls: Bools
     outward: Ints  # rows of the units that link to none of the chunk,
     links: Ints  # and to where they link
     targets: Ints  # rows of the units that one of the chunk links to
@@ -66,9 +67,10 @@ def _chunk(start: int, units: UnitRows, slots: Ints, live: Bools) -> _Chunk | No
     """
     previous = units["previous"].astype(np.int64)
     deletes = (units["magic"] & DELETE) != 0
+    rolls = ((units["magic"] & ROLL) != 0) & (units["reserved"] != 0)  # RocketMQ does not count its own
     rows = np.arange(len(units))
     if not live.all():
-        rows, slots, previous, deletes = rows[live], slots[live], previous[live], deletes[live]
+        rows, slots, previous, deletes, rolls = (one[live] for one in (rows, slots, previous, deletes, rolls))
     positions = start + UNIT_BYTES * rows
     if (previous >= positions).any():
         return None
@@ -82,7 +84,7 @@ def _chunk(start: int, units: UnitRows, slots: Ints, live: Bools) -> _Chunk | No
     if (np.bincount(targets, minlength=1) > 1).any():
         return None
     outward = np.flatnonzero(~inward)
-    return _Chunk(positions, slots, deletes, outward, previous[outward], targets)
+    return _Chunk(positions, slots, deletes, rolls, outward, previous[outward], targets)
 
 
 def _add(wheel: TimerWheel, chunk: _Chunk, lists_at: Ints) -> bool:
@@ -102,7 +104,9 @@ def _add(wheel: TimerWheel, chunk: _Chunk, lists_at: Ints) -> bool:
     is_last[chunk.targets] = False
     lasts = np.empty(len(own), np.int64)
     lasts[lists[is_last]] = chunk.positions[is_last]
-    counts = np.bincount(lists, minlength=len(own)) - 2 * np.bincount(lists[chunk.deletes], minlength=len(own))
+    signs = np.where(chunk.deletes, -1, 1)
+    counts, rolls = (np.bincount(lists, weights, len(own)).astype(np.int64) for weights in (signs, signs * chunk.rolls))
     firsts = np.where(before.firsts < 0, chunk.positions[chunk.outward], before.firsts)
-    wheel.put(own, Slots(firsts, lasts, np.maximum(before.counts + counts, 0)))
+    counts = np.maximum(before.counts + counts, 0)
+    wheel.put(own, Slots(firsts, lasts, counts, np.clip(before.rolls + rolls, 0, counts)))
     return True

@@ -1,0 +1,80 @@
+"""Which metrics a broker serves: their names, kinds and meanings. docs/operations.md lists the same."""
+
+from enum import Enum
+from typing import NamedTuple
+
+
+class Kind(Enum):
+    """What a family's values are."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+
+
+class Family(NamedTuple):
+    """Metrics of one name. The name of a counter ends with `_total`."""
+
+    name: str
+    kind: Kind
+    meaning: str
+    label: str = ""  # by what its samples differ, where there are several
+    of_storage: bool = False  # RocketMQ labels what its store tells with the kind of storage too
+    scale: int = 1  # of a histogram: how many milliseconds its unit has
+
+
+def _of_store(name: str, kind: Kind, meaning: str, label: str = "", scale: int = 1) -> Family:
+    return Family(name, kind, meaning, label, of_storage=True, scale=scale)
+
+
+FAMILIES = (
+    _of_store("rocketmq_timer_enqueue_lag", Kind.GAUGE, "Entries of the timer topic that are not in the engine yet"),
+    _of_store("rocketmq_timer_enqueue_latency", Kind.GAUGE, "Age of the oldest of these in ms, 0 if none"),
+    _of_store("rocketmq_timer_dequeue_lag", Kind.GAUGE, "Timers in memory that should have been delivered already"),
+    _of_store("rocketmq_timer_dequeue_latency", Kind.GAUGE, "How late the first of these is in ms, 0 if none"),
+    _of_store("rocketmq_timer_enqueue_total", Kind.COUNTER, "Timers that began to wait, moved ones again", "topic"),
+    _of_store("rocketmq_timer_dequeue_total", Kind.COUNTER, "Timers that were delivered", "topic"),
+    _of_store("rocketmq_timing_messages", Kind.GAUGE, "Timers that wait now", "topic"),
+    _of_store(
+        "rocketmq_timer_message_snapshot",
+        Kind.GAUGE,
+        "Timers that are due within so many seconds, but not within the next lower bound; at most a minute old",
+        "timer_bound_s",
+    ),
+    _of_store(
+        "rocketmq_delay_message_latency",
+        Kind.HISTOGRAM,
+        "How long timers were asked to wait, in seconds; a roll counts again with what is left",
+        scale=1_000,
+    ),
+    _of_store("rocketmq_storage_size", Kind.GAUGE, "Bytes of the log that are kept"),
+    _of_store("rocketmq_storage_flush_behind_bytes", Kind.GAUGE, "Bytes of the log that are not on disk yet"),
+    _of_store("rocketmq_storage_dispatch_behind_bytes", Kind.GAUGE, "Always 0: queues are written with the log"),
+    _of_store("rocketmq_storage_message_reserve_time", Kind.GAUGE, "Age of the oldest message in ms"),
+    Family("rocketmq_messages_in_total", Kind.COUNTER, "Messages that producers sent"),
+    Family("rocketmq_messages_out_total", Kind.COUNTER, "Messages that consumers pulled"),
+    Family("rocketmq_topic_number", Kind.GAUGE, "Topics"),
+    Family("rocketmq_consumer_group_number", Kind.GAUGE, "Consumer groups that are configured"),
+    Family("rocketmq_producer_connections", Kind.GAUGE, "Producers that are connected"),
+    Family("rocketmq_consumer_connections", Kind.GAUGE, "Consumers that are connected"),
+    Family(
+        "latermq_timer_lateness_milliseconds",
+        Kind.HISTOGRAM,
+        "Store time of what was delivered minus its due time",
+        "kind",
+    ),
+    Family("latermq_early_deliveries_total", Kind.COUNTER, "Deliveries before their time: anything but 0 is an alarm"),
+    Family("latermq_deliveries_total", Kind.COUNTER, "Messages that waited and were delivered", "kind"),
+    Family("latermq_dead_letters_total", Kind.COUNTER, "Messages that waited and can never be delivered"),
+    Family("latermq_timers_cancelled_total", Kind.COUNTER, "Timers that a cancel took"),
+    Family("latermq_timers_moved_total", Kind.COUNTER, "Moves of timers to another time"),
+    Family("latermq_timers_rolled_total", Kind.COUNTER, "Waiting records that were written again before they age out"),
+    Family("latermq_timers_refused_total", Kind.COUNTER, "Timers that flow control refused"),
+    Family("latermq_timers_loaded", Kind.GAUGE, "Timers whose places are read ahead of their time"),
+    Family("latermq_staged_messages", Kind.GAUGE, "Messages that are built ahead of their time"),
+    Family("latermq_staged_bytes", Kind.GAUGE, "Memory that these take"),
+    Family("latermq_kept_back_messages", Kind.GAUGE, "Messages that are due but could not be stored yet"),
+    Family("latermq_clock_held", Kind.GAUGE, "1 while deliveries wait because the clock leapt forward"),
+    Family("latermq_disk_used_ratio", Kind.GAUGE, "How full the disk of the data directory is, 0 to 1"),
+    Family("latermq_connections", Kind.GAUGE, "Connections of clients"),
+)
