@@ -12,8 +12,8 @@ from latermq.config import Config
 from latermq.protocol.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData, encode_body
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import FrameReader, encode_frame
-from latermq.protocol.remoting.headers import PULL_SUSPEND, SendHeaderV2
-from latermq.protocol.remoting.replies import encode_send_reply
+from latermq.protocol.remoting.headers import PULL_SUSPEND
+from latermq.protocol.remoting.send_requests import decode_request
 from latermq.server.broker_service import BrokerService
 from latermq.server.connection import Connection
 from latermq.server.listener import Listener
@@ -127,41 +127,30 @@ def measure_send(path: SocketlessBroker, count: int) -> Figures:
 
 def measure_send_stages(path: SocketlessBroker, count: int) -> Figures:
     """The same work cut into its stages; their sum lacks what the connection itself does."""
-    broker, reader = path.broker, FrameReader()
+    broker, reader, lane = path.broker, FrameReader(decode=decode_request), path.connection.lane
+    assert lane is not None
     host = path.connection.peer_host
-    decode_ns = append_ns = reply_ns = index_ns = 0
+    decode_ns = lane_ns = index_ns = 0
     for frames, size, measured in _reads(path, count):
         start_ns = time.thread_time_ns()
         commands = reader.feed(frames)
-        headers = [command.header(SendHeaderV2) for command in commands]
         decoded_ns = time.thread_time_ns()
-        sent = [
-            broker.send(
-                header.topic, header.queueId, command.body, header.properties, header.bornTimestamp, host, header.flag,
-                header.sysFlag, header.reconsumeTimes, header.defaultTopic, header.defaultTopicQueueNums,
-            )
-            for command, header in zip(commands, headers, strict=True)
-        ]  # fmt: skip
-        appended_ns = time.thread_time_ns()
-        replies = [
-            encode_send_reply(command, message_id, queue_id, queue_offset)
-            for command, (message_id, queue_id, queue_offset, _, _) in zip(commands, sent, strict=True)
-        ]
+        replies: list[bytes] = []
+        taken = lane.take(commands, 0, host, replies)
         path.transport.write(b"".join(replies))
         broker.settle()
         replied_ns = time.thread_time_ns()
+        assert taken == size, "a plain send was not taken by the lane"
         if broker.store.statistics()["unindexed"] + 2 * size > INDEX_BATCH:
             broker.store.index_pending()
         if measured:
             decode_ns += decoded_ns - start_ns
-            append_ns += appended_ns - decoded_ns
-            reply_ns += replied_ns - appended_ns
+            lane_ns += replied_ns - decoded_ns
             index_ns += time.thread_time_ns() - replied_ns
     return {
         "frame and header (µs/message)": decode_ns / 1000 / count,
-        "admission and append (µs/message)": append_ns / 1000 / count,
+        "admission, append and reply (µs/message)": lane_ns / 1000 / count,
         "key index (µs/message)": index_ns / 1000 / count,
-        "reply (µs/message)": reply_ns / 1000 / count,
     }
 
 

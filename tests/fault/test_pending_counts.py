@@ -1,7 +1,7 @@
 """Counts of pending timers stay true, whatever is lost or fails: compared with every single record that waits."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 
 import pytest
@@ -18,7 +18,7 @@ from tests.brokers_in_memory import HOST, bodies, messages, open_broker, pass_ti
 from tests.needs import LONG
 
 DAY_MS = 86_400_000
-SEEDS = range(200) if LONG else range(12)
+SEEDS = range(200) if LONG else range(3)
 TOPICS = ("orders", "bills", "doomed")
 NAMES = tuple(f"name{number}" for number in range(7))
 DELAYS_MS = (50, 700, 1_500, 3_000, 8_000, 60_000, DAY_MS, 3 * DAY_MS, 9 * DAY_MS)
@@ -77,6 +77,8 @@ class Ground:
             self.disk.remove(removed.path)
 
     def delete_topic(self, topic: str) -> None:
+        if self.broker.topics.find(topic) is None:
+            return
         for step in self.broker.delete_topic(topic):
             step()
 
@@ -214,7 +216,7 @@ def _do_anything(ground: Ground, chance: Random) -> None:
     topic, name = chance.choice(TOPICS), chance.choice(NAMES)
     soon_ms = ground.clock.now_ms() + chance.choice((0, 500, 5_000, 100_000, 5 * DAY_MS))
     queue = f"consumequeue/{chance.choice(('orders', TIMER_TOPIC))}"
-    actions = {
+    actions: dict[str, Callable[[], object]] = {
         "schedule": lambda: ground.schedule(chance.choice(DELAYS_MS), name, topic),
         "cancel": lambda: ground.broker.pending.cancel(topic, name),
         "cancel by property": lambda: ground.send(
@@ -229,9 +231,9 @@ def _do_anything(ground: Ground, chance: Random) -> None:
         "stop": lambda: ground.reopen(clean=True),
         "kill": ground.reopen,
         "power cut": lambda: ground.reopen(power_cut=chance),
-        "lose a queue": lambda: (ground.flush(), ground.reopen(without=(queue,))),
-        "lose the checkpoint": lambda: (ground.flush(), ground.reopen(without=("latermq.checkpoint",))),
-        "delete": lambda: ground.delete_topic("doomed") if ground.broker.topics.find("doomed") else None,
+        "lose a queue": lambda: ground.reopen(without=(queue,)),
+        "lose the checkpoint": lambda: ground.reopen(without=("latermq.checkpoint",)),
+        "delete": lambda: ground.delete_topic("doomed"),
         "fail for a moment": lambda: _fail_for_a_moment(ground, chance),
     }
     often = {"schedule": 8, "cancel": 2, "move": 2, "a moment": 3}

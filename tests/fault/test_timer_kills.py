@@ -1,10 +1,12 @@
-"""`kill -9` while timers are scheduled, cancelled, moved and fall due, with real processes, between lives with files lost.
+"""`kill -9` while timers are scheduled, cancelled, moved and fall due, with real processes that also lose files.
 
 A load of senders and operators goes on over all lives and writes down what it was told; at the end the whole topic is
 read and must agree.
 """
 
 import asyncio
+import os
+import shutil
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -20,7 +22,7 @@ from latermq.client import Admin, MessageQueue, OutgoingMessage, Producer
 from latermq.client.failures import ConnectionLost, NoBroker, NoNameServer, RequestTimedOut
 from latermq.errors import TopicNotFound
 from latermq.protocol.remoting.timer_bodies import Outcome
-from tests.fault.test_level_kills import QUEUES, TIMEOUT_S, TOPIC, read_until, send_all
+from tests.fault.test_level_kills import CHECKPOINT, QUEUES, TIMEOUT_S, TOPIC, read_until, send_all
 from tests.fault.timer_ledger import Ledger
 from tests.interop.waiting import wait_until
 from tests.needs import LONG
@@ -30,8 +32,8 @@ COUNT = 300_000 if LONG else 12_000
 KILLS = 20 if LONG else 3
 RATE = 4_000 if LONG else 2_000  # timers sent in a second, as long as a broker is there
 LONGEST_DELAY_MS = 30_000 if LONG else 8_000
+HARM_EVERY = 10_000 if LONG else 1_500  # timers between two harms to the files
 SENDERS, OPERATORS = 4, 6
-BATCH = 25
 TICK_S = 0.02
 RECENT = RATE * 4  # operators choose among so many of the last timers: some of them are delivered by then
 OPTIONS = ("--set", "store.checkpoint_every=1s", "--set", "store.segment=64MiB", "--set", "timer.log_file=1MiB")
@@ -77,6 +79,12 @@ class Load:
 
     def stop(self) -> None:
         self._is_stopped = True
+
+    def wait_for(self, count: int, running: "Future[None]") -> None:
+        """Wait on another thread until so many timers are acknowledged."""
+        wait_until(lambda: running.done() or self.ledger.acknowledged >= count, TIMEOUT_S, f"{count} timers")
+        if running.done():
+            running.result()
 
     @property
     def _is_over(self) -> bool:
@@ -150,12 +158,16 @@ class Load:
         return outcome
 
 
+def leave_alone(data: Path) -> None:
+    """No harm is done."""
+
+
 class Life(NamedTuple):
     """One life of a broker: its engine, when it is killed, and what happens to its files before."""
 
     engine: str
     killed_at: int  # when so many timers have been acknowledged
-    harm: Callable[[Path], None] = lambda data: None
+    harm: Callable[[Path], None] = leave_alone
 
 
 @contextmanager
@@ -171,8 +183,10 @@ def loading(load: Load, server: Server) -> Iterator["Future[None]"]:
 
 async def wait_until_none_is_pending(server: Server) -> None:
     async with asyncio.timeout(TIMEOUT_S), Admin(server.namesrv) as admin:
-        while await answer_of(admin.count_timers()) != 0:
+        pending: int | None = None
+        while pending != 0:
             await asyncio.sleep(0.2)
+            pending = await answer_of(admin.count_timers())
 
 
 def live_and_die(data: Path, load: Load, lives: Iterable[Life]) -> None:
@@ -188,11 +202,8 @@ def live_and_die(data: Path, load: Load, lives: Iterable[Life]) -> None:
         for life in short:
             life.harm(data)
             with serving(data, *options(life), *server.same_ports) as server:
-                killed_at = life.killed_at
-                wait_until(lambda: running.done() or load.ledger.acknowledged >= killed_at, TIMEOUT_S, "timers")
+                load.wait_for(life.killed_at, running)
                 server.kill()
-            if running.done():
-                running.result()
             print(f"killed with {load.ledger.acknowledged} timers acknowledged")
         last.harm(data)
         with serving(data, *options(last), *server.same_ports) as server:
@@ -214,3 +225,58 @@ def test_each_timer_keeps_its_word_however_often_the_broker_is_killed(tmp_path: 
     assert load.ledger.acknowledged >= COUNT
     for kind in ("cancel: cancelled", "cancel: already delivered", "move: moved", "sends without an answer"):
         assert load.ledger.counts[kind], f"no {kind}"
+
+
+def unlink(data: Path, name: str) -> None:
+    (data / name).unlink(missing_ok=True)
+
+
+def remove(data: Path, name: str) -> None:
+    shutil.rmtree(data / name, ignore_errors=True)
+
+
+def cut(data: Path, pattern: str) -> None:
+    """Take the second half of the files."""
+    for path in data.glob(pattern):
+        os.truncate(path, path.stat().st_size // 2)
+
+
+def spoil(data: Path, pattern: str) -> None:
+    """Put garbage into the first sixteenth of the files, in which something is that counts."""
+    for path in data.glob(pattern):
+        with path.open("r+b") as file:
+            file.write(Random(1).randbytes(path.stat().st_size // 16))
+
+
+HARMS: dict[str, list[Callable[[Path], None]]] = {
+    "wheel": [
+        lambda data: unlink(data, CHECKPOINT),
+        lambda data: unlink(data, "timerwheel"),
+        lambda data: cut(data, "timerlog/*"),
+        lambda data: spoil(data, "timerlog/*"),
+        lambda data: spoil(data, "timerwheel"),
+        lambda data: remove(data, "timerlog"),
+    ],
+    "rocksdb": [
+        lambda data: unlink(data, CHECKPOINT),
+        lambda data: remove(data, "timerrocksdb"),
+        lambda data: cut(data, "timerrocksdb/*.log"),
+        lambda data: spoil(data, "timerrocksdb/*"),
+        lambda data: unlink(data, "timerrocksdb/CURRENT"),
+    ],
+}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("engine", ["wheel", "rocksdb"])
+def test_lost_and_damaged_files_of_an_engine_neither_lose_nor_repeat(tmp_path: Path, engine: str) -> None:
+    harms = [leave_alone, *HARMS[engine]]
+    lives = [Life(engine, number * HARM_EVERY, harm) for number, harm in enumerate(harms, 1)]
+    live_and_die(tmp_path / "data", Load(Random(20_29), len(lives) * HARM_EVERY), lives)
+
+
+@pytest.mark.timeout(600)
+def test_an_engine_can_be_changed_between_any_two_lives(tmp_path: Path) -> None:
+    engines = ["wheel", "rocksdb", "wheel", "wheel", "rocksdb"]
+    lives = [Life(engine, number * HARM_EVERY) for number, engine in enumerate(engines, 1)]
+    live_and_die(tmp_path / "data", Load(Random(20_30), len(lives) * HARM_EVERY), lives)

@@ -92,6 +92,33 @@ def test_commands_of_one_read_are_settled_once(run: Callable[[Scenario], None]) 
     run(scenario)
 
 
+def test_a_connection_that_always_has_more_to_read_lets_others_have_their_turn(
+    run: Callable[[Scenario], None],
+) -> None:
+    async def scenario(service: Recorder, listener: Listener) -> None:
+        turns = 0
+        turns_at_reads: list[int] = []
+
+        async def take_turns() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        service.settled = lambda: turns_at_reads.append(turns)  # type: ignore[method-assign]
+        others = asyncio.create_task(take_turns())
+        frame = encode_frame(NO_REPLY, 1, body=bytes(1000))
+        async with connect(listener.port) as client:
+            await client.send(frame * 20_000)
+            await client.call(ECHO)
+        others.cancel()
+        assert len(service.served) == 20_001
+        most = max(turns_at_reads.count(turn) for turn in set(turns_at_reads))
+        assert most <= 2, f"{most} reads in one turn"
+
+    run(scenario)
+
+
 def test_an_answer_may_come_later_or_never(run: Callable[[Scenario], None]) -> None:
     async def scenario(service: Recorder, listener: Listener) -> None:
         async with connect(listener.port) as client:

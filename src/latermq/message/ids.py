@@ -7,6 +7,7 @@ from collections.abc import Callable
 from latermq.clock import Clock
 from latermq.errors import QueryNotFound
 
+IPV4_HOST_BYTES = 8  # what `pack_host` makes of an IPv4 address
 _V4_ID_CHARS = 32
 _V6_ID_CHARS = 56
 

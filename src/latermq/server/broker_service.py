@@ -7,6 +7,7 @@ from collections.abc import Callable
 from latermq.broker.broker import Broker
 from latermq.broker.long_polling import WaitingPull
 from latermq.broker.retries import Retries
+from latermq.broker.send_lane import SendLane
 from latermq.errors import (
     Busy,
     GroupNotFound,
@@ -18,6 +19,7 @@ from latermq.errors import (
     UnsupportedRequest,
 )
 from latermq.group.filters import filter_of, subscription_of
+from latermq.message.ids import IPV4_HOST_BYTES
 from latermq.message.names import RETRY_PREFIX, retry_topic
 from latermq.protocol.remoting.bodies import (
     ConsumerIdList,
@@ -69,6 +71,9 @@ class BrokerService:
         self._on_topics_changed = on_topics_changed
         self._on_scheduled = on_scheduled
         self._waits_for_flush = broker.config.store.flush == "sync"
+        # Who waits for the disk is answered one by one.
+        takes_lane = not self._waits_for_flush and len(broker.store_host) == IPV4_HOST_BYTES
+        self._lane = SendLane(broker) if takes_lane else None
         # Replies of senders that wait for their message to be safe, in the order of the log.
         self._unflushed: deque[tuple[int, Connection, bytes]] = deque()
         self.handlers: dict[int, Handler] = {
@@ -91,7 +96,9 @@ class BrokerService:
     # What connections call
 
     def opened(self, connection: Connection) -> None:
-        """Nothing is known of a client before its first request."""
+        """Nothing is known of a client before its first request, but where it is."""
+        if self._lane is not None and len(connection.peer_host) == IPV4_HOST_BYTES:
+            connection.lane = self._lane
 
     def serve(self, connection: Connection, command: Command) -> bytes | None:
         handler = self.handlers.get(command.code)

@@ -72,11 +72,12 @@ class ConsumeQueue:
 
     def append(self, physical_offset: int, size: int, tags_code: int) -> int:
         """Add one entry, for which `make_room` has reserved space, and return its queue offset."""
-        ENTRY.pack_into(self._file.map, self._at, physical_offset, size, tags_code)  # type: ignore[union-attr]
+        at = self._at
+        ENTRY.pack_into(self._file.map, at, physical_offset, size, tags_code)  # type: ignore[union-attr]
         offset = self.next_offset
         self.next_offset = offset + 1
-        self._at += ENTRY_BYTES
-        if self._at == self._file_bytes:
+        self._at = at = at + ENTRY_BYTES
+        if at == self._file_bytes:
             self._file, self._at = None, 0
             if (offset + 1) * ENTRY_BYTES < self._segments.end:
                 self._turn_to(offset + 1)

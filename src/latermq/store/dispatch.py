@@ -98,14 +98,18 @@ def hash_keys(
     sizes = np.fromiter(map(len, properties), np.int64, len(properties))
     owners = np.searchsorted(np.cumsum(sizes + 1), starts - _MAX_MATRIX_WIDTH - 1, side="right")
     lengths = ends - starts
-    width = min(int(lengths.max()), _MAX_MATRIX_WIDTH)
+    longest = int(lengths.max())
+    width = min(longest, _MAX_MATRIX_WIDTH)
     rows_at_any_byte = np.ndarray((len(joined) - width + 1, width), np.uint8, joined, strides=(1, 1))
     matrix = rows_at_any_byte[ends - width]
     if lengths.min() < width:
         matrix[np.arange(width) < (width - lengths)[:, None]] = 0
-    # Spaces part several keys, other letters than ASCII hash as UTF-16, long keys do not fit: those go one by one.
-    odd = ((matrix == ord(KEY_SEPARATOR)) | (matrix >= 0x80)).any(axis=1) | (lengths > _MAX_MATRIX_WIDTH)
     hashes = _hash_rows(matrix, np.minimum(lengths, _MAX_MATRIX_WIDTH), topics, owners)
+    # Spaces part several keys, other letters than ASCII hash as UTF-16, long keys do not fit: those go one by one.
+    # That there are none is most often told by one look at all bytes, ten times as fast as by one at each key.
+    if longest <= _MAX_MATRIX_WIDTH and joined.isascii() and joined.find(KEY_SEPARATOR.encode()) < 0:
+        return hashes, owners
+    odd = ((matrix == ord(KEY_SEPARATOR)) | (matrix >= 0x80)).any(axis=1) | (lengths > _MAX_MATRIX_WIDTH)
     if not odd.any():
         return hashes, owners
     numbers: list[int] = []
@@ -144,10 +148,8 @@ def _hash_rows(
     owners: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int32]:
     """The hashes of `topic#key` for keys that stand right-aligned in the rows of a matrix."""
-    values = np.zeros(len(matrix), np.uint32)
-    # Zero bytes on the left leave the hash at zero until the key begins.
-    for column in matrix.T.astype(np.uint32):
-        values = values * np.uint32(31) + column
+    # Zero bytes on the left add nothing.
+    values = matrix.astype(np.uint32) @ _POWERS_OF_31[matrix.shape[1] - 1 :: -1]
     distinct = {topic: _topic_hash(topic) for topic in set(topics)}
     topic_hashes = np.fromiter(map(distinct.__getitem__, topics), np.uint32, len(topics))[owners]
     # The topic stands before the key: each letter of the key multiplies its hash by 31 once more.

@@ -38,6 +38,7 @@ ABORT_PATH = "abort"
 STORE_ID_PATH = "latermq.storeid"
 INDEX_BATCH = 1000  # keys are put into the index in batches of this many records
 _U16_SIZE = 2
+_PLAIN_BYTES = HEAD.size + _U16_SIZE  # of a record in IPv4: what is neither body, topic nor properties
 _NO_V6 = ~(SYSFLAG_BORN_V6 | SYSFLAG_STORE_V6)
 
 
@@ -54,6 +55,11 @@ class Draft(NamedTuple):
     sysflag: int = 0
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
+
+
+# A message for `append_run`: topic, queue id, body, properties, born timestamp, flag, system flag, reconsume times.
+# A plain tuple, because building a named one costs 0.3 µs more.
+PlainMessage = tuple[str, int, bytes, bytes, int, int, int, int]
 
 
 class Appended(NamedTuple):
@@ -256,6 +262,47 @@ class MessageStore:
         self.last_store_timestamp_ms = now_ms
         self._unindexed.append((topic, properties, at, now_ms))
         return at, queue_offset, at + size
+
+    def append_run(self, run: list[PlainMessage], born_host: bytes) -> list[tuple[int, int]]:
+        """Append messages of one sender, each as `append` would, and return (physical offset, queue offset) of each.
+
+        It ends before the first that has to wait for its turn in the index, or finds no space: `append` deals with that
+        one. Topics are of ordinary length and hosts in IPv4. Looking things up once a run saves 0.7 of 2.6 µs.
+        """
+        log, queues, unindexed, store_host = self.log, self._queues, self._unindexed, self._store_host
+        pack, crc32, join = HEAD.pack, zlib.crc32, b"".join
+        now_ms = self._now_ms()
+        appended: list[tuple[int, int]] = []
+        for topic, queue_id, body, properties, born_timestamp_ms, flag, sysflag, reconsume_times in run:
+            if len(unindexed) >= INDEX_BATCH:
+                break
+            body_size, properties_size = len(body), len(properties)
+            try:
+                queue = queues.get((topic, queue_id)) or self.queue(topic, queue_id)
+                queue.make_room()
+                topic_bytes = queue.topic_bytes
+                size = _PLAIN_BYTES + body_size + len(topic_bytes) + properties_size
+                at = log.end
+                if at + size > log.limit:
+                    at = log.make_place(size)
+            except StoreError:
+                break
+            in_file = at - log.file_start
+            # fmt: off
+            log.map[in_file : in_file + size] = join((
+                pack(
+                    size, MAGIC, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue.next_offset, at, sysflag,
+                    born_timestamp_ms, born_host, now_ms, store_host, reconsume_times, 0, body_size,
+                ),
+                body, topic_bytes, properties_size.to_bytes(2, "big"), properties,
+            ))
+            # fmt: on
+            log.end = at + size
+            appended.append((at, queue.append(at, size, queue_tags_code(properties))))
+            unindexed.append((topic, properties, at, now_ms))
+        if appended:
+            self.last_store_timestamp_ms = now_ms
+        return appended
 
     def append_all(self, drafts: list[Draft], now_ms: int = 0) -> list[Appended]:
         """Append several messages as one block: after the death of the process all of them are there, or none."""

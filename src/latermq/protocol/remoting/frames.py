@@ -1,7 +1,7 @@
 """Remoting frames: length, header in JSON or RocketMQ's binary form, body (docs/formats/remoting-frame.md)."""
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -208,10 +208,15 @@ def encode_response(
 class FrameReader:
     """Cuts a byte stream into commands; holds at most one incomplete frame."""
 
-    __slots__ = ("_held", "_max_frame_bytes", "_wanted_bytes", "broken")
+    __slots__ = ("_decode", "_held", "_max_frame_bytes", "_wanted_bytes", "broken")
 
-    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(
+        self,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        decode: Callable[[int, bytes, bytes], Command] = decode_frame,
+    ) -> None:
         self._max_frame_bytes = max_frame_bytes
+        self._decode = decode
         self._held: bytearray | None = None
         self._wanted_bytes = 0
         self.broken: MalformedFrame | None = None
@@ -245,6 +250,7 @@ class FrameReader:
 
     def _cut(self, data: bytes, commands: list[Command]) -> None:
         at, end = 0, len(data)
+        decode = self._decode
         while end - at >= 8:
             length, kind = _PREFIX.unpack_from(data, at)
             header_bytes = kind & 0xFFFFFF
@@ -257,7 +263,7 @@ class FrameReader:
                 wanted = 4 + length
                 break
             header_end = at + 8 + header_bytes
-            commands.append(decode_frame(kind >> 24, data[at + 8 : header_end], data[header_end:frame_end]))
+            commands.append(decode(kind >> 24, data[at + 8 : header_end], data[header_end:frame_end]))
             at = frame_end
         else:
             wanted = 8

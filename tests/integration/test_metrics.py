@@ -1,0 +1,244 @@
+"""Metrics over HTTP: from a real broker process, and what the small server does with requests that are none."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+
+import pytest
+import structlog
+
+from latermq.broker.metrics import BrokerMetrics
+from latermq.clock import SimulatedClock
+from latermq.config import load_config
+from latermq.errors import ConfigError, StoreError
+from latermq.server import broker_server, metrics_server
+from latermq.server.metrics_server import MetricsServer
+from latermq.store.memory_disk import MemoryDisk
+from tests.brokers_in_memory import open_broker
+from tests.integration.brokers import running_broker
+from tests.integration.command_line import Cli
+from tests.interop.ports import HOST, accepts_connections, free_port
+from tests.interop.waiting import wait_until
+from tests.scraping import Figures
+from tests.serving import serving
+
+GET = b"GET /metrics HTTP/1.1\r\nHost: broker\r\n\r\n"
+
+
+def scrape(port: int) -> Figures:
+    with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=10) as response:
+        assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        return Figures(response.read())
+
+
+# A real broker
+
+
+def test_a_broker_process_tells_what_waits_and_what_became_of_it(tmp_path: Path) -> None:
+    port = free_port()
+    options = ("--set", f"metrics.port={port}")
+    with serving(tmp_path / "data", *options) as server:
+        cli = Cli(server)
+        cli.run("send", "orders", "waits", "--delay", "1h", "--key", "first")
+        cli.run("send", "orders", "is cancelled", "--delay", "1h", "--key", "second")
+        cli.run("send", "orders", "arrives", "--delay", "100ms")
+        cli.run("cancel", "orders", "--key", "second")
+        wait_until(
+            lambda: scrape(port).values("rocketmq_timer_dequeue_total", "topic") == {"orders": 1}, 20.0, "a delivery"
+        )
+        figures = scrape(port)
+        assert figures.values("rocketmq_timing_messages", "topic") == {"orders": 1}
+        assert figures.values("rocketmq_timer_enqueue_total", "topic") == {"orders": 3}
+        assert figures.value("latermq_timers_cancelled_total") == 1
+        assert figures.value("latermq_timer_lateness_milliseconds_count", kind="timer") == 1
+        assert figures.value("latermq_early_deliveries_total") == 0
+        assert figures.value("rocketmq_messages_in_total") == 3
+        assert figures.value("latermq_connections") >= 1
+        assert figures.value("process_resident_memory_bytes") > 1_000_000
+        assert f"http://{HOST}:{port}/metrics" in server.log()
+        server.kill()
+    with serving(tmp_path / "data", *options):
+        figures = scrape(port)
+        assert figures.values("rocketmq_timing_messages", "topic") == {"orders": 1}
+        assert figures.value("rocketmq_timer_enqueue_total", topic="orders") == 0
+
+
+def test_a_port_that_was_asked_for_and_is_taken_ends_the_broker_with_one_clear_line(tmp_path: Path) -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [sys.executable, "-m", "latermq", "broker", "--data", str(tmp_path / "data"), "--port", "0"]
+        command += ["--set", f"metrics.port={port}"]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert f"the broker cannot start: port {port} on {HOST} cannot be had for the metrics" in ended.stderr
+    assert "hint: Set metrics.port to a free one, or to 0 for none" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_without_the_default_port_the_broker_goes_on_without_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(broker_server, "DEFAULT_METRICS_PORT", port)
+
+        async def scenario() -> None:
+            async with running_broker(tmp_path, f"metrics.port={port}") as process:
+                assert accepts_connections(process.listener.port)
+
+        with structlog.testing.capture_logs() as logs:
+            asyncio.run(scenario())
+    (warning,) = [line for line in logs if line["log_level"] == "warning" and line["event"] == "no metrics"]
+    assert f"port {port}" in warning["reason"]
+
+
+def test_port_0_means_no_metrics(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_broker(tmp_path, "metrics.port=0"):
+            pass
+
+    with structlog.testing.capture_logs() as logs:
+        asyncio.run(scenario())
+    assert not [line for line in logs if "metrics" in line["event"]]
+
+
+def test_a_number_that_is_no_port_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"metrics\.port is 65536"):
+        load_config(settings=["metrics.port=65536"], environment={})
+
+
+# The small server
+
+
+def with_server(
+    scenario: Callable[[int, BrokerMetrics], Coroutine[None, None, None]],
+    *,
+    timeout_s: float = metrics_server.TIMEOUT_S,
+) -> None:
+    """Run a scenario against the metrics of an idle broker, served on a free port."""
+
+    async def main() -> None:
+        broker = open_broker(MemoryDisk(), SimulatedClock())
+        metrics = BrokerMetrics(broker)
+        server = MetricsServer(metrics, timeout_s=timeout_s)
+        port = free_port()
+        await server.start(HOST, port)
+        try:
+            await scenario(port, metrics)
+        finally:
+            await server.close()
+            broker.close()
+
+    asyncio.run(main())
+
+
+async def ask(port: int, request: bytes) -> bytes:
+    """Everything that is answered to these bytes until the server closes."""
+    reader, writer = await asyncio.open_connection(HOST, port)
+    try:
+        writer.write(request)
+        return await asyncio.wait_for(reader.read(), 10)
+    except ConnectionError:
+        return b""
+    finally:
+        writer.transport.abort()
+
+
+def test_every_request_gets_one_answer_and_the_connection_is_closed() -> None:
+    async def scenario(port: int, metrics: BrokerMetrics) -> None:
+        head, _, body = (await ask(port, GET)).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert f"Content-Length: {len(body)}".encode() in head
+        assert b"\r\nConnection: close" in head
+        assert Figures(body).value("latermq_early_deliveries_total") == 0
+        assert (await ask(port, GET.replace(b"/metrics", b"/metrics?name=x"))).startswith(b"HTTP/1.1 200 ")
+        assert (await ask(port, GET.replace(b"GET", b"HEAD"))).endswith(b"\r\n\r\n")
+        assert (await ask(port, GET + GET)).count(b"HTTP/1.1 200 ") == 1
+
+    with_server(scenario)
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", 404),
+        (b"GET /metrics/more HTTP/1.1\r\n\r\n", 404),
+        (b"POST /metrics HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 405),
+        (b"GET /metrics\r\n\r\n", 400),
+        (b"GET /metrics SPDY/3\r\n\r\n", 400),
+        (b"\xff\x00 \r\n\r\n", 400),
+        (b"GET /metrics HTTP/1.1\r\nX: " + b"x" * 20_000, 431),
+    ],
+)
+def test_what_is_no_request_for_metrics_is_answered_with_its_status(request_bytes: bytes, status: int) -> None:
+    async def scenario(port: int, metrics: BrokerMetrics) -> None:
+        answer = await ask(port, request_bytes)
+        # What was sent beyond the limit may reset the connection before the answer is read.
+        assert answer.startswith(b"HTTP/1.1 %d " % status) or (status == 431 and not answer)
+        assert (await ask(port, GET)).startswith(b"HTTP/1.1 200 ")
+
+    with_server(scenario)
+
+
+def test_who_says_nothing_or_half_a_request_is_cut_off() -> None:
+    async def scenario(port: int, metrics: BrokerMetrics) -> None:
+        assert await asyncio.gather(ask(port, b""), ask(port, b"GET /metr")) == [b"", b""]
+
+    with_server(scenario, timeout_s=0.1)
+
+
+def test_who_reads_nothing_is_cut_off() -> None:
+    async def scenario(port: int, metrics: BrokerMetrics) -> None:
+        reader, writer = await asyncio.open_connection(HOST, port, limit=1)
+        writer.write(GET)
+        await asyncio.wait_for(writer.wait_closed(), 10)
+
+    # Larger than the buffers of both sockets together.
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(metrics_server, "_text", lambda reading: b"x" * (32 << 20))
+        with_server(scenario, timeout_s=0.3)
+
+
+def test_connections_beyond_the_bound_are_closed_and_the_others_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_server, "MAX_CONNECTIONS", 2)
+
+    async def scenario(port: int, metrics: BrokerMetrics) -> None:
+        waiting = [await asyncio.open_connection(HOST, port) for _ in range(2)]
+        assert await ask(port, b"") == b""
+        for reader, writer in waiting:
+            writer.write(GET)
+            assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+            writer.transport.abort()
+        assert (await ask(port, GET)).startswith(b"HTTP/1.1 200 ")
+
+    with_server(scenario)
+
+
+def test_a_store_that_cannot_be_read_is_an_answer_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise StoreError("injected")
+
+    async def scenario(port: int, metrics: BrokerMetrics) -> None:
+        monkeypatch.setattr(metrics, "read", fail)
+        answer = await ask(port, GET)
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert answer.endswith(b"injected\n")
+        monkeypatch.undo()
+        assert (await ask(port, GET)).startswith(b"HTTP/1.1 200 ")
+
+    with_server(scenario)
+
+
+def test_closing_the_server_cuts_off_who_waits() -> None:
+    async def scenario(port: int, metrics: BrokerMetrics) -> None:
+        _, writer = await asyncio.open_connection(HOST, port)
+        writers.append(writer)
+
+    writers: list[asyncio.StreamWriter] = []
+    with_server(scenario)
+    for writer in writers:
+        writer.transport.abort()

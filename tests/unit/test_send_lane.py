@@ -1,0 +1,288 @@
+"""The send lane and the long way: the same records, queue entries, index keys and replies, whatever is sent."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from latermq.broker.broker import Broker
+from latermq.broker.send_lane import SendLane
+from latermq.clock import SimulatedClock
+from latermq.config import BrokerConfig, Config, Size, StoreConfig
+from latermq.errors import StoreError
+from latermq.message.properties import encode_properties
+from latermq.protocol.remoting.bodies import TopicConfig
+from latermq.protocol.remoting.codes import Request, Response
+from latermq.protocol.remoting.frames import (
+    BINARY,
+    FLAG_ONEWAY,
+    JSON,
+    Command,
+    FrameReader,
+    encode_frame,
+)
+from latermq.server.broker_service import BrokerService
+from latermq.server.connection import Connection
+from latermq.server.listener import Listener
+from latermq.store.memory_disk import MemoryDisk
+from latermq.store.message_store import INDEX_BATCH
+from tests.brokers_in_memory import MESSAGE_LIMIT, STORE
+
+QUEUES = 3
+READ_BYTES = 100_000  # an event loop brings no more than 256 KiB at once
+
+
+class CollectingTransport(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self, peer: tuple[str, int]) -> None:
+        super().__init__({"peername": peer})
+        self.written = b""
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return False
+
+    def close(self) -> None: ...
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+
+class NotingLane:
+    """Notes what the lane takes."""
+
+    def __init__(self, lane: SendLane) -> None:
+        self._lane = lane
+        self.taken: list[int] = []
+
+    def take(self, commands: list[Command], at: int, born_host: bytes, replies: list[bytes]) -> int:
+        end = self._lane.take(commands, at, born_host, replies)
+        self.taken += [command.opaque for command in commands[at:end]]
+        return end
+
+
+class Way:
+    """A broker of its own, and a connection into it with the lane or without."""
+
+    def __init__(
+        self, *, with_lane: bool = True, store: StoreConfig = STORE, peer: tuple[str, int] = ("10.1.2.3", 40_000)
+    ) -> None:
+        config = Config(store=store, broker=BrokerConfig(max_message=MESSAGE_LIMIT))
+        self.clock = SimulatedClock()
+        self.disk = MemoryDisk()
+        self.broker = Broker(config, self.disk, self.clock, host="127.0.0.1", port=10911, new_store_id="s" * 32)
+        for topic in ("orders", "%RETRY%group", "%odd"):
+            self.broker.topics.put(TopicConfig(topicName=topic, readQueueNums=QUEUES, writeQueueNums=QUEUES))
+        self.service = BrokerService(self.broker)
+        self.listener = Listener(self.service, config.server, self.clock)
+        self.transport = CollectingTransport(peer)
+        self.connection = Connection(self.service, self.listener)
+        self.connection.connection_made(self.transport)
+        self.lane: NotingLane | None = None
+        if with_lane and isinstance(self.connection.lane, SendLane):
+            self.lane = self.connection.lane = NotingLane(self.connection.lane)
+        else:
+            self.connection.lane = None
+
+    def receive(self, *frames: bytes) -> None:
+        data = b"".join(frames)
+        for at in range(0, len(data), READ_BYTES):
+            self.connection.data_received(data[at : at + READ_BYTES])
+
+    def replies(self) -> list[Command]:
+        return FrameReader().feed(self.transport.written)
+
+    @property
+    def taken(self) -> list[int]:
+        """The opaques of what the lane took."""
+        return self.lane.taken if self.lane else []
+
+    def everything(self) -> dict[str, object]:
+        """All that a message leaves behind, byte for byte."""
+        store = self.broker.store
+        store.index_pending()
+        files = {
+            path: file.map[: file.reserved]
+            for path, file in self.disk._mapped.items()
+            if path.startswith(("commitlog", "consumequeue", "index"))
+        }
+        return {
+            "files": files,
+            "replies": self.transport.written,
+            "log end": store.log.end,
+            "queue ends": {(queue.topic, queue.queue_id): queue.next_offset for queue in store.queues()},
+            "taken in": self.broker.traffic.messages_in,
+            "store time": store.last_store_timestamp_ms,
+            "received": self.listener.received_frames,
+            "topics": self.broker.topics.names(),
+        }
+
+
+def send_frame(
+    opaque: int = 1, body: bytes = b"body", *, flag: int = 0, encoding: int = JSON, properties: str = "", **fields: str
+) -> bytes:
+    texts = {
+        "a": "senders", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0",
+        "i": properties, "j": "0", "k": "false", "m": "false", "n": "broker-a", **fields,
+    }  # fmt: skip
+    return encode_frame(Request.SEND_MESSAGE_V2, opaque, flag=flag, encoding=encoding, fields=texts, body=body)
+
+
+TEXTS = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=12)
+NAMES = st.sampled_from(
+    ["UNIQ_KEY", "KEYS", "TAGS", "WAIT", "color", "XTAGS", "DELAY", "TIMER_DELAY_MS", "LMQ_DUE_MS", "TIMER_OUT_MS"]
+)
+PROPERTIES = st.one_of(
+    st.dictionaries(st.sampled_from(["UNIQ_KEY", "KEYS", "TAGS", "WAIT", "color"]), TEXTS).map(encode_properties),
+    st.dictionaries(NAMES, TEXTS | st.sampled_from(["1", "3", "key one two", "a\0b"])).map(encode_properties),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+    st.sampled_from(["TAGS\x01a\x02TAGS\x01b", "i\x01" + "x" * 33_000]),
+)
+RARE_FIELDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "b": st.sampled_from(["orders", "new-topic", "%RETRY%group", "%odd", "SELF_TEST_TOPIC", "", "with space"]),
+        "d": st.sampled_from(["1", "x"]),
+        "e": st.sampled_from(["-1", "2", "3", "99999999999", "x"]),
+        "f": st.sampled_from(["1", "4", "16", "32", "1795", "-13"]),
+        "g": st.sampled_from(["0", "-1", str(1 << 63)]),
+        "h": st.sampled_from(["-5", "7"]),
+        "j": st.sampled_from(["3", "-1"]),
+        "m": st.sampled_from(["true", "maybe"]),
+    },
+)
+SENDS = st.builds(
+    lambda properties, body, flag, encoding, fields: (properties, body, flag, encoding, fields),
+    PROPERTIES,
+    st.binary(max_size=300) | st.sampled_from([b"x" * 20_000, b"x" * (MESSAGE_LIMIT + 1)]),
+    st.sampled_from([0, 0, 0, 0, 0, 0, FLAG_ONEWAY, 4]),
+    st.sampled_from([JSON, JSON, JSON, JSON, JSON, BINARY]),
+    st.just({}) | st.builds(lambda queue: {"e": str(queue)}, st.integers(0, QUEUES - 1)) | RARE_FIELDS,
+)
+
+
+@given(reads=st.lists(st.tuples(st.lists(SENDS, max_size=8), st.integers(0, 2_000)), max_size=6))
+def test_both_ways_store_and_answer_the_same_bytes(reads: Sequence[Any]) -> None:
+    quick, long = Way(), Way(with_lane=False)
+    opaque = 0
+    for sends, pause_ms in reads:
+        frames = b""
+        for properties, body, flag, encoding, fields in sends:
+            opaque += 1
+            frames += send_frame(opaque, body, flag=flag, encoding=encoding, properties=properties, **fields)
+        for way in (quick, long):
+            way.clock.advance(pause_ms)
+            # A read may end anywhere; the first byte of the next one completes nothing.
+            cut = len(frames) * 2 // 3
+            way.receive(frames[:cut])
+            way.receive(frames[cut:])
+    assert quick.everything() == long.everything()
+
+
+def test_plain_messages_take_the_lane_once_their_topic_is_open() -> None:
+    way = Way()
+    plain = [send_frame(opaque, properties="UNIQ_KEY\x01k\x02TAGS\x01red") for opaque in range(1, 11)]
+    way.receive(*plain)
+    assert [reply.opaque for reply in way.replies()] == list(range(1, 11))
+    assert way.taken == list(range(2, 11))  # the first one opened the topic
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        send_frame(9, properties="DELAY\x013\x02"),
+        send_frame(9, properties="TIMER_OUT_MS\x011\x02"),
+        send_frame(9, properties="LMQ_X\x011\x02"),
+        send_frame(9, properties="a\x01b\0c\x02"),
+        send_frame(9, b="new-topic"),
+        send_frame(9, b="%RETRY%group"),
+        send_frame(9, b="%odd"),
+        send_frame(9, e="-1"),
+        send_frame(9, f="4"),
+        send_frame(9, m="true"),
+        send_frame(9, flag=FLAG_ONEWAY),
+        send_frame(9, encoding=BINARY),
+        send_frame(9, b"x" * (MESSAGE_LIMIT + 1)),
+        encode_frame(Request.HEART_BEAT, 9, body=b"{}"),
+    ],
+)
+def test_everything_else_goes_the_long_way_in_its_order(frame: bytes) -> None:
+    way, long = Way(), Way(with_lane=False)
+    frames = [send_frame(1), send_frame(2), frame, send_frame(3)]
+    for each in (way, long):
+        each.receive(*frames)
+    assert 2 in way.taken
+    assert 9 not in way.taken
+    assert way.everything() == long.everything()
+
+
+def test_a_name_that_comes_twice_counts_as_its_last_value() -> None:
+    way = Way()
+    way.receive(send_frame(1))
+    twice = send_frame(2).replace(b'{"code":310,', b'{"code":310,"code":9,')
+    header_bytes = len(twice) - 8 - len(b"body")
+    way.receive((len(twice) - 4).to_bytes(4, "big") + header_bytes.to_bytes(4, "big") + twice[8:])
+    assert [reply.code for reply in way.replies()] == [Response.SUCCESS, Response.REQUEST_CODE_NOT_SUPPORTED]
+
+
+def test_a_pull_that_waits_is_woken() -> None:
+    way = Way()
+    way.receive(send_frame(1))
+    woken: list[tuple[str, int]] = []
+    way.broker.waiting.by_queue[("orders", 0)] = {}
+    way.broker.waiting.touch = lambda topic, queue_id: woken.append((topic, queue_id))  # type: ignore[method-assign]
+    way.receive(send_frame(2))
+    assert (way.taken, woken) == ([2], [("orders", 0)])
+
+
+def test_a_broker_that_refuses_messages_refuses_them_in_the_lane() -> None:
+    way = Way()
+    way.receive(send_frame(1))
+    way.broker.refuse("the broker is stopping")
+    way.receive(send_frame(2))
+    assert [reply.code for reply in way.replies()] == [Response.SUCCESS, Response.SERVICE_NOT_AVAILABLE]
+    assert way.taken == []
+
+
+def test_a_topic_that_is_closed_while_messages_come_is_closed_for_the_lane() -> None:
+    way = Way()
+    way.receive(send_frame(1))
+    way.broker.topics.put(TopicConfig(topicName="orders", readQueueNums=QUEUES, writeQueueNums=QUEUES, perm=4))
+    way.receive(send_frame(2))
+    assert [reply.code for reply in way.replies()] == [Response.SUCCESS, Response.NO_PERMISSION]
+
+
+@pytest.mark.parametrize("where", ["commitlog", "consumequeue", "index"])
+def test_without_disk_space_a_run_ends_where_the_long_way_would(where: str) -> None:
+    ways = Way(), Way(with_lane=False)
+    for way in ways:
+        way.receive(send_frame(1))
+
+        def fail(operation: str, path: str) -> None:
+            if path.startswith(where) and operation in ("reserve", "map"):
+                raise StoreError(f"no disk space for {path}")
+
+        way.disk.before_step = fail
+        count = INDEX_BATCH + 50
+        way.receive(*(send_frame(opaque, properties=f"UNIQ_KEY\x01{opaque}") for opaque in range(2, count)))
+        codes = [reply.code for reply in way.replies()]
+        assert codes[:10] == [Response.SUCCESS] * 10
+        assert set(codes) > {Response.SUCCESS}
+        assert len(codes) == count - 1
+        way.disk.before_step = lambda operation, path: None
+        way.receive(send_frame(count))
+    assert ways[0].taken
+    assert ways[0].everything() == ways[1].everything()
+
+
+def test_who_waits_for_the_disk_or_comes_over_ipv6_goes_the_long_way() -> None:
+    waiting = StoreConfig(flush="sync", segment=Size(256 * 1024), reserve_step=Size(16 * 1024), queue_file_entries=64)
+    for way in (Way(store=waiting), Way(peer=("2001:db8::1", 40_000))):
+        way.receive(send_frame(1), send_frame(2))
+        assert way.taken == []
+        assert way.broker.traffic.messages_in == 2
