@@ -4,6 +4,7 @@ import asyncio
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -57,7 +58,8 @@ def test_a_broker_process_tells_what_waits_and_what_became_of_it(tmp_path: Path)
         assert figures.value("latermq_timer_lateness_milliseconds_count", kind="timer") == 1
         assert figures.value("latermq_early_deliveries_total") == 0
         assert figures.value("rocketmq_messages_in_total") == 3
-        assert figures.value("latermq_connections") >= 1
+        with socket.create_connection((HOST, server.port)):
+            wait_until(lambda: scrape(port).value("latermq_connections") == 1, 10.0, "a connection")
         assert figures.value("process_resident_memory_bytes") > 1_000_000
         assert f"http://{HOST}:{port}/metrics" in server.log()
         server.kill()
@@ -115,7 +117,7 @@ def test_a_number_that_is_no_port_is_refused() -> None:
 
 
 def with_server(
-    scenario: Callable[[int, BrokerMetrics], Coroutine[None, None, None]],
+    scenario: Callable[[int, MetricsServer], Coroutine[None, None, None]],
     *,
     timeout_s: float = metrics_server.TIMEOUT_S,
 ) -> None:
@@ -123,12 +125,11 @@ def with_server(
 
     async def main() -> None:
         broker = open_broker(MemoryDisk(), SimulatedClock())
-        metrics = BrokerMetrics(broker)
-        server = MetricsServer(metrics, timeout_s=timeout_s)
+        server = MetricsServer(BrokerMetrics(broker), timeout_s=timeout_s)
         port = free_port()
         await server.start(HOST, port)
         try:
-            await scenario(port, metrics)
+            await scenario(port, server)
         finally:
             await server.close()
             broker.close()
@@ -148,8 +149,16 @@ async def ask(port: int, request: bytes) -> bytes:
         writer.transport.abort()
 
 
+async def until(happened: Callable[[], bool]) -> None:
+    """Let the server go on until something has happened."""
+    deadline_s = time.monotonic() + 10
+    for _ in iter(happened, True):
+        assert time.monotonic() < deadline_s
+        await asyncio.sleep(0.005)
+
+
 def test_every_request_gets_one_answer_and_the_connection_is_closed() -> None:
-    async def scenario(port: int, metrics: BrokerMetrics) -> None:
+    async def scenario(port: int, server: MetricsServer) -> None:
         head, _, body = (await ask(port, GET)).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200 OK\r\n")
         assert f"Content-Length: {len(body)}".encode() in head
@@ -175,7 +184,7 @@ def test_every_request_gets_one_answer_and_the_connection_is_closed() -> None:
     ],
 )
 def test_what_is_no_request_for_metrics_is_answered_with_its_status(request_bytes: bytes, status: int) -> None:
-    async def scenario(port: int, metrics: BrokerMetrics) -> None:
+    async def scenario(port: int, server: MetricsServer) -> None:
         answer = await ask(port, request_bytes)
         # What was sent beyond the limit may reset the connection before the answer is read.
         assert answer.startswith(b"HTTP/1.1 %d " % status) or (status == 431 and not answer)
@@ -185,17 +194,19 @@ def test_what_is_no_request_for_metrics_is_answered_with_its_status(request_byte
 
 
 def test_who_says_nothing_or_half_a_request_is_cut_off() -> None:
-    async def scenario(port: int, metrics: BrokerMetrics) -> None:
-        assert await asyncio.gather(ask(port, b""), ask(port, b"GET /metr")) == [b"", b""]
+    async def scenario(port: int, server: MetricsServer) -> None:
+        assert await ask(port, b"") == b""
+        assert await ask(port, b"GET /metr") == b""
 
     with_server(scenario, timeout_s=0.1)
 
 
 def test_who_reads_nothing_is_cut_off() -> None:
-    async def scenario(port: int, metrics: BrokerMetrics) -> None:
-        reader, writer = await asyncio.open_connection(HOST, port, limit=1)
-        writer.write(GET)
-        await asyncio.wait_for(writer.wait_closed(), 10)
+    async def scenario(port: int, server: MetricsServer) -> None:
+        with socket.create_connection((HOST, port)) as client:
+            client.sendall(GET)
+            await until(lambda: server.connections == 1)
+            await until(lambda: server.connections == 0)
 
     # Larger than the buffers of both sockets together.
     with pytest.MonkeyPatch.context() as patched:
@@ -206,7 +217,7 @@ def test_who_reads_nothing_is_cut_off() -> None:
 def test_connections_beyond_the_bound_are_closed_and_the_others_served(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_server, "MAX_CONNECTIONS", 2)
 
-    async def scenario(port: int, metrics: BrokerMetrics) -> None:
+    async def scenario(port: int, server: MetricsServer) -> None:
         waiting = [await asyncio.open_connection(HOST, port) for _ in range(2)]
         assert await ask(port, b"") == b""
         for reader, writer in waiting:
@@ -219,11 +230,11 @@ def test_connections_beyond_the_bound_are_closed_and_the_others_served(monkeypat
 
 
 def test_a_store_that_cannot_be_read_is_an_answer_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
+    def fail(metrics: BrokerMetrics) -> None:
         raise StoreError("injected")
 
-    async def scenario(port: int, metrics: BrokerMetrics) -> None:
-        monkeypatch.setattr(metrics, "read", fail)
+    async def scenario(port: int, server: MetricsServer) -> None:
+        monkeypatch.setattr(BrokerMetrics, "read", fail)
         answer = await ask(port, GET)
         assert answer.startswith(b"HTTP/1.1 503 ")
         assert answer.endswith(b"injected\n")
@@ -234,11 +245,12 @@ def test_a_store_that_cannot_be_read_is_an_answer_too(monkeypatch: pytest.Monkey
 
 
 def test_closing_the_server_cuts_off_who_waits() -> None:
-    async def scenario(port: int, metrics: BrokerMetrics) -> None:
-        _, writer = await asyncio.open_connection(HOST, port)
-        writers.append(writer)
+    async def scenario(port: int, server: MetricsServer) -> None:
+        clients.append(socket.create_connection((HOST, port)))
+        await until(lambda: server.connections == 1)
 
-    writers: list[asyncio.StreamWriter] = []
+    clients: list[socket.socket] = []
     with_server(scenario)
-    for writer in writers:
-        writer.transport.abort()
+    with clients[0] as client:
+        client.settimeout(10)
+        assert client.recv(1) == b""

@@ -24,7 +24,7 @@ from latermq.errors import LaterMQError
 
 TOPIC, STREAM, GROUP = "demo-orders", "demo-stream", "demo-audit"
 LATER = "demo-reminders"
-REMINDERS = 100
+REMINDERS, CANCELLED, MOVED = 100, 10, 10
 ORDERS = 20
 STREAM_MESSAGES, KILL_AFTER_MESSAGES, SENDERS = 20_000, 7_000, 64
 RETRY_PAUSE_S = 0.2
@@ -124,12 +124,17 @@ async def show(server: Server, summary: Summary) -> None:
             found = await admin.query_by_key(TOPIC, "order-7")
             check(len(found) == 1, f"{len(found)} messages with key order-7")
             seen.append(f"order-7: {found[0].body.decode()} in queue {found[0].queue_id}")
-        with summary.step("send reminders that wait for 5 s (delay level 2)") as seen:
+        with summary.step("send reminders for later, each for a millisecond of its own") as seen:
             for number in range(REMINDERS):
-                await producer.send(OutgoingMessage(LATER, b"reminder %d" % number, properties={"DELAY": "2"}))
+                reminder = OutgoingMessage(
+                    LATER, b"reminder %d" % number, keys=(f"order-{number}",), delay_ms=5_000 + 17 * number
+                )
+                await producer.send(reminder)
             early = [message async for message in everything_in(server.namesrv, LATER)]
             check(not early, f"{len(early)} reminders are there already")
             seen.append(f"{REMINDERS} acknowledged, none of them in {LATER} yet")
+        with summary.step("cancel some, move others") as seen:
+            seen += await change_reminders(admin)
         with summary.step("kill -9 the broker in the middle of sending") as seen:
             await send_through_a_crash(server, producer, seen)
         with summary.step("look for every acknowledged message") as seen:
@@ -143,19 +148,35 @@ async def show(server: Server, summary: Summary) -> None:
             seen += await arrived_reminders(server.namesrv)
 
 
+async def change_reminders(admin: Admin) -> list[str]:
+    """Cancel the first reminders by their key, and give the next ones another time."""
+    for number in range(CANCELLED):
+        (outcome,) = await admin.cancel_timer(LATER, key=f"order-{number}")
+        check(outcome.verdict == "cancelled", f"order-{number} was {outcome.verdict} instead of cancelled")
+    for number in range(CANCELLED, CANCELLED + MOVED):
+        (outcome,) = await admin.move_timer(LATER, key=f"order-{number}", delay_ms=8_000)
+        check(outcome.verdict == "moved", f"order-{number} was {outcome.verdict} instead of moved")
+    left = await admin.count_timers(topic=LATER)
+    check(left == REMINDERS - CANCELLED, f"{left} reminders are pending")
+    return [f"{CANCELLED} cancelled and {MOVED} moved by their keys, {left} pending"]
+
+
 async def arrived_reminders(namesrv: str) -> list[str]:
     """Wait for the reminders, which fell due while the broker was dead or after, and look when each was stored."""
     deadline_s = time.monotonic() + 20
     while True:
         stored = [message async for message in everything_in(namesrv, LATER)]
-        if len(stored) >= REMINDERS or time.monotonic() > deadline_s:
+        if len(stored) >= REMINDERS - CANCELLED or time.monotonic() > deadline_s:
             break
         await asyncio.sleep(0.1)
     bodies = {message.body for message in stored}
-    check(len(stored) == len(bodies) == REMINDERS, f"{len(stored)} reminders came, {len(bodies)} different ones")
+    expected = {b"reminder %d" % number for number in range(CANCELLED, REMINDERS)}
+    check(bodies <= expected, f"{len(bodies - expected)} cancelled reminders came")
+    check(bodies == expected, f"{len(expected - bodies)} reminders did not come")
+    check(len(stored) == len(bodies), f"{len(stored) - len(bodies)} reminders came twice")
     late_ms = [message.store_timestamp_ms - int(message.properties["LMQ_DUE_MS"]) for message in stored]
     check(min(late_ms) >= 0, f"one was {-min(late_ms)} ms early")
-    return [f"{REMINDERS} arrived once each, none early, the latest {max(late_ms)} ms after its time"]
+    return [f"{len(stored)} arrived once each, none early, no cancelled one, the last {max(late_ms)} ms after its time"]
 
 
 async def send_orders(producer: Producer) -> list[str]:

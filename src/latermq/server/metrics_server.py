@@ -26,7 +26,7 @@ class MetricsServer:
         self._metrics = metrics
         self._timeout_s = timeout_s
         self._server: asyncio.Server | None = None
-        self._serving: set[asyncio.Task[None]] = set()
+        self._serving: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         # Thousands of topics make long texts: written beside the loop, one at a time.
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-metrics")
 
@@ -38,16 +38,22 @@ class MetricsServer:
         """Accept nothing more and cut off who is being served."""
         if self._server is not None:
             self._server.close()
-            for task in self._serving:
-                task.cancel()
-            await asyncio.gather(*self._serving, return_exceptions=True)
+            for writer in self._serving.values():
+                writer.transport.abort()
+            if self._serving:
+                await asyncio.wait(self._serving)
             await self._server.wait_closed()
         self._writer.shutdown()
+
+    @property
+    def connections(self) -> int:
+        """How many are being served."""
+        return len(self._serving)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._serving.add(task)
+        self._serving[task] = writer
         try:
             if len(self._serving) > MAX_CONNECTIONS:
                 return
@@ -58,7 +64,7 @@ class MetricsServer:
                     await writer.wait_closed()
         finally:
             writer.transport.abort()
-            self._serving.discard(task)
+            del self._serving[task]
 
     async def _answer(self, reader: asyncio.StreamReader) -> bytes:
         try:
