@@ -149,16 +149,18 @@ def test_a_timer_that_is_cancelled_on_its_way_to_the_dead_letters_does_not_get_t
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_dead_letter_that_is_the_record_itself_is_still_known_by_name(ground: Ground, restarted: bool) -> None:
-    # So long that a roll does not fit, nor a reason beside the properties.
-    ground.schedule(3 * DAY_MS, "long", long="v" * (MAX_PROPERTIES_BYTES - 130))
+    topic = "doomed" * 20
+    # So long that the reason, which names the topic, does not fit beside the properties.
+    ground.schedule(3_000, "name", topic, long="v" * (MAX_PROPERTIES_BYTES - 400))
     ground.checkpoint()
-    ground.skip(2 * DAY_MS)
+    ground.delete_topic(topic)
+    ground.pass_time(3_000)
     if restarted:
         ground.reopen()
     (dead,) = messages(ground.broker, TIMER_DEAD_LETTER_TOPIC)
     assert "long" not in dead.properties
     assert ground.pending() == {}
-    assert ground.broker.pending.cancel("orders", "long").verdict == Verdict.DELIVERED
+    assert ground.broker.pending.cancel(topic, "name").verdict == Verdict.DELIVERED
     assert ground.pending() == {}
 
 

@@ -78,11 +78,6 @@ class Ledger:
         if fates.may_be_absent:
             fates.dues_ms, fates.moved_from_ms = set(), None
 
-    @property
-    def certain(self) -> int:
-        """How many must be in the topic at last."""
-        return sum(not fates.may_be_absent for fates in self.fates.values())
-
     def check(self, messages: Iterable[Message]) -> None:
         """What lies in the topic is what was promised: each once, none early, none that was cancelled."""
         times: Counter[str] = Counter()

@@ -2,20 +2,25 @@
 
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from latermq.clock import SimulatedClock
 from latermq.config import Duration, TimerConfig
-from latermq.errors import FlowControl, IllegalMessage
+from latermq.errors import FlowControl, IllegalMessage, StoreError
 from latermq.message.batch import BatchMember, encode_batch
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import encode_properties
 from latermq.protocol.remoting.timer_bodies import Verdict
 from latermq.store.memory_disk import MemoryDisk
-from tests.brokers_in_memory import HOST, bodies, messages, open_broker, pass_time, run_until_quiet, send
+from tests.brokers_in_memory import HOST, STORE, bodies, messages, open_broker, pass_time, run_until_quiet, send
 
 ENGINES = ("wheel", "rocksdb")
 DAY_MS = 86_400_000
+
+
+def send_with(broker: Broker, body: bytes, properties: dict[str, str]) -> None:
+    broker.send("orders", 0, body, encode_properties(properties), 1_700_000_000_000, HOST)
 
 
 class Scene:
@@ -28,7 +33,7 @@ class Scene:
         self.broker = open_broker(self.disk, self.clock, self.timer)
 
     def send(self, body: bytes, delay_ms: int, **properties: str) -> None:
-        send(self.broker, body, TIMER_DELAY_MS=str(delay_ms), **properties)
+        send_with(self.broker, body, {"TIMER_DELAY_MS": str(delay_ms), **properties})
 
     def flush(self) -> None:
         self.broker.store.flush()
@@ -239,7 +244,7 @@ def test_a_timer_far_ahead_rolls_and_arrives_at_its_millisecond(scene: Scene) ->
 def test_the_first_way_to_name_a_time_counts(scene: Scene, properties: dict[str, str], delay_ms: int) -> None:
     now_ms = scene.clock.now_ms()
     given = {name: str(now_ms + int(value)) if value[0] == "+" else value for name, value in properties.items()}
-    send(scene.broker, b"x", **given)
+    send_with(scene.broker, b"x", given)
     if delay_ms:
         scene.pass_time(delay_ms - 1)
         assert bodies(scene.broker) == []
@@ -251,7 +256,7 @@ def test_the_first_way_to_name_a_time_counts(scene: Scene, properties: dict[str,
 @pytest.mark.parametrize("value", ["soon", "-1", "1.5", "9" * 18, "9" * 400, "+5", " 5", "٣"])
 def test_a_time_that_is_none_is_refused_by_name(scene: Scene, name: str, value: str) -> None:
     with pytest.raises(IllegalMessage, match=name):
-        send(scene.broker, b"x", **{name: value})
+        send_with(scene.broker, b"x", {name: value})
     assert scene.broker.pending.count() == 0
 
 
@@ -333,3 +338,133 @@ def test_consumers_cannot_read_the_timer_topic_and_producers_not_write_it(scene:
     scene.send(b"x", 1_000)
     with pytest.raises(Exception, match="rmq_sys_wheel_timer"):
         send(scene.broker, b"x", topic=TIMER_TOPIC)
+
+
+def test_a_clock_set_back_brings_no_cancelled_timer_back(scene: Scene) -> None:
+    scene.send(b"warm", 100)
+    scene.pass_time(20_000)
+    scene.checkpoint()
+    scene.clock.step(-1_500)
+    scene.send(b"cancelled", 1_000, UNIQ_KEY="u")
+    scene.flush()
+    assert scene.broker.pending.cancel("orders", "u").verdict == Verdict.CANCELLED
+    scene.checkpoint()
+    scene.checkpoint()
+    scene.pass_time(10_000)
+    assert bodies(scene.broker) == [b"warm"]
+    assert scene.broker.pending.count() == 0
+
+
+@pytest.mark.parametrize("value", ["²", "9" * 5_000, "x"])
+def test_a_count_of_rolls_from_outside_is_dropped(scene: Scene, value: str) -> None:
+    start_ms = scene.clock.now_ms()
+    scene.send(b"x", 3 * DAY_MS, TIMER_ROLL_TIMES=value)
+    scene.flush()
+    scene.skip_until(start_ms + 3 * DAY_MS + 600_000)
+    (message,) = messages(scene.broker)
+    assert message.properties["TIMER_ROLL_TIMES"] == "1"
+
+
+def test_a_shorter_retention_changes_nothing_for_what_waits(engine: str) -> None:
+    clock, disk, timer = SimulatedClock(), MemoryDisk(), TimerConfig(engine=engine)  # type: ignore[arg-type]
+    for retention, key in (("72h", "first"), ("24h", "second")):
+        store = msgspec.structs.replace(STORE, retention=Duration.parse(retention))
+        broker = open_broker(disk, clock, timer, store)
+        if key == "first":
+            for name in ("kept", "cancelled"):
+                send(broker, name.encode(), TIMER_DELAY_MS=str(40 * 3_600_000), UNIQ_KEY=name)
+            broker.store.flush()
+            run_until_quiet(broker)
+            broker.close()
+            disk = disk.after_process_death()
+    assert broker.pending.cancel("orders", "cancelled").verdict == Verdict.CANCELLED
+    for _ in range(41):
+        for _ in range(20):
+            send(broker, b"x" * 4_000, topic="bills")
+        clock.advance(3_600_000)
+        run_until_quiet(broker)
+        broker.store.save(broker.store.plan_checkpoint())
+        broker.retention.run()
+        run_until_quiet(broker)
+    assert bodies(broker) == [b"kept"]
+    broker.timers.engine.close()
+
+
+def test_what_stays_behind_after_a_failed_append_is_neither_lost_nor_early(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, start_ms = scene.broker, scene.clock.now_ms()
+
+    def timer(queue_id: int, delay_ms: int) -> None:
+        properties = encode_properties({"TIMER_DELAY_MS": str(delay_ms)})
+        broker.send("orders", queue_id, b"%d" % delay_ms, properties, 1, HOST)
+        run_until_quiet(broker)
+        scene.clock.advance(25)
+        run_until_quiet(broker)
+
+    timer(1, 1_100)
+    timer(0, 1_900)
+    timer(0, 1_500)
+    scene.clock.advance(3_000)
+    queue = broker.store.queue("orders", 0)
+
+    def fail(count: int = 1) -> None:
+        raise StoreError("no space, as injected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(queue, "make_room", fail)
+        broker.run_timers()
+        broker.store.flush()
+        broker.run_timers()
+        broker.store.save(broker.store.plan_checkpoint())
+    scene.restart()
+    scene.pass_time(10_000)
+    stored = messages(scene.broker, queue_id=0) + messages(scene.broker, queue_id=1)
+    assert sorted(int(message.body) for message in stored) == [1_100, 1_500, 1_900]
+    assert all(message.store_timestamp_ms >= start_ms + int(message.body) for message in stored)
+
+
+def test_a_slot_that_an_older_round_holds_is_free_when_that_is_delivered() -> None:
+    scene = Scene("wheel")
+    scene.send(b"overdue", 10_000)
+    scene.checkpoint()
+    scene.clock.advance(14 * DAY_MS - 6 * 3_600_000)
+    scene.restart()
+    send(scene.broker, b"next round", TIMER_DELAY_MS=str(6 * 3_600_000 + 10_000))
+    for _ in range(10):
+        scene.pass_time(2_000)
+        scene.checkpoint()
+    assert bodies(scene.broker) == [b"overdue"]
+    assert (scene.broker.timers.failure, scene.broker.timers.statistics()["timers_unput"]) == ("", 0)
+
+
+@pytest.mark.parametrize("unique_key", ["a b", "x+y", "tab\tx", "ü", "k" * 1_000])
+def test_any_unique_key_names_its_timer(scene: Scene, unique_key: str) -> None:
+    scene.send(b"x", 5_000, UNIQ_KEY=unique_key)
+    assert scene.broker.pending.status("orders", unique_key).verdict == Verdict.PENDING
+    assert scene.broker.pending.cancel("orders", unique_key).verdict == Verdict.CANCELLED
+    scene.pass_time(10_000)
+    assert bodies(scene.broker) == []
+
+
+def test_a_range_may_have_no_end(scene: Scene) -> None:
+    for number in range(10):
+        scene.send(b"x", 60_000 + 7_000 * number)
+    scene.flush()
+    now_ms = scene.clock.now_ms()
+    assert scene.broker.pending.count(from_ms=now_ms) == len(scene.broker.pending.list(from_ms=now_ms).timers) == 10
+    assert scene.broker.pending.count(until_ms=now_ms + 68_000) == 2
+
+
+def test_a_timer_that_is_moved_all_the_time_is_known_by_its_last_move(scene: Scene) -> None:
+    scene.send(b"x", 60_000, UNIQ_KEY="u")
+    for number in range(30):
+        due_ms = scene.clock.now_ms() + 60_000 + number
+        assert scene.broker.pending.move("orders", "u", due_ms).timers == 1
+        if number % 10 == 0:
+            scene.restart()
+    assert scene.broker.pending.status("orders", "u").due_ms == due_ms
+    assert scene.broker.pending.cancel("orders", "u").timers == 1
+    assert scene.broker.pending.cancel("orders", "u").verdict == Verdict.CANCELLED
+    scene.pass_time(70_000)
+    assert bodies(scene.broker) == []

@@ -59,8 +59,11 @@ from latermq.timer.delivery import Delivery
 from latermq.timer.directory import Entry
 from latermq.timer.engines import open_engine
 from latermq.timer.levels import LevelTable
-from latermq.timer.rolling import roll_window_ms
+from latermq.timer.rolling import load_roll_window_ms
 from latermq.timer.timers import Timers
+
+# Rolls and moves add properties of the broker's own.
+MAX_TIMER_PROPERTIES_BYTES = MAX_PROPERTIES_BYTES - 128
 
 # Where a sent message, or the first of a batch, was stored: message id, queue id, queue offset, end offset in the log,
 # and the handle by which a timer is recalled. A plain tuple, because building a named one costs a send 0.25 µs twice.
@@ -182,7 +185,7 @@ class Broker:
             self._took_over_timers = len(done) > 0 or not recovery.timers_scheduled
             self.store.delivered.setdefault(0, RangeSet()).add_ranges(done)
         engine, is_whole = open_engine(self._disk, self.config.timer, recovery.timers, is_clean=not recovery.crashed)
-        window_ms = roll_window_ms(self.config.store.retention)
+        window_ms = load_roll_window_ms(self._disk, self.config.store.retention)
         timers = Timers(self.store, engine, self.config.timer, window_ms=window_ms, marks=recovery.timers)
         if not is_whole:
             timers.rebuild()
@@ -254,6 +257,7 @@ class Broker:
             topic, queue_id, properties, wait = place[:4]
             if wait >= Wait.TIMER:
                 taken = self._check_timer(place, sysflag)
+                now_ms = self.store.not_before_last(TIMER_TOPIC, now_ms)
         # The checks of `admit_properties`, which is called only to say what is wrong: 0.2 µs saved.
         encoded = properties.encode()
         if sysflag & SYSFLAG_TRANSACTION_MASK or "\0" in properties or len(encoded) > MAX_PROPERTIES_BYTES:
@@ -285,6 +289,11 @@ class Broker:
         if sysflag & SYSFLAG_TRANSACTION_MASK:
             raise IllegalMessage(
                 "a transaction message cannot wait for a timer", hint="Send the timer when the transaction is done"
+            )
+        if len(place.properties.encode()) > MAX_TIMER_PROPERTIES_BYTES:
+            raise IllegalMessage(
+                f"the properties of a timer may take {MAX_TIMER_PROPERTIES_BYTES} bytes, these take more",
+                hint="Move large values into the body",
             )
         if place.wait == Wait.TIMER:
             self.timers.check_room(place.due_ms, self._chance())
@@ -359,6 +368,8 @@ class Broker:
             )  # fmt: skip
         if not drafts:
             raise IllegalMessage("the batch holds no message")
+        if any(place.wait == Wait.TIMER for place in admitted):
+            now_ms = self.store.not_before_last(TIMER_TOPIC, now_ms)
         appended = self.store.append_all(drafts, now_ms)
         first = appended[0]
         for place, one in zip(reversed(admitted), reversed(appended), strict=True):

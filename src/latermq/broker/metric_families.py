@@ -38,7 +38,7 @@ FAMILIES = (
     _of_store(
         "rocketmq_timer_message_snapshot",
         Kind.GAUGE,
-        "Timers that are due within so many seconds, but not within the next lower bound; at most a minute old",
+        "Timers that are due within so many seconds, but not within the next lower bound; a little old",
         "timer_bound_s",
     ),
     _of_store(

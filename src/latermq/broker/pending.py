@@ -31,7 +31,7 @@ from latermq.timer.directory import Directory, Entry, Fate, delete_key, full_nam
 from latermq.timer.timers import Timers
 
 RECALL_TAG = "_RECALL_TAG_"
-MAX_NAMES = 1_000  # some 0.2 ms each, and others wait meanwhile
+MAX_NAMES = 200  # some 0.2 ms each, and others wait meanwhile
 _VERDICTS = {
     Fate.UNKNOWN: Verdict.NOT_FOUND,
     Fate.PENDING: Verdict.PENDING,
@@ -89,7 +89,7 @@ class PendingTimers:
             names = [(properties[REAL_TOPIC], properties[UNIQUE_KEY])]
             self._timers.pending[properties[REAL_TOPIC]] += is_replayed
         for topic, unique_key in names:
-            history = self._directory.history(topic, unique_key)
+            history = self._directory.history(topic, unique_key, whole=True)
             taken = history.taken_by.get(entry)
             if taken is None:  # RocketMQ's cancels are not indexed by what they take
                 taken = [one for one in history.pending.values() if one.entry < entry]
@@ -141,7 +141,7 @@ class PendingTimers:
         }  # fmt: skip
         waiting = waiting_properties(properties, topic, 0, history.due_ms)
         draft = Draft(TIMER_TOPIC, 0, b"0", encode_properties(waiting).encode(), now_ms, self._store_host)
-        (appended,) = self._store.append_all([draft], now_ms)
+        (appended,) = self._store.append_all([draft], self._store.not_before_last(TIMER_TOPIC, now_ms))
         taken = list(history.pending.values())
         self.take(appended.queue_offset, taken)
         self._timers.tallies.cancelled += len(taken)
@@ -153,10 +153,10 @@ class PendingTimers:
         return [self.cancel(topic, unique_key) for unique_key in self._names(topic, key)]
 
     def _names(self, topic: str, key: str) -> Sequence[str]:
-        names = self._directory.unique_keys(topic, key)
+        names = self._directory.unique_keys(topic, key, MAX_NAMES + 1)
         if len(names) > MAX_NAMES:
             raise InvalidParameter(
-                f"{len(names)} timers have the key {key[:40]!r}, one request acts on {MAX_NAMES} at most",
+                f"more than {MAX_NAMES} timers have the key {key[:40]!r}, which is what one request acts on",
                 hint="List them and name them one by one",
             )
         return names
@@ -177,7 +177,8 @@ class PendingTimers:
             return Outcome(_VERDICTS[history.fate], topic, unique_key, history.due_ms)
         due_ms = max(due_ms, now_ms)
         taken = sorted(history.pending.values(), key=lambda entry: entry.timer_id)
-        (appended,) = self._store.append_all([self._moved(taken[-1], topic, due_ms)], now_ms)
+        moved = self._moved(taken[-1], topic, due_ms)
+        (appended,) = self._store.append_all([moved], self._store.not_before_last(TIMER_TOPIC, now_ms))
         self.take(appended.queue_offset, taken)
         self._timers.pending[topic] += 1
         self._timers.tallies.moved += 1

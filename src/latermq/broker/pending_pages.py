@@ -20,10 +20,13 @@ from latermq.timer.engine import SLOT_MS
 from latermq.timer.timers import Timers
 
 SAMPLE_BYTES = 64
+MAX_NAMES = 1_000  # unique keys that are looked up for one message key
+MAX_SLOTS = 2_000  # seconds that one request looks at: 0.03 ms each
 MAX_SCANNED = 5_000  # records whose topic one page looks at: 3 µs each
 MAX_COUNTED = 50_000  # and a count
 MAX_ROWS = 2_000_000  # entries that a count by time alone looks at, without their records: 0.1 µs each
 _HOUR_S, _DAY_S = 3_600, 86_400
+_LAST = (1 << 62) - 1
 _REAL_TOPIC = REAL_TOPIC.encode()
 
 
@@ -62,6 +65,9 @@ class PendingPages:
         page = PendingPage()
         wanted = asked.topic.encode()
         for scanned, row in enumerate(self._rows(asked, start)):
+            if row.size == 0:
+                page.next = f"{row.wake_ms}:{row.entry}"
+                return page
             if len(page.timers) >= limit or scanned >= MAX_SCANNED:
                 return page
             page.next = f"{row.wake_ms}:{row.entry}"
@@ -80,8 +86,11 @@ class PendingPages:
         wanted = asked.topic.encode()
         count = 0
         for scanned, row in enumerate(self._rows(asked, (0, -1))):
-            if scanned >= (MAX_COUNTED if wanted else MAX_ROWS):
-                raise InvalidParameter(f"more than {scanned} timers lie in this range", hint="Narrow the range")
+            if row.size == 0 or scanned >= (MAX_COUNTED if wanted else MAX_ROWS):
+                raise InvalidParameter(
+                    f"this range has more than {MAX_SLOTS} seconds or {scanned} timers to look at",
+                    hint="Narrow it, or look at the density",
+                )
             if wanted:
                 record = self._store.log.read(row.physical_offset, row.size)
                 count += find_property(record_properties(record), _REAL_TOPIC) == wanted
@@ -90,11 +99,17 @@ class PendingPages:
         return count
 
     def _rows(self, asked: DueRange, start: tuple[int, int]) -> Iterator[_Row]:
-        """What is due in the range, from behind `start` (wake, entry) on."""
+        """What is due in the range, from behind `start` (wake, entry) on.
+
+        Where there are too many seconds to look at, the last row has no size and says where to go on.
+        """
         queue = self._store.queue(TIMER_TOPIC, 0)
         # Whatever rolls before it is due may be due at any time.
         from_ms = max(start[0], 0 if asked.until_ms else asked.from_ms)
-        for units in self._timers.waiting_from(from_ms, max(asked.from_ms, asked.until_ms)):
+        for slots, units in enumerate(self._timers.waiting_from(from_ms, asked.until_ms)):
+            if slots >= MAX_SLOTS:
+                yield _Row(int(units.wakes[0]) - 1 if len(units.wakes) else self._timers.looked_at_ms, _LAST, 0, 0, 0)
+                return
             order = np.argsort(units.entries)
             codes = np.empty(len(order), np.int64)
             codes[order] = queue.gather(units.entries[order])["tags"].astype(np.int64)
@@ -114,7 +129,7 @@ class PendingPages:
             raise InvalidParameter("a key is looked up in a topic", hint="Name the topic too")
         found = [
             _pending_timer(entry.message, entry.due_ms)
-            for name in sorted({key, *self._directory.unique_keys(asked.topic, key)})
+            for name in sorted({key, *self._directory.unique_keys(asked.topic, key, MAX_NAMES)})
             for entry in self._directory.history(asked.topic, name).pending.values()
             if entry.due_ms >= asked.from_ms and (not asked.until_ms or entry.due_ms < asked.until_ms)
         ]

@@ -97,7 +97,8 @@ class Tables:
             )
 
             def save_timers() -> None:
-                self._disk.replace(TIMER_CHECKPOINT_PATH, data)
+                with self._writing:
+                    self._disk.replace(TIMER_CHECKPOINT_PATH, data)
                 self._saved_timers = timers
 
             savers.append(save_timers)

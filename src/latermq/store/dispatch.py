@@ -92,7 +92,7 @@ def hash_keys(
     """
     # Zeros before the first key let every key be taken with the bytes before it, up to the widest.
     joined = b"".join((bytes(_MAX_MATRIX_WIDTH), b"\x02", b"\x02".join(properties), b"\x02"))
-    starts, ends = _key_spans(joined)
+    starts, ends, is_unique = _key_spans(joined)
     if not len(starts):
         return np.empty(0, np.int32), np.empty(0, np.int64)
     sizes = np.fromiter(map(len, properties), np.int64, len(properties))
@@ -120,25 +120,32 @@ def hash_keys(
             rows.append(int(owners[row]))
             continue
         owner = int(owners[row])
-        for key in joined[starts[row] : ends[row]].decode().split(KEY_SEPARATOR):
+        text = joined[starts[row] : ends[row]].decode()
+        for key in [text] if is_unique[row] else text.split(KEY_SEPARATOR):
             if key:
                 numbers.append(key_hash(topics[owner], key))
                 rows.append(owner)
     return np.array(numbers, np.int32), np.array(rows, np.int64)
 
 
-def _key_spans(joined: bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Where the values of UNIQ_KEY and KEYS start and end in properties that begin and end with a separator."""
+def _key_spans(
+    joined: bytes,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Where the values of UNIQ_KEY and KEYS start and end in properties that begin and end with a separator.
+
+    And which of them are unique keys: those are one key, spaces or not.
+    """
     data = np.frombuffer(joined, np.uint8)
     name_ends = np.flatnonzero(data == 1)
     property_ends = np.flatnonzero(data == 2)
     words_at_any_byte = np.ndarray((len(joined) - 7,), "<u8", joined, strides=(1,))
     words = words_at_any_byte[name_ends - 8]
     is_unique_key = (words == _UNIQUE_KEY_WORD) & (data[name_ends - 9] == 2)
-    starts = name_ends[is_unique_key | (words >> 24 == _KEYS_WORD)] + 1
+    is_key = is_unique_key | (words >> 24 == _KEYS_WORD)
+    starts = name_ends[is_key] + 1
     ends = property_ends[np.searchsorted(property_ends, starts)]
     filled = ends > starts
-    return starts[filled], ends[filled]
+    return starts[filled], ends[filled], is_unique_key[is_key][filled]
 
 
 def _hash_rows(

@@ -12,6 +12,7 @@ import numpy as np
 from latermq.clock import Clock
 from latermq.config import StoreConfig
 from latermq.errors import CorruptStore, StoreError
+from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import encode_properties
 from latermq.message.record import (
     HEAD,
@@ -375,6 +376,8 @@ class MessageStore:
             queue.make_room(len(own))
         at = self.log.place(block.size)
         now_ms = self._clock.now_ms()
+        if (TIMER_TOPIC, 0) in block.queues:  # rolls
+            now_ms = self.not_before_last(TIMER_TOPIC, now_ms)
         physical_offsets = block.patch(at, rows.values(), [queue.next_offset for queue in queues], now_ms)
         self.log.write_block(at, block.data)
         for queue, own in zip(queues, rows.values(), strict=True):
@@ -460,6 +463,14 @@ class MessageStore:
         record = self.log.read_record(physical_offset)
         return decode_record(record) if record else None
 
+    def not_before_last(self, topic: str, now_ms: int) -> int:
+        """This time, or where the clock was set back, that of the last record of the topic's queue 0.
+
+        So store times there never go back, and a search by time finds everything.
+        """
+        queue = self._queues.get((topic, 0))
+        return max(now_ms, self.store_timestamp_ms(queue, queue.next_offset - 1)) if queue else now_ms
+
     def waiting_code_at(self, physical_offset: int) -> int:
         """What a queue entry would hold for the waiting record at this log offset."""
         message = self.read_message(physical_offset)
@@ -499,7 +510,8 @@ class MessageStore:
         """The same without an end to the search: whoever decides by what is there must not miss any."""
         self.index_pending()
         found = self.index.find(topic, key, 0, 1 << 62, 1 << 62)
-        yield from {offset for offset in found if self.log.start <= offset < self.log.end}
+        # Keys that were put again after a full disk are there twice.
+        yield from dict.fromkeys(offset for offset in found if self.log.start <= offset < self.log.end)
 
     def flushed_end(self, queue: ConsumeQueue) -> int:
         """The queue offset up to which records are safe from a power cut: no stored position goes beyond it."""

@@ -18,6 +18,7 @@ from latermq.message.properties import (
     TIMER_DELETE_KEY,
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
+    TIMER_ROLL_TIMES,
     UNIQUE_KEY,
     decode_properties,
     encode_properties,
@@ -34,6 +35,7 @@ _TIMES = {
     TIMER_DELIVER_MS: (1, False),
     START_DELIVER_TIME: (1, False),
 }
+_BROKERS_OWN = (TIMER_OUT_MS, TIMER_ROLL_TIMES)  # what comes from outside under these names is dropped
 # What makes a message that is put again start clean: nothing of an earlier wait may delay it once more.
 _SCHEDULING_PROPERTIES = (DELAY_LEVEL, REAL_TOPIC, REAL_QUEUE_ID, START_DELIVER_TIME)
 
@@ -70,7 +72,7 @@ class Admission:
     def admit(self, topic: str, queue_id: int, encoded: str, now_ms: int) -> Admitted:
         """Decide for one message."""
         properties = decode_properties(encoded)
-        for name in [name for name in properties if name.startswith(OWN_PREFIX) or name == TIMER_OUT_MS]:
+        for name in [name for name in properties if name.startswith(OWN_PREFIX) or name in _BROKERS_OWN]:
             del properties[name]
         level = self._level(properties)
         if level:

@@ -10,6 +10,7 @@ import numpy as np
 
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import REAL_TOPIC, TIMER_DELETE_KEY, UNIQUE_KEY
+from latermq.message.timer_code import CANCEL, TIMER, kind_and_due
 from latermq.store.disk import Disk
 from latermq.store.message_store import MessageStore
 from latermq.store.ranges import RangeSet
@@ -50,14 +51,24 @@ def _done(disk: Disk, store: MessageStore, checkpoint: TimerCheckpoint) -> Range
     return done
 
 
+def _not_due(store: MessageStore, checkpoint: TimerCheckpoint) -> set[int]:
+    """Without a timer log: all entries that were not due when RocketMQ stopped. One that rolled may come twice."""
+    queue = store.queue(TIMER_TOPIC, 0)
+    waiting = set()
+    for entry in range(queue.min_offset, queue.next_offset):
+        place = queue.entry(entry)
+        kind, due_ms = kind_and_due(store.waiting_code_at(place[0])) if place else (CANCEL, 0)
+        if kind == TIMER and due_ms > checkpoint.last_read_ms:
+            waiting.add(entry)
+    return waiting
+
+
 def _waiting(disk: Disk, store: MessageStore, checkpoint: TimerCheckpoint) -> set[int]:
     """The entries that RocketMQ's timer log holds for slots that it has not read."""
     names = disk.list_names(timer_log.FOLDER)
-    if not names:
-        return set()
-    log = TimerLog(disk, file_bytes=disk.file_size(f"{timer_log.FOLDER}/{names[0]}"))
-    if not log.open_at(checkpoint.log_flushed):
-        return set()
+    log = TimerLog(disk, file_bytes=disk.file_size(f"{timer_log.FOLDER}/{names[0]}")) if names else None
+    if log is None or not log.open_at(checkpoint.log_flushed):
+        return _not_due(store, checkpoint)
     waiting: dict[tuple[int, str], set[int]] = {}  # by slot and name, as its cancels take them
     cancelled: list[tuple[int, str]] = []
     for _, units in log.chunks(4096):

@@ -140,7 +140,7 @@ class Delivery:
         for stage in (self._stage, self._overdue):
             # Each gets half of a round: neither what is late nor what is on time waits for all of the other.
             # While the stuck ones fill their room, whatever else is due waits in its stage.
-            left_bytes = self._block_bytes if self._stuck_bytes < self._config.stage else 0
+            left_bytes = 0 if self._is_blocked else self._block_bytes
             while left_bytes > 0 and (taken := stage.take(now_ms, left_bytes)) is not None:
                 left_bytes -= taken[0].size
                 self._deliver(*taken, now_ms)
@@ -166,7 +166,7 @@ class Delivery:
         waits = [CLOCK_LOOK_MS, 0 if building else CLOCK_LOOK_MS]
         for stage in (self._stage, self._overdue):
             head = stage.head_due_ms()
-            if head is not None:
+            if head is not None and not self._is_blocked:
                 waits.append(head - now_ms)
         for source in self._sources():
             head = source.head_due_ms()
@@ -175,6 +175,11 @@ class Delivery:
         if self._stuck or self._unburied:
             waits.append(self._retry_at_ms - now_ms)
         return max(0, min(waits))
+
+    @property
+    def _is_blocked(self) -> bool:
+        """Whether what is stuck fills its room: nothing else is delivered before some of it is."""
+        return self._stuck_bytes >= self._config.stage
 
     def _sources(self) -> list[Source]:
         return [*self._live_sources(), *self._overdue_sources()]
@@ -210,8 +215,8 @@ class Delivery:
         waited_ms = abs(now_ms - self._built_at_ms)
         if head > now_ms + self._config.build_every and waited_ms < self._config.build_every:
             return False
-        # What is due now goes straight through, so it needs no room to wait in.
-        if not stage.has_room and head > now_ms:
+        # What is due now goes straight through, so it needs no room to wait in, unless nothing goes through.
+        if not stage.has_room and (head > now_ms or self._is_blocked):
             return False
         until_ms = now_ms + (self._config.stage_ahead if stage.has_room else 0)
         self._build(source.level, stage, source.take(until_ms, BUILD_AT_ONCE, self._block_bytes // 2), now_ms)
@@ -221,6 +226,16 @@ class Delivery:
         return True
 
     def _build(self, level: int, stage: Stage, batch: Batch, now_ms: int) -> None:
+        gone = batch.physical_offsets < self._store.log.start
+        if gone.any():
+            # The guard of retention keeps what waits; whoever removed these by hand must not stop all others.
+            self.failure = f"the records of {np.count_nonzero(gone)} messages that waited are gone from the log"
+            if level == 0:
+                self._timers.delivered(batch.offsets[gone], batch.dues[gone])
+            kept = [column[~gone] for column in (batch.offsets, batch.dues, batch.physical_offsets, batch.sizes)]
+            batch = Batch(kept[0], kept[1], kept[2], kept[3], batch.is_roll)
+            if not len(batch.offsets):
+                return
         raw = self._store.log.read_all(batch.physical_offsets, batch.sizes)
         if batch.is_roll:
             built = build_rolls(batch.offsets, raw, batch.sizes, self._config.import_precision)
@@ -387,8 +402,11 @@ class Delivery:
 
     def statistics(self) -> dict[str, int]:
         """How much waits and how much went."""
+        return {**self._timers.statistics(), **self.own_statistics()}
+
+    def own_statistics(self) -> dict[str, int]:
+        """The same without the engine, whose counting takes some milliseconds."""
         return {
-            **self._timers.statistics(),
             **self._stage.statistics(),
             "staged_overdue": self._overdue.records,
             "delivered": self.delivered,

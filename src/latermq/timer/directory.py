@@ -5,14 +5,18 @@ so the key index finds all that ever happened to a name, and the order of the lo
 kept in step with it, and nothing rebuilt after a crash.
 """
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
 from latermq.message.entry_id import decode_entry_id
 from latermq.message.names import TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC
 from latermq.message.properties import (
+    DUE_MS,
     KEY_SEPARATOR,
     KEYS,
+    MOVE,
     REAL_TOPIC,
     TIMER_DELETE_KEY,
     TIMER_ID,
@@ -85,17 +89,25 @@ class Directory:
     def __init__(self, store: MessageStore) -> None:
         self._store = store
 
-    def history(self, topic: str, unique_key: str) -> History:
-        """What happened to the timers of this name."""
-        found = {
-            message.physical_offset: message
-            for message in (
-                *self._messages(TIMER_TOPIC, unique_key),
-                *self._messages(TIMER_TOPIC, delete_key(topic, unique_key)),
-                *self._messages(topic, unique_key),
-                *self._messages(TIMER_DEAD_LETTER_TOPIC, unique_key),
-            )
-        }
+    def history(self, topic: str, unique_key: str, *, whole: bool = False) -> History:
+        """What happened to the timers of this name, from its last move on or from the first record kept.
+
+        A move takes all there was, so what came before it changes nothing: a time-out that is moved all the time costs
+        no more than one that never was.
+        """
+        found: dict[int, Message] = {}
+        start = 0
+        for message in self._messages(TIMER_TOPIC, unique_key):
+            found[message.physical_offset] = message
+            if not whole and _is_move_of(message, topic, unique_key):
+                start = message.physical_offset
+                break
+        for where, key in (
+            (TIMER_TOPIC, delete_key(topic, unique_key)),
+            (topic, unique_key),
+            (TIMER_DEAD_LETTER_TOPIC, unique_key),
+        ):
+            found |= {message.physical_offset: message for message in self._messages(where, key, start)}
         history = History()
         for _, message in sorted(found.items()):
             self._tell(history, message, topic, unique_key)
@@ -123,7 +135,10 @@ class Directory:
             self._take_all(history, message)
         elif replaced is not None:
             history.pending.pop(replaced[1], None)  # rolled
-        history.due_ms = kind_and_due(self._store.waiting_code_at(message.physical_offset))[1]
+        due = properties.get(DUE_MS, "")
+        if not due.isdigit():  # RocketMQ wrote it
+            due = str(kind_and_due(self._store.waiting_code_at(message.physical_offset))[1])
+        history.due_ms = int(due)
         history.pending[message.queue_offset] = Entry(message, history.due_ms)
 
     def _take_all(self, history: History, by: Message) -> None:
@@ -132,10 +147,12 @@ class Directory:
         history.taken_by[by.queue_offset] = list(history.pending.values())
         history.pending.clear()
 
-    def unique_keys(self, topic: str, key: str) -> list[str]:
-        """The unique keys of timers, pending or not, that were scheduled with this message key."""
+    def unique_keys(self, topic: str, key: str, limit: int) -> list[str]:
+        """The unique keys of timers, pending or not, that were scheduled with this message key; at most so many."""
         keys: dict[str, None] = {}
-        for message in (*self._messages(TIMER_TOPIC, key), *self._messages(topic, key)):
+        for message in itertools.chain(self._messages(TIMER_TOPIC, key), self._messages(topic, key)):
+            if len(keys) >= limit:
+                break
             properties = message.properties
             replaced = decode_entry_id(message.prepared_transaction_offset)
             is_timer = message.topic == TIMER_TOPIC or (replaced is not None and replaced[0] == 0)
@@ -147,6 +164,15 @@ class Directory:
                 keys[properties.get(UNIQUE_KEY, "")] = None
         return list(keys)
 
-    def _messages(self, topic: str, key: str) -> list[Message]:
-        found = (self._store.read_message(offset) for offset in self._store.find_all_by_key(topic, key))
-        return [message for message in found if message is not None and message.topic == topic]
+    def _messages(self, topic: str, key: str, start: int = 0) -> Iterator[Message]:
+        """The records of a topic that may have this key, from a log offset on, the newest first."""
+        for offset in self._store.find_all_by_key(topic, key):
+            message = self._store.read_message(offset) if offset >= start else None
+            if message is not None and message.topic == topic:
+                yield message
+
+
+def _is_move_of(message: Message, topic: str, unique_key: str) -> bool:
+    properties = message.properties
+    is_own = properties.get(REAL_TOPIC) == topic and properties.get(UNIQUE_KEY) == unique_key
+    return is_own and bool(properties.get(MOVE)) and not properties.get(TIMER_DELETE_KEY)

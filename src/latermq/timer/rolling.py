@@ -6,9 +6,11 @@ So every record that still waits is younger than the roll window, and the log be
 import numpy as np
 
 from latermq.store.commit_log import CommitLog
+from latermq.store.disk import Disk
 from latermq.timer.engine import Bools, Ints
 
 LONGEST_WINDOW_MS = 2 * 86_400_000  # RocketMQ's own; half of it and more stays free on a wheel of seven days
+PATH = "latermq.rollwindow"
 _SPREAD_SHARE = 4  # rolls are spread over the last quarter of the window
 _GOLDEN = 2_654_435_761  # neighbours in the timer topic land far apart
 
@@ -16,6 +18,18 @@ _GOLDEN = 2_654_435_761  # neighbours in the timer topic land far apart
 def roll_window_ms(retention_ms: int) -> int:
     """How far ahead an entry may wake: records are written again well before they age out."""
     return min(LONGEST_WINDOW_MS, retention_ms * 2 // 3)
+
+
+def load_roll_window_ms(disk: Disk, retention_ms: int) -> int:
+    """The roll window of this store, chosen when it was made: when an entry wakes must not change afterwards.
+
+    With a shorter retention than then, timers keep the log for as long as before.
+    """
+    kept = disk.read(PATH)
+    if kept is None:
+        disk.replace(PATH, b"%d\n" % roll_window_ms(retention_ms))
+        return roll_window_ms(retention_ms)
+    return int(kept)
 
 
 def wakes_of(log: CommitLog, entries: Ints, dues: Ints, physical_offsets: Ints, window_ms: int) -> tuple[Ints, Bools]:

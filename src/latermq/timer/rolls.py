@@ -36,7 +36,9 @@ def build_rolls(entries: Ints, raw: bytes, sizes: Ints, import_precision_ms: int
         properties.pop(MOVE, None)
         properties.setdefault(TIMER_ID, str(entry))
         rolls = properties.get(TIMER_ROLL_TIMES, "0")
-        properties[TIMER_ROLL_TIMES] = str(int(rolls) + 1 if rolls.isdigit() else 1)
+        properties[TIMER_ROLL_TIMES] = str(
+            int(rolls) + 1 if rolls.isascii() and rolls.isdigit() and len(rolls) < 10 else 1
+        )
         encoded = encode_properties(properties).encode()
         if len(encoded) > MAX_PROPERTIES_BYTES:
             unusable.append(row)

@@ -64,7 +64,9 @@ class Stage:
         blocks: list[Block] = []
         dues: list[Ints] = []
         while max_bytes > 0 and self._heap and self._heap[0].due_ms <= now_ms:
-            if blocks and self._heap[0].block.level != blocks[0].level:
+            head = self._heap[0]
+            # What is taken is in due order too, whatever becomes of it.
+            if blocks and (head.block.level != blocks[0].level or head.due_ms < dues[-1][-1]):
                 break
             block, own_dues = self._take_first(now_ms, max_bytes)
             blocks.append(block)

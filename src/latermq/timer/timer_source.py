@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from latermq.errors import StoreError
 from latermq.timer.engine import SLOT_MS, Bools, Engine, Ints, Units
 from latermq.timer.level_source import Batch
 
@@ -35,6 +36,7 @@ class TimerSource:
         self._keep = keep
         self._runs: list[_Run] = []
         self._reading: Iterator[Units] | None = None
+        self._pieces: list[Units] = []  # of the slot that is being read
         self.horizon_ms = start_ms  # all that wakes at or before it is loaded, or being read
         self.rows = 0
 
@@ -59,11 +61,20 @@ class TimerSource:
                 return False
             self.horizon_ms = slot_ms + SLOT_MS
             self._reading = self._engine.read(slot_ms, self.horizon_ms)
-        piece = next(self._reading, None)
-        if piece is None:
-            self._reading = None
-        else:
-            self.add(self._keep(piece))
+        try:
+            piece = next(self._reading, None)
+        except StoreError:
+            # From the beginning again; nothing was put into the slot meanwhile.
+            self._pieces = []
+            self._reading = self._engine.read(self.horizon_ms - SLOT_MS, self.horizon_ms)
+            raise
+        if piece is not None:
+            self._pieces.append(self._keep(piece))
+            return True
+        self._reading = None
+        for piece in self._pieces:
+            self.add(piece)
+        self._pieces = []
         return True
 
     def add(self, units: Units) -> None:

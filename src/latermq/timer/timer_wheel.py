@@ -116,6 +116,7 @@ class TimerWheel:
         rows["time"], rows["first"], rows["last"], rows["num"], rows["magic"] = times, *slots
         self.is_blank = self._is_synced = False
         self._words[indexes] = rows.view(np.int64).reshape(len(rows), -1)
+        self._is_synced = False  # once more: a sync may have begun before the words were written
         self._held[indexes] = True
         if len(times):
             self._held_from = min(self._held_from, int(times.min()))

@@ -29,6 +29,7 @@ from latermq.timer.timer_source import TimerSource
 
 READ_AT_ONCE = 16_384  # entries that one step takes from the queue: about 1 ms
 PUT_AT_ONCE = 16_384
+REMOVE_AT_ONCE = 4_096
 PUNCTUAL_MS = 1_000  # what woke longer ago at the start is the backlog
 RETRY_MS = 1_000
 
@@ -36,6 +37,9 @@ RETRY_MS = 1_000
 def slot_below(wake_ms: int) -> int:
     """The slot of one time."""
     return max(0, (wake_ms - 1) // SLOT_MS * SLOT_MS)
+
+
+_NONE = 1 << 62
 
 
 class Taken(NamedTuple):
@@ -74,6 +78,7 @@ class Timers:
         # Not put at all, since T has passed the time at which they wake: the clock was set back, or has not come to
         # where it was before a restart. They hold P until they are delivered.
         self._held = Units.join([])
+        self._first_held = _NONE
         self._unremoved: deque[Taken] = deque()
         # Entries that were taken and may still be in memory: when each wakes, and which entry took it.
         self._cancelled: dict[int, tuple[int, int]] = {}
@@ -82,8 +87,9 @@ class Timers:
         self.tallies = Tallies(Counter())
         self.delays = Distribution(DELAY_BOUNDS_MS)  # how long timers were asked to wait
         self._forgotten_ms = 0
-        self._retry_at_ms = 0
+        self._retry_at_ms = self._read_again_at_ms = 0
         self.failure = ""
+        self.looked_at_ms = 0  # the slot that `waiting_from` came to last
         self.read_rows = self.put_rows = self.loaded_rows = self.delivered_rows = 0
         self.live = TimerSource(engine, 0, None, self._of_engine)
         self.backlog = TimerSource(engine, 0, 0, self._of_engine)
@@ -206,47 +212,82 @@ class Timers:
             return False
         flushed = self._store.log.flushed
         try:
-            while self._unput:
+            # First, since it makes room for what follows.
+            self._forget_saved()
+            if self._unput:
+                self._join_unput()
                 units = self._unput[0]
                 count = int(np.searchsorted(units.physical_offsets + units.sizes, flushed, side="right"))
                 count = min(count, PUT_AT_ONCE)
-                if not count:
-                    break
                 wanted = self._still_wanted(units.where(np.arange(count)))
                 held = wanted.wakes < self._last_wake_ms
                 self.engine.put(wanted.where(~held), now_ms)
                 if held.any():
                     self._held = Units.join([self._held, wanted.where(held)])
+                    self._look_at_held()
                 self._unput_rows -= count
                 self._count_unput(units.wakes[:count], -1)
                 self.put_rows += count
                 if count < len(units.entries):
                     self._unput[0] = units.where(np.arange(count, len(units.entries)))
-                    return count == PUT_AT_ONCE
-                self._unput.popleft()
-            while self._unremoved and self._unremoved[0].end_offset <= flushed:
-                # Only what went in can come out: of what is taken before it is put, nothing goes in.
-                self.engine.remove(self._unremoved[0].units, now_ms)
-                self._unremoved.popleft()
+                else:
+                    self._unput.popleft()
+                if count:
+                    return True
+            more = self._remove_flushed(flushed, now_ms)
         except StoreError as error:
             self.failure = error.remark
             self._retry_at_ms = now_ms + RETRY_MS
             return False
         self.failure, self._retry_at_ms = "", 0
+        return more
+
+    def _join_unput(self) -> None:
+        """Make one of the first pieces, as far as they are put at once: a put costs much by itself."""
+        joined: list[Units] = []
+        rows = 0
+        while self._unput and (not joined or rows + len(self._unput[0].entries) <= PUT_AT_ONCE):
+            joined.append(self._unput.popleft())
+            rows += len(joined[-1].entries)
+        self._unput.appendleft(joined[0] if len(joined) == 1 else Units.join(joined))
+
+    def _remove_flushed(self, flushed: int, now_ms: int) -> bool:
+        """Remove what was taken by cancels and moves below F; whether there is more.
+
+        Only what went in can come out: of what is taken before it is put, nothing goes in.
+        """
+        taken: list[Taken] = []
+        for one in self._unremoved:
+            if one.end_offset > flushed or len(taken) >= REMOVE_AT_ONCE:
+                break
+            taken.append(one)
+        if taken:
+            self.engine.remove(Units.join([one.units for one in taken]), now_ms)
+            for _ in taken:
+                self._unremoved.popleft()
+        return len(taken) >= REMOVE_AT_ONCE
+
+    def _forget_saved(self) -> None:
+        """Let the engine forget what the checkpoint on disk does not need."""
         saved = self._store.saved_timer_marks
         if saved is not None and saved.wake_ms > self._forgotten_ms:
-            self._forgotten_ms = saved.wake_ms
             self.engine.forget_below(saved.wake_ms)
-        return False
+            self._forgotten_ms = saved.wake_ms
 
     # The third: loading the coming slots
 
     def _load(self, now_ms: int) -> bool:
+        if 0 < self._read_again_at_ms - now_ms <= RETRY_MS:
+            return False
         until_ms = now_ms + self._config.stage_ahead + SLOT_MS
         more = False
         for source in (self.live, self.backlog):
             before_ms = source.horizon_ms
-            more = source.load(until_ms, self._config.max_loaded) or more
+            try:
+                more = source.load(until_ms, self._config.max_loaded) or more
+            except StoreError as error:
+                self.failure = error.remark
+                self._read_again_at_ms = now_ms + RETRY_MS
             if source.horizon_ms > before_ms:
                 # The engine does not have these yet, and will not be asked for their slots again.
                 for units in (*self._unput, self._held):
@@ -300,6 +341,8 @@ class Timers:
     def waiting_from(self, wake_ms: int, until_ms: int) -> Iterator[Units]:
         """All that is pending and wakes from this time on, slot by slot, in order; up to `until_ms`, or 0 for all.
 
+        A slot may turn out to be empty.
+
         Where something rolls before it is due, `until_ms` does not leave it out: it may be due in any range.
         """
         self._read_all()
@@ -317,8 +360,8 @@ class Timers:
             units = Units.join([*parts, self._still_wanted(unput.where(in_slot))])
             if until_ms and slot_ms >= until_ms:
                 units = units.where(units.rolls)
-            if len(units.entries):
-                yield units.in_order()
+            self.looked_at_ms = slot_ms
+            yield units.in_order()
             slot_ms += SLOT_MS
 
     def _next_waiting_slot(self, slot_ms: int, unput: Units, engine_slot_ms: int) -> int | None:
@@ -340,11 +383,14 @@ class Timers:
 
     def put_upto(self) -> int:
         """P: every entry below is in the engine, delivered or cancelled, and every cancel and move below has acted."""
-        upto = self._first_unput()
+        upto = min(self._first_unput(), self._first_held)
+        return min(upto, self._unremoved[0].entry) if self._unremoved else upto
+
+    def _look_at_held(self) -> None:
+        """See which of those held are delivered or taken by now."""
         if len(self._held.entries):
             self._held = self._still_wanted(self._held)
-            upto = min([upto, *self._held.entries.tolist()])
-        return min(upto, self._unremoved[0].entry) if self._unremoved else upto
+            self._first_held = int(self._held.entries.min(initial=_NONE))
 
     def _first_unput(self) -> int:
         return int(self._unput[0].entries[0]) if self._unput else self._read_next
@@ -361,12 +407,15 @@ class Timers:
 
     def marks(self) -> tuple[TimerMarks, list[tuple[int, int]]]:
         """What the checkpoint says of the timers, and the entries done beyond that."""
+        self._look_at_held()
         put_upto = self.put_upto()
         wake_ms = self._last_wake_ms = self.all_wake_from_ms()
         if put_upto >= self._done_upto:
             self._done_upto, self._done_wake_ms = put_upto, wake_ms
         self._done.prune(self._done_upto, self._done_wake_ms)
-        self._forget_cancelled(put_upto, wake_ms)
+        # What is held wakes before T, and is in memory all the same.
+        in_memory = [self.live.head_due_ms(), self.backlog.head_due_ms(), self.staged_wake_ms()]
+        self._forget_cancelled(put_upto, min([wake_ms, *(due_ms for due_ms in in_memory if due_ms is not None)]))
         marks = TimerMarks(
             engine=self._config.engine,
             mark=self.engine.mark(),
@@ -401,7 +450,8 @@ class Timers:
             return self._store.log.end
         first = self._store.offset_by_time(queue, self.all_wake_from_ms() - self.window_ms)
         entry = queue.entry(first)
-        return entry[0] if entry else self._store.log.end
+        in_memory = [int(units.physical_offsets.min()) for units in (*self._unput, self._held) if len(units.entries)]
+        return min([entry[0] if entry else self._store.log.end, *in_memory])
 
     # At the front
 
