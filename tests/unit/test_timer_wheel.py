@@ -23,8 +23,8 @@ def make(disk: MemoryDisk | None = None, *, slots: int = SLOT_COUNT) -> TimerWhe
 
 
 def put(wheel: TimerWheel, *rows: Row) -> None:
-    times, *columns = (np.array(column, np.int64) for column in zip(*rows, strict=True))
-    wheel.put(times, Slots(*columns, np.zeros_like(times)))
+    times, firsts, lasts, counts = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+    wheel.put(times, Slots(firsts, lasts, counts, np.zeros_like(times)))
 
 
 def get(wheel: TimerWheel, time_ms: int) -> tuple[int, int, int]:

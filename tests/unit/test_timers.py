@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from latermq.broker.broker import Broker
 from latermq.clock import SimulatedClock
 from latermq.config import Duration, TimerConfig
 from latermq.errors import FlowControl, IllegalMessage, StoreError
