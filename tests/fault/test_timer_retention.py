@@ -16,7 +16,7 @@ from tests.unit.test_timers import ENGINES
 
 # Records are written again when they are two thirds as old, so timers further ahead than 20 s roll.
 SHORT = msgspec.structs.replace(STORE, retention=Duration.parse("30s"))
-RUN_S = 1_800 if LONG else 120
+RUN_S = 900 if LONG else 120
 
 
 class Rolling:
