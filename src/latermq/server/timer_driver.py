@@ -46,7 +46,8 @@ class TimerDriver:
             self._on_failed(error)
             return
         self._schedule(wait_ms / 1000)
-        trouble = self._broker.delivery.guard.alarm or self._broker.delivery.failure
+        broker = self._broker
+        trouble = broker.delivery.guard.alarm or broker.delivery.failure or broker.timers.failure
         if trouble != self._told:
             self._told = trouble
             if trouble:

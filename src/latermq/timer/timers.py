@@ -90,7 +90,7 @@ class Timers:
         self._retry_at_ms = self._read_again_at_ms = 0
         self.failure = ""
         self.looked_at_ms = 0  # the slot that `waiting_from` came to last
-        self.read_rows = self.put_rows = self.loaded_rows = self.delivered_rows = 0
+        self.read_rows = self.put_rows = self.delivered_rows = 0
         self.live = TimerSource(engine, 0, None, self._of_engine)
         self.backlog = TimerSource(engine, 0, 0, self._of_engine)
         # What the delivery holds of these sources: the earliest time at which anything of it wakes.
@@ -134,7 +134,7 @@ class Timers:
         physical = found["offset"].astype(np.int64)
         kept = physical >= self._store.log.start
         entries, physical = entries[kept], physical[kept]
-        _, dues = self._kinds_and_dues(entries, found[kept]["tags"].astype(np.int64), physical)
+        _, dues = self._kinds_and_dues(found[kept]["tags"].astype(np.int64), physical)
         wakes, _ = wakes_of(self._store.log, entries, dues, physical, self.window_ms)
         self._done.add(entries, wakes)
 
@@ -176,7 +176,7 @@ class Timers:
 
     def _units(self, entries: Ints, physical: Ints, sizes: Ints, codes: Ints) -> Units:
         """The timers among these entries of the topic's queue."""
-        kinds, dues = self._kinds_and_dues(entries, codes.astype(np.int64), physical)
+        kinds, dues = self._kinds_and_dues(codes.astype(np.int64), physical)
         timers = kinds != CANCEL
         entries, physical, sizes, dues = entries[timers], physical[timers], sizes[timers], dues[timers]
         # The last store time stands for all: they were stored a moment ago, and reading each one's takes 0.2 µs.
@@ -184,7 +184,7 @@ class Timers:
         wakes, rolls = wakes_of(self._store.log, entries, dues, physical, self.window_ms)
         return Units(entries, wakes, physical, sizes, rolls)
 
-    def _kinds_and_dues(self, entries: Ints, codes: Ints, physical: Ints) -> tuple[Ints, Ints]:
+    def _kinds_and_dues(self, codes: Ints, physical: Ints) -> tuple[Ints, Ints]:
         foreign = ~is_timer_code(codes)
         if foreign.any():  # RocketMQ wrote the queue: the records tell
             codes = codes.copy()
@@ -239,7 +239,9 @@ class Timers:
             self.failure = error.remark
             self._retry_at_ms = now_ms + RETRY_MS
             return False
-        self.failure, self._retry_at_ms = "", 0
+        self._retry_at_ms = 0
+        if not self._read_again_at_ms:
+            self.failure = ""
         return more
 
     def _join_unput(self) -> None:
@@ -279,6 +281,7 @@ class Timers:
     def _load(self, now_ms: int) -> bool:
         if 0 < self._read_again_at_ms - now_ms <= RETRY_MS:
             return False
+        self._read_again_at_ms = 0
         until_ms = now_ms + self._config.stage_ahead + SLOT_MS
         more = False
         for source in (self.live, self.backlog):
