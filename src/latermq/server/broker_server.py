@@ -67,6 +67,7 @@ class BrokerProcess:
             request_flush=lambda: self._flusher.request(),
             on_topics_changed=self._topics_changed,
             on_scheduled=lambda: self._driver.poke(),
+            between_requests=lambda: self._driver.run_if_late(),
         )
         # Sockets go by real time, whatever deliveries go by.
         self.listener = Listener(self.service, server, SystemClock())

@@ -64,12 +64,14 @@ class BrokerService:
         request_flush: Callable[[], None] = lambda: None,
         on_topics_changed: Callable[[], None] = lambda: None,
         on_scheduled: Callable[[], None] = lambda: None,
+        between_requests: Callable[[], None] = lambda: None,
     ) -> None:
         self._broker = broker
         self._retries = Retries(broker)
         self._request_flush = request_flush
         self._on_topics_changed = on_topics_changed
         self._on_scheduled = on_scheduled
+        self._between_requests = between_requests
         self._waits_for_flush = broker.config.store.flush == "sync"
         # Who waits for the disk is answered one by one.
         takes_lane = not self._waits_for_flush and len(broker.store_host) == IPV4_HOST_BYTES
@@ -101,6 +103,7 @@ class BrokerService:
             connection.lane = self._lane
 
     def serve(self, connection: Connection, command: Command) -> bytes | None:
+        self._between_requests()
         handler = self.handlers.get(command.code)
         if handler is None:
             raise UnsupportedRequest(

@@ -17,6 +17,7 @@ from typing import Protocol
 from latermq.errors import StoreError
 
 _GOING_PREFIX = "removing-"
+_WRITTEN_NEXT_BYTES = 128 << 20  # the most that lies between what is read in order and the end of what is reserved
 
 
 def _sync_folder(folder: Path) -> None:
@@ -96,6 +97,7 @@ class _RealMappedFile:
             self.reserved = 0
             self.map = mmap.mmap(fd, size)
             self._is_entered = False
+            self._short_from = 0  # where the part begins whose faults are kept short
         finally:
             # The map keeps a descriptor of its own; a second one for each of thousands of queues is too many.
             os.close(fd)
@@ -119,6 +121,19 @@ class _RealMappedFile:
                 f"no disk space for {self.path} ({error.strerror})", hint="Free disk space or shorten store.retention"
             ) from None
         self.reserved = upto
+        self._keep_faults_short(start, upto)
+
+    def _keep_faults_short(self, start: int, upto: int) -> None:
+        """Writing to a page for the first time shall bring in that page, and not what the disk reads ahead.
+
+        Measured with a read-ahead of 8 MB: one write in 8 MB took 20 ms, all of it spent on clearing pages that
+        nobody had asked for. What lies further behind the writer is read in order, and reading ahead helps it.
+        """
+        start = max(start, upto - _WRITTEN_NEXT_BYTES) // mmap.PAGESIZE * mmap.PAGESIZE
+        self.map.madvise(mmap.MADV_RANDOM, start, upto - start)
+        if self._short_from:  # the writer may still be in the last step but one, not before it
+            self.map.madvise(mmap.MADV_NORMAL, 0, self._short_from)
+        self._short_from = start
 
     def sync(self) -> None:
         # fdatasync also writes what was changed through the map, and lets other threads run meanwhile; msync does not.
