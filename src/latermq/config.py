@@ -12,6 +12,7 @@ import msgspec
 from latermq.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "LATERMQ_"
+MAX_NEAR_HORIZON_MS = 2 * 86_400_000
 DEFAULT_METRICS_PORT = 5557  # RocketMQ's own
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -104,6 +105,20 @@ class TimerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     import_precision: Duration = Duration.parse("1s")  # what RocketMQ rounds down a due time by
 
 
+class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Far timers, which wait on a timeline that Spark keeps."""
+
+    enabled: bool = False  # whether new timers beyond the near horizon go to Spark
+    near_horizon: Duration = Duration.parse("30m")  # what is due sooner is the broker's own
+    window: Duration = Duration.parse("10m")  # how much due time Spark hands back at once
+    ingest_every: Duration = Duration.parse("30s")
+    timeline: str = ""  # URI of the folder with the timeline and its windows; empty: `pipeline` in the data directory
+    master: str = "local[1]"
+    driver_memory: Size = Size.parse("1GiB")
+    roll_on: Literal["spark", "local"] = "spark"
+    roll_deadline: Duration = Duration.parse("2m")  # so long before a window begins the broker rolls it without Spark
+
+
 class ClockConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the time of deliveries comes from, and how far it is believed."""
 
@@ -145,6 +160,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     broker: BrokerConfig = BrokerConfig()
     store: StoreConfig = StoreConfig()
     timer: TimerConfig = TimerConfig()
+    pipeline: PipelineConfig = PipelineConfig()
     clock: ClockConfig = ClockConfig()
     server: ServerConfig = ServerConfig()
     metrics: MetricsConfig = MetricsConfig()
@@ -217,6 +233,7 @@ def _check(config: Config) -> None:
         raise ConfigError("server.max_frame must be above broker.max_message")
     if config.timer.log_file < 4096:
         raise ConfigError("timer.log_file must be at least 4096 bytes")
+    _check_pipeline(config.pipeline)
     if not 0 <= config.metrics.port <= 65_535:
         raise ConfigError(f"metrics.port is {config.metrics.port}, ports go from 0 to 65535")
     for name, value in (
@@ -227,3 +244,20 @@ def _check(config: Config) -> None:
     ):
         if value < 1:
             raise ConfigError(f"{name} must be at least 1")
+
+
+def _check_pipeline(pipeline: PipelineConfig) -> None:
+    if pipeline.near_horizon > MAX_NEAR_HORIZON_MS:
+        raise ConfigError("pipeline.near_horizon must be at most 2d: the broker's wheel looks no further ahead")
+    if not 0 < pipeline.window <= pipeline.near_horizon // 2:
+        raise ConfigError("pipeline.window must be above 0, and at most half of pipeline.near_horizon")
+    lead_ms = pipeline.near_horizon - pipeline.window
+    if not 0 < pipeline.roll_deadline < lead_ms:
+        raise ConfigError(
+            f"pipeline.roll_deadline must be above 0 and below {lead_ms} ms, "
+            "which is what pipeline.near_horizon leaves before a window begins"
+        )
+    if not 0 < pipeline.ingest_every <= lead_ms - pipeline.roll_deadline:
+        raise ConfigError(
+            "pipeline.ingest_every is too long: what is ingested must be rolled before pipeline.roll_deadline"
+        )

@@ -1,0 +1,61 @@
+"""The manifest of a window attempt: the last file written of it, which says that the others are complete."""
+
+import zlib
+
+import msgspec
+
+from latermq.errors import CorruptStore
+
+MANIFEST = "manifest.json"
+VERSION = 1
+
+
+class WindowFile(msgspec.Struct, frozen=True):
+    """One Parquet file of an attempt; rows are in due order within it, and files follow one another in due order."""
+
+    name: str
+    rows: int
+    size_bytes: int
+    crc32: int
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """Which window the attempt is of, and what it holds."""
+
+    store_id: str
+    number: int  # of the cut
+    cut_entry: int
+    from_ms: int
+    until_ms: int
+    made_by: str  # spark or local
+    table_version: int
+    ingest_offset: int  # what the table held when it was read; the rest came from the broker itself
+    rows: int
+    files: list[WindowFile]
+    version: int = VERSION
+
+
+def window_folder(store_id: str, number: int) -> str:
+    """Where the attempts of a window lie below the pipeline's root."""
+    return f"windows/{store_id}/{number}"
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Its bytes: a line of JSON and a line with the checksum of the first."""
+    line = msgspec.json.encode(manifest)
+    return line + b"\n" + f"{zlib.crc32(line):08x}\n".encode()
+
+
+def decode_manifest(data: bytes, where: str) -> Manifest:
+    """What a manifest says, once its checksum was compared; `where` is told in errors."""
+    line, _, crc = data.partition(b"\n")
+    hint = "The broker makes another attempt"
+    if f"{zlib.crc32(line):08x}".encode() != crc.strip():
+        raise CorruptStore(f"the manifest {where} is damaged", hint=hint)
+    try:
+        manifest = msgspec.json.decode(line, type=Manifest)
+    except msgspec.MsgspecError as error:
+        raise CorruptStore(f"the manifest {where} does not parse: {error}", hint=hint) from None
+    if manifest.version != VERSION:
+        raise CorruptStore(f"the manifest {where} has version {manifest.version}, not {VERSION}", hint=hint)
+    return manifest

@@ -1,0 +1,44 @@
+"""JSON bodies of the requests between a broker and the pipeline."""
+
+from msgspec import Struct, field
+
+
+class CutState(Struct, rename="camel"):
+    """One cut: from its entry on, what is due before `frontier_ms` (U) is the broker's, and the rest Spark's.
+
+    Window `number` is what Spark holds that is due from the last cut's `handback_ms` (W) to this one's.
+    """
+
+    number: int
+    entry: int
+    frontier_ms: int
+    handback_ms: int
+
+
+class WindowState(Struct, rename="camel"):
+    """A window that the broker has not finished: due times [from, until), timers of entries before the cut's."""
+
+    number: int
+    cut_entry: int
+    from_ms: int
+    until_ms: int
+    attempt: str = ""  # that the broker plays; empty: it waits for one
+
+
+class PipelineState(Struct, rename="camel"):
+    """PIPELINE_STATE and BEGIN_PIPELINE: what a driver needs to know of one broker."""
+
+    store_id: str
+    broker_name: str
+    epoch: int
+    ingest_offset: int  # entries of the timer topic below it are in the timeline
+    min_entry: int
+    flushed_entry: int  # the first entry that is not flushed
+    now_ms: int  # by the broker's clock
+    # T and what is delivered beyond it: entries below `done_upto` due before `done_wake_ms` are delivered or taken.
+    done_upto: int
+    done_wake_ms: int
+    done: list[tuple[int, int]] = field(default_factory=list)  # further entries that are: [start, end)
+    # In order, from the last one before the ingest offset on. Before the first cut ever everything is the broker's.
+    cuts: list[CutState] = field(default_factory=list)
+    windows: list[WindowState] = field(default_factory=list)

@@ -1,0 +1,38 @@
+"""Header fields of the requests between a broker and the pipeline, one struct each; named as on the wire."""
+
+from msgspec import Struct
+
+
+class PullRecordsHeader(Struct, kw_only=True):
+    """PULL_RECORDS (7012): flushed records of one queue, end to end, from `offset` on.
+
+    The reply's fields are `nextOffset`, where the next pull begins, `minOffset` and `flushedOffset`, the first entry
+    that is not flushed yet. `epoch` is that of the driver that ingests; without one anybody may read.
+    """
+
+    topic: str
+    queueId: int
+    offset: int
+    maxBytes: int = 4 << 20
+    untilOffset: int | None = None
+    epoch: int | None = None
+
+
+class CommitIngestHeader(Struct, kw_only=True):
+    """COMMIT_INGEST (7013): all entries of the timer topic below `offset` are in the timeline."""
+
+    offset: int
+    epoch: int
+
+
+class WindowReadyHeader(Struct, kw_only=True):
+    """WINDOW_READY (7014): an attempt of a window is complete, its manifest written."""
+
+    number: int
+    attempt: str
+
+
+class ScheduleRowsHeader(Struct, kw_only=True):
+    """SCHEDULE_ROWS (7015): many timers at once; the body is RowBatch (rows.py)."""
+
+    job: str
