@@ -2,7 +2,7 @@
 
 from latermq.broker.broker import Broker
 from latermq.clock import SimulatedClock
-from latermq.config import Config, Size, StoreConfig, TimerConfig
+from latermq.config import Config, PipelineConfig, Size, StoreConfig, TimerConfig
 from latermq.message.ids import pack_host
 from latermq.message.properties import encode_properties
 from latermq.message.record import Message
@@ -20,9 +20,13 @@ MESSAGE_LIMIT = Size(64 * 1024)
 
 
 def open_broker(
-    disk: MemoryDisk, clock: SimulatedClock, timer: TimerConfig | None = None, store: StoreConfig = STORE
+    disk: MemoryDisk,
+    clock: SimulatedClock,
+    timer: TimerConfig | None = None,
+    store: StoreConfig = STORE,
+    pipeline: PipelineConfig | None = None,
 ) -> Broker:
-    config = Config(store=store, timer=timer or TimerConfig())
+    config = Config(store=store, timer=timer or TimerConfig(), pipeline=pipeline or PipelineConfig())
     return Broker(config, disk, clock, host="127.0.0.1", port=10911, new_store_id="s" * 32)
 
 

@@ -94,7 +94,10 @@ class Life:
         self._sent = 0
         self.engine = chance.choice(("wheel", "wheel", "wheel", "rocksdb"))
         config = TimerConfig(engine=self.engine)  # type: ignore[arg-type]
-        self.broker = open_broker(disk, clock, config, ROLLING_STORE)
+        self.broker = self._open(config)
+
+    def _open(self, config: TimerConfig) -> Broker:
+        return open_broker(self._disk, self._clock, config, ROLLING_STORE)
 
     def work(self) -> None:
         chance, broker, clock = self._chance, self.broker, self._clock
@@ -111,7 +114,7 @@ class Life:
             elif kind < 0.55:
                 self._try(self._move)
             elif kind < 0.75:
-                pass_time(broker, clock, chance.choice((1, 30, 700, 2_500, 12_000)))
+                self._pass(chance.choice((1, 30, 700, 2_500, 12_000)))
                 self._check_punctual()
             elif kind < 0.8:
                 clock.advance(chance.randrange(3_000))
@@ -122,6 +125,9 @@ class Life:
                 self._try(broker.store.flush)
             else:
                 self._try(lambda: broker.store.save(broker.store.plan_checkpoint()))
+
+    def _pass(self, by_ms: int) -> None:
+        pass_time(self.broker, self._clock, by_ms)
 
     def _try(self, step: Callable[[], object]) -> None:
         with contextlib.suppress(StoreError):  # an injected failure: it was refused, so the model does not have it

@@ -11,6 +11,8 @@ from latermq.broker.config_files import (
     DelayOffsetTable,
     load_table,
 )
+from latermq.broker.far_timers import FarTimers
+from latermq.broker.ingest_mark import IngestMark
 from latermq.broker.long_polling import WaitingPulls
 from latermq.broker.pending import PendingTimers
 from latermq.broker.tables import Tables
@@ -149,6 +151,7 @@ class Broker:
         self._names_given = 0
         self._chance = chance
         self._took_over_timers = False
+        self.ingest = IngestMark(disk)
         self.timers = self._open_timers()
         self.pending = PendingTimers(
             self.store,
@@ -172,7 +175,11 @@ class Broker:
             topic_exists=lambda topic: topic == TIMER_TOPIC or self.topics.find(topic) is not None,
             on_delivered=self.waiting.touch,
         )
+        self.far = FarTimers(
+            disk, self.store, self.timers, self.ingest, clock, config.pipeline, store_host=self.store_host
+        )
         self.retention.add_guard(self.delivery.needed_from)
+        self.retention.add_guard(self.far.needed_from)
         # The next start begins from here, however this one ends.
         self.store.save(self.store.plan_checkpoint())
 

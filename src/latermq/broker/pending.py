@@ -8,6 +8,7 @@ import numpy as np
 from latermq.broker.pending_pages import DueRange, PendingPages
 from latermq.clock import Clock
 from latermq.errors import InvalidParameter
+from latermq.message.cut import decode_cut
 from latermq.message.ids import pack_host
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import (
@@ -23,7 +24,7 @@ from latermq.message.properties import (
     UNIQUE_KEY,
     encode_properties,
 )
-from latermq.message.timer_code import CANCEL, MOVED, is_timer_code, kind_and_due, kinds_and_dues
+from latermq.message.timer_code import CANCEL, CUT, MOVED, TIMER, is_timer_code, kind_and_due, kinds_and_dues
 from latermq.protocol.remoting.timer_bodies import Density, Outcome, PendingPage, Verdict
 from latermq.store.message_store import Draft, MessageStore
 from latermq.timer.admission import Admission, waiting_properties
@@ -63,7 +64,7 @@ class PendingTimers:
         self._pages = PendingPages(store, timers, self._directory)
 
     def mark_taken(self) -> None:
-        """At a start: let every cancel and move act again that the engine may not know of."""
+        """At a start: let every cut, cancel and move act again that the engine may not know of."""
         queue = self._store.find_queue(TIMER_TOPIC, 0)
         start = self._timers.put_upto_at_start
         if queue is not None:
@@ -72,13 +73,15 @@ class PendingTimers:
         while queue is not None and (found := queue.array(start, 1 << 16)).size:
             codes = found["tags"].astype(np.int64)
             kinds, _ = kinds_and_dues(codes)
-            for row in np.flatnonzero(~is_timer_code(codes) | (kinds == CANCEL) | (kinds == MOVED)).tolist():
+            for row in np.flatnonzero(~is_timer_code(codes) | (kinds != TIMER)).tolist():
                 self._mark_taken_by(int(found["offset"][row]), start + row)
             start += len(found)
 
     def _mark_taken_by(self, physical_offset: int, entry: int) -> None:
         kind, _ = kind_and_due(self._store.waiting_code_at(physical_offset))
         message = self._store.read_message(physical_offset)
+        if message is not None and kind == CUT:
+            self._timers.frontier.add(decode_cut(message.properties, entry))
         if message is None or kind not in (CANCEL, MOVED):
             return
         properties = message.properties

@@ -7,16 +7,22 @@ RocketMQ puts there, is a sign-extended 32-bit number, so it is never mistaken f
 import numpy as np
 import numpy.typing as npt
 
+from latermq.message.properties import CUT as CUT_PROPERTY
 from latermq.message.properties import DUE_MS, MOVE, REAL_TOPIC, TIMER_DELETE_KEY, TIMER_OUT_MS, find_property
 
 FLAG = 1 << 62
 KIND_SHIFT = 56
 DUE_MASK = (1 << KIND_SHIFT) - 1
-TIMER, CANCEL, MOVED = range(3)  # a roll is a timer again
+TIMER, CANCEL, MOVED, CUT = range(4)  # a roll is a timer again
 
 Ints = npt.NDArray[np.int64]
 _DUE_MS, _TIMER_OUT_MS = DUE_MS.encode(), TIMER_OUT_MS.encode()
-_DELETE_KEY, _MOVE, _REAL_TOPIC = TIMER_DELETE_KEY.encode(), MOVE.encode(), REAL_TOPIC.encode()
+_CUT, _DELETE_KEY, _MOVE, _REAL_TOPIC = (
+    CUT_PROPERTY.encode(),
+    TIMER_DELETE_KEY.encode(),
+    MOVE.encode(),
+    REAL_TOPIC.encode(),
+)
 
 
 def timer_code(kind: int, due_ms: int) -> int:
@@ -43,7 +49,7 @@ def kind_and_due(code: int) -> tuple[int, int]:
 def timer_kind(properties: bytes) -> int:
     """What a record of the timer topic is."""
     if find_property(properties, _DELETE_KEY):
-        return CANCEL
+        return CUT if find_property(properties, _CUT) else CANCEL
     return MOVED if find_property(properties, _MOVE) else TIMER
 
 

@@ -6,6 +6,7 @@ import zlib
 import msgspec
 
 from latermq.errors import CorruptStore
+from latermq.message.cut import Cut
 from latermq.store.disk import Disk
 
 PATH = "latermq.checkpoint"
@@ -26,6 +27,8 @@ class TimerMarks(msgspec.Struct, frozen=True, kw_only=True):
     done_upto: int
     done_wake_ms: int
     pending: dict[str, int] = {}  # how many timers wait for each topic
+    cuts: list[Cut] = []  # those that still decide whose a timer is, or have a window
+    far_until_ms: int = 0  # no timer of Spark's is due later
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -182,13 +182,15 @@ class Delivery:
         return self._stuck_bytes >= self._config.stage
 
     def _sources(self) -> list[Source]:
-        return [*self._live_sources(), *self._overdue_sources()]
+        return [*self._live.values(), *self._backlog, *self._timers.sources()]
 
-    def _live_sources(self) -> list[Source]:
-        return [*self._live.values(), self._timers.live]
+    def _live_sources(self, now_ms: int) -> list[Source]:
+        windows = self._timers.windows
+        return [*self._live.values(), self._timers.live, *([] if windows.is_overdue(now_ms) else [windows])]
 
-    def _overdue_sources(self) -> list[Source]:
-        return [*self._backlog, self._timers.backlog]
+    def _overdue_sources(self, now_ms: int) -> list[Source]:
+        windows = self._timers.windows
+        return [*self._backlog, self._timers.backlog, *([windows] if windows.is_overdue(now_ms) else [])]
 
     # Staging
 
@@ -197,8 +199,8 @@ class Delivery:
 
         What is on time and what is overdue get a batch each, so that neither waits for all of the other.
         """
-        live = self._fill_stage(self._stage, self._live_sources(), now_ms)
-        overdue = self._fill_stage(self._overdue, self._overdue_sources(), now_ms)
+        live = self._fill_stage(self._stage, self._live_sources(now_ms), now_ms)
+        overdue = self._fill_stage(self._overdue, self._overdue_sources(now_ms), now_ms)
         if self._backlog and not overdue:
             self._backlog = [source for source in self._backlog if source.head_due_ms() is not None]
         return live or overdue
@@ -227,7 +229,7 @@ class Delivery:
 
     def _build(self, level: int, stage: Stage, batch: Batch, now_ms: int) -> None:
         gone = batch.physical_offsets < self._store.log.start
-        if gone.any():
+        if batch.raw is None and gone.any():
             # The guard of retention keeps what waits; whoever removed these by hand must not stop all others.
             self.failure = f"the records of {np.count_nonzero(gone)} messages that waited are gone from the log"
             if level == 0:
@@ -236,7 +238,7 @@ class Delivery:
             batch = Batch(kept[0], kept[1], kept[2], kept[3], batch.is_roll)
             if not len(batch.offsets):
                 return
-        raw = self._store.log.read_all(batch.physical_offsets, batch.sizes)
+        raw = self._store.log.read_all(batch.physical_offsets, batch.sizes) if batch.raw is None else batch.raw
         if batch.is_roll:
             built = build_rolls(batch.offsets, raw, batch.sizes, self._config.import_precision)
         else:
@@ -373,7 +375,7 @@ class Delivery:
 
     def late_timers(self, now_ms: int) -> tuple[int, int]:
         """How many timers in memory should have gone, and for how many milliseconds the first of them."""
-        sources = (self._timers.live, self._timers.backlog)
+        sources = self._timers.sources()
         counts = [stage.count_due(now_ms, level=0) for stage in (self._stage, self._overdue)]
         counts += [source.count_due(now_ms) for source in sources]
         counts += [len(block) for queue in self._stuck.values() for block, _ in queue if block.level == 0]

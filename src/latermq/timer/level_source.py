@@ -23,6 +23,7 @@ class Batch(NamedTuple):
     physical_offsets: Ints  # where their records lie in the log,
     sizes: Ints  # and how long they are
     is_roll: bool = False  # whether they are written into the timer topic again
+    raw: bytes | None = None  # their records end to end, where they do not lie in the log
 
 
 class LevelSource:

@@ -15,23 +15,26 @@ from latermq.config import TimerConfig
 from latermq.errors import FlowControl, StoreError
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.record import record_properties
-from latermq.message.timer_code import CANCEL, is_timer_code, kinds_and_dues, real_topic
+from latermq.message.timer_code import CANCEL, CUT, is_timer_code, kinds_and_dues, real_topic
 from latermq.store.checkpoint import TimerMarks
 from latermq.store.consume_queue import ConsumeQueue
 from latermq.store.message_store import MessageStore
 from latermq.store.ranges import RangeSet
 from latermq.timer.done import Done, not_in
 from latermq.timer.engine import SLOT_MS, Bools, Engine, Ints, Units, slot_of
+from latermq.timer.frontier import Frontier
 from latermq.timer.lateness import DELAY_BOUNDS_MS, Distribution
 from latermq.timer.rolling import wakes_of
 from latermq.timer.tallies import Tallies
 from latermq.timer.timer_source import TimerSource
+from latermq.timer.windows import Windows
 
 READ_AT_ONCE = 16_384  # entries that one step takes from the queue: about 1 ms
 PUT_AT_ONCE = 16_384
 REMOVE_AT_ONCE = 4_096
 PUNCTUAL_MS = 1_000  # what woke longer ago at the start is the backlog
 RETRY_MS = 1_000
+WINDOW_AHEAD_MS = 10_000  # so much earlier than it is built a window's row is read
 
 
 def slot_below(wake_ms: int) -> int:
@@ -40,6 +43,13 @@ def slot_below(wake_ms: int) -> int:
 
 
 _NONE = 1 << 62
+# As the size of a unit's record, which no record has: the unit says that a cancel or a move took a window's timer.
+TAKEN_SIZE = 1
+
+
+def _pairs(units: Units) -> Iterator[tuple[int, int]]:
+    """Entries and when they wake."""
+    return zip(units.entries.tolist(), units.wakes.tolist(), strict=True)
 
 
 class Taken(NamedTuple):
@@ -47,7 +57,8 @@ class Taken(NamedTuple):
 
     entry: int  # of the cancel or the move
     end_offset: int  # where its record ends in the log
-    units: Units
+    units: Units  # to be removed
+    notes: Units  # to be put: Spark's timers, which are taken out of their windows when these are played
 
 
 class Timers:
@@ -91,10 +102,21 @@ class Timers:
         self.failure = ""
         self.looked_at_ms = 0  # the slot that `waiting_from` came to last
         self.read_rows = self.put_rows = self.delivered_rows = 0
+        self.frontier = Frontier(marks.cuts if marks else [], marks.far_until_ms if marks else 0)
+        ahead_ms = WINDOW_AHEAD_MS + config.stage_ahead
+        self.windows = Windows(self.frontier, max_bytes=int(config.stage), ahead_ms=ahead_ms)
+        self.windows.still_wanted = self._window_rows_wanted
+        self.windows.covered_ms = self._covered_ms
+        self._adopted_done = RangeSet()  # delivered before the start, and their records are gone
+        self._adopted_until_ms = self._split_ms = 0
         self.live = TimerSource(engine, 0, None, self._of_engine)
         self.backlog = TimerSource(engine, 0, 0, self._of_engine)
         # What the delivery holds of these sources: the earliest time at which anything of it wakes.
         self.staged_wake_ms: Callable[[], int | None] = lambda: None
+
+    def sources(self) -> tuple[TimerSource, TimerSource, Windows]:
+        """All that timers come from."""
+        return self.live, self.backlog, self.windows
 
     def _queue(self) -> ConsumeQueue | None:
         return self._store.find_queue(TIMER_TOPIC, 0)
@@ -108,6 +130,8 @@ class Timers:
         start_ms = min(split_ms, slot_below(self._start_wake_ms))
         self.backlog = TimerSource(self.engine, start_ms, split_ms, self._of_engine)
         self.live = TimerSource(self.engine, split_ms, None, self._of_engine, first_ms=split_ms)
+        self._split_ms = split_ms
+        self._adopted_until_ms = self.frontier.handback_ms
         self.tallies = Tallies(Counter(self.pending))
         self._store.timer_marks = self.marks
         self._store.sync_timers = self.engine.sync
@@ -128,15 +152,24 @@ class Timers:
         if queue is None or not len(delivered):
             return
         parts = [np.arange(start, end, dtype=np.int64) for start, end in delivered.ranges()]
-        entries = np.concatenate(parts)
-        entries = entries[(entries >= queue.min_offset) & (entries < queue.next_offset)]
+        all_entries = np.concatenate(parts)
+        entries = all_entries[(all_entries >= queue.min_offset) & (all_entries < queue.next_offset)]
         found = queue.gather(entries)
         physical = found["offset"].astype(np.int64)
         kept = physical >= self._store.log.start
         entries, physical = entries[kept], physical[kept]
         _, dues = self._kinds_and_dues(found[kept]["tags"].astype(np.int64), physical)
-        wakes, _ = wakes_of(self._store.log, entries, dues, physical, self.window_ms)
+        wakes, _ = self._wakes_of(entries, dues, physical)
         self._done.add(entries, wakes)
+        # Only windows hold what has left the log; nobody knows when these were due before their windows are played.
+        self._adopted_done.add_all(np.setdiff1d(all_entries, entries))
+
+    def _wakes_of(self, entries: Ints, dues: Ints, physical: Ints) -> tuple[Ints, Bools]:
+        """When these timers wake, and which of them roll then. Spark's never roll."""
+        wakes, rolls = dues.copy(), np.zeros(len(dues), bool)
+        near = self.frontier.is_near(entries, dues)
+        wakes[near], rolls[near] = wakes_of(self._store.log, entries[near], dues[near], physical[near], self.window_ms)
+        return wakes, rolls
 
     # The first step: reading the timer topic
 
@@ -169,7 +202,7 @@ class Timers:
                 source.add(units.where(source.covers(units.wakes)))
         return self._read_next < queue.next_offset
 
-    def _read_all(self) -> None:
+    def read_all(self) -> None:
         """Whoever looks at what is pending sees what was stored before."""
         while self._read():
             pass
@@ -177,7 +210,10 @@ class Timers:
     def _units(self, entries: Ints, physical: Ints, sizes: Ints, codes: Ints) -> Units:
         """The timers among these entries of the topic's queue."""
         kinds, dues = self._kinds_and_dues(codes.astype(np.int64), physical)
-        timers = kinds != CANCEL
+        timers = (kinds != CANCEL) & (kinds != CUT)
+        near = self.frontier.is_near(entries, dues)
+        self.frontier.note_far(dues[timers & ~near])
+        timers &= near
         entries, physical, sizes, dues = entries[timers], physical[timers], sizes[timers], dues[timers]
         # The last store time stands for all: they were stored a moment ago, and reading each one's takes 0.2 µs.
         self.delays.add(dues[entries >= self._new_from] - self._store.last_store_timestamp_ms)
@@ -197,8 +233,25 @@ class Timers:
         below_marks = (units.entries < self._done_upto) & (units.wakes < self._done_wake_ms)
         return units.where(self._done.missing(units.entries) & self.not_cancelled(units.entries) & ~below_marks)
 
+    def _window_rows_wanted(self, entries: Ints, dues: Ints) -> Bools:
+        below_marks = (entries < self._done_upto) & (dues < self._done_wake_ms)
+        wanted = self._done.missing(entries) & self.not_cancelled(entries) & ~below_marks
+        if len(self._adopted_done):
+            wanted &= self._adopted_done.missing(entries)
+        return wanted
+
+    def _covered_ms(self, due_ms: int) -> int:
+        """Up to when cancels of windows' timers are loaded, where one is due at this time."""
+        source = self.live if due_ms > self._split_ms else self.backlog
+        return source.horizon_ms - (SLOT_MS if source.is_reading else 0)
+
     def _of_engine(self, units: Units) -> Units:
         """What is wanted of this that the engine holds: after a crash it may have what is still on its way to it."""
+        notes = units.sizes == TAKEN_SIZE
+        if notes.any():
+            self._cancelled |= {entry: (wake_ms, 0) for entry, wake_ms in _pairs(units.where(notes))}
+            self._cancelled_sorted = None
+            units = units.where(~notes)
         known = units.entries < self._first_unput()
         if len(self._held.entries):
             known &= not_in(units.entries, np.sort(self._held.entries))
@@ -265,6 +318,9 @@ class Timers:
             taken.append(one)
         if taken:
             self.engine.remove(Units.join([one.units for one in taken]), now_ms)
+            notes = Units.join([one.notes for one in taken])
+            # What is due before T is done with, and an engine takes nothing of that time.
+            self.engine.put(notes.where(notes.wakes >= self._last_wake_ms), now_ms)
             for _ in taken:
                 self._unremoved.popleft()
         return len(taken) >= REMOVE_AT_ONCE
@@ -275,6 +331,9 @@ class Timers:
         if saved is not None and saved.wake_ms > self._forgotten_ms:
             self.engine.forget_below(saved.wake_ms)
             self._forgotten_ms = saved.wake_ms
+            self.windows.close_before(saved.wake_ms)
+            if len(self._adopted_done) and saved.wake_ms >= self._adopted_until_ms:
+                self._adopted_done = RangeSet()
 
     # The third: loading the coming slots
 
@@ -309,15 +368,27 @@ class Timers:
         return not_in(entries, self._cancelled_sorted)
 
     def take_out(self, entry: int, end_offset: int, entries: Ints, physical: Ints, sizes: Ints, dues: Ints) -> None:
-        """A cancel or a move was appended as `entry` and takes these."""
-        wakes, rolls = wakes_of(self._store.log, entries, dues, physical, self.window_ms)
+        """A cancel or a move was appended as `entry` and takes these.
+
+        What Spark holds and has not handed back is none of the broker's business: the cancel lies before the cut by
+        which that comes back, and the roll leaves it out.
+        """
+        near = self.frontier.is_near(entries, dues)
+        acts = near | (dues < self.frontier.handback_ms)
+        near = near[acts]
+        entries, physical, sizes, dues = (column[acts] for column in (entries, physical, sizes, dues))
+        wakes, rolls = self._wakes_of(entries, dues, physical)
         units = Units(entries, wakes, physical, sizes, rolls)
-        for taken, wake_ms in zip(entries.tolist(), wakes.tolist(), strict=True):
-            self._cancelled[taken] = (wake_ms, entry)
+        self._cancelled |= {taken: (wake_ms, entry) for taken, wake_ms in _pairs(units)}
         self._cancelled_sorted = None
         # What was not put yet will not be.
         was_put = entries < max(self._first_unput(), self._new_from)
-        self._unremoved.append(Taken(entry, end_offset, units.where(was_put)))
+        notes = units.where(~near)
+        notes = notes._replace(
+            physical_offsets=np.full_like(notes.entries, end_offset - 1),
+            sizes=np.full_like(notes.entries, TAKEN_SIZE),
+        )
+        self._unremoved.append(Taken(entry, end_offset, units.where(was_put & near), notes))
 
     def leave(self, topic: str, count: int) -> None:
         """So many timers for a topic wait no longer: delivered, buried, or taken by a cancel or a move."""
@@ -348,7 +419,7 @@ class Timers:
 
         Where something rolls before it is due, `until_ms` does not leave it out: it may be due in any range.
         """
-        self._read_all()
+        self.read_all()
         # What the engine holds of earlier times is delivered.
         engine_ms = self.all_wake_from_ms()
         slot_ms: int | None = slot_below(wake_ms)
@@ -375,7 +446,7 @@ class Timers:
 
     def density(self, start_ms: int, stop_ms: int) -> Ints:
         """How many timers are due in each second of (start, stop]."""
-        self._read_all()
+        self.read_all()
         counts = self.engine.density(start_ms, stop_ms).copy()
         for units in (*self._unput, self._held):
             slots = (slot_of(units.wakes[~units.rolls]) - start_ms) // SLOT_MS
@@ -403,7 +474,7 @@ class Timers:
 
         Nor is it ahead of the clock: whatever is scheduled next then wakes after it, and need not be held.
         """
-        wake_ms = min(self.live.all_wake_from_ms(), self.backlog.all_wake_from_ms())
+        wake_ms = min(source.all_wake_from_ms() for source in self.sources())
         staged_ms = self.staged_wake_ms()
         wake_ms = min(wake_ms, self._now_ms)
         return max(self._last_wake_ms, wake_ms if staged_ms is None else min(wake_ms, staged_ms))
@@ -427,8 +498,18 @@ class Timers:
             done_upto=self._done_upto,
             done_wake_ms=self._done_wake_ms,
             pending={topic: count for topic, count in self.pending.items() if count},
+            cuts=self.frontier.cuts(),
+            far_until_ms=self.frontier.far_until_ms,
         )
-        return marks, list(self._done.ranges())
+        return marks, self.done_ranges()
+
+    def done_ranges(self) -> list[tuple[int, int]]:
+        """The entries done beyond the marks."""
+        if not len(self._adopted_done):
+            return list(self._done.ranges())
+        ranges = RangeSet(self._adopted_done.ranges())
+        ranges.add_ranges(RangeSet(self._done.ranges()))
+        return list(ranges.ranges())
 
     def _forget_cancelled(self, put_upto: int, wake_ms: int) -> None:
         """Drop those that the engine knows of: their slots are not loaded yet, or done with."""
@@ -484,7 +565,7 @@ class Timers:
 
     def count_in_slot(self, slot_ms: int) -> int:
         """How many timers wake in a second, those included that the engine does not have yet."""
-        self._read_all()
+        self.read_all()
         return self.engine.count(slot_ms) + self._unput_in_slot[slot_ms]
 
     def _count_unput(self, wakes: Ints, sign: int) -> None:

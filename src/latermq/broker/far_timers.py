@@ -1,0 +1,185 @@
+"""Far timers: the broker's half of their way to Spark and back. It makes the cuts and knows which attempts it plays."""
+
+import zlib
+
+import msgspec
+import numpy as np
+
+from latermq.broker.ingest_mark import IngestMark
+from latermq.clock import Clock
+from latermq.config import PipelineConfig
+from latermq.errors import CorruptStore, InvalidParameter
+from latermq.message.cut import FOREVER_MS, Cut, cut_properties
+from latermq.message.names import TIMER_TOPIC
+from latermq.message.properties import encode_properties
+from latermq.store.disk import Disk
+from latermq.store.message_store import Draft, MessageStore
+from latermq.timer.rolling import LONGEST_WINDOW_MS
+from latermq.timer.timers import Timers
+from latermq.timer.windows import Window
+
+PATH = "latermq.windows"
+CUTS_AT_ONCE = 500  # after a long stop there are many to catch up with: some 10 ms of work
+
+
+class FarTimers:
+    """Called by the thread that appends, but for `save_attempts`."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        store: MessageStore,
+        timers: Timers,
+        ingest: IngestMark,
+        clock: Clock,
+        config: PipelineConfig,
+        *,
+        store_host: bytes,
+    ) -> None:
+        self._disk = disk
+        self._store = store
+        self._timers = timers
+        self._ingest = ingest
+        self._clock = clock
+        self._config = config
+        self._store_host = store_host
+        self.frontier = timers.frontier
+        self.windows = timers.windows
+        self._attempts = _load_attempts(disk)  # that were chosen, by window
+        self.offered: dict[int, str] = {}  # by a driver: attempts that nobody has looked at yet
+        self._marks = store.saved_timer_marks
+        self.windows.open_all(self.frontier.windows_after(timers.all_wake_from_ms()), self._attempts)
+
+    # Cutting
+
+    def run(self) -> None:
+        """Make the cuts that the time asks for; call it about once a second."""
+        self._forget()
+        # Behind a clock that was set back lies T: nothing that is due before may be Spark's.
+        now_ms = max(self._clock.now_ms(), self._timers.all_wake_from_ms())
+        for _ in range(CUTS_AT_ONCE):
+            cut = self._next_cut(now_ms)
+            if cut is None:
+                return
+            self._append(cut)
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether new timers go to Spark: it is wanted, and a driver has begun its work."""
+        return self._config.enabled and self._ingest.epoch > 0
+
+    def _next_cut(self, now_ms: int) -> Cut | None:
+        last, window_ms = self.frontier.last, self._config.window
+        target_ms = (now_ms + self._config.near_horizon) // window_ms * window_ms
+        if last is None:
+            # Nothing is Spark's yet, so it has nothing to hand back.
+            return self._cut(target_ms, target_ms) if self.is_enabled else None
+        self._timers.read_all()
+        handback_ms = last.handback_ms
+        if target_ms > handback_ms and (self.is_enabled or self.frontier.has_far):
+            handback_ms = min(handback_ms + window_ms, target_ms) if self.frontier.has_far else target_ms
+        frontier_ms = self._frontier_ms(now_ms, max(handback_ms, target_ms))
+        was_off, is_off = (one == FOREVER_MS for one in (last.frontier_ms, frontier_ms))
+        if handback_ms == last.handback_ms and was_off == is_off:
+            return None
+        return self._cut(frontier_ms, handback_ms)
+
+    def _cut(self, frontier_ms: int, handback_ms: int) -> Cut:
+        last = self.frontier.last
+        return Cut(
+            number=last.number + 1 if last else 1,
+            entry=self._store.queue(TIMER_TOPIC, 0).next_offset,
+            frontier_ms=frontier_ms,
+            handback_ms=handback_ms,
+            last_frontier_ms=last.frontier_ms if last else FOREVER_MS,
+            last_handback_ms=last.handback_ms if last else handback_ms,
+            far_until_ms=self.frontier.far_until_ms,
+        )
+
+    def _frontier_ms(self, now_ms: int, next_ms: int) -> int:
+        if not self.is_enabled:
+            return FOREVER_MS
+        # While Spark lags, the wheel takes all that it can hold without rolling.
+        return max(next_ms, now_ms + LONGEST_WINDOW_MS) if self.lag_ms(now_ms) > self._config.window else next_ms
+
+    def lag_ms(self, now_ms: int) -> int:
+        """How old the oldest flushed record is that Spark has not ingested."""
+        queue = self._store.find_queue(TIMER_TOPIC, 0)
+        if queue is None:
+            return 0
+        offset = max(queue.min_offset, self._ingest.offset)
+        entry = queue.entry(offset) if offset < self._store.flushed_end(queue) else None
+        if entry is None:
+            return 0
+        stored_ms = int(self._store.log.store_timestamps(np.array([entry[0]], np.int64))[0])
+        return max(0, now_ms - stored_ms)
+
+    def _append(self, cut: Cut) -> None:
+        now_ms = self._clock.now_ms()
+        properties = encode_properties(cut_properties(cut)).encode()
+        draft = Draft(TIMER_TOPIC, 0, b"", properties, now_ms, self._store_host)
+        (appended,) = self._store.append_all([draft], self._store.not_before_last(TIMER_TOPIC, now_ms))
+        assert appended.queue_offset == cut.entry, "a cut stands where it says"
+        self.frontier.add(cut)
+        self.windows.open(cut)
+
+    def _forget(self) -> None:
+        marks = self._store.saved_timer_marks
+        if marks is not None and marks is not self._marks:
+            self._marks = marks
+            queue = self._store.queue(TIMER_TOPIC, 0)
+            # Whatever waits in the log may be cancelled, and whose it is decides how.
+            self.frontier.forget(min(queue.min_offset, self._ingest.offset), marks.wake_ms)
+
+    # Windows
+
+    def states(self) -> list[Window]:
+        """All windows that are not done with."""
+        return self.windows.unfinished()
+
+    def ready(self, number: int, attempt: str) -> None:
+        """A driver says that an attempt is complete; it is looked at when the window's turn comes."""
+        if self.windows.find(number) is None:
+            raise InvalidParameter(f"there is no window {number}", hint="It may be done with: ask for the state again")
+        if not attempt or "/" in attempt or attempt.startswith("."):
+            raise InvalidParameter(f"{attempt[:40]!r} is no name of an attempt")
+        self.offered[number] = attempt
+
+    def choose(self, number: int, attempt: str) -> None:
+        """Note which attempt of a window is going to be played; `save_attempts` makes it durable."""
+        self._attempts = {
+            window.number: self._attempts[window.number]
+            for window in self.windows.unfinished()
+            if window.number in self._attempts
+        } | {number: attempt}
+        self.offered.pop(number, None)
+
+    def save_attempts(self) -> None:
+        """Make the choice durable: nothing of an attempt is staged before. Blocks; may run beside the others."""
+        line = msgspec.json.encode(self._attempts)
+        self._disk.replace(PATH, line + b"\n" + f"{zlib.crc32(line):08x}\n".encode())
+
+    # Retention
+
+    def needed_from(self) -> int:
+        """The log offset from which on Spark, or a roll without it, still needs every record."""
+        queue = self._store.find_queue(TIMER_TOPIC, 0)
+        if queue is None or self.frontier.last is None:
+            return self._store.log.end
+        if not self.is_enabled and self.frontier.far_until_ms < self._timers.all_wake_from_ms():
+            return self._store.log.end
+        entry = queue.entry(max(queue.min_offset, self._ingest.offset))
+        return entry[0] if entry else self._store.log.end
+
+
+def _load_attempts(disk: Disk) -> dict[int, str]:
+    data = disk.read(PATH)
+    if data is None:
+        return {}
+    line, _, crc = data.partition(b"\n")
+    try:
+        if f"{zlib.crc32(line):08x}".encode() != crc.strip():
+            raise CorruptStore(f"{PATH} is damaged", hint=f"Remove {PATH}: attempts are then chosen anew")
+        return msgspec.json.decode(line, type=dict[int, str])
+    except msgspec.MsgspecError as error:
+        raise CorruptStore(f"{PATH} does not parse: {error}", hint=f"Remove {PATH}: attempts are chosen anew") from None

@@ -1,0 +1,108 @@
+"""The ingest mark: which driver may ingest, and how far the timeline holds the timer topic. One small durable file."""
+
+import threading
+import zlib
+
+import msgspec
+
+from latermq.errors import CorruptStore, IllegalOperation, InvalidParameter
+from latermq.store.disk import Disk
+
+PATH = "latermq.ingest"
+VERSION = 1
+
+
+class _State(msgspec.Struct, frozen=True, kw_only=True):
+    """What the file holds."""
+
+    epoch: int = 0
+    offset: int = 0
+    version: int = VERSION
+
+
+class IngestMark:
+    """Changed by the thread that serves; `save` blocks and may run beside it. Nothing is told before it is saved.
+
+    What was accepted and not yet saved counts for who comes next, so that no epoch is handed out twice; only what is
+    saved counts for what may be removed.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._state = self._saved = _load(disk)
+        self._saving = threading.Lock()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the driver that may ingest; 0 before the first."""
+        return self._state.epoch
+
+    @property
+    def offset(self) -> int:
+        """Entries of the timer topic below it are in the timeline, and no death takes back that we know it."""
+        return self._saved.offset
+
+    def begin(self) -> int:
+        """The next driver's epoch, to be told once `save` has run. From now on those before it are refused."""
+        self._state = msgspec.structs.replace(self._state, epoch=self._state.epoch + 1)
+        return self._state.epoch
+
+    def check(self, epoch: int) -> None:
+        """Refuse a driver that is not the newest."""
+        newest = self._state.epoch
+        if epoch < newest:
+            raise IllegalOperation(
+                f"epoch {epoch} is over, the pipeline that began last has epoch {newest}",
+                hint="Another driver has taken over: stop this one, or begin again",
+            )
+        if epoch > newest:
+            raise IllegalOperation(
+                f"epoch {epoch} was never handed out here, the last one is {newest}",
+                hint="Begin again; if this store was restored from a copy, its timeline may be ahead of it",
+            )
+
+    def commit(self, offset: int, epoch: int, flushed_end: int) -> int:
+        """Move the offset forward, and return where it then is, to be told once `save` has run.
+
+        An offset that was committed before is taken and changes nothing: what it says is still true.
+        """
+        self.check(epoch)
+        if not 0 <= offset <= flushed_end:
+            raise InvalidParameter(
+                f"entry {offset} cannot be ingested, the timer topic is flushed up to {flushed_end}",
+                hint="If this store was restored from a copy, its timeline is ahead of it",
+            )
+        if offset > self._state.offset:
+            self._state = msgspec.structs.replace(self._state, offset=offset)
+        return self._state.offset
+
+    def save(self) -> None:
+        """Make durable all that was accepted. Blocks; may run beside who accepts more."""
+        with self._saving:
+            state = self._state
+            if state is self._saved:
+                return
+            line = msgspec.json.encode(state)
+            self._disk.replace(PATH, line + b"\n" + f"{zlib.crc32(line):08x}\n".encode())
+            self._saved = state
+
+    def statistics(self) -> dict[str, int]:
+        """Where it stands, for operators."""
+        return {"ingest_epoch": self.epoch, "ingest_offset": self.offset}
+
+
+def _load(disk: Disk) -> _State:
+    data = disk.read(PATH)
+    if data is None:
+        return _State()
+    hint = f"Stop the pipeline and remove {PATH}: it then goes on from what the timeline holds"
+    line, _, crc = data.partition(b"\n")
+    if f"{zlib.crc32(line):08x}".encode() != crc.strip():
+        raise CorruptStore(f"{PATH} is damaged", hint=hint)
+    try:
+        state = msgspec.json.decode(line, type=_State)
+    except msgspec.MsgspecError as error:
+        raise CorruptStore(f"{PATH} does not parse: {error}", hint=hint) from None
+    if state.version != VERSION:
+        raise CorruptStore(f"{PATH} has version {state.version}, this broker writes {VERSION}")
+    return state
