@@ -60,6 +60,7 @@ from latermq.timer.apache_timers import entries_done_by_apache
 from latermq.timer.delivery import Delivery
 from latermq.timer.directory import Entry
 from latermq.timer.engines import open_engine
+from latermq.timer.far_names import open_far_names
 from latermq.timer.levels import LevelTable
 from latermq.timer.rolling import load_roll_window_ms
 from latermq.timer.timers import Timers
@@ -161,6 +162,9 @@ class Broker:
             store_host=self.store_host,
             on_changed=lambda: self.delivery.note_timer(),
         )
+        far_names = open_far_names(disk, make=False)
+        if far_names is not None:
+            self.pending.use_far_names(far_names)
         self.pending.mark_taken()
         self.timers.start(clock.now_ms())
         if self._took_over_timers:
@@ -176,7 +180,17 @@ class Broker:
             on_delivered=self.waiting.touch,
         )
         self.far = FarTimers(
-            disk, self.store, self.timers, self.ingest, clock, config.pipeline, store_host=self.store_host
+            disk,
+            self.store,
+            self.timers,
+            self.ingest,
+            clock,
+            config.pipeline,
+            store_host=self.store_host,
+            retention_ms=config.store.retention,
+            doomed_until=self.retention.doomed_until,
+            names=far_names,
+            on_names=self.pending.use_far_names,
         )
         self.retention.add_guard(self.delivery.needed_from)
         self.retention.add_guard(self.far.needed_from)
@@ -614,6 +628,7 @@ class Broker:
         self.tables.save()
         self.store.close()
         self.timers.engine.close()
+        self.far.close()
 
     def statistics(self) -> dict[str, int]:
         """Sizes of everything that could grow."""

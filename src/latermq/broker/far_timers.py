@@ -1,6 +1,7 @@
 """Far timers: the broker's half of their way to Spark and back. It makes the cuts and knows which attempts it plays."""
 
 import zlib
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -12,13 +13,17 @@ from latermq.errors import CorruptStore, InvalidParameter
 from latermq.message.cut import FOREVER_MS, Cut, cut_properties
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import encode_properties
+from latermq.message.record import record_properties
+from latermq.message.timer_code import CANCEL, CUT, MOVED, is_timer_code, kinds_and_dues
 from latermq.store.disk import Disk
 from latermq.store.message_store import Draft, MessageStore
+from latermq.timer.far_names import FarNames, Waiting, open_far_names
 from latermq.timer.rolling import LONGEST_WINDOW_MS
 from latermq.timer.timers import Timers
 from latermq.timer.windows import Window
 
 PATH = "latermq.windows"
+NAMES_AT_ONCE = 1_000  # some 4 ms
 CUTS_AT_ONCE = 500  # after a long stop there are many to catch up with: some 10 ms of work
 
 
@@ -35,7 +40,12 @@ class FarTimers:
         config: PipelineConfig,
         *,
         store_host: bytes,
+        retention_ms: int,
+        doomed_until: Callable[[], int],
+        names: FarNames | None,
+        on_names: Callable[[FarNames], None],
     ) -> None:
+        """`doomed_until` is the log offset before which records go; `on_names` hears of the names of such."""
         self._disk = disk
         self._store = store
         self._timers = timers
@@ -48,6 +58,11 @@ class FarTimers:
         self._attempts = _load_attempts(disk)  # that were chosen, by window
         self.offered: dict[int, str] = {}  # by a driver: attempts that nobody has looked at yet
         self._marks = store.saved_timer_marks
+        self._retention_ms = retention_ms
+        self._doomed_until = doomed_until
+        self._on_names = on_names
+        self._named_next = 0
+        self._names = names
         self.windows.open_all(self.frontier.windows_after(timers.all_wake_from_ms()), self._attempts)
 
     # Cutting
@@ -168,8 +183,55 @@ class FarTimers:
             return self._store.log.end
         if not self.is_enabled and self.frontier.far_until_ms < self._timers.all_wake_from_ms():
             return self._store.log.end
-        entry = queue.entry(max(queue.min_offset, self._ingest.offset))
+        named_upto = self._names.upto if self._names else 0
+        entry = queue.entry(max(queue.min_offset, min(self._ingest.offset, named_upto)))
         return entry[0] if entry else self._store.log.end
+
+    # Names of what leaves the log
+
+    def names_to_keep(self) -> list[Waiting] | None:
+        """The next entries of the timer topic whose records are about to leave the log; None where none is."""
+        queue = self._store.find_queue(TIMER_TOPIC, 0)
+        if queue is None or self.frontier.last is None:
+            return None
+        start = max(queue.min_offset, self._names.upto if self._names else 0)
+        found = queue.array(start, NAMES_AT_ONCE)
+        found = found[: np.count_nonzero(found["offset"] < self._doomed_until())]
+        if not len(found):
+            return None
+        entries = np.arange(start, start + len(found), dtype=np.int64)
+        codes, physical = found["tags"].astype(np.int64), found["offset"].astype(np.int64)
+        kinds, dues = kinds_and_dues(codes)
+        # Whatever RocketMQ wrote is older than the first cut, and so the broker's.
+        is_far = ~self.frontier.is_near(entries, dues) & is_timer_code(codes)
+        waits = is_far & (dues >= self._timers.all_wake_from_ms())
+        takes = is_timer_code(codes) & ((kinds == CANCEL) | (kinds == MOVED))
+        rows = np.flatnonzero(((kinds != CUT) & waits) | takes)
+        records = (self._store.log.read(int(physical[row]), int(found["size"][row])) for row in rows)
+        waiting = [
+            Waiting(int(entries[row]), int(kinds[row]), int(dues[row]), bool(waits[row]), record_properties(record))
+            for row, record in zip(rows.tolist(), records, strict=True)
+        ]
+        self._named_next = start + len(found)
+        return waiting
+
+    def keep_names(self, waiting: list[Waiting]) -> None:
+        """Write what `names_to_keep` told. Blocks; may run beside the others, once at a time."""
+        if self._names is None:
+            self._names = open_far_names(self._disk, make=True)
+            assert self._names is not None
+        self._names.adopt(waiting, self._named_next, retention_ms=self._retention_ms)
+        self._on_names(self._names)
+
+    def sweep_names(self) -> None:
+        """Let go of names that nobody asks for any more; a bounded piece."""
+        if self._names is not None:
+            self._names.sweep(self._timers.all_wake_from_ms(), self._clock.now_ms())
+
+    def close(self) -> None:
+        """Leave the files."""
+        if self._names is not None:
+            self._names.close()
 
 
 def _load_attempts(disk: Disk) -> dict[int, str]:

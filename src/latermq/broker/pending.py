@@ -7,7 +7,7 @@ import numpy as np
 
 from latermq.broker.pending_pages import DueRange, PendingPages
 from latermq.clock import Clock
-from latermq.errors import InvalidParameter
+from latermq.errors import InvalidParameter, LaterMQError
 from latermq.message.cut import decode_cut
 from latermq.message.ids import pack_host
 from latermq.message.names import TIMER_TOPIC
@@ -29,7 +29,18 @@ from latermq.protocol.remoting.timer_bodies import Density, Outcome, PendingPage
 from latermq.store.message_store import Draft, MessageStore
 from latermq.timer.admission import Admission, waiting_properties
 from latermq.timer.directory import Directory, Entry, Fate, delete_key, full_name, names_of
+from latermq.timer.far_names import FarNames
 from latermq.timer.timers import Timers
+
+
+class RecordElsewhere(LaterMQError):
+    """A far timer cannot be written again from the log: its record is in the timeline, or in a window."""
+
+    def __init__(self, entry: int, due_ms: int) -> None:
+        super().__init__("the record of this timer has left the log", hint="Cancel the timer and send it again")
+        self.entry = entry
+        self.due_ms = due_ms
+
 
 RECALL_TAG = "_RECALL_TAG_"
 MAX_NAMES = 200  # some 0.2 ms each, and others wait meanwhile
@@ -60,8 +71,13 @@ class PendingTimers:
         self._clock = clock
         self._store_host = store_host
         self._on_changed = on_changed
-        self._directory = Directory(store)
+        self._far_names: FarNames | None = None
+        self._directory = Directory(store, lambda: self._far_names, timers.all_wake_from_ms)
         self._pages = PendingPages(store, timers, self._directory)
+
+    def use_far_names(self, names: FarNames) -> None:
+        """From now on timers may be known by these alone."""
+        self._far_names = names
 
     def mark_taken(self) -> None:
         """At a start: let every cut, cancel and move act again that the engine may not know of."""
@@ -112,19 +128,19 @@ class PendingTimers:
         """A cancel or a move was stored as `entry` and takes these."""
         if not taken:
             return
-        messages = [one.message for one in taken]
+        places = [(one.message.physical_offset, one.message.size_bytes) if one.message else (0, 0) for one in taken]
         queue_entry = self._store.queue(TIMER_TOPIC, 0).entry(entry)
         assert queue_entry is not None
         self._timers.take_out(
             entry,
             queue_entry[0] + queue_entry[1],
-            np.array([message.queue_offset for message in messages], np.int64),
-            np.array([message.physical_offset for message in messages], np.int64),
-            np.array([message.size_bytes for message in messages], np.int64),
+            np.array([one.entry for one in taken], np.int64),
+            np.array([offset for offset, _ in places], np.int64),
+            np.array([size for _, size in places], np.int64),
             np.array([one.due_ms for one in taken], np.int64),
         )
         if count:
-            for topic, number in Counter(message.properties[REAL_TOPIC] for message in messages).items():
+            for topic, number in Counter(one.topic for one in taken).items():
                 self._timers.leave(topic, number)
 
     def status(self, topic: str, unique_key: str) -> Outcome:
@@ -190,6 +206,8 @@ class PendingTimers:
 
     def _moved(self, current: Entry, topic: str, due_ms: int) -> Draft:
         message = current.message
+        if message is None:
+            raise RecordElsewhere(current.entry, current.due_ms)
         properties = {name: value for name, value in message.properties.items() if name != TIMER_ROLL_TIMES}
         properties |= {TIMER_ID: str(current.timer_id), MOVE: "1"}
         waiting = waiting_properties(properties, topic, int(properties[REAL_QUEUE_ID]), due_ms)

@@ -15,7 +15,7 @@ from latermq.message.record import Message, decode_record, record_properties
 from latermq.message.timer_code import is_timer_code, kinds_and_dues
 from latermq.protocol.remoting.timer_bodies import Density, PendingPage, PendingTimer
 from latermq.store.message_store import MessageStore
-from latermq.timer.directory import Directory
+from latermq.timer.directory import Directory, Entry
 from latermq.timer.engine import SLOT_MS
 from latermq.timer.timers import Timers
 
@@ -128,7 +128,7 @@ class PendingPages:
         if not asked.topic:
             raise InvalidParameter("a key is looked up in a topic", hint="Name the topic too")
         found = [
-            _pending_timer(entry.message, entry.due_ms)
+            _pending_timer(entry.message, entry.due_ms) if entry.message else _far_timer(entry, name)
             for name in sorted({key, *self._directory.unique_keys(asked.topic, key, MAX_NAMES)})
             for entry in self._directory.history(asked.topic, name).pending.values()
             if entry.due_ms >= asked.from_ms and (not asked.until_ms or entry.due_ms < asked.until_ms)
@@ -161,6 +161,22 @@ def _pending_timer(message: Message, due_ms: int) -> PendingTimer:
         scheduled_ms=message.store_timestamp_ms,
         body_bytes=len(message.body),
         sample="".join(letter if letter.isprintable() else "." for letter in sample),
+    )
+
+
+def _far_timer(entry: Entry, unique_key: str) -> PendingTimer:
+    """A timer whose record has left the log: its body is in the timeline only."""
+    return PendingTimer(
+        timer_id=entry.timer_id,
+        topic=entry.topic,
+        unique_key=unique_key,
+        keys="",
+        tags="",
+        due_ms=entry.due_ms,
+        queue_id=0,
+        scheduled_ms=0,
+        body_bytes=0,
+        sample="",
     )
 
 

@@ -55,6 +55,15 @@ class Retention:
                 removed.append(Removed(store.log.start, "all its records are gone", path))
         return removed
 
+    def doomed_until(self) -> int:
+        """The log offset before which everything goes as soon as nobody needs it."""
+        doomed = self._store.log.start
+        for _, end in self._store.log.closed_segments():
+            if self._reason(end) is None:
+                break
+            doomed = end
+        return doomed
+
     def _is_old(self, end: int) -> bool:
         stored_ms = record_store_timestamp_ms(self._store.log.read(end, HEAD.size), 0)
         # 0: the segment behind is still empty, so nobody knows.

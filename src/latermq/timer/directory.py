@@ -2,11 +2,12 @@
 
 It is no file of its own. Every record of the timer topic and every delivered one carries the name it concerns as a key,
 so the key index finds all that ever happened to a name, and the order of the log is the verdict. Nothing has to be
-kept in step with it, and nothing rebuilt after a crash.
+kept in step with it, and nothing rebuilt after a crash. Only Spark's timers outlive their records; what was known of
+them when those went is in far_names.py, and is older than anything in the log.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -26,6 +27,7 @@ from latermq.message.properties import (
 from latermq.message.record import Message
 from latermq.message.timer_code import CANCEL, MOVED, kind_and_due, timer_kind
 from latermq.store.message_store import MessageStore
+from latermq.timer.far_names import FarNames
 
 NAME_SEPARATOR = "+"
 
@@ -41,19 +43,13 @@ class Fate(Enum):
 
 @dataclass(slots=True)
 class Entry:
-    """A record that schedules: a timer, a roll of one, or a move."""
+    """What schedules: a timer, a roll of one, or a move."""
 
-    message: Message
+    entry: int
+    timer_id: int  # the entry that first scheduled it
     due_ms: int
-
-    @property
-    def entry(self) -> int:
-        return self.message.queue_offset
-
-    @property
-    def timer_id(self) -> int:
-        """The entry that first scheduled it."""
-        return int(self.message.properties.get(TIMER_ID, self.message.queue_offset))
+    topic: str
+    message: Message | None  # None where its record has left the log
 
 
 @dataclass(slots=True)
@@ -86,8 +82,13 @@ def names_of(key: str) -> list[tuple[str, str]]:
 class Directory:
     """Looks names up in the store."""
 
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(
+        self, store: MessageStore, far_names: Callable[[], FarNames | None], wake_from_ms: Callable[[], int]
+    ) -> None:
+        """`wake_from_ms` is T: what is due before was delivered or taken."""
         self._store = store
+        self._far_names = far_names
+        self._wake_from_ms = wake_from_ms
 
     def history(self, topic: str, unique_key: str, *, whole: bool = False) -> History:
         """What happened to the timers of this name, from its last move on or from the first record kept.
@@ -108,11 +109,25 @@ class Directory:
             (TIMER_DEAD_LETTER_TOPIC, unique_key),
         ):
             found |= {message.physical_offset: message for message in self._messages(where, key, start)}
-        history = History()
+        history = self._far_history(topic, unique_key)
         for _, message in sorted(found.items()):
             self._tell(history, message, topic, unique_key)
         if history.pending:
             history.fate = Fate.PENDING
+        return history
+
+    def _far_history(self, topic: str, unique_key: str) -> History:
+        """What is known of the name's timers that have left the log."""
+        history = History()
+        names = self._far_names()
+        if names is None:
+            return history
+        cancelled_ms = names.cancelled_due_ms(topic, unique_key)
+        if cancelled_ms is not None:
+            history.fate, history.due_ms = Fate.CANCELLED, cancelled_ms
+        for entry, timer_id, due_ms in names.pending(topic, unique_key, self._wake_from_ms()):
+            history.pending[entry] = Entry(entry, timer_id, due_ms, topic, None)
+            history.due_ms = due_ms
         return history
 
     def _tell(self, history: History, message: Message, topic: str, unique_key: str) -> None:
@@ -139,7 +154,8 @@ class Directory:
         if not due.isdigit():  # RocketMQ wrote it
             due = str(kind_and_due(self._store.waiting_code_at(message.physical_offset))[1])
         history.due_ms = int(due)
-        history.pending[message.queue_offset] = Entry(message, history.due_ms)
+        entry = message.queue_offset
+        history.pending[entry] = Entry(entry, int(properties.get(TIMER_ID, entry)), history.due_ms, topic, message)
 
     def _take_all(self, history: History, by: Message) -> None:
         if history.pending:
@@ -162,6 +178,9 @@ class Directory:
                 and key in properties.get(KEYS, "").split(KEY_SEPARATOR)
             ):
                 keys[properties.get(UNIQUE_KEY, "")] = None
+        names = self._far_names()
+        if names is not None:
+            keys |= dict.fromkeys(itertools.islice(names.unique_keys(topic, key), max(0, limit - len(keys))))
         return list(keys)
 
     def _messages(self, topic: str, key: str, start: int = 0) -> Iterator[Message]:

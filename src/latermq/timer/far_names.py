@@ -1,0 +1,191 @@
+"""Names of Spark's timers whose records have left the log: what the directory needs once the key index cannot tell.
+
+While a record is in the log the key index finds it (directory.py). Before its segment goes, what still waits of it is
+written here, and what cancels and moves in it took is taken out: a timer that is due before its segment ages out costs
+nothing. Rows, in one RocksDB database, all strings separated by a zero byte:
+
+    n topic, unique key, entry (8)   →  due (8), timer id (8)       a timer that waits
+    k topic, message key, unique key →  due (8)                     under which message key it is found
+    c topic, unique key              →  due (8), forget at (8)      a cancelled name, kept for a second cancel
+    m                                →  entry (8)                   everything of the timer topic below is here
+"""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rocksdict import Options, Rdict, WriteBatch, WriteOptions
+
+from latermq.errors import StoreError
+from latermq.message.properties import (
+    KEY_SEPARATOR,
+    KEYS,
+    REAL_TOPIC,
+    TIMER_DELETE_KEY,
+    TIMER_ID,
+    UNIQUE_KEY,
+    find_property,
+)
+from latermq.message.timer_code import CANCEL, MOVED, TIMER
+from latermq.store.disk import Disk
+
+FOLDER = "timerfarnames"
+MARKER = "latermq.farnames"  # there once the database is
+WRITE_BUFFER_BYTES = 8 << 20
+SWEEP_ROWS = 1_000
+_TWO = struct.Struct(">qq")
+_ONE = struct.Struct(">q")
+_MARK = b"m"
+
+
+class FarName(NamedTuple):
+    """A timer whose record is in the timeline only."""
+
+    entry: int
+    timer_id: int
+    due_ms: int
+
+
+class Waiting(NamedTuple):
+    """An entry of the timer topic on its way here: its place, what it is, whether it is Spark's, and its properties."""
+
+    entry: int
+    kind: int
+    due_ms: int
+    is_far: bool
+    properties: bytes
+
+
+def open_far_names(disk: Disk, *, make: bool) -> "FarNames | None":
+    """The names of this store; None where none ever left its log, and none is to be made."""
+    if disk.read(MARKER) is None:
+        if not make:
+            return None
+        disk.replace(MARKER, b"1\n")
+    return FarNames(disk.library_folder(FOLDER))
+
+
+class FarNames:
+    """Written by one thread at a time, each batch synced; read by the one that serves."""
+
+    def __init__(self, folder: Path) -> None:
+        options = Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+        options.set_max_background_jobs(1)
+        options.set_keep_log_file_num(2)
+        try:
+            self._db = Rdict(str(folder), options)
+        except Exception as error:
+            raise StoreError(
+                f"RocksDB cannot open {folder.name}: {error}",
+                hint="Free disk space; names of far timers that are gone from the log are kept there",
+            ) from None
+        self._synced = WriteOptions()
+        self._synced.sync = True
+        self._swept: bytes = b""
+        mark = self._db.get(_MARK)
+        self.upto: int = _ONE.unpack(mark)[0] if mark else 0
+
+    # Taking in
+
+    def adopt(self, waiting: list[Waiting], upto: int, *, retention_ms: int) -> None:
+        """Take in these entries, in order, which end before entry `upto`. A repeated call changes nothing."""
+        batch = WriteBatch(raw_mode=True)
+        added: dict[bytes, dict[int, int]] = {}  # names of this batch: entries and dues
+        for one in waiting:
+            if one.kind == CANCEL:
+                self._take(
+                    batch, added, find_property(one.properties, TIMER_DELETE_KEY.encode()) or b"", one, retention_ms
+                )
+                continue
+            topic = find_property(one.properties, REAL_TOPIC.encode()) or b""
+            unique_key = find_property(one.properties, UNIQUE_KEY.encode()) or b""
+            if one.kind == MOVED:
+                self._take(batch, added, topic + b"+" + unique_key, one, 0)
+            if one.is_far and one.kind in (TIMER, MOVED):
+                self._add(batch, added, topic, unique_key, one)
+        batch.put(_MARK, _ONE.pack(upto))
+        try:
+            self._db.write(batch, self._synced)
+        except Exception as error:
+            raise StoreError(f"RocksDB cannot write the names of far timers: {error}", hint="Free disk space") from None
+        self.upto = upto
+
+    def _add(
+        self, batch: WriteBatch, added: dict[bytes, dict[int, int]], topic: bytes, unique_key: bytes, one: Waiting
+    ) -> None:
+        timer_id = find_property(one.properties, TIMER_ID.encode())
+        key = b"n" + topic + b"\0" + unique_key + b"\0"
+        batch.put(key + _ONE.pack(one.entry), _TWO.pack(one.due_ms, int(timer_id) if timer_id else one.entry))
+        added.setdefault(key, {})[one.entry] = one.due_ms
+        for message_key in (find_property(one.properties, KEYS.encode()) or b"").split(KEY_SEPARATOR.encode()):
+            if message_key:
+                batch.put(b"k" + topic + b"\0" + message_key + b"\0" + unique_key, _ONE.pack(one.due_ms))
+
+    def _take(
+        self, batch: WriteBatch, added: dict[bytes, dict[int, int]], name: bytes, by: Waiting, retention_ms: int
+    ) -> None:
+        """A cancel or a move takes all earlier entries of a name; topics may hold the separator too."""
+        parts = name.split(b"+")
+        for at in range(1, len(parts)):
+            plain = b"+".join(parts[:at]) + b"\0" + b"+".join(parts[at:])
+            key = b"n" + plain + b"\0"
+            held = {_ONE.unpack(row[-8:])[0] for row, _ in self._rows(key)} | added.get(key, {}).keys()
+            for entry in held:
+                if entry < by.entry:
+                    batch.delete(key + _ONE.pack(entry))
+                    added.get(key, {}).pop(entry, None)
+            if retention_ms and (held or at == 1):
+                batch.put(b"c" + plain, _TWO.pack(by.due_ms, by.due_ms + retention_ms))
+
+    # Looking up
+
+    def pending(self, topic: str, unique_key: str, from_ms: int) -> list[FarName]:
+        """The timers of this name that are due at `from_ms` or later."""
+        found = []
+        for key, value in self._rows(b"n" + topic.encode() + b"\0" + unique_key.encode() + b"\0"):
+            due_ms, timer_id = _TWO.unpack(value)
+            if due_ms >= from_ms:
+                found.append(FarName(_ONE.unpack(key[-8:])[0], timer_id, due_ms))
+        return found
+
+    def cancelled_due_ms(self, topic: str, unique_key: str) -> int | None:
+        """When what was cancelled under this name was due; None where nothing is known."""
+        value = self._db.get(b"c" + topic.encode() + b"\0" + unique_key.encode())
+        return _TWO.unpack(value)[0] if value else None
+
+    def unique_keys(self, topic: str, key: str) -> Iterator[str]:
+        """The unique keys that were scheduled with this message key."""
+        start = b"k" + topic.encode() + b"\0" + key.encode() + b"\0"
+        return (found[len(start) :].decode(errors="replace") for found, _ in self._rows(start))
+
+    def _rows(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for key, value in self._from(start):
+            if not key.startswith(start):
+                return
+            yield key, value
+
+    def _from(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        rows: Any = self._db.items(from_key=start)
+        yield from rows
+
+    # Letting go
+
+    def sweep(self, wake_ms: int, now_ms: int) -> None:
+        """Look at some rows and drop what is delivered, and cancelled names that nobody asks for any more."""
+        for seen, (key, value) in enumerate(self._from(self._swept)):
+            if seen >= SWEEP_ROWS:
+                self._swept = key
+                return
+            kind = key[:1]
+            is_over = (kind in (b"n", b"k") and _ONE.unpack(value[:8])[0] < wake_ms) or (
+                kind == b"c" and _TWO.unpack(value)[1] < now_ms
+            )
+            if is_over:
+                self._db.delete(key)
+        self._swept = b""
+
+    def close(self) -> None:
+        self._db.close()

@@ -1,0 +1,174 @@
+"""Far timers outlive their records: delivered, cancelled and known by name after the log they came in is gone."""
+
+from random import Random
+
+import msgspec
+import pytest
+
+from latermq.broker.pending import RecordElsewhere
+from latermq.clock import SimulatedClock
+from latermq.config import Duration, PipelineConfig
+from latermq.message.names import TIMER_TOPIC
+from latermq.protocol.remoting.timer_bodies import Verdict
+from latermq.store.memory_disk import MemoryDisk
+from tests.brokers_in_memory import STORE, messages, open_broker, pass_time, send
+from tests.spark_twin import SparkTwin
+
+SHORT = msgspec.structs.replace(STORE, retention=Duration.parse("30s"))
+PIPELINE = PipelineConfig(
+    enabled=True,
+    near_horizon=Duration.parse("12s"),
+    window=Duration.parse("4s"),
+    ingest_every=Duration.parse("1s"),
+    roll_deadline=Duration.parse("2s"),
+)
+FAR_MS = 200_000
+
+
+class Far:
+    """A broker whose segments go after half a minute, beside a Spark that ingests at once."""
+
+    def __init__(self) -> None:
+        self.disk, self.clock = MemoryDisk(), SimulatedClock()
+        self.twin = SparkTwin(Random(1))
+        self.broker = open_broker(self.disk, self.clock, store=SHORT, pipeline=PIPELINE)
+        self.twin.begin(self.broker)
+        self.pass_time(1_000)
+
+    def schedule(self, name: str, delay_ms: int = FAR_MS, key: str = "") -> None:
+        send(self.broker, name.encode(), UNIQ_KEY=name, TIMER_DELAY_MS=str(delay_ms), KEYS=key or f"key-{name}")
+
+    def pass_time(self, by_ms: int) -> None:
+        for _ in range(0, by_ms, 1_000):
+            self.broker.store.flush()
+            self.twin.ingest(self.broker)
+            self.twin.turn(self.broker)
+            pass_time(self.broker, self.clock, 1_000)
+
+    def lose_log(self) -> None:
+        """Fill some segments, let them age, and see that the timers' records are gone."""
+        ahead = self.broker.store.queue(TIMER_TOPIC, 0).next_offset
+        for _ in range(12):
+            send(self.broker, b"x" * 50_000, topic="traffic")
+        self.pass_time(40_000)
+        send(self.broker, b"x" * 50_000, topic="traffic")
+        self.upkeep()
+        assert self.broker.store.queue(TIMER_TOPIC, 0).min_offset >= ahead, "their records are gone"
+
+    def upkeep(self) -> None:
+        self.broker.store.save(self.broker.store.plan_checkpoint())
+        while (names := self.broker.far.names_to_keep()) is not None:
+            self.broker.far.keep_names(names)
+        for removed in self.broker.retention.run():
+            self.disk.remove(removed.path)
+
+    def crash(self) -> None:
+        self.disk = self.disk.after_process_death()
+        self.close()
+        self.broker = open_broker(self.disk, self.clock, store=SHORT, pipeline=PIPELINE)
+
+    def close(self) -> None:
+        self.broker.timers.engine.close()
+        self.broker.far.close()
+
+    def arrived(self) -> list[bytes]:
+        return [message.body for queue_id in range(8) for message in messages(self.broker, "orders", queue_id)]
+
+
+@pytest.fixture
+def far() -> Far:
+    return Far()
+
+
+def test_a_far_timer_arrives_to_the_millisecond_after_its_segment_is_gone(far: Far) -> None:
+    far.schedule("a")
+    due_ms = far.clock.now_ms() + FAR_MS
+    far.lose_log()
+    far.crash()
+    far.pass_time(FAR_MS)
+    (message,) = messages(far.broker, "orders", 0)
+    assert (message.body, message.store_timestamp_ms) == (b"a", due_ms)
+    far.close()
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+def test_a_far_timer_is_cancelled_by_name_after_its_record_is_gone(far: Far, crashed: bool) -> None:
+    far.schedule("a")
+    far.schedule("b")
+    far.lose_log()
+    if crashed:
+        far.crash()
+    assert far.broker.pending.status("orders", "a").verdict == Verdict.PENDING
+    assert far.broker.pending.cancel("orders", "a").verdict == Verdict.CANCELLED
+    assert far.broker.pending.cancel("orders", "a").verdict == Verdict.CANCELLED
+    assert far.broker.pending.cancel("orders", "c").verdict == Verdict.NOT_FOUND
+    far.lose_log()  # with the cancel in it
+    assert far.broker.pending.cancel("orders", "a").verdict == Verdict.CANCELLED
+    far.pass_time(FAR_MS)
+    assert far.arrived() == [b"b"]
+    assert far.broker.pending.count() == 0
+    far.close()
+
+
+def test_a_cancel_of_a_window_that_is_handed_back_survives_a_crash(far: Far) -> None:
+    far.schedule("a")
+    far.schedule("b")
+    far.lose_log()
+    far.pass_time(FAR_MS - 40_000 - 10_000)  # its window is cut, and not due yet
+    assert far.broker.far.frontier.handback_ms > far.clock.now_ms() + 5_000
+    assert far.broker.pending.cancel("orders", "a").verdict == Verdict.CANCELLED
+    far.broker.store.flush()
+    pass_time(far.broker, far.clock, 1_000)
+    far.broker.store.save(far.broker.store.plan_checkpoint())
+    far.crash()
+    far.pass_time(30_000)
+    assert far.arrived() == [b"b"]
+    far.close()
+
+
+def test_a_message_key_finds_far_timers_whose_records_are_gone(far: Far) -> None:
+    far.schedule("a", key="order-1 customer-7")
+    far.lose_log()
+    (outcome,) = far.broker.pending.cancel_key("orders", "customer-7")
+    assert (outcome.verdict, outcome.unique_key) == (Verdict.CANCELLED, "a")
+    far.pass_time(FAR_MS)
+    assert far.arrived() == []
+    far.close()
+
+
+def test_a_move_says_where_the_record_is(far: Far) -> None:
+    far.schedule("a")
+    far.lose_log()
+    with pytest.raises(RecordElsewhere):
+        far.broker.pending.move("orders", "a", far.clock.now_ms() + 5_000)
+    far.pass_time(FAR_MS)
+    assert far.arrived() == [b"a"]
+    far.close()
+
+
+def test_names_of_delivered_timers_are_forgotten(far: Far) -> None:
+    far.schedule("a")
+    far.lose_log()
+    far.pass_time(FAR_MS)
+    far.broker.store.save(far.broker.store.plan_checkpoint())
+    far.broker.far.sweep_names()
+    names = far.broker.far._names
+    assert names is not None
+    assert names.pending("orders", "a", 0) == []
+    assert list(names.unique_keys("orders", "key-a")) == []
+    far.close()
+
+
+def test_nothing_leaves_the_log_that_spark_has_not_ingested(far: Far) -> None:
+    far.schedule("a")
+    far.twin.ingest = lambda broker: None  # type: ignore[method-assign]
+    for _ in range(12):
+        send(far.broker, b"x" * 50_000, topic="traffic")
+    far.pass_time(60_000)
+    send(far.broker, b"x" * 50_000, topic="traffic")
+    start = far.broker.store.log.start
+    far.upkeep()
+    assert far.broker.store.log.start == start
+    far.pass_time(FAR_MS)
+    assert far.arrived() == [b"a"]
+    far.close()
