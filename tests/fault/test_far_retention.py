@@ -5,9 +5,9 @@ from random import Random
 import msgspec
 import pytest
 
-from latermq.broker.pending import RecordElsewhere
 from latermq.clock import SimulatedClock
 from latermq.config import Duration, PipelineConfig
+from latermq.errors import ServiceUnavailable
 from latermq.message.names import TIMER_TOPIC
 from latermq.protocol.remoting.timer_bodies import Verdict
 from latermq.store.memory_disk import MemoryDisk
@@ -69,7 +69,7 @@ class Far:
 
     def close(self) -> None:
         self.broker.timers.engine.close()
-        self.broker.far.close()
+        self.broker.far_names.close()
 
     def arrived(self) -> list[bytes]:
         return [message.body for queue_id in range(8) for message in messages(self.broker, "orders", queue_id)]
@@ -136,13 +136,18 @@ def test_a_message_key_finds_far_timers_whose_records_are_gone(far: Far) -> None
     far.close()
 
 
-def test_a_move_says_where_the_record_is(far: Far) -> None:
+def test_a_far_timer_is_moved_with_its_record_from_the_timeline(far: Far) -> None:
     far.schedule("a")
     far.lose_log()
-    with pytest.raises(RecordElsewhere):
-        far.broker.pending.move("orders", "a", far.clock.now_ms() + 5_000)
+    due_ms = far.clock.now_ms() + 5_000
+    ((entry, _),) = far.broker.pending.records_to_fetch("orders", "a", "")
+    with pytest.raises(ServiceUnavailable):
+        far.broker.pending.move("orders", "a", due_ms)
+    fetched = {entry: far.twin.timeline[entry].record}
+    assert far.broker.pending.move("orders", "a", due_ms, fetched).verdict == Verdict.MOVED
     far.pass_time(FAR_MS)
-    assert far.arrived() == [b"a"]
+    (message,) = messages(far.broker, "orders", 0)
+    assert (message.body, message.store_timestamp_ms) == (b"a", due_ms)
     far.close()
 
 
@@ -152,8 +157,7 @@ def test_names_of_delivered_timers_are_forgotten(far: Far) -> None:
     far.pass_time(FAR_MS)
     far.broker.store.save(far.broker.store.plan_checkpoint())
     far.broker.far.sweep_names()
-    names = far.broker.far._names
-    assert names is not None
+    names = far.broker.far_names
     assert names.pending("orders", "a", 0) == []
     assert list(names.unique_keys("orders", "key-a")) == []
     far.close()

@@ -10,6 +10,7 @@ from latermq.server.broker_service import BrokerService
 from latermq.server.kv_configs import KVConfigs
 from latermq.server.name_server import NameServer
 from latermq.server.pending_service import PendingService
+from latermq.server.pipeline_service import PipelineService
 from latermq.store.memory_disk import MemoryDisk
 from tests.admins import Scene
 
@@ -42,3 +43,8 @@ def test_the_page_lists_what_a_broker_serves_to_operators() -> None:
 def test_the_page_lists_what_a_broker_serves_about_timers() -> None:
     broker = Scene().broker
     assert documented("Broker: timers") == named(dict(PendingService(broker, BrokerService(broker)).handlers))
+
+
+def test_the_page_lists_what_a_broker_serves_to_the_pipeline() -> None:
+    broker = Scene().broker
+    assert documented("Broker: the pipeline") == named(dict(PipelineService(broker, BrokerService(broker)).handlers))

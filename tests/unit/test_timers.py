@@ -289,7 +289,7 @@ def test_a_batch_may_mix_timers_levels_and_messages_for_now(scene: Scene) -> Non
 def test_a_full_second_refuses_ever_more_and_at_last_all(engine: str) -> None:
     scene = Scene(engine, slot_limit=100)
     draws = iter(float(number % 10) / 10 for number in range(100_000))
-    scene.broker._chance = lambda: next(draws)  # the only randomness there is
+    scene.broker.chance = lambda: next(draws)  # the only randomness there is
     passed: list[int] = []
     due_ms = scene.clock.now_ms() // 1000 * 1000 + 20_500
     for number in range(500):

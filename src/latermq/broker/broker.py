@@ -60,7 +60,7 @@ from latermq.timer.apache_timers import entries_done_by_apache
 from latermq.timer.delivery import Delivery
 from latermq.timer.directory import Entry
 from latermq.timer.engines import open_engine
-from latermq.timer.far_names import open_far_names
+from latermq.timer.far_names import FarNames
 from latermq.timer.levels import LevelTable
 from latermq.timer.rolling import load_roll_window_ms
 from latermq.timer.timers import Timers
@@ -150,21 +150,27 @@ class Broker:
             self._take_over_delay_offsets()
         self.admission = Admission(levels, config.timer.max_delay, self._next_timer_name)
         self._names_given = 0
-        self._chance = chance
+        self.chance = chance
         self._took_over_timers = False
         self.ingest = IngestMark(disk)
+        self.far_names = FarNames(disk)
+        self._open_waiting(levels)
+        # The next start begins from here, however this one ends.
+        self.store.save(self.store.plan_checkpoint())
+
+    def _open_waiting(self, levels: LevelTable) -> None:
+        """All that has to do with messages that wait."""
+        config, clock = self.config, self.clock
         self.timers = self._open_timers()
         self.pending = PendingTimers(
             self.store,
             self.timers,
+            self.far_names,
             self.admission,
             clock,
             store_host=self.store_host,
             on_changed=lambda: self.delivery.note_timer(),
         )
-        far_names = open_far_names(disk, make=False)
-        if far_names is not None:
-            self.pending.use_far_names(far_names)
         self.pending.mark_taken()
         self.timers.start(clock.now_ms())
         if self._took_over_timers:
@@ -180,22 +186,19 @@ class Broker:
             on_delivered=self.waiting.touch,
         )
         self.far = FarTimers(
-            disk,
+            self._disk,
             self.store,
             self.timers,
             self.ingest,
+            self.far_names,
             clock,
             config.pipeline,
             store_host=self.store_host,
             retention_ms=config.store.retention,
             doomed_until=self.retention.doomed_until,
-            names=far_names,
-            on_names=self.pending.use_far_names,
         )
         self.retention.add_guard(self.delivery.needed_from)
         self.retention.add_guard(self.far.needed_from)
-        # The next start begins from here, however this one ends.
-        self.store.save(self.store.plan_checkpoint())
 
     def _open_timers(self) -> Timers:
         recovery = self.store.recovery
@@ -264,7 +267,7 @@ class Broker:
         """Store one message. A retry was accepted once: it is refused for want of space at the last mark only."""
         topic_config = self.topics.open.get(topic) if self._refusal is None else None
         if topic_config is None:
-            topic_config = self._writable_topic(topic, default_topic, default_queues, is_retry=is_retry)
+            topic_config = self.writable_topic(topic, default_topic, default_queues, is_retry=is_retry)
         if len(body) > self._max_message and not is_retry:
             raise self.too_long(len(body))
         if not 0 <= queue_id < topic_config.writeQueueNums:
@@ -317,7 +320,7 @@ class Broker:
                 hint="Move large values into the body",
             )
         if place.wait == Wait.TIMER:
-            self.timers.check_room(place.due_ms, self._chance())
+            self.timers.check_room(place.due_ms, self.chance())
             return ()
         return self.pending.pending_under(decode_properties(place.properties)[TIMER_DELETE_KEY])
 
@@ -355,7 +358,7 @@ class Broker:
 
         The queue offset is that of the first message that does not wait, or of the first record where all do.
         """
-        topic_config = self._writable_topic(topic, default_topic, default_queues)
+        topic_config = self.writable_topic(topic, default_topic, default_queues)
         if len(batch) > self._max_message:
             raise self.too_long(len(batch))
         if not 0 <= queue_id < topic_config.writeQueueNums:
@@ -403,7 +406,7 @@ class Broker:
         ids = ",".join(offset_message_id(self.store_host, one.physical_offset) for one in appended)
         return ids, queue_id, first.queue_offset, appended[-1].end_offset, ""
 
-    def _writable_topic(
+    def writable_topic(
         self, topic: str, default_topic: str, default_queues: int, *, is_retry: bool = False
     ) -> TopicConfig:
         refusal = self._retry_refusal if is_retry else self._refusal
@@ -418,7 +421,7 @@ class Broker:
     def make_retry_topic(self, topic: str, queues: int) -> None:
         """A group's retry or dead-letter topic, made where it is missing; refused where nothing may be put into it."""
         self.topics.make_retry(topic, queues)
-        self._writable_topic(topic, "", queues, is_retry=True)
+        self.writable_topic(topic, "", queues, is_retry=True)
 
     def admit_properties(self, properties: str, sysflag: int) -> bytes:
         """The properties as bytes, if a message may have them."""
@@ -628,7 +631,7 @@ class Broker:
         self.tables.save()
         self.store.close()
         self.timers.engine.close()
-        self.far.close()
+        self.far_names.close()
 
     def statistics(self) -> dict[str, int]:
         """Sizes of everything that could grow."""

@@ -17,7 +17,7 @@ from latermq.message.record import record_properties
 from latermq.message.timer_code import CANCEL, CUT, MOVED, is_timer_code, kinds_and_dues
 from latermq.store.disk import Disk
 from latermq.store.message_store import Draft, MessageStore
-from latermq.timer.far_names import FarNames, Waiting, open_far_names
+from latermq.timer.far_names import FarNames, Waiting
 from latermq.timer.rolling import LONGEST_WINDOW_MS
 from latermq.timer.timers import Timers
 from latermq.timer.windows import Window
@@ -36,16 +36,15 @@ class FarTimers:
         store: MessageStore,
         timers: Timers,
         ingest: IngestMark,
+        names: FarNames,
         clock: Clock,
         config: PipelineConfig,
         *,
         store_host: bytes,
         retention_ms: int,
         doomed_until: Callable[[], int],
-        names: FarNames | None,
-        on_names: Callable[[FarNames], None],
     ) -> None:
-        """`doomed_until` is the log offset before which records go; `on_names` hears of the names of such."""
+        """`doomed_until` is the log offset before which records go."""
         self._disk = disk
         self._store = store
         self._timers = timers
@@ -60,7 +59,6 @@ class FarTimers:
         self._marks = store.saved_timer_marks
         self._retention_ms = retention_ms
         self._doomed_until = doomed_until
-        self._on_names = on_names
         self._named_next = 0
         self._names = names
         self.windows.open_all(self.frontier.windows_after(timers.all_wake_from_ms()), self._attempts)
@@ -183,8 +181,7 @@ class FarTimers:
             return self._store.log.end
         if not self.is_enabled and self.frontier.far_until_ms < self._timers.all_wake_from_ms():
             return self._store.log.end
-        named_upto = self._names.upto if self._names else 0
-        entry = queue.entry(max(queue.min_offset, min(self._ingest.offset, named_upto)))
+        entry = queue.entry(max(queue.min_offset, min(self._ingest.offset, self._names.upto)))
         return entry[0] if entry else self._store.log.end
 
     # Names of what leaves the log
@@ -194,7 +191,7 @@ class FarTimers:
         queue = self._store.find_queue(TIMER_TOPIC, 0)
         if queue is None or self.frontier.last is None:
             return None
-        start = max(queue.min_offset, self._names.upto if self._names else 0)
+        start = max(queue.min_offset, self._names.upto)
         found = queue.array(start, NAMES_AT_ONCE)
         found = found[: np.count_nonzero(found["offset"] < self._doomed_until())]
         if not len(found):
@@ -217,21 +214,11 @@ class FarTimers:
 
     def keep_names(self, waiting: list[Waiting]) -> None:
         """Write what `names_to_keep` told. Blocks; may run beside the others, once at a time."""
-        if self._names is None:
-            self._names = open_far_names(self._disk, make=True)
-            assert self._names is not None
         self._names.adopt(waiting, self._named_next, retention_ms=self._retention_ms)
-        self._on_names(self._names)
 
     def sweep_names(self) -> None:
         """Let go of names that nobody asks for any more; a bounded piece."""
-        if self._names is not None:
-            self._names.sweep(self._timers.all_wake_from_ms(), self._clock.now_ms())
-
-    def close(self) -> None:
-        """Leave the files."""
-        if self._names is not None:
-            self._names.close()
+        self._names.sweep(self._timers.all_wake_from_ms(), self._clock.now_ms())
 
 
 def _load_attempts(disk: Disk) -> dict[int, str]:

@@ -1,13 +1,13 @@
 """Timers that wait, as their owners see them: cancelled, moved, looked up, listed and counted."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from latermq.broker.pending_pages import DueRange, PendingPages
 from latermq.clock import Clock
-from latermq.errors import InvalidParameter, LaterMQError
+from latermq.errors import InvalidParameter, ServiceUnavailable
 from latermq.message.cut import decode_cut
 from latermq.message.ids import pack_host
 from latermq.message.names import TIMER_TOPIC
@@ -24,23 +24,14 @@ from latermq.message.properties import (
     UNIQUE_KEY,
     encode_properties,
 )
+from latermq.message.record import decode_record
 from latermq.message.timer_code import CANCEL, CUT, MOVED, TIMER, is_timer_code, kind_and_due, kinds_and_dues
 from latermq.protocol.remoting.timer_bodies import Density, Outcome, PendingPage, Verdict
 from latermq.store.message_store import Draft, MessageStore
 from latermq.timer.admission import Admission, waiting_properties
-from latermq.timer.directory import Directory, Entry, Fate, delete_key, full_name, names_of
+from latermq.timer.directory import Directory, Entry, Fate, History, delete_key, full_name, names_of
 from latermq.timer.far_names import FarNames
 from latermq.timer.timers import Timers
-
-
-class RecordElsewhere(LaterMQError):
-    """A far timer cannot be written again from the log: its record is in the timeline, or in a window."""
-
-    def __init__(self, entry: int, due_ms: int) -> None:
-        super().__init__("the record of this timer has left the log", hint="Cancel the timer and send it again")
-        self.entry = entry
-        self.due_ms = due_ms
-
 
 RECALL_TAG = "_RECALL_TAG_"
 MAX_NAMES = 200  # some 0.2 ms each, and others wait meanwhile
@@ -59,6 +50,7 @@ class PendingTimers:
         self,
         store: MessageStore,
         timers: Timers,
+        far_names: FarNames,
         admission: Admission,
         clock: Clock,
         *,
@@ -71,13 +63,8 @@ class PendingTimers:
         self._clock = clock
         self._store_host = store_host
         self._on_changed = on_changed
-        self._far_names: FarNames | None = None
-        self._directory = Directory(store, lambda: self._far_names, timers.all_wake_from_ms)
+        self._directory = Directory(store, far_names, timers.all_wake_from_ms)
         self._pages = PendingPages(store, timers, self._directory)
-
-    def use_far_names(self, names: FarNames) -> None:
-        """From now on timers may be known by these alone."""
-        self._far_names = names
 
     def mark_taken(self) -> None:
         """At a start: let every cut, cancel and move act again that the engine may not know of."""
@@ -182,10 +169,17 @@ class PendingTimers:
 
     # Moving
 
-    def move(self, topic: str, unique_key: str, due_ms: int) -> Outcome:
+    def records_to_fetch(self, topic: str, unique_key: str, key: str) -> list[tuple[int, int]]:
+        """What a move needs that has left the log: entries of far timers and their due times."""
+        names = self._names(topic, key) if key else [unique_key]
+        newest = (_newest(self._directory.history(topic, name)) for name in names)
+        return [(entry.entry, entry.due_ms) for entry in newest if entry is not None and entry.message is None]
+
+    def move(self, topic: str, unique_key: str, due_ms: int, fetched: Mapping[int, bytes] | None = None) -> Outcome:
         """Give what is pending under this name another due time.
 
-        One record does it, which schedules itself and takes all that was scheduled before under its name.
+        One record does it, which schedules itself and takes all that was scheduled before under its name. `fetched` are
+        records of far timers, by entry.
         """
         now_ms = self._clock.now_ms()
         if due_ms < 0:
@@ -195,8 +189,10 @@ class PendingTimers:
         if history.fate != Fate.PENDING:
             return Outcome(_VERDICTS[history.fate], topic, unique_key, history.due_ms)
         due_ms = max(due_ms, now_ms)
-        taken = sorted(history.pending.values(), key=lambda entry: entry.timer_id)
-        moved = self._moved(taken[-1], topic, due_ms)
+        newest = _newest(history)
+        assert newest is not None
+        taken = list(history.pending.values())
+        moved = self._moved(newest, topic, due_ms, fetched or {})
         (appended,) = self._store.append_all([moved], self._store.not_before_last(TIMER_TOPIC, now_ms))
         self.take(appended.queue_offset, taken)
         self._timers.pending[topic] += 1
@@ -204,10 +200,14 @@ class PendingTimers:
         self._on_changed()
         return Outcome(Verdict.MOVED, topic, unique_key, due_ms, len(taken))
 
-    def _moved(self, current: Entry, topic: str, due_ms: int) -> Draft:
+    def _moved(self, current: Entry, topic: str, due_ms: int, fetched: Mapping[int, bytes]) -> Draft:
         message = current.message
         if message is None:
-            raise RecordElsewhere(current.entry, current.due_ms)
+            if current.entry not in fetched:
+                raise ServiceUnavailable(
+                    "the record of this timer has left the log and is not at hand", hint="Try again in a moment"
+                )
+            message = decode_record(fetched[current.entry])
         properties = {name: value for name, value in message.properties.items() if name != TIMER_ROLL_TIMES}
         properties |= {TIMER_ID: str(current.timer_id), MOVE: "1"}
         waiting = waiting_properties(properties, topic, int(properties[REAL_QUEUE_ID]), due_ms)
@@ -226,9 +226,9 @@ class PendingTimers:
             message.reconsume_times,
         )
 
-    def move_key(self, topic: str, key: str, due_ms: int) -> list[Outcome]:
+    def move_key(self, topic: str, key: str, due_ms: int, fetched: Mapping[int, bytes] | None = None) -> list[Outcome]:
         """Move what was scheduled with this message key: an outcome for each name."""
-        return [self.move(topic, unique_key, due_ms) for unique_key in self._names(topic, key)]
+        return [self.move(topic, unique_key, due_ms, fetched) for unique_key in self._names(topic, key)]
 
     # Looking
 
@@ -245,3 +245,8 @@ class PendingTimers:
     def density(self) -> Density:
         """How many timers are due in each of the coming seconds, minutes and hours."""
         return self._pages.density(self._clock.now_ms())
+
+
+def _newest(history: History) -> Entry | None:
+    """The timer of a name that a move writes again: the one that was scheduled last."""
+    return max(history.pending.values(), key=lambda entry: entry.timer_id, default=None)

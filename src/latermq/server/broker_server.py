@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.metadata import version
@@ -28,14 +28,17 @@ from latermq.server.clock_feed import open_clock
 from latermq.server.flusher import Flusher
 from latermq.server.listener import Listener
 from latermq.server.metrics_server import MetricsServer
-from latermq.server.pending_service import PendingService
+from latermq.server.pending_service import Fetched, PendingService
+from latermq.server.pipeline_service import PipelineService
 from latermq.server.registrar import Registrar
 from latermq.server.timer_driver import TimerDriver
+from latermq.server.window_keeper import WindowKeeper
 from latermq.store.disk import FileDisk
 
 _ANY_HOST = ("", "0.0.0.0", "::")
 _POLL_EXPIRY_S = 0.5
 _INDEX_EVERY_S = 0.2
+_WINDOWS_EVERY_S = 0.1
 # Requests leave no cycles behind, so that the collector need not look at what they made while it is in use.
 _COLLECTOR_THRESHOLDS = (50_000, 20, 20)
 _log = structlog.get_logger(__name__)
@@ -51,6 +54,7 @@ class BrokerProcess:
         host = config.broker.advertise_host or server.host
         self._port = server.port or _free_port(server.host)
         self.advertised = _own_address() if host in _ANY_HOST else socket.gethostbyname(host)
+        self._data = data
         self._disk = FileDisk(data)
         self.broker = Broker(
             config,
@@ -84,7 +88,9 @@ class BrokerProcess:
             retain=self._retain,
         )
         self.service.handlers.update(self._admin.handlers)
-        self.service.handlers.update(PendingService(self.broker, self.service).handlers)
+        self.service.handlers.update(PendingService(self.broker, self.service, self._fetch_far).handlers)
+        pipeline = PipelineService(self.broker, self.service, beside=self._do_in_worker)
+        self.service.handlers.update(pipeline.handlers)
         self._metrics = MetricsServer(BrokerMetrics(self.broker, lambda: self.listener.connections))
         self._timers: list[asyncio.TimerHandle | None] = []
         self._checkpointing = self._saving = self._save_again = False
@@ -122,10 +128,17 @@ class BrokerProcess:
         )
         self.broker.check_disk()
         self._driver = TimerDriver(self.broker, on_failed=self.end)
+        self._keeper = WindowKeeper(
+            self.broker,
+            root_uri=config.pipeline.timeline or str(self._data / "pipeline"),
+            address=self.address,
+            on_fed=self._driver.run_now,
+        )
         await self.listener.start(config.server.host, self._port)
         await self._registrar.register()
         self._every(_INDEX_EVERY_S, self.broker.store.index_pending)
         self._every(_POLL_EXPIRY_S, lambda: self.broker.waiting.expire(time.monotonic()))
+        self._every(_WINDOWS_EVERY_S, self._keeper.tick)
         self._every(1.0, self._each_second)
         self._every(config.broker.register_every / 1000, self._registrar.announce)
         self._every(config.store.checkpoint_every / 1000, self._checkpoint)
@@ -172,7 +185,15 @@ class BrokerProcess:
         self.broker.sample_traffic()
         self._admin.sample()
         self.broker.check_disk()
+        self._cut()
         self.service.notify(self.broker.expire_clients())
+
+    def _fetch_far(self, places: Sequence[tuple[int, int]], when_done: Callable[[Fetched], None]) -> None:
+        self._keeper.fetch(places, when_done)
+
+    def _cut(self) -> None:
+        if not self.broker.delivery.guard.is_holding:  # a clock that leapt is not believed yet
+            self.broker.far.run()
 
     def _topics_changed(self) -> None:
         """A topic nobody can find is no use, and one made on the way must not be forgotten by a crash."""
@@ -210,6 +231,7 @@ class BrokerProcess:
     def _retain(self) -> None:
         if self.broker.delivery.guard.is_holding:
             return  # a clock that leapt makes everything look old
+        self.broker.far.sweep_names()
         for removed in self.broker.retention.run():
             _log.info("segment removed", start=removed.start, reason=removed.reason)
             self._in_worker(partial(self._disk.remove, removed.path))
@@ -238,6 +260,7 @@ class BrokerProcess:
 
     def look_at_clock(self) -> None:
         """The time was set: deliver what is due now."""
+        self._cut()
         self._driver.run_now()
 
     def end(self, error: BaseException | None = None) -> None:
@@ -253,6 +276,7 @@ class BrokerProcess:
                 timer.cancel()
         await self._registrar.close()
         self._driver.stop()
+        await self._keeper.stop()
         self.broker.waiting.expire(float("inf"))
         self._flusher.stop()
         self.service.flushed(self.broker.store.flush())

@@ -1,17 +1,17 @@
 """The broker's side of requests about timers that wait: recall, cancel, move, status, list, count, density."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from latermq.broker.broker import Broker
-from latermq.errors import IllegalOperation, InvalidParameter, NoPermission
+from latermq.errors import IllegalOperation, InvalidParameter, LaterMQError, NoPermission
 from latermq.message.recall_handle import RecallHandle, decode_recall_handle
 from latermq.protocol.remoting.bodies import encode_body
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.timer_bodies import Outcome, Outcomes, PendingCount, Verdict
 from latermq.protocol.remoting.timer_headers import ListTimersHeader, MoveTimerHeader, RecallHeader, TimerNameHeader
-from latermq.server.admin_ground import Handler
+from latermq.server.admin_ground import Handler, answer, refuse
 from latermq.server.connection import Connection
 
 MAX_PAGE_TIMERS = 1000
@@ -33,6 +33,15 @@ class Flushing(Protocol):
         ...
 
 
+Fetched = Mapping[int, bytes] | LaterMQError
+FetchFar = Callable[[Sequence[tuple[int, int]], Callable[[Fetched], None]], None]
+
+
+def fetch_nothing(places: Sequence[tuple[int, int]], when_done: Callable[[Fetched], None]) -> None:
+    """There is no timeline to look into."""
+    when_done({})
+
+
 class _Name(NamedTuple):
     """What a request calls a timer: its unique key, or one of its message keys."""
 
@@ -43,8 +52,10 @@ class _Name(NamedTuple):
 class PendingService:
     """All handlers of requests about timers, by request code."""
 
-    def __init__(self, broker: Broker, flushing: Flushing) -> None:
+    def __init__(self, broker: Broker, flushing: Flushing, fetch_far: FetchFar = fetch_nothing) -> None:
+        """`fetch_far` brings records of far timers that have left the log, and calls back on the loop."""
         self._broker = broker
+        self._fetch_far = fetch_far
         self._flushing = flushing
         self.handlers: dict[int, Handler] = {
             Request.RECALL_MESSAGE: self._recall,
@@ -98,11 +109,37 @@ class PendingService:
         due_ms = self._due_ms(header)
         self._flushing.check_unflushed()
         pending = self._broker.pending
-        if name.key:
-            outcomes = pending.move_key(header.topic, name.key, due_ms)
-        else:
-            outcomes = [pending.move(header.topic, name.unique_key, due_ms)]
-        return self._tell(connection, command, outcomes)
+
+        def move(fetched: Mapping[int, bytes]) -> bytes | None:
+            if name.key:
+                outcomes = pending.move_key(header.topic, name.key, due_ms, fetched)
+            else:
+                outcomes = [pending.move(header.topic, name.unique_key, due_ms, fetched)]
+            return self._tell(connection, command, outcomes)
+
+        places = pending.records_to_fetch(header.topic, name.unique_key, name.key)
+        if not places:
+            return move({})
+        self._fetch_far(places, lambda fetched: self._answer_later(connection, command, fetched, move))
+        return None
+
+    def _answer_later(
+        self,
+        connection: Connection,
+        command: Command,
+        fetched: Mapping[int, bytes] | LaterMQError,
+        move: Callable[[Mapping[int, bytes]], bytes | None],
+    ) -> None:
+        try:
+            if isinstance(fetched, LaterMQError):
+                raise fetched
+            reply = move(fetched)
+        except LaterMQError as error:
+            refuse(connection, command, error)
+            return
+        if reply is not None:
+            answer(connection, command, reply)
+        self._broker.settle()
 
     def _status(self, connection: Connection, command: Command) -> bytes | None:
         header = command.header(TimerNameHeader)

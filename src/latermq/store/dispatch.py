@@ -72,8 +72,12 @@ def key_hash(topic: str, key: str) -> int:
 
 
 @lru_cache(maxsize=8192)
+def _prefix_hash(prefix: str) -> int:
+    return java_string_hash(prefix) & 0xFFFFFFFF
+
+
 def _topic_hash(topic: str) -> int:
-    return java_string_hash(topic + "#") & 0xFFFFFFFF
+    return _prefix_hash(topic + "#")
 
 
 def index_keys(records: list[Unindexed] | list[tuple[str, bytes, int, int]]) -> IndexKeys:
@@ -128,6 +132,35 @@ def hash_keys(
     return np.array(numbers, np.int32), np.array(rows, np.int64)
 
 
+class HashedKeys:
+    """Many keys hashed once, to be looked for under any topic: the letters before a key only multiply and add."""
+
+    def __init__(self, data: bytes, offsets: npt.NDArray[np.int64]) -> None:
+        """The keys lie end to end in `data`, as UTF-8."""
+        starts, ends = offsets[:-1], offsets[1:]
+        lengths = ends - starts
+        width = int(min(lengths.max(initial=1), _MAX_MATRIX_WIDTH))
+        # Zeros before the first key let every key be taken with the bytes before it.
+        padded = bytes(width) + data
+        rows_at_any_byte = np.ndarray((len(padded) - width + 1, width), np.uint8, padded, strides=(1, 1))
+        matrix = rows_at_any_byte[ends]
+        matrix[np.arange(width) < (width - lengths)[:, None]] = 0
+        self._values = matrix.astype(np.uint32) @ _POWERS_OF_31[width - 1 :: -1]
+        self._powers = _POWERS_OF_31[np.minimum(lengths, _MAX_MATRIX_WIDTH)]
+        odd = lengths > _MAX_MATRIX_WIDTH
+        if not data.isascii():  # other letters hash as UTF-16
+            odd |= (matrix >= 0x80).any(axis=1)
+        for row in np.flatnonzero(odd).tolist():
+            key = data[starts[row] : ends[row]].decode()
+            self._values[row] = java_string_hash(key) & 0xFFFFFFFF
+            self._powers[row] = pow(31, len(key.encode("utf-16-le")) // 2, 1 << 32)
+
+    def under(self, prefixes: Sequence[str], prefix_of: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
+        """The hashes of the keys behind these prefixes, a topic's being `topic#`; for each key which one it has."""
+        hashes = np.array(list(map(_prefix_hash, prefixes)), np.uint32)
+        return _positive(self._values + hashes[prefix_of] * self._powers).astype(np.int64)
+
+
 def _key_spans(
     joined: bytes,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
@@ -161,6 +194,11 @@ def _hash_rows(
     topic_hashes = np.fromiter(map(distinct.__getitem__, topics), np.uint32, len(topics))[owners]
     # The topic stands before the key: each letter of the key multiplies its hash by 31 once more.
     values += topic_hashes * _POWERS_OF_31[lengths]
-    positive = np.abs(values.view(np.int32))
+    return _positive(values)
+
+
+def _positive(values: npt.NDArray[np.uint32]) -> npt.NDArray[np.int32]:
+    """Java's `Math.abs` of these hash codes; where that is negative, 0."""
+    positive: npt.NDArray[np.int32] = np.abs(values.view(np.int32))
     positive[positive < 0] = 0
     return positive

@@ -82,9 +82,7 @@ def names_of(key: str) -> list[tuple[str, str]]:
 class Directory:
     """Looks names up in the store."""
 
-    def __init__(
-        self, store: MessageStore, far_names: Callable[[], FarNames | None], wake_from_ms: Callable[[], int]
-    ) -> None:
+    def __init__(self, store: MessageStore, far_names: FarNames, wake_from_ms: Callable[[], int]) -> None:
         """`wake_from_ms` is T: what is due before was delivered or taken."""
         self._store = store
         self._far_names = far_names
@@ -119,9 +117,7 @@ class Directory:
     def _far_history(self, topic: str, unique_key: str) -> History:
         """What is known of the name's timers that have left the log."""
         history = History()
-        names = self._far_names()
-        if names is None:
-            return history
+        names = self._far_names
         cancelled_ms = names.cancelled_due_ms(topic, unique_key)
         if cancelled_ms is not None:
             history.fate, history.due_ms = Fate.CANCELLED, cancelled_ms
@@ -178,9 +174,8 @@ class Directory:
                 and key in properties.get(KEYS, "").split(KEY_SEPARATOR)
             ):
                 keys[properties.get(UNIQUE_KEY, "")] = None
-        names = self._far_names()
-        if names is not None:
-            keys |= dict.fromkeys(itertools.islice(names.unique_keys(topic, key), max(0, limit - len(keys))))
+        gone = itertools.islice(self._far_names.unique_keys(topic, key), max(0, limit - len(keys)))
+        keys |= dict.fromkeys(gone)
         return list(keys)
 
     def _messages(self, topic: str, key: str, start: int = 0) -> Iterator[Message]:

@@ -5,17 +5,17 @@ written here, and what cancels and moves in it took is taken out: a timer that i
 nothing. Rows, in one RocksDB database, all strings separated by a zero byte:
 
     n topic, unique key, entry (8)   →  due (8), timer id (8)       a timer that waits
+    p topic, unique key              →  due (8)                     the same, for one look-up of many names
     k topic, message key, unique key →  due (8)                     under which message key it is found
     c topic, unique key              →  due (8), forget at (8)      a cancelled name, kept for a second cancel
     m                                →  entry (8)                   everything of the timer topic below is here
 """
 
 import struct
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from rocksdict import Options, Rdict, WriteBatch, WriteOptions
+from rocksdict import BlockBasedOptions, Options, Rdict, WriteBatch, WriteOptions
 
 from latermq.errors import StoreError
 from latermq.message.properties import (
@@ -57,36 +57,27 @@ class Waiting(NamedTuple):
     properties: bytes
 
 
-def open_far_names(disk: Disk, *, make: bool) -> "FarNames | None":
-    """The names of this store; None where none ever left its log, and none is to be made."""
-    if disk.read(MARKER) is None:
-        if not make:
-            return None
-        disk.replace(MARKER, b"1\n")
-    return FarNames(disk.library_folder(FOLDER))
-
-
 class FarNames:
-    """Written by one thread at a time, each batch synced; read by the one that serves."""
+    """Written by one thread at a time, each batch synced; read by the one that serves.
 
-    def __init__(self, folder: Path) -> None:
-        options = Options(raw_mode=True)
-        options.create_if_missing(True)
-        options.set_write_buffer_size(WRITE_BUFFER_BYTES)
-        options.set_max_background_jobs(1)
-        options.set_keep_log_file_num(2)
-        try:
-            self._db = Rdict(str(folder), options)
-        except Exception as error:
-            raise StoreError(
-                f"RocksDB cannot open {folder.name}: {error}",
-                hint="Free disk space; names of far timers that are gone from the log are kept there",
-            ) from None
+    There is no database before the first name has left the log.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
         self._synced = WriteOptions()
         self._synced.sync = True
         self._swept: bytes = b""
-        mark = self._db.get(_MARK)
+        self._db = _open(disk) if disk.read(MARKER) is not None else None
+        mark = self._db.get(_MARK) if self._db is not None else None
         self.upto: int = _ONE.unpack(mark)[0] if mark else 0
+
+    @property
+    def _writable(self) -> Rdict:
+        if self._db is None:
+            self._disk.replace(MARKER, b"1\n")
+            self._db = _open(self._disk)
+        return self._db
 
     # Taking in
 
@@ -108,7 +99,7 @@ class FarNames:
                 self._add(batch, added, topic, unique_key, one)
         batch.put(_MARK, _ONE.pack(upto))
         try:
-            self._db.write(batch, self._synced)
+            self._writable.write(batch, self._synced)
         except Exception as error:
             raise StoreError(f"RocksDB cannot write the names of far timers: {error}", hint="Free disk space") from None
         self.upto = upto
@@ -118,6 +109,7 @@ class FarNames:
     ) -> None:
         timer_id = find_property(one.properties, TIMER_ID.encode())
         key = b"n" + topic + b"\0" + unique_key + b"\0"
+        batch.put(b"p" + key[1:-1], _ONE.pack(one.due_ms))
         batch.put(key + _ONE.pack(one.entry), _TWO.pack(one.due_ms, int(timer_id) if timer_id else one.entry))
         added.setdefault(key, {})[one.entry] = one.due_ms
         for message_key in (find_property(one.properties, KEYS.encode()) or b"").split(KEY_SEPARATOR.encode()):
@@ -137,7 +129,9 @@ class FarNames:
                 if entry < by.entry:
                     batch.delete(key + _ONE.pack(entry))
                     added.get(key, {}).pop(entry, None)
-            if retention_ms and (held or at == 1):
+            if held and max(held) < by.entry:
+                batch.delete(b"p" + plain)
+            if retention_ms and held:
                 batch.put(b"c" + plain, _TWO.pack(by.due_ms, by.due_ms + retention_ms))
 
     # Looking up
@@ -151,9 +145,21 @@ class FarNames:
                 found.append(FarName(_ONE.unpack(key[-8:])[0], timer_id, due_ms))
         return found
 
+    def known(self, names: Sequence[tuple[str, bytes]], from_ms: int) -> list[bool]:
+        """For each topic and unique key whether a timer that is due then or later waits, or one was cancelled."""
+        if self._db is None or not names:
+            return [False] * len(names)
+        plain = [topic.encode() + b"\0" + unique_key for topic, unique_key in names]
+        waiting: Any = self._db.get([b"p" + one for one in plain])
+        cancelled: Any = self._db.get([b"c" + one for one in plain])
+        return [
+            one is not None or (due is not None and _ONE.unpack(due)[0] >= from_ms)
+            for one, due in zip(cancelled, waiting, strict=True)
+        ]
+
     def cancelled_due_ms(self, topic: str, unique_key: str) -> int | None:
         """When what was cancelled under this name was due; None where nothing is known."""
-        value = self._db.get(b"c" + topic.encode() + b"\0" + unique_key.encode())
+        value = self._db and self._db.get(b"c" + topic.encode() + b"\0" + unique_key.encode())
         return _TWO.unpack(value)[0] if value else None
 
     def unique_keys(self, topic: str, key: str) -> Iterator[str]:
@@ -168,7 +174,7 @@ class FarNames:
             yield key, value
 
     def _from(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
-        rows: Any = self._db.items(from_key=start)
+        rows: Any = self._db.items(from_key=start) if self._db is not None else ()
         yield from rows
 
     # Letting go
@@ -180,12 +186,32 @@ class FarNames:
                 self._swept = key
                 return
             kind = key[:1]
-            is_over = (kind in (b"n", b"k") and _ONE.unpack(value[:8])[0] < wake_ms) or (
+            is_over = (kind in (b"n", b"p", b"k") and _ONE.unpack(value[:8])[0] < wake_ms) or (
                 kind == b"c" and _TWO.unpack(value)[1] < now_ms
             )
             if is_over:
-                self._db.delete(key)
+                self._writable.delete(key)
         self._swept = b""
 
     def close(self) -> None:
-        self._db.close()
+        if self._db is not None:
+            self._db.close()
+
+
+def _open(disk: Disk) -> Rdict:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    options.set_max_background_jobs(1)
+    options.set_keep_log_file_num(2)
+    table = BlockBasedOptions()
+    table.set_bloom_filter(10, False)  # most names that are looked up are not here
+    options.set_block_based_table_factory(table)
+    folder = disk.library_folder(FOLDER)
+    try:
+        return Rdict(str(folder), options)
+    except Exception as error:
+        raise StoreError(
+            f"RocksDB cannot open {folder.name}: {error}",
+            hint="Free disk space; names of far timers that have left the log are kept there",
+        ) from None

@@ -1,0 +1,156 @@
+"""The body of SCHEDULE_ROWS: many timers in columns, which numpy and Arrow read and write as they lie.
+
+All numbers are little-endian. A column of texts or bytes is laid out as Arrow lays out its binary arrays: one more
+offset than there are values, then the values end to end (docs/protocol.md has the whole table).
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from latermq.errors import MalformedRequest
+
+MAGIC = b"LMR1"
+MAX_ROWS = 16_384  # in one request: some 100 ms of the broker's loop
+ROWS_AT_ONCE = 2_000  # what a sender should send: large enough for the arrays, small enough for timers to be punctual
+MAX_TOPICS = 4_096
+
+Ints = npt.NDArray[np.int64]
+_HEAD = struct.Struct("<4sII")  # magic, rows, topics
+
+
+@dataclass(slots=True)
+class Column:
+    """Values of any length: value n is `data[offsets[n]:offsets[n + 1]]`."""
+
+    data: bytes
+    offsets: Ints
+
+    @staticmethod
+    def of(values: Iterable[bytes]) -> "Column":
+        """A column of these values."""
+        listed = list(values)
+        sizes = np.fromiter(map(len, listed), np.int64, len(listed))
+        return Column(b"".join(listed), np.concatenate(([0], np.cumsum(sizes))))
+
+    @staticmethod
+    def of_nothing(rows: int) -> "Column":
+        """A column of empty values."""
+        return Column(b"", np.zeros(rows + 1, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def sizes(self) -> Ints:
+        return np.diff(self.offsets)
+
+    def values(self) -> list[bytes]:
+        """All values; 0.1 µs each."""
+        data, bounds = self.data, self.offsets.tolist()
+        return [data[start:end] for start, end in pairwise(bounds)]
+
+    def row_at(self, position: int) -> int:
+        """Which value this byte belongs to."""
+        return int(np.searchsorted(self.offsets, position, side="right")) - 1
+
+
+@dataclass(slots=True)
+class RowBatch:
+    """Timers to schedule: row n of each column is of the same timer."""
+
+    topics: list[str]
+    topic_of: npt.NDArray[np.uint16]  # for each row the index of its topic
+    times_ms: Ints  # when it is due, or how long it waits from now
+    from_now: npt.NDArray[np.bool_]  # which of the two
+    unique_keys: Column
+    bodies: Column
+    keys: Column  # message keys of a row, parted by spaces
+    tags: Column
+    properties: Column  # further ones in the wire form of properties
+
+    def __len__(self) -> int:
+        return len(self.times_ms)
+
+
+def unique_key_of(job: str, key: str) -> str:
+    """The unique key of a row: the same for the same key of the same job, whoever sends it and how often."""
+    named = job.encode()
+    digest = hashlib.blake2b(len(named).to_bytes(4, "big") + named + key.encode(), digest_size=16)
+    return digest.hexdigest().upper()
+
+
+def encode_rows(batch: RowBatch) -> bytes:
+    """The body that carries these rows."""
+    pieces = [_HEAD.pack(MAGIC, len(batch), len(batch.topics))]
+    pieces += _encode_column(Column.of(topic.encode() for topic in batch.topics))
+    pieces += (batch.topic_of.astype("<u2").tobytes(), batch.times_ms.astype("<i8").tobytes())
+    pieces.append(batch.from_now.astype(np.uint8).tobytes())
+    for column in (batch.unique_keys, batch.bodies, batch.keys, batch.tags, batch.properties):
+        pieces += _encode_column(column)
+    return b"".join(pieces)
+
+
+def _encode_column(column: Column) -> tuple[bytes, bytes]:
+    return column.offsets.astype("<u4").tobytes(), column.data
+
+
+def decode_rows(body: bytes) -> RowBatch:
+    """The rows in a body; raises MalformedRequest where it is none."""
+    if len(body) < _HEAD.size:
+        raise MalformedRequest(f"a batch of rows cannot have {len(body)} bytes")
+    magic, rows, topics = _HEAD.unpack_from(body)
+    if magic != MAGIC:
+        raise MalformedRequest(
+            f"the body begins with {magic!r}, a batch of rows begins with {MAGIC!r}",
+            hint="Broker and pipeline must be of the same version",
+        )
+    if rows > MAX_ROWS or topics > MAX_TOPICS:
+        raise MalformedRequest(
+            f"{rows} rows for {topics} topics are too many, a request holds {MAX_ROWS} for {MAX_TOPICS}",
+            hint="Send several smaller ones",
+        )
+    reader = _Reader(body, _HEAD.size)
+    try:
+        names = [topic.decode() for topic in reader.column(topics).values()]
+    except UnicodeDecodeError:
+        raise MalformedRequest("a topic is no UTF-8") from None
+    topic_of = reader.numbers("<u2", rows).astype(np.uint16)
+    times_ms = reader.numbers("<i8", rows).astype(np.int64)
+    from_now = reader.numbers("<u1", rows) != 0
+    columns = [reader.column(rows) for _ in range(5)]
+    if reader.at != len(body):
+        raise MalformedRequest(f"a batch of rows ends at byte {reader.at} of {len(body)}")
+    if rows and int(topic_of.max()) >= topics:
+        raise MalformedRequest(f"row {int(topic_of.argmax())} names topic {int(topic_of.max())} of {topics}")
+    return RowBatch(names, topic_of, times_ms, from_now, *columns)
+
+
+class _Reader:
+    """Takes one column after the other from a body."""
+
+    def __init__(self, body: bytes, at: int) -> None:
+        self._body = body
+        self.at = at
+
+    def numbers(self, dtype: str, count: int) -> npt.NDArray[np.int64]:
+        end = self.at + count * np.dtype(dtype).itemsize
+        if end > len(self._body):
+            raise MalformedRequest(f"a batch of rows breaks off at byte {len(self._body)} of at least {end}")
+        numbers: npt.NDArray[np.int64] = np.frombuffer(self._body, dtype, count, self.at)
+        self.at = end
+        return numbers
+
+    def column(self, count: int) -> Column:
+        offsets = self.numbers("<u4", count + 1).astype(np.int64)
+        end = self.at + int(offsets[-1])
+        if offsets[0] or (offsets[1:] < offsets[:-1]).any() or end > len(self._body):
+            raise MalformedRequest(f"the offsets of a column before byte {self.at} do not fit its values")
+        column = Column(self._body[self.at : end], offsets)
+        self.at = end
+        return column
