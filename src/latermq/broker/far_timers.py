@@ -1,6 +1,7 @@
 """Far timers: the broker's half of their way to Spark and back. It makes the cuts and knows which attempts it plays."""
 
 import zlib
+from collections import Counter
 from collections.abc import Callable
 
 import msgspec
@@ -56,6 +57,7 @@ class FarTimers:
         self.windows = timers.windows
         self._attempts = _load_attempts(disk)  # that were chosen, by window
         self.offered: dict[int, str] = {}  # by a driver: attempts that nobody has looked at yet
+        self.rolled_by: Counter[str] = Counter()  # windows that are played, by who made their attempts
         self._marks = store.saved_timer_marks
         self._retention_ms = retention_ms
         self._doomed_until = doomed_until
@@ -166,6 +168,7 @@ class FarTimers:
             if window.number in self._attempts
         } | {number: attempt}
         self.offered.pop(number, None)
+        self.rolled_by[attempt.partition("-")[0]] += 1
 
     def save_attempts(self) -> None:
         """Make the choice durable: nothing of an attempt is staged before. Blocks; may run beside the others."""

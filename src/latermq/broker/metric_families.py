@@ -75,6 +75,11 @@ FAMILIES = (
     Family("latermq_staged_bytes", Kind.GAUGE, "Memory that these take"),
     Family("latermq_kept_back_messages", Kind.GAUGE, "Messages that are due but could not be stored yet"),
     Family("latermq_clock_held", Kind.GAUGE, "1 while deliveries wait because the clock leapt forward"),
+    Family(
+        "latermq_ingest_lag_milliseconds", Kind.GAUGE, "Age of the oldest timer that Spark has not ingested, 0 if none"
+    ),
+    Family("latermq_windows_waiting", Kind.GAUGE, "Windows that are cut and not read to their end"),
+    Family("latermq_windows_rolled_total", Kind.COUNTER, "Windows that were played, by who rolled them", "by"),
     Family("latermq_disk_used_ratio", Kind.GAUGE, "How full the disk of the data directory is, 0 to 1"),
     Family("latermq_connections", Kind.GAUGE, "Connections of clients"),
 )

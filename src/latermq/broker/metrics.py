@@ -21,6 +21,7 @@ SNAPSHOT_BOUNDS_S = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)  # RocketMQ
 SNAPSHOT_EVERY_S = 15.0
 SNAPSHOT_SHARE = 0.001  # of the time, at most: the wheel is counted in 2 ms, RocksDB takes 0.2 s for 200,000 timers
 TIMER, LEVEL = "timer", "level"
+ROLLERS = ("spark", "local")  # as the names of attempts begin
 
 
 Value = float | Counts | Mapping[str, float] | Mapping[str, Counts]
@@ -83,7 +84,8 @@ class BrokerMetrics:
 
     def read(self) -> Reading:
         """Everything as it is now."""
-        return Reading(self._labels, {**self._timers(), **self._deliveries(), **self._store(), **self._clients()})
+        told = (self._timers(), self._deliveries(), self._far(), self._store(), self._clients())
+        return Reading(self._labels, {name: value for values in told for name, value in values.items()})
 
     def _timers(self) -> dict[str, Value]:
         broker = self._broker
@@ -148,6 +150,14 @@ class BrokerMetrics:
             "latermq_staged_bytes": counts["staged_bytes"],
             "latermq_kept_back_messages": counts["kept_back"],
             "latermq_clock_held": int(delivery.guard.is_holding),
+        }
+
+    def _far(self) -> dict[str, Value]:
+        far = self._broker.far
+        return {
+            "latermq_ingest_lag_milliseconds": far.lag_ms(self._broker.clock.now_ms()) if far.frontier.last else 0,
+            "latermq_windows_waiting": len(far.windows.waiting()),
+            "latermq_windows_rolled_total": {by: far.rolled_by[by] for by in ROLLERS},
         }
 
     def _store(self) -> dict[str, Value]:

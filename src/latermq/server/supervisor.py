@@ -29,6 +29,8 @@ class Part:
     # The command line, given the addresses of the parts that are ready. Its own is among them when it is started
     # again, so that a part on a port the kernel chose comes back where its clients know it.
     command: Callable[[Addresses], Sequence[str]]
+    # Whether the server is there without it: one that is not waited for, and that may fail to start for ever.
+    is_optional: bool = False
 
 
 class PartFailed(Exception):
@@ -78,7 +80,8 @@ class Supervisor:
             for part in self._parts:
                 ready = asyncio.Event()
                 keepers.create_task(self._keep(part, ready))
-                await ready.wait()
+                if not part.is_optional:
+                    await ready.wait()
             self._on_ready(self._addresses)
 
     async def _keep(self, part: Part, ready: asyncio.Event) -> None:
@@ -95,7 +98,7 @@ class Supervisor:
                     ready.set()
             code = await process.wait()
             del self._processes[part.name]
-            if not ready.is_set():
+            if not ready.is_set() and not part.is_optional:
                 raise PartFailed(part.name, code)
             if loop.time() - started_s > _STEADY_AFTER_S:
                 pause_s = _FIRST_PAUSE_S
@@ -134,7 +137,7 @@ class Supervisor:
             # A part that is still loading has no handler yet, and nothing to lose.
             if code not in (0, -signal.SIGTERM):
                 self._log.error(f"{part.name} did not stop cleanly", reason=describe_exit(code))
-                clean = False
+                clean = clean and part.is_optional
         return clean
 
 

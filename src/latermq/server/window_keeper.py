@@ -48,7 +48,6 @@ class WindowKeeper:
         self._pause_s = 0.0
         self._not_before_s = 0.0
         self.failure = ""
-        self.local_rolls = 0
 
     def tick(self) -> None:
         """Start what is to be done next, if nothing is under way."""
@@ -170,7 +169,6 @@ class WindowKeeper:
         """Make an attempt in a process of its own."""
         numbers = [one.number for one in self._far.windows.waiting() if not one.attempt and self._is_due(one)]
         numbers = numbers[numbers.index(window.number) :][:_ROLLED_AT_ONCE]
-        self.local_rolls += len(numbers)
         _log.warning("windows rolled without Spark", windows=numbers, due_from_ms=window.from_ms)
         command = [
             sys.executable, "-m", "latermq.pipeline.roll_process", "--broker", self._address, "--root", self._root_uri,

@@ -211,12 +211,12 @@ class Timers:
         """The timers among these entries of the topic's queue."""
         kinds, dues = self._kinds_and_dues(codes.astype(np.int64), physical)
         timers = (kinds != CANCEL) & (kinds != CUT)
+        # The last store time stands for all: they were stored a moment ago, and reading each one's takes 0.2 µs.
+        self.delays.add(dues[timers & (entries >= self._new_from)] - self._store.last_store_timestamp_ms)
         near = self.frontier.is_near(entries, dues)
         self.frontier.note_far(dues[timers & ~near])
         timers &= near
         entries, physical, sizes, dues = entries[timers], physical[timers], sizes[timers], dues[timers]
-        # The last store time stands for all: they were stored a moment ago, and reading each one's takes 0.2 µs.
-        self.delays.add(dues[entries >= self._new_from] - self._store.last_store_timestamp_ms)
         wakes, rolls = wakes_of(self._store.log, entries, dues, physical, self.window_ms)
         return Units(entries, wakes, physical, sizes, rolls)
 
