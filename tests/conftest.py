@@ -7,6 +7,7 @@ import pytest
 
 from tests.leftovers import kill_all, leftovers_after_grace, mark_session
 from tests.needs import LONG
+from tests.spark_session import spark as spark  # a fixture, for those who name it
 
 # No deadlines: on a busy machine they measure the neighbours.
 _steady = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True)

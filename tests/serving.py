@@ -123,10 +123,17 @@ class Server:
 
 @contextlib.contextmanager
 def serving(
-    data_dir: Path, *options: str, environment: Mapping[str, str] | None = None, timeout_s: float = START_TIMEOUT_S
+    data_dir: Path,
+    *options: str,
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float = START_TIMEOUT_S,
+    pipeline: bool = False,
 ) -> Iterator[Server]:
-    """Run `latermq serve` over a data directory; further options are those of the command line."""
-    arguments = ["--data", str(data_dir), "--host", HOST]
+    """Run `latermq serve` over a data directory; further options are those of the command line.
+
+    Without the pipeline unless it is asked for: a JVM a test would take more time than the tests.
+    """
+    arguments = ["--data", str(data_dir), "--host", HOST, *([] if pipeline else ["--no-pipeline"])]
     arguments += ["--namesrv-port", str(free_port()), "--port", str(free_port()), *options]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as log:
         process = subprocess.Popen(

@@ -117,6 +117,8 @@ class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     driver_memory: Size = Size.parse("1GiB")
     roll_on: Literal["spark", "local"] = "spark"
     roll_deadline: Duration = Duration.parse("2m")  # so long before a window begins the broker rolls it without Spark
+    compact_every: Duration = Duration.parse("1h")
+    keep: Duration = Duration.parse("7d")  # what is so long behind leaves the timeline for its archive
 
 
 class ClockConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -183,11 +185,17 @@ def load_config(
     *,
     settings: Iterable[str] = (),
     environment: Mapping[str, str] | None = None,
+    defaults: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Config:
-    """Defaults, overlaid by the TOML file, then `LATERMQ_SECTION_KEY` variables, then `section.key=value` settings."""
-    merged: dict[str, dict[str, Any]] = {}
+    """Defaults, overlaid by the TOML file, then `LATERMQ_SECTION_KEY` variables, then `section.key=value` settings.
+
+    `defaults` are those of a command that has others than the rest: section → key → value.
+    """
+    merged: dict[str, dict[str, Any]] = {section: dict(keys) for section, keys in (defaults or {}).items()}
     if file is not None:
-        merged = _read_toml(file)
+        for section, keys in _read_toml(file).items():
+            # What is no table is told by the conversion below.
+            merged[section] = {**merged.get(section, {}), **keys} if isinstance(keys, dict) else keys
     environment = os.environ if environment is None else environment
     sections = {field.name: field.type for field in msgspec.structs.fields(Config)}
     for section, type_ in sections.items():
@@ -257,6 +265,8 @@ def _check_pipeline(pipeline: PipelineConfig) -> None:
             f"pipeline.roll_deadline must be above 0 and below {lead_ms} ms, "
             "which is what pipeline.near_horizon leaves before a window begins"
         )
+    if not pipeline.compact_every:
+        raise ConfigError("pipeline.compact_every must be above 0")
     if not 0 < pipeline.ingest_every <= lead_ms - pipeline.roll_deadline:
         raise ConfigError(
             "pipeline.ingest_every is too long: what is ingested must be rolled before pipeline.roll_deadline"

@@ -35,8 +35,8 @@ def test_serve_says_once_that_it_is_ready_and_where(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as server:
         line = server.ready_line()
         assert line == (
-            f"latermq ready: name server {server.namesrv}, broker {server.broker}"
-            " (no gRPC, HTTP or pipeline in this version)\n"
+            f"latermq ready: name server {server.namesrv}, broker {server.broker}, no pipeline"
+            " (no gRPC or HTTP in this version)\n"
         )
         assert accepts_connections(server.namesrv_port)
         assert accepts_connections(server.port)
@@ -49,9 +49,9 @@ def test_port_0_takes_free_ports_and_tells_them(tmp_path: Path) -> None:
 
 
 def test_the_options_of_parts_that_are_not_there_yet_are_accepted(tmp_path: Path) -> None:
-    options = ("--no-grpc", "--no-http", "--no-pipeline", "--grpc-port", "8081", "--http-port", "8080")
+    options = ("--no-grpc", "--no-http", "--grpc-port", "8081", "--http-port", "8080")
     with serving(tmp_path / "data", *options) as server:
-        assert "no gRPC, HTTP or pipeline" in server.ready_line()
+        assert "no gRPC or HTTP" in server.ready_line()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -100,6 +100,37 @@ def test_a_killed_name_server_is_started_again_and_the_broker_registers_there(tm
     with serving(tmp_path / "data", "--set", "broker.register_every=200ms") as server:
         os.kill(server.namesrv_pid(), signal.SIGKILL)
         wait_until(lambda: _send(server.namesrv, "after").returncode == 0, 30.0, "a send over the new name server")
+
+
+def test_without_java_it_serves_without_the_pipeline_and_says_so(tmp_path: Path) -> None:
+    environment = {"JAVA_HOME": str(tmp_path / "nowhere")}
+    with serving(tmp_path / "data", pipeline=True, environment=environment) as server:
+        assert f", no pipeline: no java found by JAVA_HOME ({tmp_path}/nowhere)" in server.ready_line()
+        assert len(children_of(server.pid)) == 2
+        assert _send(server.namesrv, "hello").returncode == 0
+
+
+def test_a_pipeline_that_cannot_start_stops_nobody_and_is_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    timeline = tmp_path / "file" / "pipeline"
+    with serving(tmp_path / "data", "--set", f"pipeline.timeline={timeline}", pipeline=True) as server:
+        assert ", pipeline starting on local[1] (" in server.ready_line()
+        wait_until(lambda: server.log().count("pipeline ended, it is started again") >= 2, 60.0, "two tries")
+        assert f"error: the pipeline cannot start: the timeline {timeline}" in server.log()
+        assert "Traceback" not in server.log()
+        assert _send(server.namesrv, "hello").returncode == 0
+
+
+def test_a_killed_pipeline_is_started_again_beside_the_others_and_gives_way_to_them(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", pipeline=True) as server:
+        first = wait_until(lambda: server.child_pid("pipeline"), 20.0, "the pipeline's process")
+        broker = server.broker_pid()
+        wait_until(lambda: os.getpriority(os.PRIO_PROCESS, first) == 10, 20.0, "its niceness")
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: server.child_pid("pipeline") not in (None, first), 20.0, "another one")
+        assert server.broker_pid() == broker
+        assert os.getpriority(os.PRIO_PROCESS, broker) == os.getpriority(os.PRIO_PROCESS, server.pid)
+        assert _send(server.namesrv, "hello").returncode == 0
 
 
 @pytest.mark.parametrize("option", ["--port", "--namesrv-port"])

@@ -1,6 +1,7 @@
 """The supervisor over stand-in parts: small programs that are ready, die, hang and fail when they are told to."""
 
 import asyncio
+import dataclasses
 import os
 import signal
 import subprocess
@@ -143,6 +144,30 @@ def test_a_part_that_cannot_start_ends_all_with_its_exit_code(tmp_path: Path) ->
 
 def test_a_part_that_crashes_before_it_is_ready_is_not_started_again(tmp_path: Path) -> None:
     assert _supervise([_part("crashing", "broker", tmp_path / "notes")]).exit_code == 1
+
+
+def test_an_optional_part_is_not_waited_for_and_tried_again_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(supervisor, "_FIRST_PAUSE_S", 0.01)
+    notes = tmp_path / "notes"
+    told = ""
+
+    async def wait_for_three_tries() -> None:
+        def tries() -> bool:
+            nonlocal told
+            told += capfd.readouterr().out
+            return told.count("exit code 7") >= 3
+
+        await _until(tries, "three tries of the part")
+
+    crashing = dataclasses.replace(_part("crashing", "pipeline", notes), is_optional=True)
+    life = _supervise([_part("steady", "broker", notes), crashing], wait_for_three_tries)
+
+    assert life.exit_code == 0
+    assert life.announced == [{"broker": "127.0.0.1:4711"}]
+    assert [line[0] for line in _notes(notes)] == ["started", "stopped"]
+    assert "pipeline ended, it is started again" in told
 
 
 def test_a_part_that_does_not_stop_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

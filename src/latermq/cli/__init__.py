@@ -17,6 +17,7 @@ from latermq.cli import (
     move,
     namesrv,
     pending,
+    pipeline,
     send,
     serve,
     topic,
@@ -46,6 +47,7 @@ app.add_typer(group.app, name="group")
 app.add_typer(message.app, name="message")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(bench.app, name="bench")
+app.add_typer(pipeline.app, name="pipeline")
 app.command("doctor")(doctor.doctor)
 
 

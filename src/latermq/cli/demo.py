@@ -41,7 +41,19 @@ class Server:
     """A `latermq serve` of the demo's own."""
 
     def __init__(self, data: Path, log: Path) -> None:
-        command = [sys.executable, "-m", "latermq", "serve", "--data", str(data), "--port", "0", "--namesrv-port", "0"]
+        command = [
+            sys.executable,
+            "-m",
+            "latermq",
+            "serve",
+            "--no-pipeline",
+            "--data",
+            str(data),
+            "--port",
+            "0",
+            "--namesrv-port",
+            "0",
+        ]
         with log.open("wb") as log_file:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log_file, text=True)
         assert self._process.stdout is not None

@@ -1,8 +1,9 @@
 """Options that several commands take, and the values they are written in."""
 
 import datetime
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -61,12 +62,19 @@ ParentPid = Annotated[int | None, typer.Option("--parent-pid", hidden=True)]
 
 
 def effective_config(
-    file: Path | None, settings: list[str] | None, *, host: str | None, namesrv_port: int | None, port: int | None
+    file: Path | None,
+    settings: list[str] | None,
+    *,
+    host: str | None,
+    namesrv_port: int | None,
+    port: int | None,
+    defaults: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> "Config":
     """The settings of a server process: an option of its own goes above everything else."""
     from latermq.config import load_config
 
-    return load_config(file, settings=[*(settings or ()), *as_settings(host, namesrv_port, port)])
+    own = as_settings(host, namesrv_port, port)
+    return load_config(file, settings=[*(settings or ()), *own], defaults=defaults)
 
 
 def as_settings(host: str | None, namesrv_port: int | None, port: int | None) -> list[str]:

@@ -6,9 +6,9 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 NAME_SERVER = "name server"
 BROKER = "broker"
+PIPELINE = "pipeline"
+PIPELINE_NICE = 10  # so that the broker's loop stays punctual
 
 _PREDECESSOR_TIMEOUT_S = 3.0  # a server that was killed a moment ago still holds its ports and its lock
 _POLL_S = 0.05
@@ -41,21 +43,32 @@ def serve(
     ] = None,
     no_grpc: Annotated[bool, typer.Option("--no-grpc", help="Leave out the gRPC proxy.")] = False,
     no_http: Annotated[bool, typer.Option("--no-http", help="Leave out HTTP API and console.")] = False,
-    no_pipeline: Annotated[bool, typer.Option("--no-pipeline", help="Leave out the Spark pipeline.")] = False,
+    no_pipeline: Annotated[
+        bool, typer.Option("--no-pipeline", help="Leave out the Spark pipeline: all timers are the broker's.")
+    ] = False,
     config: ConfigFile = None,
     settings: Settings = None,
 ) -> None:
-    """Run a name server and a broker, and keep them running.
+    """Run a name server, a broker and the Spark pipeline, and keep them running.
 
     When every part accepts connections, one line that starts with "latermq ready" names their addresses on standard
     output; everything else goes to standard error. A part that dies is started again. SIGTERM or Ctrl-C: the broker
     takes no more work, flushes and writes its checkpoint, then serve exits 0. It exits 2 when it could not start.
 
-    gRPC, HTTP and pipeline are not part of this version; their options are accepted and change nothing.
+    The pipeline is not waited for: it takes some seconds to start, and no timer depends on it. Without Java or its
+    packages serve runs as with --no-pipeline, and says so. A driver that runs elsewhere is expected with --no-pipeline
+    --set pipeline.enabled=true.
+
+    gRPC and HTTP are not part of this version; their options are accepted and change nothing.
 
     Example: latermq serve --data /var/lib/latermq --host 10.0.0.5 --set store.retention=40d
     """
-    effective = effective_config(config, settings, host=host, namesrv_port=namesrv_port, port=port)
+    # What is set by hand goes above the option: then the broker expects a driver that is not one of these parts.
+    settings = [*(["pipeline.enabled=false"] if no_pipeline else ()), *(settings or ())]
+    defaults = {"pipeline": {"enabled": True}}
+    effective = effective_config(config, settings, host=host, namesrv_port=namesrv_port, port=port, defaults=defaults)
+    pipeline = _choose_pipeline(effective, no_pipeline)
+    settings.append(f"pipeline.enabled={str(pipeline.enabled).lower()}")
     require_writable(data)
     _wait_for_predecessor(effective, data)
 
@@ -65,21 +78,46 @@ def serve(
     from latermq.server.supervisor import Part, Supervisor
 
     set_up_logs(effective.log, "serve")
-    inherited = _inherited_options(config, [*(settings or ()), *as_settings(host, namesrv_port, port)])
+    inherited = _inherited_options(config, [*settings, *as_settings(host, namesrv_port, port)])
     parts = [
         Part(NAME_SERVER, lambda ready: _name_server_command(data, inherited, ready)),
         Part(BROKER, lambda ready: _broker_command(data, inherited, effective, ready)),
     ]
+    if pipeline.is_part:
+        command = _pipeline_command(data, inherited, effective)
+        parts.append(Part(PIPELINE, command, is_optional=True))
 
     async def supervise() -> int:
-        return await Supervisor(parts, _announce).run()
+        return await Supervisor(parts, lambda addresses: _announce(addresses, pipeline)).run()
 
     raise typer.Exit(asyncio.run(supervise()))
 
 
-def _announce(addresses: Mapping[str, str]) -> None:
-    running = ", ".join(f"{part} {address}" for part, address in addresses.items())
-    print(f"latermq ready: {running} (no gRPC, HTTP or pipeline in this version)", flush=True)
+class _Pipeline(NamedTuple):
+    """Whether the driver is a part of this server, whether the broker counts on one, and how that is told."""
+
+    is_part: bool
+    enabled: bool
+    told: str
+
+
+def _choose_pipeline(config: "Config", no_pipeline: bool) -> _Pipeline:
+    if no_pipeline or not config.pipeline.enabled:
+        elsewhere = config.pipeline.enabled
+        return _Pipeline(False, elsewhere, "pipeline elsewhere" if elsewhere else "no pipeline")
+
+    from latermq.pipeline.requirements import check_requirements
+
+    try:
+        check_requirements()
+    except ConfigError as error:
+        return _Pipeline(False, False, f"no pipeline: {error.message}")
+    return _Pipeline(True, True, f"pipeline starting on {config.pipeline.master}")
+
+
+def _announce(addresses: Mapping[str, str], pipeline: _Pipeline) -> None:
+    running = ", ".join(f"{part} {addresses[part]}" for part in (NAME_SERVER, BROKER))
+    print(f"latermq ready: {running}, {pipeline.told} (no gRPC or HTTP in this version)", flush=True)
 
 
 def _inherited_options(config: Path | None, settings: list[str]) -> list[str]:
@@ -100,6 +138,15 @@ def _broker_command(data: Path, inherited: list[str], config: "Config", ready: M
     command = [sys.executable, "-m", "latermq", "broker", "--data", str(data), *inherited]
     namesrv = config.server.namesrv or _reachable(ready[NAME_SERVER])
     return [*command, "--namesrv", namesrv, *_same_port(ready.get(BROKER))]
+
+
+def _pipeline_command(
+    data: Path, inherited: list[str], config: "Config"
+) -> Callable[[Mapping[str, str]], Sequence[str]]:
+    command = [sys.executable, "-m", "latermq", "pipeline", "run", "--nice", str(PIPELINE_NICE), *inherited]
+    # Where the broker expects it too.
+    command += ["--timeline", config.pipeline.timeline or str(data.absolute() / "pipeline")]
+    return lambda ready: [*command, "--namesrv", config.server.namesrv or _reachable(ready[NAME_SERVER])]
 
 
 def _same_port(address: str | None) -> list[str]:

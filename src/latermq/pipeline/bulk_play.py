@@ -1,0 +1,180 @@
+"""Playing the plan of a bulk job: its files in order, many requests in flight, and what became of each written down."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from latermq.client.connection import Connections
+from latermq.errors import LaterMQError, StoreError
+from latermq.pipeline.brokers import masters
+from latermq.pipeline.bulk_job import files_in, job_folder, write_file
+from latermq.pipeline.link import BrokerLink
+from latermq.pipeline.root import Root, file_errors
+from latermq.protocol.remoting.bodies import decode_body
+from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.timer_bodies import Outcomes
+
+PLAN, RESULTS = "plan", "results"
+# What is played again where a run was killed; each file of a plan has so many rows at most.
+CHUNK_ROWS = 5_000
+IN_FLIGHT = 64
+TIMEOUT_S = 30.0
+PATIENCE_S = 60.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
+REFUSED = "refused"
+
+_RESULT = pa.schema(
+    [
+        ("store_id", pa.string()),
+        ("timer_id", pa.int64()),
+        ("topic", pa.string()),
+        ("unique_key", pa.string()),
+        ("new_due_ms", pa.int64()),
+        ("verdict", pa.string()),
+        ("detail", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One name of a plan."""
+
+    store_id: str
+    timer_id: int
+    topic: str
+    unique_key: str
+    new_due_ms: int | None
+
+    def request(self) -> tuple[int, dict[str, str]]:
+        fields = {"topic": self.topic, "uniqueKey": self.unique_key}
+        if self.new_due_ms is None:
+            return Request.CANCEL_TIMER, fields
+        return Request.MOVE_TIMER, {**fields, "dueMs": str(self.new_due_ms)}
+
+
+def play_plan(
+    root: Root, job: str, namesrv: str, on_begun: Callable[[int], None], on_done: Callable[[int], None]
+) -> tuple[int, Counter[str]]:
+    """Play the files that have no result yet; how many rows had one, and how many ended in each verdict."""
+    folder = job_folder(root, job)
+    verdicts: Counter[str] = Counter()
+    files = files_in(root, f"{folder}/{PLAN}", ".parquet")
+    played = set(files_in(root, f"{folder}/{RESULTS}", ".parquet"))
+    for name in sorted(played):
+        verdicts.update(_read(root, f"{folder}/{RESULTS}/{name}").column("verdict").to_pylist())
+    done_before = verdicts.total()
+    on_begun(done_before)
+    left = [name for name in files if name not in played]
+    if left:
+        # A thread of its own: the caller, a notebook for one, may have a loop that runs already.
+        with ThreadPoolExecutor(1) as thread:
+            addresses = addresses_by_store(namesrv)
+            verdicts += thread.submit(asyncio.run, _play_files(root, folder, left, addresses, on_done)).result()
+    return done_before, verdicts
+
+
+def addresses_by_store(namesrv: str) -> dict[str, str]:
+    """Store id → where its broker listens."""
+    found = {}
+    for address in masters(namesrv).values():
+        with BrokerLink(address) as link:
+            found[link.state().store_id] = address
+    return found
+
+
+async def _play_files(
+    root: Root, folder: str, names: Sequence[str], addresses: dict[str, str], on_done: Callable[[int], None]
+) -> Counter[str]:
+    verdicts: Counter[str] = Counter()
+    connections = Connections(on_request=lambda connection, command: None)
+    try:
+        for name in names:
+            steps = _steps(_read(root, f"{folder}/{PLAN}/{name}"))
+            player = _Player(connections, addresses, on_done)
+            results = await player.play(steps)
+            table = pa.Table.from_pylist(
+                [
+                    {**_fields(step), "verdict": verdict, "detail": detail}
+                    for step, (verdict, detail) in zip(steps, results, strict=True)
+                ],
+                _RESULT,
+            )
+            sink = pa.BufferOutputStream()
+            pq.write_table(table, sink)
+            write_file(root, f"{folder}/{RESULTS}/{name}", sink.getvalue().to_pybytes())
+            verdicts.update(verdict for verdict, _ in results)
+    finally:
+        await connections.close()
+    return verdicts
+
+
+class _Player:
+    """Plays the steps of one file: as many at once as are worth it, each until there is an answer."""
+
+    def __init__(self, connections: Connections, addresses: dict[str, str], on_done: Callable[[int], None]) -> None:
+        self._connections = connections
+        self._addresses = addresses
+        self._on_done = on_done
+
+    async def play(self, steps: Sequence[Step]) -> list[tuple[str, str]]:
+        missing = {step.store_id for step in steps} - self._addresses.keys()
+        if missing:
+            raise StoreError(
+                f"the broker of store {', '.join(sorted(missing))} is not there",
+                hint="Start it, and run the job again: what is done is not done twice",
+            )
+        results = [("", "")] * len(steps)
+        numbers = iter(range(len(steps)))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(IN_FLIGHT, len(steps))):
+                    group.create_task(self._work(steps, numbers, results))
+        except* LaterMQError as failed:
+            failure = failed.exceptions[0]
+        else:
+            return results
+        raise failure
+
+    async def _work(self, steps: Sequence[Step], numbers: Iterator[int], results: list[tuple[str, str]]) -> None:
+        for number in numbers:
+            results[number] = await self._ask(steps[number])
+            self._on_done(1)
+
+    async def _ask(self, step: Step) -> tuple[str, str]:
+        """Verdict and detail. A cancel that is asked again has the same answer, and a move the same effect."""
+        code, fields = step.request()
+        give_up_s = time.monotonic() + PATIENCE_S
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                reply = await self._connections.call(self._addresses[step.store_id], code, fields, timeout_s=TIMEOUT_S)
+                (outcome,) = decode_body(reply.body, Outcomes).outcomes
+                return str(outcome.verdict), ""
+            except LaterMQError as error:
+                if not error.retriable:
+                    return REFUSED, error.message
+                if time.monotonic() + pause_s > give_up_s:
+                    raise
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+def _steps(plan: pa.Table) -> list[Step]:
+    names = ("store_id", "timer_id", "topic", "unique_key", "new_due_ms")
+    return [Step(**row) for row in plan.select(names).to_pylist()]
+
+
+def _fields(step: Step) -> dict[str, object]:
+    return {name: getattr(step, name) for name in ("store_id", "timer_id", "topic", "unique_key", "new_due_ms")}
+
+
+def _read(root: Root, path: str) -> pa.Table:
+    with file_errors(path), root.files.open_input_file(path) as file:
+        return pq.read_table(file)

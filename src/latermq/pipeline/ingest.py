@@ -1,0 +1,160 @@
+"""The ingest of one broker: its timer topic as a stream, appended to the timeline, and the broker told how far."""
+
+import contextlib
+import json
+import logging
+from dataclasses import dataclass
+
+from pyarrow import fs
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from latermq.config import Duration
+from latermq.errors import CorruptStore
+from latermq.message.names import TIMER_TOPIC
+from latermq.pipeline.brokers import queues_of
+from latermq.pipeline.datasource.ranges import offset_key
+from latermq.pipeline.link import BrokerLink
+from latermq.pipeline.root import Root, file_errors
+from latermq.pipeline.timeline import SCHEMA, append, create_timeline, ingested_entry
+from latermq.protocol.remoting.pipeline_bodies import PipelineState
+
+_log = logging.getLogger("latermq.pipeline")
+
+# What a batch holds at most: with records of 450 bytes, 40 MB of files and a commit every second or two.
+BATCH_ROWS = 200_000
+MIN_PART_ROWS = 50_000
+_COLUMNS = ("queue_offset", "timer_id", "kind", "due_ms", "topic", "unique_key", "keys", "tags", "record")
+
+
+@dataclass(frozen=True)
+class IngestSettings:
+    """How much is ingested at once, and how often if there is less."""
+
+    every_ms: int = Duration.parse("30s")
+    batch_rows: int = BATCH_ROWS
+    import_precision_ms: int = 1000
+
+
+class Ingest:
+    """One broker's entries on their way into the timeline. Whoever begins last ingests; those before are refused."""
+
+    def __init__(
+        self, spark: SparkSession, root: Root, namesrv: str, broker: str, settings: IngestSettings | None = None
+    ) -> None:
+        self._spark = spark
+        self._root = root
+        self._namesrv = namesrv
+        self._settings = settings or IngestSettings()
+        self._place = queues_of(namesrv, TIMER_TOPIC, broker)[0]
+        self._link = BrokerLink(self._place.address)
+        self._state: PipelineState | None = None
+        self._start = 0
+
+    @property
+    def address(self) -> str:
+        """Where the broker listens."""
+        return self._place.address
+
+    @property
+    def epoch(self) -> int | None:
+        """As which driver it ingests; None before it has begun."""
+        return None if self._state is None else self._state.epoch
+
+    @property
+    def checkpoint(self) -> str:
+        """Where Spark keeps the stream's place below the root, anew for each epoch.
+
+        The table and the broker know where to go on, so a checkpoint that disagrees with them is never believed.
+        """
+        assert self._state is not None
+        return f"checkpoints/{self._state.store_id}/{self._state.epoch}"
+
+    def start(self, *, available_now: bool = False) -> StreamingQuery:
+        """Take over the broker's ingest and go on where the table ends; `available_now`: up to what is there."""
+        create_timeline(self._spark, self._root)
+        state = self._state = self._link.begin()
+        ingested = ingested_entry(self._root, state.store_id)
+        check_agreement(state, ingested, self._root.timeline)
+        self._start = max(ingested, state.min_entry)
+        self._forget_checkpoints(state)
+        _log.info("ingest of %s (epoch %d) begins at entry %d", state.broker_name, state.epoch, self._start)
+        stream = self._stream(state)
+        writer = (
+            stream.writeStream.queryName(f"ingest {state.broker_name}")
+            .option("checkpointLocation", f"{self._root.uri}/{self.checkpoint}")
+            .foreachBatch(self._take)
+        )
+        return (writer.trigger(availableNow=True) if available_now else writer).start()
+
+    def close(self) -> None:
+        self._link.close()
+
+    def _stream(self, state: PipelineState) -> DataFrame:
+        settings, place = self._settings, self._place
+        tasks = max(1, self._spark.sparkContext.defaultParallelism)
+        options: dict[str, str | int] = {
+            "namesrv": self._namesrv,
+            "topic": TIMER_TOPIC,
+            "broker": place.broker,
+            "columns": ",".join(_COLUMNS),
+            "startingOffsets": json.dumps({place.broker: {str(place.queue_id): self._start}}),
+            "maxRowsPerTrigger": settings.batch_rows,
+            "minRowsPerTrigger": settings.batch_rows,
+            "maxTriggerDelayMs": int(settings.every_ms),
+            "maxRowsPerPartition": max(MIN_PART_ROWS, -(-settings.batch_rows // tasks)),
+            # What the broker has removed was delivered or cancelled, else it would have kept it.
+            "failOnDataLoss": "false",
+            "importPrecisionMs": settings.import_precision_ms,
+            "epoch": state.epoch,
+            "timeline": "true",
+        }
+        return timeline_rows(self._spark.readStream.format("latermq").options(**options).load(), state.store_id)
+
+    def _take(self, rows: DataFrame, batch_id: int) -> None:
+        """One batch: into the table first, and only then the broker is told that it may forget it."""
+        assert self._state is not None
+        start = self._start if batch_id == 0 else self._end_of(batch_id - 1)
+        end = self._end_of(batch_id)
+        wrote = append(rows, self._root, self._state.store_id, start, end, self._state.min_entry)
+        self._link.commit_ingest(end, self._state.epoch)
+        _log.debug("entries %d to %d of %s ingested (new: %s)", start, end, self._state.broker_name, wrote)
+
+    def _end_of(self, batch_id: int) -> int:
+        """Where a batch ends. Spark writes it down before it starts one, and tells it to nobody else."""
+        path = self._root.at(self.checkpoint, "offsets", str(batch_id))
+        with file_errors(f"reading the checkpoint {path}"), self._root.files.open_input_stream(path) as file:
+            lines = bytes(file.read()).decode().splitlines()
+        return int(json.loads(lines[-1])[offset_key(self._place)])
+
+    def _forget_checkpoints(self, state: PipelineState) -> None:
+        """Remove those of earlier epochs, whose drivers are refused."""
+        folder = self._root.at("checkpoints", state.store_id)
+        selector = fs.FileSelector(folder, allow_not_found=True)
+        with file_errors(f"removing old checkpoints in {folder}"):
+            for found in self._root.files.get_file_info(selector):
+                with contextlib.suppress(FileNotFoundError):
+                    self._root.files.delete_dir(found.path)
+
+
+def timeline_rows(entries: DataFrame, store_id: str) -> DataFrame:
+    """Entries of the timer topic, as the source hands them to the timeline, under the timeline's columns."""
+    named = entries.withColumnRenamed("queue_offset", "entry_offset").withColumn("store_id", F.lit(store_id))
+    return named.select(*SCHEMA.names)
+
+
+def check_agreement(state: PipelineState, ingested: int, where: str) -> None:
+    """Refuse a table or a store that is an older copy: going on would lose timers, or pass over new ones."""
+    if state.ingest_offset > ingested:
+        raise CorruptStore(
+            f"broker {state.broker_name} was told that the timeline holds its entries below {state.ingest_offset}, "
+            f"but {where} ends at {ingested}",
+            hint="Set pipeline.timeline to the folder that was used before, or put its newest copy back",
+        )
+    if state.flushed_entry < ingested:
+        raise CorruptStore(
+            f"the log of broker {state.broker_name} ends at entry {state.flushed_entry}, "
+            f"but {where} holds its entries below {ingested}",
+            hint="The store was put back from an old copy: new entries would be taken for those that are known",
+        )

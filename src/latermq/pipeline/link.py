@@ -1,0 +1,248 @@
+"""What the pipeline asks of one broker, over a plain blocking connection that Spark can carry to its workers."""
+
+import contextlib
+import itertools
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import msgspec
+
+from latermq.client.connection import split_address
+from latermq.client.failures import ConnectionLost, RequestTimedOut, errors_from_wire
+from latermq.errors import CorruptStore, LaterMQError, MalformedFrame
+from latermq.protocol.remoting.bodies import decode_body
+from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.frames import MAX_FRAME_BYTES, Command, decode_frame, encode_frame
+from latermq.protocol.remoting.pipeline_bodies import PipelineState
+from latermq.protocol.remoting.pipeline_headers import CommitIngestHeader, PullRecordsHeader, WindowReadyHeader
+
+PULL_BYTES = 8 << 20
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
+
+
+class _PulledFields(msgspec.Struct, kw_only=True):
+    """Header fields of the answer to PULL_RECORDS."""
+
+    nextOffset: int
+    minOffset: int
+    flushedOffset: int
+
+
+class _OffsetField(msgspec.Struct):
+    """Header field of the answer to GET_MIN_OFFSET."""
+
+    offset: int
+
+
+class Pulled(NamedTuple):
+    """Whole records end to end, and where their queue goes on, begins and ends."""
+
+    records: bytearray
+    next_offset: int
+    min_offset: int
+    flushed_offset: int
+
+
+@dataclass(frozen=True)
+class QueueRange:
+    """Entries [start, end) of one queue of one broker. `epoch` is that of the driver that ingests, if one asks."""
+
+    topic: str
+    queue_id: int
+    start: int
+    end: int
+    epoch: int | None = None
+
+
+class BrokerLink:
+    """A connection to one server, opened when it is first used, and again after it was lost.
+
+    Every request of the pipeline may be repeated, so what fails in passing, as while a broker is restarted, is tried
+    again until `patience_s` have gone by.
+    """
+
+    def __init__(self, address: str, *, timeout_s: float = 30.0, patience_s: float = 20.0) -> None:
+        split_address(address)
+        self.address = address
+        self._timeout_s = timeout_s
+        self._patience_s = patience_s
+        self._socket: socket.socket | None = None
+        self._opaques = itertools.count(1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The settings: whoever gets it connects anew."""
+        return {"address": self.address, "timeout_s": self._timeout_s, "patience_s": self._patience_s}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def state(self) -> PipelineState:
+        """What the broker says of its timers and windows."""
+        return _state(self.call(Request.PIPELINE_STATE)[1])
+
+    def begin(self) -> PipelineState:
+        """Become the driver that ingests: the answer's epoch is its own, and older ones are refused from now on."""
+        return _state(self.call(Request.BEGIN_PIPELINE)[1])
+
+    def commit_ingest(self, offset: int, epoch: int) -> None:
+        """Tell that all entries below `offset` are in the timeline."""
+        self.call(Request.COMMIT_INGEST, _fields(CommitIngestHeader(offset=offset, epoch=epoch)))
+
+    def window_ready(self, number: int, attempt: str) -> None:
+        """Tell that an attempt of a window can be played."""
+        self.call(Request.WINDOW_READY, _fields(WindowReadyHeader(number=number, attempt=attempt)))
+
+    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """The first entry of a queue and the first that is not flushed."""
+        told = self.call(Request.GET_MIN_OFFSET, {"topic": topic, "queueId": str(queue_id)})[0]
+        first = told.header(_OffsetField).offset
+        nothing = QueueRange(topic, queue_id, first, first)
+        pulled = self.pull(nothing, max_bytes=1)
+        return pulled.min_offset, pulled.flushed_offset
+
+    def pull(self, range_: QueueRange, max_bytes: int = PULL_BYTES) -> Pulled:
+        """The first records of a range, at least one of them if there is any."""
+        return self._pull(_pull_header(range_, range_.start, max_bytes))
+
+    def pull_all(self, range_: QueueRange, max_bytes: int = PULL_BYTES) -> Iterator[bytearray]:
+        """All records of a range in pieces; the broker reads the next one while the caller works on the last."""
+        at = range_.start
+        asked: int | None = None
+        while at < range_.end:
+            if asked is None:
+                pulled = self._pull(_pull_header(range_, at, max_bytes))
+            else:
+                try:
+                    pulled = _pulled(*self._receive(asked))
+                except LaterMQError as error:
+                    asked = None
+                    if not error.retriable:
+                        raise
+                    self.close()
+                    continue
+            if pulled.next_offset <= at or not pulled.records:
+                raise CorruptStore(
+                    f"{self.address} has no entry {at} in queue {range_.queue_id} of {range_.topic!r}: "
+                    f"it holds {pulled.min_offset} to {pulled.flushed_offset}",
+                    hint="Entries that were there are gone: look whether an old copy of the store was put back",
+                )
+            at = pulled.next_offset
+            asked = self._ask_ahead(range_, at, max_bytes)
+            yield pulled.records
+
+    def call(self, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> tuple[Command, bytearray]:
+        """The successful answer to a request and its body."""
+        give_up_s = time.monotonic() + self._patience_s
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                return self._receive(self._send(code, fields or {}, body))
+            except LaterMQError as error:
+                if not error.retriable or time.monotonic() + pause_s > give_up_s:
+                    raise
+            self.close()
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _ask_ahead(self, range_: QueueRange, at: int, max_bytes: int) -> int | None:
+        if at >= range_.end:
+            return None
+        with contextlib.suppress(ConnectionLost):  # asked again in its turn
+            return self._send(Request.PULL_RECORDS, _fields(_pull_header(range_, at, max_bytes)))
+        return None
+
+    def _pull(self, header: PullRecordsHeader) -> Pulled:
+        return _pulled(*self.call(Request.PULL_RECORDS, _fields(header)))
+
+    def _send(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> int:
+        opaque = next(self._opaques) & 0x7FFFFFFF
+        try:
+            if self._socket is None:
+                self._socket = socket.create_connection(split_address(self.address), self._timeout_s)
+                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket.sendall(encode_frame(code, opaque, fields=fields, body=body))
+        except OSError as error:
+            self.close()
+            raise ConnectionLost(f"cannot reach {self.address}: {error.strerror or error}") from None
+        return opaque
+
+    def _receive(self, opaque: int) -> tuple[Command, bytearray]:
+        while True:
+            try:
+                command, body = self._read_frame()
+            except TimeoutError:
+                self.close()
+                raise RequestTimedOut(f"{self.address} did not answer within {self._timeout_s:g} s") from None
+            except OSError as error:
+                self.close()
+                raise ConnectionLost(f"the connection to {self.address} was lost: {error}") from None
+            # A server may ask and notify too; the pipeline has nothing to say to that.
+            if command.is_response and command.opaque == opaque:
+                break
+        if command.code:
+            raise errors_from_wire(command.code, command.remark, self.address)
+        return command, body
+
+    def _read_frame(self) -> tuple[Command, bytearray]:
+        prefix = self._read(8)
+        length, kind = int.from_bytes(prefix[:4], "big"), int.from_bytes(prefix[4:], "big")
+        header_bytes = kind & 0xFFFFFF
+        if not 4 + header_bytes <= length <= MAX_FRAME_BYTES:
+            self.close()
+            raise MalformedFrame(f"{self.address} sent a frame of {length} bytes with a header of {header_bytes}")
+        header = bytes(self._read(header_bytes))
+        return decode_frame(kind >> 24, header, b""), self._read(length - 4 - header_bytes)
+
+    def _read(self, size: int) -> bytearray:
+        """So many bytes, received where they stay: a body is some megabytes."""
+        if self._socket is None:
+            raise ConnectionError("it is closed")
+        data = bytearray(size)
+        view = memoryview(data)
+        while view:
+            received = self._socket.recv_into(view)
+            if not received:
+                raise ConnectionError("the server closed it")
+            view = view[received:]
+        return data
+
+
+def _pull_header(range_: QueueRange, at: int, max_bytes: int) -> PullRecordsHeader:
+    return PullRecordsHeader(
+        topic=range_.topic,
+        queueId=range_.queue_id,
+        offset=at,
+        maxBytes=max_bytes,
+        untilOffset=range_.end,
+        epoch=range_.epoch,
+    )
+
+
+def _pulled(command: Command, body: bytearray) -> Pulled:
+    fields = command.header(_PulledFields)
+    return Pulled(body, fields.nextOffset, fields.minOffset, fields.flushedOffset)
+
+
+def _state(body: bytearray) -> PipelineState:
+    return decode_body(bytes(body), PipelineState)
+
+
+def _fields(header: msgspec.Struct) -> dict[str, str]:
+    return {name: str(value) for name, value in msgspec.structs.asdict(header).items() if value is not None}

@@ -1,0 +1,149 @@
+"""All timers that wait, near and far, of all brokers, as one table; and the timeline as it was at another time."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from latermq.errors import ConfigError, QueryNotFound
+from latermq.message.names import TIMER_TOPIC
+from latermq.message.record import BORN_HOST_AT, SYSFLAG_AT, SYSFLAG_BORN_V6, SYSFLAG_STORE_V6
+from latermq.pipeline import taking
+from latermq.pipeline.brokers import masters
+from latermq.pipeline.bulk_job import find_namesrv, find_root
+from latermq.pipeline.ingest import timeline_rows
+from latermq.pipeline.link import BrokerLink
+from latermq.pipeline.local_roll import tail_start
+from latermq.pipeline.local_timeline import LocalTimeline, open_local_timeline
+from latermq.pipeline.root import Root
+from latermq.pipeline.spark_failures import told_by_spark
+from latermq.pipeline.timeline import SCHEMA, ingest_app
+from latermq.protocol.remoting.pipeline_bodies import PipelineState
+
+COLUMNS = (
+    "store_id", "timer_id", "entry_offset", "due_ms", "due", "topic", "unique_key", "keys", "tags", "body_bytes",
+    "record",
+)  # fmt: skip
+VIEW = "pending"
+# Between the addresses of a record's hosts and its body: store time, reconsume times, prepared transaction.
+_BETWEEN_HOSTS_BYTES, _AFTER_HOSTS_BYTES = 8, 12
+
+
+@dataclass(frozen=True)
+class KnownBroker:
+    """What one broker says of itself, and where it listens."""
+
+    name: str
+    address: str
+    state: PipelineState
+
+
+def known_brokers(namesrv: str) -> list[KnownBroker]:
+    """All brokers that run, with their state as it is now."""
+    found = []
+    for name, address in masters(namesrv).items():
+        with BrokerLink(address) as link:
+            found.append(KnownBroker(name, address, link.state()))
+    return found
+
+
+def pending(
+    spark: SparkSession, root: Root | str | None = None, namesrv: str | None = None, *, view: str = VIEW
+) -> DataFrame:
+    """Every timer that waits, one row each; also the temporary view `pending`.
+
+    It is what the brokers had flushed and delivered when this was called: reading it later gives the same rows.
+    """
+    folder, servers = find_root(root), find_namesrv(namesrv)
+    # The state first: what is ingested from then on is read twice, not never.
+    brokers = known_brokers(servers)
+    found = pending_rows(all_entries(spark, folder, servers, brokers), [broker.state for broker in brokers])
+    found.createOrReplaceTempView(view)
+    return found
+
+
+def pending_rows(entries: DataFrame, states: Iterable[PipelineState]) -> DataFrame:
+    """Timeline rows and those not ingested yet → what waits, under the columns of `pending`."""
+    return shown(taking.pending(entries, states))
+
+
+def shown(rows: DataFrame) -> DataFrame:
+    """Rows of the timeline under the columns of `pending`."""
+    named = rows.withColumn("due", F.timestamp_millis("due_ms")).withColumn("body_bytes", body_bytes(F.col("record")))
+    return named.select(*COLUMNS)
+
+
+def all_entries(spark: SparkSession, root: Root, namesrv: str, brokers: Iterable[KnownBroker]) -> DataFrame:
+    """The timeline in its newest version, and behind it what each broker has flushed that is not in it: each once."""
+    table = open_local_timeline(root, "")
+    frames = [_read(spark, root, table.version) if table is not None else spark.createDataFrame([], SCHEMA)]
+    for broker in brokers:
+        start = tail_start(root, broker.state, _of_store(table, broker.state.store_id))
+        if start < broker.state.flushed_entry:
+            frames.append(tail(spark, namesrv, broker, start))
+    return reduce(DataFrame.unionByName, frames)
+
+
+def _of_store(table: LocalTimeline | None, store_id: str) -> LocalTimeline | None:
+    """The very same version, and how far it goes for this store."""
+    if table is None:
+        return None
+    return replace(table, ingested=table.table.transaction_version(ingest_app(store_id)) or 0)
+
+
+def tail(spark: SparkSession, namesrv: str, broker: KnownBroker, start: int) -> DataFrame:
+    """The entries of a broker from `start` to the last that was flushed, as rows of the timeline."""
+    columns = ["queue_offset", *(name for name in SCHEMA.names if name not in ("store_id", "entry_offset"))]
+    options = {
+        "namesrv": namesrv,
+        "topic": TIMER_TOPIC,
+        "broker": broker.name,
+        "columns": ",".join(columns),
+        "startingOffsets": json.dumps({broker.name: {"0": start}}),
+        "endingOffsets": json.dumps({broker.name: {"0": broker.state.flushed_entry}}),
+        "timeline": "true",
+    }
+    return timeline_rows(spark.read.format("latermq").options(**options).load(), broker.state.store_id)
+
+
+def body_bytes(record: Column) -> Column:
+    """How long the body in a record is; NULL where the record is not kept, as of near timers."""
+
+    def word(at: Column) -> Column:
+        return F.conv(F.hex(F.substring(record, at + 1, F.lit(4))), 16, 10).cast("int")
+
+    flags = word(F.lit(SYSFLAG_AT))
+    born = F.when(flags.bitwiseAND(SYSFLAG_BORN_V6) != 0, 20).otherwise(8)
+    stored = F.when(flags.bitwiseAND(SYSFLAG_STORE_V6) != 0, 20).otherwise(8)
+    return F.when(
+        record.isNotNull(), word(F.lit(BORN_HOST_AT) + born + _BETWEEN_HOSTS_BYTES + stored + _AFTER_HOSTS_BYTES)
+    )
+
+
+def read_timeline(
+    spark: SparkSession,
+    root: Root | str | None = None,
+    *,
+    version: int | None = None,
+    timestamp: str | None = None,
+) -> DataFrame:
+    """The timeline as it is, as it was in a version, or as it was at a time (`2027-01-01 00:00:00`, in UTC)."""
+    folder = find_root(root)
+    if version is not None and timestamp is not None:
+        raise ConfigError("a version and a time were given", hint="Give one of them")
+    if open_local_timeline(folder, "") is None:
+        raise QueryNotFound(f"there is no timeline at {folder.timeline}", hint="The pipeline makes it at its first run")
+    return _read(spark, folder, version, timestamp)
+
+
+def _read(spark: SparkSession, root: Root, version: int | None, timestamp: str | None = None) -> DataFrame:
+    reader = spark.read.format("delta")
+    if version is not None:
+        reader = reader.option("versionAsOf", version)
+    if timestamp is not None:
+        reader = reader.option("timestampAsOf", timestamp)
+    with told_by_spark(f"reading {root.timeline}"):
+        return reader.load(root.timeline)

@@ -1,0 +1,272 @@
+"""Pulled CommitLog records as Arrow columns: fields are read from all records at once, never one by one."""
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from latermq.errors import CorruptStore
+from latermq.message.entry_id import FLAG, LEVEL_SHIFT, MAX_LEVELS, OFFSET_MASK
+from latermq.message.properties import (
+    CUT,
+    DUE_MS,
+    KEYS,
+    MOVE,
+    REAL_TOPIC,
+    TAGS,
+    TIMER_DELETE_KEY,
+    TIMER_ID,
+    TIMER_OUT_MS,
+    UNIQUE_KEY,
+)
+from latermq.message.record import (
+    BORN_HOST_AT,
+    BORN_TIMESTAMP_AT,
+    MAGIC,
+    MAGIC_LONG_TOPIC,
+    MIN_RECORD_BYTES,
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
+    SYSFLAG_AT,
+    SYSFLAG_BORN_V6,
+    SYSFLAG_STORE_V6,
+)
+from latermq.pipeline.spans import PADDING_BYTES, WORD_BYTES, Bools, Ints, Properties, Spans, numbers
+
+MESSAGE, TIMER, CANCEL, MOVED, CUT_KIND = range(5)
+KINDS = ("message", "timer", "cancel", "move", "cut")
+_unpack_size = struct.Struct(">I").unpack_from
+
+TEXT_MAP = pa.map_(pa.string(), pa.string())
+# Every column that a record can be read as; docs/pipeline.md says what each of them means.
+COLUMN_TYPES: dict[str, pa.DataType] = {
+    "broker": pa.string(),
+    "topic": pa.string(),
+    "queue_id": pa.int32(),
+    "queue_offset": pa.int64(),
+    "kind": pa.string(),
+    "timer_id": pa.int64(),
+    "due_ms": pa.int64(),
+    "unique_key": pa.string(),
+    "keys": pa.string(),
+    "tags": pa.string(),
+    "born_ms": pa.int64(),
+    "store_ms": pa.int64(),
+    "replaces_level": pa.int32(),
+    "replaces_entry": pa.int64(),
+    "properties": TEXT_MAP,
+    "body": pa.binary(),
+    "record": pa.binary(),
+}
+
+
+class RecordBlock:
+    """Whole records that lie end to end, and what is read from them. Only columns that are asked for are made."""
+
+    def __init__(
+        self, pieces: Iterable[bytes | bytearray], *, broker: str = "", waiting: bool = False, precision_ms: int = 1000
+    ) -> None:
+        """`waiting`: they are entries of the timer topic. RocketMQ's own are due at most `precision_ms` later."""
+        self._raw = b"".join((*pieces, bytes(PADDING_BYTES)))
+        self._broker = broker
+        self._waiting = waiting
+        self._precision_ms = precision_ms
+        self._octets = np.frombuffer(self._raw, np.uint8)
+        self._starts, self._ends = _walk(self._raw, len(self._raw) - PADDING_BYTES)
+        self._lay_out()
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self._raw) - PADDING_BYTES
+
+    @cached_property
+    def queue_offsets(self) -> Ints:
+        return self._longs(self._starts + QUEUE_OFFSET_AT)
+
+    @cached_property
+    def kinds(self) -> npt.NDArray[np.int8]:
+        """Numbers of KINDS."""
+        if not self._waiting:
+            return np.zeros(len(self), np.int8)
+        kinds = np.full(len(self), TIMER, np.int8)
+        kinds[self._find(MOVE).present] = MOVED
+        kinds[self._find(TIMER_DELETE_KEY).present] = CANCEL
+        kinds[self._find(CUT).present] = CUT_KIND
+        return kinds
+
+    @cached_property
+    def dues(self) -> tuple[Ints, Bools]:
+        """When each is due, and which of them have a due time at all."""
+        due_ms, exact = numbers(self._octets, self._find(DUE_MS))
+        if not self._waiting or exact.all():
+            return due_ms, exact
+        rounded_ms, _ = numbers(self._octets, self._find(TIMER_OUT_MS))
+        return np.where(exact, due_ms, rounded_ms + self._precision_ms), np.ones(len(self), np.bool_)
+
+    @cached_property
+    def timer_ids(self) -> tuple[Ints, Bools]:
+        """The entry that first scheduled each timer, and which records are timers or came from one."""
+        told, is_told = numbers(self._octets, self._find(TIMER_ID))
+        if self._waiting:
+            return np.where(is_told, told, self.queue_offsets), np.ones(len(self), np.bool_)
+        levels, entries, replaces = self._replaced
+        delivered = replaces & (levels == 0)
+        return np.where(is_told, told, entries), delivered
+
+    def batch(
+        self, columns: Sequence[str], rows: Ints | None = None, without_record: Bools | None = None
+    ) -> pa.RecordBatch:
+        """These columns of all records, or of some in the order given; `without_record` says of all whose is NULL."""
+        taken = np.arange(len(self)) if rows is None else rows
+        arrays = []
+        for name in columns:
+            if name == "record" and without_record is not None:
+                arrays.append(self._texts(self._records, taken, pa.binary(), ~without_record))
+            else:
+                arrays.append(self._builders[name](taken))
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([(name, COLUMN_TYPES[name]) for name in columns]))
+
+    @property
+    def _builders(self) -> dict[str, Callable[[Ints], pa.Array]]:
+        return {
+            "broker": lambda rows: pa.repeat(pa.scalar(self._broker), len(rows)),
+            "topic": lambda rows: self._texts(self._topics, rows),
+            "queue_id": lambda rows: pa.array(self._words(self._starts + QUEUE_ID_AT)[rows].astype(np.int32)),
+            "queue_offset": lambda rows: pa.array(self.queue_offsets[rows]),
+            "kind": lambda rows: _kind_texts().take(pa.array(self.kinds[rows])),
+            "timer_id": lambda rows: _longs_of(self.timer_ids, rows),
+            "due_ms": lambda rows: _longs_of(self.dues, rows),
+            "unique_key": lambda rows: self._texts(self._names, rows),
+            "keys": lambda rows: self._texts(self._find(KEYS), rows),
+            "tags": lambda rows: self._texts(self._find(TAGS), rows),
+            "born_ms": lambda rows: pa.array(self._longs(self._starts + BORN_TIMESTAMP_AT)[rows]),
+            "store_ms": lambda rows: pa.array(self._longs(self._store_timestamps_at)[rows]),
+            "replaces_level": lambda rows: pa.array(
+                self._replaced[0][rows].astype(np.int32), mask=~self._replaced[2][rows]
+            ),
+            "replaces_entry": lambda rows: _longs_of(self._replaced[1:], rows),
+            "properties": self._maps,
+            "body": lambda rows: self._texts(self._bodies, rows, pa.binary(), np.ones(len(self), np.bool_)),
+            "record": lambda rows: self._texts(self._records, rows, pa.binary()),
+        }
+
+    def _lay_out(self) -> None:
+        """Where the parts lie, as `layout` finds it for one record; records that do not add up are refused."""
+        starts, ends = self._starts, self._ends
+        last = len(self._raw) - WORD_BYTES
+        sysflags = self._words(starts + SYSFLAG_AT)
+        self._store_timestamps_at: Ints = starts + BORN_HOST_AT + np.where(sysflags & SYSFLAG_BORN_V6, 20, 8)
+        store_host_bytes = np.where(sysflags & SYSFLAG_STORE_V6, 20, 8)
+        self._prepared_at: Ints = self._store_timestamps_at + 8 + store_host_bytes + 4
+        body_at = self._prepared_at + 12
+        # A damaged record may point anywhere: what is read there is then found not to fit.
+        body_ends = body_at + self._words(np.minimum(body_at - 4, last))
+        magics = self._words(starts + 4)
+        short = magics == MAGIC
+        length_at = np.minimum(body_ends, last)
+        topic_at = body_ends + np.where(short, 1, 2)
+        topic_bytes = np.where(short, self._octets[length_at], self._words(length_at) >> 16)
+        properties_at = topic_at + topic_bytes + 2
+        properties_bytes = self._words(np.minimum(properties_at - 2, last)) >> 16
+        fits = (short | (magics == MAGIC_LONG_TOPIC)) & (properties_at + properties_bytes == ends)
+        if not fits.all():
+            at = int(starts[np.argmin(fits)])
+            raise CorruptStore(f"no whole record at byte {at} of {self.size_bytes} that were pulled")
+        self._records = Spans(starts, ends)
+        self._bodies = Spans(body_at, body_ends)
+        self._own_topics = Spans(topic_at, topic_at + topic_bytes)
+        self._regions = Spans(properties_at, ends)
+
+    @cached_property
+    def _properties(self) -> Properties:
+        return Properties(self._octets, self._strided("<u8"), self._regions)
+
+    @cached_property
+    def _found(self) -> dict[str, Spans]:
+        return {}
+
+    def _find(self, name: str) -> Spans:
+        spans = self._found.get(name)
+        if spans is None:
+            spans = self._found[name] = self._properties.find(name)
+        return spans
+
+    @property
+    def _topics(self) -> Spans:
+        """Of what waits, the topic it waits for."""
+        return self._find(REAL_TOPIC).else_(self._own_topics) if self._waiting else self._own_topics
+
+    @property
+    def _names(self) -> Spans:
+        """Unique keys; a cancel has the whole name of what it takes."""
+        unique_keys = self._find(UNIQUE_KEY)
+        return self._find(TIMER_DELETE_KEY).else_(unique_keys) if self._waiting else unique_keys
+
+    @cached_property
+    def _replaced(self) -> tuple[Ints, Ints, Bools]:
+        """Level and offset of the entries that these records replace, and which of them replace one."""
+        prepared = self._longs(self._prepared_at)
+        return prepared >> LEVEL_SHIFT & MAX_LEVELS, prepared & OFFSET_MASK, (prepared > 0) & (prepared & FLAG != 0)
+
+    def _texts(
+        self, spans: Spans, rows: Ints, type_: pa.DataType | None = None, present: Bools | None = None
+    ) -> pa.Array:
+        """Spans as one Arrow array, NULL where they are empty or not wanted."""
+        kept = spans.present if present is None else present
+        slots = self._slots(np.column_stack(spans).ravel(), type_ or pa.string())
+        return slots.take(pa.array(rows * 2, mask=~kept[rows]))
+
+    def _maps(self, rows: Ints) -> pa.Array:
+        counts, names, values = self._properties.split()
+        slots = self._slots(np.column_stack((*names, *values)).ravel(), pa.string())
+        at = np.arange(len(names.begins)) * 4
+        ends = np.cumsum(counts)
+        offsets = pa.array(np.concatenate(([0], ends)), pa.int32())
+        maps = pa.MapArray.from_arrays(offsets, slots.take(pa.array(at)), slots.take(pa.array(at + 2)))
+        return maps if len(rows) == len(self) and (rows == np.arange(len(self))).all() else maps.take(pa.array(rows))
+
+    def _slots(self, bounds: Ints, type_: pa.DataType) -> pa.Array:
+        """An array over the buffer itself: each slot is what lies between two bounds, so every other one is a gap."""
+        offsets = np.append(bounds, bounds[-1:] if len(bounds) else 0).astype(np.int32)
+        return pa.Array.from_buffers(type_, len(bounds), [None, pa.py_buffer(offsets), pa.py_buffer(self._raw)])
+
+    def _strided(self, dtype: str) -> npt.NDArray[Any]:
+        size = np.dtype(dtype).itemsize
+        return np.ndarray((len(self._raw) - size + 1,), dtype, self._raw, strides=(1,))
+
+    def _words(self, at: Ints) -> Ints:
+        return self._strided(">u4")[at].astype(np.int64)
+
+    def _longs(self, at: Ints) -> Ints:
+        return self._strided(">i8")[at].astype(np.int64)
+
+
+@cache
+def _kind_texts() -> pa.Array:
+    return pa.array(KINDS)  # not at import: Arrow loads pandas for it, which those who only plan a query do not need
+
+
+def _walk(raw: bytes, end: int) -> tuple[Ints, Ints]:
+    """Where records start and end: each tells how long it is, so this goes one by one, at 0.1 µs a record."""
+    starts = []
+    at = 0
+    while at < end:
+        starts.append(at)
+        (size,) = _unpack_size(raw, at)
+        if size < MIN_RECORD_BYTES or at + size > end:
+            raise CorruptStore(f"no whole record at byte {at} of {end} that were pulled")
+        at += size
+    bounds = np.array([*starts, end], np.int64)
+    return bounds[:-1], bounds[1:]
+
+
+def _longs_of(values: tuple[Ints, Bools], rows: Ints) -> pa.Array:
+    numbers_, present = values
+    return pa.array(numbers_[rows], mask=~present[rows])

@@ -1,0 +1,106 @@
+"""Where properties lie in many records: found by arrays over the whole buffer, not one by one."""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Octets = npt.NDArray[np.uint8]
+
+NAME_END, PROPERTY_END = 1, 2
+WORD_BYTES = 8
+# How many bytes must follow the records in their buffer: words are read from any place in it.
+PADDING_BYTES = 32
+MAX_DIGITS = 18  # what surely fits into 64 bits
+
+
+class Spans(NamedTuple):
+    """One stretch of the buffer a record; an empty one where the record has none."""
+
+    begins: Ints
+    ends: Ints
+
+    @property
+    def present(self) -> Bools:
+        found: Bools = self.ends > self.begins
+        return found
+
+    def else_(self, other: "Spans") -> "Spans":
+        """These, and where there is none the other's."""
+        present = self.present
+        return Spans(np.where(present, self.begins, other.begins), np.where(present, self.ends, other.ends))
+
+
+class Properties:
+    """All properties of records whose property strings are the given spans; the rest may hold anything."""
+
+    def __init__(self, octets: Octets, words: npt.NDArray[np.uint64], regions: Spans) -> None:
+        """`words` are the little-endian words at every place of `octets`."""
+        self._octets = octets
+        self._words = words
+        self._regions = regions
+        marks = octets == PROPERTY_END
+        marks[regions.begins - 1] = True  # the first property stands behind no other
+        bounds = np.flatnonzero(marks) + 1
+        first = np.searchsorted(bounds, regions.begins)
+        counts = np.searchsorted(bounds, regions.ends) - first
+        self.counts: Ints = np.where(regions.present, counts, 0)
+        total = int(self.counts.sum())
+        at = np.arange(total) + np.repeat(first - (np.cumsum(self.counts) - self.counts), self.counts)
+        self.rows: Ints = np.repeat(np.arange(len(self.counts)), self.counts)
+        self.begins: Ints = bounds[at]
+        after = np.append(bounds, len(octets) + 1)[at + 1] - 1
+        self.ends: Ints = np.minimum(after, regions.ends[self.rows])
+        self._heads = words[self.begins]
+
+    def find(self, name: str) -> Spans:
+        """The values of one property; of several with that name in a record the last, as in a map."""
+        wanted = name.encode() + bytes([NAME_END])
+        hits = np.flatnonzero(_starts_with(self._heads, wanted))
+        for at in range(WORD_BYTES, len(wanted), WORD_BYTES):
+            rest = self._words[self.begins[hits] + at]
+            hits = hits[_starts_with(rest, wanted[at:])]
+        begins = self.begins[hits] + len(wanted)
+        ends = self.ends[hits]
+        kept = ends > begins
+        rows = self.rows[hits][kept]
+        found = Spans(self._regions.begins.copy(), self._regions.begins.copy())
+        found.begins[rows] = begins[kept]
+        found.ends[rows] = ends[kept]
+        return found
+
+    def split(self) -> tuple[Ints, Spans, Spans]:
+        """How many properties each record has, and all names and values; those without one of them are left out."""
+        name_ends = np.append(np.flatnonzero(self._octets == NAME_END), len(self._octets))
+        splits = name_ends[np.searchsorted(name_ends, self.begins)]
+        whole = (splits > self.begins) & (splits + 1 < self.ends)
+        counts = np.bincount(self.rows[whole], minlength=len(self.counts))
+        splits = splits[whole]
+        return counts, Spans(self.begins[whole], splits), Spans(splits + 1, self.ends[whole])
+
+
+def _starts_with(words: npt.NDArray[np.uint64], text: bytes) -> Bools:
+    """Which of these little-endian words start with a text, of which only as much counts as fits into a word."""
+    part = text[:WORD_BYTES]
+    value = int.from_bytes(part, "little")
+    if len(part) == WORD_BYTES:
+        equal: Bools = words == value
+        return equal
+    mask = np.uint64((1 << 8 * len(part)) - 1)
+    masked: Bools = words & mask == value
+    return masked
+
+
+def numbers(octets: Octets, spans: Spans) -> tuple[Ints, Bools]:
+    """The decimal numbers in these spans, and which of them are numbers; the others are 0."""
+    lengths = spans.ends - spans.begins
+    valid = (lengths > 0) & (lengths <= MAX_DIGITS)
+    values = np.zeros(len(lengths), np.int64)
+    for at in range(int(lengths[valid].max(initial=0))):
+        inside = lengths > at
+        digits = octets[np.where(inside, spans.begins + at, 0)].astype(np.int64) - 48
+        valid &= ~inside | ((digits >= 0) & (digits <= 9))
+        values = np.where(inside, values * 10 + digits, values)
+    return np.where(valid, values, 0), valid

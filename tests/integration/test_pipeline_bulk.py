@@ -1,0 +1,250 @@
+"""Many timers at once against a real broker: scheduled from files, asked by SQL, cancelled, moved and reported."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from latermq.client import OutgoingMessage, blocking
+from latermq.pipeline.brokers import masters
+from latermq.pipeline.link import BrokerLink
+from latermq.pipeline.root import Root, open_root
+from tests.integration.command_line import Cli
+from tests.interop.waiting import wait_until
+from tests.serving import Server, serving
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HOUR_MS = 3_600_000
+SETTINGS = ("store.flush_every=20ms", "pipeline.enabled=true", "pipeline.near_horizon=2m", "pipeline.window=1m",
+            "pipeline.ingest_every=2s", "pipeline.roll_deadline=10s")  # fmt: skip
+
+
+class Timers:
+    """A broker whose far timers are kept by hand, and what a person does with it."""
+
+    def __init__(self, server: Server, root: Root, spark: "SparkSession") -> None:
+        self.namesrv = server.namesrv
+        self.root = root
+        self.spark = spark
+        self._cli = Cli(server)
+        self.now_ms = int(time.time() * 1000)
+        (self.address,) = masters(server.namesrv).values()
+
+    def run(self, *arguments: str, code: int = 0) -> tuple[str, str]:
+        return self._cli.run("pipeline", *arguments, "--timeline", self.root.uri, code=code)
+
+    def rows(self, *arguments: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.run(*arguments, "--json")[0].splitlines()]
+
+    def sql(self, query: str) -> list[dict[str, Any]]:
+        return self.rows("sql", query)
+
+    def count(self, topic: str) -> int:
+        with blocking.Admin(self.namesrv) as admin:
+            return admin.count_timers(topic) if topic in admin.topics() else 0
+
+    def flush(self) -> None:
+        """Until all that was scheduled is what the pipeline sees."""
+        with BrokerLink(self.address) as link:
+            entries = link.bounds("rmq_sys_wheel_timer", 0)[1]
+            wait_until(lambda: link.state().flushed_entry >= entries, 10, "all is flushed")
+
+    def ingest(self) -> None:
+        from latermq.pipeline.ingest import Ingest
+
+        self.flush()
+        ingest = Ingest(self.spark, self.root, self.namesrv, "broker-a")
+        try:
+            assert ingest.start(available_now=True).awaitTermination(60)
+        finally:
+            ingest.close()
+
+    def file_of(self, path: Path, count: int, topic: str, in_ms: int = HOUR_MS) -> str:
+        rows = [
+            {"topic": topic, "body": b"body %d" % number, "due_ms": self.now_ms + in_ms + number, "key": f"k{number}",
+             "tag": "even" if number % 2 == 0 else "odd", "properties": [("n", str(number))]}
+            for number in range(count)
+        ]  # fmt: skip
+        types = {"topic": pa.string(), "body": pa.binary(), "due_ms": pa.int64(), "key": pa.string(),
+                 "tag": pa.string(), "properties": pa.map_(pa.string(), pa.string())}  # fmt: skip
+        pq.write_table(pa.Table.from_pylist(rows, pa.schema(list(types.items()))), path)
+        return str(path)
+
+
+@pytest.fixture(scope="module")
+def timers(tmp_path_factory: pytest.TempPathFactory, spark: "SparkSession") -> Iterator[Timers]:
+    folder = tmp_path_factory.mktemp("bulk")
+    settings = [word for setting in SETTINGS for word in ("--set", setting)]
+    with serving(folder / "data", "--no-pipeline", *settings) as server:
+        with blocking.Admin(server.namesrv) as admin:
+            wait_until(admin.brokers, 30, "the broker is registered")
+        found = Timers(server, open_root(str(folder / "pipeline")), spark)
+        with BrokerLink(found.address) as link:
+            link.begin()
+            wait_until(lambda: link.state().cuts, 30, "the first cut: what is sent now may be far")
+        yield found
+
+
+def test_a_file_scheduled_twice_is_scheduled_once(timers: Timers, tmp_path: Path) -> None:
+    file = timers.file_of(tmp_path / "rows.parquet", 5_000, "twice")
+    assert timers.rows("schedule", file, "--job", "twice", "--dry-run") == [{"rows": 5_000, "scheduled": 0}]
+    assert timers.count("twice") == 0
+    first = timers.rows("schedule", file, "--job", "twice")
+    assert first == [{"rows": 5_000, "scheduled": 5_000, "known": 0}]
+    assert timers.rows("schedule", file, "--job", "twice") == [{"rows": 5_000, "scheduled": 0, "known": 5_000}]
+    # With other partitions, and through the data source.
+    rows = timers.spark.read.parquet(file).repartition(7)
+    writer = rows.write.format("latermq").mode("append").option("namesrv", timers.namesrv).option("job", "twice")
+    writer.option("root", timers.root.uri).save()
+    assert timers.count("twice") == 5_000
+    assert not list(Path(timers.root.at("bulk", "twice")).glob("spool/*"))
+    (found,) = timers.sql("SELECT tags, keys, due_ms FROM pending WHERE topic = 'twice' AND keys = 'k7'")
+    assert found == {"tags": "odd", "keys": "k7", "due_ms": timers.now_ms + HOUR_MS + 7}
+    # Under another job they are others.
+    assert timers.rows("schedule", file, "--job", "again")[0]["scheduled"] == 5_000
+
+
+def test_one_bad_row_in_any_partition_and_nothing_is_scheduled(timers: Timers, tmp_path: Path) -> None:
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    rows = timers.spark.range(20_000, numPartitions=4).selectExpr(
+        "'bad' AS topic", "encode('b', 'UTF-8') AS body", "60000000 AS delay_ms",
+        "CASE WHEN id = 19990 THEN NULL ELSE concat('k', id) END AS key",
+    )  # fmt: skip
+    writer = rows.write.format("latermq").mode("append").option("namesrv", timers.namesrv).option("job", "bad")
+    with pytest.raises((PySparkException, Py4JJavaError), match="row 4990 of partition 3: it has no key"):
+        writer.option("root", timers.root.uri).save()
+    assert timers.count("bad") == 0
+    rows.write.parquet(str(tmp_path / "bad"))
+    _, errors = timers.run("schedule", str(tmp_path / "bad"), "--job", "bad", code=1)
+    assert "it has no key" in errors
+    assert timers.count("bad") == 0
+
+
+def test_csv_and_json_are_scheduled_with_columns_of_other_names(timers: Timers, tmp_path: Path) -> None:
+    at = "2027-01-01T00:00:00+00:00"
+    csv, lines = tmp_path / "rows.csv", tmp_path / "rows.json"
+    csv.write_text(f"id,pay_by,note\n1,{at},first\n2,{at},second\n")
+    lines.write_text('{"id": 1, "wait": 90000000, "to": {"name": "x"}, "properties": {"a": "b"}}\n')
+    columns = ("--column", "key=id", "--topic", "mapped")
+    done = timers.rows(
+        "schedule", str(csv), "--job", "csv", *columns, "--column", "due=pay_by", "--column", "body=note"
+    )
+    assert done == [{"rows": 2, "scheduled": 2, "known": 0}]
+    done = timers.rows(
+        "schedule", str(lines), "--job", "json", *columns, "--column", "delay_ms=wait", "--column", "body=to"
+    )
+    assert done == [{"rows": 1, "scheduled": 1, "known": 0}]
+    timers.flush()
+    with blocking.Admin(timers.namesrv) as admin:
+        found = {timer.sample: timer.due_ms for timer in admin.pending_timers("mapped")}
+    assert found.keys() == {"first", "second", '{"name":"x"}'}
+    assert found["first"] == 1_798_761_600_000
+    csv.write_text("id,pay_by\n3,tomorrow\n")
+    _, errors = timers.run("schedule", str(csv), "--job", "csv", *columns, "--column", "due=pay_by", code=1)
+    assert "row 0 (key '3'): nothing says when it is due" in errors
+
+
+def test_near_and_far_timers_are_one_table_before_and_after_ingest(timers: Timers) -> None:
+    with blocking.Producer(timers.namesrv) as producer:
+        for number in range(6):
+            due_ms = timers.now_ms + (90_000 if number < 3 else HOUR_MS)
+            producer.send(OutgoingMessage("both", b"%d" % number, "t", f"b{number}", deliver_at_ms=due_ms))
+    with blocking.Admin(timers.namesrv) as admin:
+        admin.cancel_timer("both", key="b0")
+        admin.cancel_timer("both", key="b3")
+        admin.move_timer("both", key="b4", due_ms=timers.now_ms + 2 * HOUR_MS)
+    query = "SELECT keys, due_ms, record IS NOT NULL AS far, body_bytes FROM pending WHERE topic = 'both' ORDER BY keys"
+    timers.flush()
+    before = timers.sql(query)
+    timers.ingest()
+    assert timers.sql(query) == before
+    assert [(row["keys"], row["far"], row["body_bytes"]) for row in before] == [
+        ("b1", False, None), ("b2", False, None), ("b4", True, 1), ("b5", True, 1),
+    ]  # fmt: skip
+    assert before[2]["due_ms"] == timers.now_ms + 2 * HOUR_MS
+    kinds = timers.sql("SELECT kind, count(*) AS rows FROM timeline WHERE topic = 'both' GROUP BY kind ORDER BY kind")
+    assert kinds == [{"kind": "cancel", "rows": 2}, {"kind": "move", "rows": 1}, {"kind": "timer", "rows": 6}]
+    assert timers.rows("sql", "SELECT count(*) AS rows FROM timeline", "--version", "0") == [{"rows": 0}]
+    assert "topic" in timers.run("sql", "SELECT topic, count(*) FROM pending GROUP BY topic")[0]
+    _, errors = timers.run("sql", "SELECT colour FROM pending", code=2)
+    assert "UNRESOLVED_COLUMN" in errors
+
+
+def test_what_a_predicate_holds_for_is_cancelled_near_and_far(timers: Timers, tmp_path: Path) -> None:
+    timers.rows("schedule", timers.file_of(tmp_path / "far.parquet", 300, "cut"), "--job", "cut-far")
+    near = timers.file_of(tmp_path / "near.parquet", 100, "cut", in_ms=90_000)
+    timers.rows("schedule", near, "--job", "cut-near")
+    timers.ingest()
+    where = "topic = 'cut' AND tags = 'odd'"
+    (shown,) = timers.rows("cancel", "--where", where, "--dry-run")
+    assert shown["timers"] == 200
+    assert sum(row["timers"] for row in shown["by_hour"]) == 200
+    assert len(shown["sample"]) == 10
+    assert timers.count("cut") == 400
+    (done,) = timers.rows("cancel", "--where", where, "--job", "no-odd")
+    assert (done["names"], done["cancelled"], done["done_before"]) == (200, 200, 0)
+    assert timers.count("cut") == 200
+    timers.flush()
+    assert timers.sql("SELECT tags, count(*) AS left FROM pending WHERE topic = 'cut' GROUP BY tags") == [
+        {"tags": "even", "left": 200}
+    ]
+    # Again: the same plan, nothing left of it; and another predicate needs another job.
+    (again,) = timers.rows("cancel", "--job", "no-odd")
+    assert (again["names"], again["cancelled"], again["done_before"]) == (200, 200, 200)
+    _, errors = timers.run("cancel", "--where", "topic = 'cut'", "--job", "no-odd", code=1)
+    assert "was begun as" in errors
+
+
+def test_a_job_that_was_cut_short_goes_on_with_the_rest_of_its_plan(
+    timers: Timers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from latermq.pipeline import bulk, bulk_play
+
+    timers.rows("schedule", timers.file_of(tmp_path / "rows.parquet", 90, "short"), "--job", "short")
+    timers.flush()
+    monkeypatch.setattr(bulk, "CHUNK_ROWS", 30)
+    action = bulk.BulkAction("move", "topic = 'short'", by_ms=HOUR_MS)
+    assert bulk.make_plan(timers.spark, action, timers.root, timers.namesrv, "shift").rows == 90
+    wrote: list[str] = []
+    write_file = bulk_play.write_file
+
+    def dies_at_the_second(root: Root, path: str, data: bytes) -> None:
+        if wrote:
+            raise KeyboardInterrupt
+        wrote.append(path)
+        write_file(root, path, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bulk_play, "write_file", dies_at_the_second)
+        with pytest.raises(KeyboardInterrupt):
+            bulk.resume("shift", timers.root, timers.namesrv)
+    done = bulk.resume("shift", timers.root, timers.namesrv)
+    assert (done.done_before, dict(done.verdicts)) == (30, {"moved": 90})
+    timers.flush()
+    query = "SELECT count(*) AS timers, min(due_ms) AS first FROM pending WHERE topic = 'short'"
+    assert timers.sql(query) == [{"timers": 90, "first": timers.now_ms + 2 * HOUR_MS}]
+
+
+def test_what_a_predicate_holds_for_is_moved_by_a_span_or_to_a_moment(timers: Timers, tmp_path: Path) -> None:
+    timers.rows("schedule", timers.file_of(tmp_path / "rows.parquet", 50, "moved"), "--job", "moved")
+    timers.ingest()
+    (done,) = timers.rows("move", "--where", "topic = 'moved' AND tags = 'odd'", "--by", "1h")
+    assert done["moved"] == 25
+    (done,) = timers.rows("move", "--where", "topic = 'moved' AND tags = 'even'", "--to", "2027-01-01T00:00:00+00:00")
+    assert done["moved"] == 25
+    timers.flush()
+    query = "SELECT tags, min(due_ms) AS first, max(due_ms) AS last, count(*) AS n FROM pending WHERE topic = 'moved'"
+    odd_ms = timers.now_ms + 2 * HOUR_MS
+    assert timers.sql(f"{query} GROUP BY tags ORDER BY tags") == [
+        {"tags": "even", "first": 1_798_761_600_000, "last": 1_798_761_600_000, "n": 25},
+        {"tags": "odd", "first": odd_ms + 1, "last": odd_ms + 49, "n": 25},
+    ]

@@ -1,0 +1,130 @@
+"""The driver against a real broker: timers go far and come back, through restarts of either, and it ends cleanly."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from latermq.client import OutgoingMessage, blocking
+from latermq.config import load_config
+from latermq.errors import IllegalOperation
+from latermq.pipeline.attempts import attempts_of, windows_of
+from latermq.pipeline.brokers import masters
+from latermq.pipeline.link import BrokerLink
+from latermq.pipeline.root import Root, open_root
+from tests.interop.ports import HOST, free_port
+from tests.interop.waiting import wait_until
+from tests.pipeline_process import pipeline_process
+from tests.serving import Server, serving
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from latermq.pipeline.driver import Driver
+
+# The broker never rolls by itself here: whatever is delivered of the far timers came by way of Spark.
+SETTINGS = ("pipeline.near_horizon=20s", "pipeline.window=5s", "pipeline.ingest_every=1s", "pipeline.roll_deadline=1ms",
+            "pipeline.compact_every=20s", "store.flush_every=20ms", "store.checkpoint_every=1s",
+            "pipeline.enabled=true")  # fmt: skip
+SLOW_S = 120.0  # on a busy machine Spark takes its time
+
+
+@contextmanager
+def driving(spark: "SparkSession", root: Root, namesrv: str) -> "Iterator[tuple[Driver, Future[None]]]":
+    """A driver on a thread of this process, which has a Spark already."""
+    from latermq.pipeline.driver import Driver
+
+    stop = threading.Event()
+    driver = Driver(spark, root, namesrv, load_config(settings=SETTINGS, environment={}), stop)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(driver.run)
+        try:
+            yield driver, running
+        finally:
+            stop.set()
+
+
+def schedule(server: Server, dues_ms: list[int]) -> None:
+    with blocking.Producer(server.namesrv) as producer:
+        for due_ms in dues_ms:
+            producer.send(OutgoingMessage("later", b"x", deliver_at_ms=due_ms))
+
+
+def delivered(server: Server) -> int:
+    with blocking.Admin(server.namesrv) as admin:
+        return sum(offsets.maxOffset for offsets in admin.topic_stats("later").values())
+
+
+@pytest.mark.timeout(600)
+def test_far_timers_come_back_from_spark_whoever_is_there_first_or_restarts(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    root = open_root(str(tmp_path / "pipeline"))
+    namesrv_port = free_port()
+    options = [word for setting in SETTINGS for word in ("--set", setting)]
+    options += ["--namesrv-port", str(namesrv_port), "--set", f"pipeline.timeline={root.uri}"]
+    with (
+        driving(spark, root, f"{HOST}:{namesrv_port}") as (driver, running),
+        serving(tmp_path / "data", *options) as server,
+    ):
+        [address] = wait_until(lambda: masters(server.namesrv), 30, "the broker").values()
+        with BrokerLink(address, patience_s=30.0) as link:
+            wait_until(lambda: link.state().cuts, SLOW_S, "the first cut")
+            first_ms = time.time_ns() // 1_000_000 + 25_000
+            schedule(server, [first_ms + 100 * number for number in range(50)])
+            wait_until(lambda: link.state().ingest_offset >= 50, SLOW_S, "their ingest")
+            epoch = link.state().epoch
+
+            os.kill(server.broker_pid(), signal.SIGKILL)
+            wait_until(lambda: server.log().count("broker is ready") == 2, 30, "the broker's return")
+            schedule(server, [time.time_ns() // 1_000_000 + 3_600_000])
+            end = link.state().flushed_entry
+            wait_until(lambda: link.state().ingest_offset >= end, SLOW_S, "the stream's return")
+            store_id = link.state().store_id
+            numbers = wait_until(lambda: windows_of(root, store_id), SLOW_S, "a window")
+            wait_until(lambda: delivered(server) == 50, SLOW_S, "all deliveries")
+            assert all(name.startswith("spark-") for name in attempts_of(root, store_id, numbers[-1]))
+            wait_until(lambda: driver.compactions, SLOW_S, "a compaction")
+            assert link.state().epoch >= epoch
+
+            assert not running.done()
+            link.begin()  # as another driver does
+            schedule(server, [time.time_ns() // 1_000_000 + 3_600_000])
+            with pytest.raises(IllegalOperation, match="another driver has taken over broker broker-a"):
+                running.result(SLOW_S)
+
+
+@pytest.mark.timeout(600)
+def test_the_process_tells_of_its_start_and_of_the_death_of_its_jvm(tmp_path: Path) -> None:
+    with pipeline_process(f"{HOST}:{free_port()}", tmp_path / "pipeline") as driver:
+        driver.wait_for("latermq ready: pipeline local[1]", SLOW_S)
+        driver.wait_for("the look for brokers waits: no name server answers", SLOW_S)
+        os.kill(driver.jvm_pid(), signal.SIGKILL)
+        assert driver.wait_for_exit() == 1
+        assert "error: Spark has ended" in driver.printed()
+        assert "Traceback" not in driver.printed()
+
+
+@pytest.mark.parametrize(
+    ("reason", "environment"),
+    [
+        ("no java found by JAVA_HOME (/nowhere): Spark needs Java 17 or newer", {"JAVA_HOME": "/nowhere"}),
+        ("the timeline {path}: Cannot create directory", {}),
+    ],
+)
+def test_a_process_that_cannot_start_says_why_and_exits_2(
+    tmp_path: Path, reason: str, environment: dict[str, str]
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    path = tmp_path / "file" / "pipeline"
+    with pipeline_process(f"{HOST}:{free_port()}", path, environment=environment) as driver:
+        assert driver.wait_for_exit(SLOW_S) == 2
+        assert f"error: the pipeline cannot start: {reason.format(path=path)}" in driver.printed()
+        assert "Traceback" not in driver.printed()

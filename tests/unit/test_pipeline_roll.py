@@ -1,0 +1,148 @@
+"""The roll on Spark: the same rows as without it, sorted parts, and nothing half-done when it fails."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from latermq.errors import ConfigError, CorruptStore, StoreError
+from latermq.pipeline.attempts import Attempt, attempts_of, check_attempt, read_rows, sound_attempt
+from latermq.pipeline.local_roll import roll_locally
+from latermq.pipeline.root import Root, open_root
+from tests.timer_histories import History, Key, append_rows, expected_rows, random_history, table_keys, write_timeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def keys_of(root: Root, attempt: Attempt) -> list[Key]:
+    check_attempt(root, attempt)
+    groups = list(read_rows(root, attempt))
+    return table_keys(pa.concat_tables(groups)) if groups else []
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    return open_root(str(tmp_path))
+
+
+def test_spark_and_delta_rs_make_equal_attempts(spark: "SparkSession", root: Root, tmp_path: Path) -> None:
+    from latermq.pipeline.roll import roll
+
+    history = random_history(41, steps=400)
+    write_timeline(root.timeline, [history, random_history(42, store_id="another")], history.end)
+    append_rows(root.timeline, history.rows[::4], history.store_id, history.end)  # rows that are there twice
+    no_table = open_root(str(tmp_path / "elsewhere"))
+    fullest = sorted(history.windows, key=lambda window: -len(expected_rows(history.rows, window)))[:3]
+    for window in fullest:
+        by_spark = keys_of(root, roll(spark, root, window, now_ms=1))
+        local = keys_of(root, roll_locally(root, history.state(history.end), window, history.pull, now_ms=2))
+        tail_only = keys_of(no_table, roll_locally(no_table, history.state(0), window, history.pull, now_ms=3))
+        assert by_spark == local == tail_only == expected_rows(history.rows, window)
+        assert by_spark
+
+
+def test_a_large_window_has_several_parts_in_order(spark: "SparkSession", root: Root) -> None:
+    from latermq.pipeline.roll import roll
+
+    history = History()
+    history.cut(10, 10)
+    for at in range(900):
+        history.send(1_000 if at % 3 else 900 + at, f"k{at}")
+    window = history.cut(5_000, 5_000)
+    write_timeline(root.timeline, [history], history.end)
+    attempt = roll(spark, root, window, now_ms=1, part_rows=250)
+    assert len(attempt.manifest.files) > 1
+    assert [file.name for file in attempt.manifest.files][:2] == ["part-00000.parquet", "part-00001.parquet"]
+    assert keys_of(root, attempt) == expected_rows(history.rows, window)
+    assert attempt.manifest.made_by == "spark"
+    assert attempt.name.startswith("spark-1-")
+
+
+def test_row_groups_written_by_workers_are_bounded(spark: "SparkSession", root: Root) -> None:
+    from latermq.pipeline.roll import roll
+
+    history = History()
+    history.cut(10, 10)
+    for at in range(12):
+        history.send(1_000, f"k{at}", body=bytes(3 << 20))
+    window = history.cut(5_000, 5_000)
+    write_timeline(root.timeline, [history], history.end)
+    attempt = roll(spark, root, window, now_ms=1)
+    (file,) = attempt.manifest.files
+    metadata = pq.read_metadata(Path(root.path, "windows", "s", str(window.number), attempt.name, file.name))
+    assert [metadata.row_group(at).num_rows for at in range(metadata.num_row_groups)] == [2] * 6
+
+
+def test_windows_that_ingest_has_passed_get_one_attempt_each_and_the_broker_is_told(
+    spark: "SparkSession", root: Root
+) -> None:
+    from latermq.pipeline.roll import roll_ready_windows
+
+    history = History()
+    passed = history.cut(10, 10)
+    history.send(1_000, "far")
+    ready = history.cut(2_000, 2_000)
+    history.send(3_000, "later")
+    not_yet = history.cut(4_000, 4_000)
+    ingested = ready.cut_entry + 1
+    write_timeline(root.timeline, [history], ingested)
+    state = history.state(ingested)
+    state.windows[0].attempt = "local-1-x"  # is played already
+    told: list[tuple[int, str]] = []
+    (made,) = roll_ready_windows(spark, root, state, lambda *one: told.append(one))
+    assert told == [(ready.number, made.name)]
+    assert sound_attempt(root, not_yet) is None
+    assert attempts_of(root, "s", passed.number) == []
+    assert roll_ready_windows(spark, root, state, lambda *one: told.append(one)) == []
+    assert told == [(ready.number, made.name)] * 2
+
+
+def test_a_window_is_not_rolled_from_a_table_that_lacks_entries(spark: "SparkSession", root: Root) -> None:
+    from latermq.pipeline.roll import roll
+
+    history = random_history(2)
+    window = history.windows[-1]
+    with pytest.raises(CorruptStore, match="holds the entries below 0"):
+        roll(spark, root, window, now_ms=1)
+    write_timeline(root.timeline, [history], window.cut_entry - 1)
+    with pytest.raises(CorruptStore, match=f"window {window.number} needs those below {window.cut_entry}"):
+        roll(spark, root, window, now_ms=1)
+
+
+def test_a_timeline_of_another_schema_version_is_not_rolled(spark: "SparkSession", root: Root) -> None:
+    from latermq.pipeline.roll import roll
+
+    history = random_history(2)
+    write_timeline(root.timeline, [history], history.end, version="2")
+    with pytest.raises(ConfigError, match="has schema version 2"):
+        roll(spark, root, history.windows[-1], now_ms=1)
+
+
+def test_a_damaged_file_of_the_timeline_is_told_in_a_sentence(spark: "SparkSession", root: Root) -> None:
+    from latermq.pipeline.roll import roll
+
+    history = random_history(2)
+    write_timeline(root.timeline, [history], history.end)
+    for path in Path(root.timeline).glob("*.parquet"):
+        path.write_bytes(bytes(path.stat().st_size))
+    window = history.windows[-1]
+    with pytest.raises(CorruptStore, match="the timeline is damaged") as caught:
+        roll(spark, root, window, now_ms=1)
+    assert "\n" not in caught.value.remark
+    assert list(Path(root.path, "windows", "s", str(window.number)).iterdir()) == []
+
+
+def test_a_worker_that_cannot_write_is_told_in_a_sentence(spark: "SparkSession", root: Root) -> None:
+    from latermq.pipeline.roll import write_parts
+    from latermq.pipeline.spark_failures import told_by_spark
+    from latermq.pipeline.taking import window_rows
+
+    history = random_history(2)
+    write_timeline(root.timeline, [history], history.end)
+    rows = window_rows(spark.read.format("delta").load(root.timeline), history.windows[-1])
+    with pytest.raises(StoreError, match="the roll failed: window") as caught, told_by_spark("the roll"):
+        write_parts(rows, root.uri, history.windows[-1], "no-such-folder")
+    assert "\n" not in caught.value.remark
