@@ -21,7 +21,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
 
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("SPARK_LOCAL_DIRS", str(tmp_path_factory.mktemp("spark")))
-        # Tests are over before it pays to compile well: half the CPU time.
+        # Tests are over before it pays to compile well.
         environment.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
         session = open_session(PipelineConfig(master="local[2]"))
         yield session

@@ -1,19 +1,23 @@
 """Many timers at once against a real broker: scheduled from files, asked by SQL, cancelled, moved and reported."""
 
+import datetime
 import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from latermq.client import OutgoingMessage, blocking
+from latermq.message.names import TIMER_TOPIC
 from latermq.pipeline.brokers import masters
 from latermq.pipeline.link import BrokerLink
 from latermq.pipeline.root import Root, open_root
+from latermq.protocol.remoting.codes import Request
 from tests.integration.command_line import Cli
 from tests.interop.waiting import wait_until
 from tests.serving import Server, serving
@@ -22,8 +26,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HOUR_MS = 3_600_000
-SETTINGS = ("store.flush_every=20ms", "pipeline.enabled=true", "pipeline.near_horizon=2m", "pipeline.window=1m",
-            "pipeline.ingest_every=2s", "pipeline.roll_deadline=10s")  # fmt: skip
+NEAR_MS, FAR_MS = 20 * 60_000, 72 * HOUR_MS  # whether ingest lags or not
+SETTINGS = ("store.flush_every=20ms", "pipeline.enabled=true", "pipeline.ingest_every=2s")
+# Due while the other tests run, for the report at the end: of thirty ten are cancelled and ten moved before.
+NEW_YEAR_MS = 1_798_761_600_000
+PAST, PAST_IN_MS = 30, 12_000
+
+
+class _Offset(msgspec.Struct):
+    """Header field of the answer to GET_MAX_OFFSET."""
+
+    offset: int
 
 
 class Timers:
@@ -53,8 +66,19 @@ class Timers:
     def flush(self) -> None:
         """Until all that was scheduled is what the pipeline sees."""
         with BrokerLink(self.address) as link:
-            entries = link.bounds("rmq_sys_wheel_timer", 0)[1]
+            told, _ = link.call(Request.GET_MAX_OFFSET, {"topic": TIMER_TOPIC, "queueId": "0"})
+            entries = told.header(_Offset).offset
             wait_until(lambda: link.state().flushed_entry >= entries, 10, "all is flushed")
+
+    def send_what_will_be_past(self) -> None:
+        due_ms = int(time.time() * 1000) + PAST_IN_MS
+        with blocking.Producer(self.namesrv) as producer:
+            for number in range(PAST):
+                producer.send(OutgoingMessage("past", b"p", "", f"p{number}", deliver_at_ms=due_ms + number))
+        with blocking.Admin(self.namesrv) as admin:
+            for number in range(10):
+                admin.cancel_timer("past", key=f"p{number}")
+                admin.move_timer("past", key=f"p{number + 10}", due_ms=self.now_ms + FAR_MS)
 
     def ingest(self) -> None:
         from latermq.pipeline.ingest import Ingest
@@ -66,7 +90,7 @@ class Timers:
         finally:
             ingest.close()
 
-    def file_of(self, path: Path, count: int, topic: str, in_ms: int = HOUR_MS) -> str:
+    def file_of(self, path: Path, count: int, topic: str, in_ms: int = FAR_MS) -> str:
         rows = [
             {"topic": topic, "body": b"body %d" % number, "due_ms": self.now_ms + in_ms + number, "key": f"k{number}",
              "tag": "even" if number % 2 == 0 else "odd", "properties": [("n", str(number))]}
@@ -89,6 +113,7 @@ def timers(tmp_path_factory: pytest.TempPathFactory, spark: "SparkSession") -> I
         with BrokerLink(found.address) as link:
             link.begin()
             wait_until(lambda: link.state().cuts, 30, "the first cut: what is sent now may be far")
+        found.send_what_will_be_past()
         yield found
 
 
@@ -106,7 +131,7 @@ def test_a_file_scheduled_twice_is_scheduled_once(timers: Timers, tmp_path: Path
     assert timers.count("twice") == 5_000
     assert not list(Path(timers.root.at("bulk", "twice")).glob("spool/*"))
     (found,) = timers.sql("SELECT tags, keys, due_ms FROM pending WHERE topic = 'twice' AND keys = 'k7'")
-    assert found == {"tags": "odd", "keys": "k7", "due_ms": timers.now_ms + HOUR_MS + 7}
+    assert found == {"tags": "odd", "keys": "k7", "due_ms": timers.now_ms + FAR_MS + 7}
     # Under another job they are others.
     assert timers.rows("schedule", file, "--job", "again")[0]["scheduled"] == 5_000
 
@@ -133,7 +158,7 @@ def test_csv_and_json_are_scheduled_with_columns_of_other_names(timers: Timers, 
     at = "2027-01-01T00:00:00+00:00"
     csv, lines = tmp_path / "rows.csv", tmp_path / "rows.json"
     csv.write_text(f"id,pay_by,note\n1,{at},first\n2,{at},second\n")
-    lines.write_text('{"id": 1, "wait": 90000000, "to": {"name": "x"}, "properties": {"a": "b"}}\n')
+    lines.write_text('{"id": 1, "wait": 900000000, "to": {"name": "x"}, "properties": {"a": "b"}}\n')
     columns = ("--column", "key=id", "--topic", "mapped")
     done = timers.rows(
         "schedule", str(csv), "--job", "csv", *columns, "--column", "due=pay_by", "--column", "body=note"
@@ -144,10 +169,11 @@ def test_csv_and_json_are_scheduled_with_columns_of_other_names(timers: Timers, 
     )
     assert done == [{"rows": 1, "scheduled": 1, "known": 0}]
     timers.flush()
-    with blocking.Admin(timers.namesrv) as admin:
-        found = {timer.sample: timer.due_ms for timer in admin.pending_timers("mapped")}
-    assert found.keys() == {"first", "second", '{"name":"x"}'}
-    assert found["first"] == 1_798_761_600_000
+    rows = timers.sql(
+        "SELECT keys, due_ms, body_bytes FROM pending WHERE topic = 'mapped' AND body_bytes > 0 ORDER BY 3"
+    )
+    assert [(row["keys"], row["due_ms"]) for row in rows[:2]] == [("1", NEW_YEAR_MS), ("2", NEW_YEAR_MS)]
+    assert [row["body_bytes"] for row in rows] == [len("first"), len("second"), len('{"name":"x"}')]
     csv.write_text("id,pay_by\n3,tomorrow\n")
     _, errors = timers.run("schedule", str(csv), "--job", "csv", *columns, "--column", "due=pay_by", code=1)
     assert "row 0 (key '3'): nothing says when it is due" in errors
@@ -156,12 +182,12 @@ def test_csv_and_json_are_scheduled_with_columns_of_other_names(timers: Timers, 
 def test_near_and_far_timers_are_one_table_before_and_after_ingest(timers: Timers) -> None:
     with blocking.Producer(timers.namesrv) as producer:
         for number in range(6):
-            due_ms = timers.now_ms + (90_000 if number < 3 else HOUR_MS)
+            due_ms = timers.now_ms + (NEAR_MS if number < 3 else FAR_MS)
             producer.send(OutgoingMessage("both", b"%d" % number, "t", f"b{number}", deliver_at_ms=due_ms))
     with blocking.Admin(timers.namesrv) as admin:
         admin.cancel_timer("both", key="b0")
         admin.cancel_timer("both", key="b3")
-        admin.move_timer("both", key="b4", due_ms=timers.now_ms + 2 * HOUR_MS)
+        admin.move_timer("both", key="b4", due_ms=timers.now_ms + FAR_MS + HOUR_MS)
     query = "SELECT keys, due_ms, record IS NOT NULL AS far, body_bytes FROM pending WHERE topic = 'both' ORDER BY keys"
     timers.flush()
     before = timers.sql(query)
@@ -170,7 +196,7 @@ def test_near_and_far_timers_are_one_table_before_and_after_ingest(timers: Timer
     assert [(row["keys"], row["far"], row["body_bytes"]) for row in before] == [
         ("b1", False, None), ("b2", False, None), ("b4", True, 1), ("b5", True, 1),
     ]  # fmt: skip
-    assert before[2]["due_ms"] == timers.now_ms + 2 * HOUR_MS
+    assert before[2]["due_ms"] == timers.now_ms + FAR_MS + HOUR_MS
     kinds = timers.sql("SELECT kind, count(*) AS rows FROM timeline WHERE topic = 'both' GROUP BY kind ORDER BY kind")
     assert kinds == [{"kind": "cancel", "rows": 2}, {"kind": "move", "rows": 1}, {"kind": "timer", "rows": 6}]
     assert timers.rows("sql", "SELECT count(*) AS rows FROM timeline", "--version", "0") == [{"rows": 0}]
@@ -181,7 +207,7 @@ def test_near_and_far_timers_are_one_table_before_and_after_ingest(timers: Timer
 
 def test_what_a_predicate_holds_for_is_cancelled_near_and_far(timers: Timers, tmp_path: Path) -> None:
     timers.rows("schedule", timers.file_of(tmp_path / "far.parquet", 300, "cut"), "--job", "cut-far")
-    near = timers.file_of(tmp_path / "near.parquet", 100, "cut", in_ms=90_000)
+    near = timers.file_of(tmp_path / "near.parquet", 100, "cut", in_ms=NEAR_MS)
     timers.rows("schedule", near, "--job", "cut-near")
     timers.ingest()
     where = "topic = 'cut' AND tags = 'odd'"
@@ -208,6 +234,7 @@ def test_a_job_that_was_cut_short_goes_on_with_the_rest_of_its_plan(
     timers: Timers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from latermq.pipeline import bulk, bulk_play
+    from latermq.pipeline.bulk_job import write_file
 
     timers.rows("schedule", timers.file_of(tmp_path / "rows.parquet", 90, "short"), "--job", "short")
     timers.flush()
@@ -215,7 +242,6 @@ def test_a_job_that_was_cut_short_goes_on_with_the_rest_of_its_plan(
     action = bulk.BulkAction("move", "topic = 'short'", by_ms=HOUR_MS)
     assert bulk.make_plan(timers.spark, action, timers.root, timers.namesrv, "shift").rows == 90
     wrote: list[str] = []
-    write_file = bulk_play.write_file
 
     def dies_at_the_second(root: Root, path: str, data: bytes) -> None:
         if wrote:
@@ -231,7 +257,7 @@ def test_a_job_that_was_cut_short_goes_on_with_the_rest_of_its_plan(
     assert (done.done_before, dict(done.verdicts)) == (30, {"moved": 90})
     timers.flush()
     query = "SELECT count(*) AS timers, min(due_ms) AS first FROM pending WHERE topic = 'short'"
-    assert timers.sql(query) == [{"timers": 90, "first": timers.now_ms + 2 * HOUR_MS}]
+    assert timers.sql(query) == [{"timers": 90, "first": timers.now_ms + FAR_MS + HOUR_MS}]
 
 
 def test_what_a_predicate_holds_for_is_moved_by_a_span_or_to_a_moment(timers: Timers, tmp_path: Path) -> None:
@@ -243,8 +269,35 @@ def test_what_a_predicate_holds_for_is_moved_by_a_span_or_to_a_moment(timers: Ti
     assert done["moved"] == 25
     timers.flush()
     query = "SELECT tags, min(due_ms) AS first, max(due_ms) AS last, count(*) AS n FROM pending WHERE topic = 'moved'"
-    odd_ms = timers.now_ms + 2 * HOUR_MS
+    odd_ms = timers.now_ms + FAR_MS + HOUR_MS
     assert timers.sql(f"{query} GROUP BY tags ORDER BY tags") == [
-        {"tags": "even", "first": 1_798_761_600_000, "last": 1_798_761_600_000, "n": 25},
+        {"tags": "even", "first": NEW_YEAR_MS, "last": NEW_YEAR_MS, "n": 25},
         {"tags": "odd", "first": odd_ms + 1, "last": odd_ms + 49, "n": 25},
     ]
+
+
+def test_the_report_proves_what_became_of_every_timer(timers: Timers, tmp_path: Path) -> None:
+    wait_until(lambda: timers.count("past") == 10, 60, "the last of them is delivered")
+    timers.ingest()
+    (waiting,) = timers.sql("SELECT count(*) AS timers FROM pending")
+    span = ("--from", _moment(timers.now_ms), "--until", _moment(int(time.time() * 1000) - 1_000))
+    (told,) = timers.rows("report", *span, "--out", str(tmp_path))
+    assert told["waiting"] == waiting["timers"]
+    wanted = {"scheduled": PAST, "delivered": 10, "cancelled": 10, "moved": 10, "missing": 0, "early": 0}
+    assert {name: told[name] for name in wanted} == wanted
+    assert told["delivered_twice"] == 0
+    page = (tmp_path / "report.html").read_text()
+    assert told["page"] == str(tmp_path / "report.html")
+    for name, count in {"waiting": waiting["timers"], "delivered": 10, "cancelled": 10, "moved": 10}.items():
+        assert f'<div id="{name}"><b>{count:,}</b>' in page
+    assert "<svg" in page
+    assert "http" not in page
+    late = timers.spark.read.format("delta").load(f"{told['tables']}/lateness").collect()
+    assert sum(row.timers for row in late) == 10
+    assert {row.topic for row in late} == {"past"}
+    forecast = timers.spark.read.format("delta").load(f"{told['tables']}/forecast")
+    assert forecast.groupBy().sum("timers").collect()[0][0] == waiting["timers"]
+
+
+def _moment(epoch_ms: int) -> str:
+    return datetime.datetime.fromtimestamp(epoch_ms / 1000, datetime.UTC).isoformat()

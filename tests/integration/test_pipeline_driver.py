@@ -15,7 +15,7 @@ import pytest
 from latermq.client import OutgoingMessage, blocking
 from latermq.config import load_config
 from latermq.errors import IllegalOperation
-from latermq.pipeline.attempts import attempts_of, windows_of
+from latermq.pipeline.attempts import read_attempt
 from latermq.pipeline.brokers import masters
 from latermq.pipeline.link import BrokerLink
 from latermq.pipeline.root import Root, open_root
@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 
     from latermq.pipeline.driver import Driver
 
-# The broker never rolls by itself here: whatever is delivered of the far timers came by way of Spark.
-SETTINGS = ("pipeline.near_horizon=20s", "pipeline.window=5s", "pipeline.ingest_every=1s", "pipeline.roll_deadline=1ms",
+# Spark has more than a minute to roll a window, so the broker does not do it in its place.
+SETTINGS = ("pipeline.near_horizon=90s", "pipeline.window=5s", "pipeline.ingest_every=1s", "pipeline.roll_deadline=1ms",
             "pipeline.compact_every=20s", "store.flush_every=20ms", "store.checkpoint_every=1s",
             "pipeline.enabled=true")  # fmt: skip
+MADE_BY = "spark-"
 SLOW_S = 120.0  # on a busy machine Spark takes its time
 
 
@@ -57,9 +58,11 @@ def schedule(server: Server, dues_ms: list[int]) -> None:
             producer.send(OutgoingMessage("later", b"x", deliver_at_ms=due_ms))
 
 
-def delivered(server: Server) -> int:
-    with blocking.Admin(server.namesrv) as admin:
-        return sum(offsets.maxOffset for offsets in admin.topic_stats("later").values())
+def rows_of_chosen_windows(root: Root, link: BrokerLink) -> int:
+    """How many timers are in attempts that Spark made and the broker is going to play."""
+    state = link.state()
+    chosen = [(window.number, window.attempt) for window in state.windows if window.attempt.startswith(MADE_BY)]
+    return sum(read_attempt(root, state.store_id, number, attempt).manifest.rows for number, attempt in chosen)
 
 
 @pytest.mark.timeout(600)
@@ -77,22 +80,17 @@ def test_far_timers_come_back_from_spark_whoever_is_there_first_or_restarts(
         [address] = wait_until(lambda: masters(server.namesrv), 30, "the broker").values()
         with BrokerLink(address, patience_s=30.0) as link:
             wait_until(lambda: link.state().cuts, SLOW_S, "the first cut")
-            first_ms = time.time_ns() // 1_000_000 + 25_000
+            first_ms = time.time_ns() // 1_000_000 + 95_000
             schedule(server, [first_ms + 100 * number for number in range(50)])
             wait_until(lambda: link.state().ingest_offset >= 50, SLOW_S, "their ingest")
-            epoch = link.state().epoch
 
             os.kill(server.broker_pid(), signal.SIGKILL)
             wait_until(lambda: server.log().count("broker is ready") == 2, 30, "the broker's return")
             schedule(server, [time.time_ns() // 1_000_000 + 3_600_000])
             end = link.state().flushed_entry
             wait_until(lambda: link.state().ingest_offset >= end, SLOW_S, "the stream's return")
-            store_id = link.state().store_id
-            numbers = wait_until(lambda: windows_of(root, store_id), SLOW_S, "a window")
-            wait_until(lambda: delivered(server) == 50, SLOW_S, "all deliveries")
-            assert all(name.startswith("spark-") for name in attempts_of(root, store_id, numbers[-1]))
+            wait_until(lambda: rows_of_chosen_windows(root, link) == 50, SLOW_S, "windows with all of them")
             wait_until(lambda: driver.compactions, SLOW_S, "a compaction")
-            assert link.state().epoch >= epoch
 
             assert not running.done()
             link.begin()  # as another driver does
@@ -116,7 +114,7 @@ def test_the_process_tells_of_its_start_and_of_the_death_of_its_jvm(tmp_path: Pa
     ("reason", "environment"),
     [
         ("no java found by JAVA_HOME (/nowhere): Spark needs Java 17 or newer", {"JAVA_HOME": "/nowhere"}),
-        ("the timeline {path}: Cannot create directory", {}),
+        ("the timeline {path}: ", {}),
     ],
 )
 def test_a_process_that_cannot_start_says_why_and_exits_2(

@@ -10,7 +10,7 @@ from latermq.cli import app
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text()
 CALLS = re.findall(r"^\$ latermq (.+)$", PAGE, re.MULTILINE)
-GROUPS = ("topic", "group", "message", "dlq", "bench")
+GROUPS = ("topic", "group", "message", "dlq", "bench", "pipeline")
 
 
 def _commands() -> list[str]:

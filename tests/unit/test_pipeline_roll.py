@@ -1,5 +1,6 @@
 """The roll on Spark: the same rows as without it, sorted parts, and nothing half-done when it fails."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,10 +12,17 @@ from latermq.errors import ConfigError, CorruptStore, StoreError
 from latermq.pipeline.attempts import Attempt, attempts_of, check_attempt, read_rows, sound_attempt
 from latermq.pipeline.local_roll import roll_locally
 from latermq.pipeline.root import Root, open_root
+from tests.interpreted_queries import interpreted
 from tests.timer_histories import History, Key, append_rows, expected_rows, random_history, table_keys, write_timeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+@pytest.fixture(autouse=True)
+def quick(spark: "SparkSession") -> Iterator[None]:
+    with interpreted(spark):
+        yield
 
 
 def keys_of(root: Root, attempt: Attempt) -> list[Key]:

@@ -1,14 +1,22 @@
 """Timers minus what cancels and moves took, as transforms of small frames."""
 
+from collections.abc import Iterator
 from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.interpreted_queries import interpreted
 from tests.timer_histories import History, Row, expected_rows, frame, is_taken, random_history
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+@pytest.fixture(autouse=True)
+def quick(spark: "SparkSession") -> Iterator[None]:
+    with interpreted(spark):
+        yield
 
 
 def entries(found: "DataFrame") -> list[int]:

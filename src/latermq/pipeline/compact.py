@@ -147,7 +147,9 @@ def tidy(spark: SparkSession, address: str, vacuum_hours: float) -> None:
             "spark.databricks.delta.optimize.maxFileSize": str(FILE_BYTES),
             "spark.databricks.delta.retentionDurationCheck.enabled": "false",
             # VACUUM lists one folder in so many tasks, 10,000 unless told otherwise: minutes.
-            "spark.sql.sources.parallelPartitionDiscovery.parallelism": spark.conf.get("spark.sql.shuffle.partitions"),
+            "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(
+                spark.conf.get("spark.sql.shuffle.partitions")
+            ),
         },
     ):
         table.optimize().executeCompaction()

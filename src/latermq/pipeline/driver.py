@@ -129,7 +129,8 @@ def run_pipeline(config: Config, ready: Callable[[str], None]) -> int:
         raise ConfigError(
             "no timeline is named", hint="Name the folder that the brokers use with --timeline or pipeline.timeline"
         )
-    logging.getLogger("py4j").setLevel(logging.ERROR)  # it tells of every connection
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(_is_worth_telling)
     root = open_root(config.pipeline.timeline)
     _check_timeline(root)
     spark = open_session(config.pipeline)
@@ -146,6 +147,11 @@ def run_pipeline(config: Config, ready: Callable[[str], None]) -> int:
         _log.info("stopping")
         _close(spark)
     return 0
+
+
+def _is_worth_telling(record: logging.LogRecord) -> bool:
+    """Py4J tells of every connection, and of every one that ends; under the root's name too."""
+    return "py4j" not in record.pathname or record.levelno >= logging.WARNING
 
 
 def _check_timeline(root: Root) -> None:

@@ -22,7 +22,7 @@ from latermq.protocol.remoting.pipeline_bodies import PipelineState
 
 _log = logging.getLogger("latermq.pipeline")
 
-# What a batch holds at most: with records of 450 bytes, 40 MB of files and a commit every second or two.
+# What a batch holds at most; a commit costs much the same however few rows it has.
 BATCH_ROWS = 200_000
 MIN_PART_ROWS = 50_000
 _COLUMNS = ("queue_offset", "timer_id", "kind", "due_ms", "topic", "unique_key", "keys", "tags", "record")

@@ -1,6 +1,5 @@
 """All timers that wait, near and far, of all brokers, as one table; and the timeline as it was at another time."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -12,12 +11,15 @@ from latermq.errors import ConfigError, QueryNotFound
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.record import BORN_HOST_AT, SYSFLAG_AT, SYSFLAG_BORN_V6, SYSFLAG_STORE_V6
 from latermq.pipeline import taking
-from latermq.pipeline.brokers import masters
+from latermq.pipeline.brokers import QueuePlace, masters
 from latermq.pipeline.bulk_job import find_namesrv, find_root
+from latermq.pipeline.datasource.options import SourceOptions
+from latermq.pipeline.datasource.ranges import parts
 from latermq.pipeline.ingest import timeline_rows
 from latermq.pipeline.link import BrokerLink
 from latermq.pipeline.local_roll import tail_start
 from latermq.pipeline.local_timeline import LocalTimeline, open_local_timeline
+from latermq.pipeline.part_frames import TopicPart, read_parts
 from latermq.pipeline.root import Root
 from latermq.pipeline.spark_failures import told_by_spark
 from latermq.pipeline.timeline import SCHEMA, ingest_app
@@ -60,7 +62,7 @@ def pending(
     folder, servers = find_root(root), find_namesrv(namesrv)
     # The state first: what is ingested from then on is read twice, not never.
     brokers = known_brokers(servers)
-    found = pending_rows(all_entries(spark, folder, servers, brokers), [broker.state for broker in brokers])
+    found = pending_rows(all_entries(spark, folder, brokers), [broker.state for broker in brokers])
     found.createOrReplaceTempView(view)
     return found
 
@@ -76,14 +78,14 @@ def shown(rows: DataFrame) -> DataFrame:
     return named.select(*COLUMNS)
 
 
-def all_entries(spark: SparkSession, root: Root, namesrv: str, brokers: Iterable[KnownBroker]) -> DataFrame:
+def all_entries(spark: SparkSession, root: Root, brokers: Iterable[KnownBroker]) -> DataFrame:
     """The timeline in its newest version, and behind it what each broker has flushed that is not in it: each once."""
     table = open_local_timeline(root, "")
     frames = [_read(spark, root, table.version) if table is not None else spark.createDataFrame([], SCHEMA)]
     for broker in brokers:
         start = tail_start(root, broker.state, _of_store(table, broker.state.store_id))
         if start < broker.state.flushed_entry:
-            frames.append(tail(spark, namesrv, broker, start))
+            frames.append(tail(spark, broker, start))
     return reduce(DataFrame.unionByName, frames)
 
 
@@ -94,19 +96,14 @@ def _of_store(table: LocalTimeline | None, store_id: str) -> LocalTimeline | Non
     return replace(table, ingested=table.table.transaction_version(ingest_app(store_id)) or 0)
 
 
-def tail(spark: SparkSession, namesrv: str, broker: KnownBroker, start: int) -> DataFrame:
+def tail(spark: SparkSession, broker: KnownBroker, start: int) -> DataFrame:
     """The entries of a broker from `start` to the last that was flushed, as rows of the timeline."""
     columns = ["queue_offset", *(name for name in SCHEMA.names if name not in ("store_id", "entry_offset"))]
-    options = {
-        "namesrv": namesrv,
-        "topic": TIMER_TOPIC,
-        "broker": broker.name,
-        "columns": ",".join(columns),
-        "startingOffsets": json.dumps({broker.name: {"0": start}}),
-        "endingOffsets": json.dumps({broker.name: {"0": broker.state.flushed_entry}}),
-        "timeline": "true",
-    }
-    return timeline_rows(spark.read.format("latermq").options(**options).load(), broker.state.store_id)
+    options = SourceOptions(TIMER_TOPIC, timeline=True)
+    place = QueuePlace(broker.name, 0, broker.address)
+    found = parts(place, start, broker.state.flushed_entry, options.max_rows_per_partition, broker.state.cuts)
+    rows = read_parts(spark, [TopicPart(options, part) for part in found], columns)
+    return timeline_rows(rows, broker.state.store_id)
 
 
 def body_bytes(record: Column) -> Column:

@@ -254,7 +254,7 @@ def _kind_texts() -> pa.Array:
 
 
 def _walk(raw: bytes, end: int) -> tuple[Ints, Ints]:
-    """Where records start and end: each tells how long it is, so this goes one by one, at 0.1 µs a record."""
+    """Where records start and end: each tells how long it is, so this goes one by one, at some 0.3 µs a record."""
     starts = []
     at = 0
     while at < end:

@@ -35,7 +35,8 @@ def read_source(spark: SparkSession, source: str, format_: str | None = None) ->
         return checked(lambda: spark.table(source))
     if "://" not in source and not Path(source).exists():
         raise ConfigError(f"there is no file {source}", hint="Look at the path")
-    reader = spark.read.option("header", True) if kind == "csv" else spark.read
+    # A quote inside quotes is doubled, as everybody but Spark's default has it.
+    reader = spark.read.options(header=True, escape='"', multiLine=True) if kind == "csv" else spark.read
     # Spark takes a path without a scheme for one of its default file system, which may be another.
     path = source if "://" in source else Path(source).absolute().as_uri()
     return checked(lambda: reader.format(kind).load(path))
@@ -79,4 +80,6 @@ def _properties(column: Column, type_: DataType) -> Column:
     if isinstance(type_, MapType):
         return column.cast("map<string,string>")
     text = F.to_json(column) if isinstance(type_, StructType) else column.cast("string")
-    return F.from_json(text, "map<string,string>")
+    # What is no JSON object must not pass for no properties: without a name it is refused.
+    unreadable = F.when(F.trim(text) != "", F.create_map(F.lit(""), text))
+    return F.coalesce(F.from_json(text, "map<string,string>"), unreadable)

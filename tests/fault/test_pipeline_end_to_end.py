@@ -1,0 +1,237 @@
+"""Timers that go far and come back, cancelled and moved on the way, while the broker and the Spark driver are killed.
+
+At the end the whole topic is read: each surviving timer is there once, none early, and none that was cancelled.
+"""
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import pytest
+
+from latermq.client import Admin, MessageQueue, OutgoingMessage, Producer
+from latermq.pipeline.brokers import masters
+from latermq.pipeline.link import BrokerLink
+from latermq.protocol.remoting.timer_bodies import Outcome
+from tests.fault.test_level_kills import QUEUES, TOPIC, read_until
+from tests.fault.test_timer_kills import answer_of, loading, now_ms
+from tests.fault.timer_ledger import Ledger
+from tests.interop.waiting import wait_until
+from tests.needs import LONG
+from tests.pipeline_process import PipelineProcess, pipeline_process
+from tests.serving import Server, serving
+
+COUNT = 100_000 if LONG else 5_000
+SPAN_MS = 240_000 if LONG else 80_000  # over which they fall due
+SEND_MS = 100_000 if LONG else 15_000  # over which they are sent
+NEAR_HORIZON_MS, WINDOW_MS = 40_000, 10_000
+CHANGES = COUNT // 3
+SENDERS, OPERATORS = 4, 8
+TICK_S = 0.05
+SLOW_S = 300.0  # on a busy machine Spark takes its time
+SETTINGS = (f"pipeline.near_horizon={NEAR_HORIZON_MS}ms", f"pipeline.window={WINDOW_MS}ms", "pipeline.ingest_every=2s",
+            "pipeline.roll_deadline=8s", "pipeline.compact_every=30s", "pipeline.master=local[2]",
+            "pipeline.enabled=true", "store.checkpoint_every=1s", "store.segment=64MiB",
+            "store.flush_every=100ms")  # fmt: skip
+
+
+class Blow(NamedTuple):
+    """A kill, some time after the load has begun."""
+
+    at_s: float
+    of: str  # the broker, or the driver
+    away_s: float = 0.0  # before another driver is started; the broker comes back by itself
+
+
+BLOWS = (
+    [
+        Blow(20, "broker"), Blow(50, "driver", away_s=25), Blow(90, "broker"), Blow(130, "driver"), Blow(170, "broker"),
+    ]
+    if LONG
+    else [Blow(8, "broker"), Blow(42, "driver", away_s=12)]
+)  # fmt: skip
+
+
+class FarLoad:
+    """Schedules timers over the whole span, and changes a third of them, each once, at any time before it is due."""
+
+    def __init__(self, chance: Random) -> None:
+        self._chance = chance
+        self._numbers = iter(range(1 << 60))
+        self._unchanged: list[tuple[str, bool]] = []  # name, and whether it was Spark's when it was sent
+        self._dues_ms: dict[str, int] = {}
+        self._is_stopped = False
+        self._changes = 0
+        self.began_ms = 0
+        self.ledger = Ledger()
+        self.changed_while: Counter[str] = Counter()
+
+    def stop(self) -> None:
+        self._is_stopped = True
+
+    async def run(self, namesrv: str) -> None:
+        self.began_ms = now_ms()
+        producer = Producer(namesrv, retries=0, send_timeout_s=5)
+        async with producer, Admin(namesrv) as admin, asyncio.TaskGroup() as tasks:
+            for _ in range(SENDERS):
+                tasks.create_task(self._send(producer))
+            for _ in range(OPERATORS):
+                tasks.create_task(self._change(admin))
+
+    @property
+    def end_ms(self) -> int:
+        return self.began_ms + SPAN_MS
+
+    def _due_ms(self) -> int:
+        at_ms = now_ms() + 500
+        return self._chance.randrange(at_ms, max(at_ms + 1, self.end_ms))
+
+    async def _send(self, producer: Producer) -> None:
+        while self.ledger.acknowledged < COUNT and not self._is_stopped:
+            share = int(COUNT / SENDERS * TICK_S * 1000 / SEND_MS) or 1
+            await asyncio.gather(*(self._send_one(producer) for _ in range(share)))
+            await asyncio.sleep(TICK_S)
+
+    async def _send_one(self, producer: Producer) -> None:
+        name, due_ms = f"timer-{next(self._numbers):07d}", self._due_ms()
+        message = OutgoingMessage(TOPIC, name.encode(), deliver_at_ms=due_ms, properties={"UNIQ_KEY": name})
+        queue = MessageQueue(TOPIC, "broker-a", self._chance.randrange(QUEUES))
+        answer = await answer_of(producer.send(message, queue=queue))
+        self.ledger.scheduled(name, due_ms, answered=answer is not None)
+        if answer is not None:
+            self._dues_ms[name] = due_ms
+            self._unchanged.append((name, due_ms - now_ms() > NEAR_HORIZON_MS))
+
+    async def _change(self, admin: Admin) -> None:
+        pause_s = SPAN_MS / 1000 / CHANGES * OPERATORS
+        while self._changes < CHANGES and now_ms() < self.end_ms and not self._is_stopped:
+            await asyncio.sleep(self._chance.uniform(0, 1.6 * pause_s))
+            chosen = self._choose()
+            if chosen is None:
+                continue
+            name, was_far = chosen
+            self._changes += 1
+            self.changed_while[self._whose(name, was_far)] += 1
+            if self._chance.random() < 0.5:
+                self.ledger.cancelled(name, _only(await answer_of(admin.cancel_timer(TOPIC, unique_key=name))))
+            else:
+                due_ms = self._due_ms()
+                asked = admin.move_timer(TOPIC, unique_key=name, due_ms=due_ms)
+                self.ledger.moved(name, due_ms, _only(await answer_of(asked)))
+
+    def _choose(self) -> tuple[str, bool] | None:
+        """One that has not fallen due, and that nobody has changed."""
+        for _ in range(20):
+            if not self._unchanged:
+                return None
+            at = self._chance.randrange(len(self._unchanged))
+            self._unchanged[at], self._unchanged[-1] = self._unchanged[-1], self._unchanged[at]
+            chosen = self._unchanged.pop()
+            if self._dues_ms[chosen[0]] > now_ms() + 100:
+                return chosen
+        return None
+
+    def _whose(self, name: str, was_far: bool) -> str:
+        ahead_ms = self._dues_ms[name] - now_ms()
+        if not was_far:
+            return "near"
+        if ahead_ms > NEAR_HORIZON_MS:
+            return "far"
+        return "being rolled" if ahead_ms > NEAR_HORIZON_MS - 2 * WINDOW_MS else "handed back"
+
+
+def _only(outcomes: list[Outcome] | None) -> Outcome | None:
+    if outcomes is None:
+        return None
+    [outcome] = outcomes
+    return outcome
+
+
+async def _wait_for_the_last(server: Server, timeout_s: float) -> int:
+    """How many timers wait after all should have been delivered."""
+    give_up_s = time.monotonic() + timeout_s
+    async with Admin(server.namesrv) as admin:
+        while True:
+            pending = await answer_of(admin.count_timers())
+            if pending == 0 or time.monotonic() > give_up_s:
+                return -1 if pending is None else pending
+            await asyncio.sleep(0.5)
+
+
+class Drivers:
+    """One driver after the other."""
+
+    def __init__(self, namesrv: str, timeline: Path, lives: ExitStack) -> None:
+        self._namesrv = namesrv
+        self._timeline = timeline
+        self._lives = lives
+        self.now: PipelineProcess | None = None
+        self.rolled = 0  # windows, by those that were killed
+
+    def start(self) -> PipelineProcess:
+        options = [word for setting in SETTINGS for word in ("--set", setting)]
+        environment = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
+        process = pipeline_process(self._namesrv, self._timeline, *options, environment=environment)
+        self.now = self._lives.enter_context(process)
+        return self.now
+
+    def kill(self) -> None:
+        assert self.now is not None
+        self.rolled += self.now.printed().count(" rows in ")
+        self.now.kill()
+
+
+def _deal(blow: Blow, server: Server, drivers: Drivers) -> None:
+    if blow.of == "broker":
+        os.kill(server.broker_pid(), signal.SIGKILL)
+        return
+    drivers.kill()
+    asyncio.run(asyncio.sleep(blow.away_s))
+    drivers.start()
+
+
+def _moments(load: FarLoad) -> Iterator[Blow]:
+    wait_until(lambda: load.began_ms, 30, "the beginning")
+    for blow in BLOWS:
+        wait_until(lambda blow=blow: now_ms() >= load.began_ms + blow.at_s * 1000, SLOW_S, "the time of a kill")  # type: ignore[misc]
+        yield blow
+
+
+@pytest.mark.timeout(1_500)
+def test_each_timer_keeps_its_word_on_its_way_through_spark_whoever_is_killed(tmp_path: Path) -> None:
+    load = FarLoad(Random(20_31))
+    timeline = tmp_path / "data" / "pipeline"
+    options = [word for setting in SETTINGS for word in ("--set", setting)]
+    with serving(tmp_path / "data", *options) as server, ExitStack() as lives:
+        drivers = Drivers(server.namesrv, timeline, lives)
+        drivers.start().wait_for("ingest of broker-a", SLOW_S)
+        [address] = wait_until(lambda: masters(server.namesrv), 30, "the broker").values()
+        with BrokerLink(address, patience_s=60.0) as link:
+            # The cut is the first entry: when it is ingested, Spark is at work.
+            wait_until(lambda: link.state().ingest_offset, SLOW_S, "the first cut and its ingest")
+            with loading(load, server.namesrv) as running:  # type: ignore[arg-type]
+                for blow in _moments(load):
+                    assert not running.done() or running.exception() is None
+                    _deal(blow, server, drivers)
+                    print(f"{blow}: {load.ledger.acknowledged} timers were acknowledged")
+                running.result(SLOW_S)
+            pending = asyncio.run(_wait_for_the_last(server, SPAN_MS / 1000 + 120))
+            found = asyncio.run(read_until(server, 1))
+            # Spark goes on where it was.
+            wait_until(lambda: link.state().ingest_offset > load.ledger.acknowledged, SLOW_S, "the ingest of all")
+    print(f"{drivers.rolled} windows were rolled by the drivers that were killed")
+    print(f"{len(found)} arrived; {dict(load.ledger.counts)}; changed while {dict(load.changed_while)}")
+    load.ledger.check(found)
+    assert pending == 0, "the broker's own count is wrong"
+    assert load.ledger.acknowledged >= COUNT
+    if LONG:  # in the short run a busy machine leaves Spark too little time
+        assert drivers.rolled
+    for whose in ("near", "far", "being rolled", "handed back"):
+        assert load.changed_while[whose], f"nothing was changed while {whose}"

@@ -1,0 +1,72 @@
+"""The pipeline on a Spark standalone cluster: two brokers feed one timeline, and each gets its own windows back."""
+
+import functools
+import time
+from pathlib import Path
+
+import pytest
+
+from latermq.client import MessageQueue, OutgoingMessage, blocking
+from latermq.pipeline.attempts import read_attempt
+from latermq.pipeline.brokers import masters
+from latermq.pipeline.link import BrokerLink
+from latermq.pipeline.local_timeline import open_local_timeline
+from latermq.pipeline.root import Root, open_root
+from tests.interop.waiting import wait_until
+from tests.pipeline_process import pipeline_process
+from tests.serving import serving
+from tests.spark_cluster import spark_cluster
+
+COUNT = 40
+SETTINGS = ("pipeline.near_horizon=90s", "pipeline.window=5s", "pipeline.ingest_every=1s", "pipeline.roll_deadline=1ms",
+            "store.flush_every=20ms", "pipeline.enabled=true")  # fmt: skip
+SLOW_S = 240.0  # six JVMs share this machine
+
+
+def schedule(namesrv: str, broker: str, due_ms: int) -> None:
+    with blocking.Admin(namesrv) as admin:
+        admin.create_topic("later", 1, broker=broker)
+    with blocking.Producer(namesrv) as producer:
+        for number in range(COUNT):
+            message = OutgoingMessage("later", broker.encode(), deliver_at_ms=due_ms + number)
+            producer.send(message, queue=MessageQueue("later", broker, 0))
+
+
+def rows_rolled_by_spark(root: Root, address: str) -> int:
+    """How many timers are in windows that Spark made for a broker and that it is going to play."""
+    with BrokerLink(address, patience_s=30.0) as link:
+        state = link.state()
+    chosen = [(window.number, window.attempt) for window in state.windows if window.attempt.startswith("spark-")]
+    return sum(read_attempt(root, state.store_id, number, attempt).manifest.rows for number, attempt in chosen)
+
+
+@pytest.mark.timeout(900)
+def test_two_brokers_share_a_timeline_on_a_cluster_and_each_gets_its_own_windows(tmp_path: Path) -> None:
+    root = open_root(f"file://{tmp_path}/shared/pipeline")
+    options = [word for setting in (*SETTINGS, f"pipeline.timeline={root.uri}") for word in ("--set", setting)]
+    with (
+        spark_cluster(tmp_path / "spark", workers=2) as cluster,
+        serving(tmp_path / "a", *options) as first,
+        serving(tmp_path / "b", *options, "--set", "broker.name=broker-b", "--set", f"server.namesrv={first.namesrv}"),
+        pipeline_process(
+            first.namesrv, root.uri, "--master", cluster.master, *options, environment=cluster.environment
+        ) as driver,
+    ):
+        wait_until(lambda: len(masters(first.namesrv)) == 2, 60, "both brokers")
+        addresses = masters(first.namesrv)
+        store_ids = {}
+        for broker, address in addresses.items():
+            driver.wait_for(f"ingest of {broker}", SLOW_S)
+            with BrokerLink(address, patience_s=30.0) as link:
+                wait_until(lambda link=link: link.state().cuts, SLOW_S, "its first cut")  # type: ignore[misc]
+                store_ids[broker] = link.state().store_id
+            schedule(first.namesrv, broker, time.time_ns() // 1_000_000 + 96_000)
+        for broker, address in addresses.items():
+            rolled = functools.partial(rows_rolled_by_spark, root, address)
+            wait_until(lambda rolled=rolled: rolled() == COUNT, SLOW_S, f"the windows of {broker}")  # type: ignore[misc]
+        assert cluster.executors() >= 2
+    for store_id in store_ids.values():
+        timeline = open_local_timeline(root, store_id)
+        assert timeline is not None
+        assert timeline.ingested >= COUNT
+    assert len(set(store_ids.values())) == 2

@@ -1,0 +1,20 @@
+"""Queries of Spark that are not compiled: with a handful of rows that takes most of the time."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SETTINGS = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+
+
+@contextmanager
+def interpreted(spark: "SparkSession") -> Iterator[None]:
+    """Within it Spark interprets its plans."""
+    for name, value in _SETTINGS.items():
+        spark.conf.set(name, value)
+    yield
+    for name in _SETTINGS:
+        spark.conf.unset(name)
