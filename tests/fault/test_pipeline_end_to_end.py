@@ -14,7 +14,9 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, QueryBuilder
 
 from latermq.client import Admin, MessageQueue, OutgoingMessage, Producer
 from latermq.pipeline.brokers import masters
@@ -29,7 +31,7 @@ from tests.pipeline_process import PipelineProcess, pipeline_process
 from tests.serving import Server, serving
 
 COUNT = 100_000 if LONG else 5_000
-SPAN_MS = 240_000 if LONG else 80_000  # over which they fall due
+SPAN_MS = 240_000 if LONG else 75_000  # over which they fall due
 SEND_MS = 100_000 if LONG else 15_000  # over which they are sent
 NEAR_HORIZON_MS, WINDOW_MS = 40_000, 10_000
 CHANGES = COUNT // 3
@@ -37,7 +39,7 @@ SENDERS, OPERATORS = 4, 8
 TICK_S = 0.05
 SLOW_S = 300.0  # on a busy machine Spark takes its time
 SETTINGS = (f"pipeline.near_horizon={NEAR_HORIZON_MS}ms", f"pipeline.window={WINDOW_MS}ms", "pipeline.ingest_every=2s",
-            "pipeline.roll_deadline=8s", "pipeline.compact_every=30s", "pipeline.master=local[2]",
+            "pipeline.roll_deadline=8s", "pipeline.compact_every=60s", "pipeline.master=local[2]",
             "pipeline.enabled=true", "store.checkpoint_every=1s", "store.segment=64MiB",
             "store.flush_every=100ms")  # fmt: skip
 
@@ -55,7 +57,7 @@ BLOWS = (
         Blow(20, "broker"), Blow(50, "driver", away_s=25), Blow(90, "broker"), Blow(130, "driver"), Blow(170, "broker"),
     ]
     if LONG
-    else [Blow(8, "broker"), Blow(42, "driver", away_s=12)]
+    else [Blow(8, "broker"), Blow(36, "driver", away_s=12)]
 )  # fmt: skip
 
 
@@ -165,6 +167,19 @@ async def _wait_for_the_last(server: Server, timeout_s: float) -> int:
             await asyncio.sleep(0.5)
 
 
+def _frontier_ms(link: BrokerLink) -> int:
+    """What is due before is the broker's."""
+    state = link.state()
+    return state.cuts[-1].frontier_ms if state.cuts and state.ingest_offset else 1 << 62
+
+
+def _far_rows(timeline: Path) -> int:
+    """How many entries were Spark's."""
+    asking = QueryBuilder().register("timeline", DeltaTable(str(timeline / "timeline")))
+    reader = pa.RecordBatchReader.from_stream(asking.execute("SELECT count(record) AS far FROM timeline"))
+    return int(reader.read_all().column("far")[0].as_py())
+
+
 class Drivers:
     """One driver after the other."""
 
@@ -175,12 +190,15 @@ class Drivers:
         self.now: PipelineProcess | None = None
         self.rolled = 0  # windows, by those that were killed
 
-    def start(self) -> PipelineProcess:
+    def start(self) -> None:
         options = [word for setting in SETTINGS for word in ("--set", setting)]
         environment = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
         process = pipeline_process(self._namesrv, self._timeline, *options, environment=environment)
         self.now = self._lives.enter_context(process)
-        return self.now
+
+    def wait_for(self, text: str) -> None:
+        assert self.now is not None
+        self.now.wait_for(text, SLOW_S)
 
     def kill(self) -> None:
         assert self.now is not None
@@ -211,11 +229,12 @@ def test_each_timer_keeps_its_word_on_its_way_through_spark_whoever_is_killed(tm
     options = [word for setting in SETTINGS for word in ("--set", setting)]
     with serving(tmp_path / "data", *options) as server, ExitStack() as lives:
         drivers = Drivers(server.namesrv, timeline, lives)
-        drivers.start().wait_for("ingest of broker-a", SLOW_S)
+        drivers.start()
+        drivers.wait_for("ingest of broker-a")
         [address] = wait_until(lambda: masters(server.namesrv), 30, "the broker").values()
         with BrokerLink(address, patience_s=60.0) as link:
-            # The cut is the first entry: when it is ingested, Spark is at work.
-            wait_until(lambda: link.state().ingest_offset, SLOW_S, "the first cut and its ingest")
+            # Until Spark is at work, a broker keeps to itself what is due within two days.
+            wait_until(lambda: _frontier_ms(link) < now_ms() + 2 * NEAR_HORIZON_MS, SLOW_S, "a Spark that keeps up")
             with loading(load, server.namesrv) as running:  # type: ignore[arg-type]
                 for blow in _moments(load):
                     assert not running.done() or running.exception() is None
@@ -225,12 +244,15 @@ def test_each_timer_keeps_its_word_on_its_way_through_spark_whoever_is_killed(tm
             pending = asyncio.run(_wait_for_the_last(server, SPAN_MS / 1000 + 120))
             found = asyncio.run(read_until(server, 1))
             # Spark goes on where it was.
+            drivers.wait_for("ingest of broker-a")
             wait_until(lambda: link.state().ingest_offset > load.ledger.acknowledged, SLOW_S, "the ingest of all")
-    print(f"{drivers.rolled} windows were rolled by the drivers that were killed")
+    far = _far_rows(timeline)
+    print(f"{far} entries were Spark's; {drivers.rolled} windows were rolled by the drivers that were killed")
     print(f"{len(found)} arrived; {dict(load.ledger.counts)}; changed while {dict(load.changed_while)}")
     load.ledger.check(found)
     assert pending == 0, "the broker's own count is wrong"
     assert load.ledger.acknowledged >= COUNT
+    assert far > COUNT // 20, "next to nothing was Spark's"
     if LONG:  # in the short run a busy machine leaves Spark too little time
         assert drivers.rolled
     for whose in ("near", "far", "being rolled", "handed back"):

@@ -52,6 +52,19 @@ def test_every_timer_of_a_range_has_one_fate(spark: "SparkSession") -> None:
     }  # fmt: skip
 
 
+def test_a_dead_letter_that_no_longer_tells_its_due_time_counts_as_delivered(spark: "SparkSession") -> None:
+    from latermq.pipeline.deliveries import maybe_due_in
+    from latermq.pipeline.reconciling import fates
+
+    history = History()
+    unreadable = history.send(100, "unreadable")
+    letters = deliveries(spark, [(unreadable, unreadable, None, 101, True), (7, 7, 5_000, 5_001, True)])
+    kept = maybe_due_in(letters, 0, 1_000)
+    assert [row.entry_offset for row in kept.collect()] == [unreadable]
+    (found,) = fates(frame(spark, history.rows), kept, 0, 1_000).collect()
+    assert found.fate == "dead letter"
+
+
 def test_deliveries_that_are_early_or_come_twice_are_found(spark: "SparkSession") -> None:
     from latermq.pipeline.reconciling import doubled, early
 

@@ -176,6 +176,7 @@ def test_a_job_keeps_the_brokers_it_began_with(tmp_path: Path) -> None:
     root = open_root(str(tmp_path))
     assert brokers_of_job(root, "j", ["b", "a"]) == ["a", "b"]
     assert brokers_of_job(root, "j", ["a", "b", "c"]) == ["a", "b"]
+    assert [path.name for path in (tmp_path / "bulk" / "j").iterdir()] == ["brokers.json"]
     assert brokers_of_job(root, "k", ["a", "b", "c"]) == ["a", "b", "c"]
     with pytest.raises(StoreError, match="over broker b, which is not there"):
         brokers_of_job(root, "j", ["a", "c"])

@@ -4,6 +4,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,7 @@ def brokers_of_job(root: Root, job: str, running: Iterable[str]) -> list[str]:
     if listed is None:
         if not there:
             raise StoreError("no broker is running", hint="Start one")
-        # Whoever was first counts, should two runs of a job begin at once.
-        write_json(root, path, sorted(there))
+        _write_first(root, path, sorted(there))
         listed = read_json(root, path)
     if not isinstance(listed, list) or not listed or not all(isinstance(name, str) for name in listed):
         raise CorruptStore(f"{path} is no list of brokers", hint="Remove it only if the job never scheduled anything")
@@ -83,6 +83,21 @@ def brokers_of_job(root: Root, job: str, running: Iterable[str]) -> list[str]:
             hint="Start it again; its rows cannot go elsewhere without being scheduled twice",
         )
     return listed
+
+
+def _write_first(root: Root, path: str, value: Any) -> None:
+    """Write a JSON file unless another run was faster. Object stores cannot tell: there the last one counts."""
+    if not root.is_local:
+        write_json(root, path, value)
+        return
+    draft = f"{path}.{secrets.token_hex(4)}.draft"
+    write_json(root, draft, value)
+    with file_errors(path):
+        try:
+            with suppress(FileExistsError):
+                os.link(draft, path)
+        finally:
+            Path(draft).unlink()
 
 
 def read_json(root: Root, path: str) -> Any:

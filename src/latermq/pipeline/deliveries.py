@@ -71,8 +71,13 @@ def read_deliveries(
     )
     records = read_parts(spark, kept.parts, _COLUMNS, (from_ms, until_ms))
     found = delivered_rows(records.join(F.broadcast(stores), "broker"))
-    inside = (F.col("due_ms") >= from_ms) & (F.col("due_ms") < until_ms)
-    return found.unionByName(dead_letters(spark, brokers).where(inside))
+    return found.unionByName(maybe_due_in(dead_letters(spark, brokers), from_ms, until_ms))
+
+
+def maybe_due_in(letters: DataFrame, from_ms: int, until_ms: int) -> DataFrame:
+    """Dead letters of timers due in [from, until), and those whose record could not be read: their entry tells."""
+    due_ms = F.col("due_ms")
+    return letters.where(due_ms.isNull() | ((due_ms >= from_ms) & (due_ms < until_ms)))
 
 
 def delivered_rows(records: DataFrame) -> DataFrame:

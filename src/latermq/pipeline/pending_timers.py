@@ -1,6 +1,6 @@
 """All timers that wait, near and far, of all brokers, as one table; and the timeline as it was at another time."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -15,7 +15,6 @@ from latermq.pipeline.brokers import QueuePlace, masters
 from latermq.pipeline.bulk_job import find_namesrv, find_root
 from latermq.pipeline.datasource.options import SourceOptions
 from latermq.pipeline.datasource.ranges import parts
-from latermq.pipeline.ingest import timeline_rows
 from latermq.pipeline.link import BrokerLink
 from latermq.pipeline.local_roll import tail_start
 from latermq.pipeline.local_timeline import LocalTimeline, open_local_timeline
@@ -78,14 +77,20 @@ def shown(rows: DataFrame) -> DataFrame:
     return named.select(*COLUMNS)
 
 
-def all_entries(spark: SparkSession, root: Root, brokers: Iterable[KnownBroker]) -> DataFrame:
-    """The timeline in its newest version, and behind it what each broker has flushed that is not in it: each once."""
+def all_entries(
+    spark: SparkSession, root: Root, brokers: Iterable[KnownBroker], columns: Sequence[str] = SCHEMA.names
+) -> DataFrame:
+    """The timeline in its newest version, and behind it what each broker has flushed that is not in it: each once.
+
+    Who needs no records leaves them out of the columns: they are most of what is pulled.
+    """
     table = open_local_timeline(root, "")
-    frames = [_read(spark, root, table.version) if table is not None else spark.createDataFrame([], SCHEMA)]
+    stored = _read(spark, root, table.version) if table is not None else spark.createDataFrame([], SCHEMA)
+    frames = [stored.select(*columns)]
     for broker in brokers:
         start = tail_start(root, broker.state, _of_store(table, broker.state.store_id))
         if start < broker.state.flushed_entry:
-            frames.append(tail(spark, broker, start))
+            frames.append(tail(spark, broker, start, columns))
     return reduce(DataFrame.unionByName, frames)
 
 
@@ -96,14 +101,15 @@ def _of_store(table: LocalTimeline | None, store_id: str) -> LocalTimeline | Non
     return replace(table, ingested=table.table.transaction_version(ingest_app(store_id)) or 0)
 
 
-def tail(spark: SparkSession, broker: KnownBroker, start: int) -> DataFrame:
+def tail(spark: SparkSession, broker: KnownBroker, start: int, columns: Sequence[str]) -> DataFrame:
     """The entries of a broker from `start` to the last that was flushed, as rows of the timeline."""
-    columns = ["queue_offset", *(name for name in SCHEMA.names if name not in ("store_id", "entry_offset"))]
+    read = ["queue_offset", *(name for name in columns if name not in ("store_id", "entry_offset"))]
     options = SourceOptions(TIMER_TOPIC, timeline=True)
     place = QueuePlace(broker.name, 0, broker.address)
     found = parts(place, start, broker.state.flushed_entry, options.max_rows_per_partition, broker.state.cuts)
-    rows = read_parts(spark, [TopicPart(options, part) for part in found], columns)
-    return timeline_rows(rows, broker.state.store_id)
+    rows = read_parts(spark, [TopicPart(options, part) for part in found], read)
+    named = rows.withColumnRenamed("queue_offset", "entry_offset").withColumn("store_id", F.lit(broker.state.store_id))
+    return named.select(*columns)
 
 
 def body_bytes(record: Column) -> Column:

@@ -10,10 +10,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from latermq.errors import InvalidParameter
-from latermq.pipeline import reconciling
+from latermq.pipeline import reconciling, taking
 from latermq.pipeline.bulk_job import find_namesrv, find_root, write_file
 from latermq.pipeline.deliveries import kept_records, read_deliveries
-from latermq.pipeline.pending_timers import KnownBroker, all_entries, known_brokers, pending_rows
+from latermq.pipeline.pending_timers import KnownBroker, all_entries, known_brokers
 from latermq.pipeline.report_page import render_page
 from latermq.pipeline.root import Root, open_root
 from latermq.pipeline.spark_failures import told_by_spark
@@ -99,7 +99,8 @@ def make_report(
 
 
 def _look_ahead(spark: SparkSession, root: Root, brokers: Sequence[KnownBroker], report: Report) -> None:
-    waiting = pending_rows(all_entries(spark, root, brokers), [broker.state for broker in brokers])
+    entries = all_entries(spark, root, brokers, _NARROW)
+    waiting = taking.pending(entries, [broker.state for broker in brokers])
     _write(reconciling.forecast(waiting), report, "forecast")
     expected = spark.read.format("delta").load(f"{report.folder}/forecast")
     _write(reconciling.worst_seconds(expected, WORST_SECONDS), report, "worst_seconds")
@@ -117,7 +118,7 @@ def _look_ahead(spark: SparkSession, root: Root, brokers: Sequence[KnownBroker],
 
 
 def _look_back(spark: SparkSession, root: Root, namesrv: str, brokers: Sequence[KnownBroker], report: Report) -> None:
-    entries = all_entries(spark, root, brokers).select(*_NARROW)
+    entries = all_entries(spark, root, brokers, _NARROW)
     if DeltaTable.isDeltaTable(spark, root.archive):
         archived = spark.read.format("delta").load(root.archive).select(*_NARROW)
         # A compaction that was cut short has archived what is still in the timeline.

@@ -1,6 +1,7 @@
 """The broker as a process: its socket, its threads, its timers, from start to clean stop."""
 
 import asyncio
+import contextlib
 import errno
 import gc
 import os
@@ -140,6 +141,7 @@ class BrokerProcess:
         self._every(_POLL_EXPIRY_S, lambda: self.broker.waiting.expire(time.monotonic()))
         self._every(_WINDOWS_EVERY_S, self._keeper.tick)
         self._every(1.0, self._each_second)
+        self._every(1.0, self._cut)
         self._every(config.broker.register_every / 1000, self._registrar.announce)
         self._every(config.store.checkpoint_every / 1000, self._checkpoint)
         self._every(config.broker.offset_save_every / 1000, self._save_tables)
@@ -185,7 +187,6 @@ class BrokerProcess:
         self.broker.sample_traffic()
         self._admin.sample()
         self.broker.check_disk()
-        self._cut()
         self.service.notify(self.broker.expire_clients())
 
     def _fetch_far(self, places: Sequence[tuple[int, int]], when_done: Callable[[Fetched], None]) -> None:
@@ -260,7 +261,8 @@ class BrokerProcess:
 
     def look_at_clock(self) -> None:
         """The time was set: deliver what is due now."""
-        self._cut()
+        with contextlib.suppress(StoreError):  # it is tried again within a second, and told then
+            self._cut()
         self._driver.run_now()
 
     def end(self, error: BaseException | None = None) -> None:
