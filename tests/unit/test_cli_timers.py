@@ -62,7 +62,7 @@ def test_a_cancel_that_was_accepted_is_no_failure(capsys: pytest.CaptureFixture[
 
 
 def test_a_list_that_was_cut_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    print_timers([timer(1), timer(2), timer(3)], 2, as_json=True)
+    print_timers([timer(1), timer(2), timer(3)], 0, 2, as_json=True)
     printed = capsys.readouterr()
     rows = [json.loads(line) for line in printed.out.splitlines()]
     assert [(row["timer_id"], row["keys"], row["body"]) for row in rows] == [
@@ -70,12 +70,19 @@ def test_a_list_that_was_cut_says_so(capsys: pytest.CaptureFixture[str]) -> None
         (2, ["4711", "eu"], "the body"),
     ]
     assert "there are more than 2" in printed.err
-    print_timers([timer(1)], 2, as_json=False)
+    print_timers([timer(1)], 0, 2, as_json=False)
     printed = capsys.readouterr()
     assert "U1" in printed.out
     assert printed.err == ""
-    print_timers([], 2, as_json=False)
+    print_timers([], 0, 2, as_json=False)
     assert capsys.readouterr() == ("", "no timers wait\n")
+
+
+def test_a_list_tells_of_timers_on_the_timeline(capsys: pytest.CaptureFixture[str]) -> None:
+    print_timers([], 3, 2, as_json=False)
+    told = capsys.readouterr().err
+    assert "no timers wait in the broker itself" in told
+    assert "3 more wait on the timeline" in told
 
 
 def test_density_is_told_by_seconds_then_minutes_then_hours() -> None:

@@ -46,23 +46,26 @@ def pending(
         async with Admin(namesrv) as admin:
             return await admin.count_timers(topic or "", key=key or "", from_ms=from_ms, until_ms=until_ms)
 
-    async def listed() -> "list[PendingTimer]":
+    async def listed() -> "tuple[list[PendingTimer], int]":
         from latermq.client import Admin
 
         async with Admin(namesrv) as admin:
             # One more than is shown tells whether there are more.
-            return await admin.pending_timers(
+            found = await admin.pending_timers(
                 topic or "", key=key or "", from_ms=from_ms, until_ms=until_ms, limit=limit + 1
             )
+            # Counts by topic alone know Spark's timers too, which no list has.
+            is_whole = len(found) <= limit and not (key or from_ms or until_ms)
+            return found, await admin.count_timers(topic or "") - len(found) if is_whole else 0
 
     if count:
         print_fields({"timers": run(counted())}, as_json=json)
     else:
-        print_timers(run(listed()), limit, as_json=json)
+        print_timers(*run(listed()), limit, as_json=json)
 
 
-def print_timers(found: "list[PendingTimer]", limit: int, *, as_json: bool) -> None:
-    """Print the first `limit` timers; a note where more were found."""
+def print_timers(found: "list[PendingTimer]", far: int, limit: int, *, as_json: bool) -> None:
+    """Print the first `limit` timers; a note where more were found, or where `far` others wait on the timeline."""
     columns = {
         "due": "due",
         "topic": "topic",
@@ -73,9 +76,12 @@ def print_timers(found: "list[PendingTimer]", limit: int, *, as_json: bool) -> N
         "body_bytes": "bytes",
         "body": "body",
     }
-    print_rows([pending_row(timer) for timer in found[:limit]], columns, as_json=as_json, empty="no timers wait")
+    empty = "no timers wait" if far <= 0 else "no timers wait in the broker itself"
+    print_rows([pending_row(timer) for timer in found[:limit]], columns, as_json=as_json, empty=empty)
     if len(found) > limit:
         print_note(f"there are more than {limit}; --limit N lists more, --from a later time goes on, --count counts")
+    elif far > 0:
+        print_note(f'{far} more wait on the timeline; latermq pipeline sql "SELECT * FROM pending" shows all')
 
 
 def _tell_density(namesrv: str, *, as_json: bool) -> None:
