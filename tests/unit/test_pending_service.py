@@ -1,5 +1,6 @@
 """Requests about timers, asked in frames: whom they reach, what is checked first, and when they are answered."""
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -46,6 +47,8 @@ class FakePending:
         self.error: LaterMQError | None = None
         self.asked: list[tuple[Any, ...]] = []
         self.key_bytes = 10
+        self.far: list[tuple[int, int]] = []  # what has left the log
+        self.fetched: Mapping[int, bytes] | None = None
 
     def _outcome(self, *asked: Any) -> Outcome:
         self.asked.append(asked)
@@ -59,10 +62,14 @@ class FakePending:
     def cancel_key(self, topic: str, key: str) -> list[Outcome]:
         return [self._outcome("cancel_key", topic, key)] * 2
 
-    def move(self, topic: str, unique_key: str, due_ms: int) -> Outcome:
+    def records_to_fetch(self, topic: str, unique_key: str, key: str) -> list[tuple[int, int]]:
+        return self.far
+
+    def move(self, topic: str, unique_key: str, due_ms: int, fetched: Mapping[int, bytes]) -> Outcome:
+        self.fetched = fetched
         return self._outcome("move", topic, unique_key, due_ms)
 
-    def move_key(self, topic: str, key: str, due_ms: int) -> list[Outcome]:
+    def move_key(self, topic: str, key: str, due_ms: int, fetched: Mapping[int, bytes]) -> list[Outcome]:
         return [self._outcome("move_key", topic, key, due_ms)]
 
     def status(self, topic: str, unique_key: str) -> Outcome:
@@ -97,8 +104,11 @@ class Scene:
             config=SimpleNamespace(timer=self.timer, broker=SimpleNamespace(name="broker-a")),
             topics=SimpleNamespace(require=self._require),
             check_changeable=lambda: self._raise(self.refusal),
+            settle=lambda: None,
         )
-        self.service = PendingService(cast(Broker, broker), self)
+        self.service = PendingService(
+            cast(Broker, broker), self, lambda places, when_done: when_done({entry: b"record" for entry, _ in places})
+        )
 
     def check_unflushed(self) -> None:
         self._raise(self.busy)
@@ -231,6 +241,15 @@ def test_a_request_that_leaves_open_what_is_meant_is_refused(code: int, fields: 
     with pytest.raises(InvalidParameter):
         scene.ask(code, topic="orders", **fields)
     assert scene.pending.asked == []
+
+
+def test_a_record_that_has_left_the_log_is_fetched_before_it_is_moved() -> None:
+    scene = Scene()
+    scene.pending.far = [(4, 900)]
+    scene.pending.verdict = Verdict.MOVED
+    assert scene.ask(Request.MOVE_TIMER, topic="orders", uniqueKey=KEY, dueMs=1).code == 0
+    assert scene.pending.fetched == {4: b"record"}
+    assert scene.pending.asked == [("move", "orders", KEY, 1)]
 
 
 def test_what_the_broker_refuses_to_move_is_an_error() -> None:
