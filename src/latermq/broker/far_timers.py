@@ -123,11 +123,9 @@ class FarTimers:
         if queue is None:
             return 0
         offset = max(queue.min_offset, self._ingest.offset)
-        entry = queue.entry(offset) if offset < self._store.flushed_end(queue) else None
-        if entry is None:
+        if offset >= self._store.flushed_end(queue):
             return 0
-        stored_ms = int(self._store.log.store_timestamps(np.array([entry[0]], np.int64))[0])
-        return max(0, now_ms - stored_ms)
+        return max(0, now_ms - self._store.store_timestamp_ms(queue, offset))
 
     def _append(self, cut: Cut) -> None:
         now_ms = self._clock.now_ms()

@@ -63,6 +63,7 @@ class PendingTimers:
         self._clock = clock
         self._store_host = store_host
         self._on_changed = on_changed
+        self._far_names = far_names
         self._directory = Directory(store, far_names, timers.all_wake_from_ms)
         self._pages = PendingPages(store, timers, self._directory)
 
@@ -171,6 +172,8 @@ class PendingTimers:
 
     def records_to_fetch(self, topic: str, unique_key: str, key: str) -> list[tuple[int, int]]:
         """What a move needs that has left the log: entries of far timers and their due times."""
+        if not self._far_names.upto:
+            return []
         names = self._names(topic, key) if key else [unique_key]
         newest = (_newest(self._directory.history(topic, name)) for name in names)
         return [(entry.entry, entry.due_ms) for entry in newest if entry is not None and entry.message is None]
