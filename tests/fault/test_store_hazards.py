@@ -1,6 +1,7 @@
 """Hazards of the store that were met once: each of these lost something, or kept a broker from starting."""
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -12,7 +13,7 @@ from latermq.clock import SimulatedClock
 from latermq.config import Config, Duration, Size
 from latermq.errors import CorruptStore, StoreError
 from latermq.store.commit_log import CommitLog
-from latermq.store.disk import FileDisk, MappedFile
+from latermq.store.disk import Disk, FileDisk, MappedFile
 from latermq.store.memory_disk import MemoryDisk
 from latermq.store.message_store import MessageStore
 from latermq.store.retention import Retention
@@ -299,15 +300,49 @@ def test_a_batch_of_which_the_first_bytes_are_missing_is_not_there_at_all() -> N
     log = CommitLog(disk, segment_bytes=65_536, reserve_step_bytes=16_384)
     log.open_at(0, 0)
     at = log.place(100)
-    writes: list[slice] = []
+    block = bytearray(b"size" + b"r" * 96)
+    seen: list[bytes] = []
+    disk.before_step = lambda operation, path: seen.append(log.read(at, 100))
 
-    class Recording:
-        def __setitem__(self, place: slice, data: bytes) -> None:
-            writes.append(place)
+    log.write_block(at, block)
+    assert seen == [bytes(100)]
+    assert log.read(at, 100) == block
 
-    log.map = Recording()  # type: ignore[assignment]
-    log.write_block(at, bytearray(100))
-    assert [(place.start, place.stop) for place in writes] == [(4, 100), (0, 4)]
+    def torn(operation: str, path: str) -> None:
+        raise StoreError("the disk is gone")
+
+    at = log.place(100)
+    disk.before_step = torn
+    with pytest.raises(StoreError):
+        log.write_block(at, block)
+    assert log.end == at
+    assert log.read(at, 4) == bytes(4)
+
+
+@pytest.mark.parametrize("make_disk", [lambda folder: MemoryDisk(), FileDisk], ids=["memory", "real"])
+def test_a_block_that_is_written_shows_in_the_map_and_outlives_the_file(
+    make_disk: Callable[[Path], Disk], tmp_path: Path
+) -> None:
+    disk = make_disk(tmp_path)
+    file = disk.map_file("commitlog/0", 1 << 20)
+    file.reserve(1 << 20)
+    block = bytes(range(256)) * 2_000
+    file.map[90:100] = b"." * 10
+    file.write(100, memoryview(block))
+    assert file.map[90:100] == b"." * 10
+    assert file.map[100 : 100 + len(block)] == block
+    file.write(200, memoryview(b"again"))
+    file.sync()
+    file.close()
+    assert disk.map_file("commitlog/0", 1 << 20).map[195:210] == block[95:100] + b"again" + block[105:110]
+
+
+def test_a_disk_that_fails_while_a_block_is_written_says_so(tmp_path: Path) -> None:
+    disk = FileDisk(tmp_path)
+    file = disk.map_file("commitlog/0", 1 << 16)
+    (tmp_path / "commitlog/0").rename(tmp_path / "gone")
+    with pytest.raises(StoreError, match="cannot write to commitlog/0"):
+        file.write(0, memoryview(b"block"))
 
 
 def test_a_full_disk_refuses_to_forget_a_topic_half() -> None:

@@ -71,11 +71,14 @@ class CommitLog:
         return self.file_start + at
 
     def write_block(self, offset: int, block: bytearray | memoryview) -> None:
-        """Append several records where `place` put them: after the death of the process all are there, or none."""
+        """Append several records where `place` put them: after the death of the process all are there, or none.
+
+        Raises StoreError where the disk fails; none is there then.
+        """
+        assert self._file is not None, "place comes first"
         at = offset - self.file_start
-        data = self.map
-        data[at + 4 : at + len(block)] = memoryview(block)[4:]
-        data[at : at + 4] = block[:4]
+        self._file.write(at + 4, memoryview(block)[4:])
+        self.map[at : at + 4] = block[:4]
         self.end = offset + len(block)
 
     def _reserve_target(self, needed: int) -> int:

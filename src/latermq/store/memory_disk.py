@@ -89,6 +89,10 @@ class _MemoryMappedFile:
         self._disk.take(upto - self.reserved, self.path)
         self.reserved = upto
 
+    def write(self, at: int, data: memoryview) -> None:
+        self._disk.before("write", self.path)
+        self.map[at : at + len(data)] = bytes(data)
+
     def sync(self) -> None:
         self._disk.before("sync", self.path)
         self.synced = self.map[: self.reserved]
