@@ -12,21 +12,24 @@ from pathlib import Path
 from tests.bench.contenders import APACHE, APACHE_FINE, LATERMQ, LATERMQ_ROCKSDB, running
 from tests.bench.load import Load, start_load
 from tests.bench.path import measure_path
+from tests.bench.pipeline import run_near, run_pipeline
 from tests.bench.reporting import markdown, save_json
 from tests.bench.roll import measure_roll
-from tests.bench.scenarios import Row, SideBySide
+from tests.bench.scenarios import Row, SideBySide, told
 from tests.bench.sizes import Sizes
 
 PATH = "path"
 ROLL = "timers-roll"
+PIPELINE = "pipeline"
+NEAR = "pipeline-near"
 # In the order in which they run: what fills a broker comes late, and a restart leaves a cold one behind.
 PAIRED = (
     "send-async", "send-sync", "cpu-per-send", "consume", "levels", "levels-paced", "levels-burst", "restart",
 )  # fmt: skip
 TIMERS = ("timers-spread", "timers-burst", "timers-pending", "timers-grow", "timers-restart")
 SIDE_BY_SIDE = (*PAIRED, *TIMERS)
-ALONE = (PATH, ROLL)
-SCENARIOS = (*SIDE_BY_SIDE, *ALONE)
+NO_CLIENT = (PATH, ROLL, PIPELINE)  # run without Apache's client
+SCENARIOS = (*SIDE_BY_SIDE, *NO_CLIENT, NEAR)
 # Who is measured in which of them, one after the other and all on the same machine.
 ROUNDS = {PAIRED: (LATERMQ, APACHE), TIMERS: (LATERMQ, LATERMQ_ROCKSDB, APACHE, APACHE_FINE)}
 FAMILIES = {"latermq": (LATERMQ, LATERMQ_ROCKSDB), "apache": (APACHE, APACHE_FINE)}
@@ -57,6 +60,9 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--sample", type=int, default=defaults.sample, help="timers measured while so many wait")
     parser.add_argument("--growth", type=float, default=defaults.growth, help="timers a second in timers-grow")
     parser.add_argument("--rolled", type=int, default=defaults.rolled, help="timers in timers-roll")
+    parser.add_argument("--far-part", type=int, default=defaults.far_part, help="rows of a part in pipeline")
+    parser.add_argument("--far-parts", type=int, default=defaults.far_parts, help="parts by which its timeline grows")
+    parser.add_argument("--far-near", type=int, default=defaults.far_near, help="far timers in pipeline-near")
     parser.add_argument("--calm", type=float, default=defaults.calm_s, help="seconds between the steps of timer runs")
     parser.add_argument("--only", choices=tuple(FAMILIES), help="measure one of the two")
     parser.add_argument("--folder", type=Path, help="where stores are kept while it runs; else a temporary folder")
@@ -67,7 +73,8 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
         parser.error(f"no scenario {', '.join(unknown)}; there are {', '.join(SCENARIOS)}")
     counts = (
         options.messages, options.repeats, options.warm, options.stored, options.delayed, options.burst,
-        options.timers, *options.pending, options.sample, options.growth, options.rolled,
+        options.timers, *options.pending, options.sample, options.growth, options.rolled, options.far_part,
+        options.far_parts, options.far_near,
     )  # fmt: skip
     if min(counts) < 1:
         parser.error("sizes and repeats are at least 1")
@@ -98,6 +105,9 @@ def sizes_of(options: argparse.Namespace) -> Sizes:
         sample=options.sample,
         growth=options.growth,
         rolled=options.rolled,
+        far_part=options.far_part,
+        far_parts=options.far_parts,
+        far_near=options.far_near,
         calm_s=options.calm,
     )
 
@@ -114,18 +124,14 @@ def run_side_by_side(names: Sequence[str], wanted: Sequence[str], sizes: Sizes, 
 
 def run_path(sizes: Sizes, folder: Path) -> Iterator[Row]:
     for repeat in range(sizes.repeats):
-        store = folder / f"path-{repeat}"
-        figures = measure_path(store, max(sizes.third, 1_000), sizes.size)
-        shutil.rmtree(store)
+        figures = measure_path(folder / str(repeat), max(sizes.third, 1_000), sizes.size)
         yield Row(PATH, LATERMQ, repeat, figures)
 
 
 def run_roll(sizes: Sizes, folder: Path) -> Iterator[Row]:
     """Once: bytes do not depend on what else the machine does."""
     for name, engine in ((LATERMQ, "wheel"), (LATERMQ_ROCKSDB, "rocksdb")):
-        store = folder / f"roll-{engine}"
-        yield Row(ROLL, name, 0, measure_roll(store, engine, sizes.rolled, sizes.size))
-        shutil.rmtree(store)
+        yield Row(ROLL, name, 0, measure_roll(folder / engine, engine, sizes.rolled, sizes.size))
 
 
 def run(options: argparse.Namespace, rows: list[Row]) -> None:
@@ -139,16 +145,20 @@ def run(options: argparse.Namespace, rows: list[Row]) -> None:
                 who = [name for name in contenders if name in FAMILIES.get(options.only, contenders)]
                 run_side_by_side(wanted, who, sizes, own, rows)
             shutil.rmtree(own)
-        for name, measured in ((PATH, run_path), (ROLL, run_roll)):
+        own_ways = {PATH: run_path, ROLL: run_roll, PIPELINE: run_pipeline, NEAR: run_near}
+        for name, measured in own_ways.items():
             if name in names:
-                rows.extend(measured(sizes, Path(folder)))
+                own = Path(folder) / name
+                own.mkdir()
+                rows.extend(map(told, measured(sizes, own)))
+                shutil.rmtree(own)
 
 
 def main(argv: Sequence[str]) -> int:
     options = arguments(argv)
     missing = [tool for tool in NEEDED_TOOLS if shutil.which(tool) is None]
-    if missing and not set(options.scenarios or SCENARIOS) <= set(ALONE):
-        print(f"{', '.join(missing)} not found: only {' and '.join(ALONE)} run without", file=sys.stderr)
+    if missing and not set(options.scenarios or SCENARIOS) <= set(NO_CLIENT):
+        print(f"{', '.join(missing)} not found: only {', '.join(NO_CLIENT)} run without", file=sys.stderr)
         return 2
     # A benchmark that is told to end cleans up as after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
@@ -56,10 +56,10 @@ class Contender(Protocol):
 class LaterMQ:
     """`latermq namesrv` and `latermq broker`: the same two processes as Apache's, so starts compare."""
 
-    def __init__(self, folder: Path, name: str, engine: str) -> None:
+    def __init__(self, folder: Path, name: str, engine: str, settings: Sequence[str] = ()) -> None:
         self.name = name
         self.stored = 0
-        self._engine = engine
+        self._settings = (f"timer.levels={LEVELS}", f"timer.engine={engine}", *settings)
         self._folder = folder
         self._namesrv_port = free_port()
         self._broker_port = free_port()
@@ -92,7 +92,7 @@ class LaterMQ:
     def _start_broker(self) -> None:
         data = str(self._folder / "data")
         options = ("--data", data, "--port", str(self._broker_port), "--namesrv", self.namesrv)
-        settings = ("--set", f"timer.levels={LEVELS}", "--set", f"timer.engine={self._engine}")
+        settings = [word for setting in self._settings for word in ("--set", setting)]
         self._broker = self._run("broker", *options, *settings)
         self._await_ready(self._broker, "broker")
 

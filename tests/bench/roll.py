@@ -113,7 +113,7 @@ def rocksdb_bytes(folder: Path, count: int, rolls: int) -> float:
     The engine alone: each row wakes in the last quarter of the window and is put again, as rolls are.
     """
     folder.mkdir()
-    written_bytes = _written_bytes()
+    before = written_bytes()
     engine = RocksEngine(folder, mark="", from_ms=0)
     random = np.random.default_rng(1)
     next_entry, now_ms = 0, _START_MS
@@ -137,10 +137,10 @@ def rocksdb_bytes(folder: Path, count: int, rolls: int) -> float:
                 engine.forget_below(now_ms)
     finally:
         engine.close()
-    return (_written_bytes() - written_bytes) / count
+    return (written_bytes() - before) / count
 
 
-def _written_bytes() -> int:
+def written_bytes() -> int:
     """What this process wrote through system calls, and not through mapped files; only RocksDB does so meanwhile."""
     fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return int(fields["wchar"])

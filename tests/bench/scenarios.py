@@ -158,9 +158,14 @@ class SideBySide:
         yield from self._measured("timers-restart", self._timers.restart)
 
     def _row(self, scenario: str, contender: Contender, repeat: int, figures: Figures) -> Row:
-        told = ", ".join(f"{name} {value:,.4g}" for name, value in list(figures.items())[:6])
-        _tell(f"{scenario} {repeat + 1}/{self._sizes.repeats} {contender.name}: {told}")
-        return Row(scenario, contender.name, repeat, figures)
+        return told(Row(scenario, contender.name, repeat, figures))
+
+
+def told(row: Row) -> Row:
+    """A row, once it is shown to who waits for all of them."""
+    figures = ", ".join(f"{name} {value:,.4g}" for name, value in list(row.figures.items())[:6])
+    _tell(f"{row.scenario} #{row.repeat + 1} {row.contender}: {figures}")
+    return row
 
 
 def _tell(text: str) -> None:

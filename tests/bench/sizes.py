@@ -26,6 +26,9 @@ class Sizes:
     sample: int = 20_000
     growth: float = 50_000.0
     rolled: int = 2_000
+    far_part: int = 1_000_000
+    far_parts: int = 10
+    far_near: int = 500_000
     calm_s: float = 5.0
 
     @property

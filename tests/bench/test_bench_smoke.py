@@ -242,3 +242,22 @@ def poison_decoders(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"decode_record", "layout", "decode_properties", "find_property"} <= found
     for name in ("crc32", "decompress", "decompressobj"):
         monkeypatch.setattr(zlib, name, poison)
+
+
+@pytest.mark.timeout(600)
+def test_the_pipeline_is_measured_with_a_real_spark(tmp_path: Path) -> None:
+    """In a process of its own, for it ends its Spark, which other tests may share with this one."""
+    for tool in NEEDED_TOOLS:
+        need_tool(tool, "Spark and the load run on it")
+    file = tmp_path / "out.json"
+    sizes = ("--far-part", "2000", "--far-parts", "2", "--far-near", "500", "--timers", "200", "--spread", "1")
+    options = ("--repeats", "1", "--calm", "0.5", "--folder", str(tmp_path), "--json", str(file))
+    command = [sys.executable, "-m", "tests.bench", "pipeline", "pipeline-near", *sizes, *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4_000:]
+    told = json.loads(file.read_text())["medians"]
+    assert {"pipeline-schedule", "pipeline-ingest", "pipeline-bytes", "pipeline-near, ingest and roll"} <= set(told)
+    assert {"pipeline-roll 200 of 2,000", "pipeline-roll 200 of 4,000", "pipeline-roll 2,000 of 4,000"} <= set(told)
+    assert told["pipeline-near, ingest and roll"]["never stored"][LATERMQ] == 0
+    assert told["pipeline-near, ingest and roll"]["ingested meanwhile"][LATERMQ] > 0
+    assert told["pipeline-bytes"]["all (bytes/timer)"][LATERMQ] > 0

@@ -1,78 +1,11 @@
 """Far timers outlive their records: delivered, cancelled and known by name after the log they came in is gone."""
 
-from random import Random
-
-import msgspec
 import pytest
 
-from latermq.clock import SimulatedClock
-from latermq.config import Duration, PipelineConfig
 from latermq.errors import ServiceUnavailable
-from latermq.message.names import TIMER_TOPIC
 from latermq.protocol.remoting.timer_bodies import Verdict
-from latermq.store.memory_disk import MemoryDisk
-from tests.brokers_in_memory import STORE, messages, open_broker, pass_time, send
-from tests.spark_twin import SparkTwin
-
-SHORT = msgspec.structs.replace(STORE, retention=Duration.parse("30s"))
-PIPELINE = PipelineConfig(
-    enabled=True,
-    near_horizon=Duration.parse("12s"),
-    window=Duration.parse("4s"),
-    ingest_every=Duration.parse("1s"),
-    roll_deadline=Duration.parse("2s"),
-)
-FAR_MS = 200_000
-
-
-class Far:
-    """A broker whose segments go after half a minute, beside a Spark that ingests at once."""
-
-    def __init__(self) -> None:
-        self.disk, self.clock = MemoryDisk(), SimulatedClock()
-        self.twin = SparkTwin(Random(1))
-        self.broker = open_broker(self.disk, self.clock, store=SHORT, pipeline=PIPELINE)
-        self.twin.begin(self.broker)
-        self.pass_time(1_000)
-
-    def schedule(self, name: str, delay_ms: int = FAR_MS, key: str = "") -> None:
-        send(self.broker, name.encode(), UNIQ_KEY=name, TIMER_DELAY_MS=str(delay_ms), KEYS=key or f"key-{name}")
-
-    def pass_time(self, by_ms: int) -> None:
-        for _ in range(0, by_ms, 1_000):
-            self.broker.store.flush()
-            self.twin.ingest(self.broker)
-            self.twin.turn(self.broker)
-            pass_time(self.broker, self.clock, 1_000)
-
-    def lose_log(self) -> None:
-        """Fill some segments, let them age, and see that the timers' records are gone."""
-        ahead = self.broker.store.queue(TIMER_TOPIC, 0).next_offset
-        for _ in range(12):
-            send(self.broker, b"x" * 50_000, topic="traffic")
-        self.pass_time(40_000)
-        send(self.broker, b"x" * 50_000, topic="traffic")
-        self.upkeep()
-        assert self.broker.store.queue(TIMER_TOPIC, 0).min_offset >= ahead, "their records are gone"
-
-    def upkeep(self) -> None:
-        self.broker.store.save(self.broker.store.plan_checkpoint())
-        while (names := self.broker.far.names_to_keep()) is not None:
-            self.broker.far.keep_names(names)
-        for removed in self.broker.retention.run():
-            self.disk.remove(removed.path)
-
-    def crash(self) -> None:
-        self.disk = self.disk.after_process_death()
-        self.close()
-        self.broker = open_broker(self.disk, self.clock, store=SHORT, pipeline=PIPELINE)
-
-    def close(self) -> None:
-        self.broker.timers.engine.close()
-        self.broker.far_names.close()
-
-    def arrived(self) -> list[bytes]:
-        return [message.body for queue_id in range(8) for message in messages(self.broker, "orders", queue_id)]
+from tests.brokers_in_memory import messages, pass_time, send
+from tests.far_broker import FAR_MS, Far
 
 
 @pytest.fixture

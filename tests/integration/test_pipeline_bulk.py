@@ -234,7 +234,7 @@ def test_a_job_that_was_cut_short_goes_on_with_the_rest_of_its_plan(
     timers: Timers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from latermq.pipeline import bulk, bulk_play
-    from latermq.pipeline.bulk_job import write_file
+    from latermq.pipeline.root import write_file
 
     timers.rows("schedule", timers.file_of(tmp_path / "rows.parquet", 90, "short"), "--job", "short")
     timers.flush()

@@ -1,23 +1,22 @@
 """Far timers: the broker's half of their way to Spark and back. It makes the cuts and knows which attempts it plays."""
 
-import zlib
 from collections import Counter
 from collections.abc import Callable
 
-import msgspec
 import numpy as np
 
 from latermq.broker.ingest_mark import IngestMark
 from latermq.clock import Clock
 from latermq.config import PipelineConfig
-from latermq.errors import CorruptStore, InvalidParameter
+from latermq.errors import InvalidParameter
+from latermq.message.checked_line import decode_checked, encode_checked
 from latermq.message.cut import FOREVER_MS, Cut, cut_properties
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import encode_properties
 from latermq.message.record import record_properties
 from latermq.message.timer_code import CANCEL, CUT, MOVED, is_timer_code, kinds_and_dues
 from latermq.store.disk import Disk
-from latermq.store.message_store import Draft, MessageStore
+from latermq.store.message_store import Appended, Draft, MessageStore
 from latermq.timer.far_names import FarNames, Waiting
 from latermq.timer.rolling import LONGEST_WINDOW_MS
 from latermq.timer.timers import Timers
@@ -76,7 +75,7 @@ class FarTimers:
             cut = self._next_cut(now_ms)
             if cut is None:
                 return
-            self._append(cut)
+            self.append([], cut)
 
     @property
     def is_enabled(self) -> bool:
@@ -88,7 +87,7 @@ class FarTimers:
         target_ms = (now_ms + self._config.near_horizon) // window_ms * window_ms
         if last is None:
             # Nothing is Spark's yet, so it has nothing to hand back.
-            return self._cut(target_ms, target_ms) if self.is_enabled else None
+            return self.cut_at(self.next_entry, target_ms, target_ms) if self.is_enabled else None
         self._timers.read_all()
         handback_ms = last.handback_ms
         if target_ms > handback_ms and (self.is_enabled or self.frontier.has_far):
@@ -97,13 +96,19 @@ class FarTimers:
         was_off, is_off = (one == FOREVER_MS for one in (last.frontier_ms, frontier_ms))
         if handback_ms == last.handback_ms and was_off == is_off:
             return None
-        return self._cut(frontier_ms, handback_ms)
+        return self.cut_at(self.next_entry, frontier_ms, handback_ms)
 
-    def _cut(self, frontier_ms: int, handback_ms: int) -> Cut:
+    @property
+    def next_entry(self) -> int:
+        """What the next record of the timer topic becomes."""
+        return self._store.queue(TIMER_TOPIC, 0).next_offset
+
+    def cut_at(self, entry: int, frontier_ms: int, handback_ms: int) -> Cut:
+        """The cut that follows the last one."""
         last = self.frontier.last
         return Cut(
             number=last.number + 1 if last else 1,
-            entry=self._store.queue(TIMER_TOPIC, 0).next_offset,
+            entry=entry,
             frontier_ms=frontier_ms,
             handback_ms=handback_ms,
             last_frontier_ms=last.frontier_ms if last else FOREVER_MS,
@@ -127,14 +132,16 @@ class FarTimers:
             return 0
         return max(0, now_ms - self._store.store_timestamp_ms(queue, offset))
 
-    def _append(self, cut: Cut) -> None:
+    def append(self, before: list[Draft], cut: Cut) -> list[Appended]:
+        """Append a cut, and with it as one block what stands before it."""
         now_ms = self._clock.now_ms()
         properties = encode_properties(cut_properties(cut)).encode()
-        draft = Draft(TIMER_TOPIC, 0, b"", properties, now_ms, self._store_host)
-        (appended,) = self._store.append_all([draft], self._store.not_before_last(TIMER_TOPIC, now_ms))
-        assert appended.queue_offset == cut.entry, "a cut stands where it says"
+        drafts = [*before, Draft(TIMER_TOPIC, 0, b"", properties, now_ms, self._store_host)]
+        appended = self._store.append_all(drafts, self._store.not_before_last(TIMER_TOPIC, now_ms))
+        assert appended[-1].queue_offset == cut.entry, "a cut stands where it says"
         self.frontier.add(cut)
         self.windows.open(cut)
+        return appended
 
     def _forget(self) -> None:
         marks = self._store.saved_timer_marks
@@ -170,8 +177,7 @@ class FarTimers:
 
     def save_attempts(self) -> None:
         """Make the choice durable: nothing of an attempt is staged before. Blocks; may run beside the others."""
-        line = msgspec.json.encode(self._attempts)
-        self._disk.replace(PATH, line + b"\n" + f"{zlib.crc32(line):08x}\n".encode())
+        self._disk.replace(PATH, encode_checked(self._attempts))
 
     # Retention
 
@@ -217,6 +223,10 @@ class FarTimers:
         """Write what `names_to_keep` told. Blocks; may run beside the others, once at a time."""
         self._names.adopt(waiting, self._named_next, retention_ms=self._retention_ms)
 
+    def keep_name(self, waiting: Waiting) -> None:
+        """Know the name of a timer whose record was never in this log."""
+        self._names.adopt([waiting], self._names.upto, retention_ms=self._retention_ms)
+
     def sweep_names(self) -> None:
         """Let go of names that nobody asks for any more; a bounded piece."""
         self._names.sweep(self._timers.all_wake_from_ms(), self._clock.now_ms())
@@ -226,10 +236,4 @@ def _load_attempts(disk: Disk) -> dict[int, str]:
     data = disk.read(PATH)
     if data is None:
         return {}
-    line, _, crc = data.partition(b"\n")
-    try:
-        if f"{zlib.crc32(line):08x}".encode() != crc.strip():
-            raise CorruptStore(f"{PATH} is damaged", hint=f"Remove {PATH}: attempts are then chosen anew")
-        return msgspec.json.decode(line, type=dict[int, str])
-    except msgspec.MsgspecError as error:
-        raise CorruptStore(f"{PATH} does not parse: {error}", hint=f"Remove {PATH}: attempts are chosen anew") from None
+    return decode_checked(data, dict[int, str], PATH, f"Remove {PATH}: attempts are then chosen anew")

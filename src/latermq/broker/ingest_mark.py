@@ -1,11 +1,11 @@
 """The ingest mark: which driver may ingest, and how far the timeline holds the timer topic. One small durable file."""
 
 import threading
-import zlib
 
 import msgspec
 
 from latermq.errors import CorruptStore, IllegalOperation, InvalidParameter
+from latermq.message.checked_line import decode_checked, encode_checked
 from latermq.store.disk import Disk
 
 PATH = "latermq.ingest"
@@ -76,14 +76,18 @@ class IngestMark:
             self._state = msgspec.structs.replace(self._state, offset=offset)
         return self._state.offset
 
+    def go_on_from(self, offset: int, epoch: int) -> None:
+        """This is an old copy: take over from the timeline how far it holds entries, and who wrote it last."""
+        state = self._state
+        self._state = msgspec.structs.replace(state, offset=max(state.offset, offset), epoch=max(state.epoch, epoch))
+
     def save(self) -> None:
         """Make durable all that was accepted. Blocks; may run beside who accepts more."""
         with self._saving:
             state = self._state
             if state is self._saved:
                 return
-            line = msgspec.json.encode(state)
-            self._disk.replace(PATH, line + b"\n" + f"{zlib.crc32(line):08x}\n".encode())
+            self._disk.replace(PATH, encode_checked(state))
             self._saved = state
 
     def statistics(self) -> dict[str, int]:
@@ -96,13 +100,7 @@ def _load(disk: Disk) -> _State:
     if data is None:
         return _State()
     hint = f"Stop the pipeline and remove {PATH}: it then goes on from what the timeline holds"
-    line, _, crc = data.partition(b"\n")
-    if f"{zlib.crc32(line):08x}".encode() != crc.strip():
-        raise CorruptStore(f"{PATH} is damaged", hint=hint)
-    try:
-        state = msgspec.json.decode(line, type=_State)
-    except msgspec.MsgspecError as error:
-        raise CorruptStore(f"{PATH} does not parse: {error}", hint=hint) from None
+    state = decode_checked(data, _State, PATH, hint)
     if state.version != VERSION:
         raise CorruptStore(f"{PATH} has version {state.version}, this broker writes {VERSION}")
     return state

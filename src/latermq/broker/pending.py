@@ -78,14 +78,17 @@ class PendingTimers:
             codes = found["tags"].astype(np.int64)
             kinds, _ = kinds_and_dues(codes)
             for row in np.flatnonzero(~is_timer_code(codes) | (kinds != TIMER)).tolist():
-                self._mark_taken_by(int(found["offset"][row]), start + row)
+                self.act_again(int(found["offset"][row]), start + row)
             start += len(found)
 
-    def _mark_taken_by(self, physical_offset: int, entry: int) -> None:
+    def act_again(self, physical_offset: int, entry: int) -> None:
+        """Let one of them act on what the log holds before it."""
         kind, _ = kind_and_due(self._store.waiting_code_at(physical_offset))
         message = self._store.read_message(physical_offset)
         if message is not None and kind == CUT:
-            self._timers.frontier.add(decode_cut(message.properties, entry))
+            cut = decode_cut(message.properties, entry)
+            if cut is not None:
+                self._timers.frontier.add(cut)
         if message is None or kind not in (CANCEL, MOVED):
             return
         properties = message.properties
@@ -142,18 +145,19 @@ class PendingTimers:
         if history.fate != Fate.PENDING:
             return Outcome(_VERDICTS[history.fate], topic, unique_key, history.due_ms)
         now_ms = self._clock.now_ms()
-        name = delete_key(topic, unique_key)
-        properties = {
-            TIMER_DELIVER_MS: str(history.due_ms), TIMER_DELETE_KEY: name, UNIQUE_KEY: name, TAGS: RECALL_TAG,
-        }  # fmt: skip
-        waiting = waiting_properties(properties, topic, 0, history.due_ms)
-        draft = Draft(TIMER_TOPIC, 0, b"0", encode_properties(waiting).encode(), now_ms, self._store_host)
+        draft = self.cancel_draft(topic, delete_key(topic, unique_key), history.due_ms)
         (appended,) = self._store.append_all([draft], self._store.not_before_last(TIMER_TOPIC, now_ms))
         taken = list(history.pending.values())
         self.take(appended.queue_offset, taken)
         self._timers.tallies.cancelled += len(taken)
         self._on_changed()
         return Outcome(Verdict.CANCELLED, topic, unique_key, history.due_ms, len(taken))
+
+    def cancel_draft(self, topic: str, name: str, due_ms: int) -> Draft:
+        """The record of a cancel."""
+        properties = {TIMER_DELIVER_MS: str(due_ms), TIMER_DELETE_KEY: name, UNIQUE_KEY: name, TAGS: RECALL_TAG}
+        encoded = encode_properties(waiting_properties(properties, topic, 0, due_ms)).encode()
+        return Draft(TIMER_TOPIC, 0, b"0", encoded, self._clock.now_ms(), self._store_host)
 
     def cancel_key(self, topic: str, key: str) -> list[Outcome]:
         """Cancel what was scheduled with this message key: an outcome for each name."""

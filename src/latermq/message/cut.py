@@ -1,6 +1,7 @@
 """A cut: a record of the timer topic that says which timers from it on are the broker's own, and what Spark hands back.
 
-RocketMQ's reader takes it for a cancel that names nothing.
+RocketMQ's reader takes it for a cancel that names nothing. So it takes a blank, which stands where an entry was that is
+lost to the broker but not to Spark.
 """
 
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from latermq.message.properties import CUT, DUE_MS, TIMER_DELETE_KEY, TIMER_OUT_
 
 FOREVER_MS = 1 << 53  # as a frontier: everything is the broker's
 NAMES_NOTHING = "latermq.cut"
+_BLANK = "blank"
 
 
 class Cut(NamedTuple):
@@ -40,8 +42,15 @@ def cut_properties(cut: Cut) -> dict[str, str]:
     }
 
 
-def decode_cut(properties: dict[str, str], entry: int) -> Cut:
-    """The cut of a record."""
+def blank_properties(now_ms: int) -> dict[str, str]:
+    """The properties of a blank."""
+    return {CUT: _BLANK, TIMER_DELETE_KEY: NAMES_NOTHING, TIMER_OUT_MS: str(now_ms), DUE_MS: str(now_ms)}
+
+
+def decode_cut(properties: dict[str, str], entry: int) -> Cut | None:
+    """The cut of a record; None where it is a blank."""
+    if properties.get(CUT) == _BLANK:
+        return None
     parts = properties.get(CUT, "").split(":")
     if len(parts) != len(Cut._fields) - 1 or not all(part.isdigit() for part in parts):
         raise CorruptStore(

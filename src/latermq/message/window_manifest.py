@@ -1,10 +1,9 @@
 """The manifest of a window attempt: the last file written of it, which says that the others are complete."""
 
-import zlib
-
 import msgspec
 
 from latermq.errors import CorruptStore
+from latermq.message.checked_line import decode_checked, encode_checked
 
 MANIFEST = "manifest.json"
 VERSION = 1
@@ -41,21 +40,14 @@ def window_folder(store_id: str, number: int) -> str:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Its bytes: a line of JSON and a line with the checksum of the first."""
-    line = msgspec.json.encode(manifest)
-    return line + b"\n" + f"{zlib.crc32(line):08x}\n".encode()
+    """Its bytes."""
+    return encode_checked(manifest)
 
 
 def decode_manifest(data: bytes, where: str) -> Manifest:
     """What a manifest says, once its checksum was compared; `where` is told in errors."""
-    line, _, crc = data.partition(b"\n")
     hint = "The broker makes another attempt"
-    if f"{zlib.crc32(line):08x}".encode() != crc.strip():
-        raise CorruptStore(f"the manifest {where} is damaged", hint=hint)
-    try:
-        manifest = msgspec.json.decode(line, type=Manifest)
-    except msgspec.MsgspecError as error:
-        raise CorruptStore(f"the manifest {where} does not parse: {error}", hint=hint) from None
+    manifest = decode_checked(data, Manifest, f"the manifest {where}", hint)
     if manifest.version != VERSION:
         raise CorruptStore(f"the manifest {where} has version {manifest.version}, not {VERSION}", hint=hint)
     return manifest

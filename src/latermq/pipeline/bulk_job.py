@@ -12,7 +12,7 @@ import msgspec
 from pyarrow import fs
 
 from latermq.errors import ConfigError, CorruptStore, InvalidParameter, StoreError
-from latermq.pipeline.root import Root, file_errors, open_root
+from latermq.pipeline.root import Root, file_errors, open_root, write_file
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").fullmatch
 _BROKERS = "brokers.json"
@@ -116,17 +116,6 @@ def read_json(root: Root, path: str) -> Any:
 def write_json(root: Root, path: str, value: Any) -> None:
     """Write a JSON file that is there as a whole or not at all."""
     write_file(root, path, msgspec.json.encode(value))
-
-
-def write_file(root: Root, path: str, data: bytes) -> None:
-    """Write a file that is there as a whole or not at all."""
-    draft = f"{path}.{secrets.token_hex(4)}.draft" if root.is_local else path
-    with file_errors(path):
-        root.files.create_dir(path.rpartition("/")[0])
-        with root.files.open_output_stream(draft) as stream:
-            stream.write(data)
-        if draft != path:
-            root.files.move(draft, path)
 
 
 def files_in(root: Root, folder: str, ending: str) -> list[str]:

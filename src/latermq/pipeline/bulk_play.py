@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 from latermq.client.connection import Connections
 from latermq.errors import LaterMQError, StoreError
 from latermq.pipeline.brokers import masters
-from latermq.pipeline.bulk_job import files_in, job_folder, write_file
+from latermq.pipeline.bulk_job import files_in, job_folder
 from latermq.pipeline.link import BrokerLink
-from latermq.pipeline.root import Root, file_errors
+from latermq.pipeline.root import Root, file_errors, write_file
 from latermq.protocol.remoting.bodies import decode_body
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.timer_bodies import Outcomes

@@ -12,10 +12,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from latermq.config import Duration
 from latermq.errors import CorruptStore
+from latermq.message.ingest_claim import IngestClaim
 from latermq.message.names import TIMER_TOPIC
 from latermq.pipeline.brokers import queues_of
 from latermq.pipeline.datasource.ranges import offset_key
 from latermq.pipeline.link import BrokerLink
+from latermq.pipeline.lost_entries import write_claim
 from latermq.pipeline.root import Root, file_errors
 from latermq.pipeline.timeline import SCHEMA, append, create_timeline, ingested_entry
 from latermq.protocol.remoting.pipeline_bodies import PipelineState
@@ -113,10 +115,11 @@ class Ingest:
         return timeline_rows(self._spark.readStream.format("latermq").options(**options).load(), state.store_id)
 
     def _take(self, rows: DataFrame, batch_id: int) -> None:
-        """One batch: into the table first, and only then the broker is told that it may forget it."""
+        """One batch: claimed, then into the table, and only then the broker is told that it may forget it."""
         assert self._state is not None
         start = self._start if batch_id == 0 else self._end_of(batch_id - 1)
         end = self._end_of(batch_id)
+        write_claim(self._root, self._state.store_id, IngestClaim(end=end, epoch=self._state.epoch))
         wrote = append(rows, self._root, self._state.store_id, start, end, self._state.min_entry)
         self._link.commit_ingest(end, self._state.epoch)
         _log.debug("entries %d to %d of %s ingested (new: %s)", start, end, self._state.broker_name, wrote)
@@ -156,5 +159,5 @@ def check_agreement(state: PipelineState, ingested: int, where: str) -> None:
         raise CorruptStore(
             f"the log of broker {state.broker_name} ends at entry {state.flushed_entry}, "
             f"but {where} holds its entries below {ingested}",
-            hint="The store was put back from an old copy: new entries would be taken for those that are known",
+            hint="The store was put back from an old copy: start its broker again with this timeline in reach",
         )

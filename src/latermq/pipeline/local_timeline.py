@@ -8,6 +8,7 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from latermq.errors import ConfigError, CorruptStore, LaterMQError, StoreError
+from latermq.message.cut import FOREVER_MS
 from latermq.pipeline.root import Root
 from latermq.pipeline.window import Window
 
@@ -64,6 +65,23 @@ class LocalTimeline:
         store = _quoted(store_id)
         return self._query(
             f"SELECT entry_offset, record FROM timeline WHERE store_id = '{store}' AND record IS NOT NULL AND ({rows})"
+        )
+
+    def far_dues(self, store_id: str, entry: int) -> tuple[int, int]:
+        """When the first and the last of a store's far timers from this entry on are due."""
+        [batch] = self._query(
+            f"SELECT COALESCE(MIN(due_ms), {FOREVER_MS}) AS first, COALESCE(MAX(due_ms), 0) AS last FROM timeline "
+            f"WHERE store_id = '{_quoted(store_id)}' AND entry_offset >= {entry} AND record IS NOT NULL"
+        )
+        [row] = batch.to_pylist()
+        return row["first"], row["last"]
+
+    def rows_from(self, store_id: str, entry: int) -> Iterator[pa.RecordBatch]:
+        """A store's far timers and moves with their records, and its cancels, from this entry on, in order."""
+        return self._query(
+            "SELECT entry_offset, due_ms, record, CASE WHEN kind = 'cancel' THEN unique_key ELSE '' END AS cancels "
+            f"FROM timeline WHERE store_id = '{_quoted(store_id)}' AND entry_offset >= {entry} "
+            "AND (kind = 'cancel' OR record IS NOT NULL) ORDER BY entry_offset"
         )
 
     def _query(self, sql: str) -> Iterator[pa.RecordBatch]:

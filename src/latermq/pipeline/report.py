@@ -11,11 +11,11 @@ from pyspark.sql import functions as F
 
 from latermq.errors import InvalidParameter
 from latermq.pipeline import reconciling, taking
-from latermq.pipeline.bulk_job import find_namesrv, find_root, write_file
+from latermq.pipeline.bulk_job import find_namesrv, find_root
 from latermq.pipeline.deliveries import kept_records, read_deliveries
 from latermq.pipeline.pending_timers import KnownBroker, all_entries, known_brokers
 from latermq.pipeline.report_page import render_page
-from latermq.pipeline.root import Root, open_root
+from latermq.pipeline.root import Root, open_root, write_file
 from latermq.pipeline.spark_failures import told_by_spark
 from latermq.pipeline.taking import ENTRY
 from latermq.pipeline.timeline import SCHEMA

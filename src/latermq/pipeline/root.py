@@ -2,6 +2,7 @@
 
 import errno
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -76,6 +77,17 @@ def file_errors(what: str) -> Iterator[None]:
         raise StoreError(
             f"{what}: {_first_line(error)}", hint="Check pipeline.timeline and who may write there"
         ) from error
+
+
+def write_file(root: Root, path: str, data: bytes) -> None:
+    """Write a file that is there as a whole or not at all."""
+    draft = f"{path}.{secrets.token_hex(4)}.draft" if root.is_local else path
+    with file_errors(path):
+        root.files.create_dir(path.rpartition("/")[0])
+        with root.files.open_output_stream(draft) as stream:
+            stream.write(data)
+        if draft != path:
+            root.files.move(draft, path)
 
 
 def _first_line(error: BaseException) -> str:

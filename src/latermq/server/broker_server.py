@@ -26,9 +26,10 @@ from latermq.errors import ConfigError, LaterMQError, StoreError
 from latermq.server.admin_service import AdminService
 from latermq.server.broker_service import BrokerService
 from latermq.server.clock_feed import open_clock
-from latermq.server.flusher import Flusher
+from latermq.server.flusher import Flusher, Preparer
 from latermq.server.listener import Listener
 from latermq.server.metrics_server import MetricsServer
+from latermq.server.old_copy import write_lost_entries
 from latermq.server.pending_service import Fetched, PendingService
 from latermq.server.pipeline_service import PipelineService
 from latermq.server.registrar import Registrar
@@ -127,11 +128,15 @@ class BrokerProcess:
             on_flushed=self.service.flushed,
             on_failed=self.end,
         )
+        self._preparer = Preparer(self.broker.store.prepare_ahead)
+        self.broker.store.log.on_low = self._preparer.request
         self.broker.check_disk()
+        root_uri = config.pipeline.timeline or str(self._data / "pipeline")
+        await write_lost_entries(self.broker, root_uri)
         self._driver = TimerDriver(self.broker, on_failed=self.end)
         self._keeper = WindowKeeper(
             self.broker,
-            root_uri=config.pipeline.timeline or str(self._data / "pipeline"),
+            root_uri=root_uri,
             address=self.address,
             on_fed=self._driver.run_now,
         )
@@ -280,6 +285,7 @@ class BrokerProcess:
         self._driver.stop()
         await self._keeper.stop()
         self.broker.waiting.expire(float("inf"))
+        self._preparer.stop()
         self._flusher.stop()
         self.service.flushed(self.broker.store.flush())
         await self.listener.close()

@@ -1,8 +1,12 @@
-"""The thread that syncs the log: for senders that wait, and every so often for everybody."""
+"""Threads that work for the log: one syncs it, for senders that wait and every so often for everybody; one takes disk
+space and memory before the writer needs them."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
+
+from latermq.errors import StoreError
 
 
 class Flusher:
@@ -47,3 +51,33 @@ class Flusher:
                 self._loop.call_soon_threadsafe(self._on_failed, error)
                 return
             self._loop.call_soon_threadsafe(self._on_flushed, flushed)
+
+
+class Preparer:
+    """Runs `prepare` on a thread of its own when it is asked to. What fails the writer meets, and tells, itself."""
+
+    def __init__(self, prepare: Callable[[], None]) -> None:
+        self._prepare = prepare
+        self._wanted = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="latermq-prepare", daemon=True)
+        self._thread.start()
+        self.request()
+
+    def request(self) -> None:
+        """Prepare as soon as the one under way is done."""
+        self._wanted.set()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopping = True
+        self._wanted.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._wanted.wait()
+            self._wanted.clear()
+            if not self._stopping:
+                with contextlib.suppress(StoreError):
+                    self._prepare()

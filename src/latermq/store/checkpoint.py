@@ -1,11 +1,11 @@
 """The store's checkpoint: one small file, replaced atomically, that is the state at log position F."""
 
 import struct
-import zlib
 
 import msgspec
 
 from latermq.errors import CorruptStore
+from latermq.message.checked_line import decode_checked, encode_checked
 from latermq.message.cut import Cut
 from latermq.store.disk import Disk
 
@@ -48,8 +48,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 def save_checkpoint(disk: Disk, checkpoint: Checkpoint) -> None:
     """Replace the checkpoint, and RocketMQ's own beside it, which tells its tools how far the store is synced."""
-    line = msgspec.json.encode(checkpoint)
-    disk.replace(PATH, line + b"\n" + f"{zlib.crc32(line):08x}\n".encode())
+    disk.replace(PATH, encode_checked(checkpoint))
     timestamp_ms = checkpoint.store_timestamp_ms
     disk.replace(APACHE_PATH, _APACHE.pack(timestamp_ms, timestamp_ms, timestamp_ms).ljust(APACHE_BYTES, b"\0"))
 
@@ -59,13 +58,7 @@ def load_checkpoint(disk: Disk) -> Checkpoint | None:
     data = disk.read(PATH)
     if data is None:
         return None
-    line, _, crc = data.partition(b"\n")
-    if f"{zlib.crc32(line):08x}" != crc.strip().decode(errors="replace"):
-        raise CorruptStore(f"{PATH} is damaged", hint=f"Remove {PATH}: the store is then rebuilt from the whole log")
-    try:
-        checkpoint = msgspec.json.decode(line, type=Checkpoint)
-    except msgspec.MsgspecError as error:
-        raise CorruptStore(f"{PATH} does not parse: {error}", hint=f"Remove {PATH} to rebuild from the log") from None
+    checkpoint = decode_checked(data, Checkpoint, PATH, f"Remove {PATH}: the store is then rebuilt from the whole log")
     if checkpoint.version != VERSION:
         raise CorruptStore(f"{PATH} has version {checkpoint.version}, this broker writes {VERSION}")
     return checkpoint

@@ -1,6 +1,6 @@
 """The CommitLog: every record in one sequence, appended once and never changed (docs/formats/commitlog.md)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from mmap import mmap
 from threading import Lock
 
@@ -21,6 +21,7 @@ from latermq.store.disk import Disk, MappedFile
 from latermq.store.segments import Segments
 
 FOLDER = "commitlog"
+_BROUGHT_IN_BYTES = 4 << 20
 Ints = npt.NDArray[np.int64]
 
 
@@ -41,6 +42,9 @@ class CommitLog:
         self.map: mmap = mmap(-1, 1)
         self.limit = 0
         self._prepared: MappedFile | None = None
+        self.on_low: Callable[[], None] = lambda: None  # half of the space that was taken ahead is used
+        # How far memory was brought in, and in which file.
+        self._brought_in: tuple[MappedFile | None, int] = (None, 0)
         self._scan_end = self.start
         # Flushes for waiting senders and for checkpoints come from different threads.
         self._flushing = Lock()
@@ -68,6 +72,11 @@ class CommitLog:
             file.reserve(self._reserve_target(at + size + BLANK.size))
         self.map = file.map
         self.limit = self.file_start + min(file.reserved, self._segment_bytes) - BLANK.size
+        half = self.limit - self._reserve_step_bytes // 2
+        if self.file_start + at + size <= half:
+            self.limit = half  # where this is called again
+        else:
+            self.on_low()
         return self.file_start + at
 
     def write_block(self, offset: int, block: bytearray | memoryview) -> None:
@@ -117,12 +126,31 @@ class CommitLog:
             return
         at = self.end - self.file_start
         step = self._reserve_step_bytes
-        if 0 <= at <= self._segment_bytes and at + step // 2 > file.reserved:
+        # A little before the writer asks for it: its own call comes before what it then writes.
+        if 0 <= at <= self._segment_bytes and at + step // 2 + step // 8 > file.reserved:
             file.reserve(self._reserve_target(at + step))
         if at + step > self._segment_bytes and self._prepared is None:
             prepared = self._segments.make_next()
             prepared.reserve(step)
             self._prepared = prepared
+
+    def bring_in_ahead(self) -> None:
+        """Have memory for what is written next. Blocks; may run beside the writer.
+
+        A write to a page that is not there waits for it: for a machine that is lent its memory up to 12 µs.
+        """
+        file = self._file
+        if file is None:
+            return
+        in_file, upto = self._brought_in
+        start = max(upto if in_file is file else 0, self.end - self.file_start)
+        end = file.reserved
+        # In pieces: whoever begins a new segment is not kept waiting for the rest of the old one.
+        for at in range(start, end, _BROUGHT_IN_BYTES):
+            if file is not self._file:
+                return
+            file.bring_in(at, min(end, at + _BROUGHT_IN_BYTES))
+        self._brought_in = (file, max(start, end))
 
     def flush(self) -> int:
         """Sync everything written so far and return the new F. Blocks; runs beside the writer."""

@@ -17,6 +17,7 @@ from typing import Protocol
 from latermq.errors import StoreError
 
 _GOING_PREFIX = "removing-"
+_BROUGHT_IN_BYTES = 128 << 10  # at once: the kernel reads no further ahead than the disk's setting says
 _WRITTEN_NEXT_BYTES = 128 << 20  # the most that lies between what is read in order and the end of what is reserved
 
 
@@ -39,6 +40,9 @@ class MappedFile(Protocol):
 
     def reserve(self, upto: int) -> None:
         """Make sure that bytes below `upto` have disk space. Raises StoreError when there is none."""
+
+    def bring_in(self, start: int, upto: int) -> None:
+        """Have memory for these bytes, whose space is reserved, before they are written. Blocks; changes nothing."""
 
     def write(self, at: int, data: memoryview) -> None:
         """Put a block of bytes where space is reserved; the map shows them. Raises StoreError, with any part written.
@@ -143,6 +147,14 @@ class _RealMappedFile:
         if self._short_from:  # the writer may still be in the last step but one, not before it
             self.map.madvise(mmap.MADV_NORMAL, 0, self._short_from)
         self._short_from = start
+
+    def bring_in(self, start: int, upto: int) -> None:
+        def read(fd: int) -> None:
+            for at in range(start, upto, _BROUGHT_IN_BYTES):
+                os.posix_fadvise(fd, at, min(_BROUGHT_IN_BYTES, upto - at), os.POSIX_FADV_WILLNEED)
+
+        with contextlib.suppress(OSError):  # only a hint; a file that is gone needs none
+            self._with_fd(read)
 
     def write(self, at: int, data: memoryview) -> None:
         try:

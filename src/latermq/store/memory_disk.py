@@ -89,6 +89,9 @@ class _MemoryMappedFile:
         self._disk.take(upto - self.reserved, self.path)
         self.reserved = upto
 
+    def bring_in(self, start: int, upto: int) -> None:
+        """It is in memory."""
+
     def write(self, at: int, data: memoryview) -> None:
         self._disk.before("write", self.path)
         self.map[at : at + len(data)] = bytes(data)

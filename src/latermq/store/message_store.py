@@ -529,6 +529,11 @@ class MessageStore:
             self.log.prepare_ahead()
         return self.log.flush()
 
+    def prepare_ahead(self) -> None:
+        """Take disk space and memory for what is written next. Blocks; runs beside the writer."""
+        self.log.prepare_ahead()
+        self.log.bring_in_ahead()
+
     def plan_checkpoint(self) -> CheckpointPlan:
         """What the next checkpoint covers; taken by the writer, then synced and saved by `save`."""
         self.index_pending()

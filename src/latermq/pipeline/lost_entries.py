@@ -1,0 +1,60 @@
+"""What the timeline holds of a store that was put back from an old copy, beyond the copy's end. Read without a JVM."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyarrow import fs
+
+from latermq.message.cut import FOREVER_MS
+from latermq.message.ingest_claim import IngestClaim, claim_path, decode_claim, encode_claim
+from latermq.pipeline.attempts import windows_of
+from latermq.pipeline.local_timeline import open_local_timeline
+from latermq.pipeline.root import Root, file_errors, open_root, write_file
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a timeline holds of one store, in all and from some entry on."""
+
+    ingested: int  # all entries below it
+    newest_window: int  # that has a folder
+    far_from_ms: int  # when the first and
+    far_until_ms: int  # the last far timer from that entry on are due; for ever and 0 where there is none
+
+
+def write_claim(root: Root, store_id: str, claim: IngestClaim) -> None:
+    """Say how far the table may soon hold a store's entries."""
+    write_file(root, root.at(claim_path(store_id)), encode_claim(claim))
+
+
+def read_claim(root_uri: str, store_id: str) -> IngestClaim | None:
+    """What a driver said last; nothing where none ever ingested here."""
+    root = open_root(root_uri)
+    path = root.at(claim_path(store_id))
+    with file_errors(path):
+        if root.files.get_file_info(path).type == fs.FileType.NotFound:
+            return None
+        with root.files.open_input_stream(path) as stream:
+            return decode_claim(stream.read(), path)
+
+
+def look_up(root_uri: str, store_id: str, entry: int) -> Held:
+    """Ask the table and the windows."""
+    root = open_root(root_uri)
+    timeline = open_local_timeline(root, store_id)
+    newest = max(windows_of(root, store_id), default=0)
+    if timeline is None:
+        return Held(0, newest, FOREVER_MS, 0)
+    from_ms, until_ms = timeline.far_dues(store_id, entry)
+    return Held(timeline.ingested, newest, from_ms, until_ms)
+
+
+def rows_from(root_uri: str, store_id: str, entry: int) -> Iterator[tuple[int, int, bytes, str]]:
+    """Far timers and moves with their records, cancels with the names that they take, from this entry on, in order.
+
+    Entry, due time, record and name. What was the broker's own has neither record nor name, and is left out.
+    """
+    timeline = open_local_timeline(open_root(root_uri), store_id)
+    for batch in timeline.rows_from(store_id, entry) if timeline is not None else ():
+        for row in batch.to_pylist():
+            yield row["entry_offset"], row["due_ms"], row["record"] or b"", row["cancels"]

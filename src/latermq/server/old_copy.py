@@ -1,0 +1,64 @@
+"""A store that was put back from an old copy: found at the start, before anybody is served.
+
+What Spark holds of it beyond its end is written again (broker/lost_entries.py). What only the newer store had is gone:
+its near timers, and its messages.
+"""
+
+import asyncio
+from pathlib import Path
+
+import structlog
+
+from latermq.broker.broker import Broker
+from latermq.broker.lost_entries import Lost, LostEntries, LostRow
+from latermq.errors import LaterMQError
+from latermq.message.ingest_claim import IngestClaim, claim_path, decode_claim
+
+_log = structlog.get_logger(__name__)
+_PATIENCE_S = 30.0  # for a timeline far away; without its word the broker starts all the same
+
+
+async def write_lost_entries(broker: Broker, root_uri: str) -> None:
+    """Compare the store with what the timeline may hold of it, and write again what an old copy lacks."""
+    if not broker.ingest.epoch:
+        return  # nobody ever ingested it
+    store_id = broker.store.store_id
+    first_lost = broker.far.next_entry
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            claim = await asyncio.to_thread(_read_claim, root_uri, store_id)
+    except (LaterMQError, OSError, ImportError, TimeoutError) as error:
+        reason = error.message if isinstance(error, LaterMQError) else str(error) or "it takes too long"
+        _log.warning("whether the timeline is ahead of this store is not known", reason=reason)
+        return
+    if claim is None or claim.end <= first_lost:
+        return
+    _log.warning(
+        "this store is an old copy: what Spark holds of it is written again, what only the newer store had is gone",
+        ends_at_entry=first_lost,
+        timeline_ends_at=claim.end,
+    )
+    rows = await asyncio.to_thread(_mend, broker, root_uri, claim, first_lost)
+    _log.warning("the old copy goes on", entries=claim.end - first_lost, of_them_known=rows)
+
+
+def _mend(broker: Broker, root_uri: str, claim: IngestClaim, first_lost: int) -> int:
+    from latermq.pipeline.lost_entries import look_up, rows_from
+
+    store_id = broker.store.store_id
+    held = look_up(root_uri, store_id, first_lost)
+    lost = Lost(claim.end, claim.epoch, held.ingested, held.far_from_ms, held.far_until_ms, held.newest_window)
+    rows = (LostRow(*row) for row in rows_from(root_uri, store_id, first_lost))
+    return LostEntries(broker, lost).write(rows)
+
+
+def _read_claim(root_uri: str, store_id: str) -> IngestClaim | None:
+    if "://" not in root_uri:  # read without the libraries that other places need, which take a while to load
+        path = Path(root_uri) / claim_path(store_id)
+        try:
+            return decode_claim(path.read_bytes(), str(path))
+        except FileNotFoundError:
+            return None
+    from latermq.pipeline.lost_entries import read_claim
+
+    return read_claim(root_uri, store_id)

@@ -1,0 +1,275 @@
+"""The pipeline: bulk scheduling, ingest, rolls out of a timeline that grows, bytes a far timer costs, and near timers
+while all of that goes on. LaterMQ alone: nobody else has it."""
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from latermq.config import PipelineConfig, Size
+from latermq.message.properties import encode_properties
+from latermq.message.timer_code import TIMER
+from latermq.pipeline.brokers import masters
+from latermq.pipeline.link import BrokerLink
+from latermq.pipeline.local_roll import roll_locally
+from latermq.pipeline.root import open_root
+from latermq.pipeline.window import Window
+from latermq.protocol.remoting.pipeline_bodies import PipelineState
+from latermq.store.disk import FileDisk
+from latermq.timer.far_names import FarNames, Waiting
+from tests.bench.contenders import LATERMQ, LaterMQ
+from tests.bench.load import Figures, Load, SendShape, start_load
+from tests.bench.roll import written_bytes
+from tests.bench.scenarios import Row
+from tests.bench.sizes import Sizes
+from tests.bench.timers import TimerLoad
+from tests.interop.waiting import wait_until
+from tests.pipeline_process import pipeline_process
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TOPIC = "bench-far"
+_DAY_MS = 86_400_000
+_WINDOW_MS = 600_000
+# Timers wait for up to 40 days, as the cloud vendors' may; those of the two windows that are rolled come first.
+_SPREAD_MS = 40 * _DAY_MS
+_FIXED_FROM_MS, _LARGE_FROM_MS, _REST_FROM_MS = 2 * _DAY_MS, 3 * _DAY_MS, 4 * _DAY_MS
+# Of the first part so many are in the window that stays the same while the timeline grows.
+_FIXED_SHARE = 10
+_WARM_ROWS = 100_000
+_NAMES_AT_ONCE = 1_000  # as the broker takes them in
+_WAIT_S = 600.0
+# As the pipeline would be set up for a demonstration: windows of ten seconds, so that rolls never end.
+_FAR_LEAD_MS, _FAR_OVER_MS = 150_000, 60_000
+_HASTY = {"near_horizon": "2m", "window": "10s", "ingest_every": "2s", "roll_deadline": "30s"}
+
+
+class PipelineBench:
+    """A broker, a Spark session in this process, and a timeline that is filled part by part."""
+
+    def __init__(self, spark: "SparkSession", broker: LaterMQ, folder: Path, sizes: Sizes) -> None:
+        self._spark = spark
+        self._broker = broker
+        self._folder = folder
+        self._sizes = sizes
+        self._root = open_root(str(folder / "pipeline"))
+        self._random = np.random.default_rng(1)
+        self._parts = 0
+        self._now_ms = time.time_ns() // 1_000_000 // _WINDOW_MS * _WINDOW_MS
+        self._large_rows = 0
+
+    def run(self) -> Iterator[Row]:
+        """All figures of a growing timeline, in the order in which they come."""
+        [(self._name, address)] = wait_until(lambda: masters(self._broker.namesrv), 30, "the broker").items()
+        with closing(BrokerLink(address)) as self._link:
+            self._ingest()
+            wait_until(lambda: self._link.state().cuts, 30, "the first cut")
+            self._schedule(_WARM_ROWS, large=0, fixed=0)
+            self._ingest()
+            part = self._sizes.far_part
+            fixed = part // _FIXED_SHARE
+            large = -(-part // max(1, self._sizes.far_parts - 1))
+            for number in range(self._sizes.far_parts):
+                rate = self._schedule(part, fixed=fixed if number == 0 else 0, large=large if number else 0)
+                yield Row("pipeline-schedule", LATERMQ, number, {"rows/s": rate})
+                yield Row("pipeline-ingest", LATERMQ, number, {"timers/s": self._ingest()})
+                if number == 0:
+                    yield from self._rolls(f"{part:,}", {"fixed": fixed})
+            yield from self._rolls(f"{part * self._sizes.far_parts:,}", {"fixed": fixed, "large": self._large_rows})
+            yield Row("pipeline-bytes", LATERMQ, 0, self._bytes())
+
+    # Filling
+
+    def _schedule(self, count: int, *, fixed: int, large: int) -> float:
+        """Schedule a Parquet file; rows a second."""
+        from latermq.pipeline.schedule_files import read_source
+        from latermq.pipeline.scheduling import schedule
+
+        self._parts += 1
+        self._large_rows += large
+        path = self._folder / f"part-{self._parts}.parquet"
+        dues = np.concatenate(
+            [
+                self._now_ms + start_ms + self._random.integers(0, span_ms, rows)
+                for start_ms, span_ms, rows in (
+                    (_FIXED_FROM_MS, _WINDOW_MS, fixed),
+                    (_LARGE_FROM_MS, _WINDOW_MS, large),
+                    (_REST_FROM_MS, _SPREAD_MS - _REST_FROM_MS, count - fixed - large),
+                )
+            ]
+        )
+        self._random.shuffle(dues)
+        size = self._sizes.size
+        # Bodies that do not compress: what they cost on disk is then what they are.
+        bodies = self._random.bytes(count * size)
+        offsets = pa.array(np.arange(count + 1, dtype=np.int32) * size).buffers()[1]
+        body = pa.Array.from_buffers(pa.binary(), count, [None, offsets, pa.py_buffer(bodies)])
+        keys = pa.array([f"part-{self._parts}-{number}" for number in range(count)])
+        pq.write_table(pa.table({"key": keys, "due_ms": dues, "body": body}), path)
+        began_s = time.monotonic()
+        rows = read_source(self._spark, str(path))
+        done = schedule(rows, self._root, self._broker.namesrv, job=f"part-{self._parts}", topic=TOPIC)
+        took_s = time.monotonic() - began_s
+        assert done.scheduled == count, f"{done.scheduled} of {count} rows were scheduled"
+        path.unlink()
+        return count / took_s
+
+    def _ingest(self) -> float:
+        """Ingest all that is there; timers a second."""
+        from latermq.pipeline.ingest import Ingest
+
+        before = self._link.state()
+        wait_until(lambda: self._link.state().flushed_entry >= before.flushed_entry, 10, "the flush")
+        began_s = time.monotonic()
+        with closing(Ingest(self._spark, self._root, self._broker.namesrv, self._name)) as ingest:
+            ingest.start(available_now=True).awaitTermination()
+        return (self._link.state().ingest_offset - before.ingest_offset) / (time.monotonic() - began_s)
+
+    # Rolling
+
+    def _rolls(self, among: str, windows: dict[str, int]) -> Iterator[Row]:
+        from latermq.pipeline.compact import compact
+        from latermq.pipeline.roll import roll
+
+        state = self._link.state()
+        done = compact(self._spark, self._root, [state])
+        yield Row(f"pipeline-compact {among}", LATERMQ, 0, {"took (s)": done.took_s, "files": float(done.files_after)})
+        starts = {"fixed": _FIXED_FROM_MS, "large": _LARGE_FROM_MS}
+        makers: dict[str, Callable[[Window], int]] = {
+            "Spark": lambda window: roll(self._spark, self._root, window, now_ms=_now_ms()).manifest.rows,
+            "delta-rs": lambda window: (
+                roll_locally(self._root, state, window, lambda start, until: (), now_ms=_now_ms()).manifest.rows
+            ),
+        }
+        for repeat in range(self._sizes.repeats):
+            for number, (window_name, count) in enumerate(windows.items()):
+                from_ms = self._now_ms + starts[window_name]
+                window = Window(state.store_id, 1_000_000 + number, state.ingest_offset, from_ms, from_ms + _WINDOW_MS)
+                figures = {}
+                for maker, make in makers.items():
+                    began_s = time.monotonic()
+                    rows = make(window)
+                    figures[f"{maker} (s)"] = time.monotonic() - began_s
+                    assert rows == count, f"{maker} rolled {rows} rows, not {count}"
+                yield Row(f"pipeline-roll {count:,} of {among}", LATERMQ, repeat, figures)
+
+    # Bytes
+
+    def _bytes(self) -> Figures:
+        """What was written for a far timer until it is delivered. Nothing was vacuumed, so all of it is still there.
+
+        The windows of the timers that were not rolled would be as large a row as those that were. A delivered record is
+        as long as the one that waited.
+        """
+        timers = _WARM_ROWS + self._sizes.far_part * self._sizes.far_parts
+        data = self._folder / "broker" / "data"
+        log_bytes = sum(file.stat().st_blocks * 512 for file in (data / "commitlog").iterdir())
+        queues = [data / name for name in ("consumequeue", "index", "timerlog", "timerwheel")]
+        windows = self._folder / "pipeline" / "windows"
+        attempts = list(windows.glob("*/*/*"))
+        per_row = [_size(attempt) / _rows_of(attempt) for attempt in attempts]
+        figures = {
+            "record in the log (bytes/timer)": log_bytes / timers,
+            "delivered record in the log (bytes/timer)": log_bytes / timers,
+            "queues and key index (bytes/timer)": 2 * sum(map(_used, queues)) / timers,
+            "timeline, compaction included (bytes/timer)": _size(self._folder / "pipeline" / "timeline") / timers,
+            "window (bytes/timer)": statistics.median(per_row),
+            "names in RocksDB (bytes/timer)": self._names_bytes(),
+        }
+        return {**figures, "all (bytes/timer)": sum(figures.values())}
+
+    def _names_bytes(self, count: int = 200_000) -> float:
+        folder = self._folder / "names"
+        names = FarNames(FileDisk(folder))
+        before = written_bytes()
+        for first in range(0, count, _NAMES_AT_ONCE):
+            waiting = [
+                Waiting(entry, TIMER, self._now_ms + entry, True, _waiting_properties(entry))
+                for entry in range(first, first + _NAMES_AT_ONCE)
+            ]
+            names.adopt(waiting, first + _NAMES_AT_ONCE, retention_ms=_DAY_MS)
+        names.close()
+        return (written_bytes() - before) / count
+
+
+def _waiting_properties(entry: int) -> bytes:
+    return encode_properties({"UNIQ_KEY": f"{entry:032x}", "REAL_TOPIC": TOPIC, "REAL_QID": "0"}).encode()
+
+
+def _rows_of(attempt: Path) -> int:
+    return sum(pq.ParquetFile(file).metadata.num_rows for file in attempt.glob("*.parquet"))
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _used(folder: Path) -> int:
+    """Of files that are mapped, what of them has blocks on disk."""
+    return sum(file.stat().st_blocks * 512 for file in folder.rglob("*") if file.is_file())
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def run_pipeline(sizes: Sizes, folder: Path) -> Iterator[Row]:
+    """A timeline that grows, with Spark on both cores: nothing else is asked of the machine meanwhile."""
+    from latermq.pipeline.session import close_session, open_session
+
+    os.environ["SPARK_LOCAL_DIRS"] = str(folder / "spark")
+    settings = ("pipeline.enabled=true", f"pipeline.timeline={folder / 'pipeline'}", "pipeline.roll_deadline=1ms")
+    with ExitStack() as stack:
+        broker = LaterMQ(folder / "broker", LATERMQ, "wheel", settings)
+        stack.callback(broker.close)
+        broker.start()
+        spark = open_session(PipelineConfig(master="local[2]", driver_memory=Size.parse("2GiB")))
+        stack.callback(close_session, spark)
+        yield from PipelineBench(spark, broker, folder, sizes).run()
+
+
+def run_near(sizes: Sizes, folder: Path) -> Iterator[Row]:
+    """How late near timers are, without a driver and while one ingests and rolls, as `latermq serve` runs it."""
+    settings = [f"pipeline.{name}={value}" for name, value in _HASTY.items()]
+    root = folder / "pipeline"
+    with ExitStack() as stack:
+        all_settings = ("pipeline.enabled=true", f"pipeline.timeline={root}", *settings)
+        broker = LaterMQ(folder / "broker", LATERMQ, "wheel", all_settings)
+        stack.callback(broker.close)
+        broker.start()
+        load = Load(stack.enter_context(start_load(folder)), [broker])
+        timers = TimerLoad(load, sizes)
+        [address] = wait_until(lambda: masters(broker.namesrv), 30, "the broker").values()
+        link = stack.enter_context(closing(BrokerLink(address)))
+        options = [word for setting in settings for word in ("--set", setting)]
+        far = SendShape("async", sizes.async_threads, sizes.in_flight, sizes.size, due_over_ms=_FAR_OVER_MS)
+        load.make_topic(broker, TOPIC, sizes.size)
+        for repeat in range(sizes.repeats):
+            figures = timers.spread(broker, f"near-alone-{repeat}", sizes.timers, sizes.spread_s)
+            yield Row("pipeline-near, no driver", LATERMQ, repeat, figures)
+        with pipeline_process(broker.namesrv, root, *options):
+            wait_until(lambda: link.state().cuts, _WAIT_S, "the driver's begin")
+            for repeat in range(sizes.repeats):
+                before = link.state()
+                far_ahead = replace(far, due_from_ms=_now_ms() + _FAR_LEAD_MS)
+                load.fill(broker, TOPIC, sizes.far_near, far_ahead)
+                figures = timers.spread(broker, f"near-busy-{repeat}", sizes.timers, sizes.spread_s)
+                after = link.state()
+                meanwhile = {
+                    "ingested meanwhile": float(after.ingest_offset - before.ingest_offset),
+                    "windows rolled meanwhile": float(len(_rolled(after) - _rolled(before))),
+                }
+                yield Row("pipeline-near, ingest and roll", LATERMQ, repeat, {**figures, **meanwhile})
+
+
+def _rolled(state: PipelineState) -> set[int]:
+    return {window.number for window in state.windows if window.attempt}

@@ -1,0 +1,170 @@
+"""A store that is put back from an old copy: what Spark holds beyond its end arrives, once, and so does what is new."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from latermq.broker.lost_entries import Lost, LostEntries, LostRow
+from latermq.message.cut import FOREVER_MS
+from latermq.message.names import TIMER_TOPIC
+from latermq.message.timer_code import CANCEL
+from latermq.protocol.remoting.timer_bodies import Verdict
+from latermq.store.memory_disk import MemoryDisk
+from tests.far_broker import FAR_MS, Far
+
+
+@pytest.fixture
+def far() -> Far:
+    far = Far()
+    far.twin.chance.seed(3)
+    return far
+
+
+def lost_to(far: Far) -> Lost:
+    """What the timeline tells of what this store lacks."""
+    dues = [row.due_ms for row in lost_rows(far) if row.record]
+    newest = max((number for number, _ in far.twin.by_window), default=0)
+    end = far.twin.ingested
+    return Lost(end, 9, end, min(dues, default=FOREVER_MS), max(dues, default=0), newest)
+
+
+def lost_rows(far: Far) -> list[LostRow]:
+    rows = (row for row in far.twin.timeline.values() if row.entry >= far.broker.far.next_entry)
+    return [
+        LostRow(row.entry, row.due_ms, row.record, row.name if row.kind == CANCEL else "")
+        for row in sorted(rows, key=lambda row: row.entry)
+        if row.record or row.kind == CANCEL
+    ]
+
+
+def mend(far: Far) -> None:
+    """What the server does at its start."""
+    rows = lost_rows(far)
+    assert LostEntries(far.broker, lost_to(far)).write(rows) == len(rows)
+
+
+def ingest_all(far: Far) -> None:
+    end = far.broker.far.next_entry
+    while far.twin.ingested < end or far.broker.ingest.offset < end:
+        far.broker.store.flush()
+        far.twin.ingest(far.broker)
+
+
+@pytest.fixture
+def copied(far: Far) -> tuple[Far, MemoryDisk]:
+    return copied_before_more(far)
+
+
+def copied_before_more(far: Far, *, lagging: bool = False) -> tuple[Far, MemoryDisk]:
+    """A broker, and a copy of its store from before further timers, cancels and moves.
+
+    While Spark lags, the last cut gives the broker all that the wheel can hold: here the copy is from such a time.
+    """
+    far.schedule("known")
+    far.schedule("cancelled-later")
+    far.schedule("moved-later")
+    far.schedule("near-cancelled-later", 30_000)
+    ingest_all(far)
+    last = far.broker.far.frontier.last
+    assert last is not None
+    if lagging:
+        reach_ms = last.frontier_ms + 10 * FAR_MS
+        far.broker.far.append([], far.broker.far.cut_at(far.broker.far.next_entry, reach_ms, last.handback_ms))
+    copy = far.disk.after_process_death()
+    if lagging:
+        cut = far.broker.far.cut_at(far.broker.far.next_entry, last.frontier_ms, last.handback_ms)
+        far.broker.far.append([], cut)
+    for name in ("lost-1", "lost-2", "lost-3"):
+        far.schedule(name, FAR_MS + 5_000)
+    far.schedule("near-and-lost", 5_000)
+    for name in ("cancelled-later", "near-cancelled-later"):
+        assert far.broker.pending.cancel("orders", name).verdict == Verdict.CANCELLED
+    moved_ms = far.clock.now_ms() + FAR_MS + 9_000
+    assert far.broker.pending.move("orders", "moved-later", moved_ms).verdict == Verdict.MOVED
+    assert far.broker.pending.cancel("orders", "lost-3").verdict == Verdict.CANCELLED
+    far.pass_time(20_000)
+    ingest_all(far)
+    return far, copy
+
+
+def test_what_spark_holds_arrives_once_beside_what_is_new(copied: tuple[Far, MemoryDisk]) -> None:
+    far, copy = copied
+    far.put_back(copy)
+    assert far.broker.far.next_entry < far.twin.ingested
+    mend(far)
+    assert far.broker.far.next_entry == far.twin.ingested + 1  # and a cut
+    assert (far.broker.ingest.offset, far.broker.ingest.epoch) == (far.twin.ingested, 9)
+    for number in range(12):  # more than were lost: none of them is taken for one of those
+        far.schedule(f"new-{number}", FAR_MS + 7_000)
+    far.schedule("new-near", 4_000)
+    far.pass_time(FAR_MS + 40_000)
+    wanted = {"known", "moved-later", "lost-1", "lost-2", "new-near", *(f"new-{number}" for number in range(12))}
+    assert sorted(far.arrived()) == sorted(name.encode() for name in wanted)
+    assert far.broker.pending.count() == 0
+    far.close()
+
+
+def test_a_timer_that_only_spark_holds_is_found_by_its_name(copied: tuple[Far, MemoryDisk]) -> None:
+    far, copy = copied
+    far.put_back(copy)
+    mend(far)
+    assert far.broker.pending.status("orders", "lost-1").verdict == Verdict.PENDING
+    assert far.broker.pending.cancel("orders", "lost-1").verdict == Verdict.CANCELLED
+    assert far.broker.pending.cancel("orders", "lost-3").verdict == Verdict.CANCELLED
+    (outcome,) = far.broker.pending.cancel_key("orders", "key-lost-2")
+    assert outcome.verdict == Verdict.CANCELLED
+    far.pass_time(FAR_MS + 40_000)
+    assert sorted(far.arrived()) == [b"known", b"moved-later"]
+    assert far.broker.pending.count() == 0
+    far.close()
+
+
+@pytest.mark.parametrize("rows_before", range(7))
+def test_a_death_half_way_leaves_it_to_the_next_start(
+    copied: tuple[Far, MemoryDisk], rows_before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far, copy = copied
+    far.put_back(copy)
+    lost = lost_to(far)
+    monkeypatch.setattr("latermq.broker.lost_entries.WRITTEN_AT_ONCE", 2)
+
+    def dying() -> Iterator[LostRow]:
+        yield from lost_rows(far)[:rows_before]
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        LostEntries(far.broker, lost).write(dying())
+    far.crash()
+    assert far.broker.far.next_entry < lost.end
+    mend(far)
+    far.crash()
+    assert far.broker.far.next_entry == lost.end + 1
+    far.schedule("new")
+    far.pass_time(FAR_MS + 40_000)
+    assert sorted(far.arrived()) == [b"known", b"lost-1", b"lost-2", b"moved-later", b"new"]
+    assert far.broker.pending.count() == 0
+    far.close()
+
+
+def test_a_copy_from_a_time_when_spark_lagged_takes_nothing_that_is_sparks(far: Far) -> None:
+    far, copy = copied_before_more(far, lagging=True)
+    far.put_back(copy)
+    mend(far)
+    far.pass_time(FAR_MS + 40_000)
+    assert sorted(far.arrived()) == [b"known", b"lost-1", b"lost-2", b"moved-later"]
+    assert far.broker.pending.count() == 0
+    far.close()
+
+
+def test_it_outlives_a_lost_checkpoint(copied: tuple[Far, MemoryDisk]) -> None:
+    far, copy = copied
+    far.put_back(copy)
+    mend(far)
+    far.broker.store.save(far.broker.store.plan_checkpoint())
+    again = far.disk.after_process_death()
+    again.remove("latermq.checkpoint")
+    far.put_back(again)
+    assert far.broker.store.queue(TIMER_TOPIC, 0).next_offset == far.twin.ingested + 1
+    far.pass_time(FAR_MS + 40_000)
+    assert sorted(far.arrived()) == [b"known", b"lost-1", b"lost-2", b"moved-later"]
+    far.close()
