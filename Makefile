@@ -2,6 +2,9 @@
 
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest --durations=15
+# Simulated tests share the cores; those with real processes have the machine to themselves.
+SIMULATED := -m "not real" --numprocesses 2 --dist loadfile
+REAL := -m real
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-long lint format bench golden clean
@@ -16,10 +19,12 @@ demo: setup ## start a broker, use it, kill it, and see that nothing is lost or 
 	@scripts/demo
 
 test: lint ## lint, then every tier of tests at normal length
-	$(PYTEST)
+	$(PYTEST) $(SIMULATED)
+	$(PYTEST) $(REAL)
 
 test-long: setup ## every tier of tests at full length
-	LATERMQ_LONG=1 $(PYTEST)
+	LATERMQ_LONG=1 $(PYTEST) $(SIMULATED)
+	LATERMQ_LONG=1 $(PYTEST) $(REAL)
 
 lint: setup ## style, types and the direction of imports
 	$(BIN)/ruff check .

@@ -9,6 +9,9 @@ from tests.leftovers import kill_all, leftovers_after_grace, mark_session
 from tests.needs import LONG
 from tests.spark_session import spark as spark  # a fixture, for those who name it
 
+# Of the others, tests/fault has modules that say so themselves.
+REAL_TIERS = {"bench", "integration", "interop"}
+
 # No deadlines: on a busy machine they measure the neighbours.
 _steady = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True)
 hypothesis.settings.register_profile("ci", _steady, derandomize=True, max_examples=100)
@@ -17,6 +20,9 @@ hypothesis.settings.load_profile("long" if LONG else "ci")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if REAL_TIERS.intersection(item.path.parts):
+            item.add_marker(pytest.mark.real)
     if LONG:
         return
     for item in items:

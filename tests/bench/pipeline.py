@@ -20,6 +20,7 @@ from latermq.message.timer_code import TIMER
 from latermq.pipeline.brokers import masters
 from latermq.pipeline.link import BrokerLink
 from latermq.pipeline.local_roll import roll_locally
+from latermq.pipeline.roll_process import NICE
 from latermq.pipeline.root import open_root
 from latermq.pipeline.window import Window
 from latermq.protocol.remoting.pipeline_bodies import PipelineState
@@ -48,6 +49,7 @@ _FIXED_SHARE = 10
 _WARM_ROWS = 100_000
 _NAMES_AT_ONCE = 1_000  # as the broker takes them in
 _WAIT_S = 600.0
+_FLUSHED_S = 1.0  # twice as long as a broker takes to flush
 # As the pipeline would be set up for a demonstration: windows of ten seconds, so that rolls never end.
 _FAR_LEAD_MS, _FAR_OVER_MS = 150_000, 60_000
 _HASTY = {"near_horizon": "2m", "window": "10s", "ingest_every": "2s", "roll_deadline": "30s"}
@@ -81,7 +83,7 @@ class PipelineBench:
             for number in range(self._sizes.far_parts):
                 rate = self._schedule(part, fixed=fixed if number == 0 else 0, large=large if number else 0)
                 yield Row("pipeline-schedule", LATERMQ, number, {"rows/s": rate})
-                yield Row("pipeline-ingest", LATERMQ, number, {"timers/s": self._ingest()})
+                yield Row("pipeline-ingest", LATERMQ, number, self._ingest())
                 if number == 0:
                     yield from self._rolls(f"{part:,}", {"fixed": fixed})
             yield from self._rolls(f"{part * self._sizes.far_parts:,}", {"fixed": fixed, "large": self._large_rows})
@@ -123,16 +125,20 @@ class PipelineBench:
         path.unlink()
         return count / took_s
 
-    def _ingest(self) -> float:
-        """Ingest all that is there; timers a second."""
+    def _ingest(self) -> Figures:
+        """Ingest all that is there. A stream starts once; what it does then is batches, from pull to commit."""
         from latermq.pipeline.ingest import Ingest
 
+        time.sleep(_FLUSHED_S)
         before = self._link.state()
-        wait_until(lambda: self._link.state().flushed_entry >= before.flushed_entry, 10, "the flush")
         began_s = time.monotonic()
         with closing(Ingest(self._spark, self._root, self._broker.namesrv, self._name)) as ingest:
-            ingest.start(available_now=True).awaitTermination()
-        return (self._link.state().ingest_offset - before.ingest_offset) / (time.monotonic() - began_s)
+            query = ingest.start(available_now=True)
+            query.awaitTermination()
+        took_s = time.monotonic() - began_s
+        timers = self._link.state().ingest_offset - before.ingest_offset
+        batches_s = sum(batch["durationMs"]["triggerExecution"] for batch in query.recentProgress) / 1000
+        return {"timers/s": timers / batches_s, "timers/s, start of the stream included": timers / took_s}
 
     # Rolling
 
@@ -256,7 +262,8 @@ def run_near(sizes: Sizes, folder: Path) -> Iterator[Row]:
         for repeat in range(sizes.repeats):
             figures = timers.spread(broker, f"near-alone-{repeat}", sizes.timers, sizes.spread_s)
             yield Row("pipeline-near, no driver", LATERMQ, repeat, figures)
-        with pipeline_process(broker.namesrv, root, *options):
+        with pipeline_process(broker.namesrv, root, *options) as driver:
+            os.setpriority(os.PRIO_PROCESS, driver.pid, NICE)  # as `serve` does
             wait_until(lambda: link.state().cuts, _WAIT_S, "the driver's begin")
             for repeat in range(sizes.repeats):
                 before = link.state()

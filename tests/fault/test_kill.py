@@ -16,6 +16,7 @@ from latermq.message.record import Message
 from tests.needs import LONG
 from tests.serving import Server, serving
 
+pytestmark = pytest.mark.real
 KILLS = 10 if LONG else 3
 TOPIC = "ledger"
 READ_TIMEOUT_S = 60.0

@@ -18,6 +18,7 @@ from tests.interop.waiting import wait_until
 from tests.needs import LONG
 from tests.serving import Server, serving
 
+pytestmark = pytest.mark.real
 COUNT = 200_000 if LONG else 20_000
 KILLS = 20 if LONG else 3
 TOPIC = "later"

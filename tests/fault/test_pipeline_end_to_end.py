@@ -35,6 +35,7 @@ from tests.needs import LONG
 from tests.pipeline_process import PipelineProcess, pipeline_process
 from tests.serving import Server, serving
 
+pytestmark = pytest.mark.real
 COUNT = 100_000 if LONG else 5_000
 SPAN_MS = 240_000 if LONG else 75_000  # over which they fall due
 SEND_MS = 100_000 if LONG else 15_000  # over which they are sent

@@ -29,6 +29,7 @@ from tests.interop.waiting import wait_until
 from tests.needs import LONG
 from tests.serving import Server, serving
 
+pytestmark = pytest.mark.real
 COUNT = 300_000 if LONG else 12_000
 KILLS = 20 if LONG else 3
 RATE = 4_000 if LONG else 2_000  # timers sent in a second, as long as a broker is there

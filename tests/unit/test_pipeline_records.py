@@ -1,5 +1,7 @@
 """Records as columns say what `decode_record` says of each of them."""
 
+from random import Random
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -132,3 +134,19 @@ def test_no_records_are_an_empty_batch_of_the_same_columns() -> None:
     batch = RecordBlock([]).batch(tuple(COLUMN_TYPES))
     assert batch.num_rows == 0
     assert batch.schema == pa.schema(list(COLUMN_TYPES.items()))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_runs_of_equal_length_and_single_records_are_all_found(seed: int) -> None:
+    chance = Random(seed)
+    bodies = [
+        bytes([number % 256]) * size
+        for size, count in ((chance.randrange(40), chance.choice((1, 1, 2, 3, 30, 600, 1_100))) for _ in range(12))
+        for number in range(count)
+    ]
+    whole = [record(body, {}, offset=number) for number, body in enumerate(bodies)]
+    block = RecordBlock([b"".join(whole)])
+    assert [row["body"] or b"" for row in rows_of(block, "body")] == bodies
+    assert block.queue_offsets.tolist() == list(range(len(bodies)))
+    with pytest.raises(CorruptStore, match="no whole record"):
+        RecordBlock([b"".join(whole)[:-1]])

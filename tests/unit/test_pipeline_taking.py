@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from latermq.pipeline.window import Window
 from tests.interpreted_queries import interpreted
 from tests.timer_histories import History, Row, expected_rows, frame, is_taken, random_history
 
@@ -87,6 +88,11 @@ def test_of_a_rolled_timer_the_newest_entry_counts(spark: "SparkSession") -> Non
     assert entries(surviving(frame(spark, history.rows))) == [rolled]
 
 
+def bounds_of(window: Window, parts: int) -> list[int]:
+    span_ms = window.until_ms - window.from_ms
+    return [window.from_ms + span_ms * number // parts for number in range(1, parts)]
+
+
 @pytest.mark.parametrize(("seed", "parts"), [(21, 1), (22, 3), (23, 1)])
 def test_window_rows_are_what_the_definition_says(spark: "SparkSession", seed: int, parts: int) -> None:
     from latermq.pipeline.taking import window_rows
@@ -98,7 +104,7 @@ def test_window_rows_are_what_the_definition_says(spark: "SparkSession", seed: i
     for window in history.windows[-2:]:
         found = [
             (row.due_ms, row.entry_offset, row.timer_id, bytes(row.record))
-            for row in window_rows(timeline, window, parts=parts).collect()
+            for row in window_rows(timeline, window, bounds_of(window, parts)).collect()
         ]
         assert found == expected_rows(rows, window)
     timeline.unpersist()

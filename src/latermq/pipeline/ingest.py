@@ -24,8 +24,8 @@ from latermq.protocol.remoting.pipeline_bodies import PipelineState
 
 _log = logging.getLogger("latermq.pipeline")
 
-# What a batch holds at most; a commit costs much the same however few rows it has.
-BATCH_ROWS = 200_000
+# What a batch holds at most. Delta takes about a second for a commit, however few rows it has.
+BATCH_ROWS = 500_000
 MIN_PART_ROWS = 50_000
 _COLUMNS = ("queue_offset", "timer_id", "kind", "due_ms", "topic", "unique_key", "keys", "tags", "record")
 

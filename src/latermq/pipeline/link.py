@@ -20,7 +20,7 @@ from latermq.protocol.remoting.frames import MAX_FRAME_BYTES, Command, decode_fr
 from latermq.protocol.remoting.pipeline_bodies import PipelineState
 from latermq.protocol.remoting.pipeline_headers import CommitIngestHeader, PullRecordsHeader, WindowReadyHeader
 
-PULL_BYTES = 8 << 20
+PULL_BYTES = 1 << 20  # more at once keeps the broker from its deliveries for too long
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 
 

@@ -39,6 +39,7 @@ from latermq.pipeline.spans import PADDING_BYTES, WORD_BYTES, Bools, Ints, Prope
 
 MESSAGE, TIMER, CANCEL, MOVED, CUT_KIND = range(5)
 KINDS = ("message", "timer", "cancel", "move", "cut")
+_LONGEST_RUN, _SHORT_RUN, _NO_LOOK = 512, 20, 200
 _unpack_size = struct.Struct(">I").unpack_from
 
 TEXT_MAP = pa.map_(pa.string(), pa.string())
@@ -254,16 +255,31 @@ def _kind_texts() -> pa.Array:
 
 
 def _walk(raw: bytes, end: int) -> tuple[Ints, Ints]:
-    """Where records start and end: each tells how long it is, so this goes one by one, at some 0.3 µs a record."""
-    starts = []
-    at = 0
+    """Where records start and end. Each tells how long it is, so this goes one by one, at some 0.3 µs a record.
+
+    Records of one length often lie together; a run of them is one step.
+    """
+    sizes = np.ndarray((len(raw) - 3,), ">u4", raw, strides=(1,))
+    starts: list[Ints] = []
+    singles: list[int] = []
+    at = last = alone = 0
     while at < end:
-        starts.append(at)
         (size,) = _unpack_size(raw, at)
         if size < MIN_RECORD_BYTES or at + size > end:
             raise CorruptStore(f"no whole record at byte {at} of {end} that were pulled")
-        at += size
-    bounds = np.array([*starts, end], np.int64)
+        if size != last or alone:
+            singles.append(at)
+            at, last, alone = at + size, size, max(0, alone - 1)
+            continue
+        run = at + size * np.arange(min(_LONGEST_RUN, (end - at) // size))
+        differs = sizes[run] != size
+        length = int(differs.argmax()) if differs.any() else len(run)
+        starts += (np.array(singles, np.int64), run[:length])
+        singles = []
+        at += size * length
+        # A look ahead costs as much as ten records: where lengths vary it is not worth it.
+        alone = _NO_LOOK if length < _SHORT_RUN else 0
+    bounds = np.concatenate([*starts, np.array([*singles, end], np.int64)])
     return bounds[:-1], bounds[1:]
 
 

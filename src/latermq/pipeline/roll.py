@@ -35,6 +35,9 @@ from latermq.protocol.remoting.pipeline_bodies import PipelineState
 _log = logging.getLogger("latermq.pipeline")
 
 MADE_BY = "spark"
+# Half of what a file holds at most: two cores then share the window of a million.
+ROLLED_ROWS = PART_ROWS // 2
+_MOST_PARTS = 64
 _PART = pa.schema(
     [
         ("part", pa.int32()),
@@ -76,7 +79,7 @@ def roll_ready_windows(
     return made
 
 
-def roll(spark: SparkSession, root: Root, window: Window, *, now_ms: int, part_rows: int = PART_ROWS) -> Attempt:
+def roll(spark: SparkSession, root: Root, window: Window, *, now_ms: int, part_rows: int = ROLLED_ROWS) -> Attempt:
     """Make an attempt of a window out of the timeline's newest version, which holds all before its cut."""
     began_s = time.monotonic()
     timeline = open_local_timeline(root, window.store_id)
@@ -92,8 +95,8 @@ def roll(spark: SparkSession, root: Root, window: Window, *, now_ms: int, part_r
     try:
         with told_by_spark(f"the roll of window {window.number} from {root.timeline}"):
             table = spark.read.format("delta").option("versionAsOf", timeline.version).load(root.timeline)
-            parts = -(-count_due(table, window) // part_rows) or 1
-            files = write_parts(window_rows(table, window, parts=parts), root.uri, window, name)
+            bounds_ms = part_bounds(table, window, part_rows)
+            files = write_parts(window_rows(table, window, bounds_ms), root.uri, window, name)
         attempt = publish_attempt(
             root, window, name, files, made_by=MADE_BY, table_version=timeline.version, ingest_offset=ingested
         )
@@ -110,14 +113,18 @@ def roll(spark: SparkSession, root: Root, window: Window, *, now_ms: int, part_r
     return attempt
 
 
-def count_due(table: DataFrame, window: Window) -> int:
-    """How many rows are due in the window: at least as many as it holds. Counted without touching their records."""
+def part_bounds(table: DataFrame, window: Window, part_rows: int) -> list[int]:
+    """Where to cut a window by due time into parts of about so many rows. Found without touching their records."""
     due = table.where(
         (F.col("store_id") == window.store_id)
         & (F.col("due_ms") >= window.from_ms)
         & (F.col("due_ms") < window.until_ms)
     )
-    return due.count()
+    shares = [number / _MOST_PARTS for number in range(1, _MOST_PARTS)]
+    [(rows, dues_ms)] = due.agg(F.count("*"), F.percentile_approx("due_ms", shares)).collect()
+    parts = min(_MOST_PARTS, -(-rows // part_rows))
+    chosen = {dues_ms[number * _MOST_PARTS // parts - 1] for number in range(1, parts)}
+    return sorted(chosen - {window.from_ms})
 
 
 def write_parts(rows: DataFrame, root_uri: str, window: Window, name: str) -> list[WindowFile]:

@@ -3,7 +3,9 @@
 A cancel and a move take every earlier entry of their store and name. local_timeline.py says the same in delta-rs' SQL.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as Over
@@ -71,19 +73,34 @@ def far_rows_of(timeline: DataFrame, window: Window) -> DataFrame:
     )
 
 
-def window_rows(timeline: DataFrame, window: Window, *, parts: int = 1) -> DataFrame:
-    """What an attempt of the window holds, sorted across `parts` partitions; a row that is there twice comes once."""
+def window_rows(timeline: DataFrame, window: Window, bounds_ms: Sequence[int] = ()) -> DataFrame:
+    """What an attempt of the window holds, sorted; a row that is there twice comes once.
+
+    `bounds_ms` are the due times at which it is cut into partitions. Each reads what it holds by itself, and most of a
+    table that is clustered by due time it need not read: nothing is shuffled, least of all the records.
+    """
     far = far_rows_of(timeline, window)
     of_store = before_entry(timeline, window.cut_entry).where(F.col("store_id") == window.store_id)
     gone = taken_entries(far, of_store).select("entry_offset").union(_rolled_on(far))
     # Entries alone: small enough to be sent to every worker, while the records stay where they are.
     left = far.join(F.broadcast(gone), "entry_offset", "left_anti").select(*SCHEMA.names)
-    spread = left.coalesce(1) if parts == 1 else left.repartitionByRange(parts, *KEY[:2])
-    # Of a timer one entry is left, so what follows a row with the same due and timer is that row again. The window
-    # function wants the order that the rows have by then: they are sorted once.
+    ends_ms = (window.from_ms, *bounds_ms, window.until_ms)
+    parts = (
+        _sorted_once(left.where((F.col("due_ms") >= from_ms) & (F.col("due_ms") < until_ms)))
+        for from_ms, until_ms in itertools.pairwise(ends_ms)
+    )
+    return reduce(DataFrame.union, parts)
+
+
+def _sorted_once(rows: DataFrame) -> DataFrame:
+    """The rows as one sorted partition.
+
+    Of a timer one entry is left, so what follows a row with the same due and timer is that row again. The window
+    function wants the order that the rows have by then: they are sorted once.
+    """
     again = Over.partitionBy(*KEY[:2]).orderBy(KEY[2])
-    once = spread.sortWithinPartitions(*KEY).withColumn("_place", F.row_number().over(again)).where("_place = 1")
-    return once.select(*SCHEMA.names)
+    ordered = rows.coalesce(1).sortWithinPartitions(*KEY)
+    return ordered.withColumn("_place", F.row_number().over(again)).where("_place = 1").select(*SCHEMA.names)
 
 
 def _rolled_on(far: DataFrame) -> DataFrame:

@@ -32,6 +32,8 @@ PROPERTIES = {
     "delta.columnMapping.mode": "none",
     "delta.enableTypeWidening": "false",
     "delta.checkpointPolicy": "classic",
+    # A checkpoint takes two seconds; without one a reader opens some more small files.
+    "delta.checkpointInterval": "50",
 }
 
 
