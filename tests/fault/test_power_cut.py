@@ -13,6 +13,7 @@ from latermq.errors import StoreError
 from latermq.store.memory_disk import MemoryDisk
 from latermq.store.message_store import Draft, MessageStore
 from tests.needs import LONG
+from tests.seeds import seeds
 from tests.stores import HOST, SMALL, append, bodies, open_store
 
 SEEDS = 5_000 if LONG else 200
@@ -98,7 +99,7 @@ def fail_sometimes(chance: Random, operation: str, path: str) -> None:
 
 @pytest.mark.parametrize("first_seed", range(0, SEEDS, SEEDS_A_TEST))
 def test_no_death_loses_what_was_safe_or_leaves_a_hole(first_seed: int) -> None:
-    for seed in range(first_seed, first_seed + SEEDS_A_TEST):
+    for seed in seeds(first_seed, SEEDS_A_TEST):
         try:
             live(seed, failing_disk=seed % 2 == 1)
         except Exception as error:
