@@ -1,6 +1,9 @@
 """What holds for every test: no process outlives the session, long tests wait for their run, Hypothesis repeats."""
 
+import gc
+import mmap
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -11,6 +14,8 @@ from tests.spark_session import spark as spark  # a fixture, for those who name 
 
 # Of the others, tests/fault has modules that say so themselves.
 REAL_TIERS = {"bench", "integration", "interop"}
+
+COLLECT_ABOVE_BYTES = 1 << 30
 
 # No deadlines: on a busy machine they measure the neighbours.
 _steady = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True)
@@ -28,6 +33,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("long") is not None:
             item.add_marker(pytest.mark.skip(reason="runs in `make test-long`"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Brokers in memory are large and few objects: without this hundreds pile up before the collector looks."""
+    resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
+    if resident_pages * mmap.PAGESIZE > COLLECT_ABOVE_BYTES:
+        gc.collect()
 
 
 @pytest.fixture(scope="session", autouse=True)

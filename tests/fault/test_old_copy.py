@@ -1,16 +1,18 @@
 """A store that is put back from an old copy: what Spark holds beyond its end arrives, once, and so does what is new."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from latermq.broker.lost_entries import Lost, LostEntries, LostRow
 from latermq.message.cut import FOREVER_MS
 from latermq.message.names import TIMER_TOPIC
-from latermq.message.timer_code import CANCEL
+from latermq.message.timer_code import CANCEL, MOVED, TIMER
 from latermq.protocol.remoting.timer_bodies import Verdict
 from latermq.store.memory_disk import MemoryDisk
-from tests.far_broker import FAR_MS, Far
+from tests.brokers_in_memory import open_broker, send
+from tests.far_broker import FAR_MS, PIPELINE, Far
+from tests.spark_twin import Row
 
 
 @pytest.fixture
@@ -30,17 +32,25 @@ def lost_to(far: Far) -> Lost:
 
 def lost_rows(far: Far) -> list[LostRow]:
     rows = (row for row in far.twin.timeline.values() if row.entry >= far.broker.far.next_entry)
-    return [
-        LostRow(row.entry, row.due_ms, row.record, row.name if row.kind == CANCEL else "")
-        for row in sorted(rows, key=lambda row: row.entry)
-        if row.record or row.kind == CANCEL
-    ]
+    return [lost_row(row) for row in sorted(rows, key=lambda row: row.entry) if row.record or row.kind != TIMER]
+
+
+def lost_row(row: Row) -> LostRow:
+    topic, _, unique_key = row.name.partition("+")
+    if row.kind == CANCEL:
+        topic, unique_key = "", row.name
+    kind = {TIMER: "timer", CANCEL: "cancel", MOVED: "move"}[row.kind]
+    return LostRow(row.entry, kind, row.due_ms, topic, unique_key, row.record)
 
 
 def mend(far: Far) -> None:
     """What the server does at its start."""
     rows = lost_rows(far)
-    assert LostEntries(far.broker, lost_to(far)).write(rows) == len(rows)
+    entries = LostEntries(far.broker, lost_to(far))
+    assert entries.write(rows) == len(rows)
+    for move in entries.moves.values():
+        far.broker.pending.move(move.topic, move.unique_key, move.due_ms)
+    far.broker.store.flush()
 
 
 def ingest_all(far: Far) -> None:
@@ -55,10 +65,13 @@ def copied(far: Far) -> tuple[Far, MemoryDisk]:
     return copied_before_more(far)
 
 
-def copied_before_more(far: Far, *, lagging: bool = False) -> tuple[Far, MemoryDisk]:
+def copied_before_more(
+    far: Far, *, lagging: bool = False, first: Callable[[Far], object] = lambda far: None
+) -> tuple[Far, MemoryDisk]:
     """A broker, and a copy of its store from before further timers, cancels and moves.
 
-    While Spark lags, the last cut gives the broker all that the wheel can hold: here the copy is from such a time.
+    While Spark lags, the last cut gives the broker all that the wheel can hold: `lagging` copies at such a time.
+    `first` is what the broker does first of all that the copy lacks.
     """
     far.schedule("known")
     far.schedule("cancelled-later")
@@ -71,6 +84,7 @@ def copied_before_more(far: Far, *, lagging: bool = False) -> tuple[Far, MemoryD
         reach_ms = last.frontier_ms + 10 * FAR_MS
         far.broker.far.append([], far.broker.far.cut_at(far.broker.far.next_entry, reach_ms, last.handback_ms))
     copy = far.disk.after_process_death()
+    first(far)
     if lagging:
         cut = far.broker.far.cut_at(far.broker.far.next_entry, last.frontier_ms, last.handback_ms)
         far.broker.far.append([], cut)
@@ -146,13 +160,76 @@ def test_a_death_half_way_leaves_it_to_the_next_start(
     far.close()
 
 
-def test_a_copy_from_a_time_when_spark_lagged_takes_nothing_that_is_sparks(far: Far) -> None:
-    far, copy = copied_before_more(far, lagging=True)
+@pytest.mark.parametrize("first", ["cancel", "timer", "nothing"])
+def test_a_copy_from_a_time_when_spark_lagged_takes_nothing_that_is_sparks(far: Far, first: str) -> None:
+    doings: dict[str, Callable[[Far], object]] = {
+        "cancel": lambda far: far.broker.pending.cancel("orders", "near-cancelled-later"),
+        "timer": lambda far: far.schedule("very-far", 20 * FAR_MS),
+        "nothing": lambda far: None,
+    }
+    far, copy = copied_before_more(far, lagging=True, first=doings[first])
     far.put_back(copy)
     mend(far)
     far.pass_time(FAR_MS + 40_000)
     assert sorted(far.arrived()) == [b"known", b"lost-1", b"lost-2", b"moved-later"]
+    assert far.broker.pending.count() == (first == "timer")
+    far.close()
+
+
+def test_a_copy_from_before_the_first_cut_goes_on_too() -> None:
+    far = Far()
+    disk, clock = MemoryDisk(), far.clock
+    broker = open_broker(disk, clock, pipeline=PIPELINE)
+    send(broker, b"near", UNIQ_KEY="near", TIMER_DELAY_MS="5000")
+    broker.store.flush()
+    copy = disk.after_process_death()
+    far.put_back(disk.after_process_death())
+    broker.timers.engine.close()
+    far.twin.begin(far.broker)
+    far.pass_time(1_000)
+    far.schedule("lost")
+    far.schedule("lost-and-soon", 20_000)
+    far.pass_time(2_000)
+    ingest_all(far)
+    far.put_back(copy)
+    assert far.broker.ingest.epoch == 0
+    mend(far)
+    far.schedule("new")
+    far.pass_time(FAR_MS + 40_000)
+    assert sorted(far.arrived()) == [b"lost", b"lost-and-soon", b"near", b"new"]
     assert far.broker.pending.count() == 0
+    far.close()
+
+
+def test_a_far_timer_that_was_moved_to_a_near_time_is_moved_again(far: Far) -> None:
+    far.schedule("known")
+    far.schedule("moved-and-cancelled")
+    ingest_all(far)
+    copy = far.disk.after_process_death()
+    for name in ("known", "moved-and-cancelled"):
+        assert far.broker.pending.move("orders", name, far.clock.now_ms() + 8_000).verdict == Verdict.MOVED
+    assert far.broker.pending.cancel("orders", "moved-and-cancelled").verdict == Verdict.CANCELLED
+    far.broker.store.flush()
+    ingest_all(far)
+    far.put_back(copy)
+    mend(far)
+    far.pass_time(20_000)
+    assert far.arrived() == [b"known"]
+    far.pass_time(FAR_MS + 20_000)
+    assert far.arrived() == [b"known"]
+    assert far.broker.pending.count() == 0
+    far.close()
+
+
+def test_large_timers_are_written_again_in_blocks_that_fit_a_segment(far: Far) -> None:
+    copy = far.disk.after_process_death()
+    for number in range(30):
+        send(far.broker, bytes([number]) * 30_000, UNIQ_KEY=f"u{number}", TIMER_DELAY_MS=str(FAR_MS))
+    ingest_all(far)
+    far.put_back(copy)
+    mend(far)
+    far.pass_time(FAR_MS + 20_000)
+    assert sorted(far.arrived()) == [bytes([number]) * 30_000 for number in range(30)]
     far.close()
 
 

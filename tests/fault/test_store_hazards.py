@@ -305,7 +305,7 @@ def test_a_batch_of_which_the_first_bytes_are_missing_is_not_there_at_all() -> N
     disk.before_step = lambda operation, path: seen.append(log.read(at, 100))
 
     log.write_block(at, block)
-    assert seen == [bytes(100)]
+    assert [data[:4] for data in seen] == [bytes(4)]
     assert log.read(at, 100) == block
 
     def torn(operation: str, path: str) -> None:
@@ -316,7 +316,7 @@ def test_a_batch_of_which_the_first_bytes_are_missing_is_not_there_at_all() -> N
     with pytest.raises(StoreError):
         log.write_block(at, block)
     assert log.end == at
-    assert log.read(at, 4) == bytes(4)
+    assert log.read(at, 100) == bytes(100)
 
 
 @pytest.mark.parametrize("make_disk", [lambda folder: MemoryDisk(), FileDisk], ids=["memory", "real"])

@@ -223,10 +223,6 @@ class FarTimers:
         """Write what `names_to_keep` told. Blocks; may run beside the others, once at a time."""
         self._names.adopt(waiting, self._named_next, retention_ms=self._retention_ms)
 
-    def keep_name(self, waiting: Waiting) -> None:
-        """Know the name of a timer whose record was never in this log."""
-        self._names.adopt([waiting], self._names.upto, retention_ms=self._retention_ms)
-
     def sweep_names(self) -> None:
         """Let go of names that nobody asks for any more; a bounded piece."""
         self._names.sweep(self._timers.all_wake_from_ms(), self._clock.now_ms())

@@ -1,7 +1,7 @@
 """A cut: a record of the timer topic that says which timers from it on are the broker's own, and what Spark hands back.
 
 RocketMQ's reader takes it for a cancel that names nothing. So it takes a blank, which stands where an entry was that is
-lost to the broker but not to Spark.
+lost, in a store that was put back from an old copy.
 """
 
 from typing import NamedTuple

@@ -77,11 +77,11 @@ class LocalTimeline:
         return row["first"], row["last"]
 
     def rows_from(self, store_id: str, entry: int) -> Iterator[pa.RecordBatch]:
-        """A store's far timers and moves with their records, and its cancels, from this entry on, in order."""
+        """A store's far timers, cancels and moves from this entry on, in order."""
         return self._query(
-            "SELECT entry_offset, due_ms, record, CASE WHEN kind = 'cancel' THEN unique_key ELSE '' END AS cancels "
-            f"FROM timeline WHERE store_id = '{_quoted(store_id)}' AND entry_offset >= {entry} "
-            "AND (kind = 'cancel' OR record IS NOT NULL) ORDER BY entry_offset"
+            "SELECT entry_offset, kind, due_ms, topic, unique_key, record FROM timeline "
+            f"WHERE store_id = '{_quoted(store_id)}' AND entry_offset >= {entry} "
+            "AND (kind <> 'timer' OR record IS NOT NULL) ORDER BY entry_offset"
         )
 
     def _query(self, sql: str) -> Iterator[pa.RecordBatch]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from pyarrow import fs
 
@@ -23,13 +24,15 @@ class Held:
 
 
 def write_claim(root: Root, store_id: str, claim: IngestClaim) -> None:
-    """Say how far the table may soon hold a store's entries."""
+    """Say how far the table may soon hold a store's entries. It never goes back, whoever writes it late."""
+    known = read_claim(root, store_id)
+    if known is not None:
+        claim = IngestClaim(end=max(known.end, claim.end), epoch=max(known.epoch, claim.epoch))
     write_file(root, root.at(claim_path(store_id)), encode_claim(claim))
 
 
-def read_claim(root_uri: str, store_id: str) -> IngestClaim | None:
+def read_claim(root: Root, store_id: str) -> IngestClaim | None:
     """What a driver said last; nothing where none ever ingested here."""
-    root = open_root(root_uri)
     path = root.at(claim_path(store_id))
     with file_errors(path):
         if root.files.get_file_info(path).type == fs.FileType.NotFound:
@@ -49,12 +52,8 @@ def look_up(root_uri: str, store_id: str, entry: int) -> Held:
     return Held(timeline.ingested, newest, from_ms, until_ms)
 
 
-def rows_from(root_uri: str, store_id: str, entry: int) -> Iterator[tuple[int, int, bytes, str]]:
-    """Far timers and moves with their records, cancels with the names that they take, from this entry on, in order.
-
-    Entry, due time, record and name. What was the broker's own has neither record nor name, and is left out.
-    """
+def rows_from(root_uri: str, store_id: str, entry: int) -> Iterator[dict[str, Any]]:
+    """Far timers, cancels and moves from this entry on, in order; only what was Spark's has a record."""
     timeline = open_local_timeline(open_root(root_uri), store_id)
     for batch in timeline.rows_from(store_id, entry) if timeline is not None else ():
-        for row in batch.to_pylist():
-            yield row["entry_offset"], row["due_ms"], row["record"] or b"", row["cancels"]
+        yield from batch.to_pylist()

@@ -121,7 +121,6 @@ class BrokerProcess:
     async def start(self) -> None:
         """Accept connections, and be found at the name servers."""
         config = self._config
-        await self._start_metrics()
         self._flusher = Flusher(
             self.broker.store.flush,
             every_s=config.store.flush_every / 1000,
@@ -133,6 +132,7 @@ class BrokerProcess:
         self.broker.check_disk()
         root_uri = config.pipeline.timeline or str(self._data / "pipeline")
         await write_lost_entries(self.broker, root_uri)
+        await self._start_metrics()
         self._driver = TimerDriver(self.broker, on_failed=self.end)
         self._keeper = WindowKeeper(
             self.broker,

@@ -6,12 +6,13 @@ its near timers, and its messages.
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import structlog
 
 from latermq.broker.broker import Broker
 from latermq.broker.lost_entries import Lost, LostEntries, LostRow
-from latermq.errors import LaterMQError
+from latermq.errors import ConfigError, LaterMQError
 from latermq.message.ingest_claim import IngestClaim, claim_path, decode_claim
 
 _log = structlog.get_logger(__name__)
@@ -20,8 +21,6 @@ _PATIENCE_S = 30.0  # for a timeline far away; without its word the broker start
 
 async def write_lost_entries(broker: Broker, root_uri: str) -> None:
     """Compare the store with what the timeline may hold of it, and write again what an old copy lacks."""
-    if not broker.ingest.epoch:
-        return  # nobody ever ingested it
     store_id = broker.store.store_id
     first_lost = broker.far.next_entry
     try:
@@ -43,13 +42,31 @@ async def write_lost_entries(broker: Broker, root_uri: str) -> None:
 
 
 def _mend(broker: Broker, root_uri: str, claim: IngestClaim, first_lost: int) -> int:
-    from latermq.pipeline.lost_entries import look_up, rows_from
+    """Raises what keeps it from being mended: to serve as it is would lose timers."""
+    try:
+        from latermq.pipeline.lookup import find_records
+        from latermq.pipeline.lost_entries import look_up, rows_from
+    except ImportError as error:
+        raise ConfigError(
+            f"the timeline cannot be read: {error.name} is missing", hint="Install latermq[pipeline]"
+        ) from error
 
     store_id = broker.store.store_id
     held = look_up(root_uri, store_id, first_lost)
     lost = Lost(claim.end, claim.epoch, held.ingested, held.far_from_ms, held.far_until_ms, held.newest_window)
-    rows = (LostRow(*row) for row in rows_from(root_uri, store_id, first_lost))
-    return LostEntries(broker, lost).write(rows)
+    entries = LostEntries(broker, lost)
+    count = entries.write(_lost_row(row) for row in rows_from(root_uri, store_id, first_lost))
+    for move in entries.moves.values():
+        places = broker.pending.records_to_fetch(move.topic, move.unique_key, "")
+        fetched = find_records(root_uri, store_id, places) if places else {}
+        broker.pending.move(move.topic, move.unique_key, move.due_ms, fetched)
+    broker.store.flush()
+    return count
+
+
+def _lost_row(row: dict[str, Any]) -> LostRow:
+    texts = (row["topic"] or "", row["unique_key"] or "")
+    return LostRow(row["entry_offset"], row["kind"], row["due_ms"], *texts, row["record"] or b"")
 
 
 def _read_claim(root_uri: str, store_id: str) -> IngestClaim | None:
@@ -60,5 +77,6 @@ def _read_claim(root_uri: str, store_id: str) -> IngestClaim | None:
         except FileNotFoundError:
             return None
     from latermq.pipeline.lost_entries import read_claim
+    from latermq.pipeline.root import open_root
 
-    return read_claim(root_uri, store_id)
+    return read_claim(open_root(root_uri), store_id)

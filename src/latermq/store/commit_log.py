@@ -86,7 +86,12 @@ class CommitLog:
         """
         assert self._file is not None, "place comes first"
         at = offset - self.file_start
-        self._file.write(at + 4, memoryview(block)[4:])
+        try:
+            self._file.write(at + 4, memoryview(block)[4:])
+        except StoreError:
+            # Records of it that lie behind the end would be taken for written ones, once another ends before them.
+            self.map[at : at + len(block)] = bytes(len(block))
+            raise
         self.map[at : at + 4] = block[:4]
         self.end = offset + len(block)
 
@@ -145,7 +150,7 @@ class CommitLog:
         in_file, upto = self._brought_in
         start = max(upto if in_file is file else 0, self.end - self.file_start)
         end = file.reserved
-        # In pieces: whoever begins a new segment is not kept waiting for the rest of the old one.
+        # In pieces: what is left of a segment that is written to no more needs no memory.
         for at in range(start, end, _BROUGHT_IN_BYTES):
             if file is not self._file:
                 return

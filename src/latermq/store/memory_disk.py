@@ -93,8 +93,10 @@ class _MemoryMappedFile:
         """It is in memory."""
 
     def write(self, at: int, data: memoryview) -> None:
-        self._disk.before("write", self.path)
-        self.map[at : at + len(data)] = bytes(data)
+        half = len(data) // 2
+        self.map[at : at + half] = bytes(data[:half])
+        self._disk.before("write", self.path)  # which may fail half-way
+        self.map[at + half : at + len(data)] = bytes(data[half:])
 
     def sync(self) -> None:
         self._disk.before("sync", self.path)
