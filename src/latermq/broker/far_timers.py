@@ -101,7 +101,8 @@ class FarTimers:
     @property
     def next_entry(self) -> int:
         """What the next record of the timer topic becomes."""
-        return self._store.queue(TIMER_TOPIC, 0).next_offset
+        queue = self._store.find_queue(TIMER_TOPIC, 0)
+        return queue.next_offset if queue is not None else 0
 
     def cut_at(self, entry: int, frontier_ms: int, handback_ms: int) -> Cut:
         """The cut that follows the last one."""
