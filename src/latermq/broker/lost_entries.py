@@ -38,7 +38,7 @@ class Lost(NamedTuple):
     ingested: int  # the timeline holds all entries below it
     far_from_ms: int  # when the first and
     far_until_ms: int  # the last of its far timers are due, of those that the store lacks
-    newest_window: int  # that was ever rolled
+    newest_window: int  # that has a folder
 
 
 class LostRow(NamedTuple):
@@ -57,7 +57,10 @@ class LostRow(NamedTuple):
 
 
 class LostEntries:
-    """Writes them again; nobody is served meanwhile. A death on the way leaves the rest to the next start."""
+    """Writes them again; nobody is served meanwhile. A death on the way leaves the rest to the next start.
+
+    All but `moves`, which whoever calls repeats behind the last entry: a death before that loses them.
+    """
 
     def __init__(self, broker: Broker, lost: Lost) -> None:
         self._broker = broker

@@ -35,8 +35,6 @@ from latermq.protocol.remoting.pipeline_bodies import PipelineState
 _log = logging.getLogger("latermq.pipeline")
 
 MADE_BY = "spark"
-# Half of what a file holds at most: two cores then share the window of a million.
-ROLLED_ROWS = PART_ROWS // 2
 _MOST_PARTS = 64
 _PART = pa.schema(
     [
@@ -79,7 +77,7 @@ def roll_ready_windows(
     return made
 
 
-def roll(spark: SparkSession, root: Root, window: Window, *, now_ms: int, part_rows: int = ROLLED_ROWS) -> Attempt:
+def roll(spark: SparkSession, root: Root, window: Window, *, now_ms: int, part_rows: int = PART_ROWS) -> Attempt:
     """Make an attempt of a window out of the timeline's newest version, which holds all before its cut."""
     began_s = time.monotonic()
     timeline = open_local_timeline(root, window.store_id)
