@@ -9,9 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
+import numpy as np
+
 from latermq.errors import StoreError
 
 PAGE_BYTES = 4096
+Pages = dict[int, bytes]  # by number
 # RocksDB syncs a good deal, which a test of its logic need not wait for.
 _FAST_FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
@@ -70,16 +73,32 @@ class _LibraryFolder:
 
 
 class _MemoryMappedFile:
-    """A mapped file whose last synced content is remembered."""
+    """A mapped file whose last synced content is remembered.
 
-    def __init__(self, disk: "MemoryDisk", path: str, size: int, content: bytes = b"") -> None:
+    Files are large and nearly empty: content is kept as its pages that are not zero, and the map is of huge pages, which
+    are read as zeros without being there.
+    """
+
+    def __init__(self, disk: "MemoryDisk", path: str, size: int, reserved: int = 0, content: Pages | None = None) -> None:
         self._disk = disk
         self.path = path
         self.size = size
-        self.reserved = len(content)
-        self.map = mmap.mmap(-1, size)
-        self.map[: len(content)] = content
-        self.synced = content
+        self.reserved = reserved
+        self.map = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.map.madvise(mmap.MADV_HUGEPAGE)
+        self.synced: Pages = content or {}
+        for page, data in self.synced.items():
+            self.map[page * PAGE_BYTES : page * PAGE_BYTES + len(data)] = data
+
+    def pages(self) -> Pages:
+        """The content of what is reserved."""
+        whole = self.reserved // PAGE_BYTES
+        words = np.frombuffer(self.map, np.uint64, whole * PAGE_BYTES // 8).reshape(whole, PAGE_BYTES // 8)
+        used = np.bitwise_or.reduce(words, axis=1).nonzero()[0].tolist()
+        found = {page: self.map[page * PAGE_BYTES : (page + 1) * PAGE_BYTES] for page in used}
+        if any(rest := self.map[whole * PAGE_BYTES : self.reserved]):
+            found[whole] = rest
+        return found
 
     def reserve(self, upto: int) -> None:
         upto = min(upto, self.size)
@@ -100,11 +119,17 @@ class _MemoryMappedFile:
 
     def sync(self) -> None:
         self._disk.before("sync", self.path)
-        self.synced = self.map[: self.reserved]
+        self.synced = self.pages()
 
     def zero_from(self, at: int) -> None:
-        self.map[at:] = bytes(self.size - at)
-        self.synced = self.synced[:at]
+        page, inside = divmod(at, PAGE_BYTES)
+        next_page = page * PAGE_BYTES if inside == 0 else min((page + 1) * PAGE_BYTES, self.size)
+        self.map[at:next_page] = bytes(next_page - at)
+        if next_page < self.size:
+            self.map.madvise(mmap.MADV_DONTNEED, next_page)  # of memory without a file: to be read as zeros
+        self.synced = {number: data for number, data in self.synced.items() if number < page} | (
+            {page: self.synced[page][:inside]} if inside and page in self.synced else {}
+        )
 
     def close(self) -> None:
         """The content stays, as a file's does."""
@@ -194,7 +219,7 @@ class MemoryDisk:
 
     def after_process_death(self) -> "MemoryDisk":
         """The disk that the next process finds: everything written is there, synced or not."""
-        copy = self._copy(lambda file: file.map[: file.reserved])
+        copy = self._copy(_MemoryMappedFile.pages)
         for path, file in self._mapped.items():
             copy._mapped[path].synced = file.synced  # the next power cut still takes what was not synced
         return copy
@@ -202,24 +227,24 @@ class MemoryDisk:
     def after_machine_death(self, chance: Random) -> "MemoryDisk":
         """The disk after a power cut: of what was not synced, each page is there or not, as chance has it."""
 
-        def survived(file: _MemoryMappedFile) -> bytes:
-            pages = []
-            for at in range(0, file.reserved, PAGE_BYTES):
-                old = file.synced[at : at + PAGE_BYTES].ljust(min(PAGE_BYTES, file.reserved - at), b"\0")
-                new = file.map[at : min(at + PAGE_BYTES, file.reserved)]
-                pages.append(new if chance.random() < 0.5 else old)
-            return b"".join(pages)
+        def survived(file: _MemoryMappedFile) -> Pages:
+            old, new = file.synced, file.pages()
+            return {
+                page: content[page]
+                for page in sorted(old.keys() | new.keys())
+                if page in (content := new if chance.random() < 0.5 else old)
+            }
 
         copy = self._copy(survived)
         for folder in copy._libraries.values():
             folder.cut_unsynced(chance)
         return copy
 
-    def _copy(self, content: Callable[[_MemoryMappedFile], bytes]) -> "MemoryDisk":
+    def _copy(self, content: Callable[[_MemoryMappedFile], Pages]) -> "MemoryDisk":
         copy = MemoryDisk(self.capacity_bytes)
         copy.used_bytes = self.used_bytes
         copy._small = dict(self._small)
         for path, file in self._mapped.items():
-            copy._mapped[path] = _MemoryMappedFile(copy, path, file.size, content(file))
+            copy._mapped[path] = _MemoryMappedFile(copy, path, file.size, file.reserved, content(file))
         copy._libraries = {name: folder.copy() for name, folder in self._libraries.items()}
         return copy
