@@ -411,3 +411,19 @@ def test_stopping_answers_waiting_pulls_and_keeps_everything(tmp_path: Path) -> 
 
 async def _nothing() -> None:
     """Stopped already."""
+
+
+def test_a_checkpoint_is_made_as_soon_as_the_log_has_grown_enough(tmp_path: Path) -> None:
+    async def scenario(process: BrokerProcess) -> None:
+        store = process.broker.store
+        async with connect(process.listener.port) as client:
+            for _ in range(4):
+                assert (await send(client, "orders", b"x" * 20_000)).code == Response.SUCCESS
+            await eventually(lambda: store.checkpoint_offset == store.log.end, "a checkpoint")
+            # Less than that waits for the next one by time.
+            safe = store.checkpoint_offset
+            assert (await send(client, "orders", b"x" * 20_000)).code == Response.SUCCESS
+            await asyncio.sleep(1.5)
+            assert store.checkpoint_offset == safe
+
+    run_with_broker(tmp_path, scenario, "store.checkpoint_every=1h", "store.checkpoint_after=64KiB")

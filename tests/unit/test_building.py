@@ -91,7 +91,9 @@ def test_what_is_built_is_the_same_message_in_its_own_topic(seed: int) -> None:
 
 def check_keys(block: Block, messages: list[Message]) -> None:
     """The keys' hashes are those that the index would make of the messages."""
-    wanted = index_keys([(m.topic, encode_properties(m.properties).encode(), m.physical_offset, 9) for m in messages])
+    properties = [encode_properties(message.properties).encode() for message in messages]
+    offsets = [message.physical_offset for message in messages]
+    wanted = index_keys([message.topic for message in messages], properties, offsets, [9] * len(messages))
     assert block.key_hashes.tolist() == wanted.hashes.tolist()
     assert [messages[row].physical_offset for row in block.key_rows] == wanted.offsets.tolist()
 

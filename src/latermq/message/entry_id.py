@@ -4,6 +4,9 @@ Bit 62 says that it is one; bits 56 to 61 are the level (0: the timer topic), bi
 offset reaches bit 62, so a transaction's commit, which writes one there, is never mistaken for a delivery.
 """
 
+import numpy as np
+import numpy.typing as npt
+
 FLAG = 1 << 62
 LEVEL_SHIFT = 56
 MAX_LEVELS = 63
@@ -20,3 +23,9 @@ def decode_entry_id(value: int) -> tuple[int, int] | None:
     if not 0 < value < 1 << 63 or not value & FLAG:
         return None
     return value >> LEVEL_SHIFT & 0x3F, value & OFFSET_MASK
+
+
+def decode_entry_ids(values: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The levels and offsets in many fields; where one holds no entry id, the level is -1."""
+    is_id = (values > 0) & (values & FLAG != 0)
+    return np.where(is_id, values >> LEVEL_SHIFT & 0x3F, -1), values & OFFSET_MASK

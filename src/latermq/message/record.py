@@ -39,7 +39,7 @@ MAX_SHORT_TOPIC_BYTES = 127
 _U16 = struct.Struct(">H")
 _I16 = struct.Struct(">h")
 _U32 = struct.Struct(">I")
-_SIZE_AND_MAGIC = struct.Struct(">II")
+SIZE_AND_MAGIC = struct.Struct(">II")
 _OFFSETS = struct.Struct(">qqI")  # queue offset, physical offset, system flag, from QUEUE_OFFSET_AT
 _LONG = struct.Struct(">q")
 
@@ -152,7 +152,7 @@ def layout(buffer: Buffer, at: int, limit: int) -> Layout | None:
     """The layout of the record at `at`, or None where no complete record lies before `limit`."""
     if at + MIN_RECORD_BYTES > limit:
         return None
-    size, magic = _SIZE_AND_MAGIC.unpack_from(buffer, at)
+    size, magic = SIZE_AND_MAGIC.unpack_from(buffer, at)
     if magic not in (MAGIC, MAGIC_LONG_TOPIC) or size < MIN_RECORD_BYTES or at + size > limit:
         return None
     (sysflag,) = _U32.unpack_from(buffer, at + SYSFLAG_AT)
@@ -201,18 +201,6 @@ def check_record(buffer: Buffer, at: int, limit: int, physical_offset: int) -> L
     if not well_formed(bytes(buffer[end - parts.properties_bytes : end])):
         return None
     return parts
-
-
-def record_queue_offset(buffer: Buffer, at: int) -> int:
-    """The queue offset in the record at `at`."""
-    offset: int = _LONG.unpack_from(buffer, at + QUEUE_OFFSET_AT)[0]
-    return offset
-
-
-def record_queue_id(buffer: Buffer, at: int) -> int:
-    """The queue id in the record at `at`."""
-    queue_id: int = _U32.unpack_from(buffer, at + QUEUE_ID_AT)[0]
-    return queue_id
 
 
 def record_store_timestamp_ms(buffer: Buffer, at: int) -> int:

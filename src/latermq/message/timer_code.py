@@ -48,9 +48,10 @@ def kind_and_due(code: int) -> tuple[int, int]:
 
 def timer_kind(properties: bytes) -> int:
     """What a record of the timer topic is."""
-    if find_property(properties, _DELETE_KEY):
+    # Nearly all are timers: that a name is nowhere in it is told faster than where it is.
+    if _DELETE_KEY in properties and find_property(properties, _DELETE_KEY):
         return CUT if find_property(properties, _CUT) else CANCEL
-    return MOVED if find_property(properties, _MOVE) else TIMER
+    return MOVED if _MOVE in properties and find_property(properties, _MOVE) else TIMER
 
 
 def timer_code_of(properties: bytes, import_precision_ms: int) -> int:

@@ -193,6 +193,8 @@ class BrokerProcess:
         self._admin.sample()
         self.broker.check_disk()
         self.service.notify(self.broker.expire_clients())
+        if self.broker.store.bytes_since_checkpoint >= self._config.store.checkpoint_after:
+            self._checkpoint()
 
     def _fetch_far(self, places: Sequence[tuple[int, int]], when_done: Callable[[Fetched], None]) -> None:
         self._keeper.fetch(places, when_done)
@@ -207,7 +209,7 @@ class BrokerProcess:
         self._save_tables()
 
     def _checkpoint(self) -> None:
-        if self._checkpointing or self.broker.store.log.end == self.broker.store.checkpoint_offset:
+        if self._checkpointing or not self.broker.store.bytes_since_checkpoint:
             return
         plan = self.broker.store.plan_checkpoint()
         self._checkpointing = True

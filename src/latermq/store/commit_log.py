@@ -14,14 +14,15 @@ from latermq.message.record import (
     BORN_HOST_AT,
     SYSFLAG_AT,
     SYSFLAG_BORN_V6,
-    Layout,
     check_record,
 )
+from latermq.message.record_batch import RecordBatch, check_records
 from latermq.store.disk import Disk, MappedFile
 from latermq.store.segments import Segments
 
 FOLDER = "commitlog"
 _BROUGHT_IN_BYTES = 4 << 20
+_SCANNED_RECORDS = 10_000  # at once
 Ints = npt.NDArray[np.int64]
 
 
@@ -209,25 +210,22 @@ class CommitLog:
         parts = check_record(file.map, at, self._segment_bytes, offset)
         return file.map[at : at + parts.size] if parts else None
 
-    def scan(self, offset: int) -> Iterator[tuple[int, Layout, MappedFile]]:
-        """Every whole record from `offset` on, as (offset, layout, file); ends at the first that is not whole.
+    def scan(self, offset: int) -> Iterator[RecordBatch]:
+        """Every whole record from `offset` on; ends at the first that is not whole.
 
         Used by recovery, before `end` is known: it does not look at `end`.
         """
         while self._segments.start <= offset < self._segments.end:
             file = self._segments.file_at(offset)
             at = offset % self._segment_bytes
-            while True:
-                parts = check_record(file.map, at, self._segment_bytes, offset)
-                if parts is None:
-                    break
-                yield offset, parts, file
-                at += parts.size
-                offset += parts.size
-            if not self._is_blank(file, at):
-                self._scan_end = offset
-                return
-            offset += self._segment_bytes - at
+            batch = check_records(file.map, at, self._segment_bytes, offset, _SCANNED_RECORDS)
+            if len(batch):
+                offset += int(batch.sizes.sum())
+                yield batch
+            elif self._is_blank(file, at):
+                offset += self._segment_bytes - at
+            else:
+                break
         self._scan_end = offset
 
     def _is_blank(self, file: MappedFile, at: int) -> bool:
@@ -252,10 +250,6 @@ class CommitLog:
     def files_end(self) -> int:
         """Where the newest file ends; the log ends before."""
         return self._segments.end
-
-    def segment_position(self, offset: int) -> int:
-        """Where in its segment's file an offset lies."""
-        return offset % self._segment_bytes
 
     def is_segment_start(self, offset: int) -> bool:
         """Whether a segment begins here, so that a read must not reach across."""

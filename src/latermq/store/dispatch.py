@@ -11,6 +11,8 @@ from latermq.message.properties import KEY_SEPARATOR, find_property
 from latermq.message.record import SYSFLAG_TRANSACTION_MASK
 from latermq.message.tags import java_string_hash, tags_code
 
+Ints = npt.NDArray[np.int64]
+
 _TRANSACTION_COMMITTED = 0x8
 # The eight bytes before a value, as one number: all of UNIQ_KEY, or a separator and KEYS in the upper five.
 _UNIQUE_KEY_WORD = int.from_bytes(b"UNIQ_KEY", "little")
@@ -18,15 +20,6 @@ _KEYS_WORD = int.from_bytes(b"\x02KEYS", "little")
 # Keys longer than this are hashed one by one; a matrix as wide as the longest would be mostly empty.
 _MAX_MATRIX_WIDTH = 256
 _POWERS_OF_31 = np.array([pow(31, power, 1 << 32) for power in range(_MAX_MATRIX_WIDTH + 1)], np.uint32)
-
-
-class Unindexed(NamedTuple):
-    """A record whose keys are not in the index yet."""
-
-    topic: str
-    properties: bytes
-    physical_offset: int
-    store_timestamp_ms: int
 
 
 class IndexKeys(NamedTuple):
@@ -59,10 +52,9 @@ def due_ms_of(properties: bytes) -> int | None:
     return int(due) if due and due.isdigit() else None
 
 
-def is_queued(sysflag: int) -> bool:
-    """Whether a record gets a queue entry: halves and roll-backs of transactions do not."""
-    transaction = sysflag & SYSFLAG_TRANSACTION_MASK
-    return transaction in (0, _TRANSACTION_COMMITTED)
+def is_queued(sysflags: Ints) -> npt.NDArray[np.bool_]:
+    """Which records get a queue entry: halves and roll-backs of transactions do not."""
+    return np.isin(sysflags & SYSFLAG_TRANSACTION_MASK, (0, _TRANSACTION_COMMITTED))
 
 
 def key_hash(topic: str, key: str) -> int:
@@ -80,11 +72,15 @@ def _topic_hash(topic: str) -> int:
     return _prefix_hash(topic + "#")
 
 
-def index_keys(records: list[Unindexed] | list[tuple[str, bytes, int, int]]) -> IndexKeys:
+def index_keys(
+    topics: Sequence[str],
+    properties: Sequence[bytes],
+    offsets: Sequence[int] | Ints,
+    timestamps_ms: Sequence[int] | Ints,
+) -> IndexKeys:
     """The keys under which these records are found: the unique key and each message key."""
-    topics, properties, offsets, timestamps = zip(*records, strict=True)
     hashes, owners = hash_keys(topics, properties)
-    return IndexKeys(hashes, np.array(offsets, np.int64)[owners], np.array(timestamps, np.int64)[owners])
+    return IndexKeys(hashes, np.asarray(offsets, np.int64)[owners], np.asarray(timestamps_ms, np.int64)[owners])
 
 
 def hash_keys(

@@ -75,11 +75,13 @@ class _LibraryFolder:
 class _MemoryMappedFile:
     """A mapped file whose last synced content is remembered.
 
-    Files are large and nearly empty: content is kept as its pages that are not zero, and the map is of huge pages, which
-    are read as zeros without being there.
+    Files are large and nearly empty: content is kept as its pages that are not zero, and the map is of huge pages,
+    which are read as zeros without being there.
     """
 
-    def __init__(self, disk: "MemoryDisk", path: str, size: int, reserved: int = 0, content: Pages | None = None) -> None:
+    def __init__(
+        self, disk: "MemoryDisk", path: str, size: int, reserved: int = 0, content: Pages | None = None
+    ) -> None:
         self._disk = disk
         self.path = path
         self.size = size

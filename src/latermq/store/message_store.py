@@ -399,7 +399,7 @@ class MessageStore:
 
     def _hash_unindexed(self) -> None:
         if self._unindexed:
-            self._hashed.append(index_keys(self._unindexed))
+            self._hashed.append(index_keys(*zip(*self._unindexed, strict=True)))
             self._unindexed = []
 
     # Reading
@@ -558,6 +558,11 @@ class MessageStore:
             tuple(queues.values()),
             timers[0] if timers else None,
         )
+
+    @property
+    def bytes_since_checkpoint(self) -> int:
+        """How much of the log would be read after a crash; all of it in a store just opened."""
+        return self.log.end - self.checkpoint_offset
 
     def save(self, plan: CheckpointPlan) -> None:
         """Sync what the plan covers, then replace the checkpoint. Blocks; runs beside the writer."""

@@ -6,29 +6,26 @@ from dataclasses import dataclass
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from latermq.errors import CorruptStore
-from latermq.message.entry_id import decode_entry_id
+from latermq.message.entry_id import decode_entry_ids
 from latermq.message.names import TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC
-from latermq.message.record import (
-    Layout,
-    record_prepared_transaction_offset,
-    record_queue_id,
-    record_queue_offset,
-    record_store_timestamp_ms,
-)
-from latermq.message.timer_code import TIMER, real_topic, timer_kind
+from latermq.message.record_batch import RecordBatch
+from latermq.message.timer_code import TIMER, kinds_and_dues, real_topic
 from latermq.store.checkpoint import Checkpoint, TimerMarks, load_checkpoint
 from latermq.store.commit_log import CommitLog
 from latermq.store.consume_queue import ConsumeQueue
-from latermq.store.disk import Disk, MappedFile
+from latermq.store.disk import Disk
 from latermq.store.dispatch import index_keys, is_queued
 from latermq.store.key_index import KeyIndex
 from latermq.store.ranges import RangeSet
 
 Delivered = dict[int, RangeSet]
 Queues = dict[tuple[str, int], ConsumeQueue]
-INDEX_BATCH = 10_000
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+_NEVER = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -88,10 +85,9 @@ def recover(
     if checkpoint is not None and start >= checkpoint.log_offset:
         replay.counted_from = 0  # its counts know all timers before
     records = 0
-    for offset, parts, file in log.scan(start):
-        replay.dispatch(offset, parts, file, log.segment_position(offset))
-        records += 1
-    replay.finish()
+    for batch in log.scan(start):
+        replay.dispatch(batch)
+        records += len(batch)
     end = log.scan_end if log.has_files else start
     log.open_at(end, flushed=start)
     for queue in queues.values():
@@ -139,9 +135,9 @@ def _open_foreign(log: CommitLog, queues: Queues) -> Recovery:
     start = log.last_used_segment() if log.has_files else log.start
     records = 0
     last_ms = 0
-    for offset, _, file in log.scan(start):
-        last_ms = record_store_timestamp_ms(file.map, log.segment_position(offset))
-        records += 1
+    for batch in log.scan(start):
+        last_ms = int(batch.store_timestamps_ms[-1])
+        records += len(batch)
     end = log.scan_end if log.has_files else start
     log.open_at(end, flushed=start)
     for queue in queues.values():
@@ -176,59 +172,77 @@ class _Replay:
         self._make_queue = make_queue
         self._tags_code_of = tags_code_of
         self._delivered = delivered
-        # Timers go in any order: adding them one by one to the ranges would take a second for 50,000.
-        self._new_delivered: defaultdict[int, list[int]] = defaultdict(list)
         self.timers_scheduled: Counter[str] = Counter()
         self.timers_delivered: Counter[str] = Counter()
         # The first entry of the timer topic that is counted. What replaces an older one, whose record is gone, must not
         # count as its end, but as the beginning where it is a roll.
-        self.counted_from = 1 << 62
-        self._unindexed: list[tuple[str, bytes, int, int]] = []
+        self.counted_from = _NEVER
         self.last_store_timestamp_ms = 0
 
-    def dispatch(self, offset: int, parts: Layout, file: MappedFile, at: int) -> None:
-        data = file.map
-        topic = data[at + parts.topic_at : at + parts.topic_at + parts.topic_bytes].decode()
-        properties = data[at + parts.properties_at : at + parts.size]
-        self.last_store_timestamp_ms = record_store_timestamp_ms(data, at)
-        entry_id = decode_entry_id(record_prepared_transaction_offset(data, at, parts))
-        if entry_id is not None:
-            level, entry = entry_id
-            self._new_delivered[level].append(entry)
-            if level == 0:
-                self._count_replaced(topic, properties, is_counted=entry >= self.counted_from)
-        elif topic == TIMER_TOPIC and timer_kind(properties) == TIMER:
-            self.timers_scheduled[real_topic(properties)] += 1
-        if topic == TIMER_TOPIC:
-            self.counted_from = min(self.counted_from, record_queue_offset(data, at))
-        if is_queued(parts.sysflag):
-            self._enqueue(topic, record_queue_id(data, at), record_queue_offset(data, at), offset, parts, properties)
-        self._unindexed.append((topic, properties, offset, self.last_store_timestamp_ms))
-        if len(self._unindexed) >= INDEX_BATCH:
-            self.finish()
+    def dispatch(self, batch: RecordBatch) -> None:
+        names = {name: name.decode() for name in set(batch.topics)}
+        topics = [names[name] for name in batch.topics]
+        codes = self._codes(topics, batch)
+        is_timer_topic = np.array([topic == TIMER_TOPIC for topic in topics])
+        levels, entries = decode_entry_ids(batch.prepared_transaction_offsets)
+        for level in np.unique(levels[levels >= 0]).tolist():
+            self._delivered.setdefault(level, RangeSet()).add_all(entries[levels == level])
+        self._count_timers(topics, batch, levels, entries, is_timer_topic, codes)
+        for (topic, queue_id), rows in _rows_by_queue(topics, batch).items():
+            self._enqueue(topic, queue_id, batch, rows, codes)
+        self.last_store_timestamp_ms = int(batch.store_timestamps_ms[-1])
+        self._index.put(index_keys(topics, batch.properties, batch.offsets, batch.store_timestamps_ms))
 
-    def _count_replaced(self, topic: str, properties: bytes, *, is_counted: bool) -> None:
-        if topic == TIMER_TOPIC:
-            self.timers_scheduled[real_topic(properties)] += not is_counted
-        elif is_counted:
-            self.timers_delivered[real_topic(properties) if topic == TIMER_DEAD_LETTER_TOPIC else topic] += 1
+    def _codes(self, topics: list[str], batch: RecordBatch) -> Ints:
+        timestamps_ms = batch.store_timestamps_ms.tolist()
+        return np.array(list(map(self._tags_code_of, topics, batch.properties, timestamps_ms)), np.int64)
 
-    def _enqueue(
-        self, topic: str, queue_id: int, queue_offset: int, offset: int, parts: Layout, properties: bytes
+    def _count_timers(
+        self,
+        topics: list[str],
+        batch: RecordBatch,
+        levels: Ints,
+        entries: Ints,
+        is_timer_topic: Bools,
+        codes: Ints,
     ) -> None:
+        kinds, _ = kinds_and_dues(codes)
+        scheduled = is_timer_topic & (levels < 0) & (kinds == TIMER)
+        # As of just before each record.
+        counted_from = np.minimum.accumulate(
+            np.append(self.counted_from, np.where(is_timer_topic, batch.queue_offsets, _NEVER))
+        )
+        self.counted_from = int(counted_from[-1])
+        is_counted = entries >= counted_from[:-1]
+        scheduled |= is_timer_topic & (levels == 0) & ~is_counted
+        delivered = ~is_timer_topic & (levels == 0) & is_counted
+        self.timers_scheduled.update(real_topic(batch.properties[row]) for row in np.flatnonzero(scheduled).tolist())
+        self.timers_delivered.update(
+            real_topic(batch.properties[row]) if topics[row] == TIMER_DEAD_LETTER_TOPIC else topics[row]
+            for row in np.flatnonzero(delivered).tolist()
+        )
+
+    def _enqueue(self, topic: str, queue_id: int, batch: RecordBatch, rows: Ints, codes: Ints) -> None:
         queue = self._queues.get((topic, queue_id)) or self._make_queue(topic, queue_id)
+        queue_offsets = batch.queue_offsets[rows]
         # An offset that is not the next one means that the topic was deleted and made again, or that the queue's older
         # entries are gone; either way the log is right.
-        if queue_offset != queue.next_offset:
-            queue.restart_at(queue_offset)
-        queue.make_room()
-        queue.append(offset, parts.size, self._tags_code_of(topic, properties, self.last_store_timestamp_ms))
+        breaks = np.flatnonzero(np.diff(queue_offsets, prepend=queue.next_offset - 1) != 1)
+        for run in np.split(np.arange(len(rows)), breaks):
+            if len(run) == 0:
+                continue
+            if queue_offsets[run[0]] != queue.next_offset:
+                queue.restart_at(int(queue_offsets[run[0]]))
+            own = rows[run]
+            queue.make_room(len(own))
+            queue.extend(batch.offsets[own], batch.sizes[own], codes[own])
 
-    def finish(self) -> None:
-        """Put the keys collected so far into the index."""
-        if self._unindexed:
-            self._index.put(index_keys(self._unindexed))
-            self._unindexed.clear()
-        for level, entries in self._new_delivered.items():
-            self._delivered.setdefault(level, RangeSet()).add_all(np.array(entries, np.int64))
-        self._new_delivered.clear()
+
+def _rows_by_queue(topics: list[str], batch: RecordBatch) -> dict[tuple[str, int], Ints]:
+    """The rows that get a queue entry, by the queue."""
+    rows: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+    queued = np.flatnonzero(is_queued(batch.sysflags)).tolist()
+    queue_ids = batch.queue_ids.tolist()
+    for row in queued:
+        rows[topics[row], queue_ids[row]].append(row)
+    return {queue: np.array(own, np.int64) for queue, own in rows.items()}
