@@ -146,11 +146,12 @@ def test_a_damaged_file_of_the_timeline_is_told_in_a_sentence(spark: "SparkSessi
 def test_a_worker_that_cannot_write_is_told_in_a_sentence(spark: "SparkSession", root: Root) -> None:
     from latermq.pipeline.roll import write_parts
     from latermq.pipeline.spark_failures import told_by_spark
-    from latermq.pipeline.taking import window_rows
+    from latermq.pipeline.taking import window_rows, window_shape
 
     history = random_history(2)
     write_timeline(root.timeline, [history], history.end)
-    rows = window_rows(spark.read.format("delta").load(root.timeline), history.windows[-1])
+    timeline = spark.read.format("delta").load(root.timeline)
+    rows = window_rows(timeline, history.windows[-1], window_shape(timeline, history.windows[-1], 1_000))
     with pytest.raises(StoreError, match="the roll failed: window") as caught, told_by_spark("the roll"):
         write_parts(rows, root.uri, history.windows[-1], "no-such-folder")
     assert "\n" not in caught.value.remark

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from latermq.message.window_manifest import MANIFEST, Manifest, WindowFile, encode_manifest
-from latermq.pipeline.attempts import SCHEMA, Attempt, attempt_folder, follow_up
+from latermq.pipeline.attempts import KEY, SCHEMA, Attempt, attempt_folder, follow_up
 from latermq.pipeline.root import Root, file_errors
 from latermq.pipeline.window import Window
 
@@ -32,6 +32,23 @@ def attempt_name(made_by: str, now_ms: int) -> str:
 def part_name(number: int) -> str:
     """The name of a file of rows; files follow one another in the order of their numbers."""
     return f"part-{number:05d}.parquet"
+
+
+def without_repeats(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Sorted rows, of which one that follows itself comes once: a timeline may hold a row twice.
+
+    Of a timer one entry is left by then, so its due time and id say which row it is.
+    """
+    last: tuple[int, int] | None = None
+    for batch in batches:
+        if not len(batch):
+            continue
+        due_ms, timer_id = (batch.column(name).to_numpy() for name in KEY[:2])
+        is_new = np.ones(len(batch), np.bool_)
+        is_new[1:] = (due_ms[1:] != due_ms[:-1]) | (timer_id[1:] != timer_id[:-1])
+        is_new[0] = (due_ms[0], timer_id[0]) != last
+        last = due_ms[-1], timer_id[-1]
+        yield batch if is_new.all() else batch.filter(pa.array(is_new))
 
 
 def row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

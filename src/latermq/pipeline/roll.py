@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from latermq.errors import CorruptStore
 from latermq.message.window_manifest import WindowFile
@@ -22,20 +21,20 @@ from latermq.pipeline.attempt_writing import (
     part_name,
     publish_attempt,
     row_groups,
+    without_repeats,
     write_part,
 )
 from latermq.pipeline.attempts import Attempt, attempt_folder, sound_attempt
 from latermq.pipeline.local_timeline import open_local_timeline
 from latermq.pipeline.root import Root, file_errors, open_root
 from latermq.pipeline.spark_failures import told_by_spark
-from latermq.pipeline.taking import window_rows
+from latermq.pipeline.taking import window_rows, window_shape
 from latermq.pipeline.window import Window, unfinished_windows
 from latermq.protocol.remoting.pipeline_bodies import PipelineState
 
 _log = logging.getLogger("latermq.pipeline")
 
 MADE_BY = "spark"
-_MOST_PARTS = 64
 _PART = pa.schema(
     [
         ("part", pa.int32()),
@@ -93,8 +92,8 @@ def roll(spark: SparkSession, root: Root, window: Window, *, now_ms: int, part_r
     try:
         with told_by_spark(f"the roll of window {window.number} from {root.timeline}"):
             table = spark.read.format("delta").option("versionAsOf", timeline.version).load(root.timeline)
-            bounds_ms = part_bounds(table, window, part_rows)
-            files = write_parts(window_rows(table, window, bounds_ms), root.uri, window, name)
+            shape = window_shape(table, window, part_rows)
+            files = write_parts(window_rows(table, window, shape), root.uri, window, name)
         attempt = publish_attempt(
             root, window, name, files, made_by=MADE_BY, table_version=timeline.version, ingest_offset=ingested
         )
@@ -111,29 +110,15 @@ def roll(spark: SparkSession, root: Root, window: Window, *, now_ms: int, part_r
     return attempt
 
 
-def part_bounds(table: DataFrame, window: Window, part_rows: int) -> list[int]:
-    """Where to cut a window by due time into parts of about so many rows. Found without touching their records."""
-    due = table.where(
-        (F.col("store_id") == window.store_id)
-        & (F.col("due_ms") >= window.from_ms)
-        & (F.col("due_ms") < window.until_ms)
-    )
-    shares = [number / _MOST_PARTS for number in range(1, _MOST_PARTS)]
-    [(rows, dues_ms)] = due.agg(F.count("*"), F.percentile_approx("due_ms", shares)).collect()
-    parts = min(_MOST_PARTS, -(-rows // part_rows))
-    chosen = {dues_ms[number * _MOST_PARTS // parts - 1] for number in range(1, parts)}
-    return sorted(chosen - {window.from_ms})
-
-
 def write_parts(rows: DataFrame, root_uri: str, window: Window, name: str) -> list[WindowFile]:
-    """Let every worker write its sorted rows as a file of the attempt, and tell of the files in order."""
+    """Let every worker write its sorted rows as a file of the attempt, each once, and tell of the files in order."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         root = open_root(root_uri)
         context = TaskContext.get()
         number = context.partitionId() if context is not None else 0
         ends: dict[str, int] = {}
-        groups = _noting_ends(in_order(row_groups(batches), window), ends)
+        groups = _noting_ends(in_order(row_groups(without_repeats(batches)), window), ends)
         first = next(groups, None)
         if first is None:
             return

@@ -6,6 +6,7 @@ A cancel and a move take every earlier entry of their store and name. local_time
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
+from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as Over
@@ -19,6 +20,8 @@ ENTRY = ("store_id", "entry_offset")
 IDENTITY = ("store_id", "timer_id")
 # Ranges of delivered entries are cut at multiples of this, so that rows find theirs by equality.
 _BUCKET_BITS = 16
+_MOST_PARTS = 64
+_FEW = 500_000  # rows of names or numbers, at most some 100 MB in memory
 
 
 def name() -> Column:
@@ -38,21 +41,21 @@ def before_entry(timeline: DataFrame, cut_entry: int | None) -> DataFrame:
     return timeline if cut_entry is None else timeline.where(F.col("entry_offset") < cut_entry)
 
 
-def taken_entries(scheduled: DataFrame, timeline: DataFrame) -> DataFrame:
-    """Which entries of `scheduled` a cancel or a move of the timeline takes: store_id, entry_offset.
+def taken_entries(scheduled: DataFrame, takers: DataFrame) -> DataFrame:
+    """Which entries of `scheduled` a cancel or a move takes: store_id, entry_offset; one may come several times.
 
     Only narrow columns go through the join, never the records.
     """
     narrow = scheduled.select(*ENTRY, name().alias("name"))
-    joined = narrow.join(takers(timeline), ["store_id", "name"])
-    return joined.where(F.col("taken_at") > F.col("entry_offset")).select(*ENTRY).distinct()
+    joined = narrow.join(takers, ["store_id", "name"])
+    return joined.where(F.col("taken_at") > F.col("entry_offset")).select(*ENTRY)
 
 
 def surviving(timeline: DataFrame, cut_entry: int | None = None) -> DataFrame:
     """Timers and moves that nothing took before the cut, one row a timer: its newest entry. All columns."""
     rows = before_entry(timeline, cut_entry)
     scheduled = rows.where(F.col("kind") != "cancel")
-    left = scheduled.join(taken_entries(scheduled, rows), list(ENTRY), "left_anti")
+    left = scheduled.join(taken_entries(scheduled, takers(rows)), list(ENTRY), "left_anti")
     return newest_of_each_timer(left)
 
 
@@ -73,41 +76,73 @@ def far_rows_of(timeline: DataFrame, window: Window) -> DataFrame:
     )
 
 
-def window_rows(timeline: DataFrame, window: Window, bounds_ms: Sequence[int] = ()) -> DataFrame:
-    """What an attempt of the window holds, sorted; a row that is there twice comes once.
+class WindowShape(NamedTuple):
+    """What is known of a window before its records are read, by which its roll is planned."""
 
-    `bounds_ms` are the due times at which it is cut into partitions. Each reads what it holds by itself, and most of a
-    table that is clustered by due time it need not read: nothing is shuffled, least of all the records.
+    bounds_ms: Sequence[int]  # the due times at which it is cut into parts
+    takers: int  # cancels and moves of its store that may take some of it
+    later_entries: int  # rows that are not the first of their timer: moves and what was rolled on
+
+
+def window_shape(timeline: DataFrame, window: Window, part_rows: int) -> WindowShape:
+    """Count, and find out where to cut the window into parts of about so many rows. No record is read for it."""
+    of_store = before_entry(timeline, window.cut_entry).where(F.col("store_id") == window.store_id)
+    is_taker = F.col("kind") != "timer"
+    is_due = (F.col("due_ms") >= window.from_ms) & (F.col("due_ms") < window.until_ms)
+    shares = [number / _MOST_PARTS for number in range(1, _MOST_PARTS)]
+    counted = of_store.where(is_taker | is_due).agg(
+        F.count_if(is_due),
+        F.percentile_approx(F.when(is_due, F.col("due_ms")), shares),
+        F.count_if(is_taker),
+        F.count_if(is_due & (F.col("timer_id") != F.col("entry_offset"))),
+    )
+    [(rows, dues_ms, takers, later_entries)] = counted.collect()
+    parts = min(_MOST_PARTS, -(-rows // part_rows))
+    chosen = {dues_ms[number * _MOST_PARTS // parts - 1] for number in range(1, parts)}
+    return WindowShape(sorted(chosen - {window.from_ms}), takers, later_entries)
+
+
+def window_rows(timeline: DataFrame, window: Window, shape: WindowShape) -> DataFrame:
+    """What an attempt of the window holds, sorted; what is in the timeline twice comes twice, one behind the other.
+
+    Each part reads what it holds by itself, and most of a table that is clustered by due time it need not read: nothing
+    is shuffled, least of all the records.
     """
     far = far_rows_of(timeline, window)
-    of_store = before_entry(timeline, window.cut_entry).where(F.col("store_id") == window.store_id)
-    gone = taken_entries(far, of_store).select("entry_offset").union(_rolled_on(far))
-    # Entries alone: small enough to be sent to every worker, while the records stay where they are.
-    left = far.join(F.broadcast(gone), "entry_offset", "left_anti").select(*SCHEMA.names)
-    ends_ms = (window.from_ms, *bounds_ms, window.until_ms)
+    left = far
+    if shape.takers:
+        of_store = before_entry(timeline, window.cut_entry).where(F.col("store_id") == window.store_id)
+        left = _without(left, taken_entries(far, _sent_if_few(takers(of_store), shape.takers)))
+    if shape.later_entries:
+        left = _without(left, _rolled_on(far, shape.later_entries))
+    ends_ms = (window.from_ms, *shape.bounds_ms, window.until_ms)
     parts = (
-        _sorted_once(left.where((F.col("due_ms") >= from_ms) & (F.col("due_ms") < until_ms)))
+        left.where((F.col("due_ms") >= from_ms) & (F.col("due_ms") < until_ms))
+        .select(*SCHEMA.names)
+        .coalesce(1)
+        .sortWithinPartitions(*KEY)
         for from_ms, until_ms in itertools.pairwise(ends_ms)
     )
     return reduce(DataFrame.union, parts)
 
 
-def _sorted_once(rows: DataFrame) -> DataFrame:
-    """The rows as one sorted partition.
-
-    Of a timer one entry is left, so what follows a row with the same due and timer is that row again. The window
-    function wants the order that the rows have by then: they are sorted once.
-    """
-    again = Over.partitionBy(*KEY[:2]).orderBy(KEY[2])
-    ordered = rows.coalesce(1).sortWithinPartitions(*KEY)
-    return ordered.withColumn("_place", F.row_number().over(again)).where("_place = 1").select(*SCHEMA.names)
+def _without(rows: DataFrame, gone: DataFrame) -> DataFrame:
+    """Entries alone are small enough to be sent to every worker, while the records stay where they are."""
+    return rows.join(F.broadcast(gone.select("entry_offset")), "entry_offset", "left_anti")
 
 
-def _rolled_on(far: DataFrame) -> DataFrame:
-    """Entries of timers that have a newer one among these rows."""
+def _sent_if_few(rows: DataFrame, count: int) -> DataFrame:
+    """Rows that are to be joined with many more: while they are few every worker gets all, and nothing is shuffled."""
+    return F.broadcast(rows) if count <= _FEW else rows
+
+
+def _rolled_on(far: DataFrame, later_entries: int) -> DataFrame:
+    """Entries of timers that have a newer one among these rows. Only timers with a later entry than their first can."""
+    entries = far.select(*IDENTITY, "entry_offset")
+    several = entries.where("timer_id <> entry_offset").select(*IDENTITY)
+    of_several = entries.join(_sent_if_few(several, later_entries), list(IDENTITY), "left_semi")
     last = F.max("entry_offset").over(Over.partitionBy(*IDENTITY))
-    placed = far.select(*IDENTITY, "entry_offset").withColumn("_last", last)
-    return placed.where("entry_offset < _last").select("entry_offset")
+    return of_several.withColumn("_last", last).where("entry_offset < _last").select("entry_offset")
 
 
 def pending(timeline: DataFrame, states: Iterable[PipelineState]) -> DataFrame:
