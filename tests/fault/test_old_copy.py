@@ -30,8 +30,10 @@ def lost_to(far: Far) -> Lost:
     return Lost(end, 9, end, min(dues, default=FOREVER_MS), max(dues, default=0), newest)
 
 
-def lost_rows(far: Far) -> list[LostRow]:
-    rows = (row for row in far.twin.timeline.values() if row.entry >= far.broker.far.next_entry)
+def lost_rows(far: Far, first: int | None = None) -> list[LostRow]:
+    if first is None:
+        first = far.broker.far.next_entry
+    rows = (row for row in far.twin.timeline.values() if row.entry >= first)
     return [lost_row(row) for row in sorted(rows, key=lambda row: row.entry) if row.record or row.kind != TIMER]
 
 
@@ -45,12 +47,19 @@ def lost_row(row: Row) -> LostRow:
 
 def mend(far: Far) -> None:
     """What the server does at its start."""
-    rows = lost_rows(far)
-    entries = LostEntries(far.broker, lost_to(far))
-    assert entries.write(rows) == len(rows)
+    entries = write_again(far)
     for move in entries.moves.values():
         far.broker.pending.move(move.topic, move.unique_key, move.due_ms)
     far.broker.store.flush()
+    far.broker.ingest.end_mending()
+
+
+def write_again(far: Far) -> LostEntries:
+    """All but moves to a near time."""
+    entries = LostEntries(far.broker, lost_to(far))
+    rows = lost_rows(far, far.broker.ingest.begin_mending(far.broker.far.next_entry))
+    assert entries.write(rows) == len(rows)
+    return entries
 
 
 def ingest_all(far: Far) -> None:
@@ -146,6 +155,7 @@ def test_a_death_half_way_leaves_it_to_the_next_start(
         yield from lost_rows(far)[:rows_before]
         raise InterruptedError
 
+    far.broker.ingest.begin_mending(far.broker.far.next_entry)
     with pytest.raises(InterruptedError):
         LostEntries(far.broker, lost).write(dying())
     far.crash()
@@ -217,6 +227,53 @@ def test_a_far_timer_that_was_moved_to_a_near_time_is_moved_again(far: Far) -> N
     assert far.arrived() == [b"known"]
     far.pass_time(FAR_MS + 20_000)
     assert far.arrived() == [b"known"]
+    assert far.broker.pending.count() == 0
+    far.close()
+
+
+@pytest.mark.parametrize("deaths", range(5))
+def test_a_move_to_a_near_time_outlives_deaths_before_it_is_repeated(
+    far: Far, deaths: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("known", "cancelled", "moved-on"):
+        far.schedule(name)
+    ingest_all(far)
+    copy = far.disk.after_process_death()
+    near_ms = far.clock.now_ms() + 8_000
+    for name in ("known", "cancelled", "moved-on"):
+        assert far.broker.pending.move("orders", name, near_ms).verdict == Verdict.MOVED
+    far.schedule("lost")
+    assert far.broker.pending.cancel("orders", "cancelled").verdict == Verdict.CANCELLED
+    assert far.broker.pending.move("orders", "moved-on", near_ms + 5_000).verdict == Verdict.MOVED
+    far.schedule("lost-too")
+    far.broker.store.flush()
+    ingest_all(far)
+    far.put_back(copy)
+    monkeypatch.setattr("latermq.broker.lost_entries.WRITTEN_AT_ONCE", 1)
+    for rows_before in range(deaths):
+        lost, rows = lost_to(far), lost_rows(far, far.broker.ingest.begin_mending(far.broker.far.next_entry))
+
+        def dying(rows: list[LostRow] = rows, count: int = 2 * rows_before) -> Iterator[LostRow]:
+            yield from rows[:count]
+            raise InterruptedError
+
+        with pytest.raises(InterruptedError):
+            LostEntries(far.broker, lost).write(dying())
+        far.crash()
+    if deaths:
+        write_again(far)  # and a death before the moves
+        far.crash()
+        assert far.broker.ingest.mending_from is not None
+    mend(far)
+    assert far.broker.ingest.mending_from is None
+    assert (far.broker.ingest.offset, far.broker.ingest.epoch) == (far.twin.ingested, 9)
+    far.crash()
+    far.pass_time(10_000)
+    assert far.arrived() == [b"known"]
+    far.pass_time(10_000)
+    assert sorted(far.arrived()) == [b"known", b"moved-on"]
+    far.pass_time(FAR_MS + 20_000)
+    assert sorted(far.arrived()) == [b"known", b"lost", b"lost-too", b"moved-on"]
     assert far.broker.pending.count() == 0
     far.close()
 

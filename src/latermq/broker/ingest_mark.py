@@ -17,6 +17,7 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
 
     epoch: int = 0
     offset: int = 0
+    mending_from: int | None = None
     version: int = VERSION
 
 
@@ -75,6 +76,23 @@ class IngestMark:
         if offset > self._state.offset:
             self._state = msgspec.structs.replace(self._state, offset=offset)
         return self._state.offset
+
+    @property
+    def mending_from(self) -> int | None:
+        """Where the entries begin that this store lacked as an old copy, from `begin_mending` to `end_mending`."""
+        return self._state.mending_from
+
+    def begin_mending(self, entry: int) -> int:
+        """This is an old copy that lacks the entries from this one on. The first one that was ever said so. Blocks."""
+        if self._state.mending_from is None:
+            self._state = msgspec.structs.replace(self._state, mending_from=entry)
+            self.save()
+        return self._state.mending_from or 0
+
+    def end_mending(self) -> None:
+        """All of it is in the log, and safe there. Blocks."""
+        self._state = msgspec.structs.replace(self._state, mending_from=None)
+        self.save()
 
     def go_on_from(self, offset: int, epoch: int) -> None:
         """This is an old copy: take over from the timeline how far it holds entries, and who wrote it last."""

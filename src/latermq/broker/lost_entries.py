@@ -59,7 +59,7 @@ class LostRow(NamedTuple):
 class LostEntries:
     """Writes them again; nobody is served meanwhile. A death on the way leaves the rest to the next start.
 
-    All but `moves`, which whoever calls repeats behind the last entry: a death before that loses them.
+    `moves` are left to whoever calls, to be repeated behind the last entry.
     """
 
     def __init__(self, broker: Broker, lost: Lost) -> None:
@@ -84,13 +84,20 @@ class LostEntries:
         self.moves: dict[str, LostRow] = {}  # to a near time: the last thing that is known of these names
 
     def write(self, rows: Iterable[LostRow]) -> int:
-        """Write what is missing up to the end that the timeline claims; `rows` are in order. How many there were."""
+        """Write what is missing up to the end that the timeline claims. How many rows there were.
+
+        `rows` are in order, and all since the store was put back: what a start that died has written is known by its
+        number and not written twice, but moves are found again.
+        """
+        first = self._next
         count = 0
         for row in rows:
             count += 1
             self.moves.pop(row.name, None)
             if row.kind == "move" and not row.record:
                 self.moves[row.name] = row
+                continue
+            if row.entry < first:
                 continue
             self._fill(row.entry)
             if row.record and self._is_too_high and row.due_ms < self._frontier_ms:
@@ -99,11 +106,12 @@ class LostEntries:
                 )
             self._placed.append(row)
             self._add(self._draft(row))
-        self._fill(self._lost.end)
-        # In one block with what comes last, so that whoever starts next finds it too or finds entries missing.
-        cut = self._far.cut_at(self._next, self._frontier_ms, self._handback_ms)
-        number = max(cut.number, self._lost.newest_window + 1)
-        self._append(cut._replace(number=number, far_until_ms=max(cut.far_until_ms, self._lost.far_until_ms)))
+        if self._next <= self._lost.end:
+            self._fill(self._lost.end)
+            # In one block with what comes last, so that whoever starts next finds it too or finds entries missing.
+            cut = self._far.cut_at(self._next, self._frontier_ms, self._handback_ms)
+            number = max(cut.number, self._lost.newest_window + 1)
+            self._append(cut._replace(number=number, far_until_ms=max(cut.far_until_ms, self._lost.far_until_ms)))
         self._broker.ingest.go_on_from(self._lost.ingested, self._lost.epoch)
         self._broker.store.flush()
         self._broker.ingest.save()
