@@ -1,6 +1,10 @@
 """Builds the Java and Go programs, once, and again only when their sources are newer than what was built."""
 
+import fcntl
+import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,12 +29,13 @@ def build_java() -> ClassPaths:
     need_tool("java", "the Java client runs on it")
     mvn = need_tool("mvn", "it builds the Java programs")
     jar = JAVA_TARGET / "interop.jar"
-    if _is_stale(jar, [JAVA_SOURCES / "pom.xml", *JAVA_SOURCES.glob("src/**/*.*")]):
-        # Offline first: with the jars already here it saves the look at every repository.
-        command = [mvn, "--quiet", "--batch-mode", "package"]
-        if _run([*command, "--offline"], JAVA_SOURCES).returncode != 0:
-            _check(_run(command, JAVA_SOURCES))
-        jar.touch()
+    with _alone():
+        if _is_stale(jar, [JAVA_SOURCES / "pom.xml", *JAVA_SOURCES.glob("src/**/*.*")]):
+            # Offline first: with the jars already here it saves the look at every repository.
+            command = [mvn, "--quiet", "--batch-mode", "package"]
+            if _run([*command, "--offline"], JAVA_SOURCES).returncode != 0:
+                _check(_run(command, JAVA_SOURCES))
+            jar.touch()
     libraries = f"{JAVA_TARGET / 'lib'}/*"
     return ClassPaths(f"{jar}:{libraries}", libraries)
 
@@ -38,9 +43,21 @@ def build_java() -> ClassPaths:
 def build_go() -> Path:
     """Return the path of the Go program."""
     go = need_tool("go", "it builds the Go client's program")
-    if _is_stale(GO_PROGRAM, [GO_SOURCES / "go.mod", GO_SOURCES / "go.sum", *GO_SOURCES.glob("*.go")]):
-        _check(_run([go, "build", "-o", str(GO_PROGRAM), "."], GO_SOURCES))
+    with _alone():
+        if _is_stale(GO_PROGRAM, [GO_SOURCES / "go.mod", GO_SOURCES / "go.sum", *GO_SOURCES.glob("*.go")]):
+            _check(_run([go, "build", "-o", str(GO_PROGRAM), "."], GO_SOURCES))
     return GO_PROGRAM
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Tests run in several processes: what the first of them builds the others find built."""
+    folder = os.open(HERE, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def _is_stale(built: Path, sources: list[Path]) -> bool:
