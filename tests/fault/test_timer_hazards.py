@@ -8,17 +8,19 @@ from types import SimpleNamespace
 
 import pytest
 
+from latermq.clock import SimulatedClock
 from latermq.config import ClockConfig, Size
 from latermq.errors import StoreError
 from latermq.message.names import TIMER_DEAD_LETTER_TOPIC
 from latermq.message.properties import DEAD_LETTER_REASON
 from latermq.message.record import Message
 from latermq.protocol.remoting.timer_bodies import Verdict
+from latermq.store.memory_disk import MemoryDisk
 from latermq.timer.clock_guard import HOLD_S
 from latermq.timer.delivery import LONGEST_PAUSE_MS
 from latermq.timer.timer_log import UNIT_BYTES
 from latermq.timer.timers import RETRY_MS
-from tests.brokers_in_memory import bodies, messages, send
+from tests.brokers_in_memory import bodies, messages, open_broker, run_until_quiet, send
 from tests.unit.test_timers import ENGINES, Scene
 
 MAX_STEP_MS = int(ClockConfig().max_step)
@@ -299,3 +301,36 @@ def test_a_clock_that_is_set_back_makes_no_timer_early_and_none_scheduled_then_l
     scheduled_then = [message for message in found if int(message.body) >= 20]
     assert all(message.store_timestamp_ms == due_of(message) for message in scheduled_then)
     assert scene.broker.pending.count() == 0
+
+
+def opened_after_a_death(disk: MemoryDisk, clock: SimulatedClock) -> tuple[set[str], bool]:
+    """What is synced while a broker opens, and whether it writes a checkpoint."""
+    before = disk.read("latermq.checkpoint")
+    synced = set()
+
+    def note(operation: str, path: str) -> None:
+        if operation == "sync":
+            synced.add(path)
+
+    disk.before_step = note
+    broker = open_broker(disk, clock)
+    broker.timers.engine.close()
+    return synced, disk.read("latermq.checkpoint") != before
+
+
+def test_whoever_goes_on_from_a_checkpoint_waits_for_no_disk() -> None:
+    disk, clock = MemoryDisk(), SimulatedClock()
+    broker = open_broker(disk, clock)
+    send(broker, b"before", TIMER_DELAY_MS="50000")
+    broker.store.flush()
+    run_until_quiet(broker)
+    broker.store.save(broker.store.plan_checkpoint())
+    send(broker, b"behind", TIMER_DELAY_MS="60000")
+    broker.store.flush()
+    assert opened_after_a_death(disk.after_process_death(), clock) == (set(), False)
+    # Another engine's files, or new ones, are not those that the checkpoint speaks of.
+    without_engine = disk.after_process_death()
+    without_engine.remove("timerlog")
+    without_engine.remove("timerwheel")
+    _, is_new = opened_after_a_death(without_engine, clock)
+    assert is_new

@@ -155,8 +155,10 @@ class Broker:
         self.ingest = IngestMark(disk)
         self.far_names = FarNames(disk)
         self._open_waiting(levels)
-        # The next start begins from here, however this one ends.
-        self.store.save(self.store.plan_checkpoint())
+        # Where a checkpoint and its engine were gone on from, they do for the next start too, and nobody waits for the
+        # disk. Of an engine that is filled again the old checkpoint must not speak.
+        if self.store.recovery.resumed is None or not self._has_whole_engine:
+            self.store.save(self.store.plan_checkpoint())
 
     def _open_waiting(self, levels: LevelTable) -> None:
         """All that has to do with messages that wait."""
@@ -208,10 +210,11 @@ class Broker:
             # Where RocketMQ alone has worked on the store, nothing was counted when it was opened.
             self._took_over_timers = len(done) > 0 or not recovery.timers_scheduled
             self.store.delivered.setdefault(0, RangeSet()).add_ranges(done)
-        engine, is_whole = open_engine(self._disk, self.config.timer, recovery.timers, is_clean=not recovery.crashed)
+        is_clean = not recovery.crashed
+        engine, self._has_whole_engine = open_engine(self._disk, self.config.timer, recovery.timers, is_clean=is_clean)
         window_ms = load_roll_window_ms(self._disk, self.config.store.retention)
         timers = Timers(self.store, engine, self.config.timer, window_ms=window_ms, marks=recovery.timers)
-        if not is_whole:
+        if not self._has_whole_engine:
             timers.rebuild()
         timers.pending.update(recovery.timers_scheduled)
         timers.pending.subtract(recovery.timers_delivered)

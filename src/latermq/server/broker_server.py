@@ -151,6 +151,7 @@ class BrokerProcess:
         self._every(config.store.checkpoint_every / 1000, self._checkpoint)
         self._every(config.broker.offset_save_every / 1000, self._save_tables)
         self._every(config.store.retention_every / 1000, self._retain)
+        self._checkpoint()
 
     async def _start_metrics(self) -> None:
         """Several brokers on one machine need not care: the default port goes to the first of them."""

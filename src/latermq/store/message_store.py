@@ -148,6 +148,10 @@ class MessageStore:
             foreign=foreign,
         )
         self.last_store_timestamp_ms = self.recovery.last_store_timestamp_ms
+        if (resumed := self.recovery.resumed) is not None:
+            self.checkpoint_offset = resumed.log_offset
+            self.safely_delivered = resumed.delivered
+            self.saved_timer_marks = resumed.timers
 
     def _load_store_id(self, new_store_id: str) -> str:
         stored = self._disk.read(STORE_ID_PATH)

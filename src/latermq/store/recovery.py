@@ -38,6 +38,7 @@ class Recovery:
     records: int
     last_store_timestamp_ms: int
     had_checkpoint: bool
+    resumed: Checkpoint | None  # the checkpoint that was gone on from, and would be again after the next crash
     timers: TimerMarks | None  # as the checkpoint has them
     timers_scheduled: Counter[str]  # for each topic, how many timers the read part of the log schedules,
     timers_delivered: Counter[str]  # and how many it delivers
@@ -100,6 +101,7 @@ def recover(
         records,
         last_ms,
         had_checkpoint=checkpoint is not None,
+        resumed=checkpoint if checkpoint is not None and start == checkpoint.log_offset else None,
         timers=_timer_marks(checkpoint, start),
         timers_scheduled=replay.timers_scheduled,
         timers_delivered=replay.timers_delivered,
@@ -150,6 +152,7 @@ def _open_foreign(log: CommitLog, queues: Queues) -> Recovery:
         records,
         last_ms,
         had_checkpoint=False,
+        resumed=None,
         timers=None,
         timers_scheduled=Counter(),
         timers_delivered=Counter(),
