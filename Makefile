@@ -2,9 +2,11 @@
 
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest --durations=15
-# Simulated tests share the cores; those with real processes have the machine to themselves.
-SIMULATED := -m "not real" --numprocesses 2 --dist loadfile
-REAL := -m real
+# Tests with real processes wait a good deal: two files of them at a time. Benchmarks have the machine to themselves.
+TWO_AT_ONCE := --numprocesses 2 --dist loadfile
+SIMULATED := -m "not real" $(TWO_AT_ONCE)
+REAL := -m real $(TWO_AT_ONCE) --ignore tests/bench
+BENCH := tests/bench
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-long lint format bench golden clean
@@ -21,10 +23,12 @@ demo: setup ## start a broker, use it, kill it, and see that nothing is lost or 
 test: lint ## lint, then every tier of tests at normal length
 	$(PYTEST) $(SIMULATED)
 	$(PYTEST) $(REAL)
+	$(PYTEST) $(BENCH)
 
 test-long: setup ## every tier of tests at full length
 	LATERMQ_LONG=1 $(PYTEST) $(SIMULATED)
 	LATERMQ_LONG=1 $(PYTEST) $(REAL)
+	LATERMQ_LONG=1 $(PYTEST) $(BENCH)
 
 lint: setup ## style, types and the direction of imports
 	$(BIN)/ruff check .
