@@ -148,7 +148,7 @@ def _text(value: Any) -> str:
         return value.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
     if isinstance(value, float):
         return f"{value:,.1f}"
-    return str(value)
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _moment(epoch_ms: int) -> str:

@@ -85,7 +85,7 @@ def _frame(labels: Sequence[str], top: float, unit: str) -> list[str]:
         text = f"{value:,.0f}" if top >= 4 else f"{value:g}"
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{text}</text>')
-    parts.append(f'<text x="4" y="{TOP + 2}" class="unit">{escape(unit)}</text>')
+    parts.append(f'<text x="{WIDTH - RIGHT}" y="{TOP - 3}" text-anchor="end" class="unit">{escape(unit)}</text>')
     step = (WIDTH - LEFT - RIGHT) / max(1, len(labels))
     every = max(1, -(-len(labels) // 6))
     for at in range(0, len(labels), every):
