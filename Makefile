@@ -3,7 +3,7 @@
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest --durations=15
 # Tests with real processes wait a good deal: two files of them at a time. Benchmarks have the machine to themselves.
-TWO_AT_ONCE := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+TWO_AT_ONCE := --numprocesses 2 --dist loadfile
 SIMULATED := -m "not real" $(TWO_AT_ONCE)
 REAL := -m real $(TWO_AT_ONCE) --ignore tests/bench
 BENCH := tests/bench
