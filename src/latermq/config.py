@@ -76,7 +76,7 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     flush: Literal["async", "sync"] = "async"
     flush_every: Duration = Duration.parse("500ms")
     checkpoint_every: Duration = Duration.parse("5s")
-    checkpoint_after: Size = Size.parse("32MiB")  # log; about as much is read, 200 MB a second, after a crash
+    checkpoint_after: Size = Size.parse("32MiB")  # of log; about as much is read again after a crash
     segment: Size = Size.parse("1GiB")
     reserve_step: Size = Size.parse("64MiB")  # disk space is taken in these steps, ahead of the writer
     queue_file_entries: int = 300_000

@@ -565,7 +565,7 @@ class MessageStore:
 
     @property
     def bytes_since_checkpoint(self) -> int:
-        """How much of the log would be read after a crash; all of it in a store just opened."""
+        """How much of the log would be read after a crash."""
         return self.log.end - self.checkpoint_offset
 
     def save(self, plan: CheckpointPlan) -> None:
