@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from latermq.errors import CorruptStore
-from latermq.message.entry_id import FLAG, LEVEL_SHIFT, MAX_LEVELS, OFFSET_MASK
+from latermq.message.entry_id import decode_entry_ids
 from latermq.message.properties import (
     CUT,
     DUE_MS,
@@ -214,7 +214,8 @@ class RecordBlock:
     def _replaced(self) -> tuple[Ints, Ints, Bools]:
         """Level and offset of the entries that these records replace, and which of them replace one."""
         prepared = self._longs(self._prepared_at)
-        return prepared >> LEVEL_SHIFT & MAX_LEVELS, prepared & OFFSET_MASK, (prepared > 0) & (prepared & FLAG != 0)
+        levels, entries = decode_entry_ids(prepared)
+        return levels, entries, levels >= 0
 
     def _texts(
         self, spans: Spans, rows: Ints, type_: pa.DataType | None = None, present: Bools | None = None
