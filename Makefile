@@ -8,6 +8,9 @@ SIMULATED := -m "not real" $(TWO_AT_ONCE)
 REAL := -m real $(TWO_AT_ONCE) --ignore tests/bench
 BENCH := tests/bench
 
+# Tests start hundreds of Python processes, Spark's workers among them: what one has compiled the next need not.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-long lint format bench golden clean
 
