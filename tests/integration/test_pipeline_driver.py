@@ -104,6 +104,8 @@ def test_the_process_tells_of_its_start_and_of_the_death_of_its_jvm(tmp_path: Pa
     with pipeline_process(f"{HOST}:{free_port()}", tmp_path / "pipeline") as driver:
         driver.wait_for("latermq ready: pipeline local[1]", SLOW_S)
         driver.wait_for("the look for brokers waits: no name server answers", SLOW_S)
+        os.kill(driver.jvm_pid(), signal.SIGSTOP)
+        time.sleep(1)  # the driver asks twice a second: now it waits for an answer
         os.kill(driver.jvm_pid(), signal.SIGKILL)
         assert driver.wait_for_exit() == 1
         assert "error: Spark has ended" in driver.printed()

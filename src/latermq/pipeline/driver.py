@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from latermq.config import Config
@@ -150,8 +151,11 @@ def run_pipeline(config: Config, ready: Callable[[str], None]) -> int:
 
 
 def _is_worth_telling(record: logging.LogRecord) -> bool:
-    """Py4J tells of every connection, and of every one that ends; under the root's name too."""
-    return "py4j" not in record.pathname or record.levelno >= logging.WARNING
+    """Py4J tells of every connection, and of every one that ends; under the root's name too.
+
+    What it tells with a stack trace it also raises, and whoever asked says in a sentence what that means.
+    """
+    return "py4j" not in record.pathname or (record.levelno >= logging.WARNING and not record.exc_info)
 
 
 def _check_timeline(root: Root) -> None:
@@ -167,7 +171,10 @@ def has_died(spark: SparkSession) -> bool:
     process = getattr(gateway, "proc", None)  # none where Spark started this process and not the other way round
     if process is not None and process.poll() is not None:
         return True
-    return bool(spark.sparkContext._jsc.sc().isStopped())
+    try:
+        return bool(spark.sparkContext._jsc.sc().isStopped())
+    except Py4JError:  # it died while it was asked
+        return True
 
 
 def _quieten(spark: SparkSession) -> None:
