@@ -3,7 +3,6 @@
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,17 +23,12 @@ from latermq.message.properties import (
     UNIQUE_KEY,
 )
 from latermq.message.record import (
-    BORN_HOST_AT,
     BORN_TIMESTAMP_AT,
-    MAGIC,
-    MAGIC_LONG_TOPIC,
     MIN_RECORD_BYTES,
     QUEUE_ID_AT,
     QUEUE_OFFSET_AT,
-    SYSFLAG_AT,
-    SYSFLAG_BORN_V6,
-    SYSFLAG_STORE_V6,
 )
+from latermq.message.record_layouts import Numbers, lay_out
 from latermq.pipeline.spans import PADDING_BYTES, WORD_BYTES, Bools, Ints, Properties, Spans, numbers
 
 MESSAGE, TIMER, CANCEL, MOVED, CUT_KIND = range(5)
@@ -77,6 +71,7 @@ class RecordBlock:
         self._waiting = waiting
         self._precision_ms = precision_ms
         self._octets = np.frombuffer(self._raw, np.uint8)
+        self._read = Numbers(self._raw, len(self._raw))
         self._starts, self._ends = _walk(self._raw, len(self._raw) - PADDING_BYTES)
         self._lay_out()
 
@@ -89,7 +84,7 @@ class RecordBlock:
 
     @cached_property
     def queue_offsets(self) -> Ints:
-        return self._longs(self._starts + QUEUE_OFFSET_AT)
+        return self._read.i64(self._starts + QUEUE_OFFSET_AT)
 
     @cached_property
     def kinds(self) -> npt.NDArray[np.int8]:
@@ -139,7 +134,7 @@ class RecordBlock:
         return {
             "broker": lambda rows: pa.repeat(pa.scalar(self._broker), len(rows)),
             "topic": lambda rows: self._texts(self._topics, rows),
-            "queue_id": lambda rows: pa.array(self._words(self._starts + QUEUE_ID_AT)[rows].astype(np.int32)),
+            "queue_id": lambda rows: pa.array(self._read.u32(self._starts + QUEUE_ID_AT)[rows].astype(np.int32)),
             "queue_offset": lambda rows: pa.array(self.queue_offsets[rows]),
             "kind": lambda rows: _kind_texts().take(pa.array(self.kinds[rows])),
             "timer_id": lambda rows: _longs_of(self.timer_ids, rows),
@@ -147,8 +142,8 @@ class RecordBlock:
             "unique_key": lambda rows: self._texts(self._names, rows),
             "keys": lambda rows: self._texts(self._find(KEYS), rows),
             "tags": lambda rows: self._texts(self._find(TAGS), rows),
-            "born_ms": lambda rows: pa.array(self._longs(self._starts + BORN_TIMESTAMP_AT)[rows]),
-            "store_ms": lambda rows: pa.array(self._longs(self._store_timestamps_at)[rows]),
+            "born_ms": lambda rows: pa.array(self._read.i64(self._starts + BORN_TIMESTAMP_AT)[rows]),
+            "store_ms": lambda rows: pa.array(self._read.i64(self._store_timestamps_at)[rows]),
             "replaces_level": lambda rows: pa.array(
                 self._replaced[0][rows].astype(np.int32), mask=~self._replaced[2][rows]
             ),
@@ -159,35 +154,22 @@ class RecordBlock:
         }
 
     def _lay_out(self) -> None:
-        """Where the parts lie, as `layout` finds it for one record; records that do not add up are refused."""
-        starts, ends = self._starts, self._ends
-        last = len(self._raw) - WORD_BYTES
-        sysflags = self._words(starts + SYSFLAG_AT)
-        self._store_timestamps_at: Ints = starts + BORN_HOST_AT + np.where(sysflags & SYSFLAG_BORN_V6, 20, 8)
-        store_host_bytes = np.where(sysflags & SYSFLAG_STORE_V6, 20, 8)
-        self._prepared_at: Ints = self._store_timestamps_at + 8 + store_host_bytes + 4
-        body_at = self._prepared_at + 12
-        # A damaged record may point anywhere: what is read there is then found not to fit.
-        body_ends = body_at + self._words(np.minimum(body_at - 4, last))
-        magics = self._words(starts + 4)
-        short = magics == MAGIC
-        length_at = np.minimum(body_ends, last)
-        topic_at = body_ends + np.where(short, 1, 2)
-        topic_bytes = np.where(short, self._octets[length_at], self._words(length_at) >> 16)
-        properties_at = topic_at + topic_bytes + 2
-        properties_bytes = self._words(np.minimum(properties_at - 2, last)) >> 16
-        fits = (short | (magics == MAGIC_LONG_TOPIC)) & (properties_at + properties_bytes == ends)
-        if not fits.all():
-            at = int(starts[np.argmin(fits)])
+        """Find where the parts lie; records that do not add up are refused."""
+        parts = lay_out(self._read, self._starts, self._ends)
+        if not parts.fits.all():
+            at = int(self._starts[np.argmin(parts.fits)])
             raise CorruptStore(f"no whole record at byte {at} of {self.size_bytes} that were pulled")
-        self._records = Spans(starts, ends)
-        self._bodies = Spans(body_at, body_ends)
-        self._own_topics = Spans(topic_at, topic_at + topic_bytes)
-        self._regions = Spans(properties_at, ends)
+        self._store_timestamps_at = parts.store_timestamps_at
+        self._prepared_at = parts.prepared_at
+        self._records = Spans(self._starts, self._ends)
+        self._bodies = Spans(parts.bodies_at, parts.bodies_end)
+        self._own_topics = Spans(parts.topics_at, parts.topics_end)
+        self._regions = Spans(parts.properties_at, self._ends)
 
     @cached_property
     def _properties(self) -> Properties:
-        return Properties(self._octets, self._strided("<u8"), self._regions)
+        words = np.ndarray((len(self._raw) - WORD_BYTES + 1,), "<u8", self._raw, strides=(1,))  # one at any byte
+        return Properties(self._octets, words, self._regions)
 
     @cached_property
     def _found(self) -> dict[str, Spans]:
@@ -213,7 +195,7 @@ class RecordBlock:
     @cached_property
     def _replaced(self) -> tuple[Ints, Ints, Bools]:
         """Level and offset of the entries that these records replace, and which of them replace one."""
-        prepared = self._longs(self._prepared_at)
+        prepared = self._read.i64(self._prepared_at)
         levels, entries = decode_entry_ids(prepared)
         return levels, entries, levels >= 0
 
@@ -238,16 +220,6 @@ class RecordBlock:
         """An array over the buffer itself: each slot is what lies between two bounds, so every other one is a gap."""
         offsets = np.append(bounds, bounds[-1:] if len(bounds) else 0).astype(np.int32)
         return pa.Array.from_buffers(type_, len(bounds), [None, pa.py_buffer(offsets), pa.py_buffer(self._raw)])
-
-    def _strided(self, dtype: str) -> npt.NDArray[Any]:
-        size = np.dtype(dtype).itemsize
-        return np.ndarray((len(self._raw) - size + 1,), dtype, self._raw, strides=(1,))
-
-    def _words(self, at: Ints) -> Ints:
-        return self._strided(">u4")[at].astype(np.int64)
-
-    def _longs(self, at: Ints) -> Ints:
-        return self._strided(">i8")[at].astype(np.int64)
 
 
 @cache

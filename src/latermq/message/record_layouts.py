@@ -1,0 +1,82 @@
+"""Where the parts of many records lie, found for all of them together: what `layout` finds for one."""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from latermq.message.properties import MAX_PROPERTIES_BYTES
+from latermq.message.record import (
+    BORN_HOST_AT,
+    MAGIC,
+    MAGIC_LONG_TOPIC,
+    SYSFLAG_AT,
+    SYSFLAG_BORN_V6,
+    SYSFLAG_STORE_V6,
+    Buffer,
+)
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+class Numbers:
+    """Reads one number at each of many places."""
+
+    def __init__(self, buffer: Buffer, limit: int) -> None:
+        self._buffer = buffer
+        self._limit = limit
+
+    def _at(self, at: Ints, dtype: str, size: int) -> Ints:
+        at_any_byte = np.ndarray((max(0, self._limit - size + 1),), dtype, self._buffer, strides=(1,))
+        return at_any_byte[at].astype(np.int64)
+
+    def u8(self, at: Ints) -> Ints:
+        return self._at(at, "u1", 1)
+
+    def u16(self, at: Ints) -> Ints:
+        return self._at(at, ">u2", 2)
+
+    def u32(self, at: Ints) -> Ints:
+        return self._at(at, ">u4", 4)
+
+    def i64(self, at: Ints) -> Ints:
+        return self._at(at, ">i8", 8)
+
+
+class RecordLayouts(NamedTuple):
+    """Places in a buffer, one for each record. They mean something where `fits` says that the parts fill the record."""
+
+    sysflags: Ints
+    store_timestamps_at: Ints
+    prepared_at: Ints
+    bodies_at: Ints
+    bodies_end: Ints
+    topics_at: Ints
+    topics_end: Ints
+    properties_at: Ints
+    fits: Bools
+
+
+def lay_out(read: Numbers, starts: Ints, ends: Ints) -> RecordLayouts:
+    """Find the parts of records of which it is only known that they start and end here."""
+    magics = read.u32(starts + 4)
+    has_long_topic = magics == MAGIC_LONG_TOPIC
+    sysflags = read.u32(starts + SYSFLAG_AT)
+    store_timestamps_at = starts + BORN_HOST_AT + np.where(sysflags & SYSFLAG_BORN_V6, 20, 8)
+    prepared_at = store_timestamps_at + 12 + np.where(sysflags & SYSFLAG_STORE_V6, 20, 8)
+    bodies_at = prepared_at + 12
+    # A length that leads out of its record is not followed: it would lead anywhere.
+    fits = (has_long_topic | (magics == MAGIC)) & (bodies_at + 3 + has_long_topic <= ends)
+    bodies_end = np.where(fits, bodies_at + read.u32(np.where(fits, bodies_at - 4, starts)), starts)
+    topics_at = bodies_end + 1 + has_long_topic
+    fits &= topics_at + 2 <= ends
+    bodies_end[~fits] = starts[~fits]
+    topics_end = topics_at + np.where(has_long_topic, read.u16(bodies_end), read.u8(bodies_end))
+    properties_at = topics_end + 2
+    fits &= (topics_end > topics_at) & (properties_at <= ends)
+    property_lengths = read.u16(np.where(fits, topics_end, starts))
+    fits &= (property_lengths <= MAX_PROPERTIES_BYTES) & (properties_at + property_lengths == ends)
+    return RecordLayouts(
+        sysflags, store_timestamps_at, prepared_at, bodies_at, bodies_end, topics_at, topics_end, properties_at, fits
+    )
