@@ -16,7 +16,7 @@ from tests.brokers_in_memory import open_broker, pass_time
 from tests.fault.test_level_model import end_life, fail_sometimes
 from tests.fault.test_timer_model import ROLLING_STORE, Life, Model, lose_files
 from tests.needs import LONG
-from tests.seeds import seeds
+from tests.seeds import live_through
 from tests.spark_twin import SparkTwin
 
 SEEDS = 2_000 if LONG else 150
@@ -120,8 +120,4 @@ def live(seed: int) -> None:
 
 @pytest.mark.parametrize("first_seed", range(0, SEEDS, SEEDS_A_TEST))
 def test_every_timer_has_one_owner_and_comes_once(first_seed: int) -> None:
-    for seed in seeds(first_seed, SEEDS_A_TEST):
-        try:
-            live(seed)
-        except Exception as error:
-            raise AssertionError(f"seed {seed} failed: live({seed}) replays it") from error
+    live_through(live, first_seed, SEEDS_A_TEST)

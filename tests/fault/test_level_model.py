@@ -21,7 +21,7 @@ from latermq.store.memory_disk import MemoryDisk
 from latermq.timer.levels import LevelTable
 from tests.brokers_in_memory import HOST, messages, open_broker, pass_time, run_until_quiet
 from tests.needs import LONG
-from tests.seeds import seeds
+from tests.seeds import live_through
 
 SEEDS = 5_000 if LONG else 200
 SEEDS_A_TEST = 50
@@ -208,8 +208,4 @@ def fail_sometimes(chance: Random, operation: str, path: str) -> None:
 
 @pytest.mark.parametrize("first_seed", range(0, SEEDS, SEEDS_A_TEST))
 def test_no_life_loses_repeats_or_hurries_a_delayed_message(first_seed: int) -> None:
-    for seed in seeds(first_seed, SEEDS_A_TEST):
-        try:
-            live(seed)
-        except Exception as error:
-            raise AssertionError(f"seed {seed} failed: live({seed}) replays it") from error
+    live_through(live, first_seed, SEEDS_A_TEST)

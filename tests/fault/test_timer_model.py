@@ -24,7 +24,7 @@ from latermq.store.memory_disk import MemoryDisk
 from tests.brokers_in_memory import HOST, STORE, messages, open_broker, pass_time, run_until_quiet
 from tests.fault.test_level_model import CHECKPOINT, STEPS_MS, end_life, fail_sometimes
 from tests.needs import LONG
-from tests.seeds import seeds
+from tests.seeds import live_through
 
 SEEDS = 5_000 if LONG else 200
 SEEDS_A_TEST = 25
@@ -274,8 +274,4 @@ def lose_files(disk: MemoryDisk, chance: Random) -> None:
 
 @pytest.mark.parametrize("first_seed", range(0, SEEDS, SEEDS_A_TEST))
 def test_no_life_loses_repeats_hurries_or_brings_back_a_timer(first_seed: int) -> None:
-    for seed in seeds(first_seed, SEEDS_A_TEST):
-        try:
-            live(seed)
-        except Exception as error:
-            raise AssertionError(f"seed {seed} failed: live({seed}) replays it") from error
+    live_through(live, first_seed, SEEDS_A_TEST)
