@@ -25,7 +25,7 @@ from latermq.store.message_store import Draft, MessageStore
 from latermq.store.ranges import RangeSet
 from latermq.timer.building import build
 from latermq.timer.clock_guard import ClockGuard
-from latermq.timer.lateness import LATENESS_BOUNDS_MS, Distribution
+from latermq.timer.lateness import LATENESS_BOUNDS_MS, PUNCTUAL_MS, Distribution
 from latermq.timer.level_source import Batch, LevelSource
 from latermq.timer.levels import LevelTable
 from latermq.timer.rolls import build_rolls
@@ -33,7 +33,6 @@ from latermq.timer.stage import Stage
 from latermq.timer.timers import Timers
 
 BUILD_AT_ONCE = 1_000  # records built between two looks at other work: about 4 ms
-PUNCTUAL_MS = 1_000  # what is later than this counts as overdue
 FIRST_PAUSE_MS = 100
 LONGEST_PAUSE_MS = 5_000
 CLOCK_LOOK_MS = 1_000  # a clock that is set shows at the next look

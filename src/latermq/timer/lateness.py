@@ -9,6 +9,7 @@ from latermq.timer.engine import Ints
 LATENESS_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 5_000, 60_000)
 # RocketMQ's own for rocketmq_delay_message_latency: 1 min, 10 min, 1 h, 12 h, 1 d, 3 d.
 DELAY_BOUNDS_MS = (60_000, 600_000, 3_600_000, 43_200_000, 86_400_000, 259_200_000)
+PUNCTUAL_MS = 1_000  # what is later than this is overdue: it yields to what falls due now
 
 
 class Counts(NamedTuple):

@@ -5,9 +5,8 @@ flushed into the engine, `load` reads the coming slots back; the delivery then f
 them to their topics (delivery.py). They all run on the one thread that also appends, a bounded piece at a time.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -23,16 +22,17 @@ from latermq.store.ranges import RangeSet
 from latermq.timer.done import Done, not_in
 from latermq.timer.engine import SLOT_MS, Bools, Engine, Ints, Units, slot_of
 from latermq.timer.frontier import Frontier
-from latermq.timer.lateness import DELAY_BOUNDS_MS, Distribution
+from latermq.timer.lateness import DELAY_BOUNDS_MS, PUNCTUAL_MS, Distribution
 from latermq.timer.rolling import wakes_of
+from latermq.timer.taken import TAKEN_SIZE, Taken, Verdict, notes_of
 from latermq.timer.tallies import Tallies
 from latermq.timer.timer_source import TimerSource
+from latermq.timer.unput import Unput
 from latermq.timer.windows import Windows
 
 READ_AT_ONCE = 16_384  # entries that one step takes from the queue: about 1 ms
 PUT_AT_ONCE = 16_384
 REMOVE_AT_ONCE = 4_096
-PUNCTUAL_MS = 1_000  # what woke longer ago at the start is the backlog
 RETRY_MS = 1_000
 WINDOW_AHEAD_MS = 10_000  # so much earlier than it is built a window's row is read
 
@@ -43,22 +43,6 @@ def slot_below(wake_ms: int) -> int:
 
 
 _NONE = 1 << 62
-# As the size of a unit's record, which no record has: the unit says that a cancel or a move took a window's timer.
-TAKEN_SIZE = 1
-
-
-def _pairs(units: Units) -> Iterator[tuple[int, int]]:
-    """Entries and when they wake."""
-    return zip(units.entries.tolist(), units.wakes.tolist(), strict=True)
-
-
-class Taken(NamedTuple):
-    """Entries that a cancel or a move took, to be removed from the engine once it is flushed itself."""
-
-    entry: int  # of the cancel or the move
-    end_offset: int  # where its record ends in the log
-    units: Units  # to be removed
-    notes: Units  # to be put: Spark's timers, which are taken out of their windows when these are played
 
 
 class Timers:
@@ -82,18 +66,12 @@ class Timers:
         self._read_next = max(queue.min_offset if queue else 0, marks.put_upto if marks else 0)
         # What is older than this start may be in the engine, whatever the marks say: a crash need not take it out.
         self._new_from = queue.next_offset if queue else 0
-        # Read, but not in the engine: waits until it is flushed. In the order of the timer topic.
-        self._unput: deque[Units] = deque()
-        self._unput_rows = 0
-        self._unput_in_slot: Counter[int] = Counter()  # kept where seconds have a limit
+        self._unput = Unput(counts_slots=bool(config.slot_limit))
         # Not put at all, since T has passed the time at which they wake: the clock was set back, or has not come to
         # where it was before a restart. They hold P until they are delivered.
         self._held = Units.join([])
         self._first_held = _NONE
-        self._unremoved: deque[Taken] = deque()
-        # Entries that were taken and may still be in memory: when each wakes, and which entry took it.
-        self._cancelled: dict[int, tuple[int, int]] = {}
-        self._cancelled_sorted: Ints | None = None
+        self._taken = Taken()
         self.pending: Counter[str] = Counter(marks.pending if marks else {})
         self.tallies = Tallies(Counter())
         self.delays = Distribution(DELAY_BOUNDS_MS)  # how long timers were asked to wait
@@ -183,7 +161,7 @@ class Timers:
     def _read(self) -> bool:
         """Follow the timer topic: what wakes within the loaded slots goes to them at once."""
         queue = self._queue()
-        if queue is None or self._unput_rows >= self._config.max_waiting:
+        if queue is None or self._unput.rows >= self._config.max_waiting:
             return False
         self._read_next = max(self._read_next, queue.min_offset)
         found = queue.array(self._read_next, READ_AT_ONCE)
@@ -194,12 +172,9 @@ class Timers:
         self.read_rows += len(found)
         units = self._units(entries, found["offset"].astype(np.int64), found["size"].astype(np.int64), found["tags"])
         units = self._still_wanted(units)
-        if len(units.entries):
-            self._unput.append(units)
-            self._unput_rows += len(units.entries)
-            self._count_unput(units.wakes, 1)
-            for source in (self.backlog, self.live):
-                source.add(units.where(source.covers(units.wakes)))
+        self._unput.add(units)
+        for source in (self.backlog, self.live):
+            source.add(units.where(source.covers(units.wakes)))
         return self._read_next < queue.next_offset
 
     def read_all(self) -> None:
@@ -249,8 +224,7 @@ class Timers:
         """What is wanted of this that the engine holds: after a crash it may have what is still on its way to it."""
         notes = units.sizes == TAKEN_SIZE
         if notes.any():
-            self._cancelled |= {entry: (wake_ms, 0) for entry, wake_ms in _pairs(units.where(notes))}
-            self._cancelled_sorted = None
+            self._taken.add(units.where(notes), by=0)
             units = units.where(~notes)
         known = units.entries < self._first_unput()
         if len(self._held.entries):
@@ -267,26 +241,10 @@ class Timers:
         try:
             # First, since it makes room for what follows.
             self._forget_saved()
-            if self._unput:
-                self._join_unput()
-                units = self._unput[0]
-                count = int(np.searchsorted(units.physical_offsets + units.sizes, flushed, side="right"))
-                count = min(count, PUT_AT_ONCE)
-                wanted = self._still_wanted(units.where(np.arange(count)))
-                held = wanted.wakes < self._last_wake_ms
-                self.engine.put(wanted.where(~held), now_ms)
-                if held.any():
-                    self._held = Units.join([self._held, wanted.where(held)])
-                    self._look_at_held()
-                self._unput_rows -= count
-                self._count_unput(units.wakes[:count], -1)
+            if count := self._put_first(flushed, now_ms):
+                self._unput.drop_first(count)
                 self.put_rows += count
-                if count < len(units.entries):
-                    self._unput[0] = units.where(np.arange(count, len(units.entries)))
-                else:
-                    self._unput.popleft()
-                if count:
-                    return True
+                return True
             more = self._remove_flushed(flushed, now_ms)
         except StoreError as error:
             self.failure = error.remark
@@ -297,33 +255,32 @@ class Timers:
             self.failure = ""
         return more
 
-    def _join_unput(self) -> None:
-        """Make one of the first pieces, as far as they are put at once: a put costs much by itself."""
-        joined: list[Units] = []
-        rows = 0
-        while self._unput and (not joined or rows + len(self._unput[0].entries) <= PUT_AT_ONCE):
-            joined.append(self._unput.popleft())
-            rows += len(joined[-1].entries)
-        self._unput.appendleft(joined[0] if len(joined) == 1 else Units.join(joined))
+    def _put_first(self, flushed: int, now_ms: int) -> int:
+        """How many of those that wait to be put are in the engine now, or need not be."""
+        if not self._unput.rows:
+            return 0
+        units = self._unput.first_below(flushed, PUT_AT_ONCE)
+        wanted = self._still_wanted(units)
+        held = wanted.wakes < self._last_wake_ms
+        self.engine.put(wanted.where(~held), now_ms)
+        if held.any():
+            self._held = Units.join([self._held, wanted.where(held)])
+            self._look_at_held()
+        return len(units.entries)
 
     def _remove_flushed(self, flushed: int, now_ms: int) -> bool:
         """Remove what was taken by cancels and moves below F; whether there is more.
 
         Only what went in can come out: of what is taken before it is put, nothing goes in.
         """
-        taken: list[Taken] = []
-        for one in self._unremoved:
-            if one.end_offset > flushed or len(taken) >= REMOVE_AT_ONCE:
-                break
-            taken.append(one)
-        if taken:
-            self.engine.remove(Units.join([one.units for one in taken]), now_ms)
-            notes = Units.join([one.notes for one in taken])
+        verdicts = self._taken.first_below(flushed, REMOVE_AT_ONCE)
+        if verdicts:
+            self.engine.remove(Units.join([verdict.units for verdict in verdicts]), now_ms)
+            notes = Units.join([verdict.notes for verdict in verdicts])
             # What is due before T is done with, and an engine takes nothing of that time.
             self.engine.put(notes.where(notes.wakes >= self._last_wake_ms), now_ms)
-            for _ in taken:
-                self._unremoved.popleft()
-        return len(taken) >= REMOVE_AT_ONCE
+            self._taken.drop_first(len(verdicts))
+        return len(verdicts) >= REMOVE_AT_ONCE
 
     def _forget_saved(self) -> None:
         """Let the engine forget what the checkpoint on disk does not need."""
@@ -361,11 +318,7 @@ class Timers:
 
     def not_cancelled(self, entries: Ints) -> Bools:
         """For each of these entries whether no cancel or move took it, as far as that is not in the engine yet."""
-        if not self._cancelled:
-            return np.ones(len(entries), bool)
-        if self._cancelled_sorted is None:
-            self._cancelled_sorted = np.sort(np.fromiter(self._cancelled, np.int64, len(self._cancelled)))
-        return not_in(entries, self._cancelled_sorted)
+        return self._taken.missing(entries)
 
     def take_out(self, entry: int, end_offset: int, entries: Ints, physical: Ints, sizes: Ints, dues: Ints) -> None:
         """A cancel or a move was appended as `entry` and takes these.
@@ -379,16 +332,11 @@ class Timers:
         entries, physical, sizes, dues = (column[acts] for column in (entries, physical, sizes, dues))
         wakes, rolls = self._wakes_of(entries, dues, physical)
         units = Units(entries, wakes, physical, sizes, rolls)
-        self._cancelled |= {taken: (wake_ms, entry) for taken, wake_ms in _pairs(units)}
-        self._cancelled_sorted = None
+        self._taken.add(units, by=entry)
         # What was not put yet will not be.
         was_put = entries < max(self._first_unput(), self._new_from)
-        notes = units.where(~near)
-        notes = notes._replace(
-            physical_offsets=np.full_like(notes.entries, end_offset - 1),
-            sizes=np.full_like(notes.entries, TAKEN_SIZE),
-        )
-        self._unremoved.append(Taken(entry, end_offset, units.where(was_put & near), notes))
+        notes = notes_of(units.where(~near), end_offset)
+        self._taken.tell_engine(Verdict(entry, end_offset, units.where(was_put & near), notes))
 
     def leave(self, topic: str, count: int) -> None:
         """So many timers for a topic wait no longer: delivered, buried, or taken by a cancel or a move."""
@@ -458,7 +406,8 @@ class Timers:
     def put_upto(self) -> int:
         """P: every entry below is in the engine, delivered or cancelled, and every cancel and move below has acted."""
         upto = min(self._first_unput(), self._first_held)
-        return min(upto, self._unremoved[0].entry) if self._unremoved else upto
+        verdict = self._taken.first_verdict
+        return upto if verdict is None else min(upto, verdict)
 
     def _look_at_held(self) -> None:
         """See which of those held are delivered or taken by now."""
@@ -467,7 +416,8 @@ class Timers:
             self._first_held = int(self._held.entries.min(initial=_NONE))
 
     def _first_unput(self) -> int:
-        return int(self._unput[0].entries[0]) if self._unput else self._read_next
+        first = self._unput.first_entry
+        return self._read_next if first is None else first
 
     def all_wake_from_ms(self) -> int:
         """T: no timer below P that is not delivered wakes before it. It never goes back.
@@ -489,7 +439,8 @@ class Timers:
         self._done.prune(self._done_upto, self._done_wake_ms)
         # What is held wakes before T, and is in memory all the same.
         in_memory = [self.live.head_due_ms(), self.backlog.head_due_ms(), self.staged_wake_ms()]
-        self._forget_cancelled(put_upto, min([wake_ms, *(due_ms for due_ms in in_memory if due_ms is not None)]))
+        memory_ms = min([wake_ms, *(due_ms for due_ms in in_memory if due_ms is not None)])
+        self._taken.forget(put_upto, memory_ms, self.live.horizon_ms)
         marks = TimerMarks(
             engine=self._config.engine,
             mark=self.engine.mark(),
@@ -510,19 +461,6 @@ class Timers:
         ranges = RangeSet(self._adopted_done.ranges())
         ranges.add_ranges(RangeSet(self._done.ranges()))
         return list(ranges.ranges())
-
-    def _forget_cancelled(self, put_upto: int, wake_ms: int) -> None:
-        """Drop those that the engine knows of: their slots are not loaded yet, or done with."""
-        horizon_ms = self.live.horizon_ms
-        known = [
-            entry
-            for entry, (own_ms, taken_by) in self._cancelled.items()
-            if taken_by < put_upto and (own_ms < wake_ms or own_ms > horizon_ms)
-        ]
-        for entry in known:
-            del self._cancelled[entry]
-        if known:
-            self._cancelled_sorted = None
 
     def needed_from(self) -> int:
         """The log offset from which on records still wait; retention stops there.
@@ -566,15 +504,7 @@ class Timers:
     def count_in_slot(self, slot_ms: int) -> int:
         """How many timers wake in a second, those included that the engine does not have yet."""
         self.read_all()
-        return self.engine.count(slot_ms) + self._unput_in_slot[slot_ms]
-
-    def _count_unput(self, wakes: Ints, sign: int) -> None:
-        if self._config.slot_limit:
-            slots, counts = np.unique(slot_of(wakes), return_counts=True)
-            for slot_ms, count in zip(slots.tolist(), counts.tolist(), strict=True):
-                self._unput_in_slot[slot_ms] += sign * count
-                if not self._unput_in_slot[slot_ms]:
-                    del self._unput_in_slot[slot_ms]
+        return self.engine.count(slot_ms) + self._unput.count_in_slot(slot_ms)
 
     def statistics(self) -> dict[str, int]:
         """How much waits at each step."""
@@ -582,9 +512,9 @@ class Timers:
         return {
             "timers_pending": self.pending.total(),
             "timers_unread": queue.next_offset - self._read_next if queue else 0,
-            "timers_unput": self._unput_rows,
+            "timers_unput": self._unput.rows,
             "timers_loaded": self.live.rows + self.backlog.rows,
-            "timers_cancelled_in_memory": len(self._cancelled),
+            "timers_cancelled_in_memory": len(self._taken),
             "timers_done_beyond_marks": self._done.rows,
             **self.engine.statistics(),
         }

@@ -10,9 +10,9 @@ import numpy as np
 from latermq.message.cut import Cut
 from latermq.timer.engine import Bools, Ints
 from latermq.timer.frontier import Frontier
+from latermq.timer.lateness import PUNCTUAL_MS
 from latermq.timer.level_source import Batch
 
-PUNCTUAL_MS = 1_000  # what is later than this counts as overdue
 _NEVER_MS = 1 << 62
 _NONE: Ints = np.empty(0, np.int64)
 

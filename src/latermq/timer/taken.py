@@ -1,0 +1,93 @@
+"""Timers that cancels and moves took: nobody sees them from then on, and the engine loses them once that is flushed."""
+
+from collections import deque
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+
+from latermq.timer.done import not_in
+from latermq.timer.engine import Bools, Ints, Units
+
+# As the size of a unit's record, which no record has: the unit says that a cancel or a move took a window's timer.
+TAKEN_SIZE = 1
+
+
+class Verdict(NamedTuple):
+    """What one cancel or move does to the engine."""
+
+    entry: int  # its own
+    end_offset: int  # where its record ends in the log
+    units: Units  # to be removed
+    notes: Units  # to be put: Spark's timers, which are taken out of their windows when these are played
+
+
+def notes_of(units: Units, end_offset: int) -> Units:
+    """Units that stand for timers of windows; they are flushed with the verdict whose record ends there."""
+    return units._replace(
+        physical_offsets=np.full_like(units.entries, end_offset - 1), sizes=np.full_like(units.entries, TAKEN_SIZE)
+    )
+
+
+class Taken:
+    """What was taken and may still be in memory, and verdicts that the engine has not heard."""
+
+    def __init__(self) -> None:
+        self._verdicts: deque[Verdict] = deque()
+        # When each entry wakes, and which entry took it.
+        self._entries: dict[int, tuple[int, int]] = {}
+        self._sorted: Ints | None = None
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, units: Units, by: int) -> None:
+        """The entry `by` took these; 0 where the engine told of it."""
+        for entry, wake_ms in zip(units.entries.tolist(), units.wakes.tolist(), strict=True):
+            self._entries[entry] = (wake_ms, by)
+        self._sorted = None
+
+    def missing(self, entries: Ints) -> Bools:
+        """For each of these entries whether nothing took it, as far as that is not in the engine yet."""
+        if not self._entries:
+            return np.ones(len(entries), bool)
+        if self._sorted is None:
+            self._sorted = np.sort(np.fromiter(self._entries, np.int64, len(self._entries)))
+        return not_in(entries, self._sorted)
+
+    def forget(self, put_upto: int, wake_ms: int, horizon_ms: int) -> None:
+        """Drop those that the engine knows of: their slots are not loaded yet, or done with."""
+        known = [
+            entry
+            for entry, (own_ms, by) in self._entries.items()
+            if by < put_upto and (own_ms < wake_ms or own_ms > horizon_ms)
+        ]
+        for entry in known:
+            del self._entries[entry]
+        if known:
+            self._sorted = None
+
+    # Verdicts, in the order of the timer topic
+
+    @property
+    def first_verdict(self) -> int | None:
+        """The first cancel or move that the engine has not heard of."""
+        return self._verdicts[0].entry if self._verdicts else None
+
+    def tell_engine(self, verdict: Verdict) -> None:
+        """Keep this until it is flushed."""
+        self._verdicts.append(verdict)
+
+    def first_below(self, flushed: int, most: int) -> list[Verdict]:
+        """The first ones whose records end below F, at most so many."""
+        found: list[Verdict] = []
+        for verdict in islice(self._verdicts, most):
+            if verdict.end_offset > flushed:
+                break
+            found.append(verdict)
+        return found
+
+    def drop_first(self, count: int) -> None:
+        """So many of what `first_below` gave have acted."""
+        for _ in range(count):
+            self._verdicts.popleft()
