@@ -2,11 +2,11 @@
 
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest --durations=15
-# Tests with real processes wait a good deal: two files of them at a time. Benchmarks have the machine to themselves.
-TWO_AT_ONCE := --numprocesses 2 --dist loadfile
+# Tests with real processes wait a good deal: two files of them at a time, in the order of the folders, which has the
+# longest first.
+TWO_AT_ONCE := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 SIMULATED := -m "not real" $(TWO_AT_ONCE)
-REAL := -m real $(TWO_AT_ONCE) --ignore tests/bench
-BENCH := tests/bench
+REAL := -m real $(TWO_AT_ONCE)
 
 # Tests start hundreds of Python processes, Spark's workers among them: what one has compiled the next need not.
 unexport PYTHONDONTWRITEBYTECODE
@@ -26,12 +26,10 @@ demo: setup ## start a broker, use it, kill it, and see that nothing is lost or 
 test: lint ## lint, then every tier of tests at normal length
 	$(PYTEST) $(SIMULATED)
 	$(PYTEST) $(REAL)
-	$(PYTEST) $(BENCH)
 
 test-long: setup ## every tier of tests at full length
 	LATERMQ_LONG=1 $(PYTEST) $(SIMULATED)
 	LATERMQ_LONG=1 $(PYTEST) $(REAL)
-	LATERMQ_LONG=1 $(PYTEST) $(BENCH)
 
 lint: setup ## style, types and the direction of imports
 	$(BIN)/ruff check .
