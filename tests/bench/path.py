@@ -25,6 +25,7 @@ GROUP = "bench-path-group"
 QUEUES = 8
 FRAMES_A_READ = 64  # what one read of a busy socket brings
 PULL_BATCH = 32
+_FAR_MS = 3_600_000  # nothing is due meanwhile
 _WARM_PART = 10  # the first tenth is thrown away
 
 Figures = dict[str, float]
@@ -61,14 +62,16 @@ class SocketlessBroker:
         self.connection.connection_made(self.transport)
         self._body = b"x" * body_bytes
         self._number = 0
+        self._due_ms = clock.now_ms() + _FAR_MS
 
-    def send_frames(self, count: int) -> bytes:
+    def send_frames(self, count: int, *, with_timers: bool = False) -> bytes:
         """Sends as one read brings them, to all queues in turn, each with a unique key of its own."""
         frames = []
+        due = f"TIMER_DELIVER_MS\x01{self._due_ms}\x02" if with_timers else ""
         first = self._number + 1
         self._number += count
         for number in range(first, first + count):
-            properties = f"UNIQ_KEY\x017F0000011C0F2A139A5500{number:010X}\x02WAIT\x01true\x02"
+            properties = f"UNIQ_KEY\x017F0000011C0F2A139A5500{number:010X}\x02WAIT\x01true\x02{due}"
             fields = {
                 "a": "bench_producer", "b": TOPIC, "c": "TBW102", "d": str(QUEUES), "e": str(number % QUEUES),
                 "f": "0", "g": "1800000000000", "h": "0", "i": properties, "j": "0", "k": "false", "m": "false",
@@ -101,20 +104,20 @@ class SocketlessBroker:
         self.broker.close()
 
 
-def _reads(path: SocketlessBroker, count: int) -> Iterator[tuple[bytes, int, bool]]:
+def _reads(path: SocketlessBroker, count: int, *, with_timers: bool = False) -> Iterator[tuple[bytes, int, bool]]:
     """(frames, how many, whether to measure them) for `count` messages and a tenth more before them."""
     for part, measured in ((-(-count // _WARM_PART), False), (count, True)):
         for start in range(0, part, FRAMES_A_READ):
             size = min(FRAMES_A_READ, part - start)
             path.upkeep()
-            yield path.send_frames(size), size, measured
+            yield path.send_frames(size, with_timers=with_timers), size, measured
 
 
-def measure_send(path: SocketlessBroker, count: int) -> Figures:
-    """A send through the connection as a whole."""
+def measure_send(path: SocketlessBroker, count: int, *, with_timers: bool = False) -> float:
+    """A send through the connection as a whole, in microseconds."""
     spent_ns = 0
     receive = path.connection.data_received
-    for frames, _size, measured in _reads(path, count):
+    for frames, _size, measured in _reads(path, count, with_timers=with_timers):
         started_ns = time.thread_time_ns()
         receive(frames)
         if measured:
@@ -122,7 +125,7 @@ def measure_send(path: SocketlessBroker, count: int) -> Figures:
     started_ns = time.thread_time_ns()
     path.broker.store.index_pending()
     spent_ns += time.thread_time_ns() - started_ns
-    return {"send, whole (µs/message)": spent_ns / 1000 / count}
+    return spent_ns / 1000 / count
 
 
 def measure_send_stages(path: SocketlessBroker, count: int) -> Figures:
@@ -178,6 +181,11 @@ def measure_path(folder: Path, count: int, body_bytes: int) -> Figures:
     """All figures of one repeat, over a store of its own."""
     path = SocketlessBroker(folder, body_bytes)
     try:
-        return {**measure_send(path, count), **measure_send_stages(path, count), **measure_pull(path)}
+        return {
+            "send, whole (µs/message)": measure_send(path, count),
+            **measure_send_stages(path, count),
+            **measure_pull(path),
+            "send of a timer, whole (µs/message)": measure_send(path, count, with_timers=True),
+        }
     finally:
         path.close()

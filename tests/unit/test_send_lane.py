@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from latermq.broker.broker import Broker
-from latermq.broker.send_lane import SendLane
+from latermq.broker.send_lane import RUN_AT_ONCE, SendLane
 from latermq.clock import SimulatedClock
-from latermq.config import BrokerConfig, Config, Size, StoreConfig
+from latermq.config import BrokerConfig, Config, Size, StoreConfig, TimerConfig
 from latermq.errors import StoreError
 from latermq.message.properties import encode_properties
 from latermq.protocol.remoting.bodies import TopicConfig
@@ -70,15 +70,21 @@ class Way:
     """A broker of its own, and a connection into it with the lane or without."""
 
     def __init__(
-        self, *, with_lane: bool = True, store: StoreConfig = STORE, peer: tuple[str, int] = ("10.1.2.3", 40_000)
+        self,
+        *,
+        with_lane: bool = True,
+        store: StoreConfig = STORE,
+        timer: TimerConfig | None = None,
+        peer: tuple[str, int] = ("10.1.2.3", 40_000),
     ) -> None:
-        config = Config(store=store, broker=BrokerConfig(max_message=MESSAGE_LIMIT))
+        config = Config(store=store, timer=timer or TimerConfig(), broker=BrokerConfig(max_message=MESSAGE_LIMIT))
         self.clock = SimulatedClock()
         self.disk = MemoryDisk()
         self.broker = Broker(config, self.disk, self.clock, host="127.0.0.1", port=10911, new_store_id="s" * 32)
         for topic in ("orders", "%RETRY%group", "%odd"):
             self.broker.topics.put(TopicConfig(topicName=topic, readQueueNums=QUEUES, writeQueueNums=QUEUES))
-        self.service = BrokerService(self.broker)
+        self.turns = 0
+        self.service = BrokerService(self.broker, between_requests=self._give_turn)
         self.listener = Listener(self.service, config.server, self.clock)
         self.transport = CollectingTransport(peer)
         self.connection = Connection(self.service, self.listener)
@@ -88,6 +94,9 @@ class Way:
             self.lane = self.connection.lane = NotingLane(self.connection.lane)
         else:
             self.connection.lane = None
+
+    def _give_turn(self) -> None:
+        self.turns += 1
 
     def receive(self, *frames: bytes) -> None:
         data = b"".join(frames)
@@ -120,6 +129,9 @@ class Way:
             "store time": store.last_store_timestamp_ms,
             "received": self.listener.received_frames,
             "topics": self.broker.topics.names(),
+            "pending": +self.broker.timers.pending,
+            "refused timers": self.broker.timers.tallies.refused,
+            "is to be delivered": self.broker.delivery.noted,
         }
 
 
@@ -137,7 +149,24 @@ TEXTS = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=
 NAMES = st.sampled_from(
     ["UNIQ_KEY", "KEYS", "TAGS", "WAIT", "color", "XTAGS", "DELAY", "TIMER_DELAY_MS", "LMQ_DUE_MS", "TIMER_OUT_MS"]
 )
+START_MS = SimulatedClock().now_ms()
+TIMES = ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "__STARTDELIVERTIME"]
+DUES = st.integers(-2, 5_000).map(lambda ms: str(START_MS + ms)) | st.sampled_from(
+    ["0", "1", "1000", "86400000", "00007", "-1", "x", "²", "9" * 18, "9" * 30]
+)
+TIMERS = st.builds(
+    lambda key, rest, dues, end: (
+        encode_properties({"UNIQ_KEY": key, **rest, **dues}).rstrip("\x02" if end else "") + end
+    ),
+    TEXTS,
+    st.dictionaries(
+        NAMES | st.sampled_from(["REAL_TOPIC", "TIMER_DEL_UNIQKEY", "TIMER_ROLL_TIMES"]), TEXTS, max_size=2
+    ),
+    st.dictionaries(st.sampled_from(TIMES), DUES, min_size=1, max_size=2),
+    st.sampled_from(["", "", "", "\x02\x02", "\x02WAIT\x01", "\x02WAIT"]),
+)
 PROPERTIES = st.one_of(
+    TIMERS,
     st.dictionaries(st.sampled_from(["UNIQ_KEY", "KEYS", "TAGS", "WAIT", "color"]), TEXTS).map(encode_properties),
     st.dictionaries(NAMES, TEXTS | st.sampled_from(["1", "3", "key one two", "a\0b"])).map(encode_properties),
     st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
@@ -192,9 +221,68 @@ def test_plain_messages_take_the_lane_once_their_topic_is_open() -> None:
     assert way.taken == list(range(2, 11))  # the first one opened the topic
 
 
+def timer_frame(opaque: int, due: str, rest: str = "", sysflag: str = "0") -> bytes:
+    return send_frame(opaque, properties=f"UNIQ_KEY\x01k{opaque}\x02{due}\x02{rest}", f=sysflag)
+
+
+LATER = f"TIMER_DELIVER_MS\x01{START_MS + 60_000}"
+
+
+@pytest.mark.parametrize(
+    "due", [LATER, "TIMER_DELAY_SEC\x017", "TIMER_DELAY_MS\x017", f"__STARTDELIVERTIME\x01{START_MS + 7}"]
+)
+def test_ordinary_timers_take_the_lane_between_plain_messages(due: str) -> None:
+    way, long = Way(), Way(with_lane=False)
+    for each in (way, long):
+        each.receive(*(timer_frame(n, due, "TAGS\x01a") if n % 3 else send_frame(n) for n in range(1, 31)))
+    assert way.taken == list(range(2, 31))
+    assert way.broker.timers.pending == {"orders": 20}
+    assert way.everything() == long.everything()
+    handles = [reply.text_fields().get("recallHandle") for reply in way.replies()]
+    assert [handle is not None for handle in handles] == [n % 3 != 0 for n in range(1, 31)]
+
+
+def test_timers_that_find_no_room_are_refused_as_on_the_long_way() -> None:
+    ways = Way(timer=TimerConfig(max_waiting=5)), Way(timer=TimerConfig(max_waiting=5), with_lane=False)
+    for way in ways:
+        way.receive(send_frame(1), *(timer_frame(n, LATER) for n in range(2, 12)), send_frame(12))
+        codes = [reply.code for reply in way.replies()]
+        assert codes == [Response.SUCCESS] * 6 + [Response.SYSTEM_ERROR] * 5 + [Response.SUCCESS]
+    assert ways[0].taken == [*range(2, 7), 12]
+    assert ways[0].everything() == ways[1].everything()
+
+
+def test_where_seconds_have_a_limit_each_timer_is_looked_at() -> None:
+    way = Way(timer=TimerConfig(slot_limit=1))
+    way.receive(send_frame(1), *(timer_frame(n, LATER) for n in range(2, 5)))
+    assert way.taken == []
+    assert [reply.code for reply in way.replies()].count(Response.SUCCESS) < 4
+
+
+def test_where_the_clock_was_set_back_store_times_of_timers_stand_still() -> None:
+    ways = Way(), Way(with_lane=False)
+    for way in ways:
+        way.clock.advance(5_000)
+        way.receive(send_frame(1), timer_frame(2, LATER))
+        way.clock.step(-3_000)
+        way.receive(timer_frame(3, LATER), send_frame(4))
+    assert ways[0].taken == [2, 4]
+    assert ways[0].everything() == ways[1].everything()
+
+
 @pytest.mark.parametrize(
     "frame",
     [
+        timer_frame(9, f"TIMER_DELIVER_MS\x01{START_MS}"),
+        timer_frame(9, "TIMER_DELIVER_MS\x01soon"),
+        timer_frame(9, f"TIMER_DELAY_SEC\x01{400 * 366 * 86_400}"),
+        timer_frame(9, LATER, "DELAY\x013"),
+        timer_frame(9, LATER, "TIMER_DEL_UNIQKEY\x01k"),
+        timer_frame(9, LATER, "REAL_TOPIC\x01other"),
+        timer_frame(9, LATER, LATER),
+        timer_frame(9, LATER, "a\x01" + "x" * 32_600),
+        timer_frame(9, LATER, sysflag="4"),
+        send_frame(9, properties=LATER),
         send_frame(9, properties="DELAY\x013\x02"),
         send_frame(9, properties="TIMER_OUT_MS\x011\x02"),
         send_frame(9, properties="LMQ_X\x011\x02"),
@@ -219,6 +307,15 @@ def test_everything_else_goes_the_long_way_in_its_order(frame: bytes) -> None:
     assert 2 in way.taken
     assert 9 not in way.taken
     assert way.everything() == long.everything()
+
+
+def test_deliveries_have_their_turn_within_one_read() -> None:
+    way = Way()
+    way.receive(send_frame(1))
+    before = way.turns
+    way.receive(*(timer_frame(n, LATER) if n % 2 else send_frame(n) for n in range(2, 2 * RUN_AT_ONCE + 10)))
+    assert len(way.taken) == 2 * RUN_AT_ONCE + 8
+    assert way.turns == before + 2
 
 
 def test_a_name_that_comes_twice_counts_as_its_last_value() -> None:

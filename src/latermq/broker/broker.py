@@ -1,6 +1,6 @@
 """The broker: what clients ask of it, over one store, without any socket."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from latermq.broker.config_files import (
@@ -339,10 +339,26 @@ class Broker:
             self.pending.take(entry, taken)
             self.timers.tallies.cancelled += len(taken)
 
+    def timer_room(self, now_ms: int) -> int:
+        """How many ordinary timers can be stored now in a row; 0 where each of them needs a closer look."""
+        if self.store.not_before_last(TIMER_TOPIC, now_ms) != now_ms:
+            return 0
+        return self.timers.room_without_look()
+
+    def note_timers(self, topics: Iterable[str]) -> None:
+        """Timers were stored that are for these topics."""
+        self.delivery.note_timer()
+        for topic in topics:
+            self.timers.pending[topic] += 1
+
     def recall_handle(self, topic: str, properties: str) -> str:
         """What a sender needs to recall the timer with these properties."""
         known = decode_properties(properties)
-        return encode_recall_handle(topic, self.config.broker.name, int(known[TIMER_OUT_MS]) + 1, known[UNIQUE_KEY])
+        return self.handle_of(topic, int(known[TIMER_OUT_MS]), known[UNIQUE_KEY])
+
+    def handle_of(self, topic: str, rounded_ms: int, unique_key: str) -> str:
+        """The same where name and time are known."""
+        return encode_recall_handle(topic, self.config.broker.name, rounded_ms + 1, unique_key)
 
     def send_batch(
         self,

@@ -75,7 +75,7 @@ class BrokerService:
         self._waits_for_flush = broker.config.store.flush == "sync"
         # Who waits for the disk is answered one by one.
         takes_lane = not self._waits_for_flush and len(broker.store_host) == IPV4_HOST_BYTES
-        self._lane = SendLane(broker) if takes_lane else None
+        self._lane = SendLane(broker, between_requests) if takes_lane else None
         # Replies of senders that wait for their message to be safe, in the order of the log.
         self._unflushed: deque[tuple[int, Connection, bytes]] = deque()
         self.handlers: dict[int, Handler] = {

@@ -483,8 +483,7 @@ class Timers:
         Above the limit of a second the more are refused the fuller it is; at twice the limit all. `draw` is a random
         number below 1.
         """
-        queue = self._queue()
-        if queue is not None and queue.next_offset - self.put_upto() >= self._config.max_waiting:
+        if self._room() <= 0:
             self.tallies.refused += 1
             raise FlowControl(
                 f"{self._config.max_waiting} timers wait to be written into the engine",
@@ -500,6 +499,14 @@ class Timers:
                     f"{count} timers are due within one second, the limit is {limit}",
                     hint="Send again with another time, or raise timer.slot_limit",
                 )
+
+    def room_without_look(self) -> int:
+        """How many timers can be taken in a row, whatever they are due; none where each needs a look at its second."""
+        return 0 if self._config.slot_limit else self._room()
+
+    def _room(self) -> int:
+        queue = self._queue()
+        return self._config.max_waiting - (queue.next_offset - self.put_upto() if queue else 0)
 
     def count_in_slot(self, slot_ms: int) -> int:
         """How many timers wake in a second, those included that the engine does not have yet."""

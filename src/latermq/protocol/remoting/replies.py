@@ -40,8 +40,16 @@ class SendReplies:
         """Message ids are this prefix and the physical offset in 16 hexadecimal digits."""
         template = _SEND_REPLY.replace(b"%s", message_id_prefix.encode() + b"%016X")
         self.template = template
+        self._timer_template = template.replace(b'"true"}}', b'"true","recallHandle":"%s"}}')
         longest = template % (-(1 << 31), (1 << 63), 1 << 31, 1 << 63)
         self.prefixes = [_PREFIX.pack(4 + size, size) for size in range(len(longest) + 1)]
+
+    def of_timer(
+        self, opaque: int, physical_offset: int, queue_id: int, queue_offset: int, recall_handle: str
+    ) -> bytes:
+        """The answer to a timer, whole."""
+        reply = self._timer_template % (opaque, physical_offset, queue_id, queue_offset, recall_handle.encode())
+        return _PREFIX.pack(4 + len(reply), len(reply)) + reply
 
 
 def encode_pull_reply(
