@@ -7,7 +7,8 @@ refused: nothing is decided here but that a message can be taken. Both ways stor
 bytes (tests/unit/test_send_lane.py).
 
 Measured in runs of 64 with 200-byte bodies, in µs a message: 8.9 the long way, 6.2 this way. Of those, frame and header
-take 1.9, the checks here 0.6, record and queue entry 1.9, the key index 0.9 and the reply 0.7.
+take 1.9, the checks here 0.6, record and queue entry 1.9, the key index 0.9 and the reply 0.7. Of timers
+the long way takes 63 where this one takes 24 (14 in a quiet moment).
 """
 
 from collections.abc import Callable
