@@ -2,11 +2,11 @@
 
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest --durations=15
-# Tests with real processes wait a good deal: two files of them at a time, in the order of the folders, which has the
+# Tests with real processes wait a good deal: two files of them at a time, too, in the order of the folders, which has the
 # longest first.
-TWO_AT_ONCE := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+TWO_AT_ONCE := --numprocesses 2 --dist loadfile
 SIMULATED := -m "not real" $(TWO_AT_ONCE)
-REAL := -m real $(TWO_AT_ONCE)
+REAL := -m real $(TWO_AT_ONCE) --no-loadscope-reorder
 
 # Tests start hundreds of Python processes, Spark's workers among them: what one has compiled the next need not.
 unexport PYTHONDONTWRITEBYTECODE
