@@ -41,14 +41,16 @@ class CollectingTransport(asyncio.Transport):
     def __init__(self, peer: tuple[str, int]) -> None:
         super().__init__({"peername": peer})
         self.written = b""
+        self.closed = False
 
     def write(self, data: Any) -> None:
         self.written += data
 
     def is_closing(self) -> bool:
-        return False
+        return self.closed
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self.closed = True
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
 
@@ -352,6 +354,26 @@ def test_a_topic_that_is_closed_while_messages_come_is_closed_for_the_lane() -> 
     way.broker.topics.put(TopicConfig(topicName="orders", readQueueNums=QUEUES, writeQueueNums=QUEUES, perm=4))
     way.receive(send_frame(2))
     assert [reply.code for reply in way.replies()] == [Response.SUCCESS, Response.NO_PERMISSION]
+
+
+def test_a_run_that_fails_half_way_is_not_served_again() -> None:
+    way = Way()
+    way.receive(send_frame(1))
+    append_run, runs = way.broker.store.append_run, iter(range(9))
+
+    def fails_after_storing(*run: Any) -> list[tuple[int, int]]:
+        stored = append_run(*run)
+        if next(runs) == 1:
+            raise OSError("the disk was pulled out")
+        return stored
+
+    way.broker.store.append_run = fails_after_storing  # type: ignore[method-assign]
+    sent = 3 * RUN_AT_ONCE
+    way.receive(*(send_frame(opaque) for opaque in range(2, sent + 2)))
+    # Who had an answer had it once; who had none may have been stored, and hears the connection end.
+    assert [reply.opaque for reply in way.replies()] == list(range(1, RUN_AT_ONCE + 2))
+    assert way.transport.closed
+    assert way.broker.store.queue("orders", 0).next_offset == 1 + 2 * RUN_AT_ONCE
 
 
 @pytest.mark.parametrize("where", ["commitlog", "consumequeue", "index"])

@@ -275,16 +275,19 @@ class Connection(asyncio.Protocol):
         room_bytes = self._room_bytes
         at, end = 0, len(commands)
         while at < end:
+            if lane is not None:
+                # A run is part of one read, so its replies need no look at the room between them.
+                first = len(replies)
+                try:
+                    at = lane.take(commands, at, self.peer_host, replies)
+                except Exception:
+                    self._give_up_run(replies)
+                    return
+                room_bytes -= sum(map(len, replies[first:]))
+                if at == end:
+                    break
             command = commands[at]
             try:
-                if lane is not None:
-                    # A run is part of one read, so its replies need no look at the room between them.
-                    first = len(replies)
-                    at = lane.take(commands, at, self.peer_host, replies)
-                    room_bytes -= sum(map(len, replies[first:]))
-                    if at == end:
-                        break
-                    command = commands[at]
                 reply = None
                 if command.flag & FLAG_RESPONSE:
                     self._answered(command)
@@ -306,6 +309,19 @@ class Connection(asyncio.Protocol):
                     break
         if replies:
             self.send(b"".join(replies) if len(replies) > 1 else replies[0])
+        self._settle()
+
+    def _give_up_run(self, replies: list[bytes]) -> None:
+        """The lane has failed, and how much of its run is stored nobody knows: to serve it again might store it twice.
+
+        The client loses its connection, and with it the answers it still waits for, as it would to a broken cable.
+        """
+        _log.exception("connection closed", peer=self.peer_name, reason="a run of messages failed half-way")
+        self.send(b"".join(replies))
+        self.close()
+        self._settle()
+
+    def _settle(self) -> None:
         try:
             self._service.settled()
         except Exception:
