@@ -1,12 +1,9 @@
 # What a person or CI runs on LaterMQ. Every target does its own set-up; `make` alone lists them.
 
 BIN := .venv/bin
-PYTEST := $(BIN)/pytest --durations=15
-# Tests with real processes wait a good deal: two files of them at a time, too, in the order of the folders, which has the
-# longest first.
-TWO_AT_ONCE := --numprocesses 2 --dist loadfile
-SIMULATED := -m "not real" $(TWO_AT_ONCE)
-REAL := -m real $(TWO_AT_ONCE) --no-loadscope-reorder
+# Files side by side in the order that tests/conftest.py gives them. Three on two cores: tests with real processes wait a
+# good deal, and what is simulated computes meanwhile.
+PYTEST := $(BIN)/pytest --durations=15 --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # Tests start hundreds of Python processes, Spark's workers among them: what one has compiled the next need not.
 unexport PYTHONDONTWRITEBYTECODE
@@ -24,12 +21,10 @@ demo: setup ## start a broker, use it, kill it, and see that nothing is lost or 
 	@scripts/demo
 
 test: lint ## lint, then every tier of tests at normal length
-	$(PYTEST) $(SIMULATED)
-	$(PYTEST) $(REAL)
+	$(PYTEST)
 
 test-long: setup ## every tier of tests at full length
-	LATERMQ_LONG=1 $(PYTEST) $(SIMULATED)
-	LATERMQ_LONG=1 $(PYTEST) $(REAL)
+	LATERMQ_LONG=1 $(PYTEST)
 
 lint: setup ## style, types and the direction of imports
 	$(BIN)/ruff check .

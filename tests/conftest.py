@@ -1,4 +1,4 @@
-"""What holds for every test: no process outlives the session, long tests wait for their run, Hypothesis repeats."""
+"""What holds for every test: when its turn is, that no process outlives it, how long a series it runs."""
 
 import gc
 import mmap
@@ -25,6 +25,7 @@ hypothesis.settings.load_profile("long" if LONG else "ci")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    _spread(items)
     for item in items:
         if REAL_TIERS.intersection(item.path.parts):
             item.add_marker(pytest.mark.real)
@@ -33,6 +34,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("long") is not None:
             item.add_marker(pytest.mark.skip(reason="runs in `make test-long`"))
+
+
+def _spread(items: list[pytest.Item]) -> None:
+    """The files of all folders mixed: those of one folder would all compute at one time, and of another all wait."""
+    folders: dict[Path, list[Path]] = {}
+    for path in dict.fromkeys(item.path for item in items):
+        folders.setdefault(path.parent, []).append(path)
+    places = {path: at / len(paths) for paths in folders.values() for at, path in enumerate(paths)}
+    items.sort(key=lambda item: places[item.path])
 
 
 @pytest.hookimpl(trylast=True)

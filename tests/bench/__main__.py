@@ -60,6 +60,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--sample", type=int, default=defaults.sample, help="timers measured while so many wait")
     parser.add_argument("--growth", type=float, default=defaults.growth, help="timers a second in timers-grow")
     parser.add_argument("--rolled", type=int, default=defaults.rolled, help="timers in timers-roll")
+    parser.add_argument("--far-warm", type=int, default=defaults.far_warm, help="rows before the first part")
     parser.add_argument("--far-part", type=int, default=defaults.far_part, help="rows of a part in pipeline")
     parser.add_argument("--far-parts", type=int, default=defaults.far_parts, help="parts by which its timeline grows")
     parser.add_argument("--far-near", type=int, default=defaults.far_near, help="far timers in pipeline-near")
@@ -73,8 +74,8 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
         parser.error(f"no scenario {', '.join(unknown)}; there are {', '.join(SCENARIOS)}")
     counts = (
         options.messages, options.repeats, options.warm, options.stored, options.delayed, options.burst,
-        options.timers, *options.pending, options.sample, options.growth, options.rolled, options.far_part,
-        options.far_parts, options.far_near,
+        options.timers, *options.pending, options.sample, options.growth, options.rolled, options.far_warm,
+        options.far_part, options.far_parts, options.far_near,
     )  # fmt: skip
     if min(counts) < 1:
         parser.error("sizes and repeats are at least 1")
@@ -105,6 +106,7 @@ def sizes_of(options: argparse.Namespace) -> Sizes:
         sample=options.sample,
         growth=options.growth,
         rolled=options.rolled,
+        far_warm=options.far_warm,
         far_part=options.far_part,
         far_parts=options.far_parts,
         far_near=options.far_near,

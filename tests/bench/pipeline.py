@@ -46,7 +46,6 @@ _SPREAD_MS = 40 * _DAY_MS
 _FIXED_FROM_MS, _LARGE_FROM_MS, _REST_FROM_MS = 2 * _DAY_MS, 3 * _DAY_MS, 4 * _DAY_MS
 # Of the first part so many are in the window that stays the same while the timeline grows.
 _FIXED_SHARE = 10
-_WARM_ROWS = 100_000
 _NAMES_AT_ONCE = 1_000  # as the broker takes them in
 _WAIT_S = 600.0
 _FLUSHED_S = 1.0  # twice as long as a broker takes to flush
@@ -75,7 +74,7 @@ class PipelineBench:
         with closing(BrokerLink(address)) as self._link:
             self._ingest()
             wait_until(lambda: self._link.state().cuts, 30, "the first cut")
-            self._schedule(_WARM_ROWS, large=0, fixed=0)
+            self._schedule(self._sizes.far_warm, large=0, fixed=0)
             self._ingest()
             part = self._sizes.far_part
             fixed = part // _FIXED_SHARE
@@ -176,7 +175,7 @@ class PipelineBench:
         The windows of the timers that were not rolled would be as large a row as those that were. A delivered record is
         as long as the one that waited.
         """
-        timers = _WARM_ROWS + self._sizes.far_part * self._sizes.far_parts
+        timers = self._sizes.far_warm + self._sizes.far_part * self._sizes.far_parts
         data = self._folder / "broker" / "data"
         log_bytes = sum(file.stat().st_blocks * 512 for file in (data / "commitlog").iterdir())
         queues = [data / name for name in ("consumequeue", "index", "timerlog", "timerwheel")]

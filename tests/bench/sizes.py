@@ -26,6 +26,7 @@ class Sizes:
     sample: int = 20_000
     growth: float = 50_000.0
     rolled: int = 2_000
+    far_warm: int = 100_000
     far_part: int = 1_000_000
     far_parts: int = 10
     far_near: int = 500_000

@@ -21,7 +21,7 @@ from tests.bench.reporting import markdown, medians
 from tests.bench.roll import measure_roll
 from tests.bench.scenarios import Row, SideBySide
 from tests.bench.sizes import Sizes
-from tests.needs import LONG, need_tool
+from tests.needs import need_tool
 from tests.serving import Server, serving
 
 TINY = Sizes(messages=300, repeats=2, warm=300, stored=500, sync_threads=2, rate=3_000.0)
@@ -244,22 +244,22 @@ def poison_decoders(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(zlib, name, poison)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_pipeline_is_measured_with_a_real_spark(tmp_path: Path) -> None:
     """In a process of its own, for it ends its Spark, which other tests may share with this one."""
     for tool in NEEDED_TOOLS:
         need_tool(tool, "Spark and the load run on it")
     file = tmp_path / "out.json"
-    sizes = ("--far-part", "2000", "--far-parts", "2", "--far-near", "500", "--timers", "200", "--spread", "1")
-    options = ("--repeats", "1", "--calm", "0.5", "--folder", str(tmp_path), "--json", str(file))
-    scenarios = ("pipeline", "pipeline-near") if LONG else ("pipeline",)  # the latter waits for far timers to come near
-    command = [sys.executable, "-m", "tests.bench", *scenarios, *sizes, *options]
+    sizes = ("--far-warm", "1000", "--far-part", "2000", "--far-parts", "2", "--far-near", "500")
+    near = ("--timers", "200", "--spread", "1", "--calm", "0.5")
+    options = ("--repeats", "1", "--folder", str(tmp_path), "--json", str(file))
+    command = [sys.executable, "-m", "tests.bench", "pipeline", "pipeline-near", *sizes, *near, *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4_000:]
     told = json.loads(file.read_text())["medians"]
     assert {"pipeline-schedule", "pipeline-ingest", "pipeline-bytes"} <= set(told)
     assert {"pipeline-roll 200 of 2,000", "pipeline-roll 200 of 4,000", "pipeline-roll 2,000 of 4,000"} <= set(told)
     assert told["pipeline-bytes"]["all (bytes/timer)"][LATERMQ] > 0
-    if LONG:
-        assert told["pipeline-near, ingest and roll"]["never stored"][LATERMQ] == 0
-        assert "ingested meanwhile" in told["pipeline-near, ingest and roll"]
+    assert told["pipeline-near, ingest and roll"]["never stored"][LATERMQ] == 0
+    assert "ingested meanwhile" in told["pipeline-near, ingest and roll"]

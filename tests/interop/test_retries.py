@@ -20,6 +20,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running
 
 
+@pytest.fixture
+def group(group: str, java: Program) -> str:
+    """Its retry topic is there before it is: the client looks for one that it has not found when it next rebalances,
+    20 s later.
+    """
+    java.call("make_topics", topics=[f"%RETRY%{group}"], queues=1)
+    return group
+
+
 def dead_letters(java: Program, group: str, count: int) -> list[Json]:
     """The dead letters of a group, once there are as many."""
     topic = f"%DLQ%{group}"

@@ -28,7 +28,7 @@ from latermq.server.broker_service import BrokerService
 from latermq.server.connection import Connection
 from latermq.server.listener import Listener
 from latermq.store.memory_disk import MemoryDisk
-from latermq.store.message_store import INDEX_BATCH
+from latermq.store.message_store import INDEX_BATCH, PlainMessage
 from tests.brokers_in_memory import MESSAGE_LIMIT, STORE
 
 QUEUES = 3
@@ -361,8 +361,8 @@ def test_a_run_that_fails_half_way_is_not_served_again() -> None:
     way.receive(send_frame(1))
     append_run, runs = way.broker.store.append_run, iter(range(9))
 
-    def fails_after_storing(*run: Any) -> list[tuple[int, int]]:
-        stored = append_run(*run)
+    def fails_after_storing(run: list[PlainMessage], born_host: bytes, now_ms: int) -> list[tuple[int, int]]:
+        stored = append_run(run, born_host, now_ms)
         if next(runs) == 1:
             raise OSError("the disk was pulled out")
         return stored
