@@ -131,6 +131,23 @@ def test_a_stream_takes_no_more_rows_at_once_than_it_is_allowed(
     assert len({body for rows in taken for body in rows}) == MESSAGES
 
 
+def test_a_stream_adds_nothing_to_what_all_streams_share(spark: "SparkSession", server: Server, tmp_path: Path) -> None:
+    """Spark adds to a map without care for others that do the same: two streams that start together would break it."""
+    from latermq.pipeline.datasource import register
+
+    def shared() -> dict[str, str]:
+        sources = spark._jsparkSession.sessionState().dataSourceManager()
+        return dict(sources.lookupDataSource("latermq").dataSourceCls().envVars())
+
+    register(spark)
+    before = shared()
+    stream = spark.readStream.format("latermq").options(namesrv=server.namesrv, topic="orders", columns="body").load()
+    query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    assert query.trigger(availableNow=True).start().awaitTermination(60)
+    assert shared() != before, "Spark sets nothing there any more: the placeholders can go"
+    assert shared().keys() == before.keys()
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

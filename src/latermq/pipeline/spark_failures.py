@@ -12,6 +12,9 @@ from latermq.errors import CorruptStore, StoreError
 # Errors of this package that a worker raised come back inside the text of Spark's own.
 _OURS = re.compile(r"^latermq\.errors\.(\w+): (.+)$", re.MULTILINE)
 _ERROR_CLASS = re.compile(r"\[[A-Z][A-Z0-9_.]+\] [^\n]+")
+# What Python raised when Spark called it, and what Java threw when Python called that, one inside the other.
+_RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)")
+_THROWN = re.compile(r"An error occurred while calling \S+\n: (.+)")
 _NO_ROOM = "No space left on device"
 _DAMAGED = (
     "FAILED_READ_FILE",
@@ -44,7 +47,9 @@ def told_by_spark(what: str) -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """What an error of Spark's says before its page of Java: the line with its error class, if it has one."""
+    """The line of an error of Spark's that tells most: with its error class, or else of the innermost cause."""
     text = str(error)
-    found = _ERROR_CLASS.search(text)
-    return (found[0] if found else text.partition("\n")[0])[:400]
+    if found := _ERROR_CLASS.search(text):
+        return found[0][:400]
+    causes: list[str] = _THROWN.findall(text) or _RAISED.findall(text) or [text.partition("\n")[0]]
+    return causes[-1][:400]

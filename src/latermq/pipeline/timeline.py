@@ -9,6 +9,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from latermq.errors import CorruptStore, StoreError
 from latermq.pipeline.local_timeline import SCHEMA_VERSION, SCHEMA_VERSION_PROPERTY, open_local_timeline
 from latermq.pipeline.root import Root
+from latermq.pipeline.spark_failures import first_line
 
 SCHEMA = StructType(
     [
@@ -83,8 +84,3 @@ def append(rows: DataFrame, root: Root, store_id: str, start: int, end: int, fir
     writer = rows.select(*SCHEMA.names).write.format("delta").mode("append")
     writer.option("txnAppId", ingest_app(store_id)).option("txnVersion", end).save(root.timeline)
     return True
-
-
-def first_line(error: Exception) -> str:
-    """What an error of Spark's says before its page of Java."""
-    return str(error).partition("\n")[0]
