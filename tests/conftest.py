@@ -37,11 +37,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _spread(items: list[pytest.Item]) -> None:
-    """The files of all folders mixed: those of one folder would all compute at one time, and of another all wait."""
+    """The files of all folders mixed: those of one folder would all compute at one time, and of another all wait.
+
+    The last are unit tests, which are short, so that all workers end together.
+    """
     folders: dict[Path, list[Path]] = {}
     for path in dict.fromkeys(item.path for item in items):
         folders.setdefault(path.parent, []).append(path)
-    places = {path: at / len(paths) for paths in folders.values() for at, path in enumerate(paths)}
+    places = {
+        path: at / len(paths) * (1.0 if folder.name == "unit" else 0.75)
+        for folder, paths in folders.items()
+        for at, path in enumerate(paths)
+    }
     items.sort(key=lambda item: places[item.path])
 
 

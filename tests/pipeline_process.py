@@ -67,17 +67,26 @@ class PipelineProcess:
 
 @contextlib.contextmanager
 def pipeline_process(
-    namesrv: str, timeline: Path | str, *options: str, environment: Mapping[str, str] | None = None
+    namesrv: str,
+    timeline: Path | str,
+    *options: str,
+    environment: Mapping[str, str] | None = None,
+    compiles_well: bool = False,
 ) -> Iterator[PipelineProcess]:
-    """Run `latermq pipeline`; whatever still runs when the block ends is stopped, or killed where the block failed."""
+    """Run `latermq pipeline`; whatever still runs when the block ends is stopped, or killed where the block failed.
+
+    Its JVM compiles in haste unless its speed is what matters: most tests are over before more would pay.
+    """
     command = [sys.executable, "-m", "latermq", "pipeline", "--namesrv", namesrv, "--timeline", str(timeline), *options]
-    with tempfile.TemporaryFile() as printed:
+    with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryFile() as printed:
+        # What a Spark that was killed leaves behind goes with the folder.
+        java = f"-Djava.io.tmpdir={scratch}" + ("" if compiles_well else " -XX:TieredStopAtLevel=1")
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=printed,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, "SPARK_LOCAL_DIRS": scratch, "JDK_JAVA_OPTIONS": java, **(environment or {})},
         )
         driver = PipelineProcess(process, printed)
         try:

@@ -212,9 +212,7 @@ class Drivers:
 
     def start(self) -> None:
         options = [word for setting in SETTINGS for word in ("--set", setting)]
-        environment = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
-        process = pipeline_process(self._namesrv, self._timeline, *options, environment=environment)
-        self.now = self._lives.enter_context(process)
+        self.now = self._lives.enter_context(pipeline_process(self._namesrv, self._timeline, *options))
 
     def wait_for(self, text: str) -> None:
         assert self.now is not None

@@ -61,7 +61,8 @@ class ApachePeer:
         return self._folder / "store"
 
     def start(self) -> None:
-        (self._folder / "conf").mkdir(parents=True, exist_ok=True)
+        for name in ("conf", "tmp"):
+            (self._folder / name).mkdir(parents=True, exist_ok=True)
         config = self._write("namesrv.conf", {"listenPort": str(self._namesrv_port)})
         self._namesrv = self._run("namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", config, "256m")
         self._await_boot(self._namesrv, "namesrv", self._namesrv_port)
@@ -119,7 +120,8 @@ class ApachePeer:
         return path
 
     def _run(self, name: str, main: str, config: Path, heap: str) -> subprocess.Popen[bytes]:
-        command = ["java", f"-Xms{heap}", f"-Xmx{heap}", "-XX:-UsePerfData", f"-Duser.home={self._folder}", *_OPENED]
+        places = (f"-Duser.home={self._folder}", f"-Djava.io.tmpdir={self._folder / 'tmp'}")
+        command = ["java", f"-Xms{heap}", f"-Xmx{heap}", "-XX:-UsePerfData", *places, *_OPENED]
         command += ["-cp", self._class_path, main, "-c", str(config)]
         environment = {**os.environ, "ROCKETMQ_HOME": str(self._folder)}
         with (self._folder / f"{name}.out").open("wb") as out:
