@@ -21,10 +21,10 @@ from tests.serving import Server, serving
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SETTINGS = ("pipeline.near_horizon=12s", "pipeline.window=4s", "pipeline.roll_deadline=6s", "pipeline.ingest_every=1s",
+SETTINGS = ("pipeline.near_horizon=24s", "pipeline.window=8s", "pipeline.roll_deadline=12s", "pipeline.ingest_every=1s",
             "store.flush_every=20ms",
             "store.checkpoint_every=1s", "pipeline.enabled=true")  # fmt: skip
-LEAD_MS = 70_000  # for three starts on a slow machine
+LEAD_MS = 100_000  # for three starts on a slow machine
 
 
 @contextmanager

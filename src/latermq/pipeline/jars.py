@@ -75,7 +75,14 @@ def main() -> None:
     try:
         delta_jars()
     except ConfigError:
-        fetch_jars(jar_folder())
+        try:
+            fetch_jars(jar_folder())
+        except Exception as failure:  # the JVM has said more by then, and a Python traceback would only bury it
+            raise SystemExit(
+                f"{', '.join(PACKAGES.values())} could not be fetched from Maven Central: {failure}\n"
+                "See above for what was tried. Java has certificates of its own: behind a proxy that answers for "
+                "others, its authority must be in Java's cacerts, too."
+            ) from failure
 
 
 if __name__ == "__main__":
