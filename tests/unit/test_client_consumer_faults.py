@@ -4,6 +4,8 @@ import asyncio
 import json
 from collections.abc import Callable, Coroutine
 
+import pytest
+
 from latermq.client import Message, PushConsumer
 from latermq.message.ids import pack_host
 from latermq.message.record import encode_record
@@ -112,13 +114,13 @@ def run(
     asyncio.run(asyncio.wait_for(whole(), 60))
 
 
-def failing_once() -> tuple[list[Message], Callable[[Message], None]]:
+def failing_once(failure: type[BaseException] = RuntimeError) -> tuple[list[Message], Callable[[Message], None]]:
     seen: list[Message] = []
 
     def handler(message: Message) -> None:
         seen.append(message)
         if len(seen) == 1:
-            raise RuntimeError("the first one fails")
+            raise failure("the first one fails")
 
     return seen, handler
 
@@ -127,9 +129,11 @@ def refuse(request: Command) -> Answer:
     return encode_response(request, Response.SYSTEM_ERROR, fields={}, remark="cannot take it back")
 
 
-def test_a_failed_message_goes_back_to_its_broker_and_the_queue_goes_on() -> None:
+# What a handler waits for may be cancelled by others, which cancels no consumer.
+@pytest.mark.parametrize("failure", [RuntimeError, asyncio.CancelledError])
+def test_a_failed_message_goes_back_to_its_broker_and_the_queue_goes_on(failure: type[BaseException]) -> None:
     broker = OneQueue(b"bad", b"good")
-    seen, handler = failing_once()
+    seen, handler = failing_once(failure)
 
     async def scenario(server: ScriptedServer, consumer: PushConsumer) -> None:
         await eventually(lambda: broker.committed.get((TOPIC, 0)) == 2, "both offsets are committed")
@@ -156,9 +160,10 @@ def test_a_message_that_cannot_be_sent_back_is_handled_here_again_and_holds_its_
     run(broker, handler, scenario)
 
 
-def test_in_order_a_failed_message_holds_its_queue() -> None:
+@pytest.mark.parametrize("failure", [RuntimeError, asyncio.CancelledError])
+def test_in_order_a_failed_message_holds_its_queue(failure: type[BaseException]) -> None:
     broker = OneQueue(b"one", b"two")
-    seen, handler = failing_once()
+    seen, handler = failing_once(failure)
 
     async def scenario(server: ScriptedServer, consumer: PushConsumer) -> None:
         await eventually(lambda: len(seen) == 3, "all are handled")

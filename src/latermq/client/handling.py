@@ -35,9 +35,16 @@ async def run_handler(handler: Handler, message: Message) -> None:
     """Show a message to the handler as its sender meant it: real topic, open body."""
     if message.topic.startswith(RETRY_PREFIX):
         message.topic = message.properties.get(RETRY_TOPIC, message.topic)
-    result = handler(message)
-    if inspect.isawaitable(result):
-        await result
+    try:
+        result = handler(message)
+        if inspect.isawaitable(result):
+            await result
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # Nobody wants this task to end: let through, it would end all the same, and its messages never be handled.
+        raise RuntimeError("the handler waited for something that was cancelled") from error
 
 
 class Handling(Protocol):
