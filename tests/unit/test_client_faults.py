@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 import pytest
 
 from latermq.client import (
+    BrokerFailed,
     ClientClosed,
     ConnectionLost,
     NoNameServer,
@@ -13,6 +14,7 @@ from latermq.client import (
     Producer,
     PullConsumer,
     RequestTimedOut,
+    SendResult,
 )
 from latermq.client.connection import Connections
 from latermq.errors import Busy, IllegalMessage, ServiceUnavailable, TopicNotFound
@@ -152,6 +154,25 @@ def test_a_message_that_is_stored_with_reserve_is_told_by_its_status(code: int, 
     async def scenario() -> None:
         async with scripted_server(script) as server, Producer(server.address) as producer:
             assert (await producer.send(MESSAGE)).status == status
+
+    run(scenario)
+
+
+def test_an_answer_that_is_not_understood_fails_its_send_alone() -> None:
+    def script(request: Command) -> Answer:
+        return encode_response(request, fields={"msgId": "00" * 16, "queueId": "many"})
+
+    async def scenario() -> None:
+        async with (
+            scripted_server(first_then(script)) as server,
+            Producer(server.address, send_timeout_s=5) as producer,
+        ):
+            bad, good = await asyncio.gather(*(producer.send(MESSAGE) for _ in range(2)), return_exceptions=True)
+            assert isinstance(bad, BrokerFailed)
+            assert "took the message, but its answer is not understood" in str(bad)
+            assert isinstance(good, SendResult)
+            assert len(server.sends()) == 2
+            assert producer.statistics()["in_flight"] == 0
 
     run(scenario)
 

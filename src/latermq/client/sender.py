@@ -5,12 +5,12 @@ import contextlib
 import os
 from collections import deque
 
-from latermq.client.failures import ConnectionLost, RequestTimedOut, errors_from_wire
+from latermq.client.failures import BrokerFailed, ConnectionLost, RequestTimedOut, errors_from_wire
 from latermq.client.outgoing import SendAnswer, SendFrames, SendResult
 from latermq.client.routes import DEFAULT_TOPIC_QUEUES, Route
 from latermq.client.session import Session
 from latermq.client.shards import shard_index
-from latermq.errors import Busy, IllegalMessage, LaterMQError
+from latermq.errors import Busy, IllegalMessage, LaterMQError, MalformedRequest
 from latermq.message.names import check_sendable_topic
 from latermq.protocol.remoting.bodies import MessageQueue
 from latermq.protocol.remoting.codes import Response
@@ -70,7 +70,12 @@ class PendingSend:
             error = errors_from_wire(reply.code, reply.remark, self.queue.brokerName)
             self.sender.failed(self, error, reply.code in RETRY_CODES)
             return
-        answer = reply.header(SendAnswer)
+        try:
+            answer = reply.header(SendAnswer)
+        except MalformedRequest as error:
+            said = f"{self.queue.brokerName} took the message, but its answer is not understood: {error.remark}"
+            self.sender.failed(self, BrokerFailed(said), retry=False)
+            return
         queue = self.queue
         if answer.queueId != queue.queueId:
             queue = MessageQueue(queue.topic, queue.brokerName, answer.queueId)
