@@ -3,6 +3,8 @@
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,16 +98,15 @@ def run(
     broker: OneQueue,
     handler: Callable[[Message], None],
     scenario: Callable[[ScriptedServer, PushConsumer], Coroutine[None, None, None]],
-    *,
-    orderly: bool = False,
+    **settings: Any,
 ) -> None:
     async def whole() -> None:
         async with scripted_server(broker) as server:
             server.queues = 1
             broker.server = server
             consumer = PushConsumer(
-                server.address, GROUP, handler, consume_from="first", commit_every_s=0.05, orderly=orderly,
-                shutdown_wait_s=1.0, lock_every_s=0.1,
+                server.address, GROUP, handler, consume_from="first", commit_every_s=0.05,
+                shutdown_wait_s=1.0, lock_every_s=0.1, **settings,
             )  # fmt: skip
             async with consumer:
                 await consumer.subscribe(TOPIC)
@@ -338,6 +339,32 @@ def test_what_is_pulled_ahead_of_the_handlers_is_bounded() -> None:
                 await eventually(lambda: consumer.statistics()["handled"] == 50, "all are handled")
 
     asyncio.run(asyncio.wait_for(whole(), 60))
+
+
+def test_a_broadcast_goes_on_when_its_offsets_can_be_kept_again(tmp_path: Path) -> None:
+    broker = OneQueue(b"one", b"two")
+    folder = tmp_path / "offsets"
+    folder.touch()  # in the way, so that nothing can be read or written there
+    kept = folder / f"{GROUP}_default.json"
+    seen: list[bytes] = []
+
+    def handler(message: Message) -> None:
+        seen.append(message.body)
+        if message.body == b"two":
+            kept.unlink(missing_ok=True)
+            folder.rmdir()
+            folder.touch()
+
+    async def scenario(server: ScriptedServer, consumer: PushConsumer) -> None:
+        assert seen == []
+        folder.unlink()
+        folder.mkdir()
+        await eventually(lambda: seen == [b"one", b"two"], "both are handled")
+        await asyncio.sleep(0.2)  # four commits that fail
+        folder.unlink()
+        await eventually(lambda: kept.exists() and b'"offset":2' in kept.read_bytes(), "the offset is kept")
+
+    run(broker, handler, scenario, model="broadcasting", offsets_folder=folder)
 
 
 def test_close_waits_for_running_handlers_and_commits_what_they_did() -> None:

@@ -176,6 +176,14 @@ def test_a_broken_offset_file_is_not_taken_for_an_empty_one(tmp_path: Path) -> N
         asyncio.run(LocalOffsets(tmp_path, "group", "").load(QUEUE))
 
 
+def test_offsets_that_cannot_be_kept_say_where_and_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    offsets = LocalOffsets(tmp_path / "file", "group", "")
+    for work in (offsets.load(QUEUE), offsets.save({QUEUE: 7})):
+        with pytest.raises(errors.StoreError, match=r"offsets cannot be kept in .*group_default.json: Not a directory"):
+            asyncio.run(work)
+
+
 @pytest.mark.parametrize(
     "setting",
     [

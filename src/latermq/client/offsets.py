@@ -105,6 +105,8 @@ class LocalOffsets:
             stored = msgspec.json.decode(self._file.read_bytes(), type=list[_StoredOffset])
         except FileNotFoundError:
             return {}
+        except OSError as error:
+            raise self._unusable(error) from error
         except msgspec.MsgspecError as error:
             raise StoreError(
                 f"{self._file} does not hold offsets: {error}", hint="Remove it to start from `consume_from`"
@@ -113,10 +115,19 @@ class LocalOffsets:
 
     def _write(self, offsets: dict[MessageQueue, int]) -> None:
         stored = [_StoredOffset(q.topic, q.brokerName, q.queueId, offset) for q, offset in sorted(offsets.items())]
-        self._file.parent.mkdir(parents=True, exist_ok=True)
         draft = self._file.with_suffix(f".{os.getpid()}.tmp")
-        with draft.open("wb") as file:
-            file.write(msgspec.json.encode(stored))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self._file)
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with draft.open("wb") as file:
+                file.write(msgspec.json.encode(stored))
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(self._file)
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: OSError) -> StoreError:
+        return StoreError(
+            f"offsets cannot be kept in {self._file}: {error.strerror or error}",
+            hint="Make room there, or name a folder that this user may write to: `offsets_folder`",
+        )
