@@ -153,16 +153,23 @@ def test_a_running_stream_takes_what_comes_and_ends_when_another_driver_begins(
         closing(Ingest(spark, root, broker.namesrv, "broker-a", IngestSettings(every_ms=200))) as ingest,
         BrokerLink(broker.address) as link,
     ):
+
+        def has_ingested(count: int) -> bool:
+            """Whether so many timers are in the table, and the broker has been told; cuts are entries without a row."""
+            rows = rows_of(spark, root)
+            return len(rows) == count and link.state().ingest_offset > rows[-1].entry_offset
+
         query = ingest.start()
-        # Cuts are entries, too, so that the timers may end later.
         broker.schedule(10, HOUR_MS, "a")
-        wait_until(lambda: len(rows_of(spark, root)) >= 10, 30, "the first ten are ingested")
+        wait_until(lambda: has_ingested(10), 30, "the first ten are ingested")
         broker.schedule(10, HOUR_MS, "b")
-        wait_until(lambda: len(rows_of(spark, root)) >= 20, 30, "the next ten are ingested")
+        wait_until(lambda: has_ingested(20), 30, "the next ten are ingested")
         link.begin()
+        told = link.state().ingest_offset
         broker.schedule(1, HOUR_MS, "c")
         wait_until(lambda: not query.isActive, 30, "the stream has ended")
         assert "is over" in str(query.exception())
+        assert link.state().ingest_offset == told
     assert {row["keys"] for row in rows_of(spark, root)} == {f"{name}{number}" for name in "ab" for number in range(10)}
 
 

@@ -1,7 +1,9 @@
 """The push consumer when its broker fails or asks: failed messages are never lost, and every request is answered."""
 
 import asyncio
+import errno
 import json
+import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -341,30 +343,34 @@ def test_what_is_pulled_ahead_of_the_handlers_is_bounded() -> None:
     asyncio.run(asyncio.wait_for(whole(), 60))
 
 
-def test_a_broadcast_goes_on_when_its_offsets_can_be_kept_again(tmp_path: Path) -> None:
+def test_a_broadcast_goes_on_when_its_offsets_can_be_kept_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     broker = OneQueue(b"one", b"two")
     folder = tmp_path / "offsets"
-    folder.touch()  # in the way, so that nothing can be read or written there
+    folder.touch()  # in the way, so that nothing can be read there
     kept = folder / f"{GROUP}_default.json"
     seen: list[bytes] = []
+    full = [True]
+    sync = os.fsync
 
-    def handler(message: Message) -> None:
-        seen.append(message.body)
-        if message.body == b"two":
-            kept.unlink(missing_ok=True)
-            folder.rmdir()
-            folder.touch()
+    def sync_if_room(file: int) -> None:
+        if full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(file)
+
+    monkeypatch.setattr(os, "fsync", sync_if_room)
 
     async def scenario(server: ScriptedServer, consumer: PushConsumer) -> None:
         assert seen == []
         folder.unlink()
-        folder.mkdir()
         await eventually(lambda: seen == [b"one", b"two"], "both are handled")
-        await asyncio.sleep(0.2)  # four commits that fail
-        folder.unlink()
+        await eventually(lambda: caplog.text.count("offsets could not be stored") >= 2, "two commits that failed")
+        assert not kept.exists()
+        full.clear()
         await eventually(lambda: kept.exists() and b'"offset":2' in kept.read_bytes(), "the offset is kept")
 
-    run(broker, handler, scenario, model="broadcasting", offsets_folder=folder)
+    run(broker, lambda message: seen.append(message.body), scenario, model="broadcasting", offsets_folder=folder)
 
 
 def test_close_waits_for_running_handlers_and_commits_what_they_did() -> None:

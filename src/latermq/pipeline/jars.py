@@ -3,6 +3,7 @@
 `python -m latermq.pipeline.jars` fetches them into the environment it runs in.
 """
 
+import contextlib
 import shutil
 import sys
 import tempfile
@@ -72,17 +73,17 @@ def fetch_jars(target: Path) -> None:
 
 
 def main() -> None:
-    try:
+    with contextlib.suppress(ConfigError):
         delta_jars()
-    except ConfigError:
-        try:
-            fetch_jars(jar_folder())
-        except Exception as failure:  # the JVM has said more by then, and a Python traceback would only bury it
-            raise SystemExit(
-                f"{', '.join(PACKAGES.values())} could not be fetched from Maven Central: {failure}\n"
-                "See above for what was tried. Java has certificates of its own: behind a proxy that answers for "
-                "others, its authority must be in Java's cacerts, too."
-            ) from failure
+        return
+    try:
+        fetch_jars(jar_folder())
+    except Exception as failure:  # the JVM has said more by then, and a Python traceback would only bury it
+        raise SystemExit(
+            f"{', '.join(PACKAGES.values())} could not be fetched from Maven Central: {failure}\n"
+            "See above for what was tried. Java has certificates of its own: behind a proxy that answers for "
+            "others, its authority must be in Java's cacerts, too."
+        ) from failure
 
 
 if __name__ == "__main__":
