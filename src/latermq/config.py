@@ -12,6 +12,7 @@ import msgspec
 from latermq.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "LATERMQ_"
+MIN_NEAR_HORIZON_MS = 1_000
 MAX_NEAR_HORIZON_MS = 2 * 86_400_000
 DEFAULT_METRICS_PORT = 5557  # RocketMQ's own
 
@@ -107,7 +108,10 @@ class TimerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Far timers, which wait on a timeline that Spark keeps."""
+    """Far timers, which wait on a timeline that Spark keeps.
+
+    `window`, `roll_deadline` and `ingest_every` follow a shorter near horizon unless they are set (`_follow_horizon`).
+    """
 
     enabled: bool = False  # whether new timers beyond the near horizon go to Spark
     near_horizon: Duration = Duration.parse("30m")  # what is due sooner is the broker's own
@@ -214,8 +218,28 @@ def load_config(
         config = msgspec.convert(merged, Config, strict=False, dec_hook=_decode_unit)
     except msgspec.ValidationError as error:
         raise ConfigError(f"the configuration is not valid: {error}", hint=f"Sections: {', '.join(sections)}") from None
+    given = merged.get("pipeline", {})
+    config = msgspec.structs.replace(config, pipeline=_follow_horizon(config.pipeline, given))
     _check(config)
     return config
+
+
+def _follow_horizon(pipeline: PipelineConfig, given: Mapping[str, Any]) -> PipelineConfig:
+    """Shorten what must fit into the near horizon and was not set itself.
+
+    A third of the horizon for a window leaves two thirds to hand it back; a quarter of that is kept for a roll without
+    Spark, and ingest runs eight times in the rest. With the default horizon nothing is shortened.
+    """
+
+    def choose(key: str, longest_ms: int) -> Duration:
+        value: Duration = getattr(pipeline, key)
+        return value if key in given else Duration(max(1, min(value, longest_ms)))
+
+    window = choose("window", pipeline.near_horizon // 3)
+    lead_ms = pipeline.near_horizon - window
+    roll_deadline = choose("roll_deadline", lead_ms // 4)
+    ingest_every = choose("ingest_every", (lead_ms - roll_deadline) // 8)
+    return msgspec.structs.replace(pipeline, window=window, roll_deadline=roll_deadline, ingest_every=ingest_every)
 
 
 def _read_toml(file: Path) -> dict[str, dict[str, Any]]:
@@ -256,8 +280,8 @@ def _check(config: Config) -> None:
 
 
 def _check_pipeline(pipeline: PipelineConfig) -> None:
-    if pipeline.near_horizon > MAX_NEAR_HORIZON_MS:
-        raise ConfigError("pipeline.near_horizon must be at most 2d: the broker's wheel looks no further ahead")
+    if not MIN_NEAR_HORIZON_MS <= pipeline.near_horizon <= MAX_NEAR_HORIZON_MS:
+        raise ConfigError("pipeline.near_horizon must be from 1s to 2d: the broker's wheel looks no further ahead")
     if not 0 < pipeline.window <= pipeline.near_horizon // 2:
         raise ConfigError("pipeline.window must be above 0, and at most half of pipeline.near_horizon")
     lead_ms = pipeline.near_horizon - pipeline.window
