@@ -64,12 +64,13 @@ def test_the_long_names_of_send_message_work_as_well(tmp_path: Path) -> None:
 def test_a_one_way_send_is_stored_and_never_answered(tmp_path: Path) -> None:
     async def scenario(process: BrokerProcess) -> None:
         async with connect(process.listener.port) as client:
+            await send(client, "orders")
             frame = encode_frame(Request.SEND_MESSAGE_V2, 77, flag=FLAG_ONEWAY, fields=send_fields("orders"), body=b"x")
             await client.send(frame)
             bad = encode_frame(Request.SEND_MESSAGE_V2, 78, flag=FLAG_ONEWAY, fields=send_fields("no good"), body=b"x")
             await client.send(bad)
             _, messages = await pull(client, "orders")
-            assert [message.body for message in messages] == [b"x"]
+            assert [message.body for message in messages] == [b"body", b"x"]
 
     run_with_broker(tmp_path, scenario)
 

@@ -141,6 +141,9 @@ class Broker:
         self.topic_traffic = TopicTraffic(self.store, clock.monotonic_s())
         self._next_queue = 0
         self.tables = Tables(disk, clock, self.store, self.topics, self.groups, self.offsets, self._delay_marks)
+        # Saves a topic before its first message, at once. Where the disk must not be waited for it raises UnsavedTopic,
+        # and whoever asked asks again once the tables are saved.
+        self.save_topic: Callable[[], None] = self.tables.save
         # None while messages are taken; else why not. Retries are taken for longer than new messages.
         self._refusal: ServiceUnavailable | None = None
         self._retry_refusal: ServiceUnavailable | None = None
@@ -432,9 +435,10 @@ class Broker:
         if refusal is not None:
             raise refusal
         config = self.topics.for_send(topic, default_topic, default_queues)
-        if self.topics.changed:
+        if not self.topics.is_saved(topic):
             # A message that waits for a topic which a crash forgot could not be delivered: the topic is saved first.
-            self.tables.save()
+            self.save_topic()
+        self.topics.open[topic] = config
         return config
 
     def make_retry_topic(self, topic: str, queues: int) -> None:

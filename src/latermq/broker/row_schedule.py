@@ -11,6 +11,7 @@ import numpy.typing as npt
 from latermq.broker.broker import MAX_TIMER_PROPERTIES_BYTES, Broker
 from latermq.broker.known_names import KnownNames
 from latermq.broker.row_checks import check_rows, dues_of, refuse_row
+from latermq.broker.topics import UnsavedTopic
 from latermq.errors import FlowControl, IllegalMessage, NoPermission, TopicNotFound
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQUE_KEY, encode_properties
@@ -75,12 +76,17 @@ class RowSchedule:
         """The topics of the rows, made where they are missing and may be; None for one that no row names."""
         configs: list[TopicConfig | None] = [None] * len(batch.topics)
         default_queues = self._broker.config.broker.default_queues
+        unsaved: UnsavedTopic | None = None
         used, first_rows = np.unique(batch.topic_of, return_index=True)
         for number, row in sorted(zip(used.tolist(), first_rows.tolist(), strict=True), key=lambda pair: pair[1]):
             try:
                 configs[number] = self._broker.writable_topic(batch.topics[number], "", default_queues)
             except (IllegalMessage, NoPermission, TopicNotFound) as error:
                 raise type(error)(f"row {row}: {error.message}", hint=error.hint) from None
+            except UnsavedTopic as error:
+                unsaved = error  # after all of them, so that they are saved together
+        if unsaved is not None:
+            raise unsaved
         return configs
 
     def _drop_repeated(self, batch: RowBatch, keys: list[bytes], hashes: Ints, new: npt.NDArray[np.bool_]) -> None:

@@ -60,7 +60,7 @@ class Tables:
         if self._topics.changed:
             topics = self._topics.table
             copy = TopicConfigTable(topicConfigTable=dict(topics.topicConfigTable), dataVersion=topics.dataVersion)
-            savers.append(self._saver(self._topics, TOPICS_PATH, copy))
+            savers.append(self._topics_saver(copy))
         if self._groups.changed:
             groups = self._groups.table
             group_copy = SubscriptionGroupTable(
@@ -133,6 +133,16 @@ class Tables:
                     self._written_numbers[path] = number
 
         return write
+
+    def _topics_saver(self, table: TopicConfigTable) -> Callable[[], None]:
+        version = self._topics.version
+        save_file = self._saver(self._topics, TOPICS_PATH, table)
+
+        def save() -> None:
+            save_file()
+            self._topics.saved_version = max(self._topics.saved_version, version)
+
+        return save
 
     def _saver(
         self, owner: Topics | SubscriptionGroups | ConsumerOffsets, path: str, table: Table

@@ -21,6 +21,10 @@ PERM_INHERIT = 1
 MAX_QUEUES = 65_535
 
 
+class UnsavedTopic(Exception):
+    """A message is for a topic that a crash would forget. Nothing was done: try again once the topic is saved."""
+
+
 class Topics:
     """The table behind topics.json."""
 
@@ -29,7 +33,10 @@ class Topics:
         self._config = config
         self._clock = clock
         self.changed = False
-        # Topics that a message may go to without further checks: nearly every send finds its own here.
+        # Changes are counted, and each topic knows its last one: it is saved once the file holds that many.
+        self.version = self.saved_version = 0
+        self._versions: dict[str, int] = {}
+        # Saved topics that a message may go to without further checks: nearly every send finds its own here.
         self.open: dict[str, TopicConfig] = {}
         # Set with every change, for whoever tells the name servers.
         self.unannounced = False
@@ -75,8 +82,11 @@ class Topics:
         config = self.table.topicConfigTable.get(topic) or self._make_on_the_way(topic, default_topic, default_queues)
         if not config.perm & PERM_WRITE:
             raise NoPermission(f"topic {topic!r} is not writable", hint="Change its permission with updateTopic -p 6")
-        self.open[topic] = config
         return config
+
+    def is_saved(self, topic: str) -> bool:
+        """Whether the topic would be found after a crash as it is now."""
+        return self._versions.get(topic, 0) <= self.saved_version
 
     def _make_on_the_way(self, topic: str, default_topic: str, default_queues: int) -> TopicConfig:
         if topic.startswith(RETRY_PREFIX):
@@ -114,23 +124,27 @@ class Topics:
                 hint="Delete topics that nobody uses, or raise broker.max_topics",
             )
         table[topic.topicName] = topic
-        self._touch()
+        self._touch(topic.topicName)
         return topic
 
     def adopt(self, topic: TopicConfig) -> None:
         """Take in a topic that has messages but lost its configuration, whatever the bounds for new ones."""
         self.table.topicConfigTable[topic.topicName] = topic
-        self._touch()
+        self._touch(topic.topicName)
 
     def remove(self, topic: str) -> None:
         """Forget a topic."""
         if is_system_topic(topic):
             raise NoPermission(f"topic {topic!r} belongs to the broker and stays")
         if self.table.topicConfigTable.pop(topic, None) is not None:
-            self._touch()
+            self._touch(topic)
 
-    def _touch(self) -> None:
+    def _touch(self, topic: str) -> None:
         self.table.dataVersion.bump(self._clock.now_ms())
+        self.version += 1
+        saved = self.saved_version
+        self._versions = {name: version for name, version in self._versions.items() if version > saved}
+        self._versions[topic] = self.version
         self.open.clear()
         self.changed = True
         self.unannounced = True

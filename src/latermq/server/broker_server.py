@@ -74,6 +74,7 @@ class BrokerProcess:
             on_topics_changed=self._topics_changed,
             on_scheduled=lambda: self._driver.poke(),
             between_requests=lambda: self._driver.run_if_late(),
+            save_topics=lambda when_done: self._do_in_worker(self.broker.tables.savers(), when_done),
         )
         # Sockets go by real time, whatever deliveries go by.
         self.listener = Listener(self.service, server, SystemClock())

@@ -8,11 +8,13 @@ from latermq.broker.broker import Broker
 from latermq.broker.long_polling import WaitingPull
 from latermq.broker.retries import Retries
 from latermq.broker.send_lane import SendLane
+from latermq.broker.topics import UnsavedTopic
 from latermq.errors import (
     Busy,
     GroupNotFound,
     IllegalMessage,
     InvalidParameter,
+    LaterMQError,
     QueryNotFound,
     SubscriptionNotFound,
     SubscriptionOutdated,
@@ -47,11 +49,15 @@ from latermq.protocol.remoting.headers import (
     UpdateOffsetHeader,
 )
 from latermq.protocol.remoting.replies import encode_pull_reply, encode_send_reply
+from latermq.server.admin_ground import Handler, WhenDone, answer
 from latermq.server.connection import Connection
 
-Handler = Callable[[Connection, Command], bytes | None]
 MAX_GROUPS_A_CLIENT = 1_000
 MAX_SUSPEND_MS = 60_000  # clients give up after 30 s; nobody may make a pull wait for ever
+
+
+def _wait_until_saved() -> None:
+    raise UnsavedTopic
 
 
 class BrokerService:
@@ -65,8 +71,15 @@ class BrokerService:
         on_topics_changed: Callable[[], None] = lambda: None,
         on_scheduled: Callable[[], None] = lambda: None,
         between_requests: Callable[[], None] = lambda: None,
+        save_topics: Callable[[WhenDone], None] | None = None,
     ) -> None:
+        """`save_topics` saves changed tables beside the loop; without it they are saved where a message needs that."""
         self._broker = broker
+        self._save_topics = save_topics
+        if save_topics is not None:
+            broker.save_topic = _wait_until_saved
+        # Requests for topics that are being saved.
+        self._unsaved: list[tuple[Connection, Command]] = []
         self._retries = Retries(broker)
         self._request_flush = request_flush
         self._on_topics_changed = on_topics_changed
@@ -109,7 +122,31 @@ class BrokerService:
             raise UnsupportedRequest(
                 f"request code {command.code} is not supported", hint="docs/protocol.md lists those that are"
             )
-        return handler(connection, command)
+        try:
+            return handler(connection, command)
+        except UnsavedTopic:
+            self._serve_when_saved(connection, command)
+            return None
+
+    def _serve_when_saved(self, connection: Connection, command: Command) -> None:
+        """Serve a request again once its topic is saved: syncing a file would stop everyone else meanwhile."""
+        assert self._save_topics is not None, "nobody else raises UnsavedTopic"
+        if len(self._unsaved) >= self._broker.config.broker.max_unflushed:
+            raise Busy(f"{len(self._unsaved)} messages wait for their topics to be saved", hint="Send again later")
+        self._unsaved.append((connection, command))
+        if len(self._unsaved) == 1:
+            self._save_topics(self._topics_saved)
+
+    def _topics_saved(self, error: LaterMQError | None) -> None:
+        unsaved, self._unsaved = self._unsaved, []
+        for connection, command in unsaved:  # of senders too that have gone: they may have sent one-way
+            try:
+                reply = self.serve(connection, command) if error is None else connection.refuse(command, error)
+            except Exception as failure:
+                reply = connection.refuse(command, failure)
+            if reply is not None:
+                answer(connection, command, reply)
+        self.settled()
 
     def settled(self) -> None:
         if self._unflushed:

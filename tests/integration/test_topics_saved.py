@@ -1,0 +1,95 @@
+"""The first message of a topic waits for the topic to be saved, and nobody else does."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from latermq.errors import StoreError
+from latermq.protocol.remoting.codes import Request, Response
+from latermq.protocol.remoting.frames import FLAG_ONEWAY, encode_frame
+from latermq.server.broker_server import BrokerProcess
+from tests.integration.brokers import pull, run_with_broker, send, send_fields
+from tests.integration.raw_client import connect, eventually
+
+TOPICS = "config/topics.json"
+
+
+@contextmanager
+def slow_disk(process: BrokerProcess, go: threading.Event) -> Iterator[None]:
+    """Writing the table of topics takes until `go` is set."""
+    replace = process._disk.replace
+
+    def wait(path: str, data: bytes) -> None:
+        if path == TOPICS:
+            assert go.wait(30)
+        replace(path, data)
+
+    process._disk.replace = wait  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        go.set()
+        process._disk.replace = replace  # type: ignore[method-assign]
+
+
+def test_others_are_served_while_a_new_topic_is_saved(tmp_path: Path) -> None:
+    async def scenario(process: BrokerProcess) -> None:
+        go = threading.Event()
+        async with connect(process.listener.port) as first, connect(process.listener.port) as other:
+            assert (await send(other, "old")).code == Response.SUCCESS
+            with slow_disk(process, go):
+                for number in range(3):
+                    await first.send_only(Request.SEND_MESSAGE_V2, send_fields("new"), b"%d" % number)
+                assert (await send(other, "old")).code == Response.SUCCESS
+                answer = asyncio.create_task(first.receive())
+                await asyncio.sleep(0.1)
+                assert not answer.done()
+                assert "new" not in msgspec.json.decode((tmp_path / TOPICS).read_bytes())["topicConfigTable"]
+                go.set()
+                replies = [await answer, await first.receive(), await first.receive()]
+            assert [reply.code for reply in replies] == [Response.SUCCESS] * 3
+            assert "new" in msgspec.json.decode((tmp_path / TOPICS).read_bytes())["topicConfigTable"]
+            _, messages = await pull(first, "new")
+            assert [message.body for message in messages] == [b"0", b"1", b"2"]
+
+    run_with_broker(tmp_path, scenario)
+
+
+def test_a_message_is_refused_for_as_long_as_its_topic_cannot_be_saved(tmp_path: Path) -> None:
+    async def scenario(process: BrokerProcess) -> None:
+        replace = process._disk.replace
+
+        def fail(path: str, data: bytes) -> None:
+            if path == TOPICS:
+                raise StoreError("cannot write config/topics.json: No space left on device", hint="Free disk space")
+            replace(path, data)
+
+        process._disk.replace = fail  # type: ignore[method-assign]
+        async with connect(process.listener.port) as client:
+            for _ in range(3):
+                reply = await send(client, "new")
+                assert reply.code != Response.SUCCESS
+                assert "topics.json" in (reply.remark or "")
+            process._disk.replace = replace  # type: ignore[method-assign]
+            assert (await send(client, "new")).code == Response.SUCCESS
+
+    run_with_broker(tmp_path, scenario)
+
+
+def test_a_one_way_message_makes_its_topic_though_its_sender_has_gone(tmp_path: Path) -> None:
+    async def scenario(process: BrokerProcess) -> None:
+        go = threading.Event()
+        with slow_disk(process, go):
+            async with connect(process.listener.port) as client:
+                frame = encode_frame(Request.SEND_MESSAGE_V2, 7, flag=FLAG_ONEWAY, fields=send_fields("new"), body=b"x")
+                await client.send(frame)
+                await eventually(lambda: process.service._unsaved or None, "the request waits for its topic")
+            await asyncio.sleep(0.1)
+            go.set()
+            await eventually(lambda: process.broker.store.find_queue("new", 0), "the message is stored")
+
+    run_with_broker(tmp_path, scenario)
