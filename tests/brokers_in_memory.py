@@ -16,6 +16,8 @@ STORE = StoreConfig(
     index_slots=97,
     index_entries=5_000,
 )
+# What the broker adds to every message from a client.
+STAMP = {"CLUSTER": "DefaultCluster", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 MESSAGE_LIMIT = Size(64 * 1024)
 
 

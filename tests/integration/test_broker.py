@@ -13,6 +13,7 @@ from latermq.protocol.remoting.bodies import LockBatchRequest, MessageQueue, enc
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import BINARY, FLAG_ONEWAY, JSON, encode_frame
 from latermq.server.broker_server import BrokerProcess
+from tests.brokers_in_memory import STAMP
 from tests.integration.brokers import (
     heartbeat,
     ids,
@@ -40,8 +41,19 @@ def test_a_message_is_sent_and_pulled_in_both_header_encodings(tmp_path: Path, e
                 "suggestWhichBrokerId": "0", "nextBeginOffset": "1", "minOffset": "0", "maxOffset": "1",
             }  # fmt: skip
             _, [message] = await pull(client, "orders")
-            assert (message.body, message.properties) == (b"hello", {"TAGS": "red", "KEYS": "k1"})
+            assert (message.body, message.properties) == (b"hello", {"TAGS": "red", "KEYS": "k1", **STAMP})
             assert message.message_id == fields["msgId"]
+
+    run_with_broker(tmp_path, scenario)
+
+
+def test_a_sender_cannot_name_the_cluster_that_took_its_message(tmp_path: Path) -> None:
+    async def scenario(process: BrokerProcess) -> None:
+        async with connect(process.listener.port) as client:
+            for properties in ("CLUSTER\x01elsewhere\x02", "a\x01b\x02TRACE_ON\x01false"):
+                await send(client, "orders", properties=properties)
+            _, [first, second] = await pull(client, "orders")
+            assert (first.properties, second.properties) == (STAMP, {"a": "b", **STAMP})
 
     run_with_broker(tmp_path, scenario)
 
@@ -56,7 +68,7 @@ def test_the_long_names_of_send_message_work_as_well(tmp_path: Path) -> None:
             reply = await client.call(Request.SEND_MESSAGE, fields, b"x")
             assert reply.code == Response.SUCCESS
             _, [message] = await pull(client, "orders", queueId="2")
-            assert (message.flag, message.born_timestamp_ms, message.properties) == (7, 5, {"a": "b"})
+            assert (message.flag, message.born_timestamp_ms, message.properties) == (7, 5, {"a": "b", **STAMP})
 
     run_with_broker(tmp_path, scenario)
 

@@ -12,6 +12,7 @@ from latermq.cli import dead_letters
 from latermq.client import Message, OutgoingMessage, blocking
 from latermq.errors import ServiceUnavailable
 from latermq.message.ids import parse_offset_message_id
+from tests.brokers_in_memory import STAMP
 from tests.integration.command_line import Cli
 from tests.interop.waiting import wait_until
 from tests.serving import Server, serving
@@ -98,7 +99,7 @@ def test_one_message_is_sent_again_clean_and_stays_a_dead_letter(server: Server,
         ("first", "red", ["k"], 0)
     ]
     origin = dead["first"]["properties"]["ORIGIN_MESSAGE_ID"]
-    assert got[0]["properties"] == {"mine": "yes", "ORIGIN_MESSAGE_ID": origin}
+    assert got[0]["properties"] == {"mine": "yes", "ORIGIN_MESSAGE_ID": origin, **STAMP}
     assert len(cli.rows("dlq", "list", "one")) == 2
 
 
@@ -171,7 +172,7 @@ def test_what_timers_could_not_deliver_is_listed_and_sent_again(server: Server, 
     cli.run("dlq", "resend", "rmq_sys_timer_dlq", "--id", dead["message_id"])
     (got,) = consumed(cli, "doomed", "doomed-check", 1)
     assert (got["body"], got["keys"]) == ("late", ["k"])
-    assert got["properties"] == {"ORIGIN_MESSAGE_ID": dead["offset_message_id"]}
+    assert got["properties"] == {"ORIGIN_MESSAGE_ID": dead["offset_message_id"], **STAMP}
 
 
 def test_resend_wants_to_be_told_which(cli: Cli) -> None:

@@ -14,7 +14,7 @@ from latermq.message.properties import DEAD_LETTER_REASON
 from latermq.message.tags import tags_code
 from latermq.store.memory_disk import MemoryDisk
 from latermq.timer.levels import LevelTable
-from tests.brokers_in_memory import HOST, bodies, messages, open_broker, pass_time, run_until_quiet, send
+from tests.brokers_in_memory import HOST, STAMP, bodies, messages, open_broker, pass_time, run_until_quiet, send
 
 DELAYS_MS = [
     1_000, 5_000, 10_000, 30_000, 60_000, 120_000, 180_000, 240_000, 300_000, 360_000, 420_000, 480_000, 540_000,
@@ -109,7 +109,7 @@ def test_a_level_that_is_no_number_is_refused(broker: Broker, value: str) -> Non
 def test_what_names_our_own_properties_from_outside_cannot_schedule(broker: Broker) -> None:
     send(broker, b"now", LMQ_DUE_MS="9999999999999", TIMER_OUT_MS="5", plain="kept")
     [message] = messages(broker)
-    assert message.properties == {"plain": "kept"}
+    assert message.properties == {"plain": "kept", **STAMP}
 
 
 def test_order_within_a_level_is_the_order_of_sending(broker: Broker, clock: SimulatedClock) -> None:

@@ -25,7 +25,7 @@ from latermq.protocol.remoting.bodies import PERM_READ, PERM_WRITE, Subscription
 from latermq.protocol.remoting.frames import VERSION
 from latermq.protocol.remoting.headers import SendBackHeader, SendHeaderV2
 from latermq.store.memory_disk import MemoryDisk
-from tests.brokers_in_memory import HOST, bodies, messages, open_broker, pass_time, send
+from tests.brokers_in_memory import HOST, STAMP, bodies, messages, open_broker, pass_time, send
 
 GROUP = "billing"
 RETRY = "%RETRY%billing"
@@ -115,7 +115,7 @@ def test_a_failed_message_climbs_from_ten_seconds_to_two_hours_and_ends_as_a_dea
     assert (dead.body, dead.reconsume_times, dead.queue_id) == (b"order", 17, 0)
     assert dead.properties == {
         "TAGS": "red", "KEYS": "4711", "RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": first.message_id, "WAIT": "false",
-        DEAD_LETTER_REASON: "failed at try 17, 16 retries are allowed",
+        **STAMP, DEAD_LETTER_REASON: "failed at try 17, 16 retries are allowed",
     }  # fmt: skip
 
 
@@ -161,7 +161,7 @@ def test_a_retry_keeps_nothing_of_an_earlier_wait(broker: Broker, clock: Simulat
     pass_time(broker, clock, 1_000)
     send_back(broker, messages(broker, RETRY)[0], level=-1)
     [dead] = messages(broker, DEAD)
-    assert set(dead.properties) == {"KEYS", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "WAIT", DEAD_LETTER_REASON}
+    assert set(dead.properties) == {*STAMP, "KEYS", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "WAIT", DEAD_LETTER_REASON}
 
 
 @pytest.mark.parametrize(("level", "waits_ms"), [(1, 1_000), (4, 30_000), (18, 7_200_000), (99, 7_200_000)])
@@ -348,7 +348,7 @@ def test_a_body_above_the_limit_of_today_can_still_be_retried_but_not_sent(
 
 def test_a_dead_letter_without_room_for_its_reason_is_a_dead_letter_all_the_same(broker: Broker) -> None:
     message = sent(broker)
-    room = MAX_PROPERTIES_BYTES - len(encode_properties({"large": "", "RETRY_TOPIC": "orders"})) - 100
+    room = MAX_PROPERTIES_BYTES - len(encode_properties({"large": "", "RETRY_TOPIC": "orders"} | STAMP)) - 100
     message = sent(broker, large="x" * room)
     send_back(broker, message, level=-1)
     [dead] = messages(broker, DEAD)

@@ -32,12 +32,18 @@ from latermq.message.entry_id import MAX_LEVELS
 from latermq.message.ids import offset_message_id, pack_host
 from latermq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from latermq.message.properties import (
+    CLUSTER,
+    DEFAULT_REGION,
     MAX_PROPERTIES_BYTES,
     OWN_PREFIX,
+    REGION,
     TIMER_DELETE_KEY,
     TIMER_OUT_MS,
+    TRACE_ON,
     UNIQUE_KEY,
     decode_properties,
+    encode_properties,
+    with_stamp,
 )
 from latermq.message.recall_handle import encode_recall_handle
 from latermq.message.record import SYSFLAG_FROM_SENDER, SYSFLAG_TRANSACTION_MASK
@@ -124,6 +130,8 @@ class Broker:
         )
         settings = config.broker
         self._max_message = int(settings.max_message)
+        # RocketMQ's broker adds these to messages, but not to those in batches; clients' traces read them.
+        self.stamp = encode_properties({CLUSTER: settings.cluster, REGION: DEFAULT_REGION, TRACE_ON: "true"})
         self.topics = Topics(load_table(disk, TOPICS_PATH, TopicConfigTable, TopicConfigTable), settings, clock)
         self.groups = SubscriptionGroups(
             load_table(disk, GROUPS_PATH, SubscriptionGroupTable, SubscriptionGroupTable),
@@ -281,7 +289,10 @@ class Broker:
         wait, now_ms, real_topic, real_queue_id = Wait.NOT, 0, topic, queue_id
         taken: Sequence[Entry] = ()
         # All properties that need a closer look hold one of these; hardly any other message does.
-        if "DEL" in properties or "TIMER_" in properties or OWN_PREFIX in properties:
+        needs_look = "DEL" in properties or "TIMER_" in properties or OWN_PREFIX in properties
+        if not is_retry:  # those have it from the first time
+            properties = with_stamp(properties, self.stamp)
+        if needs_look:
             now_ms = self.clock.now_ms()  # also the store time, from which a level's due time counts
             place = self.admission.admit(topic, queue_id, properties, now_ms)
             topic, queue_id, properties, wait = place[:4]

@@ -43,6 +43,7 @@ class RowSchedule:
         self._broker = broker
         self._known = KnownNames(broker.store, broker.far_names, broker.timers.all_wake_from_ms)
         self._next_queue = 0
+        self._stamp = b"\x02" + broker.stamp.removesuffix("\x02").encode()  # its end begins what follows
 
     def schedule(self, batch: RowBatch, born_host: bytes) -> Scheduled:
         """Append those rows whose names are new as timers, as one block; a row whose time has passed is due now.
@@ -64,7 +65,7 @@ class RowSchedule:
         rows = np.flatnonzero(new)
         if len(rows):
             self._check_room(dues[rows])
-            build = _Build(batch, rows, dues[rows], keys)
+            build = _Build(batch, rows, dues[rows], keys, self._stamp)
             queues = self._queues(batch, rows, configs)
             block = build.block(queues, hashes[rows], born_host, broker.store_host, now_ms)
             for start, end in _pieces(block.sizes, broker.store.segment_bytes // 2):
@@ -151,8 +152,11 @@ def _digits(numbers: Ints) -> Ints:
 class _Build:
     """Makes records of the timer topic out of columns: no row is looked at by itself, all are joined at once."""
 
-    def __init__(self, batch: RowBatch, rows: npt.NDArray[np.intp], dues: Ints, keys: list[bytes]) -> None:
+    def __init__(
+        self, batch: RowBatch, rows: npt.NDArray[np.intp], dues: Ints, keys: list[bytes], stamp: bytes
+    ) -> None:
         self._batch = batch
+        self._stamp = stamp
         self._rows = rows
         self._chosen = np.zeros(len(batch), bool)
         self._chosen[rows] = True
@@ -219,8 +223,8 @@ class _Build:
                 own_sizes = column.sizes[rows]
                 sizes += np.where(own_sizes > 0, own_sizes + len(prefix), 0)
         waiting, waiting_sizes = self._waiting(queues)
-        pieces += waiting
-        sizes += waiting_sizes
+        pieces += (repeat(self._stamp, len(rows)), *waiting)
+        sizes += waiting_sizes + len(self._stamp)
         if int(sizes.max()) > MAX_TIMER_PROPERTIES_BYTES:
             refuse_row(
                 int(rows[sizes.argmax()]),

@@ -27,6 +27,11 @@ MAX_OFFSET = "MAX_OFFSET"
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 RECONSUME_TIME = "RECONSUME_TIME"
 TRANSACTION_PREPARED = "TRAN_MSG"
+# What a broker adds to every message that it stores for a client.
+CLUSTER = "CLUSTER"
+REGION = "MSG_REGION"
+TRACE_ON = "TRACE_ON"
+DEFAULT_REGION = "DefaultRegion"
 
 # LaterMQ's own; what comes from outside under these names is dropped.
 OWN_PREFIX = "LMQ_"
@@ -52,6 +57,11 @@ def decode_properties(text: str) -> dict[str, str]:
         if name and value:
             properties[name] = value
     return properties
+
+
+def with_stamp(text: str, stamp: str) -> str:
+    """A wire form with another behind it, whose values count where both have a name: the last one does."""
+    return text + stamp if not text or text[-1] == PROPERTY_END else f"{text}{PROPERTY_END}{stamp}"
 
 
 def find_property(wire: bytes, name: bytes) -> bytes | None:
