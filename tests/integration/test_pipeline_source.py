@@ -112,6 +112,26 @@ def test_filters_on_offsets_queues_and_due_times_are_taken_over(
     assert timers.where(f"due_ms = {due_ms + 3} or queue_offset = 4").count() == 2
 
 
+@pytest.mark.parametrize("timeline", [True, False])
+def test_filters_keep_the_rows_that_spark_keeps_by_itself(
+    spark: "SparkSession", server: Server, due_ms: int, timeline: bool
+) -> None:
+    columns = "broker,topic,queue_id,queue_offset,kind,timer_id,due_ms,unique_key,keys,tags"
+    asked = table(spark, server, TIMER_TOPIC, columns=columns, timeline=timeline).where("kind <> 'cut'")
+    by_spark = spark.createDataFrame(asked.collect(), asked.schema).cache()  # which hands no filter to anybody
+    assert by_spark.count() == TIMERS + 2
+    for predicate in (
+        f"due_ms >= {due_ms + 10} AND due_ms < {due_ms + 13}",
+        f"due_ms = {due_ms + 500} OR queue_offset IN (4, 5, 6)",
+        f"NOT (due_ms <=> {due_ms + 3}) AND queue_offset <= 8 AND due_ms IS NOT NULL",
+        f"due_ms > {due_ms + 40} AND keys LIKE 't4%' AND broker IN ('broker-a', NULL)",
+        "due_ms > 9223372036854775806 OR tags IS NULL AND due_ms < -9223372036854775807",
+        f"due_ms < {due_ms + 5} AND queue_id = 0 AND kind <> 'cancel'",
+    ):
+        found, wanted = (sorted(map(str, rows.where(predicate).collect())) for rows in (asked, by_spark))
+        assert found == wanted, predicate
+
+
 def test_a_stream_takes_no_more_rows_at_once_than_it_is_allowed(
     spark: "SparkSession", server: Server, tmp_path: Path
 ) -> None:

@@ -32,25 +32,29 @@ def read_part(
                 waiting=options.is_timer_topic,
                 precision_ms=options.import_precision_ms,
             )
+            chosen = None if due_ms is None else _due_rows(block, *due_ms)
             if options.timeline:
-                yield from _sliced(timeline_batch(block, columns, part), block.size_bytes)
+                yield from _sliced(timeline_batch(block, columns, part, chosen), block.size_bytes)
             else:
-                yield block.batch(columns, None if due_ms is None else _due_rows(block, *due_ms))
+                yield block.batch(columns, chosen)
 
 
-def timeline_batch(block: RecordBlock, columns: Sequence[str], part: QueuePart) -> pa.RecordBatch:
+def timeline_batch(
+    block: RecordBlock, columns: Sequence[str], part: QueuePart, chosen: Ints | None = None
+) -> pa.RecordBatch:
     """Entries of the timer topic as the timeline takes them: in due order, cuts left out, and the record itself only
-    of what is Spark's to keep."""
+    of what is Spark's to keep. All of them, or those that were chosen."""
     dues, _ = block.dues
     kept = far(block.queue_offsets, dues, part.cuts) & (block.kinds != CANCEL)
-    rows = np.flatnonzero(block.kinds != CUT_KIND)
+    rows = np.arange(len(block)) if chosen is None else chosen
+    rows = rows[block.kinds[rows] != CUT_KIND]
     return block.batch(columns, rows[np.argsort(dues[rows], kind="stable")], ~kept)
 
 
 def _due_rows(block: RecordBlock, low: int, high: int) -> Ints:
     dues, present = block.dues
-    # The bounds may lie beyond 64 bits, which Python compares and numpy does not.
-    low, high = max(low, -(1 << 62)), min(high, 1 << 62)
+    # The bounds may lie beyond 64 bits, which Python compares and numpy does not. No due time has 62.
+    low, high = (min(max(bound, -(1 << 62)), 1 << 62) for bound in (low, high))
     return np.flatnonzero(present & (dues >= low) & (dues < high))
 
 
