@@ -13,6 +13,7 @@ from latermq.broker.config_files import (
 )
 from latermq.broker.far_timers import FarTimers
 from latermq.broker.ingest_mark import IngestMark
+from latermq.broker.known_ends import known_ends
 from latermq.broker.long_polling import WaitingPulls
 from latermq.broker.pending import PendingTimers
 from latermq.broker.tables import Tables
@@ -155,16 +156,17 @@ class Broker:
         # None while messages are taken; else why not. Retries are taken for longer than new messages.
         self._refusal: ServiceUnavailable | None = None
         self._retry_refusal: ServiceUnavailable | None = None
+        self.ingest = IngestMark(disk)
+        self.far_names = FarNames(disk)
+        if not self.store.recovery.had_checkpoint:
+            self.store.go_on_from(known_ends(disk, self.topics, self.offsets, self.ingest, self.far_names))
+            self._take_over_delay_offsets()
         self.clamped_offsets = self.offsets.clamp(self._queue_end)
         self.adopted_topics = self._adopt_queues()
-        if not self.store.recovery.had_checkpoint:
-            self._take_over_delay_offsets()
         self.admission = Admission(levels, config.timer.max_delay, self._next_timer_name)
         self._names_given = 0
         self.chance = chance
         self._took_over_timers = False
-        self.ingest = IngestMark(disk)
-        self.far_names = FarNames(disk)
         self._open_waiting(levels)
         # Where a checkpoint and its engine were gone on from, they do for the next start too, and nobody waits for the
         # disk. Of an engine that is filled again the old checkpoint must not speak.

@@ -48,6 +48,12 @@ class ConsumerOffsets:
             found.setdefault(group, []).append(topic)
         return found
 
+    def all(self) -> Iterator[tuple[str, int, int]]:
+        """Every stored offset, with its topic and queue."""
+        for (topic, _), queues in zip(self._pairs(), list(self._table.values()), strict=True):
+            for queue_id, offset in queues.items():
+                yield topic, queue_id, offset
+
     def groups(self) -> set[str]:
         """Every group that has offsets anywhere."""
         return {group for _, group in self._pairs()}

@@ -41,6 +41,7 @@ _ANY_HOST = ("", "0.0.0.0", "::")
 _POLL_EXPIRY_S = 0.5
 _INDEX_EVERY_S = 0.2
 _WINDOWS_EVERY_S = 0.1
+_REBUILT_SHOWN = 20
 # Requests leave no cycles behind, so that the collector need not look at what they made while it is in use.
 _COLLECTOR_THRESHOLDS = (50_000, 20, 20)
 _log = structlog.get_logger(__name__)
@@ -116,6 +117,9 @@ class BrokerProcess:
             records_read=recovery.records,
             offsets_brought_back=broker.clamped_offsets,
         )
+        if recovery.rebuilt:
+            shown, count = recovery.rebuilt[:_REBUILT_SHOWN], len(recovery.rebuilt)
+            _log.warning("lost files built again from the log", count=count, of=shown)
         if broker.adopted_topics:
             _log.warning("topics without configuration made again", topics=broker.adopted_topics)
 

@@ -31,6 +31,12 @@ class TimerMarks(msgspec.Struct, frozen=True, kw_only=True):
     far_until_ms: int = 0  # no timer of Spark's is due later
 
 
+class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
+    """What a start found to be lost and builds again from the log: files of it are there and may be half written."""
+
+    queues: dict[str, list[int]] = {}
+
+
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Everything below `log_offset` is synced: the log, the queues' entries for it and the index up to its mark."""
 
@@ -42,7 +48,10 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     delivered: dict[int, list[tuple[int, int]]] = {}
     # How long each queue is: topic → queue id → next offset. A queue that is not named here has nothing below.
     queue_ends: dict[str, dict[int, int]] = {}
+    # Where the files of a queue begin: topic → queue id → first offset. What is not named here begins at 0.
+    queue_starts: dict[str, dict[int, int]] = {}
     timers: TimerMarks | None = None
+    unfinished: Unfinished | None = None
     version: int = VERSION
 
 

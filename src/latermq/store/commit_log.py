@@ -210,15 +210,17 @@ class CommitLog:
         parts = check_record(file.map, at, self._segment_bytes, offset)
         return file.map[at : at + parts.size] if parts else None
 
-    def scan(self, offset: int) -> Iterator[RecordBatch]:
-        """Every whole record from `offset` on; ends at the first that is not whole.
+    def scan(self, offset: int, until: int | None = None, at_once: int = _SCANNED_RECORDS) -> Iterator[RecordBatch]:
+        """Every whole record from `offset` on, up to `until` where a record ends; ends at the first that is not whole.
 
         Used by recovery, before `end` is known: it does not look at `end`.
         """
-        while self._segments.start <= offset < self._segments.end:
+        stop = self._segments.end if until is None else min(until, self._segments.end)
+        while self._segments.start <= offset < stop:
             file = self._segments.file_at(offset)
             at = offset % self._segment_bytes
-            batch = check_records(file.map, at, self._segment_bytes, offset, _SCANNED_RECORDS)
+            limit = min(self._segment_bytes, at + stop - offset)
+            batch = check_records(file.map, at, limit, offset, at_once)
             if len(batch):
                 offset += int(batch.sizes.sum())
                 yield batch

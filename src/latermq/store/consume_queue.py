@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,9 @@ class ConsumeQueue:
         self.topic_bytes = bytes((min(len(encoded), 255),)) + encoded
         self.folder = f"{FOLDER}/{topic}/{queue_id}"
         self._file_bytes = file_entries * ENTRY_BYTES
+        self._disk = disk
+        if self._has_hole():
+            self.remove()
         self._segments = Segments(disk, self.folder, self._file_bytes)
         self.min_offset = self._segments.start // ENTRY_BYTES
         self.next_offset = self.min_offset
@@ -164,13 +168,44 @@ class ConsumeQueue:
 
     # Opening and cutting
 
-    def open_at(self, next_offset: int) -> bool:
-        """Take what a checkpoint says as the queue's end and forget the rest; False where that much is not there."""
-        if not self._segments.start <= next_offset * ENTRY_BYTES <= self._segments.end:
+    def _has_hole(self) -> bool:
+        """Whether a file is missing between others. What is left then is of no use: the queue is built again."""
+        names = self._disk.list_names(self.folder)
+        if len(names) < 2 or {self._disk.file_size(f"{self.folder}/{name}") for name in names} - {0, self._file_bytes}:
+            return False  # files of another size are another matter
+        starts = [int(name) for name in names if name.isdigit()]
+        return any(later - start != self._file_bytes for start, later in pairwise(starts))
+
+    @property
+    def kept_from(self) -> int:
+        """The offset of the first entry that the files have room for."""
+        return self._segments.start // ENTRY_BYTES
+
+    def holds(self, end: int, kept_from: int, log_start: int, log_end: int) -> bool:
+        """Whether the files hold the entries up to `end`, as a checkpoint at `log_end` says.
+
+        `kept_from` is what the checkpoint knew of their beginning. If they begin later, retention removed the earlier
+        ones, and then the first entry they hold points below the log's start too; otherwise a file was lost.
+        """
+        if not self._segments.start <= end * ENTRY_BYTES <= self._segments.end:
             return False
+        if end > self.kept_from:
+            offset, size, _ = self._peek(end - 1)
+            if size <= 0 or (size != PRE_BLANK_SIZE and offset + size > log_end):
+                return False
+        if self.kept_from <= kept_from:
+            return True
+        offset, size, _ = self._peek(self.kept_from) if end > self.kept_from else (log_start, 0, 0)
+        return size == PRE_BLANK_SIZE or offset < log_start
+
+    def open_at(self, next_offset: int) -> None:
+        """Take what a checkpoint says, and the files hold, as the queue's end and forget the rest."""
         self.next_offset = next_offset
         self._cut()
-        return True
+
+    def remove(self) -> None:
+        """Remove all files; the queue is not used any more."""
+        self._disk.remove(self.folder)
 
     def open_below(self, physical_offset: int) -> None:
         """Find the queue's end: the first entry that is empty or points at or behind this log offset. Forget the rest.
@@ -194,6 +229,8 @@ class ConsumeQueue:
             self._segments.file_at(offset * ENTRY_BYTES).map[: blanks * ENTRY_BYTES] = _PRE_BLANK * blanks
             self.min_offset = self.next_offset = offset
             self._turn_to(offset)
+        elif offset:
+            self.make_room()  # a file, so that the next start finds where the queue was
 
     def _cut(self) -> None:
         end = self.next_offset * ENTRY_BYTES
@@ -203,14 +240,19 @@ class ConsumeQueue:
         if end < self._segments.end:
             self._turn_to(self.next_offset)
 
-    def forget_below(self, log_start: int) -> None:
-        """Follow the log's start: entries whose records are gone are no longer offered, files of such are removed."""
+    def forget_below(self, log_start: int) -> list[str]:
+        """Follow the log's start: entries whose records are gone are no longer offered.
+
+        The paths of the files that hold only such: they are to be removed, after the log's own.
+        """
         entry = self.entry(self.min_offset)
         if entry is not None and entry[1] != PRE_BLANK_SIZE and entry[0] >= log_start:
-            return
+            return []
         self.min_offset = max(self.min_offset, self.offset_of_log(log_start))
+        paths = []
         while len(self._segments) > 1 and self._segments.start + self._file_bytes <= self.min_offset * ENTRY_BYTES:
-            self._segments.remove_first()
+            paths.append(self._segments.drop_first())
+        return paths
 
     def close(self) -> None:
         """Unmap all files."""

@@ -89,6 +89,7 @@ class CheckpointPlan:
     store_timestamp_ms: int
     delivered: dict[int, list[tuple[int, int]]]
     queue_ends: dict[str, dict[int, int]]
+    queue_starts: dict[str, dict[int, int]]
     queues: tuple[ConsumeQueue, ...]
     timers: TimerMarks | None
 
@@ -187,6 +188,16 @@ class MessageStore:
     def queues(self) -> Iterable[ConsumeQueue]:
         """All queues there are."""
         return list(self._queues.values())
+
+    def go_on_from(self, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Let queues that no record in the log tells of go on at these offsets: their numbers were given out once.
+
+        For a start without a checkpoint, which would have said how long each queue is.
+        """
+        for (topic, queue_id), offset in offsets.items():
+            queue = self._queues.get((topic, queue_id))
+            if offset and (queue is None or queue.next_offset == queue.min_offset < offset):
+                self.queue(topic, queue_id).restart_at(offset)
 
     def remove_topic(self, topic: str) -> Callable[[], None]:
         """Forget a topic's queues; its records stay in the log until it is their time.
@@ -545,8 +556,11 @@ class MessageStore:
     def _plan(self, queues: dict[tuple[str, int], ConsumeQueue]) -> CheckpointPlan:
         index_file, next_entry = self.index.mark
         ends: dict[str, dict[int, int]] = {}
+        starts: dict[str, dict[int, int]] = {}
         for (topic, queue_id), queue in queues.items():
             ends.setdefault(topic, {})[queue_id] = queue.next_offset
+            if queue.kept_from:
+                starts.setdefault(topic, {})[queue_id] = queue.kept_from
         delivered = {level: ranges.ranges() for level, ranges in self.delivered.items()}
         timers = self.timer_marks()
         if timers is not None:
@@ -558,6 +572,7 @@ class MessageStore:
             self.last_store_timestamp_ms,
             delivered,
             ends,
+            starts,
             tuple(queues.values()),
             timers[0] if timers else None,
         )
@@ -583,6 +598,7 @@ class MessageStore:
                 store_timestamp_ms=plan.store_timestamp_ms,
                 delivered=plan.delivered,
                 queue_ends=plan.queue_ends,
+                queue_starts=plan.queue_starts,
                 timers=plan.timers,
             ),
         )

@@ -50,6 +50,11 @@ class RangeSet:
         """How many ranges there are."""
         return len(self._starts)
 
+    @property
+    def end(self) -> int:
+        """The first offset behind all ranges."""
+        return self._ends[-1] if self._ends else 0
+
     def end_of_run(self, start: int) -> int:
         """The first offset from `start` on that is not in the set."""
         index = bisect_right(self._starts, start) - 1

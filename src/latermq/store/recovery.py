@@ -10,12 +10,13 @@ import numpy.typing as npt
 
 from latermq.errors import CorruptStore
 from latermq.message.entry_id import decode_entry_ids
-from latermq.message.names import TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC
+from latermq.message.names import SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC
 from latermq.message.record_batch import RecordBatch
 from latermq.message.timer_code import TIMER, kinds_and_dues, real_topic
-from latermq.store.checkpoint import Checkpoint, TimerMarks, load_checkpoint
+from latermq.store.checkpoint import PATH as CHECKPOINT_PATH
+from latermq.store.checkpoint import Checkpoint, TimerMarks, Unfinished, load_checkpoint, save_checkpoint
 from latermq.store.commit_log import CommitLog
-from latermq.store.consume_queue import ConsumeQueue
+from latermq.store.consume_queue import FOLDER, ConsumeQueue
 from latermq.store.disk import Disk
 from latermq.store.dispatch import index_keys, is_queued
 from latermq.store.key_index import KeyIndex
@@ -39,6 +40,7 @@ class Recovery:
     last_store_timestamp_ms: int
     had_checkpoint: bool
     resumed: Checkpoint | None  # the checkpoint that was gone on from, and would be again after the next crash
+    rebuilt: tuple[str, ...]  # what was lost and is built again from the log
     timers: TimerMarks | None  # as the checkpoint has them
     timers_scheduled: Counter[str]  # for each topic, how many timers the read part of the log schedules,
     timers_delivered: Counter[str]  # and how many it delivers
@@ -60,7 +62,9 @@ def recover(
 
     The checkpoint names a log offset below which everything derived was synced. From there the log is read: the first
     record that is not whole ends it, and what comes before is dispatched again. After a clean stop nothing is left to
-    read. Without a checkpoint the whole log is read, unless RocketMQ alone has worked on the store and stopped cleanly.
+    read. What is lost of that which the checkpoint speaks of is first built again from the log before it, and goes on
+    where the checkpoint says, though its records may have left the log. Without a checkpoint the whole log is read,
+    unless RocketMQ alone has worked on the store and stopped cleanly.
     """
     checkpoint = load_checkpoint(disk)
     if checkpoint is None and foreign and not crashed:
@@ -73,26 +77,32 @@ def recover(
             )
         for level, ranges in checkpoint.delivered.items():
             delivered[level] = RangeSet(ranges)
-    if checkpoint is not None and _open_queues(queues, checkpoint.queue_ends):
+    replay = _Replay(queues, index, make_queue, tags_code_of, delivered)
+    rebuilt: tuple[str, ...] = ()
+    if checkpoint is not None:
         start = max(log.start, checkpoint.log_offset)
         index.restore((checkpoint.index_file, checkpoint.index_next_entry), start)
+        lost = _open_queues(queues, checkpoint, log.start)
+        rebuilt = tuple(f"{FOLDER}/{topic}/{queue_id}" for topic, queue_id in sorted(lost))
+        if lost:
+            _rebuild(disk, log, replay, checkpoint, lost)
+        replay.counted_from = 0  # its counts know all timers before
     else:
-        # No checkpoint, or queues that are shorter than it says: everything derived is built again.
         start = log.start
         index.clear()
         for queue in queues.values():
             queue.restart_at(0)
-    replay = _Replay(queues, index, make_queue, tags_code_of, delivered)
-    if checkpoint is not None and start >= checkpoint.log_offset:
-        replay.counted_from = 0  # its counts know all timers before
     records = 0
     for batch in log.scan(start):
         replay.dispatch(batch)
         records += len(batch)
     end = log.scan_end if log.has_files else start
     log.open_at(end, flushed=start)
+    if checkpoint is None:
+        replay.go_on_behind_delivered()
     for queue in queues.values():
-        queue.forget_below(log.start)
+        for path in queue.forget_below(log.start):
+            disk.remove(path)
     last_ms = replay.last_store_timestamp_ms or _timestamp(checkpoint)
     return Recovery(
         crashed,
@@ -101,31 +111,57 @@ def recover(
         records,
         last_ms,
         had_checkpoint=checkpoint is not None,
-        resumed=checkpoint if checkpoint is not None and start == checkpoint.log_offset else None,
-        timers=_timer_marks(checkpoint, start),
+        resumed=checkpoint if checkpoint is not None and start == checkpoint.log_offset and not rebuilt else None,
+        rebuilt=rebuilt,
+        timers=checkpoint.timers if checkpoint else None,
         timers_scheduled=replay.timers_scheduled,
         timers_delivered=replay.timers_delivered,
     )
 
 
-def _open_queues(queues: Queues, ends: dict[str, dict[int, int]]) -> bool:
-    """Open every queue where the checkpoint says it ends; False where one of them is not all there."""
-    whole = all((topic, queue_id) in queues for topic, own in ends.items() for queue_id, end in own.items() if end)
+def _open_queues(queues: Queues, checkpoint: Checkpoint, log_start: int) -> set[tuple[str, int]]:
+    """Open every queue where the checkpoint says it ends; those of which that much is not there."""
+    unfinished = checkpoint.unfinished or Unfinished()
+    lost = {(topic, queue_id) for topic, own in unfinished.queues.items() for queue_id in own}
+    for topic, own in checkpoint.queue_ends.items():
+        lost.update((topic, queue_id) for queue_id, end in own.items() if end and (topic, queue_id) not in queues)
     for (topic, queue_id), queue in queues.items():
-        end = ends.get(topic, {}).get(queue_id)
+        end = checkpoint.queue_ends.get(topic, {}).get(queue_id)
         if end is None:
             queue.restart_at(0)  # made after the checkpoint, or of a topic that was being removed
-        else:
-            whole = queue.open_at(end) and whole
-    return whole
+            continue
+        kept_from = checkpoint.queue_starts.get(topic, {}).get(queue_id, 0)
+        if not queue.holds(end, kept_from, log_start, checkpoint.log_offset):
+            lost.add((topic, queue_id))
+        elif (topic, queue_id) not in lost:
+            queue.open_at(end)
+    return lost
 
 
-def _timer_marks(checkpoint: Checkpoint | None, start: int) -> TimerMarks | None:
-    """The checkpoint's; where the log was read from further back, its counts would count that part twice."""
-    timers = checkpoint.timers if checkpoint else None
-    if timers is not None and checkpoint is not None and start < checkpoint.log_offset:
-        return msgspec.structs.replace(timers, pending={})
-    return timers
+def _rebuild(disk: Disk, log: CommitLog, replay: "_Replay", checkpoint: Checkpoint, lost: set[tuple[str, int]]) -> None:
+    """Build again what is lost of that which the checkpoint speaks of.
+
+    The checkpoint first says what, so that a start which dies on the way leaves nothing half that seems whole.
+    """
+    named: defaultdict[str, list[int]] = defaultdict(list)
+    for topic, queue_id in sorted(lost):
+        named[topic].append(queue_id)
+    save_checkpoint(disk, msgspec.structs.replace(checkpoint, unfinished=Unfinished(queues=dict(named))))
+    for topic, queue_id in lost:
+        replay.queue(topic, queue_id).restart_at(0)
+    until = checkpoint.log_offset
+    for batch in log.scan(log.start, until):
+        replay.rebuild(batch, lost)
+    if log.start < until and log.scan_end < until:
+        raise CorruptStore(
+            f"the log is damaged at {log.scan_end}, and queues have to be built again from it",
+            hint=f"Restore commitlog/ from a copy; or remove {CHECKPOINT_PATH}: the log then ends before the damage",
+        )
+    for topic, queue_id in lost:
+        queue = replay.queue(topic, queue_id)
+        end = checkpoint.queue_ends[topic][queue_id]
+        if queue.next_offset != end:  # its records have left the log
+            queue.restart_at(end)
 
 
 def _timestamp(checkpoint: Checkpoint | None) -> int:
@@ -153,6 +189,7 @@ def _open_foreign(log: CommitLog, queues: Queues) -> Recovery:
         last_ms,
         had_checkpoint=False,
         resumed=None,
+        rebuilt=(),
         timers=None,
         timers_scheduled=Counter(),
         timers_delivered=Counter(),
@@ -196,6 +233,28 @@ class _Replay:
         self.last_store_timestamp_ms = int(batch.store_timestamps_ms[-1])
         self._index.put(index_keys(topics, batch.properties, batch.offsets, batch.store_timestamps_ms))
 
+    def rebuild(self, batch: RecordBatch, lost: set[tuple[str, int]]) -> None:
+        """Put records that a checkpoint knows of into the queues that were lost."""
+        topics = [name.decode() for name in batch.topics]
+        codes: Ints = np.zeros(len(batch), np.int64)
+        for (topic, queue_id), rows in _rows_by_queue(topics, batch).items():
+            if (topic, queue_id) in lost:
+                for row in rows.tolist():
+                    stored_ms = int(batch.store_timestamps_ms[row])
+                    codes[row] = self._tags_code_of(topic, batch.properties[row], stored_ms)
+                self._enqueue(topic, queue_id, batch, rows, codes)
+
+    def go_on_behind_delivered(self) -> None:
+        """Let queues of waiting messages that have all left the log go on behind those that the log delivers."""
+        for level, entries in self._delivered.items():
+            queue = self.queue(SCHEDULE_TOPIC, level - 1) if level else self.queue(TIMER_TOPIC, 0)
+            if queue.next_offset < entries.end:
+                queue.restart_at(entries.end)
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, made where it is missing."""
+        return self._queues.get((topic, queue_id)) or self._make_queue(topic, queue_id)
+
     def _codes(self, topics: list[str], batch: RecordBatch) -> Ints:
         timestamps_ms = batch.store_timestamps_ms.tolist()
         return np.array(list(map(self._tags_code_of, topics, batch.properties, timestamps_ms)), np.int64)
@@ -226,7 +285,7 @@ class _Replay:
         )
 
     def _enqueue(self, topic: str, queue_id: int, batch: RecordBatch, rows: Ints, codes: Ints) -> None:
-        queue = self._queues.get((topic, queue_id)) or self._make_queue(topic, queue_id)
+        queue = self.queue(topic, queue_id)
         queue_offsets = batch.queue_offsets[rows]
         # An offset that is not the next one means that the topic was deleted and made again, or that the queue's older
         # entries are gone; either way the log is right.

@@ -49,9 +49,9 @@ class Retention:
             if not self._is_old(end):
                 break  # the disk is emptier only once the file is gone: one at a time
         if removed:
-            for queue in store.queues():
-                queue.forget_below(store.log.start)
-            for path in store.index.drop_below(store.log.start):
+            # Behind the log's own: what a crash leaves must not look as if files of queues or index had been lost.
+            paths = [path for queue in store.queues() for path in queue.forget_below(store.log.start)]
+            for path in (*paths, *store.index.drop_below(store.log.start)):
                 removed.append(Removed(store.log.start, "all its records are gone", path))
         return removed
 

@@ -1,0 +1,44 @@
+"""How long queues were, as far as anything but the checkpoint and their own files tells.
+
+Without a checkpoint queues are built again from the log. One whose records have all left it would begin at 0 again, and
+what comes next would be taken for what was delivered or consumed under the same number. Each of the files here names
+offsets of entries that are done with, so a queue was at least that long.
+"""
+
+import msgspec
+
+from latermq.broker.config_files import DELAY_OFFSETS_PATH, DelayOffsetTable, load_table
+from latermq.broker.ingest_mark import IngestMark
+from latermq.broker.topics import Topics
+from latermq.group.offsets import ConsumerOffsets
+from latermq.message.entry_id import MAX_LEVELS
+from latermq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from latermq.store.disk import Disk
+from latermq.store.ranges import RangeSet
+from latermq.timer import apache_timers, timer_checkpoint
+from latermq.timer.far_names import FarNames
+
+
+def known_ends(
+    disk: Disk, topics: Topics, offsets: ConsumerOffsets, ingest: IngestMark, far_names: FarNames
+) -> dict[tuple[str, int], int]:
+    """For queues the offset that their next message has at least."""
+    ends = {(TIMER_TOPIC, 0): max(_timers_end(disk), ingest.offset, far_names.upto)}
+    delays = load_table(disk, DELAY_OFFSETS_PATH, DelayOffsetTable, DelayOffsetTable)
+    ends |= {
+        (SCHEDULE_TOPIC, level - 1): offset for level, offset in delays.offsetTable.items() if 1 <= level <= MAX_LEVELS
+    }
+    for topic, queue_id, offset in offsets.all():
+        # Offsets in a topic that is being deleted may outlive it by a moment, and must not bring it back.
+        if topics.find(topic) is not None:
+            ends[topic, queue_id] = max(ends.get((topic, queue_id), 0), offset)
+    return ends
+
+
+def _timers_end(disk: Disk) -> int:
+    """What RocketMQ's timer checkpoint says, or our export of ours, and what it left to us."""
+    data = disk.read(timer_checkpoint.PATH)
+    end = timer_checkpoint.decode_timer_checkpoint(data).queue_offset if data is not None else 0
+    imported = disk.read(apache_timers.PATH)
+    done = RangeSet(msgspec.json.decode(imported, type=list[tuple[int, int]])) if imported is not None else RangeSet()
+    return max(end, done.end)
