@@ -18,9 +18,10 @@ class Aging:
     def __init__(self, engine: str = "wheel") -> None:
         self.disk, self.clock = MemoryDisk(), SimulatedClock()
         self._timer = TimerConfig(engine=engine)  # type: ignore[arg-type]
-        self.broker = self._open()
+        self.broker = self.open()
 
-    def _open(self) -> Broker:
+    def open(self) -> Broker:
+        """Start on the disk as it is."""
         return open_broker(self.disk, self.clock, self._timer, AGING)
 
     def send(self, body: str, topic: str = "orders", queue_id: int = 0, **properties: str) -> None:
@@ -66,7 +67,7 @@ class Aging:
         for path in lost:
             assert self.disk.read(path) is not None or self.disk.list_names(path) or self._is_file(path), path
             self.disk.remove(path)
-        self.broker = self._open()
+        self.broker = self.open()
 
     def _is_file(self, path: str) -> bool:
         folder, _, name = path.rpartition("/")

@@ -6,7 +6,7 @@ from latermq.config import Config, PipelineConfig, Size, StoreConfig, TimerConfi
 from latermq.message.ids import pack_host
 from latermq.message.properties import encode_properties
 from latermq.message.record import Message
-from latermq.store.memory_disk import MemoryDisk
+from latermq.store.disk import Disk
 
 HOST = pack_host("127.0.0.1", 40_000)
 STORE = StoreConfig(
@@ -22,7 +22,7 @@ MESSAGE_LIMIT = Size(64 * 1024)
 
 
 def open_broker(
-    disk: MemoryDisk,
+    disk: Disk,
     clock: SimulatedClock,
     timer: TimerConfig | None = None,
     store: StoreConfig = STORE,

@@ -146,7 +146,7 @@ class KilledError(Exception):
     """The process ends here."""
 
 
-@pytest.mark.parametrize("lost", ["consumequeue/orders/0", CHECKPOINT])
+@pytest.mark.parametrize("lost", ["consumequeue/orders/0", "index", CHECKPOINT])
 def test_a_start_that_is_killed_while_it_rebuilds_leaves_nothing_half(lost: str) -> None:
     aging = Aging()
     expected = [f"plain {number}" for number in range(100)]

@@ -99,6 +99,7 @@ def test_an_index_built_from_apaches_log_finds_what_apache_indexed() -> None:
 def test_a_store_of_apache_is_opened_as_it_is() -> None:
     with opened(memory_disk("commitlog", "consumequeue", "index"), golden_config()) as store:
         assert not store.recovery.crashed
+        assert store.recovery.rebuilt == ()
         assert store.recovery.log_end == STORE["end_offset"]
         for topic, key, offset in put_keys():
             assert offset in store.find_by_key(topic, key, 0, ALWAYS_MS), (topic, key)
@@ -108,6 +109,16 @@ def test_a_store_of_apache_is_opened_as_it_is() -> None:
         fetched = store.fetch(many, 0, max_count=32, max_bytes=1 << 20)
         messages = list(decode_records(b"".join(fetched.pieces)))
         assert [message.properties["KEYS"] for message in messages] == [f"many-{number}" for number in range(20)]
+
+
+@pytest.mark.parametrize("lost", [0, 1, 3, None])
+def test_what_is_missing_of_apaches_index_is_built_from_its_log(lost: int | None) -> None:
+    disk = memory_disk("commitlog", "consumequeue", "index")
+    disk.remove("index" if lost is None else f"index/{disk.list_names('index')[lost]}")
+    with opened(disk, golden_config()) as store:
+        assert store.recovery.rebuilt
+        for topic, key, offset in put_keys():
+            assert offset in store.find_by_key(topic, key, 0, ALWAYS_MS), (topic, key)
 
 
 def test_a_level_queue_of_apache_holds_deliver_times() -> None:

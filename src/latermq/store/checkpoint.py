@@ -35,6 +35,7 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
     """What a start found to be lost and builds again from the log: files of it are there and may be half written."""
 
     queues: dict[str, list[int]] = {}
+    index: bool = False
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +45,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     index_file: str
     index_next_entry: int
     store_timestamp_ms: int
+    index_files: list[str] | None = None  # all of them, oldest first, and how long each is
+    index_file_bytes: int = 0
     # For each level the entries that are delivered: [start, end) ranges of queue offsets, the first one from the start.
     delivered: dict[int, list[tuple[int, int]]] = {}
     # How long each queue is: topic → queue id → next offset. A queue that is not named here has nothing below.

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 import numpy as np
 import numpy.typing as npt
 
-from latermq.errors import CorruptStore
 from latermq.store.disk import Disk
 from latermq.store.dispatch import IndexKeys, key_hash
 
@@ -23,9 +22,16 @@ RESERVE_STEP_BYTES = 1 << 20
 MAX_SEARCHED = 20_000
 # Steps that a search for many keys goes along their chains before it looks through the whole file.
 MAX_STEPS_TOGETHER = 256
+# Entries of a file that are looked at when it is opened, each of them in a page of its own.
+SAMPLED = 64
 
 Ints = npt.NDArray[np.int64]
 _NONE: Ints = np.empty(0, np.int64)
+
+
+def file_bytes(slots: int, max_entries: int) -> int:
+    """How long a file is."""
+    return HEADER.size + slots * SLOT_BYTES + max_entries * ENTRY_BYTES
 
 
 class IndexFile:
@@ -35,13 +41,7 @@ class IndexFile:
         self.name = name
         self.max_entries = max_entries
         self._entries_at = HEADER.size + slots * SLOT_BYTES
-        path, size = f"{FOLDER}/{name}", self._entries_at + max_entries * ENTRY_BYTES
-        if name in disk.list_names(FOLDER) and disk.file_size(path) not in (0, size):
-            raise CorruptStore(
-                f"{path} has {disk.file_size(path)} bytes, the configuration says {size}",
-                hint="Set store.index_slots and store.index_entries as this store was made, or remove index/",
-            )
-        self.file = disk.map_file(path, size)
+        self.file = disk.map_file(f"{FOLDER}/{name}", file_bytes(slots, max_entries))
         self._slots: npt.NDArray[np.int32] = np.frombuffer(self.file.map, ">i4", slots, HEADER.size)
         self._entries = np.frombuffer(self.file.map, ENTRY_DTYPE, max_entries, self._entries_at)
         (
@@ -163,6 +163,25 @@ class IndexFile:
             found_offsets.append(np.repeat(self._entries["offset"][1:][hits].astype(np.int64), counts))
         return np.concatenate([*found_rows, _NONE]), np.concatenate([*found_offsets, _NONE])
 
+    def is_sound(self, upto: int) -> bool:
+        """Whether header, slots and a sample of the entries below `upto` agree, which are there according to others."""
+        if not 1 <= upto <= self.next_entry <= self.max_entries:
+            return False
+        if upto == 1:
+            return True
+        numbers = np.unique(np.linspace(1, upto - 1, SAMPLED).astype(np.int64))
+        entries = self._entries[numbers]
+        hashes, offsets = entries["hash"].astype(np.int64), entries["offset"].astype(np.int64)
+        previous = entries["previous"].astype(np.int64)
+        in_order = (np.diff(offsets) >= 0).all() and offsets[0] == self.first_offset and offsets[-1] <= self.last_offset
+        linked = (previous >= 0).all() and (previous < numbers).all() and (hashes >= 0).all()
+        if not (in_order and linked):
+            return False
+        if not self.is_full:
+            return True  # its slots are made anew from the entries
+        heads = self._slots[hashes % len(self._slots)]
+        return bool((heads >= numbers).all() and (heads < self.next_entry).all() and offsets[-1] == self.last_offset)
+
     def reserve_slots(self) -> None:
         """Take the space of the slots, before the first key."""
         self.file.reserve(self._entries_at + RESERVE_STEP_BYTES)
@@ -198,12 +217,19 @@ class KeyIndex:
         self._disk = disk
         self._slots = slots
         self._max_entries = max_entries
+        self.file_bytes = file_bytes(slots, max_entries)
+        sizes = {name: disk.file_size(f"{FOLDER}/{name}") for name in disk.list_names(FOLDER) if name.isdigit()}
+        # Files that are longer or shorter than they should be, which nobody can use.
+        self.misfits = {name: size for name, size in sizes.items() if size not in (0, self.file_bytes)}
         self._files = [
-            IndexFile(disk, name, slots=slots, max_entries=max_entries)
-            for name in disk.list_names(FOLDER)
-            if name.isdigit()
+            IndexFile(disk, name, slots=slots, max_entries=max_entries) for name in sizes if name not in self.misfits
         ]
         self._synced = ("", 0)  # the newest file that was synced, and the next entry there when it was
+
+    @property
+    def files(self) -> list[IndexFile]:
+        """The files, oldest first."""
+        return list(self._files)
 
     def put(self, keys: IndexKeys) -> None:
         """Add keys in the order of their records."""
@@ -279,6 +305,9 @@ class KeyIndex:
         """Remove everything, to be built again."""
         while self._files:
             self._remove(self._files.pop())
+        for name in self.misfits:
+            self._disk.remove(f"{FOLDER}/{name}")
+        self.misfits = {}
 
     def _remove(self, file: IndexFile) -> None:
         file.close()

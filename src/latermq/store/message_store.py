@@ -86,6 +86,7 @@ class CheckpointPlan:
     log_offset: int
     index_file: str
     index_next_entry: int
+    index_files: list[str]
     store_timestamp_ms: int
     delivered: dict[int, list[tuple[int, int]]]
     queue_ends: dict[str, dict[int, int]]
@@ -569,6 +570,7 @@ class MessageStore:
             self.log.end,
             index_file,
             next_entry,
+            [file.name for file in self.index.files],
             self.last_store_timestamp_ms,
             delivered,
             ends,
@@ -595,6 +597,8 @@ class MessageStore:
                 log_offset=plan.log_offset,
                 index_file=plan.index_file,
                 index_next_entry=plan.index_next_entry,
+                index_files=plan.index_files,
+                index_file_bytes=self.index.file_bytes,
                 store_timestamp_ms=plan.store_timestamp_ms,
                 delivered=plan.delivered,
                 queue_ends=plan.queue_ends,

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,6 +20,7 @@ from latermq.store.commit_log import CommitLog
 from latermq.store.consume_queue import FOLDER, ConsumeQueue
 from latermq.store.disk import Disk
 from latermq.store.dispatch import index_keys, is_queued
+from latermq.store.index_check import check_size, find_damage, find_foreign_damage
 from latermq.store.key_index import KeyIndex
 from latermq.store.ranges import RangeSet
 
@@ -27,6 +29,13 @@ Queues = dict[tuple[str, int], ConsumeQueue]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 _NEVER = 1 << 62
+
+
+class Lost(NamedTuple):
+    """What a checkpoint speaks of and the files do not hold."""
+
+    queues: set[tuple[str, int]]
+    key_index: bool
 
 
 @dataclass(frozen=True)
@@ -68,7 +77,7 @@ def recover(
     """
     checkpoint = load_checkpoint(disk)
     if checkpoint is None and foreign and not crashed:
-        return _open_foreign(log, queues)
+        return _open_foreign(log, queues, index)
     if checkpoint is not None:
         if checkpoint.log_offset > log.files_end:
             raise CorruptStore(
@@ -81,10 +90,11 @@ def recover(
     rebuilt: tuple[str, ...] = ()
     if checkpoint is not None:
         start = max(log.start, checkpoint.log_offset)
-        index.restore((checkpoint.index_file, checkpoint.index_next_entry), start)
-        lost = _open_queues(queues, checkpoint, log.start)
-        rebuilt = tuple(f"{FOLDER}/{topic}/{queue_id}" for topic, queue_id in sorted(lost))
-        if lost:
+        damage = _open_index(index, log, checkpoint)
+        lost = Lost(_open_queues(queues, checkpoint, log.start), bool(damage))
+        rebuilt = tuple(f"{FOLDER}/{topic}/{queue_id}" for topic, queue_id in sorted(lost.queues))
+        rebuilt += (f"index: {damage}",) if damage else ()
+        if rebuilt:
             _rebuild(disk, log, replay, checkpoint, lost)
         replay.counted_from = 0  # its counts know all timers before
     else:
@@ -138,26 +148,38 @@ def _open_queues(queues: Queues, checkpoint: Checkpoint, log_start: int) -> set[
     return lost
 
 
-def _rebuild(disk: Disk, log: CommitLog, replay: "_Replay", checkpoint: Checkpoint, lost: set[tuple[str, int]]) -> None:
+def _open_index(index: KeyIndex, log: CommitLog, checkpoint: Checkpoint) -> str:
+    """Open the index where the checkpoint says it ends, or say what of it is lost."""
+    check_size(index, checkpoint.index_file_bytes)
+    mark = (checkpoint.index_file, checkpoint.index_next_entry)
+    if checkpoint.unfinished is not None and checkpoint.unfinished.index:
+        return "a start that built it again did not come to its end"
+    damage = find_damage(index, log, checkpoint.index_files, mark, checkpoint.log_offset)
+    if not damage:
+        index.restore(mark, max(log.start, checkpoint.log_offset))
+    return damage
+
+
+def _rebuild(disk: Disk, log: CommitLog, replay: "_Replay", checkpoint: Checkpoint, lost: Lost) -> None:
     """Build again what is lost of that which the checkpoint speaks of.
 
     The checkpoint first says what, so that a start which dies on the way leaves nothing half that seems whole.
     """
     named: defaultdict[str, list[int]] = defaultdict(list)
-    for topic, queue_id in sorted(lost):
+    for topic, queue_id in sorted(lost.queues):
         named[topic].append(queue_id)
-    save_checkpoint(disk, msgspec.structs.replace(checkpoint, unfinished=Unfinished(queues=dict(named))))
-    for topic, queue_id in lost:
-        replay.queue(topic, queue_id).restart_at(0)
+    unfinished = Unfinished(queues=dict(named), index=lost.key_index)
+    save_checkpoint(disk, msgspec.structs.replace(checkpoint, unfinished=unfinished))
+    replay.clear(lost)
     until = checkpoint.log_offset
     for batch in log.scan(log.start, until):
         replay.rebuild(batch, lost)
     if log.start < until and log.scan_end < until:
         raise CorruptStore(
-            f"the log is damaged at {log.scan_end}, and queues have to be built again from it",
+            f"the log is damaged at {log.scan_end}, and queues or index have to be built again from it",
             hint=f"Restore commitlog/ from a copy; or remove {CHECKPOINT_PATH}: the log then ends before the damage",
         )
-    for topic, queue_id in lost:
+    for topic, queue_id in lost.queues:
         queue = replay.queue(topic, queue_id)
         end = checkpoint.queue_ends[topic][queue_id]
         if queue.next_offset != end:  # its records have left the log
@@ -168,8 +190,12 @@ def _timestamp(checkpoint: Checkpoint | None) -> int:
     return checkpoint.store_timestamp_ms if checkpoint else 0
 
 
-def _open_foreign(log: CommitLog, queues: Queues) -> Recovery:
-    """Open a store that RocketMQ stopped cleanly: its queues and index are whole, only the log's end is looked for."""
+def _open_foreign(log: CommitLog, queues: Queues, index: KeyIndex) -> Recovery:
+    """Open a store that RocketMQ stopped cleanly: its queues are whole, only the log's end is looked for.
+
+    It can do without its index, and may have been told to. Here timers are found by it.
+    """
+    check_size(index, 0)
     start = log.last_used_segment() if log.has_files else log.start
     records = 0
     last_ms = 0
@@ -181,6 +207,12 @@ def _open_foreign(log: CommitLog, queues: Queues) -> Recovery:
     for queue in queues.values():
         queue.open_below(end)
         queue.forget_below(log.start)
+    damage = find_foreign_damage(index, log, end)
+    if damage:
+        index.clear()
+        for batch in log.scan(log.start, end):
+            topics = [name.decode() for name in batch.topics]
+            index.put(index_keys(topics, batch.properties, batch.offsets, batch.store_timestamps_ms))
     return Recovery(
         False,
         start,
@@ -189,7 +221,7 @@ def _open_foreign(log: CommitLog, queues: Queues) -> Recovery:
         last_ms,
         had_checkpoint=False,
         resumed=None,
-        rebuilt=(),
+        rebuilt=(f"index: {damage}",) if damage else (),
         timers=None,
         timers_scheduled=Counter(),
         timers_delivered=Counter(),
@@ -233,16 +265,25 @@ class _Replay:
         self.last_store_timestamp_ms = int(batch.store_timestamps_ms[-1])
         self._index.put(index_keys(topics, batch.properties, batch.offsets, batch.store_timestamps_ms))
 
-    def rebuild(self, batch: RecordBatch, lost: set[tuple[str, int]]) -> None:
-        """Put records that a checkpoint knows of into the queues that were lost."""
+    def clear(self, lost: Lost) -> None:
+        """Remove what is left of that which was lost."""
+        for topic, queue_id in lost.queues:
+            self.queue(topic, queue_id).restart_at(0)
+        if lost.key_index:
+            self._index.clear()
+
+    def rebuild(self, batch: RecordBatch, lost: Lost) -> None:
+        """Put records that a checkpoint knows of into the queues that were lost, and into the index if that was."""
         topics = [name.decode() for name in batch.topics]
         codes: Ints = np.zeros(len(batch), np.int64)
         for (topic, queue_id), rows in _rows_by_queue(topics, batch).items():
-            if (topic, queue_id) in lost:
+            if (topic, queue_id) in lost.queues:
                 for row in rows.tolist():
                     stored_ms = int(batch.store_timestamps_ms[row])
                     codes[row] = self._tags_code_of(topic, batch.properties[row], stored_ms)
                 self._enqueue(topic, queue_id, batch, rows, codes)
+        if lost.key_index:
+            self._index.put(index_keys(topics, batch.properties, batch.offsets, batch.store_timestamps_ms))
 
     def go_on_behind_delivered(self) -> None:
         """Let queues of waiting messages that have all left the log go on behind those that the log delivers."""

@@ -1,0 +1,93 @@
+"""Whether the key index is whole: nothing may be missing from it, since it is the directory of waiting timers.
+
+A checkpoint names the files and how far the newest goes. What it does not tell, the log does: the records before a file
+and between two of them have no keys, or those keys are missing from the index. Of each file some entries are looked at;
+that finds what is zeroed, written over or torn, not a single flipped bit.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from latermq.errors import CorruptStore
+from latermq.store.commit_log import CommitLog
+from latermq.store.dispatch import index_keys
+from latermq.store.key_index import FOLDER, IndexFile, KeyIndex
+
+READ_AT_ONCE = 256  # records: nearly always the first one tells
+
+
+def check_size(index: KeyIndex, known_file_bytes: int) -> None:
+    """Refuse files that were made with other settings; `known_file_bytes` is their size as far as it is known, or 0.
+
+    A single file of another size than the others is a damaged one.
+    """
+    if not index.misfits or known_file_bytes == index.file_bytes or (not known_file_bytes and index.files):
+        return
+    name, size = next(iter(index.misfits.items()))
+    raise CorruptStore(
+        f"{FOLDER}/{name} has {size} bytes, the configuration says {index.file_bytes}",
+        hint="Set store.index_slots and store.index_entries as this store was made, or remove index/",
+    )
+
+
+def find_damage(
+    index: KeyIndex, log: CommitLog, names: Sequence[str] | None, mark: tuple[str, int], log_end: int
+) -> str:
+    """What of the index that a checkpoint speaks of is lost; empty where all is there.
+
+    It names the files, unless it was written before checkpoints did; `mark` is the newest and the next entry there.
+    """
+    newest, next_entry = mark
+    files = [file for file in index.files if file.name <= newest]
+    if not newest:
+        return ""
+    if index.misfits:
+        return f"{next(iter(index.misfits))} is cut short"
+    if not files or files[-1].name != newest:
+        return f"{newest} is missing"
+    uptos = [*(file.max_entries for file in files[:-1]), next_entry]
+    for file, upto in zip(files, uptos, strict=True):
+        if not file.is_sound(upto):
+            return f"{file.name} is damaged"
+    found = {file.name for file in files}
+    missing = [name for name in names or () if name not in found]
+    if missing and missing != list(names or ())[: len(missing)]:
+        return f"{missing[-1]} is missing"
+    if names is not None and not missing:
+        return ""
+    # Those missing in front have left with the log, unless a record that is still there has a key.
+    return _find_gap(files if names is None else files[:1], log, log_end)
+
+
+def find_foreign_damage(index: KeyIndex, log: CommitLog, log_end: int) -> str:
+    """The same where RocketMQ alone has written: what the index does not hold though the log has it."""
+    if index.misfits:
+        return f"{next(iter(index.misfits))} is cut short"
+    files = index.files
+    for file in files:
+        if not file.is_sound(file.next_entry) or (file is not files[-1] and not file.is_full):
+            return f"{file.name} is damaged"
+    after = files[-1].last_offset if files else -1
+    return _find_gap(files, log, log_end) or _find_key(log, after, log_end)
+
+
+def _find_gap(files: Sequence[IndexFile], log: CommitLog, log_end: int) -> str:
+    """What is missing before the first of these files, or between two of them."""
+    if not files:
+        return ""
+    starts = [file.first_offset if file.next_entry > 1 else log_end for file in files]
+    lost = _find_key(log, -1, starts[0])
+    for (before, _), (_, start) in pairwise(zip(files, starts, strict=True)):
+        lost = lost or _find_key(log, before.last_offset, start)
+    return lost
+
+
+def _find_key(log: CommitLog, after: int, until: int) -> str:
+    """The first record behind `after` and before `until` that has a key."""
+    for batch in log.scan(max(after, log.start), until, READ_AT_ONCE):
+        topics = [name.decode() for name in batch.topics]
+        offsets = index_keys(topics, batch.properties, batch.offsets, batch.store_timestamps_ms).offsets
+        behind = offsets[offsets > after]
+        if len(behind):
+            return f"keys of the record at {int(behind[0])} are missing"
+    return ""
