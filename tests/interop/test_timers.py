@@ -248,6 +248,18 @@ def test_a_cancel_takes_what_it_names_and_never_arrives(java: Program, topic: st
     assert count(java, f"{topic}_other") == 0
 
 
+@pytest.mark.skipif(IS_APACHE, reason="a setting of Apache's broker decides whether a cancel names the topic too")
+def test_a_cancel_takes_a_key_with_the_separator_whether_it_names_the_topic_or_not(java: Program, topic: str) -> None:
+    at_ms = now_ms() + SOON_MS
+    for key in ("a+b", "c+d", "stays+e"):
+        properties = {"UNIQ_KEY": key}
+        timer = {"way": "deliver", "value": at_ms}
+        java.call("send", topic=topic, prefix=key, timers=[timer], reserved_properties=properties)
+    cancel(java, topic, at_ms, "a+b")
+    cancel(java, topic, at_ms, f"{topic}+c+d")
+    assert settle(java, topic) == ["stays+e-0"]
+
+
 def test_a_cancel_whose_time_has_passed_is_refused(java: Program, topic: str) -> None:
     with pytest.raises(ProgramError) as refusal:
         cancel(java, topic, now_ms() - 1_000, f"{topic}+0000")

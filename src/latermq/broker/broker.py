@@ -1,6 +1,6 @@
 """The broker: what clients ask of it, over one store, without any socket."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from latermq.broker.config_files import (
@@ -49,6 +49,7 @@ from latermq.message.properties import (
 from latermq.message.recall_handle import encode_recall_handle
 from latermq.message.record import SYSFLAG_FROM_SENDER, SYSFLAG_TRANSACTION_MASK
 from latermq.message.timer_code import timer_code_of
+from latermq.message.timer_name import meanings
 from latermq.protocol.remoting.bodies import (
     PERM_READ,
     OffsetTable,
@@ -62,10 +63,9 @@ from latermq.store.disk import Disk
 from latermq.store.message_store import Draft, MessageStore
 from latermq.store.ranges import RangeSet
 from latermq.store.retention import Retention
-from latermq.timer.admission import Admission, Admitted, Wait
+from latermq.timer.admission import Admission, Admitted, Wait, cancel_properties
 from latermq.timer.apache_timers import entries_done_by_apache
 from latermq.timer.delivery import Delivery
-from latermq.timer.directory import Entry
 from latermq.timer.engines import open_engine
 from latermq.timer.far_names import FarNames
 from latermq.timer.levels import LevelTable
@@ -289,7 +289,6 @@ class Broker:
         if not 0 <= queue_id < topic_config.writeQueueNums:
             queue_id = self._choose_queue(topic_config, queue_id)
         wait, now_ms, real_topic, real_queue_id = Wait.NOT, 0, topic, queue_id
-        taken: Sequence[Entry] = ()
         # All properties that need a closer look hold one of these; hardly any other message does.
         needs_look = "DEL" in properties or "TIMER_" in properties or OWN_PREFIX in properties
         if not is_retry:  # those have it from the first time
@@ -299,8 +298,19 @@ class Broker:
             place = self.admission.admit(topic, queue_id, properties, now_ms)
             topic, queue_id, properties, wait = place[:4]
             if wait >= Wait.TIMER:
-                taken = self._check_timer(place, sysflag)
+                self._check_timer(place, sysflag)
                 now_ms = self.store.not_before_last(TIMER_TOPIC, now_ms)
+            if wait == Wait.CANCEL:
+                return self._send_cancel(
+                    place,
+                    real_topic,
+                    real_queue_id,
+                    now_ms,
+                    lambda encoded: Draft(
+                        topic, queue_id, body, encoded, born_timestamp_ms, born_host, flag,
+                        sysflag & SYSFLAG_FROM_SENDER, reconsume_times,
+                    ),
+                )  # fmt: skip
         # The checks of `admit_properties`, which is called only to say what is wrong: 0.2 µs saved.
         encoded = properties.encode()
         if sysflag & SYSFLAG_TRANSACTION_MASK or "\0" in properties or len(encoded) > MAX_PROPERTIES_BYTES:
@@ -319,7 +329,7 @@ class Broker:
         )
         handle = ""
         if wait:
-            self._note_waiting(place, real_topic, queue_offset, taken)
+            self._note_waiting(place, real_topic)
             if wait == Wait.TIMER and not is_retry:
                 handle = self.recall_handle(real_topic, properties)
         elif (topic, queue_id) in self.waiting.by_queue:
@@ -327,33 +337,51 @@ class Broker:
         self.traffic.messages_in += 1
         return f"{self._message_id_prefix}{at:016X}", real_queue_id, queue_offset, end_offset, handle
 
-    def _check_timer(self, place: Admitted, sysflag: int) -> Sequence[Entry]:
-        """Refuse a timer that cannot be taken; of a cancel, what it is going to take."""
+    def _send_cancel(
+        self, place: Admitted, topic: str, queue_id: int, now_ms: int, draft: Callable[[bytes], Draft]
+    ) -> Sent:
+        """Store RocketMQ's own cancel: a record for each name that it takes something of, or one that takes nothing."""
+        names = meanings(decode_properties(place.properties)[TIMER_DELETE_KEY], topic)
+        found = {name: self.pending.pending_under(name) for name in names}
+        taken = {name: entries for name, entries in found.items() if entries} or {names[0]: []}
+        encoded = [cancel_properties(place.properties, name, takes=bool(taken[name])) for name in taken]
+        for properties in encoded:
+            self._check_timer_properties(properties)
+        drafts = [draft(self.admit_properties(properties, 0)) for properties in encoded]
+        appended = self.store.append_all(drafts, now_ms)
+        for one, entries in zip(appended, taken.values(), strict=True):
+            self.pending.take(one.queue_offset, entries)
+            self.timers.tallies.cancelled += len(entries)
+        self.delivery.note_timer()
+        self.traffic.messages_in += 1
+        first = appended[0]
+        message_id = f"{self._message_id_prefix}{first.physical_offset:016X}"
+        return message_id, queue_id, first.queue_offset, appended[-1].end_offset, ""
+
+    def _check_timer(self, place: Admitted, sysflag: int) -> None:
+        """Refuse a timer or a cancel that cannot be taken."""
         if sysflag & SYSFLAG_TRANSACTION_MASK:
             raise IllegalMessage(
                 "a transaction message cannot wait for a timer", hint="Send the timer when the transaction is done"
             )
-        if len(place.properties.encode()) > MAX_TIMER_PROPERTIES_BYTES:
+        self._check_timer_properties(place.properties)
+        if place.wait == Wait.TIMER:
+            self.timers.check_room(place.due_ms, self.chance())
+
+    def _check_timer_properties(self, encoded: str) -> None:
+        if len(encoded.encode()) > MAX_TIMER_PROPERTIES_BYTES:
             raise IllegalMessage(
                 f"the properties of a timer may take {MAX_TIMER_PROPERTIES_BYTES} bytes, these take more",
                 hint="Move large values into the body",
             )
-        if place.wait == Wait.TIMER:
-            self.timers.check_room(place.due_ms, self.chance())
-            return ()
-        return self.pending.pending_under(decode_properties(place.properties)[TIMER_DELETE_KEY])
 
-    def _note_waiting(self, place: Admitted, topic: str, entry: int, taken: Sequence[Entry] = ()) -> None:
-        """A message was stored that waits, or that takes one which does."""
+    def _note_waiting(self, place: Admitted, topic: str) -> None:
+        """A message was stored that waits."""
         if place.wait == Wait.LEVEL:
             self.delivery.note(place.level, place.due_ms)
             return
         self.delivery.note_timer()
-        if place.wait == Wait.TIMER:
-            self.timers.pending[topic] += 1
-        else:
-            self.pending.take(entry, taken)
-            self.timers.tallies.cancelled += len(taken)
+        self.timers.pending[topic] += 1
 
     def timer_room(self, now_ms: int) -> int:
         """How many ordinary timers can be stored now in a row; 0 where each of them needs a closer look."""
@@ -433,7 +461,7 @@ class Broker:
         first = appended[0]
         for place, one in zip(reversed(admitted), reversed(appended), strict=True):
             if place.wait:
-                self._note_waiting(place, topic, one.queue_offset)
+                self._note_waiting(place, topic)
             else:
                 self.waiting.touch(topic, queue_id)
                 first = one

@@ -11,9 +11,9 @@ from latermq.message.names import TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC
 from latermq.message.properties import REAL_TOPIC, TAGS, TIMER_DELETE_KEY, UNIQUE_KEY, find_property
 from latermq.message.record import layout, record_prepared_transaction_offset
 from latermq.message.timer_code import CANCEL, timer_kind
+from latermq.message.timer_name import SEPARATOR
 from latermq.store.dispatch import HashedKeys
 from latermq.store.message_store import MessageStore
-from latermq.timer.directory import NAME_SEPARATOR
 from latermq.timer.far_names import FarNames
 
 _REAL_TOPIC, _UNIQUE_KEY = REAL_TOPIC.encode(), UNIQUE_KEY.encode()
@@ -71,7 +71,7 @@ class KnownNames:
         places = [
             ([f"{TIMER_TOPIC}#"], same),
             ([f"{topic}#" for topic in topics], topic_of),
-            ([f"{TIMER_TOPIC}#{topic}{NAME_SEPARATOR}" for topic in topics], topic_of),
+            ([f"{TIMER_TOPIC}#{topic}{SEPARATOR}" for topic in topics], topic_of),
         ]
         if self._store.find_queue(TIMER_DEAD_LETTER_TOPIC, 0) is not None:
             places.append(([f"{TIMER_DEAD_LETTER_TOPIC}#"], same))
@@ -89,7 +89,7 @@ class KnownNames:
         if own_topic == _TIMER_TOPIC and timer_kind(properties) == CANCEL:
             # Others send cancels that may have come before their timer; ours are written where something was taken.
             is_ours = find_property(properties, _TAGS) == _RECALL_TAG
-            return is_ours and find_property(properties, _DELETE_KEY) == topic + NAME_SEPARATOR.encode() + unique_key
+            return is_ours and find_property(properties, _DELETE_KEY) == topic + SEPARATOR.encode() + unique_key
         if find_property(properties, _UNIQUE_KEY) != unique_key:
             return False
         if own_topic != topic and find_property(properties, _REAL_TOPIC) != topic:

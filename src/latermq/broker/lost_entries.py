@@ -22,9 +22,9 @@ from latermq.message.ids import pack_host
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import REAL_QUEUE_ID, encode_properties, find_property
 from latermq.message.record import MIN_RECORD_BYTES, decode_record, record_properties
+from latermq.message.timer_name import SEPARATOR, timer_name
 from latermq.protocol.remoting.bodies import TopicConfig
 from latermq.store.message_store import Appended, Draft
-from latermq.timer.directory import NAME_SEPARATOR, delete_key
 
 WRITTEN_AT_ONCE = 1_000
 WRITTEN_BYTES_AT_ONCE = 8 << 20
@@ -53,7 +53,7 @@ class LostRow(NamedTuple):
 
     @property
     def name(self) -> str:
-        return self.unique_key if self.kind == "cancel" else delete_key(self.topic, self.unique_key)
+        return self.unique_key if self.kind == "cancel" else timer_name(self.topic, self.unique_key)
 
 
 class LostEntries:
@@ -172,7 +172,7 @@ class LostEntries:
 
     def _draft(self, row: LostRow) -> Draft:
         if row.kind == "cancel":
-            topic = row.unique_key.partition(NAME_SEPARATOR)[0]
+            topic = row.unique_key.partition(SEPARATOR)[0]
             return self._broker.pending.cancel_draft(topic, row.unique_key, row.due_ms)
         message = decode_record(row.record)
         return Draft(

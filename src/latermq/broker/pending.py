@@ -26,10 +26,11 @@ from latermq.message.properties import (
 )
 from latermq.message.record import decode_record
 from latermq.message.timer_code import CANCEL, CUT, MOVED, TIMER, is_timer_code, kind_and_due, kinds_and_dues
+from latermq.message.timer_name import meanings, names_of, timer_name
 from latermq.protocol.remoting.timer_bodies import Density, Outcome, PendingPage, Verdict
 from latermq.store.message_store import Draft, MessageStore
 from latermq.timer.admission import Admission, waiting_properties
-from latermq.timer.directory import Directory, Entry, Fate, History, delete_key, full_name, names_of
+from latermq.timer.directory import Directory, Entry, Fate, History
 from latermq.timer.far_names import FarNames
 from latermq.timer.timers import Timers
 
@@ -94,7 +95,7 @@ class PendingTimers:
         properties = message.properties
         is_replayed = physical_offset >= self._store.recovery.scanned_from
         if kind == CANCEL:
-            names = names_of(full_name(properties[TIMER_DELETE_KEY], properties.get(REAL_TOPIC, "")))
+            names = _names_taken_by(properties)
         else:
             names = [(properties[REAL_TOPIC], properties[UNIQUE_KEY])]
             self._timers.pending[properties[REAL_TOPIC]] += is_replayed
@@ -145,7 +146,7 @@ class PendingTimers:
         if history.fate != Fate.PENDING:
             return Outcome(_VERDICTS[history.fate], topic, unique_key, history.due_ms)
         now_ms = self._clock.now_ms()
-        draft = self.cancel_draft(topic, delete_key(topic, unique_key), history.due_ms)
+        draft = self.cancel_draft(topic, timer_name(topic, unique_key), history.due_ms)
         (appended,) = self._store.append_all([draft], self._store.not_before_last(TIMER_TOPIC, now_ms))
         taken = list(history.pending.values())
         self.take(appended.queue_offset, taken)
@@ -252,6 +253,14 @@ class PendingTimers:
     def density(self) -> Density:
         """How many timers are due in each of the coming seconds, minutes and hours."""
         return self._pages.density(self._clock.now_ms())
+
+
+def _names_taken_by(cancel: Mapping[str, str]) -> Sequence[tuple[str, str]]:
+    """The topics and unique keys that the record of a cancel names."""
+    key = cancel[TIMER_DELETE_KEY]
+    # RocketMQ's own cancels are not indexed by what they take, and may mean several names.
+    names = [key] if cancel.get(UNIQUE_KEY) == key else meanings(key, cancel.get(REAL_TOPIC, ""))
+    return [found for name in names for found in names_of(name)]
 
 
 def _newest(history: History) -> Entry | None:

@@ -40,10 +40,18 @@ def check_topic(topic: str) -> None:
         raise IllegalMessage(
             f"topic {topic!r} holds illegal characters", hint="Letters, digits, '_', '-', '%' and '|' are allowed"
         )
-    retry = topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
-    limit = MAX_RETRY_TOPIC_CHARS if retry else MAX_TOPIC_CHARS
+    limit = _max_chars(topic)
     if len(topic) > limit:
         raise IllegalMessage(f"topic {topic[:40]!r}… has {len(topic)} characters, the limit is {limit}")
+
+
+def is_topic(name: str) -> bool:
+    """Whether a topic can have this name."""
+    return len(name) <= _max_chars(name) and _LEGAL(name) is not None
+
+
+def _max_chars(topic: str) -> int:
+    return MAX_RETRY_TOPIC_CHARS if topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)) else MAX_TOPIC_CHARS
 
 
 def check_sendable_topic(topic: str) -> None:

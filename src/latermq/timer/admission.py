@@ -25,7 +25,6 @@ from latermq.message.properties import (
     decode_properties,
     encode_properties,
 )
-from latermq.timer.directory import full_name
 from latermq.timer.engine import SLOT_MS
 from latermq.timer.levels import LevelTable
 
@@ -138,9 +137,6 @@ class Admission:
             raise IllegalMessage(
                 f"{TIMER_DELETE_KEY} with a time that has passed cancels nothing", hint="Name the time of the timer"
             )
-        # The index finds a cancel by the name of what it takes.
-        name = full_name(properties[TIMER_DELETE_KEY], topic)
-        properties |= {TIMER_DELETE_KEY: name, UNIQUE_KEY: name}
         due_ms = named_ms or now_ms
         waiting = waiting_properties(properties, topic, queue_id, due_ms)
         return Admitted(TIMER_TOPIC, 0, encode_properties(waiting), Wait.CANCEL, 0, due_ms)
@@ -196,6 +192,16 @@ def waiting_properties(properties: dict[str, str], topic: str, queue_id: int, du
     return waiting | {
         TIMER_OUT_MS: str(rounded_ms(due_ms)), REAL_TOPIC: topic, REAL_QUEUE_ID: str(queue_id), DUE_MS: str(due_ms),
     }  # fmt: skip
+
+
+def cancel_properties(encoded: str, name: str, *, takes: bool) -> str:
+    """The properties of the record of a cancel that `admit` let in, once it is clear what it means.
+
+    The index finds a cancel by the name of what it takes. One that takes nothing is not to be found: it says nothing
+    about that name, and whoever looks the name up would read it in vain.
+    """
+    properties = decode_properties(encoded) | {TIMER_DELETE_KEY: name}
+    return encode_properties(properties | {UNIQUE_KEY: name} if takes else properties)
 
 
 def without_scheduling(properties: dict[str, str]) -> dict[str, str]:

@@ -11,11 +11,11 @@ import numpy as np
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import REAL_TOPIC, TIMER_DELETE_KEY, UNIQUE_KEY
 from latermq.message.timer_code import CANCEL, TIMER, kind_and_due
+from latermq.message.timer_name import meanings, timer_name
 from latermq.store.disk import Disk
 from latermq.store.message_store import MessageStore
 from latermq.store.ranges import RangeSet
 from latermq.timer import timer_checkpoint, timer_log
-from latermq.timer.directory import delete_key, full_name
 from latermq.timer.timer_checkpoint import OWN_STATE, TimerCheckpoint, decode_timer_checkpoint, timer_checkpoint_file
 from latermq.timer.timer_log import DELETE, TimerLog, is_unit
 
@@ -80,10 +80,10 @@ def _waiting(disk: Disk, store: MessageStore, checkpoint: TimerCheckpoint) -> se
                 continue
             properties = message.properties
             if units["magic"][row] & DELETE:
-                name = full_name(properties.get(TIMER_DELETE_KEY, ""), properties.get(REAL_TOPIC, ""))
-                cancelled.append((int(slots[row]), name))
+                names = meanings(properties.get(TIMER_DELETE_KEY, ""), properties.get(REAL_TOPIC, ""))
+                cancelled += [(int(slots[row]), name) for name in names]
                 continue
-            name = delete_key(properties.get(REAL_TOPIC, ""), properties.get(UNIQUE_KEY, ""))
+            name = timer_name(properties.get(REAL_TOPIC, ""), properties.get(UNIQUE_KEY, ""))
             waiting.setdefault((int(slots[row]), name), set()).add(message.queue_offset)
     log.close()
     for key in cancelled:

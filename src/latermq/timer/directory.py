@@ -26,10 +26,9 @@ from latermq.message.properties import (
 )
 from latermq.message.record import Message
 from latermq.message.timer_code import CANCEL, MOVED, kind_and_due, timer_kind
+from latermq.message.timer_name import timer_name
 from latermq.store.message_store import MessageStore
 from latermq.timer.far_names import FarNames
-
-NAME_SEPARATOR = "+"
 
 
 class Fate(Enum):
@@ -62,23 +61,6 @@ class History:
     taken_by: dict[int, list[Entry]] = field(default_factory=dict)  # for each cancel and move, what it took
 
 
-def delete_key(topic: str, unique_key: str) -> str:
-    """How a cancel names what it takes."""
-    return f"{topic}{NAME_SEPARATOR}{unique_key}"
-
-
-def full_name(key: str, topic: str) -> str:
-    """What a cancel that was sent to this topic names: RocketMQ leaves the topic out unless it is told not to."""
-    return key if NAME_SEPARATOR in key else delete_key(topic, key)
-
-
-def names_of(key: str) -> list[tuple[str, str]]:
-    """What a cancel may mean: topics may hold the separator too, as the retry topics of pops do."""
-    parts = key.split(NAME_SEPARATOR)
-    joined = NAME_SEPARATOR.join
-    return [(joined(parts[:at]), joined(parts[at:])) for at in range(1, len(parts))]
-
-
 class Directory:
     """Looks names up in the store."""
 
@@ -102,7 +84,7 @@ class Directory:
                 start = message.physical_offset
                 break
         for where, key in (
-            (TIMER_TOPIC, delete_key(topic, unique_key)),
+            (TIMER_TOPIC, timer_name(topic, unique_key)),
             (topic, unique_key),
             (TIMER_DEAD_LETTER_TOPIC, unique_key),
         ):
@@ -137,7 +119,7 @@ class Directory:
             return
         kind = timer_kind(encode_properties(properties).encode())
         if kind == CANCEL:
-            if properties[TIMER_DELETE_KEY] == delete_key(topic, unique_key):
+            if properties[TIMER_DELETE_KEY] == timer_name(topic, unique_key):
                 self._take_all(history, message)
             return
         if properties.get(REAL_TOPIC) != topic or properties.get(UNIQUE_KEY) != unique_key:

@@ -28,6 +28,7 @@ from latermq.message.properties import (
     find_property,
 )
 from latermq.message.timer_code import CANCEL, MOVED, TIMER
+from latermq.message.timer_name import names_of
 from latermq.store.disk import Disk
 
 FOLDER = "timerfarnames"
@@ -57,6 +58,15 @@ class Waiting(NamedTuple):
     properties: bytes
 
 
+class _Batch:
+    """Rows on their way, and what the names among them are like behind these."""
+
+    def __init__(self) -> None:
+        self.rows = WriteBatch(raw_mode=True)
+        self.names: dict[bytes, set[int]] = {}  # the entries of each
+        self.read: set[bytes] = set()  # names of which those in the database are among them
+
+
 class FarNames:
     """Written by one thread at a time, each batch synced; read by the one that serves.
 
@@ -83,56 +93,52 @@ class FarNames:
 
     def adopt(self, waiting: list[Waiting], upto: int, *, retention_ms: int) -> None:
         """Take in these entries, in order, which end before entry `upto`. A repeated call changes nothing."""
-        batch = WriteBatch(raw_mode=True)
-        added: dict[bytes, dict[int, int]] = {}  # names of this batch: entries and dues
+        batch = _Batch()
         for one in waiting:
             if one.kind == CANCEL:
-                self._take(
-                    batch, added, find_property(one.properties, TIMER_DELETE_KEY.encode()) or b"", one, retention_ms
-                )
+                name = find_property(one.properties, TIMER_DELETE_KEY.encode()) or b""
+                self._take(batch, name, one, retention_ms)
                 continue
             topic = find_property(one.properties, REAL_TOPIC.encode()) or b""
             unique_key = find_property(one.properties, UNIQUE_KEY.encode()) or b""
             if one.kind == MOVED:
-                self._take(batch, added, topic + b"+" + unique_key, one, 0)
+                self._take(batch, topic + b"+" + unique_key, one, 0)
             if one.is_far and one.kind in (TIMER, MOVED):
-                self._add(batch, added, topic, unique_key, one)
-        batch.put(_MARK, _ONE.pack(upto))
+                self._add(batch, topic, unique_key, one)
+        batch.rows.put(_MARK, _ONE.pack(upto))
         try:
-            self._writable.write(batch, self._synced)
+            self._writable.write(batch.rows, self._synced)
         except Exception as error:
             raise StoreError(f"RocksDB cannot write the names of far timers: {error}", hint="Free disk space") from None
         self.upto = upto
 
-    def _add(
-        self, batch: WriteBatch, added: dict[bytes, dict[int, int]], topic: bytes, unique_key: bytes, one: Waiting
-    ) -> None:
+    def _add(self, batch: _Batch, topic: bytes, unique_key: bytes, one: Waiting) -> None:
         timer_id = find_property(one.properties, TIMER_ID.encode())
         key = b"n" + topic + b"\0" + unique_key + b"\0"
-        batch.put(b"p" + key[1:-1], _ONE.pack(one.due_ms))
-        batch.put(key + _ONE.pack(one.entry), _TWO.pack(one.due_ms, int(timer_id) if timer_id else one.entry))
-        added.setdefault(key, {})[one.entry] = one.due_ms
+        batch.rows.put(b"p" + key[1:-1], _ONE.pack(one.due_ms))
+        batch.rows.put(key + _ONE.pack(one.entry), _TWO.pack(one.due_ms, int(timer_id) if timer_id else one.entry))
+        batch.names.setdefault(key, set()).add(one.entry)
         for message_key in (find_property(one.properties, KEYS.encode()) or b"").split(KEY_SEPARATOR.encode()):
             if message_key:
-                batch.put(b"k" + topic + b"\0" + message_key + b"\0" + unique_key, _ONE.pack(one.due_ms))
+                batch.rows.put(b"k" + topic + b"\0" + message_key + b"\0" + unique_key, _ONE.pack(one.due_ms))
 
-    def _take(
-        self, batch: WriteBatch, added: dict[bytes, dict[int, int]], name: bytes, by: Waiting, retention_ms: int
-    ) -> None:
-        """A cancel or a move takes all earlier entries of a name; topics may hold the separator too."""
-        parts = name.split(b"+")
-        for at in range(1, len(parts)):
-            plain = b"+".join(parts[:at]) + b"\0" + b"+".join(parts[at:])
+    def _take(self, batch: _Batch, name: bytes, by: Waiting, retention_ms: int) -> None:
+        """A cancel or a move takes all earlier entries of a name."""
+        for topic, unique_key in names_of(name.decode(errors="replace")):
+            plain = topic.encode() + b"\0" + unique_key.encode()
             key = b"n" + plain + b"\0"
-            held = {_ONE.unpack(row[-8:])[0] for row, _ in self._rows(key)} | added.get(key, {}).keys()
-            for entry in held:
-                if entry < by.entry:
-                    batch.delete(key + _ONE.pack(entry))
-                    added.get(key, {}).pop(entry, None)
-            if held and max(held) < by.entry:
-                batch.delete(b"p" + plain)
-            if retention_ms and held:
-                batch.put(b"c" + plain, _TWO.pack(by.due_ms, by.due_ms + retention_ms))
+            held = batch.names.setdefault(key, set())
+            if key not in batch.read:  # each name's rows once, however often it is taken
+                batch.read.add(key)
+                held.update(_ONE.unpack(row[-8:])[0] for row, _ in self._rows(key))
+            taken = [entry for entry in held if entry < by.entry]
+            for entry in taken:
+                batch.rows.delete(key + _ONE.pack(entry))
+            held.difference_update(taken)
+            if taken and not held:
+                batch.rows.delete(b"p" + plain)
+            if retention_ms and taken:
+                batch.rows.put(b"c" + plain, _TWO.pack(by.due_ms, by.due_ms + retention_ms))
 
     # Looking up
 
