@@ -5,7 +5,7 @@ import pytest
 
 from latermq.message.cut import Cut
 from latermq.timer.frontier import Frontier
-from latermq.timer.windows import WindowRows, Windows
+from latermq.timer.windows import Window, WindowRows, Windows
 
 FIRST = Cut(1, 100, 1_000, 1_000, 1 << 53, 1_000, 0)
 SECOND = Cut(2, 200, 2_000, 2_000, 1_000, 1_000, 9_000)
@@ -28,10 +28,16 @@ def windows() -> Windows:
     return made
 
 
+def head(windows: Windows) -> Window | None:
+    """The window whose loaded rows come first."""
+    heads = [window for window in windows.sources() if window.head_due_ms() is not None]
+    return min(heads, key=lambda window: window.head_due_ms() or 0, default=None)
+
+
 def taken(windows: Windows, until_ms: int = 10_000) -> list[int]:
     found: list[int] = []
-    while windows.head_due_ms() is not None:
-        batch = windows.take(until_ms, 3, 1_000)
+    while (source := head(windows)) is not None:
+        batch = source.take(until_ms, 3, 1_000)
         assert batch.raw is not None
         assert len(batch.raw) == batch.sizes.sum()
         found += batch.offsets.tolist()
@@ -56,11 +62,46 @@ def test_rows_come_in_due_order_over_pieces_and_windows(windows: Windows) -> Non
     assert windows.waiting() == []
 
 
-def test_the_next_window_waits_for_the_end_of_the_one_before(windows: Windows) -> None:
+def test_a_window_that_is_not_there_keeps_no_later_one_from_being_read(windows: Windows) -> None:
+    windows.restart(2, "")
     windows.restart(3, "b")
-    found = windows.wants(2_900)
+    found = windows.wants(1_900)
+    assert found is not None
+    assert found.number == 3
+    windows.feed(3, rows((3, 2_000)))
+    assert taken(windows) == [3]
+    assert windows.all_wake_from_ms() == 1_000  # the mark stays where the missing one begins
+
+
+def test_a_window_that_is_on_time_is_read_before_one_that_is_late(windows: Windows) -> None:
+    windows.restart(3, "b")
+    found = windows.wants(2_500)
+    assert found is not None
+    assert found.number == 3
+    found = windows.wants(2_500, others={3})
     assert found is not None
     assert found.number == 2
+
+
+def test_what_is_late_gets_half_of_the_room(windows: Windows) -> None:
+    windows.restart(3, "b")
+    windows.feed(2, rows(*((entry, 1_000) for entry in range(5))))
+    assert windows.wants(2_500, others={3}) is None
+    found = windows.wants(2_500)
+    assert found is not None
+    assert found.number == 3
+
+
+def test_few_late_windows_are_open_at_the_same_time() -> None:
+    cuts = [Cut(n, 100 * n, 1_000 * n, 1_000 * n, 1_000 * n - 1_000, 1_000 * n - 1_000, 90_000) for n in range(2, 40)]
+    windows = Windows(Frontier([FIRST, *cuts]), max_bytes=10_000, ahead_ms=500)
+    windows.open_all(cuts, {cut.number: "a" for cut in cuts})
+    fed = []
+    while (window := windows.wants(80_000)) is not None:
+        windows.feed(window.number, rows((window.number, window.from_ms)))
+        windows.feed(window.number, None)
+        fed.append(window.number)
+    assert fed == list(range(2, 10))
 
 
 def test_no_more_is_loaded_than_fits(windows: Windows) -> None:
@@ -87,8 +128,9 @@ def test_what_is_done_is_left_out(windows: Windows) -> None:
 def test_rows_wait_until_the_cancels_of_their_time_are_loaded(windows: Windows) -> None:
     windows.covered_ms = lambda due_ms: 1_100
     windows.feed(2, rows((1, 1_000), (5, 1_200)))
-    assert windows.take(5_000, 10, 1_000).offsets.tolist() == [1]
-    assert windows.head_due_ms() is None
+    [window] = windows.sources()
+    assert window.take(5_000, 10, 1_000).offsets.tolist() == [1]
+    assert window.head_due_ms() is None
 
 
 def test_nothing_undelivered_is_due_before_the_mark(windows: Windows) -> None:

@@ -184,12 +184,12 @@ class Delivery:
         return [*self._live.values(), *self._backlog, *self._timers.sources()]
 
     def _live_sources(self, now_ms: int) -> list[Source]:
-        windows = self._timers.windows
-        return [*self._live.values(), self._timers.live, *([] if windows.is_overdue(now_ms) else [windows])]
+        windows = self._timers.windows.sources()
+        return [*self._live.values(), self._timers.live, *(one for one in windows if not one.is_overdue(now_ms))]
 
     def _overdue_sources(self, now_ms: int) -> list[Source]:
-        windows = self._timers.windows
-        return [*self._backlog, self._timers.backlog, *([windows] if windows.is_overdue(now_ms) else [])]
+        windows = self._timers.windows.sources()
+        return [*self._backlog, self._timers.backlog, *(one for one in windows if one.is_overdue(now_ms))]
 
     # Staging
 

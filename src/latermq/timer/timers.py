@@ -28,7 +28,7 @@ from latermq.timer.taken import TAKEN_SIZE, Taken, Verdict, notes_of
 from latermq.timer.tallies import Tallies
 from latermq.timer.timer_source import TimerSource
 from latermq.timer.unput import Unput
-from latermq.timer.windows import Windows
+from latermq.timer.windows import Window, Windows
 
 READ_AT_ONCE = 16_384  # entries that one step takes from the queue: about 1 ms
 PUT_AT_ONCE = 16_384
@@ -92,9 +92,9 @@ class Timers:
         # What the delivery holds of these sources: the earliest time at which anything of it wakes.
         self.staged_wake_ms: Callable[[], int | None] = lambda: None
 
-    def sources(self) -> tuple[TimerSource, TimerSource, Windows]:
-        """All that timers come from."""
-        return self.live, self.backlog, self.windows
+    def sources(self) -> list[TimerSource | Window]:
+        """All that timers come from now."""
+        return [self.live, self.backlog, *self.windows.sources()]
 
     def _queue(self) -> ConsumeQueue | None:
         return self._store.find_queue(TIMER_TOPIC, 0)
@@ -424,7 +424,7 @@ class Timers:
 
         Nor is it ahead of the clock: whatever is scheduled next then wakes after it, and need not be held.
         """
-        wake_ms = min(source.all_wake_from_ms() for source in self.sources())
+        wake_ms = min(source.all_wake_from_ms() for source in (self.live, self.backlog, self.windows))
         staged_ms = self.staged_wake_ms()
         wake_ms = min(wake_ms, self._now_ms)
         return max(self._last_wake_ms, wake_ms if staged_ms is None else min(wake_ms, staged_ms))
