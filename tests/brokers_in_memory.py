@@ -2,7 +2,7 @@
 
 from latermq.broker.broker import Broker
 from latermq.clock import SimulatedClock
-from latermq.config import Config, PipelineConfig, Size, StoreConfig, TimerConfig
+from latermq.config import BrokerConfig, Config, PipelineConfig, Size, StoreConfig, TimerConfig
 from latermq.message.ids import pack_host
 from latermq.message.properties import encode_properties
 from latermq.message.record import Message
@@ -27,8 +27,14 @@ def open_broker(
     timer: TimerConfig | None = None,
     store: StoreConfig = STORE,
     pipeline: PipelineConfig | None = None,
+    settings: BrokerConfig | None = None,
 ) -> Broker:
-    config = Config(store=store, timer=timer or TimerConfig(), pipeline=pipeline or PipelineConfig())
+    config = Config(
+        broker=settings or BrokerConfig(),
+        store=store,
+        timer=timer or TimerConfig(),
+        pipeline=pipeline or PipelineConfig(),
+    )
     return Broker(config, disk, clock, host="127.0.0.1", port=10911, new_store_id="s" * 32)
 
 

@@ -11,7 +11,7 @@ from latermq.errors import NoPermission, StoreError
 from latermq.message.names import SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC
 from latermq.message.properties import DEAD_LETTER_REASON, MAX_PROPERTIES_BYTES
 from latermq.store.memory_disk import MemoryDisk
-from latermq.timer.delivery import DEAD_LETTER_ENTRY
+from latermq.timer.dead_letters import DEAD_LETTER_ENTRY
 from tests.brokers_in_memory import STORE, bodies, messages, open_broker, pass_time, run_until_quiet, send
 
 DELAY_OFFSETS = "config/delayOffset.json"

@@ -6,7 +6,7 @@ import pytest
 
 from latermq.clock import SimulatedClock
 from latermq.config import Duration, StoreConfig
-from latermq.errors import CorruptStore, StoreError
+from latermq.errors import CorruptStore, IllegalMessage, StoreError
 from latermq.message.ids import pack_host
 from latermq.message.record import decode_records
 from latermq.message.tags import tags_code
@@ -94,7 +94,7 @@ def test_a_record_larger_than_a_segment_is_refused_and_nothing_changes(make_disk
     store = open_store(make_disk())
     append(store, b"small")
     end = store.log.end
-    with pytest.raises(StoreError, match="does not fit"):
+    with pytest.raises(IllegalMessage, match="does not fit"):
         append(store, b"x" * 65_536)
     assert store.log.end == end
     append(store, b"small again")

@@ -72,6 +72,7 @@ from latermq.timer.levels import LevelTable
 from latermq.timer.rolling import load_roll_window_ms
 from latermq.timer.timers import Timers
 
+GROWTH_BYTES = 2_048  # what a record has beside body and properties, and what it may gain when it is written again
 # Rolls and moves add properties of the broker's own.
 MAX_TIMER_PROPERTIES_BYTES = MAX_PROPERTIES_BYTES - 128
 
@@ -133,6 +134,8 @@ class Broker:
         self._max_message = int(settings.max_message)
         # RocketMQ's broker adds these to messages, but not to those in batches; clients' traces read them.
         self.stamp = encode_properties({CLUSTER: settings.cluster, REGION: DEFAULT_REGION, TRACE_ON: "true"})
+        # What waits is written again later, with a longer topic or with what the broker tells of it.
+        self.max_waiting = self.store.max_block_bytes - GROWTH_BYTES
         self.topics = Topics(load_table(disk, TOPICS_PATH, TopicConfigTable, TopicConfigTable), settings, clock)
         self.groups = SubscriptionGroups(
             load_table(disk, GROUPS_PATH, SubscriptionGroupTable, SubscriptionGroupTable),
@@ -197,7 +200,7 @@ class Broker:
             clock,
             config.timer,
             max_step_ms=config.clock.max_step,
-            topic_exists=lambda topic: topic == TIMER_TOPIC or self.topics.find(topic) is not None,
+            place_of=self.topics.readable_queue,
             on_delivered=self.waiting.touch,
         )
         self.far = FarTimers(
@@ -315,6 +318,8 @@ class Broker:
         encoded = properties.encode()
         if sysflag & SYSFLAG_TRANSACTION_MASK or "\0" in properties or len(encoded) > MAX_PROPERTIES_BYTES:
             encoded = self.admit_properties(properties, sysflag)
+        if wait and len(body) + len(encoded) > self.max_waiting:
+            raise self._too_long_to_wait(len(body) + len(encoded))
         at, queue_offset, end_offset = self.store.append(
             topic,
             queue_id,
@@ -442,6 +447,8 @@ class Broker:
                 if place.wait == Wait.TIMER:
                     self._check_timer(place, sysflag)
                 properties = self.admit_properties(place.properties, sysflag)
+                if place.wait and len(member.body) + len(properties) > self.max_waiting:
+                    raise self._too_long_to_wait(len(member.body) + len(properties))
             except UnicodeDecodeError:
                 raise IllegalMessage(f"the properties of message {index} of the batch are no UTF-8") from None
             except IllegalMessage as error:
@@ -509,6 +516,13 @@ class Broker:
         return IllegalMessage(
             f"the body has {size} bytes, the limit is {self._max_message}",
             hint="Send less, or raise broker.max_message",
+        )
+
+    def _too_long_to_wait(self, size: int) -> IllegalMessage:
+        return IllegalMessage(
+            f"body and properties take {size} bytes: what waits and takes more than {self.max_waiting} "
+            "does not fit a segment when it is delivered",
+            hint="Send less, or raise store.segment",
         )
 
     def _choose_queue(self, topic: TopicConfig, queue_id: int) -> int:

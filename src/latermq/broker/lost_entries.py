@@ -133,10 +133,11 @@ class LostEntries:
             self._add(self._blank)
 
     def _add(self, draft: Draft) -> None:
-        self._drafts.append(draft)
-        self._drafts_bytes += MIN_RECORD_BYTES + len(draft.body) + len(draft.properties)
-        if len(self._drafts) >= WRITTEN_AT_ONCE or self._drafts_bytes >= self._max_bytes:
+        size = MIN_RECORD_BYTES + len(TIMER_TOPIC) + len(draft.body) + len(draft.properties)
+        if len(self._drafts) >= WRITTEN_AT_ONCE or (self._drafts and self._drafts_bytes + size > self._max_bytes):
             self._append(None)
+        self._drafts.append(draft)
+        self._drafts_bytes += size
 
     def _append(self, cut: Cut | None) -> None:
         drafts, self._drafts, self._drafts_bytes = self._drafts, [], 0

@@ -68,6 +68,12 @@ class RowSchedule:
             build = _Build(batch, rows, dues[rows], keys, self._stamp)
             queues = self._queues(batch, rows, configs)
             block = build.block(queues, hashes[rows], born_host, broker.store_host, now_ms)
+            longest = int(block.sizes.argmax())
+            if block.sizes[longest] > broker.max_waiting:
+                raise IllegalMessage(
+                    f"row {rows[longest]}: a timer of {block.sizes[longest]} bytes does not fit a segment",
+                    hint="Send less, or raise store.segment",
+                )
             for start, end in _pieces(block.sizes, broker.store.segment_bytes // 2):
                 broker.store.append_block(block.part(start, end))
                 self._note(batch, rows[start:end])

@@ -45,7 +45,8 @@ class SendLane:
     def __init__(self, broker: Broker, between_runs: Callable[[], None]) -> None:
         self._broker = broker
         self._between_runs = between_runs
-        self._max_message = int(broker.config.broker.max_message)
+        # A longer one that waits needs a closer look, whether it fits a segment when it is delivered.
+        self._max_message = min(int(broker.config.broker.max_message), broker.max_waiting - MAX_PROPERTIES_BYTES)
         self._replies = SendReplies(broker.store_host.hex().upper())
 
     def take(self, commands: list[Command], at: int, born_host: bytes, replies: list[bytes]) -> int:

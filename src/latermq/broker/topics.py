@@ -76,6 +76,21 @@ class Topics:
             raise TopicNotFound(f"topic {topic!r} does not exist", hint=f"Run `latermq topic create {topic}`")
         return found
 
+    def readable_queue(self, topic: str, queue_id: int) -> int | str:
+        """To which queue of a topic a message for this one is delivered that waited; or why to none.
+
+        The topic may have lost queues meanwhile. What was for one that nobody can read goes to one that stays, all of
+        it to the same, so that its order is kept.
+        """
+        config = self.table.topicConfigTable.get(topic)
+        if config is None:
+            return f"topic {topic!r} does not exist"
+        if queue_id < config.readQueueNums:
+            return queue_id
+        staying = min(config.readQueueNums, config.writeQueueNums)
+        queues = staying if staying > 0 else config.readQueueNums
+        return queue_id % queues if queues > 0 else f"topic {topic!r} has no queue to read from"
+
     def for_send(self, topic: str, default_topic: str, default_queues: int) -> TopicConfig:
         """The topic of a message that is being sent; made on the way where that is allowed."""
         check_sendable_topic(topic)

@@ -1,12 +1,12 @@
 """Records built in advance: everything but their place in log and queue and their store time, which come last."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from latermq.message.record import PHYSICAL_OFFSET_AT, QUEUE_OFFSET_AT
+from latermq.message.record import PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT
 
 Ints = npt.NDArray[np.int64]
 
@@ -79,6 +79,19 @@ class Block:
             self.level,
             self.entries[rows],
         )
+
+    def redirect(self, queue_ids: dict[int, int]) -> "Block":
+        """The same records where some queues, by their index in `queues`, are replaced by others of their topics."""
+        numbers = {queue: number for number, queue in enumerate(self.queues)}
+        becomes = np.arange(len(self.queues))
+        for number, queue_id in queue_ids.items():
+            becomes[number] = numbers.setdefault((self.queues[number][0], queue_id), len(numbers))
+        queue_of = becomes[self.queue_of]
+        rows = np.flatnonzero(queue_of != self.queue_of)
+        starts = (np.cumsum(self.sizes) - self.sizes)[rows]
+        words_at_any_byte = np.ndarray((self.size - 3,), ">u4", self.data, strides=(1,))
+        words_at_any_byte[starts + QUEUE_ID_AT] = np.array([queue_id for _, queue_id in numbers])[queue_of[rows]]
+        return replace(self, queues=list(numbers), queue_of=queue_of)
 
     @staticmethod
     def join(blocks: "Sequence[Block]") -> "Block":

@@ -7,7 +7,7 @@ from threading import Lock
 import numpy as np
 import numpy.typing as npt
 
-from latermq.errors import StoreError
+from latermq.errors import IllegalMessage, StoreError
 from latermq.message.record import (
     BLANK,
     BLANK_MAGIC,
@@ -66,7 +66,10 @@ class CommitLog:
         # 8 bytes stay free, so that a blank tail always fits.
         if file is None or at + size + BLANK.size > self._segment_bytes:
             if size + BLANK.size > self._segment_bytes:
-                raise StoreError(f"a block of {size} bytes does not fit a segment of {self._segment_bytes}")
+                raise IllegalMessage(
+                    f"a block of {size} bytes does not fit a segment of {self._segment_bytes}",
+                    hint="Send less at once, or raise store.segment",
+                )
             file = self._roll(size)
             at = 0
         elif at + size + BLANK.size > file.reserved:

@@ -11,10 +11,11 @@ import numpy as np
 
 from latermq.clock import Clock
 from latermq.config import StoreConfig
-from latermq.errors import CorruptStore, StoreError
+from latermq.errors import CorruptStore, IllegalMessage, StoreError
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import encode_properties
 from latermq.message.record import (
+    BLANK,
     HEAD,
     MAGIC,
     MAX_SHORT_TOPIC_BYTES,
@@ -283,8 +284,9 @@ class MessageStore:
     def append_run(self, run: list[PlainMessage], born_host: bytes, now_ms: int) -> list[tuple[int, int]]:
         """Append messages of one sender, each as `append` would, and return (physical offset, queue offset) of each.
 
-        It ends before the first that has to wait for its turn in the index, or finds no space: `append` deals with that
-        one. Topics are of ordinary length and hosts in IPv4. Looking things up once a run saves 0.7 of 2.6 µs.
+        It ends before the first that has to wait for its turn in the index, finds no space or fits no segment:
+        `append` deals with that one. Topics are of ordinary length and hosts in IPv4. Looking things up once a run
+        saves 0.7 of 2.6 µs.
         """
         log, queues, unindexed, store_host = self.log, self._queues, self._unindexed, self._store_host
         pack, crc32, join = HEAD.pack, zlib.crc32, b"".join
@@ -301,7 +303,7 @@ class MessageStore:
                 at = log.end
                 if at + size > log.limit:
                     at = log.make_place(size)
-            except StoreError:
+            except (StoreError, IllegalMessage):
                 break
             in_file = at - log.file_start
             # fmt: off
@@ -336,7 +338,7 @@ class MessageStore:
         records: list[bytes] = []
         for draft in drafts:
             key = (draft.topic, draft.queue_id)
-            records.append(self._encode(draft, next_offsets[key], 0, now_ms))
+            records.append(self.encode(draft, next_offsets[key], 0, now_ms))
             next_offsets[key] += 1
         at = self.log.place(sum(map(len, records)))
         appended = []
@@ -350,7 +352,8 @@ class MessageStore:
         self.last_store_timestamp_ms = now_ms
         return [self._queue_up(draft, offset, size, now_ms) for draft, offset, size in appended]
 
-    def _encode(self, draft: Draft, queue_offset: int, physical_offset: int, now_ms: int) -> bytes:
+    def encode(self, draft: Draft, queue_offset: int = 0, physical_offset: int = 0, now_ms: int = 0) -> bytes:
+        """The record of a message; a block patches in later what is not known yet."""
         return encode_record(
             draft.topic.encode(),
             draft.body,
@@ -381,7 +384,7 @@ class MessageStore:
     def append_block(self, block: Block) -> list[ConsumeQueue]:
         """Append records that were built in advance, patching what was not known then; the queues that they went to.
 
-        Raises StoreError without space; nothing has changed then.
+        Raises StoreError without space; nothing has changed then. It must not be longer than `max_block_bytes`.
         """
         self.index_pending()
         # A part of a block may have no record for some of the block's queues; those are not made for nothing.
@@ -626,8 +629,13 @@ class MessageStore:
 
     @property
     def segment_bytes(self) -> int:
-        """How long a segment of the log is; no block may be longer."""
+        """How long a segment of the log is."""
         return int(self._config.segment)
+
+    @property
+    def max_block_bytes(self) -> int:
+        """How long a block, or a record, may be: one segment holds it."""
+        return self.segment_bytes - BLANK.size
 
     def used_ratio(self) -> float:
         """How full the disk is, 0 to 1."""

@@ -1,30 +1,24 @@
 """Delivery: stages what is due soon, and appends it to its real topic at its due millisecond."""
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from latermq.clock import Clock
 from latermq.config import TimerConfig
-from latermq.errors import CorruptStore, StoreError
-from latermq.message.entry_id import encode_entry_id
-from latermq.message.ids import pack_host
+from latermq.errors import StoreError
 from latermq.message.names import SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC
-from latermq.message.properties import (
-    DEAD_LETTER_REASON,
-    MAX_PROPERTIES_BYTES,
-    REAL_TOPIC,
-    UNIQUE_KEY,
-    encode_properties,
-)
-from latermq.message.record import decode_record, record_property
+from latermq.message.properties import REAL_TOPIC
+from latermq.message.record import record_property
 from latermq.store.block import Block, Ints
-from latermq.store.message_store import Draft, MessageStore
+from latermq.store.message_store import MessageStore
 from latermq.store.ranges import RangeSet
 from latermq.timer.building import build
 from latermq.timer.clock_guard import ClockGuard
+from latermq.timer.dead_letters import QUEUE as DEAD_LETTER_QUEUE
+from latermq.timer.dead_letters import DeadLetters, Undeliverable
 from latermq.timer.lateness import LATENESS_BOUNDS_MS, PUNCTUAL_MS, Distribution
 from latermq.timer.level_source import Batch, LevelSource
 from latermq.timer.levels import LevelTable
@@ -36,7 +30,8 @@ BUILD_AT_ONCE = 1_000  # records built between two looks at other work: about 4 
 FIRST_PAUSE_MS = 100
 LONGEST_PAUSE_MS = 5_000
 CLOCK_LOOK_MS = 1_000  # a clock that is set shows at the next look
-DEAD_LETTER_ENTRY = "LMQ_DEAD_ENTRY"
+# The broker's own queues, which are always there.
+OWN_QUEUES = {(TIMER_TOPIC, 0), DEAD_LETTER_QUEUE}
 
 
 class Source(Protocol):
@@ -61,14 +56,15 @@ class Delivery:
         config: TimerConfig,
         *,
         max_step_ms: int,
-        topic_exists: Callable[[str], bool],
+        place_of: Callable[[str, int], int | str],
         on_delivered: Callable[[str, int], None],
     ) -> None:
+        """`place_of` says of a topic and a queue id to which queue of the topic it is delivered, or why to none."""
         self._store = store
         self._levels = levels
         self._timers = timers
         self._config = config
-        self._topic_exists = topic_exists
+        self._place_of = place_of
         self._on_delivered = on_delivered
         self._block_bytes = min(int(config.block), store.segment_bytes // 2)
         self.guard = ClockGuard(clock, max_step_ms)
@@ -77,7 +73,9 @@ class Delivery:
         # What could not be appended, by queue and in order: later ones wait their turn behind it.
         self._stuck: dict[tuple[str, int], list[tuple[Block, Ints]]] = {}
         self._stuck_bytes = 0
-        self._unburied: list[_Unburied] = []
+        self._dead_letters = DeadLetters(
+            store.encode, block_bytes=self._block_bytes // 2, record_bytes=store.max_block_bytes
+        )
         self.noted = False
         self._pause_ms = 0
         self._retry_at_ms = 0
@@ -134,8 +132,10 @@ class Delivery:
             return CLOCK_LOOK_MS
         self.noted = False
         # A pause that is longer than the longest was begun before the clock was set back.
-        if (self._stuck or self._unburied) and not 0 < self._retry_at_ms - now_ms <= LONGEST_PAUSE_MS:
+        if self._stuck and not 0 < self._retry_at_ms - now_ms <= LONGEST_PAUSE_MS:
             self._retry(now_ms)
+        if self._can_bury:
+            self._deliver(*self._dead_letters.take(), now_ms)
         for stage in (self._stage, self._overdue):
             # Each gets half of a round: neither what is late nor what is on time waits for all of the other.
             # While the stuck ones fill their room, whatever else is due waits in its stage.
@@ -149,20 +149,17 @@ class Delivery:
 
     def _retry(self, now_ms: int) -> None:
         stuck, self._stuck, self._stuck_bytes = self._stuck, {}, 0
-        unburied, self._unburied = self._unburied, []
         # Where a queue's first fails again, the others go behind it again.
         for block, dues in (kept for queue in stuck.values() for kept in queue):
             if dues[-1] > now_ms:  # the clock was set back: it is not due any more
                 self._stage.put(block, dues)
             else:
                 self._deliver(block, dues, now_ms)
-        for one in unburied:
-            self._bury(one, now_ms)
-        if not self._stuck and not self._unburied:
+        if not self._stuck:
             self.failure, self._pause_ms = "", 0
 
     def _next_call_ms(self, now_ms: int, building: bool) -> int:
-        waits = [CLOCK_LOOK_MS, 0 if building else CLOCK_LOOK_MS]
+        waits = [CLOCK_LOOK_MS, 0 if building or self._can_bury else CLOCK_LOOK_MS]
         for stage in (self._stage, self._overdue):
             head = stage.head_due_ms()
             if head is not None and not self._is_blocked:
@@ -171,14 +168,19 @@ class Delivery:
             head = source.head_due_ms()
             if head is not None:
                 waits.append(max(self._config.build_every, head - self._config.stage_ahead - now_ms))
-        if self._stuck or self._unburied:
+        if self._stuck:
             waits.append(self._retry_at_ms - now_ms)
         return max(0, min(waits))
 
     @property
     def _is_blocked(self) -> bool:
         """Whether what is stuck fills its room: nothing else is delivered before some of it is."""
-        return self._stuck_bytes >= self._config.stage
+        return self._stuck_bytes + self._dead_letters.size_bytes >= self._config.stage
+
+    @property
+    def _can_bury(self) -> bool:
+        """Whether the next slice of dead letters can be written."""
+        return bool(self._dead_letters) and DEAD_LETTER_QUEUE not in self._stuck
 
     def _sources(self) -> list[Source]:
         return [*self._live.values(), *self._backlog, *self._timers.sources()]
@@ -233,6 +235,8 @@ class Delivery:
             self.failure = f"the records of {np.count_nonzero(gone)} messages that waited are gone from the log"
             if level == 0:
                 self._timers.delivered(batch.offsets[gone], batch.dues[gone])
+            else:
+                self._store.delivered[level].add_all(batch.offsets[gone])
             kept = [column[~gone] for column in (batch.offsets, batch.dues, batch.physical_offsets, batch.sizes)]
             batch = Batch(kept[0], kept[1], kept[2], kept[3], batch.is_roll)
             if not len(batch.offsets):
@@ -244,16 +248,24 @@ class Delivery:
             built = build(level, batch.offsets, raw, batch.sizes)
         if built.block is not None:
             stage.put(built.block, batch.dues[built.rows])
-        ends = np.cumsum(batch.sizes)
-        for row in built.unusable:
-            record = raw[int(ends[row] - batch.sizes[row]) : int(ends[row])]
+        if built.unusable:
+            rows = np.array(built.unusable)
+            ends = np.cumsum(batch.sizes)[rows]
+            records = b"".join(raw[end - size : end] for end, size in zip(ends, batch.sizes[rows], strict=True))
             reason = "the record names no real topic and queue, or cannot be written again"
-            self._bury(_Unburied(level, int(batch.offsets[row]), int(batch.dues[row]), record, reason), now_ms)
+            self._dead_letters.add(
+                Undeliverable(level, batch.offsets[rows], batch.dues[rows], records, batch.sizes[rows], reason)
+            )
 
     # Delivering
 
     def _deliver(self, block: Block, dues: Ints, now_ms: int) -> None:
         """Append one block; what cannot be appended now is kept and tried again, queue by queue."""
+        if block.size > self._store.max_block_bytes and len(block) > 1:
+            half = len(block) // 2
+            for start, end in ((0, half), (half, len(block))):
+                self._deliver(block.part(start, end), dues[start:end], now_ms)
+            return
         if block.level == 0:
             # The last look and the append are one step: nothing is cancelled in between.
             wanted = self._timers.not_cancelled(block.entries)
@@ -261,20 +273,10 @@ class Delivery:
                 if not wanted.any():
                     return
                 block, dues = block.rows(np.flatnonzero(wanted)), dues[wanted]
-        gone = [
-            number
-            for number, (topic, _) in enumerate(block.queues)
-            if topic != TIMER_TOPIC and not self._topic_exists(topic)
-        ]
-        if gone:
-            exists = np.ones(len(block.queues), bool)
-            exists[gone] = False
-            keep = exists[block.queue_of]
-            for row in np.flatnonzero(~keep).tolist():
-                self._bury_built(block, row, int(dues[row]), now_ms)
-            if not keep.any():
-                return
-            block, dues = block.rows(np.flatnonzero(keep)), dues[keep]
+        deliverable = self._to_readable(block, dues)
+        if deliverable is None:
+            return
+        block, dues = deliverable
         if self._stuck:
             free = self._line_up(block, dues)
             if not len(free):
@@ -285,26 +287,68 @@ class Delivery:
         except StoreError as error:
             self._keep_back(block, dues, now_ms, error)
             return
-        self.delivered += len(block)
         if block.level == 0:
             self._timers.delivered(block.entries, dues)
-            self._count_timers(block, dues)
-        else:
-            self.level_lateness.add(self._store.last_store_timestamp_ms - dues)
+        self._count(block, dues)
         for queue in queues:
             self._on_delivered(queue.topic, queue.queue_id)
 
-    def _count_timers(self, block: Block, dues: Ints) -> None:
-        tallies = self._timers.tallies
+    def _to_readable(self, block: Block, dues: Ints) -> tuple[Block, Ints] | None:
+        """The rows that can be delivered, each for a queue that can be read; the others become dead letters."""
+        moved: dict[int, int] = {}
+        reasons: dict[int, str] = {}
+        for number, queue in enumerate(block.queues):
+            place = queue[1] if queue in OWN_QUEUES else self._place_of(*queue)
+            if isinstance(place, str):
+                reasons[number] = place
+            elif place != queue[1]:
+                moved[number] = place
+        if block.size > self._store.max_block_bytes:  # one record, and longer than any that admission lets in
+            reasons |= dict.fromkeys(range(len(block.queues)), "its record does not fit a segment of the log")
+        keep = np.ones(len(block), bool)
+        for number, reason in reasons.items():
+            own = np.flatnonzero(block.queue_of == number)
+            if len(own):
+                keep[own] = False
+                lost = block.rows(own)
+                self._dead_letters.add(
+                    Undeliverable(block.level, lost.entries, dues[own], lost.data, lost.sizes, reason)
+                )
+        if not keep.all():
+            if not keep.any():
+                return None
+            block, dues = block.rows(np.flatnonzero(keep)), dues[keep]
+        return (block.redirect(moved) if moved else block), dues
+
+    def _count(self, block: Block, dues: Ints) -> None:
+        """Count what was appended; of dead letters and rolls it tells nothing that they are late."""
+        self.delivered += len(block)
+        if block.level and DEAD_LETTER_QUEUE not in block.queues:
+            self.level_lateness.add(self._store.last_store_timestamp_ms - dues)
+            return
+        in_time = np.ones(len(block), bool)
         for number, rows in block.rows_by_queue().items():
             topic = block.queues[number][0]
-            if topic == TIMER_TOPIC:  # a roll waits on
-                tallies.rolled += len(rows)
-                dues = dues[block.queue_of != number]
-            else:
-                tallies.delivered[topic] += len(rows)
+            if topic == TIMER_DEAD_LETTER_TOPIC:
+                in_time[rows] = False
+                self.dead_letters += len(rows)
+                self.delivered -= len(rows)
+                if block.level == 0:
+                    self._leave_dead(block.rows(rows))
+            elif topic == TIMER_TOPIC:  # a roll waits on
+                in_time[rows] = False
+                self._timers.tallies.rolled += len(rows)
+            elif block.level == 0:
+                self._timers.tallies.delivered[topic] += len(rows)
                 self._timers.leave(topic, len(rows))
-        self.timer_lateness.add(self._store.last_store_timestamp_ms - dues)
+        lateness = self.level_lateness if block.level else self.timer_lateness
+        lateness.add(self._store.last_store_timestamp_ms - (dues if in_time.all() else dues[in_time]))
+
+    def _leave_dead(self, block: Block) -> None:
+        ends = np.cumsum(block.sizes)
+        for end, size in zip(ends.tolist(), block.sizes.tolist(), strict=True):
+            topic = record_property(bytes(block.data[end - size : end]), REAL_TOPIC.encode()) or b""
+            self._timers.leave(topic.decode(), 1)
 
     def _keep_back(self, block: Block, dues: Ints, now_ms: int, error: StoreError) -> None:
         """Keep what failed for a later try; if it is for several queues, the others need not wait for the one."""
@@ -337,37 +381,11 @@ class Delivery:
             self._pause_ms = min(max(FIRST_PAUSE_MS, 2 * self._pause_ms), LONGEST_PAUSE_MS)
             self._retry_at_ms = now_ms + self._pause_ms
 
-    def _bury_built(self, block: Block, row: int, due_ms: int, now_ms: int) -> None:
-        part = block.part(row, row + 1)
-        topic = block.queues[int(block.queue_of[row])][0]
-        reason = f"topic {topic!r} does not exist"
-        self._bury(_Unburied(block.level, int(block.entries[row]), due_ms, bytes(part.data), reason), now_ms)
-
-    def _bury(self, one: "_Unburied", now_ms: int) -> None:
-        """Put a message that can never be delivered into the timer dead letters: it counts as delivered."""
-        if one.level == 0 and not self._timers.not_cancelled(np.array([one.entry])).all():
-            return
-        told = {DEAD_LETTER_REASON: one.reason, DEAD_LETTER_ENTRY: f"{one.level}:{one.entry}"}
-        draft = _dead_letter(one.record, told, encode_entry_id(one.level, one.entry))
-        try:
-            self._store.append_all([draft])
-        except StoreError as error:
-            self._unburied.append(one)
-            self._pause(now_ms, error)
-            return
-        if one.level:
-            self._store.delivered[one.level].add(one.entry, one.entry + 1)
-        else:
-            self._timers.delivered(np.array([one.entry]), np.array([one.due_ms]))
-            self._timers.leave((record_property(one.record, REAL_TOPIC.encode()) or b"").decode(), 1)
-        self.dead_letters += 1
-        self._on_delivered(TIMER_DEAD_LETTER_TOPIC, 0)
-
     def _timers_held_from_ms(self) -> int | None:
         """The earliest time at which a timer woke, or wakes, that was taken from its source and is not put yet."""
         held = [stage.first_due_ms(level=0) for stage in (self._stage, self._overdue)]
         held += [int(dues[0]) for queue in self._stuck.values() for block, dues in queue if block.level == 0]
-        held += [one.due_ms for one in self._unburied if one.level == 0]
+        held.append(self._dead_letters.first_due_ms(level=0))
         return min((due_ms for due_ms in held if due_ms is not None), default=None)
 
     # For operators and exports
@@ -378,7 +396,7 @@ class Delivery:
         counts = [stage.count_due(now_ms, level=0) for stage in (self._stage, self._overdue)]
         counts += [source.count_due(now_ms) for source in sources]
         counts += [len(block) for queue in self._stuck.values() for block, _ in queue if block.level == 0]
-        counts += [1 for one in self._unburied if one.level == 0]
+        counts.append(self._dead_letters.count(level=0))
         heads = [self._timers_held_from_ms(), *(source.head_due_ms() for source in sources)]
         first_ms = min((head for head in heads if head is not None), default=now_ms)
         return sum(counts), max(0, now_ms - first_ms)
@@ -413,47 +431,5 @@ class Delivery:
             "delivered": self.delivered,
             "undeliverable": self.dead_letters,
             "kept_back": sum(len(block) for queue in self._stuck.values() for block, _ in queue),
+            "dead_letters_waiting": self._dead_letters.count(),
         }
-
-
-class _Unburied(NamedTuple):
-    """A record on its way into the dead letters: whose it is, when it was due, and why it cannot be delivered."""
-
-    level: int
-    entry: int
-    due_ms: int
-    record: bytes
-    reason: str
-
-
-def _dead_letter(record: bytes, told: dict[str, str], entry_id: int) -> Draft:
-    """The message of a record, with what is told of it beside its properties.
-
-    Where the record cannot be read, or where there is no room beside its properties, its bytes are the body. The name
-    is kept even then: by it the directory knows what became of the timer.
-    """
-    try:
-        message = decode_record(record)
-        properties = encode_properties(message.properties | told).encode()
-    except (CorruptStore, UnicodeDecodeError):
-        message = None
-    if message is None or len(properties) > MAX_PROPERTIES_BYTES:
-        for name in (REAL_TOPIC, UNIQUE_KEY):
-            value = message.properties.get(name, "") if message else ""
-            if value and len(encode_properties(told | {name: value}).encode()) <= MAX_PROPERTIES_BYTES:
-                told = told | {name: value}
-        properties = encode_properties(told).encode()
-        host = bytes(8)
-        return Draft(TIMER_DEAD_LETTER_TOPIC, 0, record, properties, 0, host, prepared_transaction_offset=entry_id)
-    return Draft(
-        TIMER_DEAD_LETTER_TOPIC,
-        0,
-        message.body,
-        properties,
-        message.born_timestamp_ms,
-        pack_host(*message.born_host),
-        message.flag,
-        message.sysflag,
-        message.reconsume_times,
-        entry_id,
-    )

@@ -57,7 +57,9 @@ class Stage:
         return sum(int(np.searchsorted(staged.dues, now_ms, side="right")) for staged in own)
 
     def take(self, now_ms: int, max_bytes: int) -> tuple[Block, Ints] | None:
-        """Due records of one level, those due first, at most about `max_bytes` of them; None where none is due.
+        """Due records of one level, those due first; None where none is due.
+
+        They take at most `max_bytes`, or are one record that is longer.
 
         Blocks are built small, so that building holds nobody up, and joined here: an append costs 0.5 ms by itself.
         """
@@ -67,6 +69,8 @@ class Stage:
             head = self._heap[0]
             # What is taken is in due order too, whatever becomes of it.
             if blocks and (head.block.level != blocks[0].level or head.due_ms < dues[-1][-1]):
+                break
+            if blocks and head.block.sizes[0] > max_bytes:
                 break
             block, own_dues = self._take_first(now_ms, max_bytes)
             blocks.append(block)
