@@ -63,7 +63,7 @@ async def register(client: RawClient, *topics: str, encoding: int = JSON) -> Com
 
 async def route(client: RawClient, topic: str) -> TopicRoute | None:
     reply = await client.call(Request.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
-    if reply.code == Response.TOPIC_NOT_EXIST:
+    if reply.code in (Response.TOPIC_NOT_EXIST, Response.SERVICE_NOT_AVAILABLE):
         assert topic in (reply.remark or "")
         return None
     assert reply.code == Response.SUCCESS, reply.remark

@@ -297,6 +297,8 @@ def test_a_topic_whose_brokers_are_away_for_a_moment_is_not_taken_for_deleted() 
                 if request.code == Request.GET_ROUTEINFO_BY_TOPIC:
                     asked.append(request)
                     return refused(Response.TOPIC_NOT_EXIST, "no such topic")(request)
+                if request.code == Request.GET_BROKER_CLUSTER_INFO:
+                    return encode_response(request, body=b'{"brokerAddrTable":{},"clusterAddrTable":{}}')
                 if request.code == Request.SEND_MESSAGE_V2 and len(asked) < 2:
                     return HANG_UP
                 return original(request)

@@ -7,7 +7,6 @@ from latermq.clock import SimulatedClock
 from latermq.config import Config
 from latermq.protocol.remoting.codes import Request
 from latermq.server.broker_service import BrokerService
-from latermq.server.kv_configs import KVConfigs
 from latermq.server.name_server import NameServer
 from latermq.server.pending_service import PendingService
 from latermq.server.pipeline_service import PipelineService
@@ -28,7 +27,7 @@ def named(codes: dict[int, object]) -> dict[int, str]:
 
 
 def test_the_page_lists_what_a_name_server_serves() -> None:
-    server = NameServer(Config(), SimulatedClock(), KVConfigs(MemoryDisk()))
+    server = NameServer(Config(), SimulatedClock(), MemoryDisk())
     assert documented("Name server") == named(dict(server.handlers))
 
 

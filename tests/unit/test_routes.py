@@ -18,6 +18,7 @@ from latermq.protocol.remoting.bodies import (
 )
 from latermq.protocol.remoting.headers import RegisterBrokerHeader
 from latermq.server import kv_configs, registration
+from latermq.server.known_brokers import KnownBrokers
 from latermq.server.kv_configs import KVConfigs
 from latermq.server.registration import read_registration
 from latermq.server.routes import Registered, Routes
@@ -31,7 +32,7 @@ class Setting:
 
     def __init__(self, max_topics: int = 100) -> None:
         self.clock = SimulatedClock()
-        self.routes = Routes(self.clock, TIMEOUT_S, max_topics)
+        self.routes = Routes(self.clock, TIMEOUT_S, max_topics, KnownBrokers(self.clock, TIMEOUT_S))
 
     def register(
         self,
@@ -84,10 +85,48 @@ def test_a_registered_topic_has_a_route(setting: Setting) -> None:
 
 
 def test_a_topic_that_nobody_has_is_refused_with_what_to_do(setting: Setting) -> None:
+    setting.register("payments")
     with pytest.raises(TopicNotFound, match="'orders'") as refusal:
         setting.routes.route("orders")
     assert refusal.value.code == 17
     assert refusal.value.hint
+
+
+def test_a_topic_is_not_called_unknown_before_a_broker_has_registered(setting: Setting) -> None:
+    with pytest.raises(ServiceUnavailable, match="no broker is registered"):
+        setting.routes.route("orders")
+
+
+def test_a_topic_is_not_called_unknown_while_a_broker_that_may_have_it_is_away(setting: Setting) -> None:
+    setting.register("orders")
+    setting.register("payments", name="b", address="host-b:1")
+    setting.routes.unregister("c", "host-a:1")
+    with pytest.raises(ServiceUnavailable, match="a may have it and is away"):
+        setting.routes.route("orders")
+    setting.clock.advance(int(TIMEOUT_S * 1000) + 1)
+    setting.register("payments", name="b", address="host-b:1")
+    with pytest.raises(TopicNotFound):
+        setting.routes.route("orders")
+
+
+def test_a_name_server_remembers_its_brokers_over_a_restart_and_forgets_one_that_stays_away() -> None:
+    disk, clock = MemoryDisk(), SimulatedClock()
+    known = KnownBrokers(clock, TIMEOUT_S, disk)
+    known.came("a")
+    known.came("b")
+    known = KnownBrokers(clock, TIMEOUT_S, disk)
+    known.came("b")
+    assert known.away() == ["a"]
+    clock.advance(int(TIMEOUT_S * 1000) + 1)
+    assert known.away() == []
+    assert KnownBrokers(clock, TIMEOUT_S, disk).away() == ["b"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"brokers": 7}', b"\xff"])
+def test_a_damaged_list_of_brokers_stops_no_name_server(content: bytes) -> None:
+    disk = MemoryDisk()
+    disk.replace("brokers.json", content)
+    assert KnownBrokers(SimulatedClock(), TIMEOUT_S, disk).away() == []
 
 
 def test_a_topic_on_two_brokers_is_routed_to_both(setting: Setting) -> None:

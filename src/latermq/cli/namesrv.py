@@ -11,7 +11,12 @@ from latermq.cli.part import run_part
 
 def namesrv(
     data: Annotated[
-        Path | None, typer.Option("--data", metavar="DIR", help="Where its key-value table is kept; none: in memory.")
+        Path | None,
+        typer.Option(
+            "--data",
+            metavar="DIR",
+            help="Where its key-value table and the names of its brokers are kept; none: in memory.",
+        ),
     ] = None,
     host: Host = None,
     port: Annotated[

@@ -67,8 +67,7 @@ class Admin(TimerAdmin):
 
     async def topics(self) -> list[str]:
         """All topics, those of the system and of retries included."""
-        self._session.check_running()
-        body = await self._session.routes.ask_name_server(Request.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        body = await self._ask_name_server(Request.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         return sorted(decode_body(body, TopicList).topicList)
 
     async def create_topic(
@@ -109,8 +108,7 @@ class Admin(TimerAdmin):
 
     async def route(self, topic: str) -> TopicRoute:
         """Where a topic's queues are."""
-        self._session.check_running()
-        return await self._session.routes.lookup(topic)
+        return (await self._route(topic)).data
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
         """First and next offset of each queue, and when it last got a message."""
@@ -268,7 +266,7 @@ class Admin(TimerAdmin):
         return sorted(found, key=lambda message: (message.store_timestamp_ms, message.physical_offset))
 
     async def _store_offsets(self, group: str, topic: str, address: str, to: int | str) -> dict[MessageQueue, int]:
-        route = await self._session.routes.refresh(topic)
+        route = await self._route(topic)
         queues = [queue for queue in route.readable if route.addresses[queue.brokerName] == address]
         if to == LAST:
             found = [await queue_offsets.max_offset(self._session, queue) for queue in queues]

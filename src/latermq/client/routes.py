@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from latermq.client.connection import Connections, split_address
 from latermq.client.failures import ConnectionLost, NoBroker, NoNameServer, RequestTimedOut
-from latermq.errors import LaterMQError, TopicNotFound
+from latermq.errors import LaterMQError, ServiceUnavailable, TopicNotFound
 from latermq.message.names import AUTO_CREATE_TOPIC
 from latermq.protocol.remoting.bodies import PERM_READ, PERM_WRITE, ClusterInfo, MessageQueue, TopicRoute, decode_body
 from latermq.protocol.remoting.codes import Request
@@ -95,24 +95,19 @@ class Routes:
         """
         try:
             route = await (self.refresh(topic) if fresh else self.get(topic))
-        except TopicNotFound as error:
+        except (TopicNotFound, ServiceUnavailable, NoBroker) as error:
             route = self._known.get(topic) or build_route(topic, await self._route_of_creators(error))
             self.brokers.update(route.addresses)
         if not route.writable:
             raise NoBroker(f"topic {topic!r} has no queue that can be written", hint="Look at its permissions")
         return route
 
-    async def _route_of_creators(self, not_found: TopicNotFound) -> TopicRoute:
-        """Where a send may create a topic; `not_found` if nowhere, unless no broker is there to ask."""
+    async def _route_of_creators(self, no_route: LaterMQError) -> TopicRoute:
+        """Where a send may create a topic; `no_route` if nowhere, unless no broker is there to ask."""
         try:
             data = await self.lookup(AUTO_CREATE_TOPIC)
-        except TopicNotFound:
-            body = await self.ask_name_server(Request.GET_BROKER_CLUSTER_INFO)
-            if not decode_body(body, ClusterInfo).brokerAddrTable:
-                raise NoBroker(
-                    f"no broker is registered at {', '.join(self.servers)}", hint="Is one running?"
-                ) from None
-            raise not_found from None
+        except (TopicNotFound, ServiceUnavailable):
+            raise no_route from None
         for queue in data.queueDatas:
             queue.readQueueNums = queue.writeQueueNums = min(DEFAULT_TOPIC_QUEUES, queue.readQueueNums)
         return data
@@ -128,18 +123,33 @@ class Routes:
         return address
 
     async def lookup(self, topic: str) -> TopicRoute:
-        """The route as the first name server says that answers."""
+        """The route as the first name server says that answers.
+
+        RocketMQ's own name server calls a topic unknown that it has not heard of yet. Where it knows no broker at all,
+        as after a restart, that is no answer.
+        """
         fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
-        answer = await self.ask_name_server(Request.GET_ROUTEINFO_BY_TOPIC, fields)
+        try:
+            answer = await self.ask_name_server(Request.GET_ROUTEINFO_BY_TOPIC, fields)
+        except TopicNotFound:
+            body = await self.ask_name_server(Request.GET_BROKER_CLUSTER_INFO)
+            if not decode_body(body, ClusterInfo).brokerAddrTable:
+                raise NoBroker(
+                    f"no broker is registered at {', '.join(self.servers)}", hint="Is one running?"
+                ) from None
+            raise
         return decode_body(answer, TopicRoute)
 
-    async def ask_name_server(self, code: int, fields: dict[str, str] | None = None) -> bytes:
+    async def ask_name_server(
+        self, code: int, fields: dict[str, str] | None = None, *, timeout_s: float | None = None
+    ) -> bytes:
         """The body of the first answer; servers that do not answer are passed over."""
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
         problems = []
         for turn in range(len(self.servers)):
             index = (self._first + turn) % len(self.servers)
             try:
-                answer = await self._connections.call(self.servers[index], code, fields, timeout_s=self._timeout_s)
+                answer = await self._connections.call(self.servers[index], code, fields, timeout_s=timeout_s)
             except (ConnectionLost, RequestTimedOut) as error:
                 problems.append(error.message)
                 continue

@@ -6,6 +6,7 @@ from itertools import zip_longest
 
 from latermq.client.cluster import ClusterClient
 from latermq.client.failures import NoBroker
+from latermq.client.retrying import within
 from latermq.errors import LaterMQError
 from latermq.message.recall_handle import decode_recall_handle
 from latermq.protocol.remoting.bodies import decode_body
@@ -120,13 +121,17 @@ class TimerAdmin(ClusterClient):
         if handle:
             name = decode_recall_handle(handle).broker_name
             self._session.check_running()
-            address = (await self._session.routes.refresh(topic)).addresses.get(name)
-            if address is None:
-                raise NoBroker(
-                    f"topic {topic!r} is not on broker {name!r}, which the handle names",
-                    hint="Is the handle of another topic or cluster?",
-                )
-            return [address]
+
+            async def find(left_s: float) -> list[str]:
+                address = (await self._session.routes.refresh(topic)).addresses.get(name)
+                if address is None:
+                    raise NoBroker(
+                        f"topic {topic!r} is not on broker {name!r}, which the handle names",
+                        hint="Is the handle of another topic or cluster?",
+                    )
+                return [address]
+
+            return await within(self._session.request_timeout_s, find)
         return await self._brokers_of(topic) if topic else sorted((await self._masters()).values())
 
     async def _ask(self, addresses: Sequence[str], code: int, fields: dict[str, str]) -> list[Command]:

@@ -29,11 +29,12 @@ from latermq.protocol.remoting.headers import (
     UnregisterBrokerHeader,
 )
 from latermq.server.connection import Connection
+from latermq.server.known_brokers import KnownBrokers
 from latermq.server.kv_configs import ORDER_TOPICS, KVConfigs
 from latermq.server.listener import Listener
 from latermq.server.registration import read_registration
 from latermq.server.routes import Gone, Routes
-from latermq.store.disk import FileDisk
+from latermq.store.disk import Disk, FileDisk
 
 EXPIRE_EVERY_S = 5.0
 
@@ -44,9 +45,12 @@ _Handler = Callable[[Connection, Command], bytes]
 class NameServer:
     """Answers every request that brokers, clients and operators make to a name server."""
 
-    def __init__(self, config: Config, clock: Clock, kv_configs: KVConfigs) -> None:
-        self.routes = Routes(clock, config.server.broker_timeout / 1000, config.broker.max_topics)
-        self.kv_configs = kv_configs
+    def __init__(self, config: Config, clock: Clock, disk: Disk | None = None) -> None:
+        """Without a disk it forgets its key-value table and its brokers when it ends."""
+        timeout_s = config.server.broker_timeout / 1000
+        known = KnownBrokers(clock, timeout_s, disk)
+        self.routes = Routes(clock, timeout_s, config.broker.max_topics, known)
+        self.kv_configs = KVConfigs(disk)
         self._config = config
         self.handlers: dict[int, _Handler] = {
             Request.GET_ROUTEINFO_BY_TOPIC: self._route,
@@ -239,7 +243,7 @@ class NameServerProcess:
 
     def __init__(self, config: Config, clock: Clock, data: Path | None = None) -> None:
         self._config = config
-        self.server = NameServer(config, clock, KVConfigs(FileDisk(data) if data is not None else None))
+        self.server = NameServer(config, clock, FileDisk(data) if data is not None else None)
         self.listener = Listener(self.server, config.server, clock)
         self._expiring: asyncio.TimerHandle | None = None
 

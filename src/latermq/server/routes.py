@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from latermq.clock import Clock
-from latermq.errors import ServiceUnavailable, TopicNotFound
+from latermq.errors import LaterMQError, ServiceUnavailable, TopicNotFound
 from latermq.protocol.remoting.bodies import (
     PERM_READ,
     PERM_WRITE,
@@ -17,6 +17,7 @@ from latermq.protocol.remoting.bodies import (
     TopicRoute,
 )
 from latermq.protocol.remoting.headers import RegisterBrokerHeader
+from latermq.server.known_brokers import KnownBrokers
 
 MASTER_ID = 0
 MAX_BROKERS = 10_000
@@ -65,6 +66,7 @@ class Routes:
     clock: Clock
     broker_timeout_s: float
     max_topics: int
+    known: KnownBrokers
     _live: dict[Address, _Live] = field(default_factory=dict)
     _brokers: dict[str, BrokerData] = field(default_factory=dict)
     _topics: dict[str, dict[str, QueueData]] = field(default_factory=dict)  # topic → broker name → queues
@@ -140,10 +142,7 @@ class Routes:
         queues = self._topics.get(topic, {})
         brokers = [self._brokers[name] for name in queues if name in self._brokers]
         if not brokers:
-            raise TopicNotFound(
-                f"no route to topic {topic!r}: no broker that is registered here has it",
-                hint="Create it, or send to it where the broker creates topics on the way",
-            )
+            raise self._no_route(topic)
         servers = {
             address: live.filter_servers
             for broker in brokers
@@ -151,6 +150,23 @@ class Routes:
             if (live := self._live.get((broker.cluster, address))) is not None and live.filter_servers
         }
         return TopicRoute(queueDatas=list(queues.values()), brokerDatas=brokers, filterServerTable=servers)
+
+    def _no_route(self, topic: str) -> LaterMQError:
+        """Whether a topic exists nobody can say while a broker that may have it is away."""
+        away = self.known.away()
+        if away:
+            return ServiceUnavailable(
+                f"no route to topic {topic!r}: {', '.join(away)} may have it and is away",
+                hint="Ask again when it is back",
+            )
+        if not self._brokers:
+            return ServiceUnavailable(
+                f"no route to topic {topic!r}: no broker is registered here", hint="Start one, or ask again in a moment"
+            )
+        return TopicNotFound(
+            f"no route to topic {topic!r}: no broker that is registered here has it",
+            hint="Create it, or send to it where brokers auto-create topics",
+        )
 
     def cluster_info(self) -> ClusterInfo:
         """Every broker, and which cluster has which."""
@@ -219,6 +235,7 @@ class Routes:
         if broker is None:
             broker = BrokerData(cluster=header.clusterName, brokerName=header.brokerName, brokerAddrs={})
             self._brokers[header.brokerName] = broker
+            self.known.came(header.brokerName)
         broker.cluster = header.clusterName
         # One address has one id: a replica that became the master registers again under id 0.
         broker.brokerAddrs = {id_: known for id_, known in broker.brokerAddrs.items() if known != header.brokerAddr}
@@ -259,6 +276,7 @@ class Routes:
 
     def _forget_broker(self, name: str) -> None:
         del self._brokers[name]
+        self.known.went(name)
         for topic in [topic for topic, queues in self._topics.items() if name in queues]:
             del self._topics[topic][name]
             if not self._topics[topic]:

@@ -1,0 +1,33 @@
+"""Calls that are tried again while a server restarts, within the time that they have."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from latermq.client.failures import ConnectionLost, NoBroker, NoNameServer
+from latermq.errors import Busy, ServiceUnavailable
+
+Result = TypeVar("Result")
+
+# What passes by itself when a server is back. A request that timed out has had all its time.
+PASSING = (ConnectionLost, NoNameServer, NoBroker, ServiceUnavailable, Busy)
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 0.5
+
+
+async def within(timeout_s: float, call: Callable[[float], Awaitable[Result]]) -> Result:
+    """The result of `call`, which is told how many seconds it has and may be made several times.
+
+    Whatever goes this way can be repeated: whether an attempt that lost its connection was done is not known.
+    """
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + timeout_s
+    pause_s = FIRST_PAUSE_S
+    while True:
+        try:
+            return await call(max(0.0, deadline_s - loop.time()))
+        except PASSING:
+            if loop.time() + pause_s >= deadline_s:
+                raise
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
