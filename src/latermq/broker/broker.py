@@ -625,9 +625,10 @@ class Broker:
 
     def delete_topic(self, topic: str) -> list[Callable[[], None]]:
         """Forget a topic, its queues and all offsets in it; what is returned does so on disk, like `Tables.savers`."""
+        self.topics.check_removable(topic)
+        remove_files = self.store.remove_topic(topic)  # first: the disk may be full
         self.topics.remove(topic)
         self.offsets.remove_topic(topic)
-        remove_files = self.store.remove_topic(topic)
         self.topics.leaving.add(topic)
 
         def remove() -> None:

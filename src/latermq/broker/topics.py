@@ -147,10 +147,14 @@ class Topics:
         self.table.topicConfigTable[topic.topicName] = topic
         self._touch(topic.topicName)
 
-    def remove(self, topic: str) -> None:
-        """Forget a topic."""
+    def check_removable(self, topic: str) -> None:
+        """Refuse to delete a topic of the broker's own."""
         if is_system_topic(topic):
             raise NoPermission(f"topic {topic!r} belongs to the broker and stays")
+
+    def remove(self, topic: str) -> None:
+        """Forget a topic."""
+        self.check_removable(topic)
         if self.table.topicConfigTable.pop(topic, None) is not None:
             self._touch(topic)
 

@@ -39,6 +39,7 @@ DUE_MS = "LMQ_DUE_MS"
 TIMER_ID = "LMQ_TIMER_ID"  # in rolls and moves: the entry that first scheduled the timer
 MOVE = "LMQ_MOVE"
 CUT = "LMQ_CUT"  # in a cut: its number and its two times
+TOPIC_DELETED = "LMQ_TOPIC_DELETED"  # in the record that a deleted topic leaves: its messages before it are gone
 DEAD_LETTER_REASON = "LMQ_DEAD_REASON"
 
 KEY_SEPARATOR = " "  # several message keys in one KEYS value

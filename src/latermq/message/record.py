@@ -19,6 +19,7 @@ BLANK = struct.Struct(">II")  # size of the rest of the segment, BLANK_MAGIC
 
 SYSFLAG_COMPRESSED = 0x1
 SYSFLAG_TRANSACTION_MASK = 0xC
+SYSFLAG_ROLLED_BACK = 0xC  # a record that no queue has
 # What a sender may say of its body: compressed, how, and that it has several tags. The rest is the broker's to say.
 SYSFLAG_FROM_SENDER = 0x703
 SYSFLAG_BORN_V6 = 0x10

@@ -13,13 +13,14 @@ from latermq.clock import Clock
 from latermq.config import StoreConfig
 from latermq.errors import CorruptStore, IllegalMessage, StoreError
 from latermq.message.names import TIMER_TOPIC
-from latermq.message.properties import encode_properties
+from latermq.message.properties import TOPIC_DELETED, encode_properties
 from latermq.message.record import (
     BLANK,
     HEAD,
     MAGIC,
     MAX_SHORT_TOPIC_BYTES,
     SYSFLAG_BORN_V6,
+    SYSFLAG_ROLLED_BACK,
     SYSFLAG_STORE_V6,
     Message,
     decode_record,
@@ -204,12 +205,17 @@ class MessageStore:
     def remove_topic(self, topic: str) -> Callable[[], None]:
         """Forget a topic's queues; its records stay in the log until it is their time.
 
+        So that they do not come back when queues are built again from the log, the log itself says that they are gone,
+        in a record behind them. Raises StoreError where there is no space for it; nothing has changed then.
+
         What is returned removes them from disk. It blocks and may run beside the writer, one after the other with
         `save`; until it has run, nothing may be appended to the topic.
         """
         self.index_pending()
         staying = {key: queue for key, queue in self._queues.items() if key[0] != topic}
         going = [queue for key, queue in self._queues.items() if key[0] == topic]
+        if going:
+            self._append_deletion(topic)
         plan = self._plan(staying)
         self._queues = staying
 
@@ -221,6 +227,15 @@ class MessageStore:
             self._disk.remove(f"{FOLDER}/{topic}")
 
         return remove
+
+    def _append_deletion(self, topic: str) -> None:
+        """Like a rolled-back transaction it gets no queue entry, neither here nor from RocketMQ."""
+        now_ms = self._now_ms()
+        properties = encode_properties({TOPIC_DELETED: "1"}).encode()
+        draft = Draft(topic, 0, b"", properties, now_ms, self._store_host, sysflag=SYSFLAG_ROLLED_BACK)
+        at = self.log.place(len(self._encode(draft, 0, 0, now_ms)))
+        self.log.write_block(at, bytearray(self._encode(draft, 0, at, now_ms)))
+        self.last_store_timestamp_ms = now_ms
 
     # Appending
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from latermq.errors import CorruptStore
 from latermq.message.entry_id import decode_entry_ids
 from latermq.message.names import SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC
+from latermq.message.properties import TOPIC_DELETED, find_property
 from latermq.message.record_batch import RecordBatch
 from latermq.message.timer_code import TIMER, kinds_and_dues, real_topic
 from latermq.store.checkpoint import PATH as CHECKPOINT_PATH
@@ -110,6 +111,10 @@ def recover(
     log.open_at(end, flushed=start)
     if checkpoint is None:
         replay.go_on_behind_delivered()
+    named = checkpoint.queue_ends if checkpoint is not None else {}
+    for topic, queue_id in [key for key, queue in queues.items() if not queue.next_offset]:
+        if queue_id not in named.get(topic, {}):
+            queues.pop((topic, queue_id)).close()  # what it held was of a topic that is deleted
     for queue in queues.values():
         for path in queue.forget_below(log.start):
             disk.remove(path)
@@ -260,7 +265,10 @@ class _Replay:
         for level in np.unique(levels[levels >= 0]).tolist():
             self._delivered.setdefault(level, RangeSet()).add_all(entries[levels == level])
         self._count_timers(topics, batch, levels, entries, is_timer_topic, codes)
-        for (topic, queue_id), rows in _rows_by_queue(topics, batch).items():
+        deleted = _deletions(topics, batch)
+        for key in [key for key in self._queues if key[0] in deleted]:
+            self._queues.pop(key).restart_at(0)
+        for (topic, queue_id), rows in _rows_by_queue(topics, batch, deleted).items():
             self._enqueue(topic, queue_id, batch, rows, codes)
         self.last_store_timestamp_ms = int(batch.store_timestamps_ms[-1])
         self._index.put(index_keys(topics, batch.properties, batch.offsets, batch.store_timestamps_ms))
@@ -276,7 +284,11 @@ class _Replay:
         """Put records that a checkpoint knows of into the queues that were lost, and into the index if that was."""
         topics = [name.decode() for name in batch.topics]
         codes: Ints = np.zeros(len(batch), np.int64)
-        for (topic, queue_id), rows in _rows_by_queue(topics, batch).items():
+        deleted = _deletions(topics, batch)
+        for topic, queue_id in lost.queues:
+            if topic in deleted:
+                self.queue(topic, queue_id).restart_at(0)
+        for (topic, queue_id), rows in _rows_by_queue(topics, batch, deleted).items():
             if (topic, queue_id) in lost.queues:
                 for row in rows.tolist():
                     stored_ms = int(batch.store_timestamps_ms[row])
@@ -341,11 +353,21 @@ class _Replay:
             queue.extend(batch.offsets[own], batch.sizes[own], codes[own])
 
 
-def _rows_by_queue(topics: list[str], batch: RecordBatch) -> dict[tuple[str, int], Ints]:
-    """The rows that get a queue entry, by the queue."""
+def _deletions(topics: list[str], batch: RecordBatch) -> dict[str, int]:
+    """The topics that were deleted, and the rows of the records that say so; the last one of each topic."""
+    unqueued = np.flatnonzero(~is_queued(batch.sysflags)).tolist()
+    return {topics[row]: row for row in unqueued if find_property(batch.properties[row], TOPIC_DELETED.encode())}
+
+
+def _rows_by_queue(topics: list[str], batch: RecordBatch, deleted: dict[str, int]) -> dict[tuple[str, int], Ints]:
+    """The rows that get a queue entry, by the queue; those of a topic that was deleted later get none."""
     rows: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
     queued = np.flatnonzero(is_queued(batch.sysflags)).tolist()
     queue_ids = batch.queue_ids.tolist()
     for row in queued:
         rows[topics[row], queue_ids[row]].append(row)
+    for topic, queue_id in [queue for queue in rows if queue[0] in deleted]:
+        own = rows[topic, queue_id] = [row for row in rows[topic, queue_id] if row > deleted[topic]]
+        if not own:
+            del rows[topic, queue_id]
     return {queue: np.array(own, np.int64) for queue, own in rows.items()}
