@@ -65,6 +65,7 @@ from latermq.store.ranges import RangeSet
 from latermq.store.retention import Retention
 from latermq.timer.admission import Admission, Admitted, Wait, cancel_properties
 from latermq.timer.apache_timers import entries_done_by_apache
+from latermq.timer.clock_guard import ClockGuard
 from latermq.timer.delivery import Delivery
 from latermq.timer.engines import open_engine
 from latermq.timer.far_names import FarNames
@@ -197,9 +198,8 @@ class Broker:
             self.store,
             levels,
             self.timers,
-            clock,
+            ClockGuard(clock, config.clock.max_step, self._disk),
             config.timer,
-            max_step_ms=config.clock.max_step,
             place_of=self.topics.readable_queue,
             on_delivered=self.waiting.touch,
         )

@@ -51,5 +51,5 @@ def open_clock(source: str) -> tuple[Clock, ClockFeed | None]:
     path = Path(source.removeprefix(_FIFO_PREFIX))
     if not source.startswith(_FIFO_PREFIX) or not path.is_fifo():
         raise ConfigError(f"clock.source is {source!r}", hint="Write system, or fifo:PATH with the path of a FIFO")
-    clock = SimulatedClock(SystemClock().now_ms())
+    clock = SimulatedClock(SystemClock().now_ms(), boot_id="")  # the next process cannot go on from its uptime
     return clock, ClockFeed(path, clock)

@@ -6,7 +6,6 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from latermq.clock import Clock
 from latermq.config import TimerConfig
 from latermq.errors import StoreError
 from latermq.message.names import SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC
@@ -52,10 +51,9 @@ class Delivery:
         store: MessageStore,
         levels: LevelTable,
         timers: Timers,
-        clock: Clock,
+        guard: ClockGuard,
         config: TimerConfig,
         *,
-        max_step_ms: int,
         place_of: Callable[[str, int], int | str],
         on_delivered: Callable[[str, int], None],
     ) -> None:
@@ -67,7 +65,7 @@ class Delivery:
         self._place_of = place_of
         self._on_delivered = on_delivered
         self._block_bytes = min(int(config.block), store.segment_bytes // 2)
-        self.guard = ClockGuard(clock, max_step_ms)
+        self.guard = guard
         self._stage = Stage(int(config.stage))
         self._overdue = Stage(int(config.stage))
         # What could not be appended, by queue and in order: later ones wait their turn behind it.
@@ -85,7 +83,7 @@ class Delivery:
         self.dead_letters = 0
         self.timer_lateness = Distribution(LATENESS_BOUNDS_MS)
         self.level_lateness = Distribution(LATENESS_BOUNDS_MS)
-        now_ms = clock.now_ms()
+        now_ms = guard.wall_ms()
         self._live: dict[int, LevelSource] = {}
         self._backlog: list[LevelSource] = []
         for level in self._all_levels():
