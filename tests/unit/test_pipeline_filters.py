@@ -1,11 +1,12 @@
 """Filters that the data source takes over: with any of them it yields the rows that Spark itself would have kept."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from types import TracebackType
 from typing import Any, Self
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.datasource import (
     EqualNullSafe,
@@ -34,6 +35,7 @@ from latermq.pipeline.datasource.ranges import Bounds
 from latermq.pipeline.link import QueueRange
 from latermq.pipeline.records import COLUMN_TYPES
 from latermq.protocol.remoting.pipeline_bodies import CutState
+from tests.needs import LONG
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0, 1])
 FIRST, ENTRIES = 3, 12  # the first entries of a queue are gone by age
@@ -42,7 +44,8 @@ LONGS = (-(1 << 63), 1 << 62, (1 << 63) - 1)
 Row = dict[str, Any]
 
 
-def entry(place: QueuePlace, offset: int, *, waiting: bool) -> bytes:
+@cache
+def _entry(place: QueuePlace, offset: int, *, waiting: bool) -> bytes:
     """A record of a queue: of the timer topic every kind there is, of others what was due and what never waited."""
     due_ms = offset * 200 % 1_700
     properties = {"UNIQ_KEY": f"u{offset}"} | ({"KEYS": f"k{offset}"} if offset % 3 else {})
@@ -82,8 +85,8 @@ class Link:
     def pull_all(self, range_: QueueRange, max_bytes: int) -> Iterator[bytearray]:
         place = QueuePlace(self._broker, range_.queue_id, self._broker)
         assert FIRST <= range_.start <= range_.end <= FIRST + ENTRIES
-        for offset in range(range_.start, range_.end):
-            yield bytearray(entry(place, offset, waiting=range_.topic == TIMER_TOPIC))
+        offsets = range(range_.start, range_.end)
+        yield bytearray().join(_entry(place, offset, waiting=range_.topic == TIMER_TOPIC) for offset in offsets)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -110,10 +113,15 @@ def network() -> Iterator[None]:
 
 def read(options: SourceOptions, filters: list[Filter]) -> tuple[list[Row], list[Filter]]:
     """The rows that the source yields, and the filters that it leaves to Spark."""
-    reader = source.TopicReader(options, tuple(COLUMN_TYPES))
+    reader = source.TopicReader(options, tuple(values))
     left = list(reader.pushFilters(filters))
     rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
     return sorted(rows, key=lambda row: (row["broker"], row["queue_id"], row["queue_offset"])), left
+
+
+@cache
+def all_rows(options: SourceOptions) -> list[Row]:
+    return read(options, [])[0]
 
 
 def holds(filter_: Filter, row: Row) -> bool | None:
@@ -188,10 +196,10 @@ kinds_of_reading = st.sampled_from(
 )
 
 
+@settings(max_examples=2_000 if LONG else 100)  # 20 ms each
 @given(kinds_of_reading, filters)
 def test_pushed_filters_yield_the_rows_that_spark_would_keep(options: SourceOptions, asked: list[Filter]) -> None:
-    everything, _ = read(options, [])
-    wanted = [row for row in everything if all(holds(one, row) for one in asked)]
+    wanted = [row for row in all_rows(options) if all(holds(one, row) for one in asked)]
     found, left = read(options, asked)
     assert [row for row in found if all(holds(one, row) for one in left)] == wanted
     # Spark does not look again at what was taken over.
@@ -202,7 +210,6 @@ def test_pushed_filters_yield_the_rows_that_spark_would_keep(options: SourceOpti
 @pytest.mark.parametrize("column", ["due_ms", "queue_offset"])
 def test_ranges_are_taken_over_from_spark_in_every_kind_of_reading(column: str) -> None:
     for options in (SourceOptions("orders"), SourceOptions(TIMER_TOPIC), SourceOptions(TIMER_TOPIC, timeline=True)):
-        everything, _ = read(options, [])
         found, left = read(options, [IsNotNull((column,)), GreaterThan((column,), 5), LessThanOrEqual((column,), 900)])
         assert left == []
-        assert found == [row for row in everything if row[column] is not None and 5 < row[column] <= 900]
+        assert found == [row for row in all_rows(options) if row[column] is not None and 5 < row[column] <= 900]
