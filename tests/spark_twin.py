@@ -107,7 +107,7 @@ class SparkTwin:
             piece = rows[start : start + self.chance.randint(1, 5)]
             if window.pieces and self.chance.random() < 0.1:
                 piece = rows[max(0, start - 2) : start] + piece  # as after a change of attempts
-            windows.feed(window.number, _piece(piece))
+            windows.feed(window.number, piece_of(piece))
 
     def _fed_rows(self, window: Window, rows: list[Row]) -> int:
         if not window.last_due_ms:
@@ -118,7 +118,7 @@ class SparkTwin:
         )
 
 
-def _piece(rows: list[Row]) -> WindowRows:
+def piece_of(rows: list[Row]) -> WindowRows:
     return WindowRows(
         np.array([row.entry for row in rows], np.int64),
         np.array([row.due_ms for row in rows], np.int64),

@@ -14,6 +14,7 @@ from latermq.errors import ConfigError
 ENVIRONMENT_PREFIX = "LATERMQ_"
 MIN_NEAR_HORIZON_MS = 1_000
 MAX_NEAR_HORIZON_MS = 2 * 86_400_000
+MIN_ROLL_TIMEOUT_MS = 1_000
 DEFAULT_METRICS_PORT = 5557  # RocketMQ's own
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -122,6 +123,7 @@ class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     driver_memory: Size = Size.parse("1GiB")
     roll_on: Literal["spark", "local"] = "spark"
     roll_deadline: Duration = Duration.parse("2m")  # so long before a window begins the broker rolls it without Spark
+    roll_timeout: Duration = Duration.parse("5m")  # for one window; then the process that rolls it is killed
     compact_every: Duration = Duration.parse("1h")
     keep: Duration = Duration.parse("7d")  # what is so long behind leaves the timeline for its archive
 
@@ -290,6 +292,8 @@ def _check_pipeline(pipeline: PipelineConfig) -> None:
             f"pipeline.roll_deadline must be above 0 and below {lead_ms} ms, "
             "which is what pipeline.near_horizon leaves before a window begins"
         )
+    if pipeline.roll_timeout < MIN_ROLL_TIMEOUT_MS:
+        raise ConfigError("pipeline.roll_timeout must be at least 1s: the process that rolls takes a moment to start")
     if not pipeline.compact_every:
         raise ConfigError("pipeline.compact_every must be above 0")
     if not 0 < pipeline.ingest_every <= lead_ms - pipeline.roll_deadline:

@@ -4,6 +4,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import cast
 
 import msgspec
 import pyarrow as pa
@@ -21,6 +22,7 @@ from latermq.pipeline.attempts import (
     attempts_of,
     check_attempt,
     read_attempt,
+    read_checked,
     read_rows,
     remove_windows_behind,
     sound_attempt,
@@ -30,6 +32,7 @@ from latermq.pipeline.attempts import (
 from latermq.pipeline.root import Root, open_root
 from latermq.pipeline.window import Window
 from latermq.protocol.remoting.pipeline_bodies import PipelineState, WindowState
+from tests.flaky_files import FlakyFiles, flaky
 
 WINDOW = Window("s", 4, cut_entry=1_000_000, from_ms=1_000, until_ms=2_000)
 
@@ -207,7 +210,7 @@ def test_a_wrong_uri_is_told() -> None:
             open_root(uri)
 
 
-@pytest.mark.parametrize("damage", ["flip", "shorten", "remove", "other rows", "garbage"])
+@pytest.mark.parametrize("damage", ["flip", "shorten", "other rows", "garbage"])
 def test_a_damaged_part_does_not_pass(root: Root, damage: str) -> None:
     attempt = write(root, [batch(some_rows(200))])
     path = part_of(root, attempt)
@@ -219,13 +222,48 @@ def test_a_damaged_part_does_not_pass(root: Root, damage: str) -> None:
     elif damage == "garbage":
         data[:] = bytes(len(data))
     path.write_bytes(data)
-    if damage == "remove":
-        path.unlink()
-    elif damage == "other rows":
+    if damage == "other rows":
         pq.write_table(pa.Table.from_batches([batch(some_rows(199))]), path)
     with pytest.raises(CorruptStore, match=r"part-00000\.parquet") as caught:
         check_attempt(root, attempt)
     assert "Another attempt" in caught.value.remark
+
+
+def test_a_read_that_fails_says_nothing_about_what_an_attempt_holds(root: Root) -> None:
+    attempt = write(root, [batch(some_rows(200))])
+    counting = flaky(root, lambda path, number: False)
+    list(read_checked(counting, read_attempt(counting, "s", 4, attempt.name)))
+    reads = cast(FlakyFiles, counting.files).reads
+    assert reads > 4
+    for failing in range(reads):
+        broken = flaky(root, lambda path, number, failing=failing: number == failing)  # type: ignore[misc]
+        with pytest.raises(StoreError, match="Input/output error"):
+            list(read_checked(broken, read_attempt(broken, "s", 4, attempt.name)))
+
+
+def test_a_part_that_is_not_there_may_come_back(root: Root) -> None:
+    attempt = write(root, [batch(some_rows(200))])
+    path = part_of(root, attempt)
+    away = path.rename(path.with_suffix(".away"))
+    for read in (check_attempt, lambda *told: list(read_checked(*told))):
+        with pytest.raises(StoreError, match=r"part-00000\.parquet is missing"):
+            read(root, attempt)
+    away.rename(path)
+    check_attempt(root, attempt)
+
+
+def test_no_row_of_a_damaged_part_is_read_by_who_checks(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempt_writing, "PART_ROWS", 100)
+    monkeypatch.setattr(attempt_writing, "GROUP_ROWS", 50)
+    attempt = write(root, [batch(some_rows(200))])
+    path = part_of(root, attempt).with_name("part-00001.parquet")
+    data = bytearray(path.read_bytes())
+    data[20] ^= 1
+    path.write_bytes(data)
+    read: list[int] = []
+    with pytest.raises(CorruptStore, match="the checksum of"):
+        read.extend(group.num_rows for group in read_checked(root, attempt))
+    assert read == [50, 50]
 
 
 def rewritten(root: Root, attempt: Attempt, **changes: object) -> None:

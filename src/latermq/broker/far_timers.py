@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from latermq.broker.ingest_mark import IngestMark
+from latermq.broker.window_notes import WindowNotes
 from latermq.clock import Clock
 from latermq.config import PipelineConfig
 from latermq.errors import InvalidParameter
@@ -63,6 +64,9 @@ class FarTimers:
         self._named_next = 0
         self._names = names
         self.windows.open_all(self.frontier.windows_after(timers.all_wake_from_ms()), self._attempts)
+        self.notes = WindowNotes(disk)
+        for window in self.windows.unfinished():
+            window.is_skipped = self.notes.skip_of(window.number, window.cut_entry) is not None
 
     # Cutting
 
@@ -179,6 +183,10 @@ class FarTimers:
     def save_attempts(self) -> None:
         """Make the choice durable: nothing of an attempt is staged before. Blocks; may run beside the others."""
         self._disk.replace(PATH, encode_checked(self._attempts))
+
+    def notes_writer(self) -> Callable[[], None]:
+        """What makes the notes on windows durable as they are now. Blocks; may run beside the others, in order."""
+        return self.notes.writer({window.number for window in self.windows.unfinished()})
 
     # Retention
 

@@ -31,6 +31,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     ingest_offset: int  # what the table held when it was read; the rest came from the broker itself
     rows: int
     files: list[WindowFile]
+    page_checksums: bool = False  # whether every page of the files has a checksum of its own
     version: int = VERSION
 
 

@@ -86,7 +86,13 @@ def write_part(root: Root, path: str, groups: Iterable[pa.Table]) -> WindowFile:
     with _open_sink(root, draft) as stream:
         sink = _CountingSink(stream)
         writer = pq.ParquetWriter(
-            sink, SCHEMA, compression="zstd", compression_level=1, use_dictionary=False, write_page_index=False
+            sink,
+            SCHEMA,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=False,
+            write_page_index=False,
+            write_page_checksum=True,
         )
         with writer:
             for group in groups:
@@ -155,6 +161,7 @@ def publish_attempt(
         ingest_offset=ingest_offset,
         rows=sum(file.rows for file in files),
         files=files,
+        page_checksums=True,
     )
     folder = attempt_folder(root, window, name)
     path = f"{folder}/{MANIFEST}"

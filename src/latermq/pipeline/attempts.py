@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from latermq.errors import CorruptStore, LaterMQError
+from latermq.errors import CorruptStore, LaterMQError, StoreError
 from latermq.message.window_manifest import (
     MANIFEST,
     Manifest,
@@ -105,29 +105,46 @@ def read_attempt(root: Root, store_id: str, number: int, name: str) -> Attempt:
 
 def read_rows(root: Root, attempt: Attempt, columns: Iterable[str] = SCHEMA.names) -> Iterator[pa.Table]:
     """The rows of an attempt in order, a row group at a time."""
-    wanted = list(columns)
     for file in attempt.manifest.files:
-        path = f"{attempt_folder(root, attempt.window, attempt.name)}/{file.name}"
-        with file_errors(path), root.files.open_input_file(path) as stream, _decoding(path):
-            parquet = pq.ParquetFile(stream)
-            if parquet.schema_arrow.remove_metadata() != SCHEMA:
-                raise CorruptStore(f"{path} has other columns than a window", hint=_ANOTHER)
-            for group in range(parquet.num_row_groups):
-                yield parquet.read_row_group(group, columns=wanted)
+        yield from _read_part(root, f"{attempt_folder(root, attempt.window, attempt.name)}/{file.name}", list(columns))
+
+
+def _read_part(root: Root, path: str, columns: list[str]) -> Iterator[pa.Table]:
+    with file_errors(path), root.files.open_input_file(path) as stream, _decoding(root, path):
+        parquet = pq.ParquetFile(stream, page_checksum_verification=True)
+        if parquet.schema_arrow.remove_metadata() != SCHEMA:
+            raise CorruptStore(f"{path} has other columns than a window", hint=_ANOTHER)
+        for group in range(parquet.num_row_groups):
+            yield parquet.read_row_group(group, columns=columns)
+
+
+def read_checked(
+    root: Root, attempt: Attempt, columns: Iterable[str] = SCHEMA.names, *, whole_files: bool = True
+) -> Iterator[pa.Table]:
+    """The same with every row looked at, and each file compared with the manifest before its first row comes.
+
+    Without `whole_files` the checksums of its pages have to do, as for who must not wait until a file was read once.
+    CorruptStore says that the attempt holds something else than it should; any other error, that it could not be read.
+    """
+    folder = attempt_folder(root, attempt.window, attempt.name)
+    last: tuple[int, ...] | None = None
+    for file in attempt.manifest.files:
+        path = f"{folder}/{file.name}"
+        if whole_files:
+            _check_bytes(root, path, file)
+        rows = 0
+        for group in _read_part(root, path, list(columns)):
+            last = follow_up(group, last, attempt.window, f"the rows of {folder}")
+            rows += group.num_rows
+            yield group
+        if rows != file.rows:
+            raise CorruptStore(f"{path} holds {rows} rows, not {file.rows}", hint=_ANOTHER)
 
 
 def check_attempt(root: Root, attempt: Attempt) -> None:
     """Compare every byte and every row of an attempt with its manifest."""
-    folder = attempt_folder(root, attempt.window, attempt.name)
-    for file in attempt.manifest.files:
-        _check_bytes(root, f"{folder}/{file.name}", file)
-    last: tuple[int, ...] | None = None
-    rows = 0
-    for group in read_rows(root, attempt, KEY):
-        last = follow_up(group, last, attempt.window, f"the rows of {folder}")
-        rows += group.num_rows
-    if rows != attempt.manifest.rows:
-        raise CorruptStore(f"{folder} holds {rows} rows, not {attempt.manifest.rows}", hint=_ANOTHER)
+    for _ in read_checked(root, attempt, KEY):
+        pass
 
 
 def sound_attempt(root: Root, window: Window) -> Attempt | None:
@@ -143,7 +160,7 @@ def sound_attempt(root: Root, window: Window) -> Attempt | None:
 def _check_bytes(root: Root, path: str, file: WindowFile) -> None:
     with file_errors(path):
         if root.files.get_file_info(path).type != fs.FileType.File:
-            raise CorruptStore(f"{path} is missing", hint=_ANOTHER)
+            raise StoreError(f"{path} is missing", hint="It is looked for again, and another attempt is played or made")
         size_bytes, crc32 = _measure(root, path)
     if size_bytes != file.size_bytes:
         raise CorruptStore(f"{path} has {size_bytes} bytes, not {file.size_bytes}", hint=_ANOTHER)
@@ -161,12 +178,26 @@ def _measure(root: Root, path: str) -> tuple[int, int]:
 
 
 @contextmanager
-def _decoding(path: str) -> Iterator[None]:
-    """Around the reading of a Parquet file: what does not decode is damaged."""
+def _decoding(root: Root, path: str) -> Iterator[None]:
+    """Around the reading of a Parquet file: what does not decode is damaged, what cannot be read may be whole.
+
+    Parquet says of broken pages that they are I/O errors, but has no error number for them, as a local disk has for its
+    own. Of other file systems nobody knows.
+    """
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
-        raise CorruptStore(f"{path} does not read as Parquet: {error}", hint=_ANOTHER) from error
+    except OSError as error:
+        if error.errno is not None or not root.is_local:
+            raise
+        raise _undecodable(path, error) from error
+    except MemoryError as error:  # Arrow's own is one, too
+        raise StoreError(f"{path} needs more memory than there is", hint="It is tried again") from error
+    except pa.ArrowException as error:
+        raise _undecodable(path, error) from error
+
+
+def _undecodable(path: str, error: Exception) -> CorruptStore:
+    return CorruptStore(f"{path} does not read as Parquet: {error}", hint=_ANOTHER)
 
 
 def _names(root: Root, folder: str) -> list[str]:

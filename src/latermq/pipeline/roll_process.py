@@ -1,10 +1,15 @@
-"""The roll without Spark as a process: makes an attempt of some windows of one broker, prints their names and ends."""
+"""The roll without Spark as a process: makes an attempt of some windows of one broker, tells of each, and ends.
+
+Of each window it prints one line: `rolled NUMBER NAME` or `failed NUMBER REASON`. One that fails keeps no other from
+being rolled. A process whose parent died ends by itself when a window takes longer than it may.
+"""
 
 import argparse
 import os
+import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from latermq.errors import InvalidParameter, LaterMQError
 from latermq.message.names import TIMER_TOPIC
@@ -14,6 +19,8 @@ from latermq.pipeline.root import Root, open_root
 from latermq.pipeline.window import Window
 
 NICE = 10  # deliveries go first
+_GRACE_S = 5.0  # who started it gives up first, and says so
+_LONGEST_REASON = 1_000
 
 
 def roll(link: BrokerLink, root: Root, number: int) -> str:
@@ -32,23 +39,39 @@ def roll(link: BrokerLink, root: Root, number: int) -> str:
     return roll_locally(root, state, window, pull, now_ms=time.time_ns() // 1_000_000).name
 
 
+def roll_each(numbers: list[int], make: Callable[[int], str], limit_s: float) -> bool:
+    """Roll windows one after the other and print what became of each; whether all went well."""
+    all_well = True
+    for number in numbers:
+        # Whatever hangs, in Python or in a library, the signal ends the process.
+        signal.setitimer(signal.ITIMER_REAL, limit_s + _GRACE_S if limit_s else 0)
+        try:
+            line = f"rolled {number} {make(number)}"
+        # A defect that one window's rows bring to light is no reason to leave the others.
+        except Exception as error:
+            all_well = False
+            told = error.remark if isinstance(error, LaterMQError) else f"{type(error).__name__}: {error}"
+            line = f"failed {number} {' '.join(told.split())[:_LONGEST_REASON]}"
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+    return all_well
+
+
 def main() -> int:
-    """Exit code 1 and one line on standard error where it failed."""
+    """Exit code 1 where a window failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--broker", required=True, help="HOST:PORT")
     parser.add_argument("--root", required=True, help="the folder with the timeline and its windows")
+    parser.add_argument("--limit-s", type=float, default=0.0, help="how long one window may take; 0 is no limit")
     parser.add_argument("numbers", nargs="+", type=int, metavar="NUMBER", help="of a window")
     asked = parser.parse_args()
     os.nice(NICE)
-    try:
-        root = open_root(asked.root)
-        with BrokerLink(asked.broker) as link:
-            for number in asked.numbers:
-                sys.stdout.write(roll(link, root, number) + "\n")
-    except LaterMQError as error:
-        sys.stderr.write(f"{error.message}. {error.hint}\n")
-        return 1
-    return 0
+    with BrokerLink(asked.broker) as link:
+        return (
+            0
+            if roll_each(asked.numbers, lambda number: roll(link, open_root(asked.root), number), asked.limit_s)
+            else 1
+        )
 
 
 if __name__ == "__main__":

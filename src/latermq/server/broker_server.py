@@ -26,6 +26,7 @@ from latermq.errors import ConfigError, LaterMQError, StoreError
 from latermq.server.admin_service import AdminService
 from latermq.server.broker_service import BrokerService
 from latermq.server.clock_feed import open_clock
+from latermq.server.far_records import FarRecords
 from latermq.server.flusher import Flusher, Preparer
 from latermq.server.listener import Listener
 from latermq.server.metrics_server import MetricsServer
@@ -139,6 +140,7 @@ class BrokerProcess:
         await write_lost_entries(self.broker, root_uri)
         await self._start_metrics()
         self._driver = TimerDriver(self.broker, on_failed=self.end)
+        self._far_records = FarRecords(root_uri, self.broker.store.store_id)
         self._keeper = WindowKeeper(
             self.broker,
             root_uri=root_uri,
@@ -203,7 +205,7 @@ class BrokerProcess:
             self._checkpoint()
 
     def _fetch_far(self, places: Sequence[tuple[int, int]], when_done: Callable[[Fetched], None]) -> None:
-        self._keeper.fetch(places, when_done)
+        self._far_records.fetch(places, when_done)
 
     def _cut(self) -> None:
         if not self.broker.delivery.guard.is_holding:  # a clock that leapt is not believed yet
@@ -292,6 +294,7 @@ class BrokerProcess:
         await self._registrar.close()
         self._driver.stop()
         await self._keeper.stop()
+        self._far_records.stop()
         self.broker.waiting.expire(float("inf"))
         self._preparer.stop()
         self._flusher.stop()
