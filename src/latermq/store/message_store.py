@@ -233,8 +233,8 @@ class MessageStore:
         now_ms = self._now_ms()
         properties = encode_properties({TOPIC_DELETED: "1"}).encode()
         draft = Draft(topic, 0, b"", properties, now_ms, self._store_host, sysflag=SYSFLAG_ROLLED_BACK)
-        at = self.log.place(len(self._encode(draft, 0, 0, now_ms)))
-        self.log.write_block(at, bytearray(self._encode(draft, 0, at, now_ms)))
+        at = self.log.place(len(self.encode(draft, 0, 0, now_ms)))
+        self.log.write_block(at, bytearray(self.encode(draft, 0, at, now_ms)))
         self.last_store_timestamp_ms = now_ms
 
     # Appending
