@@ -47,7 +47,7 @@ def lose_all_but_newest(disk: MemoryDisk) -> None:
 
 
 def zero(disk: MemoryDisk, path: str, start: int, end: int | None = None) -> None:
-    file = disk._mapped[path]
+    file = disk.mapped(path)
     end = file.size if end is None else end
     file.map[start:end] = bytes(end - start)
 
@@ -61,7 +61,7 @@ def zero_slots(disk: MemoryDisk) -> None:
 
 
 def zero_entries(disk: MemoryDisk) -> None:
-    file = disk._mapped[files(disk)[1]]
+    file = disk.mapped(files(disk)[1])
     zero(disk, file.path, 40 + 4 * AGING.index_slots + 20 * AGING.index_entries // 2)
 
 
@@ -70,7 +70,7 @@ def zero_newest(disk: MemoryDisk) -> None:
 
 
 def write_over(disk: MemoryDisk) -> None:
-    file = disk._mapped[files(disk)[0]]
+    file = disk.mapped(files(disk)[0])
     file.map[:] = b"\xa5" * file.size
 
 

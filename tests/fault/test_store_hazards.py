@@ -53,7 +53,7 @@ def test_a_segment_made_ahead_while_the_writer_rolls_is_not_used_twice() -> None
             go_on.wait(1)
         return file
 
-    disk.map_file = slow_map_file  # type: ignore[method-assign,assignment]
+    disk.map_file = slow_map_file  # type: ignore[method-assign]
     ahead = threading.Thread(target=log.prepare_ahead)
     ahead.start()
     assert entered.wait(5)

@@ -59,7 +59,9 @@ def memory_disk(*folders: str) -> MemoryDisk:
         for path in sorted((DATA / "store" / folder).rglob("*")):
             if path.is_file():
                 content = path.read_bytes()
-                disk.map_file(str(path.relative_to(DATA / "store")), len(content)).map[:] = content
+                file = disk.map_file(str(path.relative_to(DATA / "store")), len(content))
+                file.reserve(len(content))
+                file.map[:] = content
     return disk
 
 

@@ -118,8 +118,8 @@ class Way:
         store = self.broker.store
         store.index_pending()
         files = {
-            path: file.map[: file.reserved]
-            for path, file in self.disk._mapped.items()
+            path: content
+            for path, content in self.disk.contents().items()
             if path.startswith(("commitlog", "consumequeue", "index"))
         }
         return {

@@ -18,7 +18,7 @@ from latermq.message.record import (
 )
 from latermq.message.record_batch import RecordBatch, check_records
 from latermq.store.disk import Disk, MappedFile
-from latermq.store.segments import Segments
+from latermq.store.segments import Segments, segment_name, segment_starts
 
 FOLDER = "commitlog"
 _BROUGHT_IN_BYTES = 4 << 20
@@ -29,8 +29,14 @@ Ints = npt.NDArray[np.int64]
 class CommitLog:
     """One writer, many readers. Written is what `end` covers, safe from a power cut what `flushed` (F) covers."""
 
-    def __init__(self, disk: Disk, *, segment_bytes: int, reserve_step_bytes: int) -> None:
-        self._segments = Segments(disk, FOLDER, segment_bytes)
+    def __init__(
+        self, disk: Disk, *, segment_bytes: int, reserve_step_bytes: int, promised_end: int | None = None
+    ) -> None:
+        """`promised_end` is how far a checkpoint says that the log is synced; see `Segments`."""
+        self._disk = disk
+        self._segments = Segments(
+            disk, FOLDER, segment_bytes, promised_end, lambda: _fills_its_only_file(disk, promised_end or 0)
+        )
         self._segment_bytes = segment_bytes
         self._reserve_step_bytes = min(reserve_step_bytes, segment_bytes)
         self.start = self._segments.start
@@ -274,7 +280,10 @@ class CommitLog:
         segments = self._segments
         if len(segments) == 0:
             segments.begin_at(end)
-        segments.cut(end)
+        if segments.cut(end) and end < segments.end:
+            # What was cut must stay away: after a power cut its records, which are whole, could follow new ones.
+            segments.file_at(end).sync()
+            self._disk.sync_names(FOLDER)
         if end < segments.end:
             self._file = segments.file_at(end)
             self.file_start = segments.end - self._segment_bytes
@@ -305,3 +314,21 @@ class CommitLog:
         self._file = None
         self.limit = 0
         self._segments.close()
+
+
+def _fills_its_only_file(disk: Disk, promised_end: int) -> bool:
+    """Whether the log's one file ends where its last record does.
+
+    No file is made so short: the end of the log was being cut when the process died.
+    """
+    starts = segment_starts(disk, FOLDER)
+    if len(starts) != 1:
+        return False
+    path = f"{FOLDER}/{segment_name(starts[0])}"
+    size = disk.file_size(path)
+    file = disk.map_file(path, size)
+    at = max(0, promised_end - starts[0])
+    while at < size and len(batch := check_records(file.map, at, size, starts[0] + at, _SCANNED_RECORDS)):
+        at += int(batch.sizes.sum())
+    file.close()
+    return at == size

@@ -1,14 +1,14 @@
 """The ConsumeQueue: 20 bytes a message that say where its record lies (docs/formats/consumequeue.md)."""
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from latermq.store.disk import Disk, MappedFile
-from latermq.store.segments import Segments
+from latermq.store.segments import Segments, segment_name, segment_starts
 
 FOLDER = "consumequeue"
 ENTRY = struct.Struct(">qiq")  # physical offset, record size, tags code
@@ -24,7 +24,17 @@ _PRE_BLANK = ENTRY.pack(0, PRE_BLANK_SIZE, 0)
 class ConsumeQueue:
     """One queue of one topic. Entry n stands at byte 20·n; entries follow the order of the log."""
 
-    def __init__(self, disk: Disk, topic: str, queue_id: int, *, file_entries: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        topic: str,
+        queue_id: int,
+        *,
+        file_entries: int,
+        promised_end: int | None = None,
+        is_size_right: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`promised_end` is where a checkpoint says that the queue ends; see `Segments`."""
         self.topic = topic
         self.queue_id = queue_id
         encoded = topic.encode()
@@ -35,7 +45,8 @@ class ConsumeQueue:
         self._disk = disk
         if self._has_hole():
             self.remove()
-        self._segments = Segments(disk, self.folder, self._file_bytes)
+        promised_bytes = None if promised_end is None else promised_end * ENTRY_BYTES
+        self._segments = Segments(disk, self.folder, self._file_bytes, promised_bytes, is_size_right)
         self.min_offset = self._segments.start // ENTRY_BYTES
         self.next_offset = self.min_offset
         self._synced_offset = self.min_offset
@@ -218,8 +229,7 @@ class ConsumeQueue:
 
     def restart_at(self, offset: int) -> None:
         """Begin anew at this offset, empty: the topic was deleted and made again, or its older entries are gone."""
-        while len(self._segments):
-            self._segments.remove_last()
+        self._segments.clear()
         self._segments.begin_at(offset * ENTRY_BYTES)
         blanks = offset - self._segments.start // ENTRY_BYTES
         self.min_offset = self.next_offset = self._synced_offset = offset - blanks
@@ -258,3 +268,20 @@ class ConsumeQueue:
         """Unmap all files."""
         self._file = None
         self._segments.close()
+
+
+def are_cut_short(disk: Disk, file_entries: int, promised_ends: Mapping[tuple[str, int], int | None]) -> bool:
+    """Whether queue files that are too short were made with this size, and lost their ends.
+
+    That is so where another file has the size, and where each of them ends with its queue: a process died while it cut
+    what lay behind.
+    """
+    are_cut = True
+    for (topic, queue_id), end in promised_ends.items():
+        folder = f"{FOLDER}/{topic}/{queue_id}"
+        for start in segment_starts(disk, folder):
+            size = disk.file_size(f"{folder}/{segment_name(start)}")
+            if size == file_entries * ENTRY_BYTES:
+                return True
+            are_cut &= size == 0 or (end is not None and start + size == end * ENTRY_BYTES)
+    return are_cut

@@ -51,7 +51,7 @@ class IndexFile:
             self.last_offset,
             self._used_slots,
             next_entry,
-        ) = HEADER.unpack_from(self.file.map)
+        ) = HEADER.unpack(self.file.read(0, HEADER.size))
         self.next_entry: int = max(1, next_entry)  # entry 0 is never used: a slot of 0 is an empty chain
 
     @property
@@ -99,11 +99,14 @@ class IndexFile:
         self._slots[sorted_slots[ends]] = sorted_numbers[ends]
         return previous
 
-    def _write_header(self) -> None:
-        HEADER.pack_into(
-            self.file.map, 0, self.first_timestamp_ms, self.last_timestamp_ms,
+    def _header(self) -> bytes:
+        return HEADER.pack(
+            self.first_timestamp_ms, self.last_timestamp_ms,
             self.first_offset, self.last_offset, self._used_slots, self.next_entry,
         )  # fmt: skip
+
+    def _write_header(self) -> None:
+        self.file.map[: HEADER.size] = self._header()
 
     def find(self, wanted: int, begin_ms: int, end_ms: int, max_steps: int = MAX_SEARCHED) -> Generator[int, None, int]:
         """Log offsets under this hash whose store time may lie in [begin, end], newest first; the steps left over."""
@@ -189,20 +192,26 @@ class IndexFile:
     def cut(self, log_end: int) -> None:
         """Forget the entries of records at or behind `log_end`, and make the slots anew from those that stay.
 
-        After a power cut a slot may hold an entry that was lost; the entries below the checkpoint are all there.
+        After a power cut a slot may hold an entry that was lost; the entries below the checkpoint are all there. What
+        is right already is not written again.
         """
         offsets = self._entries["offset"][1 : self.next_entry]
         self.next_entry = 1 + int(np.searchsorted(offsets, log_end))
         slots = self._entries["hash"][1 : self.next_entry].astype(np.int64) % len(self._slots)
-        self.reserve_slots()
-        self._slots[:] = 0
-        self._slots[slots] = np.arange(1, self.next_entry)
-        self._used_slots = int(np.count_nonzero(self._slots))
+        right_slots = np.zeros_like(self._slots)
+        right_slots[slots] = np.arange(1, self.next_entry)
+        self._used_slots = int(np.count_nonzero(right_slots))
         if self.next_entry > 1:
             last = self._entries[self.next_entry - 1]
-            self.last_offset = int(last["offset"])
-            self.last_timestamp_ms = self.first_timestamp_ms + int(last["seconds"]) * 1000 + 999
-        self._write_header()
+            if self.last_offset != int(last["offset"]):
+                self.last_offset = int(last["offset"])
+                self.last_timestamp_ms = self.first_timestamp_ms + int(last["seconds"]) * 1000 + 999
+        if not np.array_equal(self._slots, right_slots):
+            self.reserve_slots()
+            self.file.write(HEADER.size, memoryview(right_slots.tobytes()))
+        if self.file.map[: HEADER.size] != self._header():
+            self.reserve_slots()
+            self.file.write(0, memoryview(self._header()))
 
     def close(self) -> None:
         """Unmap the file."""

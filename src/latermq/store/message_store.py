@@ -4,6 +4,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -28,9 +29,9 @@ from latermq.message.record import (
     record_store_timestamp_ms,
 )
 from latermq.store.block import Block
-from latermq.store.checkpoint import Checkpoint, TimerMarks, save_checkpoint
+from latermq.store.checkpoint import Checkpoint, TimerMarks, load_checkpoint, save_checkpoint
 from latermq.store.commit_log import CommitLog
-from latermq.store.consume_queue import ENTRY, FOLDER, ConsumeQueue
+from latermq.store.consume_queue import ENTRY, FOLDER, ConsumeQueue, are_cut_short
 from latermq.store.disk import Disk
 from latermq.store.dispatch import IndexKeys, index_keys, queue_tags_code
 from latermq.store.key_index import KeyIndex
@@ -123,9 +124,15 @@ class MessageStore:
         disk.lock()
         foreign = disk.read(STORE_ID_PATH) is None
         self.store_id = self._load_store_id(new_store_id)
-        self.log = CommitLog(disk, segment_bytes=config.segment, reserve_step_bytes=config.reserve_step)
+        checkpoint = load_checkpoint(disk)
+        self.log = CommitLog(
+            disk,
+            segment_bytes=config.segment,
+            reserve_step_bytes=config.reserve_step,
+            promised_end=checkpoint.log_offset if checkpoint else None,
+        )
         self.index = KeyIndex(disk, slots=config.index_slots, max_entries=config.index_entries)
-        self._queues = self._open_queues()
+        self._queues = self._open_queues(checkpoint.queue_ends if checkpoint else None)
         self._unindexed: list[tuple[str, bytes, int, int]] = []
         self._hashed: list[IndexKeys] = []
         self.last_store_timestamp_ms = 0
@@ -164,13 +171,30 @@ class MessageStore:
         self._disk.replace(STORE_ID_PATH, new_store_id.encode() + b"\n")
         return new_store_id
 
-    def _open_queues(self) -> dict[tuple[str, int], ConsumeQueue]:
-        queues = {}
-        for topic in self._disk.list_names(FOLDER):
-            for name in self._disk.list_names(f"{FOLDER}/{topic}"):
-                if name.isdigit():
-                    queues[topic, int(name)] = self._new_queue(topic, int(name))
-        return queues
+    def _open_queues(self, ends: dict[str, dict[int, int]] | None) -> dict[tuple[str, int], ConsumeQueue]:
+        """All queues on disk; `ends` says how long a checkpoint knows them to be."""
+        found = [
+            (topic, int(name))
+            for topic in self._disk.list_names(FOLDER)
+            for name in self._disk.list_names(f"{FOLDER}/{topic}")
+            if name.isdigit()
+        ]
+        promised = {
+            (topic, queue_id): None if ends is None else ends.get(topic, {}).get(queue_id, 0)
+            for topic, queue_id in found
+        }
+        is_size_right = cache(lambda: are_cut_short(self._disk, self._config.queue_file_entries, promised))
+        return {
+            (topic, queue_id): ConsumeQueue(
+                self._disk,
+                topic,
+                queue_id,
+                file_entries=self._config.queue_file_entries,
+                promised_end=end,
+                is_size_right=is_size_right,
+            )
+            for (topic, queue_id), end in promised.items()
+        }
 
     def _new_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         return ConsumeQueue(self._disk, topic, queue_id, file_entries=self._config.queue_file_entries)

@@ -1,9 +1,16 @@
 """A long sequence of bytes laid over files of equal size, each named after the offset it starts at."""
 
+from collections.abc import Callable
+
 from latermq.errors import CorruptStore
 from latermq.store.disk import Disk, MappedFile
 
 NAME_DIGITS = 20
+
+
+def segment_starts(disk: Disk, folder: str) -> list[int]:
+    """The offsets at which the files of a sequence start."""
+    return [int(name) for name in disk.list_names(folder) if len(name) == NAME_DIGITS and name.isdigit()]
 
 
 def segment_name(start: int) -> str:
@@ -17,31 +24,48 @@ class Segments:
     One thread adds and removes; another may look files up meanwhile, which a dict allows and a list does not.
     """
 
-    def __init__(self, disk: Disk, folder: str, segment_bytes: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        segment_bytes: int,
+        promised_end: int | None = None,
+        is_size_right: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Take over the files up to the first that was never given its size.
+
+        What is missing from `promised_end` on nobody misses (None: nobody knows). A file that lost only that gets its
+        size again, if `is_size_right` or another file shows that it was made with the size that is asked for.
+        """
         self._disk = disk
         self._folder = folder
         self.segment_bytes = segment_bytes
         self._files: dict[int, MappedFile] = {}
         self.start = 0
         self.end = 0
-        for name in disk.list_names(folder):
-            if len(name) == NAME_DIGITS and name.isdigit():
-                self._open(int(name), f"{folder}/{name}")
+        # Made by a process or a machine that died before they got their size, and what was made behind these: files
+        # are synced in order, so nothing in them ever was.
+        self.unreached: list[str] = []
+        sizes = {start: disk.file_size(f"{folder}/{segment_name(start)}") for start in segment_starts(disk, folder)}
+        for start, size in sizes.items():
+            path = f"{folder}/{segment_name(start)}"
+            is_made_so = size in (0, segment_bytes) or segment_bytes in sizes.values() or is_size_right()
+            if size > segment_bytes or start % segment_bytes or not is_made_so:
+                raise CorruptStore(
+                    f"{path} has {size} bytes, the configuration says {segment_bytes}",
+                    hint="Set the size this store was made with",
+                )
+            is_behind = bool(self.unreached) and promised_end is not None
+            if is_behind or size == 0 or start + size < min(promised_end or 0, start + segment_bytes):
+                self.unreached.append(path)
+            else:
+                self._open(start, path)
 
     def _open(self, start: int, path: str) -> None:
-        if self._files and start != self.end:
+        if (self._files and start != self.end) or self.unreached:
             raise CorruptStore(
                 f"{self._folder} has no file for offset {self.end}, but one for {start}",
                 hint="Restore the missing file from a copy, or move the later ones away",
-            )
-        size = self._disk.file_size(path)
-        if size == 0:  # a process died between making the file and giving it its size
-            self._disk.remove(path)
-            return
-        if size != self.segment_bytes or start % self.segment_bytes:
-            raise CorruptStore(
-                f"{path} has {size} bytes, the configuration says {self.segment_bytes}",
-                hint="Set the size this store was made with",
             )
         if not self._files:
             self.start = start
@@ -86,12 +110,30 @@ class Segments:
         file.close()
         self._disk.remove(file.path)
 
-    def cut(self, end: int) -> None:
-        """Forget everything from `end` on: later files are removed, the rest of its own file reads as zeros."""
+    def _remove_unreached(self) -> None:
+        while self.unreached:
+            self._disk.remove(self.unreached[-1])
+            self.unreached.pop()
+
+    def clear(self) -> None:
+        """Remove all files."""
+        self._remove_unreached()
+        while self._files:
+            self.remove_last()
+
+    def cut(self, end: int) -> bool:
+        """Forget everything from `end` on: later files are removed, the rest of its own file reads as zeros.
+
+        False where there was nothing, and nothing was touched.
+        """
+        is_cut = bool(self.unreached)
+        self._remove_unreached()
         while self._files and self.end - self.segment_bytes >= end:
             self.remove_last()
+            is_cut = True
         if self._files and end < self.end:
-            self._files[end // self.segment_bytes].zero_from(end % self.segment_bytes)
+            is_cut |= self._files[end // self.segment_bytes].zero_from(end % self.segment_bytes)
+        return is_cut
 
     def sync(self, start: int, end: int) -> None:
         """Sync the files that hold [start, end)."""

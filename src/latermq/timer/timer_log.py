@@ -55,11 +55,12 @@ class TimerLog:
     A unit is named by its position. One thread writes and reads; `sync` may run beside it.
     """
 
-    def __init__(self, disk: Disk, *, file_bytes: int = FILE_BYTES) -> None:
+    def __init__(self, disk: Disk, *, file_bytes: int = FILE_BYTES, promised_end: int | None = None) -> None:
+        """`promised_end` is where a mark says that the log ends; see `Segments`."""
         self._disk = disk
         self.file_bytes = file_bytes
         self.file_units = (file_bytes - LINK.size) // UNIT_BYTES  # a blank must always fit behind them
-        self._segments = Segments(disk, FOLDER, file_bytes)
+        self._segments = Segments(disk, FOLDER, file_bytes, promised_end)
         # Taken as full; whoever opens the log knows better where it ends.
         self.end = self._segments.end  # where the next unit goes
         self._synced = self.end

@@ -89,8 +89,8 @@ class WheelEngine:
         self._forgotten: list[Forgotten] = []  # with ever earlier times: a later one covers what is before it
         self._promised_end = -1  # the furthest end of the log that a mark names
         self._wheel = self._open_wheel()
-        self._log = self._open_log(file_bytes)
         promised = _Mark.parse(mark)
+        self._log = self._open_log(file_bytes, promised.end if promised else 0)
         self.is_whole = not mark
         if promised:
             self._promised_end = promised.end
@@ -111,9 +111,9 @@ class WheelEngine:
             self._disk.remove(timer_wheel.PATH)
             return TimerWheel(self._disk)
 
-    def _open_log(self, file_bytes: int) -> TimerLog:
+    def _open_log(self, file_bytes: int, promised_end: int) -> TimerLog:
         try:
-            return TimerLog(self._disk, file_bytes=file_bytes)
+            return TimerLog(self._disk, file_bytes=file_bytes, promised_end=promised_end)
         except CorruptStore:  # a file is missing between others, or of another length
             self._disk.remove(timer_log.FOLDER)
             return TimerLog(self._disk, file_bytes=file_bytes)

@@ -1,0 +1,195 @@
+"""The system calls that a Disk is made of, each a method: what a death can fall between.
+
+`disk.py` says in which order they are made, `simulated_calls.py` has the same ones on a machine in memory.
+"""
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+from pathlib import Path
+from typing import Protocol
+
+_PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
+# glibc's posix_fallocate writes to the file where the file system has no such call, over what others write meanwhile;
+# this one says that there is none.
+_fallocate = ctypes.CDLL(None, use_errno=True).fallocate
+_fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+_UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOTTY)
+
+
+def is_unsupported(error: OSError) -> bool:
+    """Whether the file system has no such call."""
+    return error.errno in _UNSUPPORTED
+
+
+class Calls(Protocol):
+    """Paths are relative to the directory of the Disk, "" is the directory itself. All raise OSError."""
+
+    def open(self, path: str, *, create: bool = False, empty: bool = False, read_only: bool = False) -> int:
+        """A descriptor."""
+
+    def close(self, fd: int) -> None: ...
+
+    def size(self, fd: int) -> int: ...
+
+    def truncate(self, fd: int, size: int) -> None: ...
+
+    def allocate(self, fd: int, start: int, size: int) -> None:
+        """Take disk space for these bytes; what they are does not change."""
+
+    def punch(self, fd: int, start: int, size: int) -> None:
+        """Make these bytes read as zeros and give their disk space back; the file stays as long as it is."""
+
+    def next_data(self, fd: int, at: int) -> int | None:
+        """Where the first bytes lie, from `at` on, that may be other than zero; None where there are none."""
+
+    def next_hole(self, fd: int, at: int) -> int:
+        """Where bytes end, from `at` on, that may be other than zero."""
+
+    def read(self, fd: int, size: int, at: int) -> bytes: ...
+
+    def write(self, fd: int, data: bytes | memoryview, at: int) -> int:
+        """How many bytes were written."""
+
+    def sync(self, fd: int) -> None: ...
+
+    def will_need(self, fd: int, at: int, size: int) -> None: ...
+
+    def map(self, fd: int, size: int) -> mmap.mmap: ...
+
+    def unmap(self, mapped: mmap.mmap) -> None: ...
+
+    def file_size(self, path: str) -> int: ...
+
+    def is_folder(self, path: str) -> bool: ...
+
+    def list_folder(self, path: str) -> list[str]: ...
+
+    def make_folder(self, path: str) -> None: ...
+
+    def remove_folder(self, path: str) -> None:
+        """Remove an empty folder."""
+
+    def unlink(self, path: str) -> None: ...
+
+    def rename(self, path: str, new_path: str) -> None: ...
+
+    def sync_folder(self, path: str) -> None:
+        """Return when the names in a folder would survive the death of the machine."""
+
+    def lock(self, path: str) -> int:
+        """Make this file if need be and keep every other process from doing the same; a descriptor that holds it."""
+
+    def used_ratio(self) -> float: ...
+
+
+class SystemCalls:
+    """Those of this machine."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def open(self, path: str, *, create: bool = False, empty: bool = False, read_only: bool = False) -> int:
+        how = (os.O_RDONLY if read_only else os.O_RDWR) | (os.O_CREAT if create else 0) | (os.O_TRUNC if empty else 0)
+        return os.open(self._root / path, how, 0o644)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def truncate(self, fd: int, size: int) -> None:
+        os.ftruncate(fd, size)
+
+    def allocate(self, fd: int, start: int, size: int) -> None:
+        self._fallocate(fd, 0, start, size)
+
+    def punch(self, fd: int, start: int, size: int) -> None:
+        self._fallocate(fd, _PUNCH_HOLE_KEEP_SIZE, start, size)
+
+    def _fallocate(self, fd: int, mode: int, start: int, size: int) -> None:
+        while _fallocate(fd, mode, start, size):
+            number = ctypes.get_errno()
+            if number != errno.EINTR:
+                raise OSError(number, os.strerror(number))
+
+    def next_data(self, fd: int, at: int) -> int | None:
+        try:
+            return os.lseek(fd, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            if error.errno == errno.EINVAL:  # a file system that knows nothing of holes
+                return at if at < os.fstat(fd).st_size else None
+            raise
+
+    def next_hole(self, fd: int, at: int) -> int:
+        try:
+            return os.lseek(fd, at, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                return os.fstat(fd).st_size
+            raise
+
+    def read(self, fd: int, size: int, at: int) -> bytes:
+        return os.pread(fd, size, at)
+
+    def write(self, fd: int, data: bytes | memoryview, at: int) -> int:
+        return os.pwrite(fd, data, at)
+
+    def sync(self, fd: int) -> None:
+        os.fdatasync(fd)
+
+    def will_need(self, fd: int, at: int, size: int) -> None:
+        os.posix_fadvise(fd, at, size, os.POSIX_FADV_WILLNEED)
+
+    def map(self, fd: int, size: int) -> mmap.mmap:
+        return mmap.mmap(fd, size)
+
+    def unmap(self, mapped: mmap.mmap) -> None:
+        mapped.close()
+
+    def file_size(self, path: str) -> int:
+        return (self._root / path).stat().st_size
+
+    def is_folder(self, path: str) -> bool:
+        return (self._root / path).is_dir()
+
+    def list_folder(self, path: str) -> list[str]:
+        return [child.name for child in (self._root / path).iterdir()]
+
+    def make_folder(self, path: str) -> None:
+        (self._root / path).mkdir()
+
+    def remove_folder(self, path: str) -> None:
+        (self._root / path).rmdir()
+
+    def unlink(self, path: str) -> None:
+        (self._root / path).unlink()
+
+    def rename(self, path: str, new_path: str) -> None:
+        (self._root / path).rename(self._root / new_path)
+
+    def sync_folder(self, path: str) -> None:
+        fd = os.open(self._root / path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: str) -> int:
+        fd = self.open(path, create=True)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
+
+    def used_ratio(self) -> float:
+        status = os.statvfs(self._root)
+        total = status.f_blocks - status.f_bfree + status.f_bavail
+        return 1 - status.f_bavail / total if total else 0.0
