@@ -174,7 +174,7 @@ class Broker:
         self._open_waiting(levels)
         # Where a checkpoint and its engine were gone on from, they do for the next start too, and nobody waits for the
         # disk. Of an engine that is filled again the old checkpoint must not speak.
-        if self.store.recovery.resumed is None or not self._has_whole_engine:
+        if self.store.recovery.resumed is None or not self.has_whole_engine:
             self.store.save(self.store.plan_checkpoint())
 
     def _open_waiting(self, levels: LevelTable) -> None:
@@ -227,10 +227,10 @@ class Broker:
             self._took_over_timers = len(done) > 0 or not recovery.timers_scheduled
             self.store.delivered.setdefault(0, RangeSet()).add_ranges(done)
         is_clean = not recovery.crashed
-        engine, self._has_whole_engine = open_engine(self._disk, self.config.timer, recovery.timers, is_clean=is_clean)
+        engine, self.has_whole_engine = open_engine(self._disk, self.config.timer, recovery.timers, is_clean=is_clean)
         window_ms = load_roll_window_ms(self._disk, self.config.store.retention)
         timers = Timers(self.store, engine, self.config.timer, window_ms=window_ms, marks=recovery.timers)
-        if not self._has_whole_engine:
+        if not self.has_whole_engine:
             timers.rebuild()
         timers.pending.update(recovery.timers_scheduled)
         timers.pending.subtract(recovery.timers_delivered)

@@ -28,8 +28,9 @@ def doctor(
     settings: Settings = None,
     json: Json = False,
 ) -> None:
-    """Check this machine: Python, Java, ports, open files, disk, clock, kernel settings, name server.
+    """Check this machine, and a stopped store: Python, Java, ports, open files, disk, clock, kernel settings, files.
 
+    A store in the data directory is opened as a start would open it, without changing it, and damage is named.
     Each line is ok, warn or fail and says what to do. Exits 1 if any check fails.
     """
     from latermq.cli.output import print_rows
@@ -44,6 +45,7 @@ def doctor(
 
 def _all_checks(config: "Config", data: Path, namesrv: str | None) -> list["Check"]:
     from latermq.cli import checks
+    from latermq.cli.store_checks import check_store
 
     server = config.server
     return [
@@ -53,6 +55,7 @@ def _all_checks(config: "Config", data: Path, namesrv: str | None) -> list["Chec
         checks.check_port("broker", server.host, server.port, "--port"),
         checks.check_file_limit(config),
         checks.check_data_dir(data),
+        *check_store(data, config),
         checks.check_disk_space(data, config),
         checks.check_fallocate(data),
         checks.check_clock(),

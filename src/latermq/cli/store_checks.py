@@ -1,0 +1,96 @@
+"""What `latermq doctor --data DIR` finds in a stopped store: a start is rehearsed, and nothing is changed by it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from latermq.cli.checks import Check
+from latermq.clock import SystemClock
+from latermq.config import Config
+from latermq.errors import CorruptStore, LaterMQError, StoreError
+
+if TYPE_CHECKING:
+    from latermq.broker.broker import Broker
+    from latermq.store.disk import Disk
+
+_SIGNS_OF_A_STORE = ("commitlog", "latermq.storeid", "latermq.checkpoint")
+_SHOWN = 3
+
+
+def check_store(data: Path, config: Config) -> list[Check]:
+    """What is wrong with the store in this directory; one line where all is well, none where there is no store."""
+    if not any((data / name).exists() for name in _SIGNS_OF_A_STORE):
+        return []
+    from latermq.store.rehearsal_disk import RehearsalDisk
+
+    with RehearsalDisk(data) as disk:
+        try:
+            return _rehearse(disk, config)
+        except CorruptStore as error:
+            return [Check("store", "fail", error.message, error.hint)]
+        except StoreError as error:
+            if "in use" in error.message:
+                return [Check("store", "ok", "in use by a running broker", "Stop it to have its files checked")]
+            return [Check("store", "fail", error.message, error.hint)]
+        except LaterMQError as error:
+            return [Check("store", "fail", f"a start fails: {error.message}", error.hint)]
+
+
+def _rehearse(disk: "Disk", config: Config) -> list[Check]:
+    from latermq.broker.broker import Broker
+
+    broker = Broker(config, disk, SystemClock(), host="127.0.0.1", port=config.server.port, new_store_id="0" * 32)
+    try:
+        found = _damage(broker, config)
+        recovery = broker.store.recovery
+        state = "after a crash" if recovery.crashed else "stopped cleanly"
+        end = f"the log goes from {broker.store.log.start} to {recovery.log_end}"
+        if not found:
+            return [Check("store", "ok", f"{state}, {end}")]
+        return [Check("store", "warn", f"it starts; {state}, {end}", "See the lines below"), *found]
+    finally:
+        broker.timers.engine.close()
+        broker.far_names.close()
+
+
+def _damage(broker: "Broker", config: Config) -> list[Check]:
+    """What the start had to mend, or cannot decide."""
+    recovery = broker.store.recovery
+    found: list[Check] = []
+
+    def warn(check: str, what: str, advice: str) -> None:
+        found.append(Check(check, "warn", what, advice))
+
+    if not recovery.had_checkpoint:
+        warn(
+            "checkpoint",
+            "there is none of LaterMQ's",
+            f"The next start reads the log from {recovery.scanned_from} on; restore latermq.checkpoint to save that",
+        )
+    if recovery.rebuilt:
+        more = f" and {len(recovery.rebuilt) - _SHOWN} more" if len(recovery.rebuilt) > _SHOWN else ""
+        warn(
+            "derived files",
+            f"lost or damaged: {'; '.join(recovery.rebuilt[:_SHOWN])}{more}",
+            "Nothing to do: the next start builds them again from the log",
+        )
+    if not broker.has_whole_engine and recovery.timers is not None:
+        warn(
+            "timers' engine",
+            f"the files of engine {config.timer.engine} do not hold what the checkpoint says",
+            "Nothing to do: the next start fills it again from the timer topic",
+        )
+    if broker.adopted_topics:
+        warn(
+            "topics",
+            f"messages without a topic in topics.json: {', '.join(broker.adopted_topics[:_SHOWN])}",
+            "The next start makes these topics again; set their queues and permissions anew",
+        )
+    if broker.clamped_offsets:
+        warn(
+            "consumer offsets",
+            f"{broker.clamped_offsets} lie behind the end of their queues",
+            "Nothing to do: the next start brings them back to the end",
+        )
+    if broker.delivery.guard.is_holding:
+        warn("clock", "the clock has leapt and is not believed yet", "Set it right before the next start")
+    return found

@@ -1,0 +1,199 @@
+"""System calls of a Disk that change nothing: a start can be rehearsed on a store without touching its files.
+
+Files are read where they lie. Whatever is written, cut, renamed or removed stays in the memory of this process.
+"""
+
+import errno
+import fcntl
+import itertools
+import mmap
+import os
+from pathlib import Path
+
+_COMPARED_BYTES = 1 << 20
+
+
+def _failure(number: int, path: str) -> OSError:
+    return OSError(number, os.strerror(number), path)
+
+
+class _File:
+    """One file: the real one seen through a private map, or memory once it is longer than that."""
+
+    def __init__(self, real: Path | None) -> None:
+        self.size = real.stat().st_size if real is not None else 0
+        self.map = self._private(real) if real is not None and self.size else mmap.mmap(-1, mmap.PAGESIZE)
+
+    def _private(self, real: Path) -> mmap.mmap:
+        with real.open("rb") as file:
+            return mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_COPY)
+
+    def resize(self, size: int) -> None:
+        if size > len(self.map):
+            grown = mmap.mmap(-1, size)
+            grown[: self.size] = self.map[: self.size]
+            self.map = grown
+        elif size < self.size:
+            self.zero(size, self.size)
+        self.size = size
+
+    def zero(self, start: int, end: int) -> None:
+        """Only what is not zero already is written: each page that is costs memory."""
+        for at in range(start, end, _COMPARED_BYTES):
+            upto = min(end, at + _COMPARED_BYTES)
+            if self.map[at:upto].strip(b"\0"):
+                self.map[at:upto] = bytes(upto - at)
+
+
+class RehearsalCalls:
+    """See `Calls`."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._files: dict[str, _File] = {}  # those that were opened or made
+        self._folders: set[str] = set()  # those that were made
+        self._gone: set[str] = set()  # real files and folders that were removed or renamed
+        self._open: dict[int, _File] = {}
+        self._fds = itertools.count(1)
+
+    # Which files there are
+
+    def _is_real(self, path: str) -> bool:
+        """Whether the real file or folder of this path is still seen."""
+        parts = path.split("/")
+        seen = not any("/".join(parts[:end]) in self._gone for end in range(1, len(parts) + 1))
+        return seen and (self._root / path).exists()
+
+    def _find(self, path: str) -> _File | None:
+        file = self._files.get(path)
+        if file is None and self._is_real(path) and (self._root / path).is_file():
+            file = self._files[path] = _File(self._root / path)
+        return file
+
+    def _require(self, path: str) -> _File:
+        file = self._find(path)
+        if file is None:
+            raise _failure(errno.EISDIR if self.is_folder(path) else errno.ENOENT, path)
+        return file
+
+    def file_size(self, path: str) -> int:
+        file = self._files.get(path)
+        if file is not None:
+            return file.size
+        if not self._is_real(path):
+            raise _failure(errno.ENOENT, path)
+        return (self._root / path).stat().st_size
+
+    def is_folder(self, path: str) -> bool:
+        return not path or path in self._folders or (self._is_real(path) and (self._root / path).is_dir())
+
+    def list_folder(self, path: str) -> list[str]:
+        if not self.is_folder(path):
+            raise _failure(errno.ENOENT, path)
+        prefix = f"{path}/" if path else ""
+        made = {name.removeprefix(prefix).split("/")[0] for name in (*self._files, *self._folders)
+                if name.startswith(prefix)}  # fmt: skip
+        real = {child.name for child in (self._root / path).iterdir()} if not path or self._is_real(path) else set()
+        return sorted(made | {name for name in real if prefix + name not in self._gone})
+
+    def make_folder(self, path: str) -> None:
+        if self.is_folder(path):
+            raise _failure(errno.EEXIST, path)
+        self._folders.add(path)
+
+    def remove_folder(self, path: str) -> None:
+        if self.list_folder(path):
+            raise _failure(errno.ENOTEMPTY, path)
+        self._folders.discard(path)
+        self._gone.add(path)
+
+    def unlink(self, path: str) -> None:
+        self._require(path)
+        del self._files[path]
+        self._gone.add(path)
+
+    def rename(self, path: str, new_path: str) -> None:
+        if self.is_folder(path):
+            self.make_folder(new_path)
+            for name in self.list_folder(path):
+                self.rename(f"{path}/{name}", f"{new_path}/{name}")
+            self.remove_folder(path)
+            return
+        file = self._require(path)
+        self.unlink(path)
+        self._files[new_path] = file
+
+    def sync_folder(self, path: str) -> None:
+        """Nothing is kept."""
+
+    # Open files
+
+    def open(self, path: str, *, create: bool = False, empty: bool = False, read_only: bool = False) -> int:
+        file = self._find(path)
+        if file is None:
+            if not create or self.is_folder(path):
+                raise _failure(errno.EISDIR if self.is_folder(path) else errno.ENOENT, path)
+            file = self._files[path] = _File(None)
+        if empty:
+            file.resize(0)
+        fd = next(self._fds)
+        self._open[fd] = file
+        return fd
+
+    def close(self, fd: int) -> None:
+        self._open.pop(fd)
+
+    def size(self, fd: int) -> int:
+        return self._open[fd].size
+
+    def truncate(self, fd: int, size: int) -> None:
+        self._open[fd].resize(size)
+
+    def allocate(self, fd: int, start: int, size: int) -> None:
+        """There is room: nothing is taken from the disk."""
+
+    def punch(self, fd: int, start: int, size: int) -> None:
+        self._open[fd].zero(start, start + size)
+
+    def next_data(self, fd: int, at: int) -> int | None:
+        return at if at < self._open[fd].size else None
+
+    def next_hole(self, fd: int, at: int) -> int:
+        return self._open[fd].size
+
+    def read(self, fd: int, size: int, at: int) -> bytes:
+        file = self._open[fd]
+        return file.map[at : min(at + size, file.size)]
+
+    def write(self, fd: int, data: bytes | memoryview, at: int) -> int:
+        file = self._open[fd]
+        if at + len(data) > file.size:
+            file.resize(at + len(data))
+        file.map[at : at + len(data)] = bytes(data)
+        return len(data)
+
+    def sync(self, fd: int) -> None:
+        """Nothing is kept."""
+
+    def will_need(self, fd: int, at: int, size: int) -> None:
+        """A hint, which nobody needs here."""
+
+    def map(self, fd: int, size: int) -> mmap.mmap:
+        file = self._open[fd]
+        if len(file.map) < size:
+            file.resize(size)
+        return file.map
+
+    def unmap(self, mapped: mmap.mmap) -> None:
+        """The file goes on living in its map."""
+
+    def lock(self, path: str) -> int:
+        """Held by nobody else now, which a store that is looked at must be; it is not kept."""
+        real = self._root / path
+        if real.exists():
+            with real.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return self.open(path, create=True)
+
+    def used_ratio(self) -> float:
+        return 0.0
