@@ -60,7 +60,7 @@ from latermq.protocol.remoting.bodies import (
 from latermq.protocol.remoting.codes import Response
 from latermq.store.consume_queue import ConsumeQueue
 from latermq.store.disk import Disk
-from latermq.store.message_store import Draft, MessageStore
+from latermq.store.message_store import Appended, Draft, MessageStore
 from latermq.store.ranges import RangeSet
 from latermq.store.retention import Retention
 from latermq.timer.admission import Admission, Admitted, Wait, cancel_properties
@@ -334,7 +334,7 @@ class Broker:
         )
         handle = ""
         if wait:
-            self._note_waiting(place, real_topic)
+            self._note_waiting(place, real_topic, queue_offset)
             if wait == Wait.TIMER and not is_retry:
                 handle = self.recall_handle(real_topic, properties)
         elif (topic, queue_id) in self.waiting.by_queue:
@@ -380,10 +380,10 @@ class Broker:
                 hint="Move large values into the body",
             )
 
-    def _note_waiting(self, place: Admitted, topic: str) -> None:
-        """A message was stored that waits."""
+    def _note_waiting(self, place: Admitted, topic: str, entry: int) -> None:
+        """A message was stored that waits, as this entry; told in the order of entries."""
         if place.wait == Wait.LEVEL:
-            self.delivery.note(place.level, place.due_ms)
+            self.delivery.note(place.level, place.due_ms, entry)
             return
         self.delivery.note_timer()
         self.timers.pending[topic] += 1
@@ -465,16 +465,16 @@ class Broker:
         if any(place.wait == Wait.TIMER for place in admitted):
             now_ms = self.store.not_before_last(TIMER_TOPIC, now_ms)
         appended = self.store.append_all(drafts, now_ms)
-        first = appended[0]
-        for place, one in zip(reversed(admitted), reversed(appended), strict=True):
+        first: Appended | None = None
+        for place, one in zip(admitted, appended, strict=True):
             if place.wait:
-                self._note_waiting(place, topic)
+                self._note_waiting(place, topic, one.queue_offset)
             else:
                 self.waiting.touch(topic, queue_id)
-                first = one
+                first = first or one
         self.traffic.messages_in += len(drafts)
         ids = ",".join(offset_message_id(self.store_host, one.physical_offset) for one in appended)
-        return ids, queue_id, first.queue_offset, appended[-1].end_offset, ""
+        return ids, queue_id, (first or appended[0]).queue_offset, appended[-1].end_offset, ""
 
     def writable_topic(
         self, topic: str, default_topic: str, default_queues: int, *, is_retry: bool = False

@@ -19,6 +19,7 @@ from latermq.timer.clock_guard import ClockGuard
 from latermq.timer.dead_letters import QUEUE as DEAD_LETTER_QUEUE
 from latermq.timer.dead_letters import DeadLetters, Undeliverable
 from latermq.timer.lateness import LATENESS_BOUNDS_MS, PUNCTUAL_MS, Distribution
+from latermq.timer.level_runs import Run, find_runs, split_run
 from latermq.timer.level_source import Batch, LevelSource
 from latermq.timer.levels import LevelTable
 from latermq.timer.rolls import build_rolls
@@ -98,23 +99,24 @@ class Delivery:
     def _open_level(self, level: int, now_ms: int) -> None:
         delivered = self._store.delivered.setdefault(level, RangeSet())
         queue = self._store.find_queue(SCHEDULE_TOPIC, level - 1)
-        start = 0
-        if queue is not None:
-            delivered.forget_below(queue.min_offset)
-            start = delivered.end_of_run(0)
-        live = LevelSource(self._store, level, start)
-        live.check_order()
-        if queue is not None and live.is_ordered:
-            split = queue.first_where(lambda offset, size, due_ms: due_ms > now_ms - PUNCTUAL_MS)
-            if split > start:
-                self._backlog.append(LevelSource(self._store, level, start, split))
-                live = LevelSource(self._store, level, split)
-                live.check_order()
-        self._live[level] = live
+        if queue is None:
+            self._live[level] = LevelSource(self._store, level, [Run(0, None, 0)])
+            return
+        delivered.forget_below(queue.min_offset)
+        overdue: list[Run] = []
+        live: list[Run] = []
+        for run in find_runs(queue, delivered.end_of_run(0)):
+            early, later = split_run(run, queue, now_ms - PUNCTUAL_MS)
+            overdue += [early] if early is not None else []
+            live += [later] if later is not None else []
+        last = queue.entry(queue.next_offset - 1)
+        self._live[level] = LevelSource(self._store, level, live, last[2] if last else 0)
+        if overdue:
+            self._backlog.append(LevelSource(self._store, level, overdue))
 
-    def note(self, level: int, due_ms: int) -> None:
+    def note(self, level: int, due_ms: int, offset: int) -> None:
         """A message of this level was stored."""
-        self._live[level].note(due_ms)
+        self._live[level].note(due_ms, offset)
         self.noted = True
 
     def note_timer(self) -> None:
@@ -430,4 +432,5 @@ class Delivery:
             "undeliverable": self.dead_letters,
             "kept_back": sum(len(block) for queue in self._stuck.values() for block, _ in queue),
             "dead_letters_waiting": self._dead_letters.count(),
+            "level_runs": sum(source.run_count for source in self._live.values()),
         }

@@ -1,0 +1,129 @@
+"""Runs of a level's queue: stretches of it that are in due order, each read on by itself, a chunk at a time."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from latermq.store.consume_queue import ConsumeQueue
+from latermq.store.ranges import RangeSet
+
+Ints = npt.NDArray[np.int64]
+CHUNK = 4096
+SCAN = 1 << 16  # entries looked at in one go, and at most joined into a run that is not in order: 1 MiB when loaded
+_NONE: Ints = np.empty(0, np.int64)
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """Entries [next, end) of a queue that are not read yet, and those before that are read and not taken.
+
+    `end` is None for the newest, which grows. `first_due_ms` is not later than any of its entries.
+    """
+
+    next: int
+    end: int | None
+    first_due_ms: int
+    is_ordered: bool = True
+    is_touched: bool = False  # once anything of it was read
+    is_gone: bool = False  # it was joined with others, or nothing is left of it
+    dues: Ints = field(default_factory=lambda: _NONE)
+    offsets: Ints = field(default_factory=lambda: _NONE)
+    at: int = 0  # loaded entries that are taken
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether everything that was loaded is taken."""
+        return self.at >= len(self.dues)
+
+    @property
+    def head_due_ms(self) -> int:
+        """When its next entry is due: exactly where something is loaded, otherwise not before that."""
+        return self.first_due_ms if self.is_drained else int(self.dues[self.at])
+
+    def upto(self, queue: ConsumeQueue) -> int:
+        """Where it ends, or has come to so far."""
+        return queue.next_offset if self.end is None else min(self.end, queue.next_offset)
+
+    def load(self, queue: ConsumeQueue, delivered: RangeSet) -> None:
+        """Read on until something is loaded that is not delivered yet, or nothing is left to read."""
+        self.is_touched = True
+        self.next = max(self.next, queue.min_offset)
+        end = self.upto(queue)
+        pieces: list[tuple[Ints, Ints]] = []
+        # Where it is not in order all of it is needed to know what comes first.
+        while self.next < end and (not pieces or not self.is_ordered):
+            dues = queue.array(self.next, min(end - self.next, CHUNK))["tags"].astype(np.int64)
+            offsets = np.arange(self.next, self.next + len(dues), dtype=np.int64)
+            self.next += len(dues)
+            fresh = delivered.missing(offsets)
+            if fresh.any():
+                pieces.append((dues[fresh], offsets[fresh]))
+        self.dues = np.concatenate([dues for dues, _ in pieces]) if pieces else _NONE
+        self.offsets = np.concatenate([offsets for _, offsets in pieces]) if pieces else _NONE
+        self.at = 0
+        if not self.is_ordered:
+            order = np.argsort(self.dues, kind="stable")
+            self.dues, self.offsets = self.dues[order], self.offsets[order]
+
+    def known_until_ms(self, queue: ConsumeQueue) -> int | None:
+        """Nothing that is not loaded is due before; None where everything is loaded."""
+        return int(self.dues[-1]) if self.next < self.upto(queue) else None
+
+
+def find_runs(queue: ConsumeQueue, start: int) -> Iterator[Run]:
+    """The runs from `start` to the queue's end, the last one open; looks once at every entry."""
+    offset = run_start = start
+    first_ms = last_ms = 0
+    while offset < queue.next_offset:
+        dues = queue.array(offset, SCAN)["tags"].astype(np.int64)
+        if offset == start:
+            first_ms = last_ms = int(dues[0])
+        for row in np.flatnonzero(np.diff(dues, prepend=last_ms) < 0).tolist():
+            yield Run(run_start, offset + row, first_ms)
+            run_start, first_ms = offset + row, int(dues[row])
+        last_ms = int(dues[-1])
+        offset += len(dues)
+    yield Run(run_start, None, first_ms)
+
+
+def split_run(run: Run, queue: ConsumeQueue, due_ms: int) -> tuple[Run | None, Run | None]:
+    """What of an untouched run in order is due at or before this time, and what is due later."""
+    low, high = run.next, run.upto(queue)
+    while low < high:
+        middle = (low + high) // 2
+        entry = queue.entry(middle)
+        assert entry is not None, f"{queue.topic} has no entry {middle}"
+        if entry[2] > due_ms:
+            high = middle
+        else:
+            low = middle + 1
+    if low == run.next:
+        return None, run
+    early = Run(run.next, low, run.first_due_ms)
+    if run.end is not None and low >= run.end:
+        return early, None
+    return early, Run(low, run.end, max(due_ms, run.first_due_ms))
+
+
+def join_small(runs: list[Run]) -> list[Run]:
+    """The same entries in fewer runs: neighbours of which nothing was read yet become one that is not in order."""
+    joined: list[Run] = []
+    for run in runs:
+        if run.is_gone:
+            continue
+        last = joined[-1] if joined else None
+        both = _join(last, run) if last is not None else None
+        if last is None or both is None:
+            joined.append(run)
+        else:
+            last.is_gone = run.is_gone = True
+            joined[-1] = both
+    return joined
+
+
+def _join(last: Run, run: Run) -> Run | None:
+    if last.is_touched or run.is_touched or last.end != run.next or run.end is None or run.end - last.next > SCAN:
+        return None
+    return Run(last.next, run.end, min(last.first_due_ms, run.first_due_ms), is_ordered=False)
