@@ -7,17 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from latermq.client import OutgoingMessage, blocking
-from latermq.message.names import TIMER_TOPIC
+from latermq.message.ingest_claim import IngestClaim, claim_path
 from latermq.pipeline.brokers import masters
 from latermq.pipeline.link import BrokerLink
+from latermq.pipeline.lost_entries import write_claim
 from latermq.pipeline.root import Root, open_root
-from latermq.protocol.remoting.codes import Request
 from tests.integration.command_line import Cli
 from tests.interop.waiting import wait_until
 from tests.serving import Server, serving
@@ -27,16 +26,11 @@ if TYPE_CHECKING:
 
 HOUR_MS = 3_600_000
 NEAR_MS, FAR_MS = 20 * 60_000, 72 * HOUR_MS  # whether ingest lags or not
-SETTINGS = ("store.flush_every=20ms", "pipeline.enabled=true", "pipeline.ingest_every=2s")
+# So seldom that what is seen of a moment ago is seen because whoever asks has it flushed.
+SETTINGS = ("store.flush_every=30s", "pipeline.enabled=true", "pipeline.ingest_every=2s")
 # Due while the other tests run, for the report at the end: of thirty ten are cancelled and ten moved before.
 NEW_YEAR_MS = 1_798_761_600_000
 PAST, PAST_IN_MS = 30, 12_000
-
-
-class _Offset(msgspec.Struct):
-    """Header field of the answer to GET_MAX_OFFSET."""
-
-    offset: int
 
 
 class Timers:
@@ -63,13 +57,6 @@ class Timers:
         with blocking.Admin(self.namesrv) as admin:
             return admin.count_timers(topic) if topic in admin.topics() else 0
 
-    def flush(self) -> None:
-        """Until all that was scheduled is what the pipeline sees."""
-        with BrokerLink(self.address) as link:
-            told, _ = link.call(Request.GET_MAX_OFFSET, {"topic": TIMER_TOPIC, "queueId": "0"})
-            entries = told.header(_Offset).offset
-            wait_until(lambda: link.state().flushed_entry >= entries, 10, "all is flushed")
-
     def send_what_will_be_past(self) -> None:
         due_ms = int(time.time() * 1000) + PAST_IN_MS
         with blocking.Producer(self.namesrv) as producer:
@@ -83,7 +70,8 @@ class Timers:
     def ingest(self) -> None:
         from latermq.pipeline.ingest import Ingest
 
-        self.flush()
+        with BrokerLink(self.address) as link:
+            link.state(flush=True)
         ingest = Ingest(self.spark, self.root, self.namesrv, "broker-a")
         try:
             assert ingest.start(available_now=True).awaitTermination(60)
@@ -168,7 +156,6 @@ def test_csv_and_json_are_scheduled_with_columns_of_other_names(timers: Timers, 
         "schedule", str(lines), "--job", "json", *columns, "--column", "delay_ms=wait", "--column", "body=to"
     )
     assert done == [{"rows": 1, "scheduled": 1, "known": 0}]
-    timers.flush()
     rows = timers.sql(
         "SELECT keys, due_ms, body_bytes FROM pending WHERE topic = 'mapped' AND body_bytes > 0 ORDER BY 3"
     )
@@ -189,7 +176,6 @@ def test_near_and_far_timers_are_one_table_before_and_after_ingest(timers: Timer
         admin.cancel_timer("both", key="b3")
         admin.move_timer("both", key="b4", due_ms=timers.now_ms + FAR_MS + HOUR_MS)
     query = "SELECT keys, due_ms, record IS NOT NULL AS far, body_bytes FROM pending WHERE topic = 'both' ORDER BY keys"
-    timers.flush()
     before = timers.sql(query)
     timers.ingest()
     assert timers.sql(query) == before
@@ -219,7 +205,6 @@ def test_what_a_predicate_holds_for_is_cancelled_near_and_far(timers: Timers, tm
     (done,) = timers.rows("cancel", "--where", where, "--job", "no-odd")
     assert (done["names"], done["cancelled"], done["done_before"]) == (200, 200, 0)
     assert timers.count("cut") == 200
-    timers.flush()
     assert timers.sql("SELECT tags, count(*) AS left FROM pending WHERE topic = 'cut' GROUP BY tags") == [
         {"tags": "even", "left": 200}
     ]
@@ -237,7 +222,6 @@ def test_a_job_that_was_cut_short_goes_on_with_the_rest_of_its_plan(
     from latermq.pipeline.root import write_file
 
     timers.rows("schedule", timers.file_of(tmp_path / "rows.parquet", 90, "short"), "--job", "short")
-    timers.flush()
     monkeypatch.setattr(bulk, "CHUNK_ROWS", 30)
     action = bulk.BulkAction("move", "topic = 'short'", by_ms=HOUR_MS)
     assert bulk.make_plan(timers.spark, action, timers.root, timers.namesrv, "shift").rows == 90
@@ -255,9 +239,32 @@ def test_a_job_that_was_cut_short_goes_on_with_the_rest_of_its_plan(
             bulk.resume("shift", timers.root, timers.namesrv)
     done = bulk.resume("shift", timers.root, timers.namesrv)
     assert (done.done_before, dict(done.verdicts)) == (30, {"moved": 90})
-    timers.flush()
     query = "SELECT count(*) AS timers, min(due_ms) AS first FROM pending WHERE topic = 'short'"
     assert timers.sql(query) == [{"timers": 90, "first": timers.now_ms + FAR_MS + HOUR_MS}]
+
+
+def test_a_plan_that_is_played_late_leaves_newer_timers_of_its_names_alone(timers: Timers) -> None:
+    from latermq.pipeline import bulk
+
+    names = [f"late-{number}" for number in range(3)]
+
+    def send(name: str, body: bytes) -> None:
+        properties = {"UNIQ_KEY": name}
+        producer.send(OutgoingMessage("late", body, properties=properties, deliver_at_ms=timers.now_ms + FAR_MS))
+
+    with blocking.Producer(timers.namesrv) as producer, blocking.Admin(timers.namesrv) as admin:
+        for name in names:
+            send(name, b"planned")
+        action = bulk.BulkAction("cancel", "topic = 'late'")
+        assert bulk.make_plan(timers.spark, action, timers.root, timers.namesrv, "late").rows == 3
+        admin.cancel_timer("late", unique_key=names[0])
+        send(names[0], b"newer")
+        send(names[1], b"beside it")
+    (done,) = timers.rows("cancel", "--job", "late")
+    assert (done["cancelled"], done["replaced"]) == (1, 2)
+    assert timers.count("late") == 3
+    left = timers.sql("SELECT unique_key, count(*) AS timers FROM pending WHERE topic = 'late' GROUP BY 1 ORDER BY 1")
+    assert [tuple(row.values()) for row in left] == [("late-0", 1), ("late-1", 2)]
 
 
 def test_what_a_predicate_holds_for_is_moved_by_a_span_or_to_a_moment(timers: Timers, tmp_path: Path) -> None:
@@ -267,7 +274,6 @@ def test_what_a_predicate_holds_for_is_moved_by_a_span_or_to_a_moment(timers: Ti
     assert done["moved"] == 25
     (done,) = timers.rows("move", "--where", "topic = 'moved' AND tags = 'even'", "--to", "2027-01-01T00:00:00+00:00")
     assert done["moved"] == 25
-    timers.flush()
     query = "SELECT tags, min(due_ms) AS first, max(due_ms) AS last, count(*) AS n FROM pending WHERE topic = 'moved'"
     odd_ms = timers.now_ms + FAR_MS + HOUR_MS
     assert timers.sql(f"{query} GROUP BY tags ORDER BY tags") == [
@@ -297,6 +303,31 @@ def test_the_report_proves_what_became_of_every_timer(timers: Timers, tmp_path: 
     assert {row.topic for row in late} == {"past"}
     forecast = timers.spark.read.format("delta").load(f"{told['tables']}/forecast")
     assert forecast.groupBy().sum("timers").collect()[0][0] == waiting["timers"]
+
+
+def test_without_the_broker_of_a_store_nothing_is_answered_by_half_unless_that_is_asked_for(timers: Timers) -> None:
+    # What the ingest of a broker leaves that has stopped since.
+    write_claim(timers.root, "store-of-another", IngestClaim(end=997, epoch=1, broker="broker-b"))
+    span = ("--from", _moment(timers.now_ms), "--until", _moment(int(time.time() * 1000) - 1_000))
+    count, where = "SELECT count(*) AS timers FROM pending", ("--where", "topic = 'twice'")
+    try:
+        for asked in (("sql", count), ("cancel", *where, "--dry-run"), ("cancel", *where, "--job", "by-half"),
+                      ("move", *where, "--by", "1h"), ("report", *span)):  # fmt: skip
+            _, errors = timers.run(*asked, code=1)
+            assert "store store-of-another (broker broker-b)" in errors
+            assert "--partial" in errors
+        assert timers.count("twice") == 10_000
+        assert timers.sql("SELECT count(*) > 0 AS some FROM timeline") == [{"some": True}]  # which needs no broker
+        out, errors = timers.run("sql", count, "--partial", "--json")
+        assert json.loads(out)["timers"] > 5_000
+        assert "without what is in store store-of-another (broker broker-b)" in errors
+        (shown,) = timers.rows("cancel", *where, "--dry-run", "--partial")
+        assert (shown["timers"], shown["absent"]) == (10_000, ["store store-of-another (broker broker-b)"])
+        (told,) = timers.rows("report", *span, "--partial")
+        assert (told["missing"], told["absent"]) == (0, ["store store-of-another (broker broker-b)"])
+        assert "Not looked at: store store-of-another" in Path(told["page"]).read_text()
+    finally:
+        Path(timers.root.at(claim_path("store-of-another"))).unlink()
 
 
 def _moment(epoch_ms: int) -> str:

@@ -1,6 +1,6 @@
 """Requests about timers, asked in frames: whom they reach, what is checked first, and when they are answered."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from latermq.broker.broker import Broker
+from latermq.broker.pending import Meant
 from latermq.clock import SimulatedClock
 from latermq.errors import (
     Busy,
@@ -56,8 +57,8 @@ class FakePending:
             raise self.error
         return Outcome(self.verdict, asked[1], KEY, 5, 1)
 
-    def cancel(self, topic: str, unique_key: str) -> Outcome:
-        return self._outcome("cancel", topic, unique_key)
+    def cancel(self, topic: str, unique_key: str, meant: Meant | None = None) -> Outcome:
+        return self._outcome("cancel", topic, unique_key, *([] if meant is None else [meant]))
 
     def cancel_key(self, topic: str, key: str) -> list[Outcome]:
         return [self._outcome("cancel_key", topic, key)] * 2
@@ -65,9 +66,11 @@ class FakePending:
     def records_to_fetch(self, topic: str, unique_key: str, key: str) -> list[tuple[int, int]]:
         return self.far
 
-    def move(self, topic: str, unique_key: str, due_ms: int, fetched: Mapping[int, bytes]) -> Outcome:
+    def move(
+        self, topic: str, unique_key: str, due_ms: int, fetched: Mapping[int, bytes], meant: Meant | None
+    ) -> Outcome:
         self.fetched = fetched
-        return self._outcome("move", topic, unique_key, due_ms)
+        return self._outcome("move", topic, unique_key, due_ms, *([] if meant is None else [meant]))
 
     def move_key(self, topic: str, key: str, due_ms: int, fetched: Mapping[int, bytes]) -> list[Outcome]:
         return [self._outcome("move_key", topic, key, due_ms)]
@@ -116,6 +119,9 @@ class Scene:
     def reply_when_flushed(self, connection: Connection, command: Command, reply: bytes) -> bytes | None:
         self.kept.append(reply)
         return None
+
+    def when_flushed(self, then: Callable[[], None]) -> None:
+        then()
 
     @staticmethod
     def _raise(error: LaterMQError | None) -> None:
@@ -206,6 +212,16 @@ def test_a_recall_without_a_handle_is_one_with_an_invalid_handle() -> None:
         (Request.MOVE_TIMER, {"uniqueKey": KEY, "dueMs": 99}, ("move", "orders", KEY, 99)),
         (Request.MOVE_TIMER, {"recallHandle": Scene().handle(), "dueMs": 99}, ("move", "orders", KEY, 99)),
         (Request.MOVE_TIMER, {"key": "4711", "dueMs": 0}, ("move_key", "orders", "4711", 0)),
+        (
+            Request.CANCEL_TIMER,
+            {"uniqueKey": KEY, "timerIds": "7,9", "scheduledBefore": 12},
+            ("cancel", "orders", KEY, Meant(frozenset({7, 9}), 12)),
+        ),
+        (
+            Request.MOVE_TIMER,
+            {"uniqueKey": KEY, "dueMs": 99, "timerIds": "7"},
+            ("move", "orders", KEY, 99, Meant(frozenset({7}), None)),
+        ),
         (Request.TIMER_STATUS, {"uniqueKey": KEY}, ("status", "orders", KEY)),
         (Request.TIMER_STATUS, {"recallHandle": Scene().handle()}, ("status", "orders", KEY)),
     ],
@@ -231,6 +247,11 @@ def test_a_delay_counts_by_the_brokers_clock() -> None:
         (Request.CANCEL_TIMER, {}),
         (Request.CANCEL_TIMER, {"uniqueKey": KEY, "key": "4711"}),
         (Request.CANCEL_TIMER, {"uniqueKey": ""}),
+        (Request.CANCEL_TIMER, {"key": "4711", "timerIds": "1"}),
+        (Request.CANCEL_TIMER, {"uniqueKey": KEY, "timerIds": "1,x"}),
+        (Request.CANCEL_TIMER, {"uniqueKey": KEY, "timerIds": ""}),
+        (Request.CANCEL_TIMER, {"uniqueKey": KEY, "timerIds": ",".join("1" * 1001)}),
+        (Request.MOVE_TIMER, {"uniqueKey": KEY, "dueMs": 1, "scheduledBefore": 3}),
         (Request.TIMER_STATUS, {"key": "4711"}),
         (Request.MOVE_TIMER, {"uniqueKey": KEY}),
         (Request.MOVE_TIMER, {"uniqueKey": KEY, "dueMs": 1, "delayMs": 1}),

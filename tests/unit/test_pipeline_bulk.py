@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from latermq.errors import ConfigError, InvalidParameter, StoreError
 from latermq.pipeline.bulk_job import same_order
-from latermq.pipeline.bulk_play import Step, play_plan
+from latermq.pipeline.bulk_play import Step, play_plan, steps_of
 from latermq.pipeline.root import open_root
 from latermq.protocol.remoting.codes import Request
 from tests.timer_histories import History
@@ -37,7 +38,7 @@ def waiting(spark: "SparkSession") -> "DataFrame":
 def plan(waiting: "DataFrame", action: str, where: str, **times: int) -> list[tuple[Any, ...]]:
     from latermq.pipeline.bulk import BulkAction, plan_rows
 
-    rows = plan_rows(waiting, BulkAction(action, where, **times)).collect()  # type: ignore[arg-type]
+    rows = plan_rows(waiting, BulkAction(action, where, **times), {"s": 99}).collect()  # type: ignore[arg-type]
     return [(row.topic, row.unique_key, row.timers, row.new_due_ms) for row in rows]
 
 
@@ -85,8 +86,24 @@ def test_a_job_goes_on_only_as_it_was_begun() -> None:
 
 
 def test_a_step_is_a_cancel_or_a_move() -> None:
-    assert Step("s", 1, "T", "u", None).request() == (Request.CANCEL_TIMER, {"topic": "T", "uniqueKey": "u"})
-    assert Step("s", 1, "T", "u", 5).request() == (Request.MOVE_TIMER, {"topic": "T", "uniqueKey": "u", "dueMs": "5"})
+    named = {"topic": "T", "uniqueKey": "u"}
+    planned = {"timerIds": "1,4", "scheduledBefore": "9"}
+    assert Step("s", 1, "T", "u", None, (1, 4), 9).request() == (Request.CANCEL_TIMER, {**named, **planned})
+    assert Step("s", 1, "T", "u", 5, (1, 4), 9).request() == (Request.MOVE_TIMER, {**named, **planned, "dueMs": "5"})
+
+
+def test_a_plan_of_an_older_version_acts_where_its_one_timer_is_alone() -> None:
+    older = pa.table({"store_id": ["s"], "timer_id": [7], "topic": ["T"], "unique_key": ["u"], "due_ms": [1],
+                      "timers": [1], "new_due_ms": pa.array([None], pa.int64())})  # fmt: skip
+    (step,) = steps_of(older)
+    assert step.request() == (Request.CANCEL_TIMER, {"topic": "T", "uniqueKey": "u", "timerIds": "7"})
+
+
+def test_a_plan_lists_its_timers_and_where_looking_for_them_ended(waiting: "DataFrame") -> None:
+    from latermq.pipeline.bulk import BulkAction, plan_rows
+
+    (row,) = plan_rows(waiting, BulkAction("cancel", "unique_key = 'twin'"), {"other": 1, "s": 99}).collect()
+    assert (row.timer_ids, row.timer_id, row.scheduled_before) == ([5, 6], 5, 99)
 
 
 def test_a_plan_whose_broker_is_away_is_not_begun(
@@ -96,7 +113,7 @@ def test_a_plan_whose_broker_is_away_is_not_begun(
     from latermq.pipeline.bulk import BulkAction, plan_rows
 
     root = open_root(str(tmp_path))
-    plan_rows(waiting, BulkAction("cancel", "TRUE")).write.parquet(root.at("bulk", "j", "plan"))
+    plan_rows(waiting, BulkAction("cancel", "TRUE"), {"s": 99}).write.parquet(root.at("bulk", "j", "plan"))
     monkeypatch.setattr(bulk_play, "addresses_by_store", lambda namesrv: {"another": "127.0.0.1:1"})
     with pytest.raises(StoreError, match="the broker of store s is not there"):
         play_plan(root, "j", "127.0.0.1:1", lambda done: None, lambda rows: None)

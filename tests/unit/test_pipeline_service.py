@@ -31,12 +31,16 @@ class Scene:
         self.broker = open_broker(self.disk, self.clock)
         self.service = PipelineService(self.broker, self, beside=self._beside)
         self.sent: list[bytes] = []
+        self.watchers: list[Work] = []
         self._works: list[tuple[list[Work], Callable[[LaterMQError | None], None]]] = []
 
     def check_unflushed(self) -> None: ...
 
     def reply_when_flushed(self, connection: Connection, command: Command, reply: bytes) -> bytes | None:
         return reply
+
+    def when_flushed(self, then: Callable[[], None]) -> None:
+        self.watchers.append(then)
 
     def send(self, frame: bytes) -> None:
         self.sent.append(frame)
@@ -97,6 +101,20 @@ def test_a_disk_that_fails_is_told_and_no_epoch() -> None:
     reply = scene.later()
     assert (reply.code, reply.body) == (StoreError.code, b"")
     assert reply.remark == "no disk space for it"
+
+
+def test_the_state_is_told_once_what_was_stored_before_is_flushed_if_that_is_asked_for() -> None:
+    scene = Scene()
+    now_ms = scene.clock.now_ms()
+    scene.ask(Request.SCHEDULE_ROWS, encode_rows(batch_of([Row("a", now_ms + 60_000)])), job="j")
+    told = scene.ask(Request.PIPELINE_STATE)
+    assert told is not None
+    assert decode_body(told.body, PipelineState).flushed_entry == 0
+    assert scene.ask(Request.PIPELINE_STATE, flush="true") is None
+    assert scene.sent == []
+    scene.broker.store.flush()
+    scene.watchers.pop()()
+    assert decode_body(scene.later().body, PipelineState).flushed_entry == 1
 
 
 def test_who_wants_no_answer_gets_none() -> None:

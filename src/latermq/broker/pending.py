@@ -1,7 +1,8 @@
 """Timers that wait, as their owners see them: cancelled, moved, looked up, listed and counted."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,6 +43,19 @@ _VERDICTS = {
     Fate.CANCELLED: Verdict.CANCELLED,
     Fate.DELIVERED: Verdict.DELIVERED,
 }
+
+
+class Meant(NamedTuple):
+    """Which timers of a name whoever asks has seen: a name may stand for others by now."""
+
+    timer_ids: frozenset[int]
+    before: int | None  # all timers first scheduled before this entry were seen; None: only those of the ids were
+
+    def is_all(self, pending: Iterable[Entry]) -> bool:
+        """Whether one that is meant is pending, and none that was not seen. A cancel or a move takes all of a name."""
+        ids = {entry.timer_id for entry in pending}
+        unseen = ids - self.timer_ids if self.before is None else {one for one in ids if one >= self.before}
+        return bool(ids & self.timer_ids) and not unseen
 
 
 class PendingTimers:
@@ -140,11 +154,12 @@ class PendingTimers:
         history = self._directory.history(topic, unique_key)
         return Outcome(_VERDICTS[history.fate], topic, unique_key, history.due_ms, len(history.pending))
 
-    def cancel(self, topic: str, unique_key: str) -> Outcome:
-        """Cancel every timer of this name that is pending now; where none is, nothing is written."""
+    def cancel(self, topic: str, unique_key: str, meant: Meant | None = None) -> Outcome:
+        """Cancel every timer of this name that is pending now; where none is, or not what is meant, it does nothing."""
         history = self._directory.history(topic, unique_key)
-        if history.fate != Fate.PENDING:
-            return Outcome(_VERDICTS[history.fate], topic, unique_key, history.due_ms)
+        refused = _refused(history, topic, unique_key, meant)
+        if refused is not None:
+            return refused
         now_ms = self._clock.now_ms()
         draft = self.cancel_draft(topic, timer_name(topic, unique_key), history.due_ms)
         (appended,) = self._store.append_all([draft], self._store.not_before_last(TIMER_TOPIC, now_ms))
@@ -183,8 +198,15 @@ class PendingTimers:
         newest = (_newest(self._directory.history(topic, name)) for name in names)
         return [(entry.entry, entry.due_ms) for entry in newest if entry is not None and entry.message is None]
 
-    def move(self, topic: str, unique_key: str, due_ms: int, fetched: Mapping[int, bytes] | None = None) -> Outcome:
-        """Give what is pending under this name another due time.
+    def move(
+        self,
+        topic: str,
+        unique_key: str,
+        due_ms: int,
+        fetched: Mapping[int, bytes] | None = None,
+        meant: Meant | None = None,
+    ) -> Outcome:
+        """Give what is pending under this name another due time, unless it is not what was meant.
 
         One record does it, which schedules itself and takes all that was scheduled before under its name. `fetched` are
         records of far timers, by entry.
@@ -194,8 +216,9 @@ class PendingTimers:
             raise InvalidParameter(f"{due_ms} is no time", hint="Give milliseconds since 1970")
         self._admission.check_due(due_ms, now_ms, f"the new due time is {due_ms}")
         history = self._directory.history(topic, unique_key)
-        if history.fate != Fate.PENDING:
-            return Outcome(_VERDICTS[history.fate], topic, unique_key, history.due_ms)
+        refused = _refused(history, topic, unique_key, meant)
+        if refused is not None:
+            return refused
         due_ms = max(due_ms, now_ms)
         newest = _newest(history)
         assert newest is not None
@@ -261,6 +284,15 @@ def _names_taken_by(cancel: Mapping[str, str]) -> Sequence[tuple[str, str]]:
     # RocketMQ's own cancels are not indexed by what they take, and may mean several names.
     names = [key] if cancel.get(UNIQUE_KEY) == key else meanings(key, cancel.get(REAL_TOPIC, ""))
     return [found for name in names for found in names_of(name)]
+
+
+def _refused(history: History, topic: str, unique_key: str, meant: Meant | None) -> Outcome | None:
+    """Why a cancel or a move does nothing; None where it acts."""
+    if history.fate != Fate.PENDING:
+        return Outcome(_VERDICTS[history.fate], topic, unique_key, history.due_ms)
+    if meant is not None and not meant.is_all(history.pending.values()):
+        return Outcome(Verdict.REPLACED, topic, unique_key, history.due_ms)
+    return None
 
 
 def _newest(history: History) -> Entry | None:

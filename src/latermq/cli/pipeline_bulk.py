@@ -1,5 +1,6 @@
 """`latermq pipeline cancel` and `move`: all timers that an SQL predicate holds for, near and far."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,7 +15,16 @@ from latermq.cli.options import (
     parse_moment_ms,
 )
 from latermq.cli.output import print_json, print_note, print_rows, progress
-from latermq.cli.pipeline_options import DryRun, Job, Master, Timeline, pipeline_config, spark_session
+from latermq.cli.pipeline_options import (
+    DryRun,
+    Job,
+    Master,
+    Partial,
+    Timeline,
+    pipeline_config,
+    spark_session,
+    tell_absent,
+)
 from latermq.cli.pipeline_sql import as_plain
 
 if TYPE_CHECKING:
@@ -31,6 +41,7 @@ def cancel(
     where: Where = None,
     job: Job = None,
     dry_run: DryRun = False,
+    partial: Partial = False,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     timeline: Timeline = None,
     master: Master = None,
@@ -43,7 +54,7 @@ def cancel(
     Example: latermq pipeline cancel --where "topic = 'orders' AND due < '2027-01-01'" --dry-run
     """
     effective = pipeline_config(config, settings, timeline=timeline, master=master)
-    _run("cancel", effective, where, job, namesrv, dry_run=dry_run, as_json=json)
+    _run("cancel", effective, where, job, namesrv, dry_run=dry_run, partial=partial, as_json=json)
 
 
 def move(
@@ -56,6 +67,7 @@ def move(
     ] = None,
     job: Job = None,
     dry_run: DryRun = False,
+    partial: Partial = False,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     timeline: Timeline = None,
     master: Master = None,
@@ -72,7 +84,9 @@ def move(
     effective = pipeline_config(config, settings, timeline=timeline, master=master)
     by_ms = None if by is None else _signed_ms(by)
     to_ms = None if to is None else parse_moment_ms(to)
-    _run("move", effective, where, job, namesrv, dry_run=dry_run, as_json=json, by_ms=by_ms, to_ms=to_ms)
+    _run(
+        "move", effective, where, job, namesrv, dry_run=dry_run, partial=partial, as_json=json, by_ms=by_ms, to_ms=to_ms
+    )
 
 
 def _signed_ms(text: str) -> int:
@@ -87,6 +101,7 @@ def _run(
     namesrv: str,
     *,
     dry_run: bool,
+    partial: bool,
     as_json: bool,
     by_ms: int | None = None,
     to_ms: int | None = None,
@@ -101,11 +116,12 @@ def _run(
         from latermq.pipeline.bulk_job import find_root
 
         if dry_run:
-            _show(preview(spark, where, config.timeline, namesrv), verb, as_json=as_json)
+            shown = preview(spark, where, config.timeline, namesrv, allow_partial=partial)
+            _show(shown, verb, as_json=as_json)
             return
         action = BulkAction("cancel", where) if verb == "cancel" else BulkAction("move", where, by_ms, to_ms)
         name = job or new_job(action)
-        make_plan(spark, action, find_root(config.timeline), namesrv, name)
+        make_plan(spark, action, find_root(config.timeline), namesrv, name, allow_partial=partial)
         _tell(_play(verb, name, config, namesrv), as_json=as_json)
 
 
@@ -123,14 +139,22 @@ def _play(verb: str, job: str, config: "PipelineConfig", namesrv: str) -> "BulkR
 
 def _tell(result: "BulkResult", *, as_json: bool) -> None:
     from latermq.pipeline.bulk_play import REFUSED
+    from latermq.protocol.remoting.timer_bodies import Verdict
 
     rows = [{"verdict": verdict, "names": count} for verdict, count in result.verdicts.most_common()]
     if as_json:
-        print_json({"job": result.job, "names": result.rows, "done_before": result.done_before, **result.verdicts})
+        told = {"job": result.job, "names": result.rows, "done_before": result.done_before, **result.verdicts}
+        print_json(told | _absent(result.absent))
     else:
         print_rows(rows, {"verdict": "verdict", "names": "names"}, as_json=False, empty="no timer was chosen")
         if result.done_before:
             print_note(f"{result.done_before} of them by an earlier run")
+    tell_absent(result.absent)
+    if result.verdicts[Verdict.REPLACED]:
+        print_note(
+            f"{result.verdicts[Verdict.REPLACED]} names have newer timers by now, which were not planned: "
+            "nothing was done to them"
+        )
     if result.verdicts[REFUSED]:
         print_note(f"why {result.verdicts[REFUSED]} were refused is in the table bulk/{result.job}/results")
         raise typer.Exit(1)
@@ -140,10 +164,15 @@ def _show(found: "Preview", verb: str, *, as_json: bool) -> None:
     by_hour: list[dict[str, Any]] = [as_plain(row) for row in found.by_hour]
     sample: list[dict[str, Any]] = [as_plain(row) for row in found.sample]
     if as_json:
-        print_json({"timers": found.rows, "by_hour": by_hour, "sample": sample})
+        print_json({"timers": found.rows, "by_hour": by_hour, "sample": sample} | _absent(found.absent))
         return
     print_rows(by_hour, {"hour": "hour", "topic": "topic", "timers": "timers"}, as_json=False, empty="nothing is due")
     columns = ("due", "topic", "keys", "tags", "unique_key", "body_bytes")
     if sample:
         print_rows(sample, {name: name.replace("_", " ") for name in columns}, as_json=False, empty="")
     print_note(f"{verb} would hit {found.rows} timers; nothing was done")
+    tell_absent(found.absent)
+
+
+def _absent(absent: Sequence[str]) -> dict[str, Any]:
+    return {"absent": list(absent)} if absent else {}

@@ -1,13 +1,14 @@
 """What the commands that ask or change many timers have in common: where the timeline is, and a Spark session."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from latermq.cli.output import print_note
 from latermq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,7 +28,16 @@ Job = Annotated[
     str | None,
     typer.Option("--job", metavar="NAME", help="Names the job: run again under it, nothing is done twice."),
 ]
+Partial = Annotated[
+    bool, typer.Option("--partial", help="Go on without brokers that are away; say whose timers are left out.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
+
+
+def tell_absent(absent: Sequence[str]) -> None:
+    """Say what an answer lacks."""
+    if absent:
+        print_note(f"without what is in {', '.join(absent)}: not there")
 
 
 def pipeline_config(

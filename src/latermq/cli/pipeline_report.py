@@ -6,7 +6,7 @@ import typer
 
 from latermq.cli.options import DEFAULT_NAMESRV, ConfigFile, Json, Namesrv, Settings, parse_moment_ms
 from latermq.cli.output import print_fields, print_note
-from latermq.cli.pipeline_options import Master, Timeline, pipeline_config, spark_session
+from latermq.cli.pipeline_options import Master, Partial, Timeline, pipeline_config, spark_session, tell_absent
 
 
 def report(
@@ -19,6 +19,7 @@ def report(
     out: Annotated[
         str | None, typer.Option("--out", metavar="DIR", help="Where report.html goes; else beside its tables.")
     ] = None,
+    partial: Partial = False,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     timeline: Timeline = None,
     master: Master = None,
@@ -36,7 +37,9 @@ def report(
     with spark_session(effective) as spark:
         from latermq.pipeline.report import make_report
 
-        made = make_report(spark, effective.timeline, namesrv, from_ms=from_ms, until_ms=until_ms, out=out)
+        made = make_report(
+            spark, effective.timeline, namesrv, from_ms=from_ms, until_ms=until_ms, out=out, allow_partial=partial
+        )
     fates = ("delivered", "dead letter", "cancelled", "moved", "not kept", "missing")
     counts = {fate.replace(" ", "_"): made.count(fate) for fate in fates}
     print_fields(
@@ -48,9 +51,11 @@ def report(
             "delivered_twice": made.doubled,
             "page": made.page,
             "tables": made.folder,
+            **({"absent": list(made.absent)} if made.absent else {}),
         },
         as_json=json,
     )
+    tell_absent(made.absent)
     for row in made.worst[:1]:
         print_note(f"the worst second is {row['second']:%Y-%m-%d %H:%M:%S} UTC: {row['timers']} timers")
     if not made.is_clean:

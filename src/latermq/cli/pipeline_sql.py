@@ -9,7 +9,7 @@ import typer
 
 from latermq.cli.options import DEFAULT_NAMESRV, ConfigFile, Json, Namesrv, Settings, parse_moment_ms
 from latermq.cli.output import print_note, print_rows
-from latermq.cli.pipeline_options import Master, Timeline, pipeline_config, spark_session
+from latermq.cli.pipeline_options import Master, Partial, Timeline, pipeline_config, spark_session, tell_absent
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -23,6 +23,7 @@ def sql(
     as_of: Annotated[
         str | None, typer.Option("--as-of", metavar="TIME", help="The timeline as it was at this moment.")
     ] = None,
+    partial: Partial = False,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Print at most N rows.")] = 1000,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     timeline: Timeline = None,
@@ -42,8 +43,11 @@ def sql(
     with spark_session(effective) as spark:
         from latermq.pipeline.asking import ask
 
-        found = ask(spark, query, effective.timeline, namesrv, version=version, timestamp=moment)
+        found, absent = ask(
+            spark, query, effective.timeline, namesrv, version=version, timestamp=moment, allow_partial=partial
+        )
         print_frame(found, limit, as_json=json)
+    tell_absent(absent)
 
 
 def print_frame(found: "DataFrame", limit: int, *, as_json: bool) -> None:

@@ -13,10 +13,11 @@ VERSION = 1
 
 
 class IngestClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """Entries below `end` may be in the table; `epoch` is that of the driver that says so."""
+    """Entries below `end` may be in the table; `epoch` is that of the driver that says so, `broker` has the store."""
 
     end: int
     epoch: int
+    broker: str = ""
     version: int = VERSION
 
 

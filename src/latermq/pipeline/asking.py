@@ -7,7 +7,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from latermq.errors import ConfigError
-from latermq.pipeline.pending_timers import pending, read_timeline
+from latermq.pipeline.pending_timers import VIEW, look, read_timeline
 from latermq.pipeline.spark_failures import first_line
 
 
@@ -19,13 +19,20 @@ def ask(
     *,
     version: int | None = None,
     timestamp: str | None = None,
-) -> DataFrame:
-    """The answer to a query over `pending` and `timeline`; the latter as of a version or a time."""
+    allow_partial: bool = False,
+) -> tuple[DataFrame, tuple[str, ...]]:
+    """The answer to a query over `pending` and `timeline`, the latter as of a version or a time; and what it lacks.
+
+    It lacks something only where it may be partial: what stores hold whose brokers are away.
+    """
+    absent: tuple[str, ...] = ()
     if _names(query, "timeline") or version is not None or timestamp is not None:
         read_timeline(spark, root, version=version, timestamp=timestamp).createOrReplaceTempView("timeline")
     if _names(query, "pending"):  # without it no broker has to be there
-        pending(spark, root, namesrv)
-    return checked(lambda: spark.sql(query))
+        seen = look(spark, root, namesrv, allow_partial=allow_partial)
+        seen.rows.createOrReplaceTempView(VIEW)
+        absent = seen.brokers.absent
+    return checked(lambda: spark.sql(query)), absent
 
 
 def _names(query: str, table: str) -> bool:

@@ -51,9 +51,15 @@ class Step:
     topic: str
     unique_key: str
     new_due_ms: int | None
+    timer_ids: Sequence[int] = ()
+    scheduled_before: int | None = None
 
     def request(self) -> tuple[int, dict[str, str]]:
-        fields = {"topic": self.topic, "uniqueKey": self.unique_key}
+        """It acts on the timers that were planned, not on what is scheduled under their name by then."""
+        ids = ",".join(map(str, self.timer_ids or (self.timer_id,)))
+        fields = {"topic": self.topic, "uniqueKey": self.unique_key, "timerIds": ids}
+        if self.scheduled_before is not None:
+            fields["scheduledBefore"] = str(self.scheduled_before)
         if self.new_due_ms is None:
             return Request.CANCEL_TIMER, fields
         return Request.MOVE_TIMER, {**fields, "dueMs": str(self.new_due_ms)}
@@ -96,7 +102,7 @@ async def _play_files(
     connections = Connections(on_request=lambda connection, command: None)
     try:
         for name in names:
-            steps = _steps(_read(root, f"{folder}/{PLAN}/{name}"))
+            steps = steps_of(_read(root, f"{folder}/{PLAN}/{name}"))
             player = _Player(connections, addresses, on_done)
             results = await player.play(steps)
             table = pa.Table.from_pylist(
@@ -166,9 +172,11 @@ class _Player:
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
-def _steps(plan: pa.Table) -> list[Step]:
-    names = ("store_id", "timer_id", "topic", "unique_key", "new_due_ms")
-    return [Step(**row) for row in plan.select(names).to_pylist()]
+def steps_of(plan: pa.Table) -> list[Step]:
+    """The steps that the rows of a plan ask for."""
+    names = ("store_id", "timer_id", "topic", "unique_key", "new_due_ms", "timer_ids", "scheduled_before")
+    # A plan of an older version has not the last two: then it acts where its one timer is alone.
+    return [Step(**row) for row in plan.select([name for name in names if name in plan.schema.names]).to_pylist()]
 
 
 def _fields(step: Step) -> dict[str, object]:

@@ -1,6 +1,6 @@
 """What was delivered, as the topics tell: each delivered record names the entry that it replaces."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -13,9 +13,9 @@ from latermq.message.names import TIMER_DEAD_LETTER_TOPIC
 from latermq.pipeline.brokers import QueuePlace, queues_of
 from latermq.pipeline.datasource.options import SourceOptions
 from latermq.pipeline.datasource.ranges import parts
+from latermq.pipeline.known_stores import KnownBroker
 from latermq.pipeline.link import BrokerLink, QueueRange
 from latermq.pipeline.part_frames import TopicPart, read_parts
-from latermq.pipeline.pending_timers import KnownBroker
 from latermq.pipeline.records import RecordBlock
 
 SCHEMA = (
@@ -31,15 +31,15 @@ class Kept(NamedTuple):
     since_ms: int
 
 
-def kept_records(namesrv: str, topics: Iterable[str]) -> Kept:
-    """Ask the brokers for the ends of every queue of these topics."""
+def kept_records(namesrv: str, topics: Iterable[str], brokers: Collection[str]) -> Kept:
+    """Ask these brokers for the ends of every queue of these topics."""
     found: list[TopicPart] = []
     since_ms = 0
     with ExitStack() as stack:
         links: dict[str, BrokerLink] = {}
         for topic in topics:
             options = SourceOptions(topic, fail_on_data_loss=False)
-            for place in _places(namesrv, topic):
+            for place in _places(namesrv, topic, brokers):
                 if place.address not in links:
                     links[place.address] = stack.enter_context(BrokerLink(place.address))
                 start, end = links[place.address].bounds(topic, place.queue_id)
@@ -49,9 +49,9 @@ def kept_records(namesrv: str, topics: Iterable[str]) -> Kept:
     return Kept(found, since_ms)
 
 
-def _places(namesrv: str, topic: str) -> list[QueuePlace]:
+def _places(namesrv: str, topic: str, brokers: Collection[str]) -> list[QueuePlace]:
     try:
-        return queues_of(namesrv, topic)
+        return [place for place in queues_of(namesrv, topic) if place.broker in brokers]
     except TopicNotFound:
         return []  # it was deleted, and what was delivered to it with it
 

@@ -119,7 +119,8 @@ class Ingest:
         assert self._state is not None
         start = self._start if batch_id == 0 else self._end_of(batch_id - 1)
         end = self._end_of(batch_id)
-        write_claim(self._root, self._state.store_id, IngestClaim(end=end, epoch=self._state.epoch))
+        claim = IngestClaim(end=end, epoch=self._state.epoch, broker=self._state.broker_name)
+        write_claim(self._root, self._state.store_id, claim)
         wrote = append(rows, self._root, self._state.store_id, start, end, self._state.min_entry)
         self._link.commit_ingest(end, self._state.epoch)
         _log.debug("entries %d to %d of %s ingested (new: %s)", start, end, self._state.broker_name, wrote)

@@ -93,9 +93,9 @@ class BrokerLink:
             self._socket.close()
             self._socket = None
 
-    def state(self) -> PipelineState:
-        """What the broker says of its timers and windows."""
-        return _state(self.call(Request.PIPELINE_STATE)[1])
+    def state(self, *, flush: bool = False) -> PipelineState:
+        """What the broker says of its timers and windows; with `flush` once all that it acknowledged is flushed."""
+        return _state(self.call(Request.PIPELINE_STATE, {"flush": "true"} if flush else {})[1])
 
     def begin(self) -> PipelineState:
         """Become the driver that ingests: the answer's epoch is its own, and older ones are refused from now on."""

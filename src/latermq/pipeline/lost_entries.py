@@ -27,7 +27,9 @@ def write_claim(root: Root, store_id: str, claim: IngestClaim) -> None:
     """Say how far the table may soon hold a store's entries. It never goes back, whoever writes it late."""
     known = read_claim(root, store_id)
     if known is not None:
-        claim = IngestClaim(end=max(known.end, claim.end), epoch=max(known.epoch, claim.epoch))
+        claim = IngestClaim(
+            end=max(known.end, claim.end), epoch=max(known.epoch, claim.epoch), broker=claim.broker or known.broker
+        )
     write_file(root, root.at(claim_path(store_id)), encode_claim(claim))
 
 

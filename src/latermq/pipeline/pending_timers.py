@@ -1,8 +1,10 @@
 """All timers that wait, near and far, of all brokers, as one table; and the timeline as it was at another time."""
 
+import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
+from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -11,11 +13,11 @@ from latermq.errors import ConfigError, QueryNotFound
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.record import BORN_HOST_AT, SYSFLAG_AT, SYSFLAG_BORN_V6, SYSFLAG_STORE_V6
 from latermq.pipeline import taking
-from latermq.pipeline.brokers import QueuePlace, masters
+from latermq.pipeline.brokers import QueuePlace
 from latermq.pipeline.bulk_job import find_namesrv, find_root
 from latermq.pipeline.datasource.options import SourceOptions
 from latermq.pipeline.datasource.ranges import parts
-from latermq.pipeline.link import BrokerLink
+from latermq.pipeline.known_stores import Brokers, KnownBroker, find_brokers
 from latermq.pipeline.local_roll import tail_start
 from latermq.pipeline.local_timeline import LocalTimeline, open_local_timeline
 from latermq.pipeline.part_frames import TopicPart, read_parts
@@ -33,37 +35,42 @@ VIEW = "pending"
 _BETWEEN_HOSTS_BYTES, _AFTER_HOSTS_BYTES = 8, 12
 
 
-@dataclass(frozen=True)
-class KnownBroker:
-    """What one broker says of itself, and where it listens."""
+class Seen(NamedTuple):
+    """Every timer that waits, and who was asked for it."""
 
-    name: str
-    address: str
-    state: PipelineState
+    rows: DataFrame
+    brokers: Brokers
 
 
-def known_brokers(namesrv: str) -> list[KnownBroker]:
-    """All brokers that run, with their state as it is now."""
-    found = []
-    for name, address in masters(namesrv).items():
-        with BrokerLink(address) as link:
-            found.append(KnownBroker(name, address, link.state()))
-    return found
+def look(
+    spark: SparkSession, root: Root | str | None = None, namesrv: str | None = None, *, allow_partial: bool = False
+) -> Seen:
+    """Every timer that waits now, one row each: all that was acknowledged before and is not delivered yet."""
+    folder, servers = find_root(root), find_namesrv(namesrv)
+    # The state first: what is ingested from then on is read twice, not never.
+    brokers = find_brokers(folder, servers, allow_partial=allow_partial)
+    states = [broker.state for broker in brokers.present]
+    return Seen(pending_rows(all_entries(spark, folder, brokers.present), states), brokers)
 
 
 def pending(
-    spark: SparkSession, root: Root | str | None = None, namesrv: str | None = None, *, view: str = VIEW
+    spark: SparkSession,
+    root: Root | str | None = None,
+    namesrv: str | None = None,
+    *,
+    view: str = VIEW,
+    allow_partial: bool = False,
 ) -> DataFrame:
     """Every timer that waits, one row each; also the temporary view `pending`.
 
-    It is what the brokers had flushed and delivered when this was called: reading it later gives the same rows.
+    It is what the brokers had acknowledged and not delivered when this was called: reading it later gives the same
+    rows. A broker that is away is an error; with `allow_partial` a warning names it, and its timers are left out.
     """
-    folder, servers = find_root(root), find_namesrv(namesrv)
-    # The state first: what is ingested from then on is read twice, not never.
-    brokers = known_brokers(servers)
-    found = pending_rows(all_entries(spark, folder, brokers), [broker.state for broker in brokers])
-    found.createOrReplaceTempView(view)
-    return found
+    seen = look(spark, root, namesrv, allow_partial=allow_partial)
+    if seen.brokers.absent:
+        warnings.warn(f"`{view}` lacks the timers of {', '.join(seen.brokers.absent)}", stacklevel=2)
+    seen.rows.createOrReplaceTempView(view)
+    return seen.rows
 
 
 def pending_rows(entries: DataFrame, states: Iterable[PipelineState]) -> DataFrame:

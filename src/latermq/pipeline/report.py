@@ -13,7 +13,8 @@ from latermq.errors import InvalidParameter
 from latermq.pipeline import reconciling, taking
 from latermq.pipeline.bulk_job import find_namesrv, find_root
 from latermq.pipeline.deliveries import kept_records, read_deliveries
-from latermq.pipeline.pending_timers import KnownBroker, all_entries, known_brokers
+from latermq.pipeline.known_stores import KnownBroker, find_brokers
+from latermq.pipeline.pending_timers import all_entries
 from latermq.pipeline.report_page import render_page
 from latermq.pipeline.root import Root, open_root, write_file
 from latermq.pipeline.spark_failures import told_by_spark
@@ -49,6 +50,7 @@ class Report:
     span_s: int = 1
     spans_from_s: int = 0
     spans: list[dict[str, Any]] = field(default_factory=list)
+    absent: tuple[str, ...] = ()  # stores that nothing is told of
 
     def count(self, fate: str) -> int:
         """How many timers of all topics met it."""
@@ -72,13 +74,15 @@ def make_report(
     from_ms: int | None = None,
     until_ms: int | None = None,
     out: str | None = None,
+    allow_partial: bool = False,
 ) -> Report:
     """Look ahead over all that waits, and back over what was due in [from, until): by default the last day.
 
-    Its tables are Delta tables below `reports/`; the page is there too, or in the folder `out`.
+    Its tables are Delta tables below `reports/`; the page is there too, or in the folder `out`. A broker that is away
+    is an error; with `allow_partial` the report tells of the others, and names its store.
     """
     folder, servers = find_root(root), find_namesrv(namesrv)
-    brokers = known_brokers(servers)
+    brokers, absent = find_brokers(folder, servers, allow_partial=allow_partial)
     now_ms = min((broker.state.now_ms for broker in brokers), default=time.time_ns() // 1_000_000)
     until = now_ms - SETTLED_MS if until_ms is None else until_ms
     since = until - DAY_MS if from_ms is None else from_ms
@@ -87,7 +91,7 @@ def make_report(
             "what is looked back over must lie behind, and begin before it ends", hint="Look at --from and --until"
         )
     name = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_ms / 1000))
-    report = Report(name, since, until, now_ms, f"{folder.uri}/reports/{name}")
+    report = Report(name, since, until, now_ms, f"{folder.uri}/reports/{name}", absent=absent)
     with told_by_spark("the report"):
         _look_ahead(spark, folder, brokers, report)
         _look_back(spark, folder, servers, brokers, report)
@@ -123,11 +127,13 @@ def _look_back(spark: SparkSession, root: Root, namesrv: str, brokers: Sequence[
         archived = spark.read.format("delta").load(root.archive).select(*_NARROW)
         # A compaction that was cut short has archived what is still in the timeline.
         entries = entries.unionByName(archived).dropDuplicates(list(ENTRY))
+    # Of others there are no deliveries to hold against them.
+    entries = entries.where(F.col("store_id").isin([broker.state.store_id for broker in brokers]))
     inside = (F.col("due_ms") >= report.from_ms) & (F.col("due_ms") < report.until_ms)
     topics = sorted(
         row.topic for row in entries.where(inside & (F.col("kind") != "cancel")).select("topic").distinct().collect()
     )
-    kept = kept_records(namesrv, topics)
+    kept = kept_records(namesrv, topics, {broker.name for broker in brokers})
     deliveries = read_deliveries(spark, kept, brokers, report.from_ms, report.until_ms)
     _write(deliveries, report, "deliveries")
     delivered = spark.read.format("delta").load(f"{report.folder}/deliveries")

@@ -48,6 +48,7 @@ def render_page(report: "Report") -> str:
         f'<p class="range">Made {_moment(report.made_ms)}; looks back over what was due from '
         f"{_moment(report.from_ms)} until {_moment(report.until_ms)}.</p>",
         f'<p class="verdict {verdict}">{told}</p>',
+        *([f'<p class="absent">Not looked at: {escape(", ".join(report.absent))}.</p>'] if report.absent else []),
         _tiles(report),
         "<h2>To come</h2>",
         _forecast(report),

@@ -91,6 +91,8 @@ class BrokerService:
         self._lane = SendLane(broker, between_requests) if takes_lane else None
         # Replies of senders that wait for their message to be safe, in the order of the log.
         self._unflushed: deque[tuple[int, Connection, bytes]] = deque()
+        # Whoever else wants to hear that the log is safe up to some place, in the same order.
+        self._flush_watchers: deque[tuple[int, Callable[[], None]]] = deque()
         self.handlers: dict[int, Handler] = {
             Request.SEND_MESSAGE_V2: self._send,
             Request.SEND_MESSAGE: self._send_long_names,
@@ -167,6 +169,8 @@ class BrokerService:
         while unflushed and unflushed[0][0] <= offset:
             _, connection, reply = unflushed.popleft()
             connection.send(reply)
+        while self._flush_watchers and self._flush_watchers[0][0] <= offset:
+            self._flush_watchers.popleft()[1]()
 
     def notify(self, groups: set[str]) -> None:
         """Tell the members of these groups that the group changed, so that they rebalance now."""
@@ -250,6 +254,17 @@ class BrokerService:
             return reply
         self._unflushed.append((log.end, connection, reply))
         return None
+
+    def when_flushed(self, then: Callable[[], None]) -> None:
+        """Call back once the log is safe up to its present end, however it is flushed otherwise."""
+        log = self._broker.store.log
+        if log.flushed >= log.end:
+            then()
+            return
+        if len(self._flush_watchers) >= self._broker.config.broker.max_unflushed:
+            raise Busy(f"{len(self._flush_watchers)} requests wait for the disk", hint="Ask again later")
+        self._flush_watchers.append((log.end, then))
+        self._request_flush()
 
     def check_unflushed(self) -> None:
         """With sync flush on a disk that hangs, answers pile up: at the bound nothing more is taken."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from latermq.broker.broker import Broker
+from latermq.broker.pending import Meant
 from latermq.errors import IllegalOperation, InvalidParameter, LaterMQError, NoPermission
 from latermq.message.recall_handle import RecallHandle, decode_recall_handle
 from latermq.protocol.remoting.bodies import encode_body
@@ -15,6 +16,7 @@ from latermq.server.admin_ground import Handler, answer, refuse
 from latermq.server.connection import Connection
 
 MAX_PAGE_TIMERS = 1000
+MAX_MEANT = 1000  # timers of one name that a request may list
 MAX_PAGE_BYTES = 4 << 20  # keys may be long; a frame that no client takes would be no answer
 
 # Verdicts that rest on a record of the log, and are told when it is as safe as a sent message.
@@ -30,6 +32,10 @@ class Flushing(Protocol):
 
     def reply_when_flushed(self, connection: Connection, command: Command, reply: bytes) -> bytes | None:
         """The reply itself if it may go now; None where it is sent once the log is safe up to its present end."""
+        ...
+
+    def when_flushed(self, then: Callable[[], None]) -> None:
+        """Call back once the log is safe up to its present end, however it is flushed otherwise."""
         ...
 
 
@@ -94,12 +100,13 @@ class PendingService:
         header = command.header(TimerNameHeader)
         self._check_allowed()
         name = self._name(header)
+        meant = _meant(header)
         self._flushing.check_unflushed()
         pending = self._broker.pending
         if name.key:
             outcomes = pending.cancel_key(header.topic, name.key)
         else:
-            outcomes = [pending.cancel(header.topic, name.unique_key)]
+            outcomes = [pending.cancel(header.topic, name.unique_key, meant)]
         return self._tell(connection, command, outcomes)
 
     def _move(self, connection: Connection, command: Command) -> bytes | None:
@@ -107,6 +114,7 @@ class PendingService:
         self._check_allowed()
         name = self._name(header)
         due_ms = self._due_ms(header)
+        meant = _meant(header)
         self._flushing.check_unflushed()
         pending = self._broker.pending
 
@@ -114,7 +122,7 @@ class PendingService:
             if name.key:
                 outcomes = pending.move_key(header.topic, name.key, due_ms, fetched)
             else:
-                outcomes = [pending.move(header.topic, name.unique_key, due_ms, fetched)]
+                outcomes = [pending.move(header.topic, name.unique_key, due_ms, fetched, meant)]
             return self._tell(connection, command, outcomes)
 
         places = pending.records_to_fetch(header.topic, name.unique_key, name.key)
@@ -215,3 +223,17 @@ class PendingService:
             return header.dueMs
         assert header.delayMs is not None
         return self._broker.clock.now_ms() + header.delayMs
+
+
+def _meant(header: TimerNameHeader) -> Meant | None:
+    """The timers that whoever asks has seen under the name, if it says so."""
+    if header.timerIds is None:
+        if header.scheduledBefore is not None:
+            raise InvalidParameter("scheduledBefore goes with timerIds")
+        return None
+    ids = header.timerIds.split(",")
+    if header.uniqueKey is None or len(ids) > MAX_MEANT or not all(one.isascii() and one.isdigit() for one in ids):
+        raise InvalidParameter(
+            f"timerIds are up to {MAX_MEANT} numbers, joined by commas, of the timers of one unique key"
+        )
+    return Meant(frozenset(map(int, ids)), header.scheduledBefore)

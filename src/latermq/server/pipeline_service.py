@@ -13,6 +13,7 @@ from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.pipeline_bodies import CutState, PipelineState, WindowState
 from latermq.protocol.remoting.pipeline_headers import (
     CommitIngestHeader,
+    PipelineStateHeader,
     PullRecordsHeader,
     ScheduleRowsHeader,
     WindowReadyHeader,
@@ -50,8 +51,14 @@ class PipelineService:
             Request.SCHEDULE_ROWS: self._schedule,
         }
 
-    def _state(self, connection: Connection, command: Command) -> bytes:
-        return encode_response(command, body=encode_body(self.state()))
+    def _state(self, connection: Connection, command: Command) -> bytes | None:
+        def reply() -> bytes:
+            return encode_response(command, body=encode_body(self.state()))
+
+        if not command.header(PipelineStateHeader).flush:
+            return reply()
+        self._flushing.when_flushed(lambda: answer(connection, command, reply()))
+        return None
 
     def _begin(self, connection: Connection, command: Command) -> None:
         epoch = self._ingest.begin()

@@ -3,6 +3,16 @@
 from msgspec import Struct
 
 
+class PipelineStateHeader(Struct, kw_only=True):
+    """PIPELINE_STATE (7010): what the broker knows of its timers and windows.
+
+    With `flush` it answers once all that it held when it was asked is flushed, so that the answer's `flushedEntry` is
+    behind every timer that was acknowledged before.
+    """
+
+    flush: bool = False
+
+
 class PullRecordsHeader(Struct, kw_only=True):
     """PULL_RECORDS (7012): flushed records of one queue, end to end, from `offset` on.
 

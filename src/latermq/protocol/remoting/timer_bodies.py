@@ -14,6 +14,7 @@ class Verdict(StrEnum):
     NOT_FOUND = "not found"
     ACCEPTED = "accepted"
     PENDING = "pending"
+    REPLACED = "replaced"  # the timers that were meant are gone or not alone: others of their name are pending
 
 
 class Outcome(Struct, rename="camel"):

@@ -15,12 +15,18 @@ class TimerNameHeader(Struct, kw_only=True):
     """CANCEL_TIMER (7001) and TIMER_STATUS (7003): a timer by its unique key, a message key or its handle; one of them.
 
     TIMER_STATUS takes no message key: LIST_TIMERS tells what is pending under one.
+
+    With `timerIds`, joined by commas, and `scheduledBefore`, an entry of the timer topic, a cancel or a move by unique
+    key acts only if one of these timers is pending and all that are pending under the name were first scheduled before
+    that entry; without `scheduledBefore`, only if these and no others are.
     """
 
     topic: str
     uniqueKey: str | None = None
     key: str | None = None
     recallHandle: str | None = None
+    timerIds: str | None = None
+    scheduledBefore: int | None = None
 
 
 class MoveTimerHeader(TimerNameHeader, kw_only=True):
