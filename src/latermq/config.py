@@ -105,6 +105,7 @@ class TimerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slot_limit: int = 0  # timers due within one second; above it ever more are refused, 0: no limit
     max_waiting: int = 1_000_000  # timers on their way into the engine; above it new ones are refused
     max_loaded: int = 4_000_000  # timers whose places are read ahead of their time, 33 bytes each
+    max_lookup: int = 100_000  # records that one look-up of a name or a key reads; above it the request is refused
     import_precision: Duration = Duration.parse("1s")  # what RocketMQ rounds down a due time by
 
 

@@ -178,7 +178,7 @@ def test_a_start_that_is_killed_while_it_rebuilds_leaves_nothing_half(lost: str)
         queue = broker.store.queue("orders", 0)
         assert (queue.min_offset, queue.next_offset) == (0, 100)
         assert [body.decode() for body in bodies(broker)] == expected
-        assert len(list(broker.store.find_all_by_key("orders", "plain 7"))) == 1
+        assert len(list(broker.store.find_by_key("orders", "plain 7", 0, 1 << 62))) == 1
         broker.timers.engine.close()
         if steps < 0:
             return

@@ -26,7 +26,6 @@ from latermq.protocol.remoting.bodies import (
     encode_body,
 )
 from latermq.protocol.remoting.codes import Request, Response
-from latermq.store import key_index
 from tests.admins import ADDRESS, Scene
 
 FOREVER_MS = 0x7FFFFFFFFFFFFFFF
@@ -279,20 +278,6 @@ def test_a_search_by_key_is_bounded() -> None:
         scene.send("orders", KEYS="hot")
     assert len(list(decode_records(scene.ask(Request.QUERY_MESSAGE, query("orders", "hot", maxNum=5)).body))) == 5
     assert len(list(decode_records(scene.ask(Request.QUERY_MESSAGE, query("orders", "hot", maxNum=999)).body))) == 64
-
-
-def test_a_search_looks_at_so_many_entries_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = Scene()
-    scene.make_topic("orders", queues=1)
-    start_ms = scene.clock.now_ms()
-    for _ in range(20):
-        scene.send("orders", KEYS="hot")
-        scene.clock.advance(1000)
-    old = query("orders", "hot", endTimestamp=start_ms)
-    assert scene.ask(Request.QUERY_MESSAGE, old).code == Response.SUCCESS
-    monkeypatch.setattr(key_index, "MAX_SEARCHED", 10)
-    with pytest.raises(QueryNotFound):
-        scene.ask(Request.QUERY_MESSAGE, old)
 
 
 def test_a_key_nobody_used_finds_nothing() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from latermq.broker.broker import Broker
 from latermq.broker.pending import Meant
+from latermq.broker.pending_pages import DueRange
 from latermq.clock import SimulatedClock
 from latermq.errors import (
     Busy,
@@ -34,7 +35,9 @@ from latermq.protocol.remoting.timer_bodies import (
     Verdict,
 )
 from latermq.server.connection import Connection
+from latermq.server.look_ups import LookUps
 from latermq.server.pending_service import MAX_PAGE_BYTES, MAX_PAGE_TIMERS, PendingService
+from latermq.timer.steps import Steps
 
 KEY = "7F0000010F2A0001"
 DAY_MS = 86_400_000
@@ -57,34 +60,42 @@ class FakePending:
             raise self.error
         return Outcome(self.verdict, asked[1], KEY, 5, 1)
 
-    def cancel(self, topic: str, unique_key: str, meant: Meant | None = None) -> Outcome:
+    def cancel_steps(self, topic: str, unique_key: str, meant: Meant | None = None) -> Steps[Outcome]:
+        yield
         return self._outcome("cancel", topic, unique_key, *([] if meant is None else [meant]))
 
-    def cancel_key(self, topic: str, key: str) -> list[Outcome]:
+    def cancel_key_steps(self, topic: str, key: str) -> Steps[list[Outcome]]:
+        yield
         return [self._outcome("cancel_key", topic, key)] * 2
 
-    def records_to_fetch(self, topic: str, unique_key: str, key: str) -> list[tuple[int, int]]:
+    def fetch_steps(self, topic: str, unique_key: str, key: str) -> Steps[list[tuple[int, int]]]:
+        yield
         return self.far
 
-    def move(
+    def move_steps(
         self, topic: str, unique_key: str, due_ms: int, fetched: Mapping[int, bytes], meant: Meant | None
-    ) -> Outcome:
+    ) -> Steps[Outcome]:
+        yield
         self.fetched = fetched
         return self._outcome("move", topic, unique_key, due_ms, *([] if meant is None else [meant]))
 
-    def move_key(self, topic: str, key: str, due_ms: int, fetched: Mapping[int, bytes]) -> list[Outcome]:
+    def move_key_steps(self, topic: str, key: str, due_ms: int, fetched: Mapping[int, bytes]) -> Steps[list[Outcome]]:
+        yield
         return [self._outcome("move_key", topic, key, due_ms)]
 
-    def status(self, topic: str, unique_key: str) -> Outcome:
+    def status_steps(self, topic: str, unique_key: str) -> Steps[Outcome]:
+        yield
         return self._outcome("status", topic, unique_key)
 
-    def list(self, *, limit: int, **choice: Any) -> PendingPage:
-        self.asked.append(("list", limit, choice))
+    def list_steps(self, asked: DueRange, *, limit: int, **choice: Any) -> Steps[PendingPage]:
+        yield
+        self.asked.append(("list", limit, asked, choice))
         timer = PendingTimer(1, "orders", KEY, "k" * self.key_bytes, "", 5, 0, 1, 4, "body")
         return PendingPage([timer] * limit, "more")
 
-    def count(self, **choice: Any) -> int:
-        self.asked.append(("count", choice))
+    def count_steps(self, asked: DueRange, **choice: Any) -> Steps[int]:
+        yield
+        self.asked.append(("count", asked, choice))
         return 17
 
     def density(self) -> Density:
@@ -110,7 +121,10 @@ class Scene:
             settle=lambda: None,
         )
         self.service = PendingService(
-            cast(Broker, broker), self, lambda places, when_done: when_done({entry: b"record" for entry, _ in places})
+            cast(Broker, broker),
+            self,
+            LookUps(1_000),
+            lambda places, when_done: when_done({entry: b"record" for entry, _ in places}),
         )
 
     def check_unflushed(self) -> None:
@@ -319,8 +333,8 @@ def test_a_page_is_bounded_in_timers() -> None:
     choice = {"topic": "orders", "key": "4711", "fromMs": 5, "untilMs": 9, "limit": 5_000_000, "cursor": "c"}
     page = decode_body(scene.ask(Request.LIST_TIMERS, **choice).body, PendingPage)
     assert (len(page.timers), page.next) == (MAX_PAGE_TIMERS, "more")
-    expected = {"topic": "orders", "key": "4711", "from_ms": 5, "until_ms": 9, "cursor": "c"}
-    assert scene.pending.asked == [("list", MAX_PAGE_TIMERS, expected)]
+    expected = ("list", MAX_PAGE_TIMERS, DueRange("orders", 5, 9), {"key": "4711", "cursor": "c"})
+    assert scene.pending.asked == [expected]
 
 
 @pytest.mark.parametrize(("key_bytes", "limit", "listed"), [(30_000, 1000, 125), (MAX_PAGE_BYTES, 4, 1)])
@@ -335,7 +349,7 @@ def test_a_page_is_bounded_in_bytes_but_holds_a_timer(key_bytes: int, limit: int
 def test_timers_are_counted_and_their_density_is_told() -> None:
     scene = Scene()
     assert decode_body(scene.ask(Request.COUNT_TIMERS, topic="orders").body, PendingCount).timers == 17
-    assert scene.pending.asked == [("count", {"topic": "orders", "key": "", "from_ms": 0, "until_ms": 0})]
+    assert scene.pending.asked == [("count", DueRange("orders", 0, 0), {"key": ""})]
     assert msgspec.json.decode(scene.ask(Request.TIMER_DENSITY).body) == {
         "startMs": 1000, "seconds": [1, 2], "minutes": [3], "hours": [4],
     }  # fmt: skip

@@ -7,6 +7,7 @@ from latermq.clock import SimulatedClock
 from latermq.config import Config
 from latermq.protocol.remoting.codes import Request
 from latermq.server.broker_service import BrokerService
+from latermq.server.look_ups import LookUps
 from latermq.server.name_server import NameServer
 from latermq.server.pending_service import PendingService
 from latermq.server.pipeline_service import PipelineService
@@ -41,7 +42,8 @@ def test_the_page_lists_what_a_broker_serves_to_operators() -> None:
 
 def test_the_page_lists_what_a_broker_serves_about_timers() -> None:
     broker = Scene().broker
-    assert documented("Broker: timers") == named(dict(PendingService(broker, BrokerService(broker)).handlers))
+    service = PendingService(broker, BrokerService(broker), LookUps(1))
+    assert documented("Broker: timers") == named(dict(service.handlers))
 
 
 def test_the_page_lists_what_a_broker_serves_to_the_pipeline() -> None:

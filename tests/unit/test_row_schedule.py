@@ -13,6 +13,7 @@ from latermq.config import BrokerConfig, Config, Size, StoreConfig, TimerConfig
 from latermq.errors import (
     FlowControl,
     IllegalMessage,
+    InvalidParameter,
     LaterMQError,
     NoPermission,
     ServiceUnavailable,
@@ -106,7 +107,7 @@ def test_a_row_becomes_the_record_that_a_send_would_have_made() -> None:
     entries = queue.array(0, 2)
     assert entries["tags"][0] == entries["tags"][1]
     for key in ("K1", "a", "b"):
-        assert len(list(scene.broker.store.find_all_by_key(TIMER_TOPIC, key))) == 2
+        assert len(list(scene.broker.store.find_by_key(TIMER_TOPIC, key, 0, 1 << 62))) == 2
 
 
 def test_the_log_is_whole_after_rows_of_every_shape() -> None:
@@ -122,7 +123,7 @@ def test_the_log_is_whole_after_rows_of_every_shape() -> None:
     scene.restart(scene.disk.after_process_death())
     assert scene.waiting() == written
     for key in ("K1", "schlüssel", "L" * 300, "ключ", "x", "k" * 300):
-        assert len(list(scene.broker.store.find_all_by_key(TIMER_TOPIC, key))) == 1
+        assert len(list(scene.broker.store.find_by_key(TIMER_TOPIC, key, 0, 1 << 62))) == 1
     assert written[1].born_host == ("::1", 5)
     scene.pass_ms(6_000)
     assert len(scene.delivered()) == 2
@@ -202,7 +203,7 @@ def test_rows_that_were_delivered_are_known_though_their_timer_record_is_gone() 
     store.log.drop_first_segment()
     for queue in store.queues():
         queue.forget_below(store.log.start)
-    assert not list(store.find_all_by_key(TIMER_TOPIC, "K1"))
+    assert not list(store.find_by_key(TIMER_TOPIC, "K1", 0, 1 << 62))
     assert scene.schedule(*rows) == (0, 3)
 
 
@@ -231,7 +232,7 @@ def test_only_new_rows_are_indexed_by_their_message_keys() -> None:
     scene.schedule(*rows[::2])
     scene.schedule(*rows)
     for number, row in enumerate(rows):
-        [offset] = scene.broker.store.find_all_by_key(TIMER_TOPIC, f"K{number}-key")
+        [offset] = scene.broker.store.find_by_key(TIMER_TOPIC, f"K{number}-key", 0, 1 << 62)
         message = scene.broker.store.read_message(offset)
         assert message is not None
         assert message.properties["UNIQ_KEY"] == row.key
@@ -493,3 +494,16 @@ def test_whatever_happens_in_between_each_row_arrives_once_unless_it_was_cancell
     scene.pass_ms(120_000)
     expected = [row.body for row in rows if row.key in scheduled - cancelled]
     assert scene.delivered() == sorted(expected)
+
+
+def test_names_that_many_plain_messages_have_as_a_key_are_refused_and_not_read_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("latermq.broker.known_names.READS_BESIDES", 20)
+    scene = Scene()
+    for _ in range(30):
+        send(scene.broker, b"plain", KEYS="K1")
+    with pytest.raises(InvalidParameter, match="given up"):
+        scene.schedule(Row("K1", scene.now_ms + 5_000))
+    scene.schedule(Row("K2", scene.now_ms + 5_000))
+    assert len(scene.waiting()) == 1

@@ -8,27 +8,28 @@ from latermq.message.properties import KEY_SEPARATOR, find_property
 from latermq.message.record import layout
 from latermq.protocol.remoting.admin_bodies import QueueEntries, QueueEntry
 from latermq.store.consume_queue import ENTRY
+from latermq.store.key_index import NO_HIT
+from latermq.timer.steps import Steps
 
 # What one answer holds at most, whatever was asked for: it is built on the loop that serves everybody.
 MAX_FOUND = 64
 MAX_FOUND_BYTES = 4 << 20
 MAX_LISTED_ENTRIES = 1024
 UNIQUE_KEY_FOUND = 32  # Apache's own bound for unique keys, of which there are as many as a send was retried
-# Records that are read to see whether they have the key; more than the bound only if hashes collide.
-_MAX_CANDIDATES = 4 * MAX_FOUND
 
 
 def find_by_key(
     broker: Broker, topic: str, key: str, *, unique: bool, max_found: int, begin_ms: int, end_ms: int
-) -> list[bytes]:
+) -> Steps[list[bytes]]:
     """Records of a topic that have this key, the newest first; with `unique` only the unique key counts."""
     wanted = min(UNIQUE_KEY_FOUND if unique else max_found, MAX_FOUND)
     found: list[bytes] = []
     found_bytes = 0
-    for number, offset in enumerate(broker.store.find_by_key(topic, key, begin_ms, end_ms)):
-        if len(found) >= wanted or found_bytes >= MAX_FOUND_BYTES or number >= _MAX_CANDIDATES:
+    for offset in broker.store.search_key(topic, key, begin_ms, end_ms):
+        if len(found) >= wanted or found_bytes >= MAX_FOUND_BYTES:
             break
-        record = broker.store.log.read_record(offset)
+        yield
+        record = broker.store.log.read_record(offset) if offset != NO_HIT else None
         if record is not None and _has_key(record, topic.encode(), key.encode(), unique=unique):
             found.append(record)
             found_bytes += len(record)

@@ -188,6 +188,7 @@ class Broker:
             self.admission,
             clock,
             store_host=self.store_host,
+            max_steps=config.timer.max_lookup,
             on_changed=lambda: self.delivery.note_timer(),
         )
         self.pending.mark_taken()
@@ -345,23 +346,17 @@ class Broker:
     def _send_cancel(
         self, place: Admitted, topic: str, queue_id: int, now_ms: int, draft: Callable[[bytes], Draft]
     ) -> Sent:
-        """Store RocketMQ's own cancel: a record for each name that it takes something of, or one that takes nothing."""
-        names = meanings(decode_properties(place.properties)[TIMER_DELETE_KEY], topic)
-        found = {name: self.pending.pending_under(name) for name in names}
-        taken = {name: entries for name, entries in found.items() if entries} or {names[0]: []}
-        encoded = [cancel_properties(place.properties, name, takes=bool(taken[name])) for name in taken]
-        for properties in encoded:
-            self._check_timer_properties(properties)
-        drafts = [draft(self.admit_properties(properties, 0)) for properties in encoded]
-        appended = self.store.append_all(drafts, now_ms)
-        for one, entries in zip(appended, taken.values(), strict=True):
-            self.pending.take(one.queue_offset, entries)
-            self.timers.tallies.cancelled += len(entries)
+        """Store RocketMQ's own cancel, of the first name that it can mean and that anything is known of."""
+        name, taken = self.pending.pending_under(meanings(decode_properties(place.properties)[TIMER_DELETE_KEY], topic))
+        properties = cancel_properties(place.properties, name, takes=bool(taken))
+        self._check_timer_properties(properties)
+        (appended,) = self.store.append_all([draft(self.admit_properties(properties, 0))], now_ms)
+        self.pending.take(appended.queue_offset, taken)
+        self.timers.tallies.cancelled += len(taken)
         self.delivery.note_timer()
         self.traffic.messages_in += 1
-        first = appended[0]
-        message_id = f"{self._message_id_prefix}{first.physical_offset:016X}"
-        return message_id, queue_id, first.queue_offset, appended[-1].end_offset, ""
+        message_id = f"{self._message_id_prefix}{appended.physical_offset:016X}"
+        return message_id, queue_id, appended.queue_offset, appended.end_offset, ""
 
     def _check_timer(self, place: Admitted, sysflag: int) -> None:
         """Refuse a timer or a cancel that cannot be taken."""

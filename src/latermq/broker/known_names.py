@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from latermq.broker.pending import RECALL_TAG
 from latermq.message.entry_id import decode_entry_id
 from latermq.message.names import TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC
 from latermq.message.properties import REAL_TOPIC, TAGS, TIMER_DELETE_KEY, UNIQUE_KEY, find_property
@@ -14,11 +13,17 @@ from latermq.message.timer_code import CANCEL, timer_kind
 from latermq.message.timer_name import SEPARATOR
 from latermq.store.dispatch import HashedKeys
 from latermq.store.message_store import MessageStore
+from latermq.timer.directory import RECALL_TAG
 from latermq.timer.far_names import FarNames
+from latermq.timer.steps import too_many_steps
 
 _REAL_TOPIC, _UNIQUE_KEY = REAL_TOPIC.encode(), UNIQUE_KEY.encode()
 _DELETE_KEY, _TAGS, _RECALL_TAG = TIMER_DELETE_KEY.encode(), TAGS.encode(), RECALL_TAG.encode()
 _TIMER_TOPIC = TIMER_TOPIC.encode()
+# Records that are read for so many names: one is enough for a name that is known, and none has the hash of another.
+# Only where plain messages have them as message keys there are more, and nobody else is served meanwhile.
+READS_A_NAME = 4
+READS_BESIDES = 2_000
 
 
 class KnownNames:
@@ -43,11 +48,16 @@ class KnownNames:
         store.index_pending()
         names = [topic.encode() for topic in topics]
         start, end = store.log.start, store.log.end
+        limit = left = READS_A_NAME * len(keys) + READS_BESIDES
         for prefixes, prefix_of in self._places(topics, topic_of):
             rows, offsets = store.index.find_all(hashed.under(prefixes, prefix_of))
             kept = (offsets >= start) & (offsets < end)
             for row, offset in zip(rows[kept].tolist(), offsets[kept].tolist(), strict=True):
-                known[row] = known[row] or self._is_of(offset, names[topic_of[row]], keys[row])
+                if not known[row]:
+                    left -= 1
+                    if not left:
+                        raise too_many_steps(limit)
+                    known[row] = self._is_of(offset, names[topic_of[row]], keys[row])
         self._look_far(topics, topic_of, keys, known)
         return known
 

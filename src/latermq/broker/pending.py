@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from latermq.broker.pending_pages import DueRange, PendingPages
+from latermq.broker.pending_pages import MAX_NAMES, DueRange, PendingPages
 from latermq.clock import Clock
 from latermq.errors import InvalidParameter, ServiceUnavailable
 from latermq.message.cut import decode_cut
@@ -31,12 +31,12 @@ from latermq.message.timer_name import meanings, names_of, timer_name
 from latermq.protocol.remoting.timer_bodies import Density, Outcome, PendingPage, Verdict
 from latermq.store.message_store import Draft, MessageStore
 from latermq.timer.admission import Admission, waiting_properties
-from latermq.timer.directory import Directory, Entry, Fate, History
+from latermq.timer.directory import RECALL_TAG, Directory, Entry, Fate, History
 from latermq.timer.far_names import FarNames
+from latermq.timer.steps import Steps, at_once
 from latermq.timer.timers import Timers
 
-RECALL_TAG = "_RECALL_TAG_"
-MAX_NAMES = 200  # some 0.2 ms each, and others wait meanwhile
+MAX_STEPS_AT_ONCE = 2_000  # of a look-up for a cancel that is sent as a message: some 40 ms, and others wait meanwhile
 _VERDICTS = {
     Fate.UNKNOWN: Verdict.NOT_FOUND,
     Fate.PENDING: Verdict.PENDING,
@@ -58,6 +58,14 @@ class Meant(NamedTuple):
         return bool(ids & self.timer_ids) and not unseen
 
 
+class _Taker(NamedTuple):
+    """A cancel or a move, and a name that it takes."""
+
+    entry: int
+    physical_offset: int
+    name: tuple[str, str]
+
+
 class PendingTimers:
     """Acts on timers by their names. The order of the log is the verdict, and one thread writes it."""
 
@@ -70,9 +78,11 @@ class PendingTimers:
         clock: Clock,
         *,
         store_host: bytes,
+        max_steps: int,
         on_changed: Callable[[], None],
     ) -> None:
         self._store = store
+        self._max_steps = max_steps
         self._timers = timers
         self._admission = admission
         self._clock = clock
@@ -89,15 +99,21 @@ class PendingTimers:
         if queue is not None:
             # Where the whole log was read again, those that the engine knows of are still to be counted.
             start = min(start, queue.offset_of_log(self._store.recovery.scanned_from))
+        takers: list[_Taker] = []
         while queue is not None and (found := queue.array(start, 1 << 16)).size:
             codes = found["tags"].astype(np.int64)
             kinds, _ = kinds_and_dues(codes)
             for row in np.flatnonzero(~is_timer_code(codes) | (kinds != TIMER)).tolist():
-                self.act_again(int(found["offset"][row]), start + row)
+                takers += self._read_again(int(found["offset"][row]), start + row)
             start += len(found)
+        self._act_again(takers)
 
     def act_again(self, physical_offset: int, entry: int) -> None:
         """Let one of them act on what the log holds before it."""
+        self._act_again(self._read_again(physical_offset, entry))
+
+    def _read_again(self, physical_offset: int, entry: int) -> list[_Taker]:
+        """An entry of the timer topic that is no timer: a cut is noted, of a cancel or a move each name is told."""
         kind, _ = kind_and_due(self._store.waiting_code_at(physical_offset))
         message = self._store.read_message(physical_offset)
         if message is not None and kind == CUT:
@@ -105,44 +121,62 @@ class PendingTimers:
             if cut is not None:
                 self._timers.frontier.add(cut)
         if message is None or kind not in (CANCEL, MOVED):
-            return
+            return []
         properties = message.properties
-        is_replayed = physical_offset >= self._store.recovery.scanned_from
         if kind == CANCEL:
             names = _names_taken_by(properties)
         else:
             names = [(properties[REAL_TOPIC], properties[UNIQUE_KEY])]
-            self._timers.pending[properties[REAL_TOPIC]] += is_replayed
-        for topic, unique_key in names:
-            history = self._directory.history(topic, unique_key, whole=True)
-            taken = history.taken_by.get(entry)
+            self._timers.pending[properties[REAL_TOPIC]] += physical_offset >= self._store.recovery.scanned_from
+        return [_Taker(entry, physical_offset, name) for name in names]
+
+    def _act_again(self, takers: Sequence[_Taker]) -> None:
+        """Let them act, in order. The history of each name is read once, however often it was taken."""
+        first: dict[tuple[str, str], int] = {}
+        for taker in takers:
+            first.setdefault(taker.name, taker.physical_offset)
+        histories = {name: at_once(self._directory.look_up(*name, since=since)) for name, since in first.items()}
+        for taker in takers:
+            history = histories[taker.name]
+            taken = history.taken_by.get(taker.entry)
             if taken is None:  # RocketMQ's cancels are not indexed by what they take
-                taken = [one for one in history.pending.values() if one.entry < entry]
-            self.take(entry, taken, count=is_replayed)
+                taken = [one for one in history.pending.values() if one.entry < taker.entry]
+            self.take(taker.entry, taken, count=taker.physical_offset >= self._store.recovery.scanned_from)
 
     # Cancelling
 
-    def pending_under(self, name: str) -> list[Entry]:
-        """What a cancel of this name would take now.
+    def pending_under(self, names: Sequence[str]) -> tuple[str, list[Entry]]:
+        """Which of these names a cancel means, the first under which a timer is known, and what it would take now.
 
         Asked before the cancel is stored: the index may fail for want of space, and nothing may fail afterwards.
         """
-        histories = (self._directory.history(topic, unique_key) for topic, unique_key in names_of(name))
-        return [entry for history in histories for entry in history.pending.values()]
+        for name in names:
+            histories = [self._look_up_at_once(*one) for one in names_of(name)]
+            if any(history.fate != Fate.UNKNOWN for history in histories):
+                return name, [entry for history in histories for entry in history.pending.values()]
+        return names[0], []
+
+    def _look_up_at_once(self, topic: str, unique_key: str) -> History:
+        return at_once(self._directory.look_up(topic, unique_key, only_pending=True), MAX_STEPS_AT_ONCE)
+
+    def _taken(self, history: History, topic: str, unique_key: str) -> list[Entry]:
+        """What a cancel or a move of this name takes: also what another topic and key have the same text for."""
+        others = [one for one in names_of(timer_name(topic, unique_key)) if one != (topic, unique_key)]
+        histories = [history, *(self._look_up_at_once(*one) for one in others)]
+        return [entry for one in histories for entry in one.pending.values()]
 
     def take(self, entry: int, taken: Sequence[Entry], *, count: bool = True) -> None:
         """A cancel or a move was stored as `entry` and takes these."""
         if not taken:
             return
-        places = [(one.message.physical_offset, one.message.size_bytes) if one.message else (0, 0) for one in taken]
         queue_entry = self._store.queue(TIMER_TOPIC, 0).entry(entry)
         assert queue_entry is not None
         self._timers.take_out(
             entry,
             queue_entry[0] + queue_entry[1],
             np.array([one.entry for one in taken], np.int64),
-            np.array([offset for offset, _ in places], np.int64),
-            np.array([size for _, size in places], np.int64),
+            np.array([one.physical_offset for one in taken], np.int64),
+            np.array([one.size for one in taken], np.int64),
             np.array([one.due_ms for one in taken], np.int64),
         )
         if count:
@@ -151,19 +185,27 @@ class PendingTimers:
 
     def status(self, topic: str, unique_key: str) -> Outcome:
         """What became of the timers of this name."""
-        history = self._directory.history(topic, unique_key)
+        return at_once(self.status_steps(topic, unique_key), self._max_steps)
+
+    def status_steps(self, topic: str, unique_key: str) -> Steps[Outcome]:
+        """The same, a piece at a time."""
+        history = yield from self._directory.look_up(topic, unique_key)
         return Outcome(_VERDICTS[history.fate], topic, unique_key, history.due_ms, len(history.pending))
 
     def cancel(self, topic: str, unique_key: str, meant: Meant | None = None) -> Outcome:
         """Cancel every timer of this name that is pending now; where none is, or not what is meant, it does nothing."""
-        history = self._directory.history(topic, unique_key)
+        return at_once(self.cancel_steps(topic, unique_key, meant), self._max_steps)
+
+    def cancel_steps(self, topic: str, unique_key: str, meant: Meant | None = None) -> Steps[Outcome]:
+        """The same, a piece at a time; the last piece looks and writes."""
+        history = yield from self._directory.look_up(topic, unique_key)
         refused = _refused(history, topic, unique_key, meant)
         if refused is not None:
             return refused
         now_ms = self._clock.now_ms()
+        taken = self._taken(history, topic, unique_key)
         draft = self.cancel_draft(topic, timer_name(topic, unique_key), history.due_ms)
         (appended,) = self._store.append_all([draft], self._store.not_before_last(TIMER_TOPIC, now_ms))
-        taken = list(history.pending.values())
         self.take(appended.queue_offset, taken)
         self._timers.tallies.cancelled += len(taken)
         self._on_changed()
@@ -177,26 +219,32 @@ class PendingTimers:
 
     def cancel_key(self, topic: str, key: str) -> list[Outcome]:
         """Cancel what was scheduled with this message key: an outcome for each name."""
-        return [self.cancel(topic, unique_key) for unique_key in self._names(topic, key)]
+        return at_once(self.cancel_key_steps(topic, key), self._max_steps)
 
-    def _names(self, topic: str, key: str) -> Sequence[str]:
-        names = self._directory.unique_keys(topic, key, MAX_NAMES + 1)
-        if len(names) > MAX_NAMES:
-            raise InvalidParameter(
-                f"more than {MAX_NAMES} timers have the key {key[:40]!r}, which is what one request acts on",
-                hint="List them and name them one by one",
-            )
-        return names
+    def cancel_key_steps(self, topic: str, key: str) -> Steps[list[Outcome]]:
+        """The same, a piece at a time."""
+        outcomes = []
+        for unique_key in (yield from self._directory.unique_keys(topic, key, MAX_NAMES)):
+            outcomes.append((yield from self.cancel_steps(topic, unique_key)))
+        return outcomes
 
     # Moving
 
     def records_to_fetch(self, topic: str, unique_key: str, key: str) -> list[tuple[int, int]]:
         """What a move needs that has left the log: entries of far timers and their due times."""
+        return at_once(self.fetch_steps(topic, unique_key, key), self._max_steps)
+
+    def fetch_steps(self, topic: str, unique_key: str, key: str) -> Steps[list[tuple[int, int]]]:
+        """The same, a piece at a time."""
         if not self._far_names.upto:
             return []
-        names = self._names(topic, key) if key else [unique_key]
-        newest = (_newest(self._directory.history(topic, name)) for name in names)
-        return [(entry.entry, entry.due_ms) for entry in newest if entry is not None and entry.message is None]
+        names = (yield from self._directory.unique_keys(topic, key, MAX_NAMES)) if key else [unique_key]
+        places = []
+        for name in names:
+            newest = _newest((yield from self._directory.look_up(topic, name, only_pending=True)))
+            if newest is not None and not newest.size:
+                places.append((newest.entry, newest.due_ms))
+        return places
 
     def move(
         self,
@@ -211,19 +259,30 @@ class PendingTimers:
         One record does it, which schedules itself and takes all that was scheduled before under its name. `fetched` are
         records of far timers, by entry.
         """
-        now_ms = self._clock.now_ms()
+        return at_once(self.move_steps(topic, unique_key, due_ms, fetched or {}, meant), self._max_steps)
+
+    def move_steps(
+        self,
+        topic: str,
+        unique_key: str,
+        due_ms: int,
+        fetched: Mapping[int, bytes],
+        meant: Meant | None = None,
+    ) -> Steps[Outcome]:
+        """The same, a piece at a time; the last piece looks and writes."""
         if due_ms < 0:
             raise InvalidParameter(f"{due_ms} is no time", hint="Give milliseconds since 1970")
-        self._admission.check_due(due_ms, now_ms, f"the new due time is {due_ms}")
-        history = self._directory.history(topic, unique_key)
+        self._admission.check_due(due_ms, self._clock.now_ms(), f"the new due time is {due_ms}")
+        history = yield from self._directory.look_up(topic, unique_key)
         refused = _refused(history, topic, unique_key, meant)
         if refused is not None:
             return refused
+        now_ms = self._clock.now_ms()
         due_ms = max(due_ms, now_ms)
         newest = _newest(history)
         assert newest is not None
-        taken = list(history.pending.values())
-        moved = self._moved(newest, topic, due_ms, fetched or {})
+        taken = self._taken(history, topic, unique_key)
+        moved = self._moved(newest, topic, due_ms, fetched)
         (appended,) = self._store.append_all([moved], self._store.not_before_last(TIMER_TOPIC, now_ms))
         self.take(appended.queue_offset, taken)
         self._timers.pending[topic] += 1
@@ -232,7 +291,7 @@ class PendingTimers:
         return Outcome(Verdict.MOVED, topic, unique_key, due_ms, len(taken))
 
     def _moved(self, current: Entry, topic: str, due_ms: int, fetched: Mapping[int, bytes]) -> Draft:
-        message = current.message
+        message = self._store.read_message(current.physical_offset) if current.size else None
         if message is None:
             if current.entry not in fetched:
                 raise ServiceUnavailable(
@@ -259,7 +318,14 @@ class PendingTimers:
 
     def move_key(self, topic: str, key: str, due_ms: int, fetched: Mapping[int, bytes] | None = None) -> list[Outcome]:
         """Move what was scheduled with this message key: an outcome for each name."""
-        return [self.move(topic, unique_key, due_ms, fetched) for unique_key in self._names(topic, key)]
+        return at_once(self.move_key_steps(topic, key, due_ms, fetched or {}), self._max_steps)
+
+    def move_key_steps(self, topic: str, key: str, due_ms: int, fetched: Mapping[int, bytes]) -> Steps[list[Outcome]]:
+        """The same, a piece at a time."""
+        outcomes = []
+        for unique_key in (yield from self._directory.unique_keys(topic, key, MAX_NAMES)):
+            outcomes.append((yield from self.move_steps(topic, unique_key, due_ms, fetched)))
+        return outcomes
 
     # Looking
 
@@ -267,11 +333,20 @@ class PendingTimers:
         self, *, topic: str = "", key: str = "", from_ms: int = 0, until_ms: int = 0, limit: int = 100, cursor: str = ""
     ) -> PendingPage:
         """A page of what is pending and due in [from, until), where 0 is no bound."""
-        return self._pages.list(DueRange(topic, from_ms, until_ms), key=key, limit=limit, cursor=cursor)
+        steps = self.list_steps(DueRange(topic, from_ms, until_ms), key=key, limit=limit, cursor=cursor)
+        return at_once(steps, self._max_steps)
+
+    def list_steps(self, asked: DueRange, *, key: str, limit: int, cursor: str) -> Steps[PendingPage]:
+        """The same, a piece at a time."""
+        return self._pages.list(asked, key=key, limit=limit, cursor=cursor)
 
     def count(self, *, topic: str = "", key: str = "", from_ms: int = 0, until_ms: int = 0) -> int:
         """How many of them there are."""
-        return self._pages.count(DueRange(topic, from_ms, until_ms), key=key)
+        return at_once(self.count_steps(DueRange(topic, from_ms, until_ms), key=key), self._max_steps)
+
+    def count_steps(self, asked: DueRange, *, key: str) -> Steps[int]:
+        """The same, a piece at a time."""
+        return self._pages.count(asked, key=key)
 
     def density(self) -> Density:
         """How many timers are due in each of the coming seconds, minutes and hours."""

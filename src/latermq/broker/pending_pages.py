@@ -17,10 +17,11 @@ from latermq.protocol.remoting.timer_bodies import Density, PendingPage, Pending
 from latermq.store.message_store import MessageStore
 from latermq.timer.directory import Directory, Entry
 from latermq.timer.engine import SLOT_MS
+from latermq.timer.steps import Steps
 from latermq.timer.timers import Timers
 
 SAMPLE_BYTES = 64
-MAX_NAMES = 1_000  # unique keys that are looked up for one message key
+MAX_NAMES = 1_000  # unique keys that are looked up for one message key, some 0.2 ms each
 MAX_SLOTS = 2_000  # seconds that one request looks at: 0.03 ms each
 MAX_SCANNED = 5_000  # records whose topic one page looks at: 3 µs each
 MAX_COUNTED = 50_000  # and a count
@@ -54,14 +55,14 @@ class PendingPages:
         self._timers = timers
         self._directory = directory
 
-    def list(self, asked: DueRange, *, key: str, limit: int, cursor: str) -> PendingPage:
+    def list(self, asked: DueRange, *, key: str, limit: int, cursor: str) -> Steps[PendingPage]:
         """A page in the order of waking: by due time, those that roll before by the time of their roll.
 
         It may be short, or empty, and still have a next one.
         """
-        if key:
-            return PendingPage([*self._with_key(asked, key)][:limit])
         start = _parse_cursor(cursor)
+        if key:
+            return (yield from self._list_key(asked, key, limit, start))
         page = PendingPage()
         wanted = asked.topic.encode()
         for scanned, row in enumerate(self._rows(asked, start)):
@@ -77,10 +78,10 @@ class PendingPages:
         page.next = ""
         return page
 
-    def count(self, asked: DueRange, *, key: str) -> int:
+    def count(self, asked: DueRange, *, key: str) -> Steps[int]:
         """How many timers are pending."""
         if key:
-            return len(self._with_key(asked, key))
+            return len((yield from self._with_key(asked, key)))
         if not asked.from_ms and not asked.until_ms:
             return self._timers.pending[asked.topic] if asked.topic else self._timers.pending.total()
         wanted = asked.topic.encode()
@@ -124,16 +125,32 @@ class PendingPages:
                 if (found.wake_ms, found.entry) > start:
                     yield found
 
-    def _with_key(self, asked: DueRange, key: str) -> Sequence[PendingTimer]:
+    def _list_key(self, asked: DueRange, key: str, limit: int, start: tuple[int, int]) -> Steps[PendingPage]:
+        found = yield from self._with_key(asked, key)
+        rest = [(name, entry) for name, entry in found if (entry.due_ms, entry.entry) > start]
+        page = PendingPage()
+        for name, entry in rest[:limit]:
+            message = self._store.read_message(entry.physical_offset) if entry.size else None
+            page.timers.append(_pending_timer(message, entry.due_ms) if message else _far_timer(entry, name))
+        if len(rest) > limit:
+            last = rest[limit - 1][1]
+            page.next = f"{last.due_ms}:{last.entry}"
+        return page
+
+    def _with_key(self, asked: DueRange, key: str) -> Steps[Sequence[tuple[str, Entry]]]:
+        """Unique key and entry of what is pending with a message key, or has it as its unique key, in due order."""
         if not asked.topic:
             raise InvalidParameter("a key is looked up in a topic", hint="Name the topic too")
-        found = [
-            _pending_timer(entry.message, entry.due_ms) if entry.message else _far_timer(entry, name)
-            for name in sorted({key, *self._directory.unique_keys(asked.topic, key, MAX_NAMES)})
-            for entry in self._directory.history(asked.topic, name).pending.values()
-            if entry.due_ms >= asked.from_ms and (not asked.until_ms or entry.due_ms < asked.until_ms)
-        ]
-        return sorted(found, key=lambda timer: (timer.due_ms, timer.timer_id))
+        found = []
+        names = yield from self._directory.unique_keys(asked.topic, key, MAX_NAMES, only_pending=True)
+        for name in {key: None} | dict.fromkeys(names):
+            history = yield from self._directory.look_up(asked.topic, name, only_pending=True)
+            found += [
+                (name, entry)
+                for entry in history.pending.values()
+                if entry.due_ms >= asked.from_ms and (not asked.until_ms or entry.due_ms < asked.until_ms)
+            ]
+        return sorted(found, key=lambda one: (one[1].due_ms, one[1].entry))
 
     def density(self, now_ms: int) -> Density:
         """How many timers are due in each of the coming seconds, minutes and hours."""

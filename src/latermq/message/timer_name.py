@@ -28,10 +28,12 @@ def names_of(name: str) -> list[tuple[str, str]]:
 
 
 def meanings(key: str, topic: str) -> list[str]:
-    """The names that a cancel with this key can mean if it was sent to this topic.
+    """The names that a cancel with this key can mean if it was sent to this topic, the likeliest first.
 
     RocketMQ's brokers expect the topic before the unique key or not, by a setting; and a unique key that holds the
-    separator looks the same as one with its topic.
+    separator looks the same as one with its topic. A cancel is mostly sent to the topic of what it takes.
     """
     own = timer_name(topic, key)
-    return [key, own] if names_of(key) else [own]
+    if not names_of(key):
+        return [own]
+    return [key, own] if key.startswith(topic + SEPARATOR) else [own, key]

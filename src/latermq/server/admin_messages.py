@@ -8,13 +8,16 @@ from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.headers import QueryMessageHeader, ViewMessageHeader
 from latermq.server.admin_ground import Ground, Handler
 from latermq.server.connection import Connection
+from latermq.server.look_ups import LookUps, Reply
+from latermq.timer.steps import Steps
 
 
 class MessageRequests:
     """Messages by place and by key."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: Ground, look_ups: LookUps) -> None:
         self._broker = ground.broker
+        self._look_ups = look_ups
         self.handlers: dict[int, Handler] = {
             Request.VIEW_MESSAGE_BY_ID: self._view,
             Request.QUERY_MESSAGE: self._query,
@@ -25,20 +28,24 @@ class MessageRequests:
         record = admin_messages.read_record(self._broker, command.header(ViewMessageHeader).offset)
         return encode_response(command, body=record)
 
-    def _query(self, connection: Connection, command: Command) -> bytes:
+    def _query(self, connection: Connection, command: Command) -> bytes | None:
         header = command.header(QueryMessageHeader)
-        records = admin_messages.find_by_key(
-            self._broker,
-            header.topic,
-            header.key,
-            unique=header._UNIQUE_KEY_QUERY == "true",
-            max_found=header.maxNum,
-            begin_ms=header.beginTimestamp,
-            end_ms=header.endTimestamp,
-        )
-        newest_ms, newest_offset = self._broker.store.index.newest
-        fields = {"indexLastUpdateTimestamp": str(newest_ms), "indexLastUpdatePhyoffset": str(newest_offset)}
-        return encode_response(command, fields=fields, body=b"".join(records))
+
+        def query() -> Steps[Reply]:
+            records = yield from admin_messages.find_by_key(
+                self._broker,
+                header.topic,
+                header.key,
+                unique=header._UNIQUE_KEY_QUERY == "true",
+                max_found=header.maxNum,
+                begin_ms=header.beginTimestamp,
+                end_ms=header.endTimestamp,
+            )
+            newest_ms, newest_offset = self._broker.store.index.newest
+            fields = {"indexLastUpdateTimestamp": str(newest_ms), "indexLastUpdatePhyoffset": str(newest_offset)}
+            return encode_response(command, fields=fields, body=b"".join(records))
+
+        return self._look_ups.answer(connection, command, query())
 
     def _queue_entries(self, connection: Connection, command: Command) -> bytes:
         header = command.header(ConsumeQueueHeader)

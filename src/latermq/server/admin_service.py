@@ -16,6 +16,7 @@ from latermq.server.admin_groups import GroupRequests
 from latermq.server.admin_messages import MessageRequests
 from latermq.server.admin_topics import TopicRequests
 from latermq.server.connection import Connection
+from latermq.server.look_ups import LookUps
 
 
 class AdminService:
@@ -30,6 +31,7 @@ class AdminService:
         beside: Callable[[list[Work], WhenDone], None] = do_at_once,
         announce: Callable[[Callable[[], None]], None] = tell_nobody,
         retain: Callable[[], None] = lambda: None,
+        look_ups: LookUps | None = None,
     ) -> None:
         self._broker = broker
         self._retain = retain
@@ -38,7 +40,7 @@ class AdminService:
         self.handlers: dict[int, Handler] = {
             **TopicRequests(ground).handlers,
             **GroupRequests(ground).handlers,
-            **MessageRequests(ground).handlers,
+            **MessageRequests(ground, look_ups or LookUps(broker.config.timer.max_lookup)).handlers,
             **ClientRequests(ground).handlers,
             Request.GET_BROKER_RUNTIME_INFO: self._runtime_info,
             Request.GET_BROKER_CONFIG: self._settings,

@@ -29,6 +29,7 @@ from latermq.server.clock_feed import open_clock
 from latermq.server.far_records import FarRecords
 from latermq.server.flusher import Flusher, Preparer
 from latermq.server.listener import Listener
+from latermq.server.look_ups import LookUps
 from latermq.server.metrics_server import MetricsServer
 from latermq.server.old_copy import write_lost_entries
 from latermq.server.pending_service import Fetched, PendingService
@@ -84,6 +85,8 @@ class BrokerProcess:
         self._registrar = Registrar(
             self.broker, [name for name in name_servers.replace(",", ";").split(";") if name], self.address
         )
+        loop = asyncio.get_running_loop()
+        self._look_ups = LookUps(config.timer.max_lookup, loop.call_soon, self.broker.settle)
         self._admin = AdminService(
             self.broker,
             address=self.address,
@@ -91,9 +94,11 @@ class BrokerProcess:
             beside=self._do_in_worker,
             announce=self._registrar.announce,
             retain=self._retain,
+            look_ups=self._look_ups,
         )
         self.service.handlers.update(self._admin.handlers)
-        self.service.handlers.update(PendingService(self.broker, self.service, self._fetch_far).handlers)
+        pending = PendingService(self.broker, self.service, self._look_ups, self._fetch_far)
+        self.service.handlers.update(pending.handlers)
         pipeline = PipelineService(self.broker, self.service, beside=self._do_in_worker)
         self.service.handlers.update(pipeline.handlers)
         self._metrics = MetricsServer(BrokerMetrics(self.broker, lambda: self.listener.connections))
@@ -293,6 +298,7 @@ class BrokerProcess:
                 timer.cancel()
         await self._registrar.close()
         self._driver.stop()
+        self._look_ups.stop()
         await self._keeper.stop()
         self._far_records.stop()
         self.broker.waiting.expire(float("inf"))

@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 
 from latermq.broker.broker import Broker
 from latermq.broker.pending import Meant
+from latermq.broker.pending_pages import DueRange
 from latermq.errors import IllegalOperation, InvalidParameter, LaterMQError, NoPermission
 from latermq.message.recall_handle import RecallHandle, decode_recall_handle
 from latermq.protocol.remoting.bodies import encode_body
@@ -14,6 +15,8 @@ from latermq.protocol.remoting.timer_bodies import Outcome, Outcomes, PendingCou
 from latermq.protocol.remoting.timer_headers import ListTimersHeader, MoveTimerHeader, RecallHeader, TimerNameHeader
 from latermq.server.admin_ground import Handler, answer, refuse
 from latermq.server.connection import Connection
+from latermq.server.look_ups import LookUps, Reply
+from latermq.timer.steps import Steps
 
 MAX_PAGE_TIMERS = 1000
 MAX_MEANT = 1000  # timers of one name that a request may list
@@ -58,9 +61,12 @@ class _Name(NamedTuple):
 class PendingService:
     """All handlers of requests about timers, by request code."""
 
-    def __init__(self, broker: Broker, flushing: Flushing, fetch_far: FetchFar = fetch_nothing) -> None:
+    def __init__(
+        self, broker: Broker, flushing: Flushing, look_ups: LookUps, fetch_far: FetchFar = fetch_nothing
+    ) -> None:
         """`fetch_far` brings records of far timers that have left the log, and calls back on the loop."""
         self._broker = broker
+        self._look_ups = look_ups
         self._fetch_far = fetch_far
         self._flushing = flushing
         self.handlers: dict[int, Handler] = {
@@ -81,11 +87,15 @@ class PendingService:
         broker.topics.require(header.topic)
         handle = self._own_handle(header.topic, header.recallHandle)
         self._flushing.check_unflushed()
-        outcome = broker.pending.cancel(handle.topic, handle.unique_key)
-        if outcome.verdict not in _WRITTEN:
-            raise self._recalled_nothing(handle, outcome)
-        reply = encode_response(command, fields={"msgId": handle.unique_key, "MSG_REGION": "DefaultRegion"})
-        return self._flushing.reply_when_flushed(connection, command, reply)
+
+        def recall() -> Steps[Reply]:
+            outcome = yield from broker.pending.cancel_steps(handle.topic, handle.unique_key)
+            if outcome.verdict not in _WRITTEN:
+                raise self._recalled_nothing(handle, outcome)
+            reply = encode_response(command, fields={"msgId": handle.unique_key, "MSG_REGION": "DefaultRegion"})
+            return self._flushing.reply_when_flushed(connection, command, reply)
+
+        return self._look_ups.answer(connection, command, recall())
 
     def _recalled_nothing(self, handle: RecallHandle, outcome: Outcome) -> IllegalOperation:
         """The directory knows best; only where it knows nothing the handle's own time is looked at."""
@@ -103,11 +113,15 @@ class PendingService:
         meant = _meant(header)
         self._flushing.check_unflushed()
         pending = self._broker.pending
-        if name.key:
-            outcomes = pending.cancel_key(header.topic, name.key)
-        else:
-            outcomes = [pending.cancel(header.topic, name.unique_key, meant)]
-        return self._tell(connection, command, outcomes)
+
+        def cancel() -> Steps[Reply]:
+            if name.key:
+                outcomes = yield from pending.cancel_key_steps(header.topic, name.key)
+            else:
+                outcomes = [(yield from pending.cancel_steps(header.topic, name.unique_key, meant))]
+            return self._tell(connection, command, outcomes)
+
+        return self._look_ups.answer(connection, command, cancel())
 
     def _move(self, connection: Connection, command: Command) -> bytes | None:
         header = command.header(MoveTimerHeader)
@@ -118,30 +132,33 @@ class PendingService:
         self._flushing.check_unflushed()
         pending = self._broker.pending
 
-        def move(fetched: Mapping[int, bytes]) -> bytes | None:
+        def move(fetched: Mapping[int, bytes]) -> Steps[Reply]:
             if name.key:
-                outcomes = pending.move_key(header.topic, name.key, due_ms, fetched)
+                outcomes = yield from pending.move_key_steps(header.topic, name.key, due_ms, fetched)
             else:
-                outcomes = [pending.move(header.topic, name.unique_key, due_ms, fetched, meant)]
+                outcomes = [(yield from pending.move_steps(header.topic, name.unique_key, due_ms, fetched, meant))]
             return self._tell(connection, command, outcomes)
 
-        places = pending.records_to_fetch(header.topic, name.unique_key, name.key)
-        if not places:
-            return move({})
-        self._fetch_far(places, lambda fetched: self._answer_later(connection, command, fetched, move))
-        return None
+        def fetch_and_move() -> Steps[Reply]:
+            places = yield from pending.fetch_steps(header.topic, name.unique_key, name.key)
+            if not places:
+                return (yield from move({}))
+            self._fetch_far(places, lambda fetched: self._answer_later(connection, command, fetched, move))
+            return None
+
+        return self._look_ups.answer(connection, command, fetch_and_move())
 
     def _answer_later(
         self,
         connection: Connection,
         command: Command,
         fetched: Mapping[int, bytes] | LaterMQError,
-        move: Callable[[Mapping[int, bytes]], bytes | None],
+        move: Callable[[Mapping[int, bytes]], Steps[Reply]],
     ) -> None:
         try:
             if isinstance(fetched, LaterMQError):
                 raise fetched
-            reply = move(fetched)
+            reply = self._look_ups.answer(connection, command, move(fetched))
         except LaterMQError as error:
             refuse(connection, command, error)
             return
@@ -156,31 +173,36 @@ class PendingService:
             raise InvalidParameter(
                 "the state of a timer is asked by unique key or handle", hint="LIST_TIMERS lists what has a message key"
             )
-        return self._tell(connection, command, [self._broker.pending.status(header.topic, name.unique_key)])
 
-    def _list(self, connection: Connection, command: Command) -> bytes:
-        header = command.header(ListTimersHeader)
-        limit = max(1, min(header.limit, MAX_PAGE_TIMERS))
-        while True:
-            page = self._broker.pending.list(
-                topic=header.topic,
-                key=header.key,
-                from_ms=header.fromMs,
-                until_ms=header.untilMs,
-                limit=limit,
-                cursor=header.cursor,
-            )
-            body = encode_body(page)
-            if len(body) <= MAX_PAGE_BYTES or limit == 1:
-                return encode_response(command, body=body)
-            limit //= 2
+        def status() -> Steps[Reply]:
+            outcome = yield from self._broker.pending.status_steps(header.topic, name.unique_key)
+            return self._tell(connection, command, [outcome])
 
-    def _count(self, connection: Connection, command: Command) -> bytes:
+        return self._look_ups.answer(connection, command, status())
+
+    def _list(self, connection: Connection, command: Command) -> bytes | None:
         header = command.header(ListTimersHeader)
-        timers = self._broker.pending.count(
-            topic=header.topic, key=header.key, from_ms=header.fromMs, until_ms=header.untilMs
-        )
-        return encode_response(command, body=encode_body(PendingCount(timers=timers)))
+        asked = DueRange(header.topic, header.fromMs, header.untilMs)
+
+        def page_of(limit: int) -> Steps[Reply]:
+            while True:
+                steps = self._broker.pending.list_steps(asked, key=header.key, limit=limit, cursor=header.cursor)
+                body = encode_body((yield from steps))
+                if len(body) <= MAX_PAGE_BYTES or limit == 1:
+                    return encode_response(command, body=body)
+                limit //= 2
+
+        return self._look_ups.answer(connection, command, page_of(max(1, min(header.limit, MAX_PAGE_TIMERS))))
+
+    def _count(self, connection: Connection, command: Command) -> bytes | None:
+        header = command.header(ListTimersHeader)
+
+        def count() -> Steps[Reply]:
+            asked = DueRange(header.topic, header.fromMs, header.untilMs)
+            timers = yield from self._broker.pending.count_steps(asked, key=header.key)
+            return encode_response(command, body=encode_body(PendingCount(timers=timers)))
+
+        return self._look_ups.answer(connection, command, count())
 
     def _density(self, connection: Connection, command: Command) -> bytes:
         return encode_response(command, body=encode_body(self._broker.pending.density()))

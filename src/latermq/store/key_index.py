@@ -1,7 +1,7 @@
 """The key index: hash files that find records by message key and unique key (docs/formats/index-file.md)."""
 
 import struct
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import numpy as np
@@ -17,9 +17,9 @@ ENTRY_DTYPE = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), 
 ENTRY_BYTES = ENTRY_DTYPE.itemsize
 SLOT_BYTES = 4
 RESERVE_STEP_BYTES = 1 << 20
-# Entries that one search looks at in a file. Keys are few to a slot, but one key may be in millions of messages, and
-# a search for it in a time long past would hold up everybody: 0.6 µs an entry.
-MAX_SEARCHED = 20_000
+# After so many steps without a hit a search says so: whoever walks a long chain of other keys can pause there.
+STEPS_AT_ONCE = 64
+NO_HIT = -1
 # Steps that a search for many keys goes along their chains before it looks through the whole file.
 MAX_STEPS_TOGETHER = 256
 # Entries of a file that are looked at when it is opened, each of them in a page of its own.
@@ -40,6 +40,7 @@ class IndexFile:
     def __init__(self, disk: Disk, name: str, *, slots: int, max_entries: int) -> None:
         self.name = name
         self.max_entries = max_entries
+        self.is_closed = False
         self._entries_at = HEADER.size + slots * SLOT_BYTES
         self.file = disk.map_file(f"{FOLDER}/{name}", file_bytes(slots, max_entries))
         self._slots: npt.NDArray[np.int32] = np.frombuffer(self.file.map, ">i4", slots, HEADER.size)
@@ -108,19 +109,25 @@ class IndexFile:
     def _write_header(self) -> None:
         self.file.map[: HEADER.size] = self._header()
 
-    def find(self, wanted: int, begin_ms: int, end_ms: int, max_steps: int = MAX_SEARCHED) -> Generator[int, None, int]:
-        """Log offsets under this hash whose store time may lie in [begin, end], newest first; the steps left over."""
+    def find(self, wanted: int, begin_ms: int, end_ms: int, start: int = 0) -> Iterator[int]:
+        """Log offsets from `start` on under this hash whose store time may lie in [begin, end], newest first.
+
+        NO_HIT in between, after each STEPS_AT_ONCE steps. The file may be closed while the search pauses.
+        """
         number = int(self._slots[wanted % len(self._slots)])
-        while max_steps > 0 and 0 < number < self.next_entry:
-            max_steps -= 1
+        steps = 0
+        while 0 < number < self.next_entry:
+            steps += 1
             found, offset, seconds, previous = ENTRY.unpack_from(self.file.map, self._entries_at + number * ENTRY_BYTES)
             stored_ms = self.first_timestamp_ms + seconds * 1000
-            if found == wanted and stored_ms <= end_ms and stored_ms + 999 >= begin_ms:
+            # A chain only leads back; anything else is damage.
+            number = previous if previous < number and offset >= start else 0
+            if found == wanted and offset >= start and stored_ms <= end_ms and stored_ms + 999 >= begin_ms:
                 yield offset
-            if previous >= number:  # a chain only leads back; anything else is damage
-                break
-            number = previous
-        return max_steps
+            if steps % STEPS_AT_ONCE == 0:
+                yield NO_HIT
+            if self.is_closed:
+                return
 
     def find_all(self, wanted: Ints) -> tuple[Ints, Ints]:
         """For many hashes at once all that is under them: which of them, and the log offset.
@@ -215,6 +222,7 @@ class IndexFile:
 
     def close(self) -> None:
         """Unmap the file."""
+        self.is_closed = True
         del self._slots, self._entries
         self.file.close()
 
@@ -257,13 +265,15 @@ class KeyIndex:
         file.reserve_slots()
         self._files.append(file)
 
-    def find(self, topic: str, key: str, begin_ms: int, end_ms: int, max_steps: int | None = None) -> Iterator[int]:
-        """Log offsets that may hold this key, newest first; a hash can collide, so the reader checks the record."""
+    def find(self, topic: str, key: str, begin_ms: int, end_ms: int, start: int = 0) -> Iterator[int]:
+        """Log offsets from `start` on that may hold this key, newest first; a hash can collide: look at the record.
+
+        NO_HIT after many steps that found nothing.
+        """
         wanted = key_hash(topic, key)
-        left = MAX_SEARCHED if max_steps is None else max_steps
-        for file in reversed(self._files):
-            if file.first_timestamp_ms <= end_ms:
-                left = yield from file.find(wanted, begin_ms, end_ms, left)
+        for file in self._files[::-1]:
+            if not file.is_closed and file.last_offset >= start and file.first_timestamp_ms <= end_ms:
+                yield from file.find(wanted, begin_ms, end_ms, start)
 
     def find_all(self, wanted: Ints) -> tuple[Ints, Ints]:
         """For many hashes at once the log offsets of all that may have such a key, and which hash each is for.

@@ -34,7 +34,7 @@ from latermq.store.commit_log import CommitLog
 from latermq.store.consume_queue import ENTRY, FOLDER, ConsumeQueue, are_cut_short
 from latermq.store.disk import Disk
 from latermq.store.dispatch import IndexKeys, index_keys, queue_tags_code
-from latermq.store.key_index import KeyIndex
+from latermq.store.key_index import NO_HIT, KeyIndex
 from latermq.store.ranges import RangeSet
 from latermq.store.recovery import Delivered, Recovery, recover
 
@@ -556,19 +556,20 @@ class MessageStore:
 
     def find_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Log offsets that may hold this key, newest first."""
-        self.index_pending()
-        seen = set()  # keys that were put again after a full disk
-        for offset in self.index.find(topic, key, begin_ms, end_ms):
-            if self.log.start <= offset < self.log.end and offset not in seen:
-                seen.add(offset)
-                yield offset
+        return (offset for offset in self.search_key(topic, key, begin_ms, end_ms) if offset != NO_HIT)
 
-    def find_all_by_key(self, topic: str, key: str) -> Iterator[int]:
-        """The same without an end to the search: whoever decides by what is there must not miss any."""
+    def search_key(
+        self, topic: str, key: str, begin_ms: int = 0, end_ms: int = 1 << 62, start: int = 0
+    ) -> Iterator[int]:
+        """The same from a log offset on, with NO_HIT after many steps that found nothing, for those who pause there."""
         self.index_pending()
-        found = self.index.find(topic, key, 0, 1 << 62, 1 << 62)
-        # Keys that were put again after a full disk are there twice.
-        yield from dict.fromkeys(offset for offset in found if self.log.start <= offset < self.log.end)
+        before = self.log.end
+        for offset in self.index.find(topic, key, begin_ms, end_ms, max(start, self.log.start)):
+            if offset == NO_HIT:
+                yield offset
+            elif offset < before:  # keys that were put again after a full disk are there twice
+                before = offset
+                yield offset
 
     def flushed_end(self, queue: ConsumeQueue) -> int:
         """The queue offset up to which records are safe from a power cut: no stored position goes beyond it."""

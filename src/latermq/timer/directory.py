@@ -4,31 +4,38 @@ It is no file of its own. Every record of the timer topic and every delivered on
 so the key index finds all that ever happened to a name, and the order of the log is the verdict. Nothing has to be
 kept in step with it, and nothing rebuilt after a crash. Only Spark's timers outlive their records; what was known of
 them when those went is in far_names.py, and is older than anything in the log.
+
+A cancel or a move takes all there was before it. So a name is read from its newest record back to the last one that
+took something, and what happened before costs nothing.
 """
 
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
+from latermq.errors import InvalidParameter
 from latermq.message.entry_id import decode_entry_id
 from latermq.message.names import TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC
 from latermq.message.properties import (
     DUE_MS,
     KEY_SEPARATOR,
     KEYS,
-    MOVE,
     REAL_TOPIC,
+    TAGS,
     TIMER_DELETE_KEY,
     TIMER_ID,
     UNIQUE_KEY,
     encode_properties,
 )
-from latermq.message.record import Message
+from latermq.message.record import Message, decode_record, layout, record_prepared_transaction_offset
 from latermq.message.timer_code import CANCEL, MOVED, kind_and_due, timer_kind
 from latermq.message.timer_name import timer_name
+from latermq.store.key_index import NO_HIT
 from latermq.store.message_store import MessageStore
-from latermq.timer.far_names import FarNames
+from latermq.timer.far_names import FarName, FarNames
+from latermq.timer.steps import Steps
+
+RECALL_TAG = "_RECALL_TAG_"
 
 
 class Fate(Enum):
@@ -48,12 +55,13 @@ class Entry:
     timer_id: int  # the entry that first scheduled it
     due_ms: int
     topic: str
-    message: Message | None  # None where its record has left the log
+    physical_offset: int  # where its record lies in the log,
+    size: int  # and how long it is; 0 where it has left
 
 
 @dataclass(slots=True)
 class History:
-    """All that happened to one name, told by the log."""
+    """What happened to one name, told by the log."""
 
     fate: Fate = Fate.UNKNOWN
     due_ms: int = 0  # of what was last scheduled
@@ -70,105 +78,234 @@ class Directory:
         self._far_names = far_names
         self._wake_from_ms = wake_from_ms
 
-    def history(self, topic: str, unique_key: str, *, whole: bool = False) -> History:
-        """What happened to the timers of this name, from its last move on or from the first record kept.
+    def look_up(
+        self, topic: str, unique_key: str, *, since: int | None = None, only_pending: bool = False
+    ) -> Steps[History]:
+        """What happened to the timers of this name, back to the last record that took all there was.
 
-        A move takes all there was, so what came before it changes nothing: a time-out that is moved all the time costs
-        no more than one that never was.
+        With `since` back to the last one before that log offset: what each taker behind it took. With `only_pending`
+        nobody asks for the fate of what is not.
         """
-        found: dict[int, Message] = {}
-        start = 0
-        for message in self._messages(TIMER_TOPIC, unique_key):
-            found[message.physical_offset] = message
-            if not whole and _is_move_of(message, topic, unique_key):
-                start = message.physical_offset
+        while True:
+            end = self._store.log.end
+            told = _Told(topic, unique_key, since, self._store)
+            yield from self._read_back(told, only_pending=only_pending)
+            # Others may have worked between the steps.
+            if end == self._store.log.end or not self._is_changed(told, end):
+                return told.finish()
+
+    def _read_back(self, told: "_Told", *, only_pending: bool) -> Steps[None]:
+        schedules, cancels, delivered, buried = _places(told.topic, told.unique_key)
+        for offset in _newest_first([self._store.search_key(*schedules), self._store.search_key(*cancels)]):
+            yield
+            message = self._store.read_message(offset) if offset != NO_HIT else None
+            if message is not None and message.topic == TIMER_TOPIC:
+                told.tell(message)
+            if told.is_decided:
                 break
-        for where, key in (
-            (TIMER_TOPIC, timer_name(topic, unique_key)),
-            (topic, unique_key),
-            (TIMER_DEAD_LETTER_TOPIC, unique_key),
-        ):
-            found |= {message.physical_offset: message for message in self._messages(where, key, start)}
-        history = self._far_history(topic, unique_key)
-        for _, message in sorted(found.items()):
-            self._tell(history, message, topic, unique_key)
-        if history.pending:
-            history.fate = Fate.PENDING
-        return history
-
-    def _far_history(self, topic: str, unique_key: str) -> History:
-        """What is known of the name's timers that have left the log."""
-        history = History()
-        names = self._far_names
-        cancelled_ms = names.cancelled_due_ms(topic, unique_key)
-        if cancelled_ms is not None:
-            history.fate, history.due_ms = Fate.CANCELLED, cancelled_ms
-        for entry, timer_id, due_ms in names.pending(topic, unique_key, self._wake_from_ms()):
-            history.pending[entry] = Entry(entry, timer_id, due_ms, topic, None)
-            history.due_ms = due_ms
-        return history
-
-    def _tell(self, history: History, message: Message, topic: str, unique_key: str) -> None:
-        properties = message.properties
-        replaced = decode_entry_id(message.prepared_transaction_offset)
-        if message.topic != TIMER_TOPIC:
-            is_own = message.topic == topic or properties.get(REAL_TOPIC) == topic
-            if is_own and replaced is not None and replaced[0] == 0 and properties.get(UNIQUE_KEY) == unique_key:
-                history.pending.pop(replaced[1], None)
-                history.fate = Fate.DELIVERED
+        else:
+            told.tell_far(
+                self._far_names.pending(told.topic, told.unique_key, self._wake_from_ms()),
+                self._far_names.cancelled_due_ms(told.topic, told.unique_key),
+            )
+        if not told.asks_for_deliveries(only_pending=only_pending):
             return
-        kind = timer_kind(encode_properties(properties).encode())
-        if kind == CANCEL:
-            if properties[TIMER_DELETE_KEY] == timer_name(topic, unique_key):
-                self._take_all(history, message)
-            return
-        if properties.get(REAL_TOPIC) != topic or properties.get(UNIQUE_KEY) != unique_key:
-            return
-        if kind == MOVED:
-            self._take_all(history, message)
-        elif replaced is not None:
-            history.pending.pop(replaced[1], None)  # rolled
-        due = properties.get(DUE_MS, "")
-        if not due.isdigit():  # RocketMQ wrote it
-            due = str(kind_and_due(self._store.waiting_code_at(message.physical_offset))[1])
-        history.due_ms = int(due)
-        entry = message.queue_offset
-        history.pending[entry] = Entry(entry, int(properties.get(TIMER_ID, entry)), history.due_ms, topic, message)
+        for offset in _newest_first([self._store.search_key(*delivered), self._store.search_key(*buried)]):
+            yield
+            record = self._store.log.read_record(offset) if offset != NO_HIT else None
+            if record is not None:
+                told.tell_delivered(record)
+                if not told.asks_for_deliveries(only_pending=only_pending, before=offset):
+                    return
 
-    def _take_all(self, history: History, by: Message) -> None:
-        if history.pending:
-            history.fate = Fate.CANCELLED
-        history.taken_by[by.queue_offset] = list(history.pending.values())
-        history.pending.clear()
+    def _is_changed(self, told: "_Told", since: int) -> bool:
+        """Whether a record with this name was appended at this log offset or later."""
+        places = _places(told.topic, told.unique_key)
+        return any(offset != NO_HIT for place in places for offset in self._store.search_key(*place, start=since))
 
-    def unique_keys(self, topic: str, key: str, limit: int) -> list[str]:
-        """The unique keys of timers, pending or not, that were scheduled with this message key; at most so many."""
+    def unique_keys(self, topic: str, key: str, limit: int, *, only_pending: bool = False) -> Steps[list[str]]:
+        """The unique keys of timers that were scheduled with this message key; refused where there are too many.
+
+        All whose record in the timer topic is kept, pending or not, and far ones. Where there is none, also those of
+        delivered messages, unless nobody asks for what is not pending: plain messages with the same key may be many.
+        """
         keys: dict[str, None] = {}
-        for message in itertools.chain(self._messages(TIMER_TOPIC, key), self._messages(topic, key)):
-            if len(keys) >= limit:
-                break
-            properties = message.properties
-            replaced = decode_entry_id(message.prepared_transaction_offset)
-            is_timer = message.topic == TIMER_TOPIC or (replaced is not None and replaced[0] == 0)
-            if (
-                is_timer
-                and properties.get(REAL_TOPIC) == topic
-                and key in properties.get(KEYS, "").split(KEY_SEPARATOR)
-            ):
-                keys[properties.get(UNIQUE_KEY, "")] = None
-        gone = itertools.islice(self._far_names.unique_keys(topic, key), max(0, limit - len(keys)))
-        keys |= dict.fromkeys(gone)
+        for offset in self._store.search_key(TIMER_TOPIC, key):
+            yield
+            message = self._store.read_message(offset) if offset != NO_HIT else None
+            if message is not None and message.topic == TIMER_TOPIC:
+                self._note_key(keys, message, topic, key, limit)
+        for unique_key in self._far_names.unique_keys(topic, key):
+            yield
+            keys[unique_key] = None
+            _check_number(keys, key, limit)
+        if not keys and not only_pending:
+            for offset in self._store.search_key(topic, key):
+                yield
+                record = self._store.log.read_record(offset) if offset != NO_HIT else None
+                if record is not None and _replaced_timer(record) is not None:
+                    self._note_key(keys, decode_record(record), topic, key, limit)
         return list(keys)
 
-    def _messages(self, topic: str, key: str, start: int = 0) -> Iterator[Message]:
-        """The records of a topic that may have this key, from a log offset on, the newest first."""
-        for offset in self._store.find_all_by_key(topic, key):
-            message = self._store.read_message(offset) if offset >= start else None
-            if message is not None and message.topic == topic:
-                yield message
+    def _note_key(self, keys: dict[str, None], message: Message, topic: str, key: str, limit: int) -> None:
+        properties = message.properties
+        is_timer = properties.get(REAL_TOPIC) == topic and not properties.get(TIMER_DELETE_KEY)
+        if is_timer and key in properties.get(KEYS, "").split(KEY_SEPARATOR):
+            keys[properties.get(UNIQUE_KEY, "")] = None
+            _check_number(keys, key, limit)
 
 
-def _is_move_of(message: Message, topic: str, unique_key: str) -> bool:
-    properties = message.properties
-    is_own = properties.get(REAL_TOPIC) == topic and properties.get(UNIQUE_KEY) == unique_key
-    return is_own and bool(properties.get(MOVE)) and not properties.get(TIMER_DELETE_KEY)
+class _Told:
+    """A history as it is told by the records of a name, the newest first: those of the timer topic, then deliveries."""
+
+    def __init__(self, topic: str, unique_key: str, since: int | None, store: MessageStore) -> None:
+        self.topic = topic
+        self.unique_key = unique_key
+        self.is_decided = False  # older records of the timer topic change nothing
+        self._since = since
+        self._store = store
+        self._history = History()
+        self._taker: int | None = None  # the entry that took whatever is told next
+        self._open: dict[int, Entry] = {}  # what was scheduled and may have been delivered before it was taken
+        self._oldest_offset = 0  # of the last told of them
+        self._rolled: set[int] = set()
+        self._cancelled_due_ms: int | None = None  # of what is known to be cancelled, but older than all records
+        self._is_delivered = False
+
+    def finish(self) -> History:
+        history = self._history
+        history.pending = {number: entry for number, entry in sorted(history.pending.items()) if number in self._open}
+        history.taken_by = {
+            taker: [entry for entry in entries if entry.entry in self._open]
+            for taker, entries in history.taken_by.items()
+        }
+        if history.pending:
+            history.fate = Fate.PENDING
+        elif self._open:
+            history.fate = Fate.CANCELLED
+        elif self._is_delivered:
+            history.fate = Fate.DELIVERED
+        elif history.fate == Fate.UNKNOWN and self._cancelled_due_ms is not None:
+            history.fate = Fate.CANCELLED
+            history.due_ms = history.due_ms or self._cancelled_due_ms
+        return history
+
+    def asks_for_deliveries(self, *, only_pending: bool, before: int | None = None) -> bool:
+        """Whether it matters what was delivered, before this log offset if one is given."""
+        if self._open:
+            return before is None or before > self._oldest_offset  # nothing is delivered before it is scheduled
+        is_known = self._is_delivered or self._history.fate != Fate.UNKNOWN
+        return not (is_known or only_pending or self._since is not None)
+
+    def tell(self, message: Message) -> None:
+        """A record of the timer topic."""
+        properties = message.properties
+        kind = timer_kind(encode_properties(properties).encode())
+        if kind == CANCEL:
+            if properties[TIMER_DELETE_KEY] == timer_name(self.topic, self.unique_key):
+                # Ours are written where something was taken. Others may have come in vain, and what is older decides.
+                self._take(message, took=properties.get(TAGS) == RECALL_TAG)
+            return
+        if properties.get(REAL_TOPIC) != self.topic or properties.get(UNIQUE_KEY) != self.unique_key:
+            return
+        due_ms = self._due_ms(message)
+        self._history.due_ms = self._history.due_ms or due_ms
+        number = message.queue_offset
+        if number not in self._rolled:
+            timer_id = int(properties.get(TIMER_ID, number))
+            self._add(Entry(number, timer_id, due_ms, self.topic, message.physical_offset, message.size_bytes))
+        replaced = decode_entry_id(message.prepared_transaction_offset)
+        if kind == MOVED:
+            self._take(message, took=True)
+        elif replaced is not None:
+            self._rolled.add(replaced[1])
+
+    def _due_ms(self, message: Message) -> int:
+        due = message.properties.get(DUE_MS, "")
+        if due.isdigit():
+            return int(due)
+        return kind_and_due(self._store.waiting_code_at(message.physical_offset))[1]  # RocketMQ wrote it
+
+    def _add(self, entry: Entry) -> None:
+        self._open[entry.entry] = entry
+        self._oldest_offset = entry.physical_offset
+        if self._taker is None:
+            self._history.pending[entry.entry] = entry
+        else:
+            self._history.taken_by[self._taker].append(entry)
+
+    def _take(self, by: Message, *, took: bool) -> None:
+        """What is told next was taken by this record, if by nothing older."""
+        if self._since is not None:
+            self.is_decided = by.physical_offset < self._since
+        elif self._open:
+            self.is_decided = True
+        elif took:
+            self.is_decided = True
+            self._history.fate = Fate.CANCELLED
+            self._history.due_ms = self._history.due_ms or self._due_ms(by)
+        self._taker = by.queue_offset
+        self._history.taken_by[self._taker] = []
+
+    def tell_far(self, waiting: list[FarName], cancelled_due_ms: int | None) -> None:
+        """What is known of the timers that have left the log, older than all records."""
+        history = self._history
+        for entry, timer_id, due_ms in waiting:
+            if entry not in self._open and entry not in self._rolled:  # its record may not have gone yet
+                history.due_ms = history.due_ms or due_ms
+                self._add(Entry(entry, timer_id, due_ms, self.topic, 0, 0))
+        self._cancelled_due_ms = cancelled_due_ms
+
+    def tell_delivered(self, record: bytes) -> None:
+        """A record of the timers' own topic, or of the dead letters."""
+        number = _replaced_timer(record)
+        if number is None:
+            return
+        message = decode_record(record)
+        is_own = self.topic in (message.topic, message.properties.get(REAL_TOPIC))
+        if is_own and message.properties.get(UNIQUE_KEY) == self.unique_key:
+            self._open.pop(number, None)
+            self._is_delivered = True
+
+
+def _places(topic: str, unique_key: str) -> list[tuple[str, str]]:
+    """Where a name's records are indexed: what schedules, cancels, deliveries, and what could not be delivered."""
+    return [
+        (TIMER_TOPIC, unique_key),
+        (TIMER_TOPIC, timer_name(topic, unique_key)),
+        (topic, unique_key),
+        (TIMER_DEAD_LETTER_TOPIC, unique_key),
+    ]
+
+
+def _newest_first(streams: list[Iterator[int]]) -> Iterator[int]:
+    """The offsets of descending streams in descending order; NO_HIT stands for a piece of work that found nothing."""
+    heads: dict[int, int] = {}
+    waiting = list(range(len(streams)))
+    while True:
+        for number in waiting:
+            for offset in streams[number]:
+                if offset != NO_HIT:
+                    heads[number] = offset
+                    break
+                yield NO_HIT
+        if not heads:
+            return
+        newest = max(heads, key=heads.__getitem__)
+        yield heads.pop(newest)
+        waiting = [newest]
+
+
+def _replaced_timer(record: bytes) -> int | None:
+    """The entry of the timer topic that this record delivers; None for any other message."""
+    parts = layout(record, 0, len(record))
+    replaced = decode_entry_id(record_prepared_transaction_offset(record, 0, parts)) if parts is not None else None
+    return replaced[1] if replaced is not None and replaced[0] == 0 else None
+
+
+def _check_number(keys: dict[str, None], key: str, limit: int) -> None:
+    if len(keys) > limit:
+        raise InvalidParameter(
+            f"more than {limit} timers have the key {key[:40]!r}, which is what one request acts on",
+            hint="List them by time and name them one by one",
+        )
