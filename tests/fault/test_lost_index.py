@@ -102,9 +102,9 @@ def restart(aging: Aging, damage: Damage, *, clean: bool, is_old: bool = False) 
     aging.broker = aging.open()
 
 
-@pytest.mark.parametrize("aged", [False, True])
-@pytest.mark.parametrize("is_old", [False, True])
-@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize(
+    ("clean", "is_old", "aged"), [(True, False, False), (False, False, True), (True, True, False), (False, True, True)]
+)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_waiting_timers_are_found_whatever_of_the_index_is_lost(
     damage: Damage, clean: bool, is_old: bool, aged: bool
