@@ -11,14 +11,17 @@ from random import Random
 
 from latermq.broker.broker import Broker
 from latermq.clock import SimulatedClock
+from latermq.config import StoreConfig
 from latermq.errors import CorruptStore, StoreError
+from latermq.message.names import TIMER_DEAD_LETTER_TOPIC
+from latermq.message.properties import DEAD_LETTER_REASON
 from latermq.server.local_rolls import RollTimedOut, Told
 from latermq.server.window_keeper import WindowKeeper
 from latermq.store.memory_disk import MemoryDisk
 from latermq.timer.windows import Window, WindowRows
 from tests.brokers_in_memory import STORE, messages, open_broker, pass_time, send
 from tests.far_broker import PIPELINE
-from tests.spark_twin import SparkTwin, piece_of
+from tests.spark_twin import Row, SparkTwin, piece_of
 
 TOPIC = "orders"
 
@@ -33,6 +36,8 @@ class Files:
         self.failures: Counter[str] = Counter()  # of reads of an attempt that are still to come; of windows' lists too
         self.held: dict[tuple[str, int], threading.Event] = {}  # steps and windows: they wait until it is set
         self.reads: Counter[str] = Counter()
+        self.rubble: list[Row] = []  # rows that nobody vouches for,
+        self.timeline: list[Row] = []  # and others that can be read one by one
 
     def names(self, window: Window) -> list[str]:
         self._meet(f"list {window.number}", window)
@@ -53,6 +58,21 @@ class Files:
             if number >= self.damaged.get(name, 1 << 30):
                 raise CorruptStore(f"a page of {name} is wrong")
             yield piece_of([row])
+
+    def proven(self, window: Window, name: str) -> Iterator[WindowRows]:
+        if self.damaged.get(name) == 0:
+            raise CorruptStore(f"the checksum of {name} is wrong")
+        yield from self._pieces(window, name)
+
+    def salvaged(self, window: Window, troubles: list[str]) -> Iterator[WindowRows]:
+        """What else there is: rows of the timeline, and what `rubble` holds."""
+        for row in [*self.rubble, *self.timeline]:
+            try:
+                self._meet("salvage", window)
+            except StoreError as error:
+                troubles.append(error.message)
+            else:
+                yield piece_of([row])
 
     def _meet(self, what: str, window: Window) -> None:
         self.reads[what] += 1
@@ -107,16 +127,17 @@ class Rolls:
 class Scene:
     """One store through several lives, and what lies beside it. Use it within a running loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: StoreConfig = STORE, seed: int = 7) -> None:
+        self._store = store
         self.disk, self.clock = MemoryDisk(), SimulatedClock()
-        self.twin = SparkTwin(Random(7))
+        self.twin = SparkTwin(Random(seed))
         self.files, self.rolls = Files(self.twin), Rolls(self)
         self.broker = self._open()
         self.keeper = self._keep()
         self.twin.begin(self.broker)
 
     def _open(self) -> Broker:
-        return open_broker(self.disk, self.clock, store=STORE, pipeline=PIPELINE)
+        return open_broker(self.disk, self.clock, store=self._store, pipeline=PIPELINE)
 
     def _keep(self) -> WindowKeeper:
         return WindowKeeper(
@@ -135,6 +156,7 @@ class Scene:
             held.set()
         await self.keeper.stop()
         self.broker.timers.engine.close()
+        self.broker.far_names.close()
 
     def make_attempt(self, number: int, *, is_damaged: bool = False) -> str:
         window = self.broker.far.windows.find(number)
@@ -161,7 +183,9 @@ class Scene:
         """Let the keeper do what can be done now; what is held or hangs goes on beside it."""
         for _ in range(2_000):
             self.keeper.tick()
-            tasks = [task for (lane, number), task in self.keeper._tasks.items() if not self._is_held(lane, number)]
+            tasks = [
+                task for (lane, number), task in self.keeper._lanes.tasks.items() if not self._is_held(lane, number)
+            ]
             if not tasks:
                 return
             await asyncio.wait(tasks, timeout=0.01)
@@ -175,7 +199,7 @@ class Scene:
 
     async def window_of(self, due_ms: int) -> int:
         """The number of the window that this time lies in, once it is cut."""
-        for _ in range(100):
+        for _ in range(400):
             for window in self.broker.far.states():
                 if window.from_ms <= due_ms < window.until_ms:
                     return window.number
@@ -189,6 +213,14 @@ class Scene:
         name = self.make_attempt(number)
         self.broker.far.ready(number, name)
         return name
+
+    def letters(self) -> dict[str, str]:
+        """The unique keys of all dead letters and their bodies; none is there twice."""
+        found = messages(self.broker, TIMER_DEAD_LETTER_TOPIC)
+        assert all("was skipped by an operator" in one.properties[DEAD_LETTER_REASON] for one in found)
+        keys = {one.properties["UNIQ_KEY"]: one.body.decode() for one in found}
+        assert len(keys) == len(found)
+        return keys
 
     def lateness(self) -> dict[str, int]:
         """How late each timer arrived; none arrived twice."""

@@ -11,6 +11,8 @@ from latermq.server.look_ups import LookUps
 from latermq.server.name_server import NameServer
 from latermq.server.pending_service import PendingService
 from latermq.server.pipeline_service import PipelineService
+from latermq.server.window_keeper import WindowKeeper
+from latermq.server.window_service import WindowService
 from latermq.store.memory_disk import MemoryDisk
 from tests.admins import Scene
 
@@ -49,3 +51,10 @@ def test_the_page_lists_what_a_broker_serves_about_timers() -> None:
 def test_the_page_lists_what_a_broker_serves_to_the_pipeline() -> None:
     broker = Scene().broker
     assert documented("Broker: the pipeline") == named(dict(PipelineService(broker, BrokerService(broker)).handlers))
+
+
+def test_the_page_lists_what_a_broker_serves_about_windows() -> None:
+    def no_keeper() -> WindowKeeper:
+        raise AssertionError("nobody asks")
+
+    assert documented("Broker: windows") == named(dict(WindowService(Scene().broker, no_keeper).handlers))

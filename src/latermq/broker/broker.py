@@ -20,6 +20,7 @@ from latermq.broker.tables import Tables
 from latermq.broker.topic_traffic import TopicTraffic
 from latermq.broker.topics import Topics
 from latermq.broker.traffic import Traffic
+from latermq.broker.window_skips import WindowSkips
 from latermq.clock import Clock
 from latermq.config import Config
 from latermq.errors import IllegalMessage, InvalidParameter, MalformedRequest, NoPermission, ServiceUnavailable
@@ -215,6 +216,9 @@ class Broker:
             store_host=self.store_host,
             retention_ms=config.store.retention,
             doomed_until=self.retention.doomed_until,
+        )
+        self.window_skips = WindowSkips(
+            self.store, self.timers, self.delivery, self.pending, self.far_names, self.far.notes
         )
         self.retention.add_guard(self.delivery.needed_from)
         self.retention.add_guard(self.far.needed_from)

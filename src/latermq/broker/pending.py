@@ -183,6 +183,11 @@ class PendingTimers:
             for topic, number in Counter(one.topic for one in taken).items():
                 self._timers.leave(topic, number)
 
+    def is_pending_steps(self, topic: str, unique_key: str, entry: int) -> Steps[bool]:
+        """Whether this very entry of a name waits still."""
+        history = yield from self._directory.look_up(topic, unique_key, only_pending=True)
+        return entry in history.pending
+
     def status(self, topic: str, unique_key: str) -> Outcome:
         """What became of the timers of this name."""
         return at_once(self.status_steps(topic, unique_key), self._max_steps)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from latermq.cli import pipeline_bulk, pipeline_report, pipeline_schedule, pipeline_sql
+from latermq.cli import pipeline_bulk, pipeline_report, pipeline_schedule, pipeline_sql, pipeline_windows
 from latermq.cli.options import ConfigFile, ParentPid, Settings
 from latermq.cli.part import run_part
 
@@ -85,3 +85,4 @@ app.command("schedule")(pipeline_schedule.schedule)
 app.command("cancel")(pipeline_bulk.cancel)
 app.command("move")(pipeline_bulk.move)
 app.command("report")(pipeline_report.report)
+app.command("windows")(pipeline_windows.windows)

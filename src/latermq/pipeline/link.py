@@ -17,8 +17,13 @@ from latermq.errors import CorruptStore, LaterMQError, MalformedFrame
 from latermq.protocol.remoting.bodies import decode_body
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import MAX_FRAME_BYTES, Command, decode_frame, encode_frame
-from latermq.protocol.remoting.pipeline_bodies import PipelineState
-from latermq.protocol.remoting.pipeline_headers import CommitIngestHeader, PullRecordsHeader, WindowReadyHeader
+from latermq.protocol.remoting.pipeline_bodies import PipelineState, WindowReports
+from latermq.protocol.remoting.pipeline_headers import (
+    CommitIngestHeader,
+    PullRecordsHeader,
+    WindowNumberHeader,
+    WindowReadyHeader,
+)
 
 PULL_BYTES = 1 << 20  # more at once keeps the broker from its deliveries for too long
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
@@ -108,6 +113,18 @@ class BrokerLink:
     def window_ready(self, number: int, attempt: str) -> None:
         """Tell that an attempt of a window can be played."""
         self.call(Request.WINDOW_READY, _fields(WindowReadyHeader(number=number, attempt=attempt)))
+
+    def window_reports(self) -> WindowReports:
+        """What the broker says of its windows to an operator."""
+        return decode_body(bytes(self.call(Request.WINDOW_STATES)[1]), WindowReports)
+
+    def repair_window(self, number: int) -> None:
+        """Have a window looked at as if nothing had ever failed."""
+        self.call(Request.REPAIR_WINDOW, _fields(WindowNumberHeader(number=number)))
+
+    def skip_window(self, number: int) -> None:
+        """Give a window up: its timers become dead letters."""
+        self.call(Request.SKIP_WINDOW, _fields(WindowNumberHeader(number=number)))
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """The first entry of a queue and the first that is not flushed."""

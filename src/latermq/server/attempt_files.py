@@ -64,6 +64,19 @@ class AttemptFiles:
         whole_files = not (was_checked or attempt.manifest.page_checksums)
         return attempt.manifest.rows, _pieces(root, attempt, whole_files=whole_files)
 
+    def proven(self, window: Window, name: str) -> Iterator[WindowRows]:
+        """The rows of an attempt's files that are as the manifest says, up to the first that is not."""
+        root = open_pipeline_root(self.root_uri)
+        yield from _pieces(root, self._open(root, window, name), whole_files=True)
+
+    def salvaged(self, window: Window, troubles: list[str]) -> Iterator[WindowRows]:
+        """Rows that may be the window's, out of attempts that are damaged and out of the timeline."""
+        root = open_pipeline_root(self.root_uri)
+        from latermq.pipeline.salvage import salvaged_rows
+
+        for table in salvaged_rows(root, self.described(window), troubles):
+            yield window_rows(table)
+
     def described(self, window: Window) -> "pipeline_window.Window":
         """The window as the pipeline knows it."""
         from latermq.pipeline import window as pipeline_window

@@ -37,6 +37,7 @@ from latermq.server.pipeline_service import PipelineService
 from latermq.server.registrar import Registrar
 from latermq.server.timer_driver import TimerDriver
 from latermq.server.window_keeper import WindowKeeper
+from latermq.server.window_service import WindowService
 from latermq.store.disk import FileDisk
 
 _ANY_HOST = ("", "0.0.0.0", "::")
@@ -101,6 +102,7 @@ class BrokerProcess:
         self.service.handlers.update(pending.handlers)
         pipeline = PipelineService(self.broker, self.service, beside=self._do_in_worker)
         self.service.handlers.update(pipeline.handlers)
+        self.service.handlers.update(WindowService(self.broker, lambda: self._keeper).handlers)
         self._metrics = MetricsServer(BrokerMetrics(self.broker, lambda: self.listener.connections))
         self._timers: list[asyncio.TimerHandle | None] = []
         self._checkpointing = self._saving = self._save_again = False

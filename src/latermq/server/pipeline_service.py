@@ -141,6 +141,7 @@ class PipelineService:
             windows=[
                 WindowState(window.number, window.cut_entry, window.from_ms, window.until_ms, window.attempt)
                 for window in broker.far.states()
+                if not window.is_skipped  # nobody waits for it
             ],
         )
 

@@ -24,6 +24,7 @@ class Care:
     feed: Backoff = field(default_factory=Backoff)
     check: Backoff = field(default_factory=Backoff)
     roll: Backoff = field(default_factory=lambda: Backoff(longest_s=LONGEST_ROLL_PAUSE_S))
+    skip: Backoff = field(default_factory=Backoff)
     unread: dict[str, Backoff] = field(default_factory=dict)  # attempts that could not be read, and may be whole
     check_again_s: float = 0.0
     needs_roll: bool = False  # none of its attempts can be played
@@ -39,7 +40,8 @@ class Care:
     def error(self) -> str:
         """What kept it from going on last; empty where nothing does."""
         unread = [one.error for one in self.unread.values()]
-        return next((told for told in (self.feed.error, self.roll.error, self.check.error, *unread) if told), "")
+        own = [one.error for one in (self.skip, self.feed, self.roll, self.check)]
+        return next((told for told in (*own, *unread) if told), "")
 
     def settle(self) -> None:
         """An attempt can be played."""

@@ -4,26 +4,25 @@ Reading what is played, checking what is to be, and rolling are lanes of their o
 processes and bounded by itself. What blocks or fails in one lane, or for one window, holds up no other.
 """
 
-import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import structlog
 
 from latermq.broker.broker import Broker
-from latermq.errors import CorruptStore, LaterMQError, StoreError
+from latermq.errors import CorruptStore, InvalidParameter, LaterMQError
 from latermq.message.names import TIMER_TOPIC
 from latermq.server.attempt_files import AttemptFiles
 from latermq.server.backoff import Backoff
+from latermq.server.lanes import Lanes
 from latermq.server.local_rolls import LocalRolls, RollTimedOut, Told
 from latermq.server.window_care import Care, Reading
+from latermq.server.window_skipper import Salvage, WindowSkipper
 from latermq.timer.windows import Window, WindowRows
 
 _log = structlog.get_logger(__name__)
-T = TypeVar("T")
 FEEDS_AT_ONCE = 4
 CHECKS_AT_ONCE = 2
 ROLLS_AT_ONCE = 2
@@ -38,10 +37,13 @@ _READ_LIMIT_S = 120.0  # for one piece; what hangs for longer is read anew by an
 _THREADS = 16
 
 
-class Files(Protocol):
-    """What the keeper needs of the attempts' files; all of it blocks."""
+def _limit_s(limit_s: float, failures: int) -> float:
+    """What is merely slow succeeds in the end, however large it is."""
+    return limit_s * float(1 << min(failures, _MOST_DOUBLINGS))
 
-    def names(self, window: Window) -> list[str]: ...
+
+class Files(Salvage, Protocol):
+    """What the keeper needs of the attempts' files; all of it blocks."""
 
     def check(self, window: Window, name: str) -> int: ...
 
@@ -79,14 +81,15 @@ class WindowKeeper:
         self._on_fed = on_fed
         self._files = files or AttemptFiles(root_uri, lambda: broker.store.store_id)
         self._rolls = rolls or LocalRolls(root_uri, lambda: address)
-        self._pools = {
-            lane: ThreadPoolExecutor(max_workers=threads, thread_name_prefix=f"latermq-{lane}")
-            for lane, threads in (("feed", _THREADS), ("check", _THREADS), ("save", 1), ("names", 1))
-        }
-        self._tasks: dict[tuple[str, int], asyncio.Task[None]] = {}
+        threads = {"feed": _THREADS, "check": _THREADS, "skip": _THREADS, "save": 1, "names": 1}
+        self._lanes = Lanes(threads, lambda: self._now_s)
         self._rolling: dict[int, _Rolling] = {}  # by the first window of each
         self._cares: dict[int, Care] = {}
         self._names = Backoff()
+        self._unsaved_skips: set[int] = set()
+        self._skipper = WindowSkipper(
+            broker.window_skips, self._files, lambda work: self._lanes.read_beside("skip", _READ_LIMIT_S, work)
+        )
 
     @property
     def failure(self) -> str:
@@ -106,64 +109,24 @@ class WindowKeeper:
         self._feed_wanted()
         self._check_waiting()
         self._roll_late()
+        self._skip_asked()
         self._keep_names()
 
     @property
     def _now_s(self) -> float:
         return self._broker.client_clock.monotonic_s()
 
-    # Lanes
-
-    def _start(self, lane: str, number: int, step: Callable[[], Coroutine[Any, Any, None]], backoff: Backoff) -> None:
-        key = (lane, number)
-        task = asyncio.get_running_loop().create_task(self._guarded(lane, number, step, backoff))
-        self._tasks[key] = task
-        task.add_done_callback(lambda _: self._tasks.pop(key, None))
-
-    async def _guarded(
-        self, lane: str, number: int, step: Callable[[], Coroutine[Any, Any, None]], backoff: Backoff
-    ) -> None:
-        """Nothing that fails here may stop the broker: near timers go on, and it is tried again."""
-        try:
-            await step()
-        except Exception as error:
-            self._met(lane, number, backoff, error)
-
-    def _met(self, lane: str, number: int, backoff: Backoff, error: Exception) -> None:
-        told = error.message if isinstance(error, LaterMQError) else f"{type(error).__name__}: {error}"
-        if told != backoff.error:
-            _log.error("window stalled", window=number, step=lane, reason=told, hint=getattr(error, "hint", ""))
-        backoff.met(told, self._now_s)
-
-    def _under_way(self, lane: str) -> set[int]:
-        return {number for own, number in self._tasks if own == lane}
-
-    async def _beside(self, lane: str, work: Callable[..., T], *arguments: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._pools[lane], work, *arguments)
-
-    async def _read_beside(self, lane: str, limit_s: float, work: Callable[..., T], *arguments: Any) -> T:
-        """The same for what only reads: where it hangs, the thread is left behind."""
-        try:
-            async with asyncio.timeout(limit_s):
-                return await self._beside(lane, work, *arguments)
-        except TimeoutError:
-            raise StoreError(f"reading took longer than {limit_s:g} s", hint="Check pipeline.timeline") from None
-
-    def _limit_s(self, limit_s: float, failures: int) -> float:
-        """What is merely slow succeeds in the end, however large it is."""
-        return limit_s * float(1 << min(failures, _MOST_DOUBLINGS))
-
     # Reading what is played
 
     def _feed_wanted(self) -> None:
         now_ms, now_s = self._broker.clock.now_ms(), self._now_s
-        busy = self._under_way("feed")
+        busy = self._lanes.under_way("feed")
         others = busy | {number for number, care in self._cares.items() if not care.feed.is_ready(now_s)}
         while len(busy) < FEEDS_AT_ONCE:
             window = self._far.windows.wants(now_ms, others)
             if window is None:
                 return
-            self._start("feed", window.number, partial(self._feed, window), self.care(window.number).feed)
+            self._lanes.start("feed", window.number, partial(self._feed, window), self.care(window.number).feed)
             busy.add(window.number)
             others.add(window.number)
 
@@ -171,13 +134,13 @@ class WindowKeeper:
         """Read a window piece by piece and give it to the stage, as long as that has room."""
         number, attempt = window.number, window.attempt
         care = self.care(number)
-        limit_s = self._limit_s(_READ_LIMIT_S, care.feed.failures)
+        limit_s = _limit_s(_READ_LIMIT_S, care.feed.failures)
         if care.reading is None or care.reading.attempt != attempt:
             care.reading = Reading(attempt)
         reading = care.reading
         while self._far.windows.is_wanted(window, self._broker.clock.now_ms()):
             try:
-                rows = await self._read_beside("feed", limit_s, self._read, window, attempt, care, reading)
+                rows = await self._lanes.read_beside("feed", limit_s, self._read, window, attempt, care, reading)
             except Exception as error:
                 care.reading = None
                 if isinstance(error, CorruptStore):
@@ -185,7 +148,7 @@ class WindowKeeper:
                 elif care.feed.failures + 1 >= _TRIES and window.attempt == attempt:
                     # Others have the same rows, and one more can always be made.
                     self._far.windows.restart(number, "")
-                    self._met("read", number, care.unread.setdefault(attempt, Backoff()), error)
+                    self._lanes.met("read", number, care.unread.setdefault(attempt, Backoff()), error)
                 raise
             if window.attempt != attempt or window.is_skipped:
                 care.reading = None
@@ -213,13 +176,13 @@ class WindowKeeper:
         care.unread.pop(attempt, None)
         if window.attempt == attempt:
             self._far.windows.restart(window.number, "")
-        await self._beside("save", self._far.notes_writer())
+        await self._lanes.beside("save", self._far.notes_writer())
 
     # Choosing an attempt
 
     def _check_waiting(self) -> None:
         now_s, flushed = self._now_s, self._flushed_entry()
-        busy = self._under_way("check")
+        busy = self._lanes.under_way("check")
         for window in self._far.windows.waiting():
             if len(busy) >= CHECKS_AT_ONCE:
                 return
@@ -228,7 +191,7 @@ class WindowKeeper:
                 continue
             care = self.care(number)
             if care.check.is_ready(now_s) and (now_s >= care.check_again_s or number in self._far.offered):
-                self._start("check", number, partial(self._check, window, care), care.check)
+                self._lanes.start("check", number, partial(self._check, window, care), care.check)
                 busy.add(number)
 
     def _is_due(self, window: Window, flushed: int) -> bool:
@@ -252,7 +215,7 @@ class WindowKeeper:
         """Choose an attempt that is whole; where there is none, have one made or look again later."""
         offered = self._far.offered.get(window.number, "")
         limit_s = self._broker.config.pipeline.roll_timeout / 1000
-        names = await self._read_beside("check", limit_s, self._files.names, window)
+        names = await self._lanes.read_beside("check", limit_s, self._files.names, window)
         care.check.over()
         care.attempts = len(names)
         damaged = self._far.notes.damaged(window.number)
@@ -261,12 +224,12 @@ class WindowKeeper:
             if name in damaged or (unread is not None and not unread.is_ready(self._now_s)):
                 continue
             try:
-                may_take_s = self._limit_s(limit_s, unread.failures if unread is not None else 0)
-                care.rows = await self._read_beside("check", may_take_s, self._files.check, window, name)
+                may_take_s = _limit_s(limit_s, unread.failures if unread is not None else 0)
+                care.rows = await self._lanes.read_beside("check", may_take_s, self._files.check, window, name)
             except CorruptStore as error:
                 await self._note_damage(window, name, error)
             except Exception as error:
-                self._met("check", window.number, care.unread.setdefault(name, Backoff()), error)
+                self._lanes.met("check", window.number, care.unread.setdefault(name, Backoff()), error)
             else:
                 care.checked = name
                 await self._choose(window, name, care)
@@ -285,7 +248,7 @@ class WindowKeeper:
 
     async def _choose(self, window: Window, attempt: str, care: Care) -> None:
         self._far.choose(window.number, attempt)
-        await self._beside("save", self._far.save_attempts)
+        await self._lanes.beside("save", self._far.save_attempts)
         if window.is_skipped:
             return
         self._far.windows.restart(window.number, attempt)
@@ -324,10 +287,12 @@ class WindowKeeper:
 
     def _start_roll(self, numbers: list[int], *, is_retry: bool) -> None:
         _log.warning("windows rolled without Spark", windows=numbers)
-        rolling = self._rolling[numbers[0]] = _Rolling(numbers, is_retry, self._now_s)
+        rolling = _Rolling(numbers, is_retry, self._now_s)
         care = self.care(numbers[0])
-        limit_s = self._limit_s(self._broker.config.pipeline.roll_timeout / 1000, care.timeouts)
-        self._start("roll", numbers[0], partial(self._roll, rolling, limit_s), care.roll)
+        limit_s = _limit_s(self._broker.config.pipeline.roll_timeout / 1000, care.timeouts)
+        task = self._lanes.start("roll", numbers[0], partial(self._roll, rolling, limit_s), care.roll)
+        self._rolling[numbers[0]] = rolling
+        task.add_done_callback(lambda _: self._rolling.pop(numbers[0], None))
 
     async def _roll(self, rolling: _Rolling, limit_s: float) -> None:
         left = list(rolling.numbers)
@@ -345,36 +310,100 @@ class WindowKeeper:
             if left:
                 care = self.care(left[0])
                 care.timeouts += isinstance(error, RollTimedOut)
-                self._met("roll", left[0], care.roll, error)
-        finally:
-            del self._rolling[rolling.numbers[0]]
+                self._lanes.met("roll", left[0], care.roll, error)
 
     def _rolled(self, number: int, error: str) -> None:
         care = self.care(number)
         if error:
-            self._met("roll", number, care.roll, LaterMQError(error))
+            self._lanes.met("roll", number, care.roll, LaterMQError(error))
         else:
             care.needs_roll, care.was_rolled, care.check_again_s = False, True, 0.0
+
+    # What operators ask for
+
+    async def skip(self, number: int) -> None:
+        """Give a window up: once this returns it is certain that its timers become dead letters."""
+        window = self._find(number)
+        if window.is_skipped:
+            return
+        self._broker.window_skips.ask(window, self._broker.clock.now_ms())
+        self._unsaved_skips.add(number)
+        try:
+            await self._lanes.beside("save", self._far.notes_writer())
+        except BaseException:
+            self._broker.window_skips.take_back(window)
+            raise
+        finally:
+            self._unsaved_skips.discard(number)
+        _log.warning("window is given up", window=number)
+
+    async def repair(self, number: int) -> None:
+        """Look at all attempts of a window again, and make one at once where none can be played."""
+        window = self._find(number)
+        if window.is_skipped or window.is_loaded:
+            raise InvalidParameter(
+                f"window {number} is {'given up' if window.is_skipped else 'read to its end'}",
+                hint="There is nothing to repair",
+            )
+        care = self.care(number)
+        had_trouble = bool(care.error)
+        care.start_over()
+        care.is_forced = True
+        self._far.notes.forget_damage(number)
+        if had_trouble and window.attempt:
+            self._far.windows.restart(number, "")
+        for first, rolling in list(self._rolling.items()):
+            if number in rolling.numbers and (task := self._lanes.tasks.get(("roll", first))) is not None:
+                task.cancel()  # it may hang; the others of it are rolled anew
+        await self._lanes.beside("save", self._far.notes_writer())
+        _log.warning("window is looked at again", window=number)
+
+    def _find(self, number: int) -> Window:
+        window = self._far.windows.find(number)
+        if window is None:
+            raise InvalidParameter(
+                f"there is no window {number}", hint="`latermq pipeline windows` shows those that are not done with"
+            )
+        return window
+
+    def _skip_asked(self) -> None:
+        if self._lanes.under_way("skip"):
+            return
+        for window in self._far.windows.waiting():
+            if not window.is_skipped or window.number in self._unsaved_skips:
+                continue
+            care = self.care(window.number)
+            if care.skip.is_ready(self._now_s) and self._broker.window_skips.may_bury(window):
+                self._lanes.start("skip", window.number, partial(self._bury, window, care), care.skip)
+                return
+
+    async def _bury(self, window: Window, care: Care) -> None:
+        is_last_try = care.skip.failures >= _TRIES
+        try:
+            names = await self._lanes.read_beside("skip", _READ_LIMIT_S, self._files.names, window)
+        # The last try goes on with what the log and the names tell.
+        except Exception:
+            if not is_last_try:
+                raise
+            names = []
+        await self._skipper.skip(window, names, is_last_try=is_last_try)
+        care.start_over()
+        care.skip.over()
+        await self._lanes.beside("save", self._far.notes_writer())
 
     # Names of what leaves the log
 
     def _keep_names(self) -> None:
-        if self._under_way("names") or not self._names.is_ready(self._now_s):
+        if self._lanes.under_way("names") or not self._names.is_ready(self._now_s):
             return
         names = self._far.names_to_keep()
         if names is not None:
-            self._start("names", 0, partial(self._write_names, names), self._names)
+            self._lanes.start("names", 0, partial(self._write_names, names), self._names)
 
     async def _write_names(self, names: list[Any]) -> None:
-        await self._beside("names", self._far.keep_names, names)
+        await self._lanes.beside("names", partial(self._far.keep_names, names))
         self._names.over()
 
     async def stop(self) -> None:
         """End what is under way."""
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for lane, pool in self._pools.items():
-            # What only reads need not be waited for, and may hang.
-            pool.shutdown(wait=lane in ("save", "names"), cancel_futures=True)
+        await self._lanes.stop(waited_for=frozenset({"save", "names"}))

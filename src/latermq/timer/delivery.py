@@ -293,6 +293,19 @@ class Delivery:
         for queue in queues:
             self._on_delivered(queue.topic, queue.queue_id)
 
+    def bury(self, given_up: Undeliverable) -> None:
+        """Append timers that were given up to the dead letters now; where that fails, none of the rest is kept here."""
+        letters = DeadLetters(
+            self._store.encode, block_bytes=self._block_bytes // 2, record_bytes=self._store.max_block_bytes
+        )
+        letters.add(given_up)
+        while letters:
+            block, dues = letters.take()
+            self._store.append_block(block)
+            self._timers.delivered(block.entries, dues)
+            self._count(block, dues)
+            self._on_delivered(*DEAD_LETTER_QUEUE)
+
     def _to_readable(self, block: Block, dues: Ints) -> tuple[Block, Ints] | None:
         """The rows that can be delivered, each for a queue that can be read; the others become dead letters."""
         moved: dict[int, int] = {}

@@ -173,11 +173,32 @@ class FarNames:
         start = b"k" + topic.encode() + b"\0" + key.encode() + b"\0"
         return (found[len(start) :].decode(errors="replace") for found, _ in self._rows(start))
 
-    def _rows(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def due_between(
+        self, from_ms: int, until_ms: int, start: bytes, most: int
+    ) -> tuple[list[tuple[str, str, FarName]], bytes | None]:
+        """Topic, unique key and place of timers that are due in [from, until), out of `most` rows from `start` on.
+
+        `start` is empty at first and then what the last call gave; None after the last row.
+        """
+        found: list[tuple[str, str, FarName]] = []
+        for seen, (key, value) in enumerate(self._rows_from(start or b"n", b"n")):
+            if seen >= most:
+                return found, key
+            due_ms, timer_id = _TWO.unpack(value)
+            if from_ms <= due_ms < until_ms:
+                topic, _, unique_key = key[1:-9].partition(b"\0")
+                name = FarName(_ONE.unpack(key[-8:])[0], timer_id, due_ms)
+                found.append((topic.decode(errors="replace"), unique_key.decode(errors="replace"), name))
+        return found, None
+
+    def _rows_from(self, start: bytes, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         for key, value in self._from(start):
-            if not key.startswith(start):
+            if not key.startswith(prefix):
                 return
             yield key, value
+
+    def _rows(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        yield from self._rows_from(start, start)
 
     def _from(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         rows: Any = self._db.items(from_key=start) if self._db is not None else ()

@@ -99,6 +99,9 @@ class Request(IntEnum):
     COMMIT_INGEST = 7013
     WINDOW_READY = 7014
     SCHEDULE_ROWS = 7015
+    WINDOW_STATES = 7020
+    REPAIR_WINDOW = 7021
+    SKIP_WINDOW = 7022
 
 
 class Response(IntEnum):

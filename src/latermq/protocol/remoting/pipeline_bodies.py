@@ -42,3 +42,27 @@ class PipelineState(Struct, rename="camel"):
     # In order, from the last one before the ingest offset on. Before the first cut ever everything is the broker's.
     cuts: list[CutState] = field(default_factory=list)
     windows: list[WindowState] = field(default_factory=list)
+
+
+class WindowReport(Struct, rename="camel", kw_only=True):
+    """What is known of a window, for an operator."""
+
+    number: int
+    from_ms: int
+    until_ms: int
+    state: str  # waiting, rolled, checked, playing, played, damaged, blocked, skipping or skipped
+    attempt: str = ""  # that is played
+    attempts: int = 0  # that there are, as far as was looked
+    damaged: dict[str, str] = field(default_factory=dict)  # attempts, and what is wrong with them
+    rows: int | None = None  # of the attempt that is played
+    error: str = ""  # what keeps it from going on
+    letters: int = 0  # dead letters that were written
+    unread: int = 0  # of these, how many have a name only
+
+
+class WindowReports(Struct, rename="camel"):
+    """WINDOW_STATES: all windows that are not done with, and those that were skipped lately."""
+
+    broker_name: str
+    now_ms: int
+    windows: list[WindowReport] = field(default_factory=list)

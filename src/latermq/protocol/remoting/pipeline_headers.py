@@ -42,6 +42,12 @@ class WindowReadyHeader(Struct, kw_only=True):
     attempt: str
 
 
+class WindowNumberHeader(Struct, kw_only=True):
+    """REPAIR_WINDOW (7021) and SKIP_WINDOW (7022): which window is meant."""
+
+    number: int
+
+
 class ScheduleRowsHeader(Struct, kw_only=True):
     """SCHEDULE_ROWS (7015): many timers at once; the body is RowBatch (rows.py)."""
 
