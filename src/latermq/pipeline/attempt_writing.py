@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from latermq.message.window_manifest import MANIFEST, Manifest, WindowFile, encode_manifest
 from latermq.pipeline.attempts import KEY, SCHEMA, Attempt, attempt_folder, follow_up
+from latermq.pipeline.durable import sync_folder, sync_folders
 from latermq.pipeline.root import Root, file_errors
 from latermq.pipeline.window import Window
 
@@ -167,14 +168,15 @@ def publish_attempt(
     path = f"{folder}/{MANIFEST}"
     draft = f"{path}.draft" if root.is_local else path
     with file_errors(f"the manifest of window {window.number} at {root.uri}"):
-        _settle_folder(root, folder)
+        if root.is_local:
+            sync_folder(folder)
         with _open_sink(root, draft) as stream:
             stream.write(encode_manifest(manifest))
             _settle(root, stream)
         if root.is_local:
             Path(draft).replace(path)
-        for touched in (folder, folder.rpartition("/")[0]):
-            _settle_folder(root, touched)
+        if root.is_local:
+            sync_folders(folder, root.path)
     return Attempt(name, manifest)
 
 
@@ -221,15 +223,6 @@ def _settle(root: Root, stream: BinaryIO) -> None:
     if root.is_local:
         stream.flush()
         os.fsync(stream.fileno())
-
-
-def _settle_folder(root: Root, folder: str) -> None:
-    if root.is_local:
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _parts(groups: Iterator[pa.Table]) -> Iterator[Iterator[pa.Table]]:

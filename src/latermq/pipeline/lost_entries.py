@@ -4,13 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pyarrow import fs
-
 from latermq.message.cut import FOREVER_MS
 from latermq.message.ingest_claim import IngestClaim, claim_path, decode_claim, encode_claim
 from latermq.pipeline.attempts import windows_of
 from latermq.pipeline.local_timeline import open_local_timeline
-from latermq.pipeline.root import Root, file_errors, open_root, write_file
+from latermq.pipeline.root import Root, open_root, read_file, write_file
 
 
 @dataclass(frozen=True)
@@ -36,11 +34,8 @@ def write_claim(root: Root, store_id: str, claim: IngestClaim) -> None:
 def read_claim(root: Root, store_id: str) -> IngestClaim | None:
     """What a driver said last; nothing where none ever ingested here."""
     path = root.at(claim_path(store_id))
-    with file_errors(path):
-        if root.files.get_file_info(path).type == fs.FileType.NotFound:
-            return None
-        with root.files.open_input_stream(path) as stream:
-            return decode_claim(stream.read(), path)
+    data = read_file(root, path)
+    return None if data is None else decode_claim(data, path)
 
 
 def look_up(root_uri: str, store_id: str, entry: int) -> Held:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from latermq.errors import ConfigError, LaterMQError, StoreError
+from latermq.pipeline.durable import sync_file, sync_folders
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # Hadoop's names for what Arrow calls s3.
@@ -80,14 +81,28 @@ def file_errors(what: str) -> Iterator[None]:
 
 
 def write_file(root: Root, path: str, data: bytes) -> None:
-    """Write a file that is there as a whole or not at all."""
-    draft = f"{path}.{secrets.token_hex(4)}.draft" if root.is_local else path
+    """Write a file that is there as a whole or not at all, and stays through a power cut."""
+    folder = path.rpartition("/")[0]
     with file_errors(path):
-        root.files.create_dir(path.rpartition("/")[0])
-        with root.files.open_output_stream(draft) as stream:
-            stream.write(data)
-        if draft != path:
-            root.files.move(draft, path)
+        root.files.create_dir(folder)
+        if not root.is_local:
+            with root.files.open_output_stream(path) as stream:
+                stream.write(data)
+            return
+        draft = Path(f"{path}.{secrets.token_hex(4)}.draft")
+        draft.write_bytes(data)
+        sync_file(draft)
+        draft.replace(path)
+        sync_folders(folder, root.path)
+
+
+def read_file(root: Root, path: str) -> bytes | None:
+    """A small file as a whole; nothing where there is none."""
+    with file_errors(path):
+        if root.files.get_file_info(path).type == fs.FileType.NotFound:
+            return None
+        with root.files.open_input_stream(path) as stream:
+            return bytes(stream.read())
 
 
 def _first_line(error: BaseException) -> str:
