@@ -1,7 +1,11 @@
-"""What tests need beyond the environment: tools of other languages, and time for the long runs."""
+"""What tests need beyond the environment: tools of other languages, small disks, and time for the long runs."""
 
+import contextlib
 import os
 import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,3 +22,18 @@ def need_tool(name: str, why: str) -> str:
     if IN_CI:
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+@contextlib.contextmanager
+def small_tmpfs(folder: Path, size: str) -> Iterator[Path]:
+    """A file system in memory of this size at this folder. The test is skipped where mounting is not permitted."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"a small disk cannot be mounted: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)

@@ -360,3 +360,15 @@ def test_a_full_disk_refuses_to_forget_a_topic_half() -> None:
         store.remove_topic("orders")
     disk.before_step = lambda operation, path: None
     assert len(bodies(store)) == 10
+
+
+@pytest.mark.parametrize("make_disk", [lambda folder: MemoryDisk(), FileDisk], ids=["memory", "real"])
+def test_a_topic_with_the_longest_name_can_be_removed(make_disk: Callable[[Path], Disk], tmp_path: Path) -> None:
+    disk = make_disk(tmp_path)
+    store = open_store(disk)
+    topic = "t" * 255
+    append(store, b"x", topic=topic)
+    store.remove_topic(topic)()
+    assert disk.list_names("consumequeue") == []
+    assert not any(name.startswith("removing") for name in disk.list_names(""))
+    store.close()

@@ -13,7 +13,7 @@ class TookTooLongError(AssertionError):
     """What was waited for did not happen in time."""
 
 
-def wait_until(happened: Callable[[], T | None], timeout_s: float, what: str) -> T:
+def wait_until(happened: Callable[[], T | None], timeout_s: float, what: str, pause_s: float = _PAUSE_S) -> T:
     """Return the first true answer of `happened`; raise, naming `what`, when there is none within the time."""
     deadline_s = time.monotonic() + timeout_s
     while True:
@@ -22,4 +22,4 @@ def wait_until(happened: Callable[[], T | None], timeout_s: float, what: str) ->
             return answer
         if time.monotonic() > deadline_s:
             raise TookTooLongError(f"not within {timeout_s:g} s: {what}")
-        time.sleep(_PAUSE_S)
+        time.sleep(pause_s)

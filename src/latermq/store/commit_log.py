@@ -22,7 +22,8 @@ from latermq.store.segments import Segments, segment_name, segment_starts
 
 FOLDER = "commitlog"
 _BROUGHT_IN_BYTES = 4 << 20
-_SCANNED_RECORDS = 10_000  # at once
+_SCANNED_RECORDS = 10_000  # at once,
+_SCANNED_BYTES = 4 << 20  # or so much of them, or one that is longer
 Ints = npt.NDArray[np.int64]
 
 
@@ -222,14 +223,18 @@ class CommitLog:
     def scan(self, offset: int, until: int | None = None, at_once: int = _SCANNED_RECORDS) -> Iterator[RecordBatch]:
         """Every whole record from `offset` on, up to `until` where a record ends; ends at the first that is not whole.
 
-        Used by recovery, before `end` is known: it does not look at `end`.
+        Used by recovery, before `end` is known: it does not look at `end`, nor at the map, which nobody may touch where
+        nothing was written.
         """
         stop = self._segments.end if until is None else min(until, self._segments.end)
         while self._segments.start <= offset < stop:
             file = self._segments.file_at(offset)
             at = offset % self._segment_bytes
-            limit = min(self._segment_bytes, at + stop - offset)
-            batch = check_records(file.map, at, limit, offset, at_once)
+            data = file.read(at, min(_SCANNED_BYTES, self._segment_bytes - at, stop - offset))
+            batch = check_records(data, 0, len(data), offset, at_once)
+            if not len(batch) and (size := int.from_bytes(data[:4], "big")) > len(data):
+                data = file.read(at, min(size, self._segment_bytes - at, stop - offset))
+                batch = check_records(data, 0, len(data), offset, at_once)
             if len(batch):
                 offset += int(batch.sizes.sum())
                 yield batch
@@ -242,7 +247,7 @@ class CommitLog:
     def _is_blank(self, file: MappedFile, at: int) -> bool:
         if at + BLANK.size > self._segment_bytes:
             return False
-        size, magic = BLANK.unpack_from(file.map, at)
+        size, magic = BLANK.unpack(file.read(at, BLANK.size))
         return bool(magic == BLANK_MAGIC and size == self._segment_bytes - at)
 
     # Opening and cutting
@@ -270,7 +275,8 @@ class CommitLog:
         """The start of the newest segment that begins with a record; behind it may be segments made in advance."""
         start = self._segments.end - self._segment_bytes
         while start > self._segments.start:
-            if check_record(self._segments.file_at(start).map, 0, self._segment_bytes, start):
+            file = self._segments.file_at(start)
+            if any(file.read(0, BLANK.size)) and check_record(file.map, 0, self._segment_bytes, start):
                 break
             start -= self._segment_bytes
         return max(start, self._segments.start)
@@ -280,9 +286,10 @@ class CommitLog:
         segments = self._segments
         if len(segments) == 0:
             segments.begin_at(end)
-        if segments.cut(end) and end < segments.end:
+        if segments.cut(end):
             # What was cut must stay away: after a power cut its records, which are whole, could follow new ones.
-            segments.file_at(end).sync()
+            if end < segments.end:
+                segments.file_at(end).sync()
             self._disk.sync_names(FOLDER)
         if end < segments.end:
             self._file = segments.file_at(end)

@@ -223,8 +223,17 @@ class ConsumeQueue:
 
         For stores that were stopped cleanly without a checkpoint of ours: their entries are whole and in order.
         """
-        self.next_offset = self._segments.end // ENTRY_BYTES
-        self.next_offset = self.first_where(lambda offset, size, tags: size <= 0 or offset >= physical_offset)
+        # Not through the map, which nobody may touch where nothing was written.
+        low, high = self.min_offset, self._segments.end // ENTRY_BYTES
+        while low < high:
+            middle = (low + high) // 2
+            file = self._segments.file_at(middle * ENTRY_BYTES)
+            offset, size, _ = ENTRY.unpack(file.read(middle * ENTRY_BYTES % self._file_bytes, ENTRY_BYTES))
+            if size <= 0 or offset >= physical_offset:
+                high = middle
+            else:
+                low = middle + 1
+        self.next_offset = low
         self._cut()
 
     def restart_at(self, offset: int) -> None:

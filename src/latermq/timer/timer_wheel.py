@@ -63,6 +63,7 @@ class TimerWheel:
 
     def load(self, from_ms: int, forgotten: Iterable[tuple[int, int]] = ()) -> None:
         """Take what the file holds from this time on, without lists before a time that end before a position."""
+        self.reserve()
         times, lasts = self._slots["time"], self._slots["last"]
         used = (times > 0) | (self._slots["num"] > 0)
         used &= times >= from_ms // self._precision_ms
@@ -77,7 +78,14 @@ class TimerWheel:
         """Where these slots stand in the file; times a round apart share a place."""
         return times_ms // self._precision_ms % self.total
 
+    @property
+    def _is_unused(self) -> bool:
+        """Whether nothing was loaded or put yet. The file is not even read then: it may have no space."""
+        return self._file.reserved < self._file.size
+
     def _found(self, times: Ints, indexes: Ints) -> Bools:
+        if self._is_unused:
+            return np.zeros(len(times), bool)
         found: Bools = self._held[indexes] & (self._slots["time"][indexes] == times)
         return found
 
@@ -88,7 +96,9 @@ class TimerWheel:
     def taken(self, times_ms: Ints) -> Ints:
         """Those of these slots whose place is taken by another time, of the wheel or of these, a round or more away."""
         times, indexes = times_ms // self._precision_ms, self.places(times_ms)
-        is_taken = self._held[indexes] & (self._slots["time"][indexes] != times)
+        is_taken = np.zeros(len(times), bool)
+        if not self._is_unused:
+            is_taken = self._held[indexes] & (self._slots["time"][indexes] != times)
         if len(times) and times.max() - times.min() >= self.total:
             is_first = np.zeros(len(times), bool)
             is_first[np.unique(indexes, return_index=True)[1]] = True
@@ -99,6 +109,9 @@ class TimerWheel:
     def get(self, times_ms: Ints) -> Slots:
         """These slots."""
         times, indexes = times_ms // self._precision_ms, self.places(times_ms)
+        if self._is_unused:
+            none, zeros = np.full(len(times), -1, np.int64), np.zeros(len(times), np.int64)
+            return Slots(none, none.copy(), zeros, zeros.copy())
         slots = np.take(self._words, indexes, axis=0).view(SLOT)[:, 0]
         found = self._found(times, indexes)
         firsts, lasts = np.where(found, slots["first"], -1), np.where(found, slots["last"], -1)
@@ -166,6 +179,8 @@ class TimerWheel:
         """How many each slot in [start, stop) says that it holds which do not roll."""
         times = np.arange(start_ms // self._precision_ms, -(-stop_ms // self._precision_ms))
         indexes = times % self.total
+        if self._is_unused:
+            return np.zeros(len(times), np.int64)
         slots = self._slots[indexes]
         return np.where(self._found(times, indexes), slots["num"] - slots["magic"], 0).astype(np.int64)
 
