@@ -372,3 +372,19 @@ def test_a_topic_with_the_longest_name_can_be_removed(make_disk: Callable[[Path]
     assert disk.list_names("consumequeue") == []
     assert not any(name.startswith("removing") for name in disk.list_names(""))
     store.close()
+
+
+def test_a_small_file_in_a_new_folder_outlives_a_power_cut() -> None:
+    for seed in range(20):
+        disk = MemoryDisk()
+        disk.replace("config/topics.json", b"{}")
+        assert disk.after_machine_death(Random(seed)).read("config/topics.json") == b"{}"
+
+
+def test_a_small_file_outlives_a_power_cut_though_its_folder_was_made_by_a_process_that_died() -> None:
+    for seed in range(20):
+        disk = MemoryDisk()
+        disk.map_file("config/other", 4096)  # makes the folder, and syncs nothing
+        disk = disk.after_process_death()
+        disk.replace("config/topics.json", b"{}")
+        assert disk.after_machine_death(Random(seed)).read("config/topics.json") == b"{}"

@@ -65,6 +65,7 @@ class CallDisk:
         self._calls = calls
         self._where = where
         self._lock_fd: int | None = None
+        self._entered: set[str] = set()  # folders of small files that the folders above them are known to have synced
 
     def map_file(self, path: str, size: int) -> MappedFile:
         try:
@@ -115,9 +116,18 @@ class CallDisk:
             finally:
                 self._calls.close(fd)
             self._calls.rename(draft, path)
-            self._calls.sync_folder(_parent(path))
+            self._sync_way_to(path)
         except OSError as error:
             raise StoreError(f"cannot write {path}: {error.strerror}", hint="Free disk space") from None
+
+    def _sync_way_to(self, path: str) -> None:
+        """Let a power cut find this name, and its folder, which may be new: the folder above must know it."""
+        folder = _parent(path)
+        self._calls.sync_folder(folder)
+        while folder and folder not in self._entered:
+            self._calls.sync_folder(_parent(folder))
+            self._entered.add(folder)
+            folder = _parent(folder)
 
     def remove(self, path: str) -> None:
         try:
