@@ -12,6 +12,7 @@ from latermq.config import Config, StoreConfig
 from latermq.errors import StoreError
 from latermq.store.memory_disk import MemoryDisk
 from latermq.store.message_store import Draft, MessageStore
+from tests.dying_starts import after_dying_starts
 from tests.needs import LONG
 from tests.seeds import live_through
 from tests.stores import HOST, SMALL, append, bodies, open_store
@@ -72,6 +73,7 @@ def live(seed: int) -> None:
     model = Model()
     safe = 0
     for run in range(4):
+        disk = after_dying_starts(disk, lambda dying: open_store(dying, SMALL, clock), chance)
         store = open_store(disk, SMALL, clock)
         check(store, model, safe)
         if seed % 2:
@@ -81,8 +83,8 @@ def live(seed: int) -> None:
         ending = chance.random()
         if ending < 0.2:
             store.close()
-            disk.unlock()
             safe = store.log.end
+            disk = disk.after_process_death()
         elif ending < 0.6:
             safe = store.log.end
             disk = disk.after_process_death()

@@ -27,6 +27,7 @@ class SimulatedCalls:
         self.used_bytes = sum(node.allocated for node in self.names.tree.values() if isinstance(node, Inode))
         self.can_allocate = True
         self.can_punch = True
+        self.copies_on_write = False  # what is written again takes new space
         self.made: list[tuple[str, str]] | None = None  # where a test wants to see them: name and path of each call
         self.left_behind: SimulatedCalls | None = None  # by the process that died
         self._left: int | None = None  # how many calls are made before the last one
@@ -92,6 +93,7 @@ class SimulatedCalls:
     def _with(self, names: Names) -> "SimulatedCalls":
         other = SimulatedCalls(self.capacity_bytes, names)
         other.can_allocate, other.can_punch = self.can_allocate, self.can_punch
+        other.copies_on_write = self.copies_on_write
         return other
 
     # Files
@@ -174,6 +176,8 @@ class SimulatedCalls:
     def write(self, fd: int, data: bytes | memoryview, at: int) -> int:
         path, inode = self._open[fd]
         share = self._share("write", path, len(data))
+        if self.copies_on_write and self.used_bytes + share > self.capacity_bytes:
+            raise _failure(errno.ENOSPC)
         self._take(inode, at + share)
         inode.put(data[:share], at)
         self._finish()
