@@ -18,6 +18,7 @@ from latermq.protocol.remoting.bodies import TopicConfig
 from latermq.store.memory_disk import MemoryDisk
 from tests.aging_broker import AGING
 from tests.brokers_in_memory import HOST, messages, open_broker, run_until_quiet, send
+from tests.dying_starts import after_dying_starts
 from tests.fault.test_level_model import end_life, fail_sometimes
 from tests.fault.test_timer_model import LONGEST_WAIT_MS, Event, Life, Model
 from tests.lost_files import lose_one
@@ -141,6 +142,9 @@ class LossyLife(Life):
         self._consume()
         run_until_quiet(self.broker)
         self.broker.store.save(self.broker.store.plan_checkpoint())
+        self._retain()
+
+    def _retain(self) -> None:
         for removed in self.broker.retention.run():
             self._disk.remove(removed.path)
 
@@ -180,6 +184,7 @@ def live(seed: int) -> None:
                 lost.append(lose_one(disk, chance))
             if chance.random() < 0.2:
                 lost.append(lose_one(disk, chance))  # at times two
+            disk = after_dying_starts(disk, lambda disk: start_and_die(disk, clock), chance, may_lose_unsynced=True)
             clock.advance(chance.choice((0, 500, 20_000, 100_000)))
         last = LossyLife(disk, clock, chance, ledger, LIVES_A_SEED)
         ledger.forget_behind(last.broker.store.log.end)
@@ -190,6 +195,13 @@ def live(seed: int) -> None:
     except BaseException as error:
         error.add_note(f"lost at the deaths: {lost}")
         raise
+
+
+def start_and_die(disk: MemoryDisk, clock: SimulatedClock) -> None:
+    """Start, if it comes to that, and be gone."""
+    broker = open_broker(disk, clock, store=STORE)
+    broker.timers.engine.close()
+    broker.far_names.close()
 
 
 def live_once(

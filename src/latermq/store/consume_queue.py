@@ -43,7 +43,7 @@ class ConsumeQueue:
         self.folder = f"{FOLDER}/{topic}/{queue_id}"
         self._file_bytes = file_entries * ENTRY_BYTES
         self._disk = disk
-        if self._has_hole():
+        if self._has_hole(is_promised=promised_end is not None):
             self.remove()
         promised_bytes = None if promised_end is None else promised_end * ENTRY_BYTES
         self._segments = Segments(disk, self.folder, self._file_bytes, promised_bytes, is_size_right)
@@ -179,11 +179,17 @@ class ConsumeQueue:
 
     # Opening and cutting
 
-    def _has_hole(self) -> bool:
-        """Whether a file is missing between others. What is left then is of no use: the queue is built again."""
+    def _has_hole(self, *, is_promised: bool) -> bool:
+        """Whether a file is missing between others. What is left then is of no use: the queue is built again.
+
+        So it is with an empty file before others, unless a checkpoint tells that nobody misses what was in it.
+        """
         names = self._disk.list_names(self.folder)
-        if len(names) < 2 or {self._disk.file_size(f"{self.folder}/{name}") for name in names} - {0, self._file_bytes}:
+        sizes = [self._disk.file_size(f"{self.folder}/{name}") for name in names]
+        if len(names) < 2 or set(sizes) - {0, self._file_bytes}:
             return False  # files of another size are another matter
+        if 0 in sizes[:-1] and not is_promised:
+            return True
         starts = [int(name) for name in names if name.isdigit()]
         return any(later - start != self._file_bytes for start, later in pairwise(starts))
 
