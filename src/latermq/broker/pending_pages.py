@@ -14,14 +14,17 @@ from latermq.message.properties import KEYS, REAL_QUEUE_ID, REAL_TOPIC, TAGS, TI
 from latermq.message.record import Message, decode_record, record_properties
 from latermq.message.timer_code import is_timer_code, kinds_and_dues
 from latermq.protocol.remoting.timer_bodies import Density, PendingPage, PendingTimer
+from latermq.store.consume_queue import ENTRY_DTYPE
 from latermq.store.message_store import MessageStore
 from latermq.timer.directory import Directory, Entry
-from latermq.timer.engine import SLOT_MS
-from latermq.timer.steps import Steps
-from latermq.timer.timers import Timers
+from latermq.timer.engine import SLOT_MS, Ints
+from latermq.timer.steps import Steps, spend
+from latermq.timer.timers import Timers, slot_below
 
 SAMPLE_BYTES = 64
 MAX_NAMES = 1_000  # unique keys that are looked up for one message key, some 0.2 ms each
+ROWS_A_STEP = 50  # entries without their records
+ROWS_AT_ONCE = 1_000  # entries that are looked at between two looks at other work
 MAX_SLOTS = 2_000  # seconds that one request looks at: 0.03 ms each
 MAX_SCANNED = 5_000  # records whose topic one page looks at: 3 µs each
 MAX_COUNTED = 50_000  # and a count
@@ -47,6 +50,24 @@ class _Row(NamedTuple):
     due_ms: int
 
 
+class _Chunk(NamedTuple):
+    """Some rows, a column each; or none, and where to go on."""
+
+    wakes: Ints
+    entries: Ints
+    physical_offsets: Ints
+    sizes: Ints
+    dues: Ints
+    go_on: str = ""
+
+    def rows(self) -> Iterator[_Row]:
+        return map(_Row._make, zip(*(column.tolist() for column in self[:5]), strict=True))
+
+
+_NONE: Ints = np.empty(0, np.int64)
+_EMPTY = _Chunk(_NONE, _NONE, _NONE, _NONE, _NONE)
+
+
 class PendingPages:
     """Reads what is pending out of the engine and what is on its way to it."""
 
@@ -65,16 +86,20 @@ class PendingPages:
             return (yield from self._list_key(asked, key, limit, start))
         page = PendingPage()
         wanted = asked.topic.encode()
-        for scanned, row in enumerate(self._rows(asked, start)):
-            if row.size == 0:
+        scanned = 0
+        for chunk in self._chunks(asked, start, min(limit + 1, ROWS_AT_ONCE)):
+            if chunk.go_on:
+                page.next = chunk.go_on
+                return page
+            for row in chunk.rows():
+                if len(page.timers) >= limit or scanned >= MAX_SCANNED:
+                    return page
+                scanned += 1
                 page.next = f"{row.wake_ms}:{row.entry}"
-                return page
-            if len(page.timers) >= limit or scanned >= MAX_SCANNED:
-                return page
-            page.next = f"{row.wake_ms}:{row.entry}"
-            record = self._store.log.read(row.physical_offset, row.size)
-            if not wanted or find_property(record_properties(record), _REAL_TOPIC) == wanted:
-                page.timers.append(_pending_timer(decode_record(record), row.due_ms))
+                record = self._store.log.read(row.physical_offset, row.size)
+                if not wanted or find_property(record_properties(record), _REAL_TOPIC) == wanted:
+                    page.timers.append(_pending_timer(decode_record(record), row.due_ms))
+            yield from spend(1 + len(chunk.entries))
         page.next = ""
         return page
 
@@ -85,45 +110,62 @@ class PendingPages:
         if not asked.from_ms and not asked.until_ms:
             return self._timers.pending[asked.topic] if asked.topic else self._timers.pending.total()
         wanted = asked.topic.encode()
-        count = 0
-        for scanned, row in enumerate(self._rows(asked, (0, -1))):
-            if row.size == 0 or scanned >= (MAX_COUNTED if wanted else MAX_ROWS):
+        count = scanned = 0
+        for chunk in self._chunks(asked, (0, -1), ROWS_AT_ONCE):
+            scanned += len(chunk.entries)
+            if chunk.go_on or scanned > (MAX_COUNTED if wanted else MAX_ROWS):
                 raise InvalidParameter(
                     f"this range has more than {MAX_SLOTS} seconds or {scanned} timers to look at",
                     hint="Narrow it, or look at the density",
                 )
-            if wanted:
+            if not wanted:
+                count += len(chunk.entries)
+                yield from spend(1 + len(chunk.entries) // ROWS_A_STEP)
+                continue
+            for row in chunk.rows():
                 record = self._store.log.read(row.physical_offset, row.size)
                 count += find_property(record_properties(record), _REAL_TOPIC) == wanted
-            else:
-                count += 1
+            yield from spend(1 + len(chunk.entries))
         return count
 
-    def _rows(self, asked: DueRange, start: tuple[int, int]) -> Iterator[_Row]:
-        """What is due in the range, from behind `start` (wake, entry) on.
+    def _chunks(self, asked: DueRange, start: tuple[int, int], most: int) -> Iterator[_Chunk]:
+        """What is due in the range, from behind `start` (wake, entry) on, in order, so many at a time.
 
-        Where there are too many seconds to look at, the last row has no size and says where to go on.
+        Each second begins with an empty one, since it may hold nothing. Where there are too many seconds to look at,
+        the last is empty and says where to go on.
         """
-        queue = self._store.queue(TIMER_TOPIC, 0)
+        timers = self._timers
+        timers.read_all()
         # Whatever rolls before it is due may be due at any time.
-        from_ms = max(start[0], 0 if asked.until_ms else asked.from_ms)
-        for slots, units in enumerate(self._timers.waiting_from(from_ms, asked.until_ms)):
-            if slots >= MAX_SLOTS:
-                yield _Row(int(units.wakes[0]) - 1 if len(units.wakes) else self._timers.looked_at_ms, _LAST, 0, 0, 0)
+        slot_ms = timers.next_waiting_slot_ms(slot_below(max(start[0], 0 if asked.until_ms else asked.from_ms)))
+        for _ in range(MAX_SLOTS):
+            if slot_ms is None:
                 return
-            order = np.argsort(units.entries)
-            codes = np.empty(len(order), np.int64)
-            codes[order] = queue.gather(units.entries[order])["tags"].astype(np.int64)
-            for row in np.flatnonzero(~is_timer_code(codes)).tolist():
-                codes[row] = self._store.waiting_code_at(int(units.physical_offsets[row]))
-            _, dues = kinds_and_dues(codes)
-            fits = dues >= asked.from_ms
-            if asked.until_ms:
-                fits &= dues < asked.until_ms
-            columns = (units.wakes, units.entries, units.physical_offsets, units.sizes, dues)
-            for found in map(_Row._make, zip(*(column[fits].tolist() for column in columns), strict=True)):
-                if (found.wake_ms, found.entry) > start:
-                    yield found
+            order = timers.order_of_slot(slot_ms)
+            yield _EMPTY
+            place = start
+            while len((found := order.after(*place, most))[0]):
+                entries, wakes = found
+                place = (int(wakes[-1]), int(entries[-1]))
+                wanted = timers.still_wanted(entries, wakes)
+                yield self._chunk(asked, entries[wanted], wakes[wanted])
+            slot_ms = timers.next_waiting_slot_ms(slot_ms + SLOT_MS)
+        if slot_ms is not None:
+            yield _EMPTY._replace(go_on=f"{slot_ms}:{_LAST}")
+
+    def _chunk(self, asked: DueRange, entries: Ints, wakes: Ints) -> _Chunk:
+        order = np.argsort(entries)
+        found = np.empty(len(entries), ENTRY_DTYPE)
+        found[order] = self._store.queue(TIMER_TOPIC, 0).gather(entries[order])
+        codes, physical_offsets = found["tags"].astype(np.int64), found["offset"].astype(np.int64)
+        for row in np.flatnonzero(~is_timer_code(codes)).tolist():
+            codes[row] = self._store.waiting_code_at(int(physical_offsets[row]))
+        _, dues = kinds_and_dues(codes)
+        fits = dues >= asked.from_ms
+        if asked.until_ms:
+            fits &= dues < asked.until_ms
+        sizes = found["size"].astype(np.int64)
+        return _Chunk(wakes[fits], entries[fits], physical_offsets[fits], sizes[fits], dues[fits])
 
     def _list_key(self, asked: DueRange, key: str, limit: int, start: tuple[int, int]) -> Steps[PendingPage]:
         found = yield from self._with_key(asked, key)

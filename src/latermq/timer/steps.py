@@ -28,6 +28,12 @@ def at_once(steps: Steps[Result], limit: int = 0) -> Result:
             raise too_many_steps(limit)
 
 
+def spend(steps: int) -> Steps[None]:
+    """So much was done at once, and now others may come in between."""
+    for _ in range(steps):
+        yield
+
+
 def too_many_steps(limit: int) -> InvalidParameter:
     """The error for a look-up that has come to its limit."""
     return InvalidParameter(

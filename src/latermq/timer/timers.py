@@ -24,6 +24,7 @@ from latermq.timer.engine import SLOT_MS, Bools, Engine, Ints, Units, slot_of
 from latermq.timer.frontier import Frontier
 from latermq.timer.lateness import DELAY_BOUNDS_MS, PUNCTUAL_MS, Distribution
 from latermq.timer.rolling import wakes_of
+from latermq.timer.slot_orders import SlotOrder, SlotOrders
 from latermq.timer.taken import TAKEN_SIZE, Taken, Verdict, notes_of
 from latermq.timer.tallies import Tallies
 from latermq.timer.timer_source import TimerSource
@@ -78,7 +79,7 @@ class Timers:
         self._forgotten_ms = 0
         self._retry_at_ms = self._read_again_at_ms = 0
         self.failure = ""
-        self.looked_at_ms = 0  # the slot that `waiting_from` came to last
+        self._orders = SlotOrders(config.max_loaded)
         self.read_rows = self.put_rows = self.delivered_rows = 0
         self.frontier = Frontier(marks.cuts if marks else [], marks.far_until_ms if marks else 0)
         ahead_ms = WINDOW_AHEAD_MS + config.stage_ahead
@@ -173,6 +174,7 @@ class Timers:
         units = self._units(entries, found["offset"].astype(np.int64), found["size"].astype(np.int64), found["tags"])
         units = self._still_wanted(units)
         self._unput.add(units)
+        self._orders.note_added(units)
         for source in (self.backlog, self.live):
             source.add(units.where(source.covers(units.wakes)))
         return self._read_next < queue.next_offset
@@ -288,6 +290,7 @@ class Timers:
         if saved is not None and saved.wake_ms > self._forgotten_ms:
             self.engine.forget_below(saved.wake_ms)
             self._forgotten_ms = saved.wake_ms
+            self._orders.forget_below(saved.wake_ms)
             self.windows.close_before(saved.wake_ms)
             if len(self._adopted_done) and saved.wake_ms >= self._adopted_until_ms:
                 self._adopted_done = RangeSet()
@@ -333,6 +336,7 @@ class Timers:
         wakes, rolls = self._wakes_of(entries, dues, physical)
         units = Units(entries, wakes, physical, sizes, rolls)
         self._taken.add(units, by=entry)
+        self._orders.note_taken(units)
         # What was not put yet will not be.
         was_put = entries < max(self._first_unput(), self._new_from)
         notes = notes_of(units.where(~near), end_offset)
@@ -368,29 +372,45 @@ class Timers:
         Where something rolls before it is due, `until_ms` does not leave it out: it may be due in any range.
         """
         self.read_all()
-        # What the engine holds of earlier times is delivered.
-        engine_ms = self.all_wake_from_ms()
-        slot_ms: int | None = slot_below(wake_ms)
-        unput = Units.join([*self._unput, self._held])
+        slot_ms = self.next_waiting_slot_ms(slot_below(wake_ms))
         while slot_ms is not None:
-            slot_ms = self._next_waiting_slot(slot_ms, unput, slot_below(engine_ms))
-            if slot_ms is None:
-                return
-            in_slot = (unput.wakes > slot_ms) & (unput.wakes <= slot_ms + SLOT_MS)
-            pieces = self.engine.read(slot_ms, slot_ms + SLOT_MS)
-            parts = [self._of_engine(piece.where(piece.wakes >= engine_ms)) for piece in pieces]
-            units = Units.join([*parts, self._still_wanted(unput.where(in_slot))])
+            units = self._in_slot(slot_ms)
             if until_ms and slot_ms >= until_ms:
                 units = units.where(units.rolls)
-            self.looked_at_ms = slot_ms
             yield units.in_order()
-            slot_ms += SLOT_MS
+            slot_ms = self.next_waiting_slot_ms(slot_ms + SLOT_MS)
 
-    def _next_waiting_slot(self, slot_ms: int, unput: Units, engine_slot_ms: int) -> int | None:
-        slots = slot_of(unput.wakes)
-        later = slots[slots >= slot_ms]
-        nexts = [self.engine.next_slot_ms(max(slot_ms, engine_slot_ms)), int(later.min()) if len(later) else None]
-        return min((slot for slot in nexts if slot is not None), default=None)
+    def next_waiting_slot_ms(self, slot_ms: int) -> int | None:
+        """The first slot at or after this time that may hold what is pending, of what was read; None where none is."""
+        engine_slot_ms = slot_below(self.all_wake_from_ms())  # what the engine holds of earlier times is delivered
+        nexts = [self.engine.next_slot_ms(max(slot_ms, engine_slot_ms))]
+        for units in (*self._unput, self._held):
+            slots = slot_of(units.wakes)
+            nexts.append(int(slots.min(where=slots >= slot_ms, initial=_NONE)))
+        return min((slot for slot in nexts if slot is not None and slot < _NONE), default=None)
+
+    def _in_slot(self, slot_ms: int) -> Units:
+        """What is pending of one slot, in no order."""
+        engine_ms = self.all_wake_from_ms()
+        pieces = self.engine.read(slot_ms, slot_ms + SLOT_MS)
+        parts = [self._of_engine(piece.where(piece.wakes >= engine_ms)) for piece in pieces]
+        for units in (*self._unput, self._held):
+            own = slot_of(units.wakes) == slot_ms
+            if own.any():
+                parts.append(self._still_wanted(units.where(own)))
+        return Units.join(parts)
+
+    def order_of_slot(self, slot_ms: int) -> SlotOrder:
+        """The order in which a slot wakes: read once, and then kept for the next page where it is long."""
+        order = self._orders.find(slot_ms)
+        if order is None:
+            order = SlotOrder(slot_ms, self._in_slot(slot_ms))
+            self._orders.add(order)
+        return order
+
+    def still_wanted(self, entries: Ints, wakes: Ints) -> Bools:
+        """Which of these entries, read from an order, are not delivered."""
+        return self._done.missing(entries) & ~((entries < self._done_upto) & (wakes < self._done_wake_ms))
 
     def density(self, start_ms: int, stop_ms: int) -> Ints:
         """How many timers are due in each second of (start, stop]."""
@@ -522,6 +542,7 @@ class Timers:
             "timers_unput": self._unput.rows,
             "timers_loaded": self.live.rows + self.backlog.rows,
             "timers_cancelled_in_memory": len(self._taken),
+            "timers_in_kept_orders": self._orders.rows,
             "timers_done_beyond_marks": self._done.rows,
             **self.engine.statistics(),
         }
