@@ -13,6 +13,7 @@ from latermq.message.cut import decode_cut
 from latermq.message.ids import pack_host
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import (
+    DUE_MS,
     MAX_PROPERTIES_BYTES,
     MOVE,
     REAL_QUEUE_ID,
@@ -36,6 +37,7 @@ from latermq.timer.far_names import FarNames
 from latermq.timer.steps import Steps, at_once
 from latermq.timer.timers import Timers
 
+TAKERS_AT_ONCE = 50_000  # cancels and moves whose names are looked up together at a start: some 30 MB
 MAX_STEPS_AT_ONCE = 2_000  # of a look-up for a cancel that is sent as a message: some 40 ms, and others wait meanwhile
 _VERDICTS = {
     Fate.UNKNOWN: Verdict.NOT_FOUND,
@@ -99,14 +101,14 @@ class PendingTimers:
         if queue is not None:
             # Where the whole log was read again, those that the engine knows of are still to be counted.
             start = min(start, queue.offset_of_log(self._store.recovery.scanned_from))
-        takers: list[_Taker] = []
         while queue is not None and (found := queue.array(start, 1 << 16)).size:
             codes = found["tags"].astype(np.int64)
             kinds, _ = kinds_and_dues(codes)
-            for row in np.flatnonzero(~is_timer_code(codes) | (kinds != TIMER)).tolist():
-                takers += self._read_again(int(found["offset"][row]), start + row)
+            rows = np.flatnonzero(~is_timer_code(codes) | (kinds != TIMER)).tolist()
+            for at in range(0, len(rows), TAKERS_AT_ONCE):
+                places = [(int(found["offset"][row]), start + row) for row in rows[at : at + TAKERS_AT_ONCE]]
+                self._act_again([taker for place in places for taker in self._read_again(*place)])
             start += len(found)
-        self._act_again(takers)
 
     def act_again(self, physical_offset: int, entry: int) -> None:
         """Let one of them act on what the log holds before it."""
@@ -131,15 +133,16 @@ class PendingTimers:
         return [_Taker(entry, physical_offset, name) for name in names]
 
     def _act_again(self, takers: Sequence[_Taker]) -> None:
-        """Let them act, in order. The history of each name is read once, however often it was taken."""
-        first: dict[tuple[str, str], int] = {}
+        """Let them act, in order. What happened to a name is read once for all of them, however often it was taken."""
+        ranges: dict[tuple[str, str], tuple[int, int]] = {}
         for taker in takers:
-            first.setdefault(taker.name, taker.physical_offset)
-        histories = {name: at_once(self._directory.look_up(*name, since=since)) for name, since in first.items()}
+            first, _ = ranges.get(taker.name, (taker.physical_offset, 0))
+            ranges[taker.name] = (first, taker.physical_offset)
+        taken_by = {name: self._directory.taken_between(*name, *span) for name, span in ranges.items()}
         for taker in takers:
-            history = histories[taker.name]
-            taken = history.taken_by.get(taker.entry)
+            taken = taken_by[taker.name].get(taker.entry)
             if taken is None:  # RocketMQ's cancels are not indexed by what they take
+                history = at_once(self._directory.look_up(*taker.name, only_pending=True))
                 taken = [one for one in history.pending.values() if one.entry < taker.entry]
             self.take(taker.entry, taken, count=taker.physical_offset >= self._store.recovery.scanned_from)
 
@@ -361,9 +364,12 @@ class PendingTimers:
 def _names_taken_by(cancel: Mapping[str, str]) -> Sequence[tuple[str, str]]:
     """The topics and unique keys that the record of a cancel names."""
     key = cancel[TIMER_DELETE_KEY]
-    # RocketMQ's own cancels are not indexed by what they take, and may mean several names.
-    names = [key] if cancel.get(UNIQUE_KEY) == key else meanings(key, cancel.get(REAL_TOPIC, ""))
-    return [found for name in names for found in names_of(name)]
+    if cancel.get(UNIQUE_KEY) == key:
+        return names_of(key)
+    if cancel.get(DUE_MS):
+        return []  # it came in vain, as nothing was pending
+    # RocketMQ's own are not indexed by what they take, and may mean several names.
+    return [found for name in meanings(key, cancel.get(REAL_TOPIC, "")) for found in names_of(name)]
 
 
 def _refused(history: History, topic: str, unique_key: str, meant: Meant | None) -> Outcome | None:

@@ -33,7 +33,7 @@ from latermq.message.timer_name import timer_name
 from latermq.store.key_index import NO_HIT
 from latermq.store.message_store import MessageStore
 from latermq.timer.far_names import FarName, FarNames
-from latermq.timer.steps import Steps
+from latermq.timer.steps import Steps, at_once
 
 RECALL_TAG = "_RECALL_TAG_"
 
@@ -78,25 +78,28 @@ class Directory:
         self._far_names = far_names
         self._wake_from_ms = wake_from_ms
 
-    def look_up(
-        self, topic: str, unique_key: str, *, since: int | None = None, only_pending: bool = False
-    ) -> Steps[History]:
+    def look_up(self, topic: str, unique_key: str, *, only_pending: bool = False) -> Steps[History]:
         """What happened to the timers of this name, back to the last record that took all there was.
 
-        With `since` back to the last one before that log offset: what each taker behind it took. With `only_pending`
-        nobody asks for the fate of what is not.
+        With `only_pending` nobody asks for the fate of what is not.
         """
         while True:
             end = self._store.log.end
-            told = _Told(topic, unique_key, since, self._store)
-            yield from self._read_back(told, only_pending=only_pending)
+            told = _Told(topic, unique_key, None, self._store)
+            yield from self._read_back(told, end, only_pending=only_pending)
             # Others may have worked between the steps.
             if end == self._store.log.end or not self._is_changed(told, end):
                 return told.finish()
 
-    def _read_back(self, told: "_Told", *, only_pending: bool) -> Steps[None]:
+    def taken_between(self, topic: str, unique_key: str, first: int, last: int) -> dict[int, list[Entry]]:
+        """What each cancel and move of this name took whose record lies from one log offset to another, at once."""
+        told = _Told(topic, unique_key, first, self._store)
+        at_once(self._read_back(told, last + 1, only_pending=True))
+        return told.finish().taken_by
+
+    def _read_back(self, told: "_Told", before: int, *, only_pending: bool) -> Steps[None]:
         schedules, cancels, delivered, buried = _places(told.topic, told.unique_key)
-        for offset in _newest_first([self._store.search_key(*schedules), self._store.search_key(*cancels)]):
+        for offset in self._newest_first(before, schedules, cancels):
             yield
             message = self._store.read_message(offset) if offset != NO_HIT else None
             if message is not None and message.topic == TIMER_TOPIC:
@@ -110,13 +113,17 @@ class Directory:
             )
         if not told.asks_for_deliveries(only_pending=only_pending):
             return
-        for offset in _newest_first([self._store.search_key(*delivered), self._store.search_key(*buried)]):
+        for offset in self._newest_first(before, delivered, buried):
             yield
             record = self._store.log.read_record(offset) if offset != NO_HIT else None
             if record is not None:
                 told.tell_delivered(record)
                 if not told.asks_for_deliveries(only_pending=only_pending, before=offset):
                     return
+
+    def _newest_first(self, before: int, *places: tuple[str, str]) -> Iterator[int]:
+        streams = [self._store.search_key(*place) for place in places]
+        return (offset if offset < before else NO_HIT for offset in _newest_first(streams))
 
     def _is_changed(self, told: "_Told", since: int) -> bool:
         """Whether a record with this name was appended at this log offset or later."""
