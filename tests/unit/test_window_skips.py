@@ -10,7 +10,7 @@ import pytest
 
 from latermq.broker import window_skips
 from latermq.config import StoreConfig
-from latermq.errors import InvalidParameter, StoreError
+from latermq.errors import InvalidParameter, ServiceUnavailable, StoreError
 from latermq.message.names import TIMER_TOPIC
 from latermq.server import window_skipper
 from latermq.server.window_reports import report_windows
@@ -217,12 +217,31 @@ def test_what_was_loaded_before_is_delivered_and_the_rest_is_buried(dies: bool) 
 def test_a_window_that_lies_ahead_is_skipped_when_its_cancels_are_known() -> None:
     async def story(scene: Scene) -> None:
         number = await window_with(scene, "a", "b")
+        scene.broker.store.flush()
         await scene.keeper.skip(number)
         await scene.pass_time(1_000)
         assert state_of(scene, number) == "skipping"
         assert scene.broker.pending.cancel("orders", "a").timers == 1
         await scene.pass_time(30_000)
         assert scene.letters() == {"b": "b"}
+
+    play(story)
+
+
+def test_a_window_whose_cut_a_power_cut_may_take_back_is_not_skipped_yet() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.pass_time(1_000)
+        scene.schedule("a", 24_000)
+        scene.broker.store.flush()
+        while not scene.broker.far.states():
+            scene.clock.advance(1_000)
+            scene.broker.far.run()
+        (window,) = scene.broker.far.states()
+        with pytest.raises(ServiceUnavailable, match="was cut just now"):
+            await scene.keeper.skip(window.number)
+        scene.broker.store.flush()
+        await scene.keeper.skip(window.number)
+        assert window.is_skipped
 
     play(story)
 
@@ -308,7 +327,7 @@ def test_whatever_fails_and_whenever_it_dies_each_timer_has_one_fate(
                     scene.rolls.failing = {one: "no luck" for one in windows if chance.random() < 0.8}
                     scene.rolls.damaging = {one for one in windows if chance.random() < 0.3}
                 if windows and chance.random() < 0.3:
-                    with contextlib.suppress(InvalidParameter):  # it is played
+                    with contextlib.suppress(InvalidParameter, ServiceUnavailable):  # it is played, or new
                         await scene.keeper.skip(chance.choice(windows))
                 waiting = [name for name, fate in fates.items() if fate == "waits"]
                 if waiting and chance.random() < 0.2:

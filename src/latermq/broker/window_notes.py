@@ -9,7 +9,8 @@ from latermq.store.disk import Disk
 
 PATH = "latermq.windownotes"
 KEPT_SKIPS = 100  # of windows that are done with, so that an operator can look at what became of them
-MAX_DAMAGED = 1_000  # attempts of one window that are remembered
+MAX_DAMAGED = 100  # attempts of one window that are remembered
+MAX_REASON = 500
 
 
 class SkipNote(msgspec.Struct, kw_only=True):
@@ -43,7 +44,7 @@ class WindowNotes:
     def note_damage(self, number: int, attempt: str, reason: str) -> None:
         """An attempt does not hold what it should."""
         known = self._notes.damaged.setdefault(number, {})
-        known[attempt] = reason
+        known[attempt] = reason[:MAX_REASON]
         while len(known) > MAX_DAMAGED:
             del known[next(iter(known))]
 

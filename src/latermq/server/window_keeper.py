@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import structlog
 
 from latermq.broker.broker import Broker
-from latermq.errors import CorruptStore, InvalidParameter, LaterMQError
+from latermq.errors import CorruptStore, InvalidParameter, LaterMQError, ServiceUnavailable
 from latermq.message.names import TIMER_TOPIC
 from latermq.server.attempt_files import AttemptFiles
 from latermq.server.backoff import Backoff
@@ -326,6 +326,9 @@ class WindowKeeper:
         window = self._find(number)
         if window.is_skipped:
             return
+        if self._flushed_entry() <= window.cut_entry:
+            # A power cut may take the cut back, and its number and entry then stand for something else.
+            raise ServiceUnavailable(f"window {number} was cut just now", hint="Ask again in a moment")
         self._broker.window_skips.ask(window, self._broker.clock.now_ms())
         self._unsaved_skips.add(number)
         try:
