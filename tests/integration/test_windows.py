@@ -32,6 +32,7 @@ def schedule(process: BrokerProcess, names: list[str], delay_ms: int) -> None:
 
 def begin(process: BrokerProcess) -> None:
     """As a driver does that then is never heard of again."""
+    process.broker.save_topic = process.broker.tables.save  # messages are sent past the service here
     process.broker.ingest.begin()
     process.broker.ingest.save()
     process.broker.far.run()
