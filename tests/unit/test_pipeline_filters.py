@@ -97,7 +97,8 @@ def network() -> Iterator[None]:
         ids = (0,) if topic == TIMER_TOPIC else (0, 1)
         return [QueuePlace(name, queue_id, name) for name in ("broker-a", "broker-b") for queue_id in ids]
 
-    def queue_bounds(options: SourceOptions, places: Sequence[QueuePlace]) -> Bounds:
+    def queue_bounds(options: SourceOptions, places: Sequence[QueuePlace], *, flush: bool) -> Bounds:
+        assert flush
         return dict.fromkeys(places, (FIRST, FIRST + ENTRIES))
 
     def timeline_cuts(options: SourceOptions, place: QueuePlace) -> list[CutState]:

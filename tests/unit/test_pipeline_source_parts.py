@@ -17,12 +17,13 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from latermq.client.failures import NoBroker
 from latermq.errors import ConfigError
 from latermq.message.names import TIMER_TOPIC
 from latermq.pipeline.brokers import QueuePlace
 from latermq.pipeline.datasource.filters import Pushed
 from latermq.pipeline.datasource.options import SourceOptions, parse_options
-from latermq.pipeline.datasource.ranges import QueuePart, limited, parts, resolve
+from latermq.pipeline.datasource.ranges import QueuePart, check_named, limited, parts, resolve
 from latermq.pipeline.datasource.reading import timeline_batch
 from latermq.pipeline.ownership import far
 from latermq.pipeline.records import RecordBlock
@@ -69,6 +70,13 @@ def test_offsets_are_found_for_every_queue() -> None:
     assert resolve("earliest", bounds) == {PLACE: 5, OTHER: 0}
     assert resolve("latest", bounds) == {PLACE: 20, OTHER: 9}
     assert resolve({"broker-a": {0: 7}}, bounds) == {PLACE: 7, OTHER: 0}
+
+
+def test_offsets_of_a_queue_that_is_not_there_are_refused() -> None:
+    check_named("earliest", [])
+    check_named({"broker-a": {0: 7}, "broker-b": {0: 1}}, [PLACE, OTHER])
+    with pytest.raises(NoBroker, match="queue 0 of broker 'broker-b', which is not there"):
+        check_named({"broker-a": {0: 7}, "broker-b": {0: 1}}, [PLACE])
 
 
 @given(

@@ -3,13 +3,16 @@
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from latermq.cli.options import DEFAULT_NAMESRV, ConfigFile, Json, Namesrv, Settings, parse_pairs
 from latermq.cli.output import print_fields, print_note, progress
 from latermq.cli.pipeline_options import DryRun, Job, Master, Timeline, pipeline_config, spark_session
+
+if TYPE_CHECKING:
+    from latermq.pipeline.spool import Scheduled
 
 
 def schedule(
@@ -64,12 +67,25 @@ def schedule(
                 dry_run=dry_run,
             )
     if dry_run:
-        print_fields({"rows": bar.rows, "scheduled": 0}, as_json=json)
+        print_fields({"rows": bar.rows, "scheduled": 0, "repeated": done.repeated}, as_json=json)
         print_note(f"all {bar.rows} rows can be scheduled; nothing was done")
+        _note_repeated(done)
         return
     took_s = time.monotonic() - began_s
-    print_fields({"rows": bar.rows, "scheduled": done.scheduled, "known": done.known}, as_json=json)
+    counts = {"rows": bar.rows, "scheduled": done.scheduled, "known": done.known, "repeated": done.repeated}
+    print_fields(counts, as_json=json)
+    _note_repeated(done)
+    if bar.rows and not done.scheduled:
+        print_note(f"job {job} has scheduled all of these rows before: nothing was done")
+        return
     print_note(f"job {job}: {bar.rows} rows in {took_s:.2f} s ({bar.rows / took_s:,.0f} a second)")
+
+
+def _note_repeated(done: "Scheduled") -> None:
+    from latermq.pipeline.scheduling import repeated_note
+
+    if done.repeated:
+        print_note(repeated_note(done))
 
 
 class _Bar:

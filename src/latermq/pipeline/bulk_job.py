@@ -15,7 +15,7 @@ from latermq.errors import ConfigError, CorruptStore, InvalidParameter, StoreErr
 from latermq.pipeline.root import Root, file_errors, open_root, write_file
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").fullmatch
-_BROKERS = "brokers.json"
+BROKERS = "brokers.json"
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 ROOT_VARIABLE = "LATERMQ_PIPELINE_TIMELINE"
 
@@ -31,14 +31,6 @@ def find_root(root: Root | str | None) -> Root:
             hint=f"Name it (pipeline.timeline of the brokers, by default DATA/pipeline), or set {ROOT_VARIABLE}",
         )
     return open_root(uri)
-
-
-def find_job_root(root: Root | str | None) -> Root:
-    """Where jobs that schedule are remembered: the pipeline's folder if one is named, else one of this user's."""
-    if root is None and not os.environ.get(ROOT_VARIABLE):
-        state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-        return open_root(f"{state}/latermq")
-    return find_root(root)
 
 
 def find_namesrv(namesrv: str | None) -> str:
@@ -67,12 +59,12 @@ def brokers_of_job(root: Root, job: str, running: Iterable[str]) -> list[str]:
     So a row goes to the same broker again, however many there are by then; one that is away must come back first.
     """
     there = set(running)
-    path = f"{job_folder(root, job)}/{_BROKERS}"
+    path = f"{job_folder(root, job)}/{BROKERS}"
     listed: list[str] | None = read_json(root, path)
     if listed is None:
         if not there:
             raise StoreError("no broker is running", hint="Start one")
-        _write_first(root, path, sorted(there))
+        write_first(root, path, sorted(there))
         listed = read_json(root, path)
     if not isinstance(listed, list) or not listed or not all(isinstance(name, str) for name in listed):
         raise CorruptStore(f"{path} is no list of brokers", hint="Remove it only if the job never scheduled anything")
@@ -85,7 +77,7 @@ def brokers_of_job(root: Root, job: str, running: Iterable[str]) -> list[str]:
     return listed
 
 
-def _write_first(root: Root, path: str, value: Any) -> None:
+def write_first(root: Root, path: str, value: Any) -> None:
     """Write a JSON file unless another run was faster. Object stores cannot tell: there the last one counts."""
     if not root.is_local:
         write_json(root, path, value)

@@ -120,7 +120,7 @@ def requests_of(batch: pa.RecordBatch, target: Target, *, where: str = "", first
         return
     chosen = pick(digests, len(target.brokers))
     for number, broker in enumerate(target.brokers):
-        yield from _pieces(_taken(checked, np.flatnonzero(chosen == number)), broker)
+        yield from _pieces(taken_rows(checked, np.flatnonzero(chosen == number)), broker)
 
 
 def pick(digests: npt.NDArray[np.uint8], brokers: int) -> Ints:
@@ -312,7 +312,7 @@ def _without_null_maps(maps: pa.MapArray) -> pa.MapArray:
     return maps.take(pa.array(np.arange(len(maps)))) if maps.offset else maps
 
 
-def _taken(batch: RowBatch, rows: npt.NDArray[np.intp]) -> RowBatch:
+def taken_rows(batch: RowBatch, rows: npt.NDArray[np.intp]) -> RowBatch:
     """Some rows of a batch."""
 
     def some(column: Column) -> Column:

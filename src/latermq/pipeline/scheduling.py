@@ -1,5 +1,6 @@
 """Scheduling a DataFrame in bulk: all rows are checked and kept first, and only then does the first become a timer."""
 
+import logging
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,12 +13,15 @@ import pyarrow as pa
 from latermq.config import Duration
 from latermq.errors import ConfigError, IllegalMessage, LaterMQError
 from latermq.pipeline.brokers import masters, queues_of
-from latermq.pipeline.bulk_job import brokers_of_job, check_job, find_job_root, find_namesrv, job_folder
+from latermq.pipeline.bulk_job import brokers_of_job, check_job, find_namesrv, job_folder
+from latermq.pipeline.job_root import find_job_root
 from latermq.pipeline.link import BrokerLink
 from latermq.pipeline.root import Root, open_root
 from latermq.pipeline.row_frames import BadRow, Target, check_columns, requests_of
-from latermq.pipeline.spool import Scheduled, SpoolFile, send_spool, write_spool
+from latermq.pipeline.spool import Scheduled, SpoolFile, look_for_repeated, send_spool, write_spool
 from latermq.protocol.remoting.codes import Request
+
+_log = logging.getLogger("latermq.pipeline")
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -108,9 +112,18 @@ def finish(order: Order, files: Sequence[SpoolFile], on_sent: Callable[[int], No
     try:
         addresses = masters(order.namesrv)
         check_topics(order.namesrv, addresses, files)
-        return send_spool(root, files, addresses, order.target.job, on_sent)
+        done = send_spool(root, files, addresses, order.target.job, on_sent)
+        if done.repeated:
+            _log.warning("job %s: %s", order.target.job, repeated_note(done))
+        return done
     finally:
         forget(order)
+
+
+def repeated_note(done: Scheduled) -> str:
+    """Which rows were left out because of others, for users."""
+    keys = ", ".join(map(repr, done.repeated_keys))
+    return f"{done.repeated} rows have the key of another row and are left out; among these keys are {keys}"
 
 
 def forget(order: Order) -> None:
@@ -149,7 +162,10 @@ def schedule(
     on_sent: Callable[[int], None] = lambda rows: None,
     dry_run: bool = False,
 ) -> Scheduled:
-    """Make every row of a frame a timer, once, however often this is called under the same job.
+    """Make every row of a frame a timer, once, however often and however late this is called under the same job.
+
+    What a job has scheduled is remembered in its folder below the root. Of rows with one key one becomes a timer, and
+    the others are counted.
 
     `on_checked` is told how many rows there are once all of them were found good, `on_sent` how many more are
     scheduled. A dry run ends with the check: what it finds is told, nothing is scheduled.
@@ -161,7 +177,8 @@ def schedule(
 
     schema = to_arrow_schema(rows.schema, timezone="UTC")
     check_columns({field.name: field.type for field in schema}, has_topic=bool(topic))
-    order = make_order(find_job_root(root), find_namesrv(namesrv), job, topic)
+    servers = find_namesrv(namesrv)
+    order = make_order(find_job_root(root, servers, check_job(job)), servers, job, topic)
 
     def keep(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -183,7 +200,8 @@ def schedule(
         on_checked(sum(file.rows for file in files))
         if dry_run:
             check_topics(order.namesrv, masters(order.namesrv), files)
-            return Scheduled()
+            repeated = look_for_repeated(open_root(order.root_uri), files)
+            return Scheduled(repeated=repeated.rows, repeated_keys=repeated.sample)
         return finish(order, files, on_sent)
     finally:
         forget(order)
@@ -197,9 +215,6 @@ def parse_write_options(options: dict[str, str]) -> tuple[Root, str, str, str]:
         raise ConfigError(
             f"option {', '.join(sorted(unknown))} is not known for writing", hint="Options: namesrv, root, job, topic"
         )
-    return (
-        find_job_root(given.get("root")),
-        find_namesrv(given.get("namesrv")),
-        check_job(given.get("job", "")),
-        given.get("topic") or given.get("path") or "",
-    )
+    servers, job = find_namesrv(given.get("namesrv")), check_job(given.get("job", ""))
+    root = find_job_root(given.get("root"), servers, job)
+    return root, servers, job, given.get("topic") or given.get("path") or ""

@@ -6,23 +6,29 @@ A frame may give other rows each time it is read, so what was checked is kept, a
 import secrets
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 
 from latermq.errors import CorruptStore
+from latermq.pipeline.job_keys import JobKeys, Keys, Repeated, find_repeated, keys_of
 from latermq.pipeline.link import BrokerLink
 from latermq.pipeline.root import Root, file_errors
-from latermq.pipeline.row_frames import Request
+from latermq.pipeline.row_frames import Request, taken_rows
 from latermq.protocol.remoting.codes import Request as RequestCode
+from latermq.protocol.remoting.rows import decode_rows, encode_rows
 
 _LENGTHS = struct.Struct("<II")  # bytes of the body, rows in it
 # The broker takes one batch while the next is on its way; more would only make others wait.
 LINKS_PER_BROKER = 2
 PATIENCE_S = 60.0
+# A run that is killed has remembered all but what it sent in the last such span; that, the brokers know.
+REMEMBER_EVERY_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -38,13 +44,12 @@ class SpoolFile:
 
 @dataclass(frozen=True)
 class Scheduled:
-    """What became of the rows of a job: timers now, or known already from an earlier run."""
+    """What became of the rows of a job: timers now, known already from an earlier run, or left out for another one."""
 
     scheduled: int = 0
     known: int = 0
-
-    def __add__(self, other: "Scheduled") -> "Scheduled":
-        return Scheduled(self.scheduled + other.scheduled, self.known + other.known)
+    repeated: int = 0  # whose key another row of the same run has
+    repeated_keys: tuple[str, ...] = ()  # some of these keys
 
 
 class _ScheduledFields(msgspec.Struct):
@@ -100,6 +105,11 @@ def _cut_short(file: SpoolFile) -> CorruptStore:
     return CorruptStore(f"{file.path} ends early", hint="Run the job again; what was scheduled is not scheduled twice")
 
 
+def look_for_repeated(root: Root, files: Sequence[SpoolFile]) -> Repeated:
+    """Which rows of these files have the key of another one."""
+    return find_repeated(*((body for body, _ in read_spool(root, files)) for _ in range(2)))
+
+
 def send_spool(
     root: Root,
     files: Sequence[SpoolFile],
@@ -107,19 +117,27 @@ def send_spool(
     job: str,
     on_sent: Callable[[int], None] = lambda rows: None,
 ) -> Scheduled:
-    """Schedule all rows of these files; `on_sent` is told how many more were, one call at a time."""
+    """Schedule all rows of these files that the job has not scheduled before, and remember them.
+
+    `on_sent` is told how many more rows are done, one call at a time.
+    """
+    repeated = look_for_repeated(root, files)
+    keys = JobKeys(root, job)
     lock = threading.Lock()
     stopped = threading.Event()
     with ThreadPoolExecutor(LINKS_PER_BROKER * max(1, len(addresses))) as pool:
-        senders: list[Future[Scheduled]] = []
+        senders: list[Future[int]] = []
         for broker in sorted({file.broker for file in files}):
             bodies = read_spool(root, [file for file in files if file.broker == broker])
             for _ in range(LINKS_PER_BROKER):
-                sender = _Sender(addresses[broker], job, bodies, lock, stopped, on_sent)
+                sender = _Sender(addresses[broker], job, bodies, keys, lock, stopped, on_sent)
                 senders.append(pool.submit(sender.run))
         wait(senders, return_when=FIRST_EXCEPTION)
         stopped.set()
-    return sum((sender.result() for sender in senders), Scheduled())
+    scheduled = sum(sender.result() for sender in senders)
+    keys.tidy()
+    known = sum(file.rows for file in files) - scheduled - repeated.rows
+    return Scheduled(scheduled, known, repeated.rows, repeated.sample)
 
 
 @dataclass
@@ -129,12 +147,16 @@ class _Sender:
     address: str
     job: str
     bodies: Iterator[tuple[bytes, int]]
+    keys: JobKeys
     lock: threading.Lock
     stopped: threading.Event
     on_sent: Callable[[int], None]
 
-    def run(self) -> Scheduled:
-        total = Scheduled()
+    def run(self) -> int:
+        """How many rows became timers."""
+        scheduled = 0
+        taken: list[Keys] = []  # by the broker, and not remembered yet
+        remember_at_s = time.monotonic() + REMEMBER_EVERY_S
         with BrokerLink(self.address, patience_s=PATIENCE_S) as link:
             while not self.stopped.is_set():
                 with self.lock:
@@ -142,9 +164,32 @@ class _Sender:
                 if found is None:
                     break
                 body, rows = found
-                reply, _ = link.call(RequestCode.SCHEDULE_ROWS, {"job": self.job}, body)
-                fields = reply.header(_ScheduledFields)
-                total += Scheduled(fields.scheduled, fields.known)
+                left, keys = self._not_known(body)
+                if left:
+                    reply, _ = link.call(RequestCode.SCHEDULE_ROWS, {"job": self.job}, left)
+                    scheduled += reply.header(_ScheduledFields).scheduled
+                    taken.append(keys)
                 with self.lock:
                     self.on_sent(rows)
-        return total
+                if time.monotonic() >= remember_at_s:
+                    self._remember(link, taken)
+                    remember_at_s = time.monotonic() + REMEMBER_EVERY_S
+            self._remember(link, taken)
+        return scheduled
+
+    def _not_known(self, body: bytes) -> tuple[bytes, Keys]:
+        """What is left of a request without the rows that earlier runs have scheduled, and the keys of these rows."""
+        batch = decode_rows(body)
+        keys = keys_of(batch.unique_keys.data)
+        known = self.keys.known(keys)
+        if not known.any():
+            return body, keys
+        left = np.flatnonzero(~known)
+        return encode_rows(taken_rows(batch, left)) if len(left) else b"", keys[left]
+
+    def _remember(self, link: BrokerLink, taken: list[Keys]) -> None:
+        """Not before the broker has them on disk: what it loses in a power cut must be scheduled by the next run."""
+        if taken:
+            link.state(flush=True)
+            self.keys.add(taken)
+            taken.clear()

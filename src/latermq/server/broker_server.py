@@ -100,7 +100,7 @@ class BrokerProcess:
         self.service.handlers.update(self._admin.handlers)
         pending = PendingService(self.broker, self.service, self._look_ups, self._fetch_far)
         self.service.handlers.update(pending.handlers)
-        pipeline = PipelineService(self.broker, self.service, beside=self._do_in_worker)
+        pipeline = PipelineService(self.broker, self.service, beside=self._do_in_worker, timeline=self._timeline_uri)
         self.service.handlers.update(pipeline.handlers)
         self.service.handlers.update(WindowService(self.broker, lambda: self._keeper).handlers)
         self._metrics = MetricsServer(BrokerMetrics(self.broker, lambda: self.listener.connections))
@@ -131,6 +131,12 @@ class BrokerProcess:
         if broker.adopted_topics:
             _log.warning("topics without configuration made again", topics=broker.adopted_topics)
 
+    @property
+    def _timeline_uri(self) -> str:
+        """The folder with the timeline, as others on this machine can name it too."""
+        uri = self._config.pipeline.timeline or str(self._data / "pipeline")
+        return uri if "://" in uri else str(Path(uri).absolute())
+
     async def start(self) -> None:
         """Accept connections, and be found at the name servers."""
         config = self._config
@@ -143,7 +149,7 @@ class BrokerProcess:
         self._preparer = Preparer(self.broker.store.prepare_ahead)
         self.broker.store.log.on_low = self._preparer.request
         self.broker.check_disk()
-        root_uri = config.pipeline.timeline or str(self._data / "pipeline")
+        root_uri = self._timeline_uri
         await write_lost_entries(self.broker, root_uri)
         await self._start_metrics()
         self._driver = TimerDriver(self.broker, on_failed=self.end)

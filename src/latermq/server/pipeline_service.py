@@ -33,8 +33,10 @@ class PipelineService:
         flushing: Flushing,
         *,
         beside: Callable[[list[Work], WhenDone], None] = do_at_once,
+        timeline: str = "",
     ) -> None:
-        """`beside` does work that blocks, in order, off the loop."""
+        """`beside` does work that blocks, in order, off the loop; `timeline` is the folder that this broker reads."""
+        self._timeline = timeline
         self._broker = broker
         self._flushing = flushing
         self._beside = beside
@@ -143,6 +145,7 @@ class PipelineService:
                 for window in broker.far.states()
                 if not window.is_skipped  # nobody waits for it
             ],
+            timeline=self._timeline,
         )
 
     def _flushed_entry(self) -> int:

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from pyspark.sql.datasource import InputPartition
 
+from latermq.client.failures import NoBroker
 from latermq.pipeline.brokers import QueuePlace
 from latermq.pipeline.datasource.options import EARLIEST, LATEST, Offsets
 from latermq.protocol.remoting.pipeline_bodies import CutState
@@ -26,6 +27,20 @@ class QueuePart(InputPartition):
 def offset_key(place: QueuePlace) -> str:
     """How a queue is called in the offsets of a stream."""
     return f"{place.broker}/{place.queue_id}"
+
+
+def check_named(wanted: str | Offsets, places: Sequence[QueuePlace]) -> None:
+    """Refuse offsets of a queue that is not there: what was asked for would be answered by half."""
+    if isinstance(wanted, str):
+        return
+    there = {(place.broker, place.queue_id) for place in places}
+    for broker, queues in wanted.items():
+        for queue_id in queues:
+            if (broker, queue_id) not in there:
+                raise NoBroker(
+                    f"offsets are given for queue {queue_id} of broker {broker!r}, which is not there",
+                    hint="Start the broker, or leave the queue out",
+                )
 
 
 def resolve(wanted: str | Offsets, bounds: Bounds) -> dict[QueuePlace, int]:

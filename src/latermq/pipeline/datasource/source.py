@@ -15,7 +15,7 @@ from latermq.errors import ConfigError
 from latermq.pipeline.brokers import QueuePlace, queues_of
 from latermq.pipeline.datasource.filters import Pushed
 from latermq.pipeline.datasource.options import SourceOptions, parse_options
-from latermq.pipeline.datasource.ranges import Bounds, QueuePart, limited, offset_key, parts, resolve
+from latermq.pipeline.datasource.ranges import Bounds, QueuePart, check_named, limited, offset_key, parts, resolve
 from latermq.pipeline.datasource.reading import read_part
 from latermq.pipeline.datasource.writing import TimerWriter, make_writer
 from latermq.pipeline.link import BrokerLink
@@ -82,12 +82,15 @@ class TopicReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         options, pushed = self._options, self._pushed
+        every = queues_of(options.namesrv, options.topic, options.broker)
+        for wanted in (options.starting_offsets, options.ending_offsets):
+            check_named(wanted, every)
         places = [
             place
-            for place in queues_of(options.namesrv, options.topic, options.broker)
+            for place in every
             if pushed.allows("broker", place.broker) and pushed.allows("queue_id", place.queue_id)
         ]
-        bounds = queue_bounds(options, places)
+        bounds = queue_bounds(options, places, flush=True)
         starts, ends = resolve(options.starting_offsets, bounds), resolve(options.ending_offsets, bounds)
         low, high = pushed.range_of("queue_offset")
         found: list[QueuePart] = []
@@ -132,7 +135,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return limited(start, end, limit.max_rows) if isinstance(limit, ReadMaxRows) else end
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self._flushed()
+        self._target = self._flushed(flush=True)
 
     def reportLatestOffset(self) -> dict[str, int]:
         return self._flushed()
@@ -173,19 +176,21 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_trigger_s = now_s
         return True
 
-    def _bounds(self) -> Bounds:
+    def _bounds(self, *, flush: bool = False) -> Bounds:
         options = self._options
-        return queue_bounds(options, queues_of(options.namesrv, options.topic, options.broker))
+        return queue_bounds(options, queues_of(options.namesrv, options.topic, options.broker), flush=flush)
 
-    def _flushed(self) -> dict[str, int]:
-        return {offset_key(place): flushed for place, (_, flushed) in self._bounds().items()}
+    def _flushed(self, *, flush: bool = False) -> dict[str, int]:
+        return {offset_key(place): flushed for place, (_, flushed) in self._bounds(flush=flush).items()}
 
 
-def queue_bounds(options: SourceOptions, places: Sequence[QueuePlace]) -> Bounds:
-    """First and flushed entries of queues; each broker is asked over one connection."""
+def queue_bounds(options: SourceOptions, places: Sequence[QueuePlace], *, flush: bool = False) -> Bounds:
+    """First and flushed entries of queues, with `flush` up to all that was acknowledged; a connection each broker."""
     found = {}
     for address in sorted({place.address for place in places}):
         with BrokerLink(address) as link:
+            if flush:
+                link.state(flush=True)
             for place in places:
                 if place.address == address:
                     found[place] = link.bounds(options.topic, place.queue_id)

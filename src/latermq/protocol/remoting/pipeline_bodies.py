@@ -42,6 +42,7 @@ class PipelineState(Struct, rename="camel"):
     # In order, from the last one before the ingest offset on. Before the first cut ever everything is the broker's.
     cuts: list[CutState] = field(default_factory=list)
     windows: list[WindowState] = field(default_factory=list)
+    timeline: str = ""  # the folder with the timeline, as the broker names it; brokers of older versions do not tell
 
 
 class WindowReport(Struct, rename="camel", kw_only=True):
