@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from latermq.client import OutgoingMessage, blocking
-from latermq.errors import CorruptStore
+from latermq.errors import LaterMQError
 from latermq.message.record import decode_record
 from latermq.pipeline.brokers import masters
 from latermq.pipeline.link import BrokerLink
@@ -60,7 +60,7 @@ class Broker:
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
     settings = [word for setting in SHORT for word in ("--set", setting)]
-    with serving(tmp_path / "data", *settings) as server:
+    with serving(tmp_path / "data", *settings, "--set", f"pipeline.timeline={tmp_path / 'pipeline'}") as server:
         yield Broker(server)
 
 
@@ -173,15 +173,20 @@ def test_a_running_stream_takes_what_comes_and_ends_when_another_driver_begins(
     assert {row["keys"] for row in rows_of(spark, root)} == {f"{name}{number}" for name in "ab" for number in range(10)}
 
 
-def test_a_table_and_a_store_that_disagree_are_refused(spark: "SparkSession", root: Root, broker: Broker) -> None:
+def test_a_driver_with_another_folder_is_refused_and_ends_no_other(
+    spark: "SparkSession", root: Root, broker: Broker
+) -> None:
     from latermq.pipeline.ingest import Ingest
 
     broker.schedule(5, HOUR_MS, "a")
     broker.flushed(5)
     ingest_all(spark, root, broker)
     elsewhere = open_root(f"{root.uri}-elsewhere")
-    refused = pytest.raises(
-        CorruptStore, match=r"was told that the timeline holds its entries below \d+, but .* ends at 0"
-    )
-    with closing(Ingest(spark, elsewhere, broker.namesrv, "broker-a")) as ingest, refused:
-        ingest.start()
+    with BrokerLink(broker.address) as link:
+        before = link.state()
+        for _ in range(3):
+            refused = pytest.raises(LaterMQError, match=rf"timeline, {root.uri}: the driver uses another folder")
+            with closing(Ingest(spark, elsewhere, broker.namesrv, "broker-a")) as ingest, refused:
+                ingest.start()
+        assert link.state().epoch == before.epoch  # and whoever ingests goes on
+    assert not Path(elsewhere.timeline).exists()

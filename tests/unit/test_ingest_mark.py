@@ -79,6 +79,47 @@ def test_what_is_not_flushed_cannot_have_been_ingested(offset: int) -> None:
         mark.commit(offset, epoch, 10)
 
 
+def test_the_offset_goes_back_for_a_driver_whose_table_ends_below_it() -> None:
+    disk = MemoryDisk()
+    mark, old = begun(disk)
+    mark.commit(700, old, 1000)
+    mark.save()
+    epoch = mark.begin(400, min_entry=300, flushed_end=1000)
+    assert mark.offset == 400  # at once: what is needed again must not be removed meanwhile
+    assert IngestMark(disk.after_process_death()).offset == 700
+    mark.save()
+    again = IngestMark(disk.after_process_death())
+    assert (again.epoch, again.offset) == (epoch, 400)
+    with pytest.raises(IllegalOperation, match="is over"):
+        again.commit(700, old, 1000)
+    assert again.commit(450, epoch, 1000) == 450
+
+
+def test_a_driver_whose_table_is_ahead_of_the_offset_leaves_it_where_it_is() -> None:
+    mark, epoch = begun(MemoryDisk())
+    mark.commit(700, epoch, 1000)
+    mark.begin(900, min_entry=300, flushed_end=1000)
+    mark.save()
+    assert mark.offset == 700
+
+
+@pytest.mark.parametrize(("table_end", "reason"), [(299, "are in neither"), (1001, "flushed up to 1000")])
+def test_no_epoch_is_given_where_table_and_log_do_not_fit(table_end: int, reason: str) -> None:
+    mark, epoch = begun(MemoryDisk())
+    mark.commit(700, epoch, 1000)
+    mark.save()
+    with pytest.raises(InvalidParameter, match=reason):
+        mark.begin(table_end, min_entry=300, flushed_end=1000)
+    assert (mark.epoch, mark.offset) == (epoch, 700)
+    mark.check(epoch)
+
+
+def test_a_log_that_begins_behind_a_table_which_was_never_ahead_is_no_loss() -> None:
+    mark, epoch = begun(MemoryDisk())
+    mark.commit(200, epoch, 1000)
+    assert mark.begin(200, min_entry=300, flushed_end=1000) == epoch + 1
+
+
 def test_an_epoch_that_could_not_be_saved_is_never_handed_out_again() -> None:
     disk = MemoryDisk()
     mark, _ = begun(disk)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from latermq.errors import IllegalOperation
 from latermq.pipeline.attempt_writing import write_attempt
 from latermq.pipeline.attempts import windows_of
 from latermq.pipeline.root import Root, open_root
@@ -128,6 +129,42 @@ def test_a_compaction_that_died_after_archiving_archives_nothing_twice(
     assert entries(spark, root.timeline) == entries(spark, root.archive) == [old]
     assert retire(spark, root, [state], keep_ms=KEEP_MS) == (0, 1)
     assert entries(spark, root.archive) == [old]
+
+
+def test_a_compaction_goes_no_further_once_another_driver_has_begun(spark: "SparkSession", root: Root) -> None:
+    from latermq.pipeline.compact import compact
+
+    history = History("s")
+    history.cut(0, 0)
+    old = history.send(10, "old")
+    recent = history.send(8 * DAY_MS, "recent")
+    history.send(8 * DAY_MS, "recent too")
+    ingest(spark, root, history, appends=2)
+    state = history.state(history.end, done_upto=history.end, done_wake_ms=9 * DAY_MS)
+    state.windows = []
+
+    def stopped_at(step: int) -> None:
+        steps = iter(range(1, step + 1))
+
+        def fence() -> None:
+            if next(steps) == step:
+                raise IllegalOperation("epoch 1 is over")
+
+        with pytest.raises(IllegalOperation):
+            compact(spark, root, [state], keep_ms=KEEP_MS, vacuum_hours=0, fence=fence)
+
+    stopped_at(2)
+    assert not Path(root.archive).exists()
+    stopped_at(3)
+    assert entries(spark, root.archive) == [old]
+    assert entries(spark, root.timeline) == [old, recent, recent + 1]
+    stopped_at(5)
+    assert entries(spark, root.timeline) == [recent, recent + 1]
+    files = set(Path(root.timeline).glob("*.parquet"))
+    stopped_at(3)  # now that nothing is old: before the vacuum
+    assert set(Path(root.timeline).glob("*.parquet")) >= files
+    assert compact(spark, root, [state], keep_ms=KEEP_MS, vacuum_hours=0).files_after == 1
+    assert len(set(Path(root.timeline).glob("*.parquet"))) == 1
 
 
 def test_many_appends_become_few_files_that_delta_rs_still_reads(spark: "SparkSession", root: Root) -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from latermq.errors import ConfigError, CorruptStore, StoreError
+from latermq.errors import ConfigError, CorruptStore, IllegalOperation, StoreError
 from latermq.pipeline.attempts import Attempt, attempts_of, check_attempt, read_rows, sound_attempt
 from latermq.pipeline.local_roll import roll_locally
 from latermq.pipeline.root import Root, open_root
@@ -118,6 +118,25 @@ def test_a_window_is_not_rolled_from_a_table_that_lacks_entries(spark: "SparkSes
     write_timeline(root.timeline, [history], window.cut_entry - 1)
     with pytest.raises(CorruptStore, match=f"window {window.number} needs those below {window.cut_entry}"):
         roll(spark, root, window, now_ms=1)
+
+
+def test_a_roll_during_which_another_driver_begins_leaves_no_attempt(spark: "SparkSession", root: Root) -> None:
+    from latermq.pipeline.roll import roll, roll_ready_windows
+
+    history = random_history(2)
+    write_timeline(root.timeline, [history], history.end)
+    window = history.windows[-1]
+
+    def fence() -> None:
+        raise IllegalOperation("epoch 1 is over")
+
+    with pytest.raises(IllegalOperation):
+        roll(spark, root, window, now_ms=1, fence=fence)
+    assert list(Path(root.path, "windows", "s", str(window.number)).iterdir()) == []
+    told: list[tuple[int, str]] = []
+    with pytest.raises(IllegalOperation):
+        roll_ready_windows(spark, root, history.state(history.end), lambda *one: told.append(one), fence=fence)
+    assert told == []
 
 
 def test_a_timeline_of_another_schema_version_is_not_rolled(spark: "SparkSession", root: Root) -> None:

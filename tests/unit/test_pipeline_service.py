@@ -1,10 +1,14 @@
 """Requests of the pipeline, asked in frames: what is told, when, and what is told instead where the disk fails."""
 
+import re
 from collections.abc import Callable
 from typing import cast
 
+import pytest
+
 from latermq.clock import SimulatedClock
-from latermq.errors import LaterMQError, StoreError
+from latermq.config import PipelineConfig
+from latermq.errors import IllegalOperation, InvalidParameter, LaterMQError, StoreError
 from latermq.message.names import TIMER_TOPIC
 from latermq.protocol.remoting.bodies import decode_body
 from latermq.protocol.remoting.codes import Request, Response
@@ -12,6 +16,7 @@ from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command, FrameReader, 
 from latermq.protocol.remoting.pipeline_bodies import PipelineState
 from latermq.protocol.remoting.rows import encode_rows
 from latermq.server.connection import Connection
+from latermq.server.pipeline_folder import TokenTold
 from latermq.server.pipeline_service import PipelineService
 from latermq.store.memory_disk import MemoryDisk
 from tests.brokers_in_memory import HOST, open_broker, pass_time
@@ -28,11 +33,16 @@ class Scene:
     def __init__(self) -> None:
         self.disk = MemoryDisk()
         self.clock = SimulatedClock()
-        self.broker = open_broker(self.disk, self.clock)
-        self.service = PipelineService(self.broker, self, beside=self._beside)
+        self.broker = open_broker(self.disk, self.clock, pipeline=PipelineConfig(enabled=True))
+        self.service = PipelineService(self.broker, self, beside=self._beside, tokens=self, instance="i")
+        self.root_uri = "/its/folder"
+        self.token: str | LaterMQError = ""  # what a driver left there
         self.sent: list[bytes] = []
         self.watchers: list[Work] = []
         self._works: list[tuple[list[Work], Callable[[LaterMQError | None], None]]] = []
+
+    def read(self, told: TokenTold) -> None:
+        told(self.token)
 
     def check_unflushed(self) -> None: ...
 
@@ -79,6 +89,60 @@ def test_an_epoch_is_told_when_it_is_on_disk() -> None:
     assert scene.sent == []
     scene.work()
     assert decode_body(scene.later().body, PipelineState).epoch == 1
+
+
+def test_a_driver_that_uses_the_same_folder_is_given_an_epoch() -> None:
+    scene = Scene()
+    scene.token = "mine"
+    scene.ask(Request.BEGIN_PIPELINE, token="mine", tableEnd=0)
+    scene.work()
+    state = decode_body(scene.later().body, PipelineState)
+    assert (state.epoch, state.instance) == (1, "i")
+
+
+@pytest.mark.parametrize("found", ["", "another's", StoreError("the folder does not answer")])
+def test_a_driver_that_uses_another_folder_ends_no_other(found: str | LaterMQError) -> None:
+    scene = Scene()
+    scene.ask(Request.BEGIN_PIPELINE)
+    scene.work()
+    assert decode_body(scene.later().body, PipelineState).epoch == 1
+    scene.token = found
+    for _ in range(5):
+        scene.ask(Request.BEGIN_PIPELINE, token="mine", tableEnd=0)
+        scene.work()
+        told = scene.later()
+        assert told.code != Response.SUCCESS
+        assert re.search("the folder does not answer|/its/folder: the driver uses another", told.remark or "")
+    assert scene.broker.ingest.epoch == 1
+    assert scene.ask(Request.COMMIT_INGEST, offset=0, epoch=1) is None  # the first one goes on
+
+
+def test_a_broker_of_which_nothing_is_sparks_does_not_mind_the_folder() -> None:
+    scene = Scene()
+    scene.broker = open_broker(MemoryDisk(), scene.clock)
+    scene.service = PipelineService(scene.broker, scene, beside=scene._beside, tokens=scene)
+    scene.ask(Request.BEGIN_PIPELINE, token="mine", tableEnd=0)
+    scene.work()
+    assert decode_body(scene.later().body, PipelineState).epoch == 1
+
+
+def test_a_driver_whose_table_does_not_fit_the_log_ends_no_other() -> None:
+    scene = Scene()
+    scene.token = "mine"
+    scene.ask(Request.BEGIN_PIPELINE, token="mine", tableEnd=5)
+    told = scene.later()
+    assert told.code == InvalidParameter.code
+    assert "holds the entries below 5, the timer topic is flushed up to 0" in (told.remark or "")
+    assert scene.broker.ingest.epoch == 0
+
+
+def test_an_attempt_of_a_driver_that_another_followed_is_refused() -> None:
+    scene = Scene()
+    for _ in range(2):
+        scene.ask(Request.BEGIN_PIPELINE)
+        scene.work()
+    with pytest.raises(IllegalOperation, match="epoch 1 is over"):
+        scene.ask(Request.WINDOW_READY, number=1, attempt="spark-1-x", epoch=1)
 
 
 def test_two_drivers_that_begin_at_once_are_told_different_epochs() -> None:

@@ -86,6 +86,11 @@ class FarTimers:
         """Whether new timers go to Spark: it is wanted, and a driver has begun its work."""
         return self._config.enabled and self._ingest.epoch > 0
 
+    @property
+    def is_concerned(self) -> bool:
+        """Whether Spark holds timers of this broker, or may come to."""
+        return self._config.enabled or self.frontier.last is not None
+
     def _next_cut(self, now_ms: int) -> Cut | None:
         last, window_ms = self.frontier.last, self._config.window
         target_ms = (now_ms + self._config.near_horizon) // window_ms * window_ms

@@ -40,12 +40,24 @@ class IngestMark:
 
     @property
     def offset(self) -> int:
-        """Entries of the timer topic below it are in the timeline, and no death takes back that we know it."""
-        return self._saved.offset
+        """Entries of the timer topic below it are in the timeline, and no death takes back that we know it.
 
-    def begin(self) -> int:
-        """The next driver's epoch, to be told once `save` has run. From now on those before it are refused."""
-        self._state = msgspec.structs.replace(self._state, epoch=self._state.epoch + 1)
+        One that goes back counts at once: what is needed again must not be removed before it is written down.
+        """
+        return min(self._saved.offset, self._state.offset)
+
+    def begin(self, table_end: int | None = None, *, min_entry: int = 0, flushed_end: int | None = None) -> int:
+        """The next driver's epoch, to be told once `save` has run. From now on those before it are refused.
+
+        `table_end` is the first entry that is not in its table. A table that lost its last commits in a power cut is
+        filled again from the log: the offset goes back to where it ends, as long as the log, which begins at
+        `min_entry`, holds all that it lacks. Where table and log do not fit each other no epoch is given.
+        """
+        state = self._state
+        if table_end is not None:
+            _check_fit(table_end, state.offset, min_entry, flushed_end)
+            state = msgspec.structs.replace(state, offset=min(state.offset, table_end))
+        self._state = msgspec.structs.replace(state, epoch=state.epoch + 1)
         return self._state.epoch
 
     def check(self, epoch: int) -> None:
@@ -111,6 +123,20 @@ class IngestMark:
     def statistics(self) -> dict[str, int]:
         """Where it stands, for operators."""
         return {"ingest_epoch": self.epoch, "ingest_offset": self.offset}
+
+
+def _check_fit(table_end: int, offset: int, min_entry: int, flushed_end: int | None) -> None:
+    if flushed_end is not None and table_end > flushed_end:
+        raise InvalidParameter(
+            f"the timeline holds the entries below {table_end}, the timer topic is flushed up to {flushed_end}",
+            hint="If this store was restored from a copy, start its broker again with the timeline in reach",
+        )
+    if table_end < offset and table_end < min_entry:
+        raise InvalidParameter(
+            f"the timeline ends at entry {table_end} and the log begins at {min_entry}: the entries between them, "
+            f"which were ingested, are in neither",
+            hint="Put back a newer copy of the timeline",
+        )
 
 
 def _load(disk: Disk) -> _State:

@@ -18,6 +18,7 @@ from latermq.pipeline.attempts import remove_windows_behind
 from latermq.pipeline.local_timeline import open_local_timeline
 from latermq.pipeline.root import Root
 from latermq.pipeline.spark_failures import told_by_spark
+from latermq.pipeline.table_sync import TableSync, TableSyncs
 from latermq.pipeline.taking import ENTRY, name, takers
 from latermq.pipeline.timeline import SCHEMA
 from latermq.protocol.remoting.pipeline_bodies import PipelineState
@@ -56,25 +57,40 @@ def compact(
     *,
     keep_ms: int = KEEP_MS,
     vacuum_hours: float = VACUUM_HOURS,
+    fence: Callable[[], None] = lambda: None,
+    table_syncs: TableSyncs | None = None,
 ) -> Compaction:
-    """Every step may be cut short and done again: a row is archived before it is deleted, and only once."""
+    """Every step may be cut short and done again: a row is archived before it is deleted, and only once.
+
+    `fence` is asked before each step that writes or removes, and raises when another driver has begun.
+    """
     began_s = time.monotonic()
+    syncs = table_syncs or TableSyncs(root)
+    fence()
     removed = sum(len(remove_windows_behind(root, state)) for state in states)
     archived = deleted = before = after = 0
     if open_local_timeline(root, "") is not None:
         with told_by_spark(f"the compaction of {root.timeline}"):
             before = count_files(spark, root.timeline)
-            archived, deleted = retire(spark, root, states, keep_ms=keep_ms)
-            for address in (root.timeline, root.archive):
+            archived, deleted = retire(spark, root, states, keep_ms=keep_ms, fence=fence, archive_sync=syncs.archive)
+            for address, sync in ((root.timeline, syncs.timeline), (root.archive, syncs.archive)):
                 if DeltaTable.isDeltaTable(spark, address):
-                    tidy(spark, address, vacuum_hours)
+                    tidy(spark, address, vacuum_hours, sync, fence=fence)
             after = count_files(spark, root.timeline)
     done = Compaction(archived, deleted, before, after, removed, time.monotonic() - began_s)
     _log.info("compacted: %s", done)
     return done
 
 
-def retire(spark: SparkSession, root: Root, states: Sequence[PipelineState], *, keep_ms: int) -> tuple[int, int]:
+def retire(
+    spark: SparkSession,
+    root: Root,
+    states: Sequence[PipelineState],
+    *,
+    keep_ms: int,
+    fence: Callable[[], None] = lambda: None,
+    archive_sync: TableSync | None = None,
+) -> tuple[int, int]:
     """Move rows that are no longer needed to the archive; how many were archived, and how many deleted."""
     old = reduce(or_, (_is_old(root, state, keep_ms) for state in states), F.lit(False))
     table = DeltaTable.forPath(spark, root.timeline)
@@ -87,13 +103,17 @@ def retire(spark: SparkSession, root: Root, states: Sequence[PipelineState], *, 
     taken = taken_by_old(timeline, old).cache()
     try:
         gone = timeline.where(old).select(*_ARCHIVE_SCHEMA.names).union(taken).dropDuplicates(list(ENTRY))
+        fence()
         archived = _archive(spark, root, gone)
+        (archive_sync or TableSync(root, root.archive)).sync()  # before anything is deleted from the timeline
         deleted = 0
+        fence()
         # What is taken goes before what took it: the other way round a crash between them would bring it back.
         if not taken.isEmpty():
             same = "kept.store_id = gone.store_id AND kept.entry_offset = gone.entry_offset"
             merge = table.alias("kept").merge(taken.alias("gone"), same)
             deleted += _counted(table, "numTargetRowsDeleted", merge.whenMatchedDelete().execute)
+        fence()
         deleted += _counted(table, "numDeletedRows", lambda: table.delete(old))
     finally:
         taken.unpersist()
@@ -138,7 +158,14 @@ def _archive(spark: SparkSession, root: Root, gone: DataFrame) -> int:
     return _counted(table, "numOutputRows", lambda: new.write.format("delta").mode("append").save(root.archive))
 
 
-def tidy(spark: SparkSession, address: str, vacuum_hours: float) -> None:
+def tidy(
+    spark: SparkSession,
+    address: str,
+    vacuum_hours: float,
+    sync: TableSync,
+    *,
+    fence: Callable[[], None] = lambda: None,
+) -> None:
     """Cluster a table's new files, and remove those that only old versions need."""
     table = DeltaTable.forPath(spark, address)
     with _settings(
@@ -152,7 +179,10 @@ def tidy(spark: SparkSession, address: str, vacuum_hours: float) -> None:
             ),
         },
     ):
+        fence()
         table.optimize().executeCompaction()
+        sync.sync()  # before the files go that these stand for
+        fence()
         table.vacuum(vacuum_hours)
 
 

@@ -11,14 +11,16 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from latermq.config import Config
-from latermq.errors import ConfigError, LaterMQError, StoreError
+from latermq.errors import ConfigError, LaterMQError, ServiceUnavailable, StoreError
 from latermq.pipeline.brokers import masters
 from latermq.pipeline.compact import compact
 from latermq.pipeline.feed import BrokerFeed, FeedSettings
 from latermq.pipeline.local_timeline import open_local_timeline
 from latermq.pipeline.root import Root, file_errors, open_root
 from latermq.pipeline.session import close_session, open_session
-from latermq.pipeline.timeline import create_timeline
+from latermq.pipeline.store_ids import StoreIds
+from latermq.pipeline.table_sync import TableSyncs
+from latermq.pipeline.torn_commits import take_out_torn_commits
 from latermq.pipeline.trouble import Trouble
 
 _log = logging.getLogger("latermq.pipeline")
@@ -51,6 +53,8 @@ class Driver:
         self._config = config
         self._stop = stop
         self._feed_settings = FeedSettings.of(config)
+        self._table_syncs = TableSyncs(root)
+        self._store_ids = StoreIds()
         self.feeds: dict[str, BrokerFeed] = {}
         self.compactions = 0
         self._looking = Trouble("the look for brokers")
@@ -58,7 +62,6 @@ class Driver:
 
     def run(self) -> None:
         """Work until the stop is asked for; raises what it cannot go on with."""
-        create_timeline(self._spark, self._root)
         self._compactor.start()
         look_at_s = 0.0
         try:
@@ -81,11 +84,19 @@ class Driver:
         except LaterMQError as error:
             return self._looking.met(error)
         self._looking.over()
+        self._store_ids.found(found.values())
         for name in found:
             if name not in self.feeds:
                 _log.info("broker %s found at %s", name, found[name])
                 self.feeds[name] = BrokerFeed(
-                    self._spark, self._root, self._namesrv, name, self._feed_settings, self._stop
+                    self._spark,
+                    self._root,
+                    self._namesrv,
+                    name,
+                    self._feed_settings,
+                    self._stop,
+                    table_sync=self._table_syncs.timeline,
+                    store_ids=self._store_ids,
                 )
                 self.feeds[name].start()
         return LOOK_EVERY_S
@@ -105,7 +116,15 @@ class Driver:
         while not self._stop.wait(pause_s):
             states = [feed.state for feed in list(self.feeds.values()) if feed.state is not None]
             try:
-                compact(self._spark, self._root, states, keep_ms=int(self._config.pipeline.keep))
+                keep_ms = int(self._config.pipeline.keep)
+                compact(
+                    self._spark,
+                    self._root,
+                    states,
+                    keep_ms=keep_ms,
+                    fence=self._check_place,
+                    table_syncs=self._table_syncs,
+                )
             except Exception as error:
                 if self._stop.is_set():
                     return
@@ -114,6 +133,12 @@ class Driver:
                 trouble.over()
                 self.compactions += 1
                 pause_s = every_s
+
+    def _check_place(self) -> None:
+        """Raise unless the timeline is still this driver's: no broker has another, and one at least says so."""
+        confirmed = [feed.broker for feed in list(self.feeds.values()) if feed.is_in_place()]
+        if not confirmed:
+            raise ServiceUnavailable("no broker confirms this driver", hint="It is tried again")
 
     def _end_feeds(self) -> None:
         give_up_s = time.monotonic() + _FEEDS_END_S
@@ -159,9 +184,11 @@ def _is_worth_telling(record: logging.LogRecord) -> bool:
 
 
 def _check_timeline(root: Root) -> None:
-    """Tell what is wrong with the folder before Spark takes its seconds to start."""
+    """Tell what is wrong with the folder, or mend it, before Spark takes its seconds to start."""
     with file_errors(f"the timeline {root.uri}"):
         root.files.create_dir(root.path, recursive=True)
+    for address in (root.timeline, root.archive):
+        take_out_torn_commits(root, address)
     open_local_timeline(root, "")
 
 

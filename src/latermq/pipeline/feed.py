@@ -10,11 +10,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from latermq.client.failures import ConnectionLost
 from latermq.config import Config
-from latermq.errors import ConfigError, IllegalOperation, InvalidParameter, LaterMQError
+from latermq.errors import ConfigError, CorruptStore, IllegalOperation, InvalidParameter, LaterMQError
 from latermq.pipeline.ingest import Ingest, IngestSettings
 from latermq.pipeline.link import BrokerLink
 from latermq.pipeline.roll import roll_ready_windows
 from latermq.pipeline.root import Root
+from latermq.pipeline.store_ids import StoreIds
+from latermq.pipeline.table_sync import TableSync
 from latermq.pipeline.trouble import Trouble, name_of
 from latermq.protocol.remoting.pipeline_bodies import PipelineState
 
@@ -58,13 +60,18 @@ class BrokerFeed:
         broker: str,
         settings: FeedSettings,
         stop: threading.Event,
+        *,
+        table_sync: TableSync,
+        store_ids: StoreIds,
     ) -> None:
         self._spark = spark
         self._root = root
         self._namesrv = namesrv
-        self._broker = broker
+        self.broker = broker
         self._settings = settings
         self._stop = stop
+        self._table_sync = table_sync
+        self._store_ids = store_ids
         self._ingest: Ingest | None = None
         self._query: StreamingQuery | None = None
         self._link: BrokerLink | None = None
@@ -115,26 +122,63 @@ class BrokerFeed:
         if not self._query.isActive:
             error = self._query.exception()
             self._query = None
-            raise error or ConnectionLost(f"the stream of {self._broker} has ended")
-        assert self._link is not None
-        self.state = self._link.state()
+            raise error or ConnectionLost(f"the stream of {self.broker} has ended")
+        self._check_place()
+        assert self.state is not None
         if self._settings.rolls:
-            roll_ready_windows(self._spark, self._root, self.state, self._tell)
+            roll_ready_windows(self._spark, self._root, self.state, self._tell, fence=self._check_place)
+
+    def _check_place(self) -> None:
+        """Ask the broker where it stands, and whether it is still this driver's, and the only one of its store."""
+        assert self._link is not None
+        assert self._ingest is not None
+        assert self._ingest.epoch is not None
+        self.state = self._link.state()
+        if self.state.epoch > self._ingest.epoch:
+            raise _replaced(self.broker)
+        try:
+            self._store_ids.check(self._ingest.address, self.state)
+        except CorruptStore:
+            self._end_stream()  # which would go on by itself
+            raise
+
+    def is_in_place(self) -> bool:
+        """Whether the broker says that this driver is still its own, asked by any thread; raises if another one is."""
+        ingest = self._ingest
+        if ingest is None or ingest.epoch is None:
+            return False
+        try:
+            with BrokerLink(ingest.address, patience_s=_PATIENCE_S) as link:
+                epoch = link.state().epoch
+        except LaterMQError:  # it is away, and may come back as another driver's
+            return False
+        if epoch > ingest.epoch:
+            raise _replaced(self.broker)
+        return True
 
     def _begin(self) -> None:
         self._leave_broker()
-        self._ingest = Ingest(self._spark, self._root, self._namesrv, self._broker, self._settings.ingest)
+        self._ingest = Ingest(
+            self._spark,
+            self._root,
+            self._namesrv,
+            self.broker,
+            self._settings.ingest,
+            table_sync=self._table_sync,
+            store_ids=self._store_ids,
+        )
         self._link = BrokerLink(self._ingest.address, patience_s=_PATIENCE_S)
         self._query = self._ingest.start()
 
     def _tell(self, number: int, attempt: str) -> None:
         assert self._link is not None
+        assert self._ingest is not None
         try:
-            self._link.window_ready(number, attempt)
+            self._link.window_ready(number, attempt, self._ingest.epoch)
         except LaterMQError as error:
             if error.code != InvalidParameter.code:
                 raise
-            _log.debug("window %d of %s is done with", number, self._broker)
+            _log.debug("window %d of %s is done with", number, self.broker)
         if self._stop.is_set():
             raise _StoppedError
 
@@ -143,10 +187,7 @@ class BrokerFeed:
         if isinstance(error, ConfigError):
             return error
         if name_of(error) == IllegalOperation.__name__ and self._is_replaced():
-            return IllegalOperation(
-                f"another driver has taken over broker {self._broker}",
-                hint="One pipeline is enough for all brokers of a name server: stop one of the two",
-            )
+            return _replaced(self.broker)
         return None
 
     def _is_replaced(self) -> bool:
@@ -176,4 +217,11 @@ class BrokerFeed:
                 time.sleep(0.05)
             query.stop()
         except Exception as error:
-            _log.debug("the stream of %s did not stop: %s", self._broker, error)
+            _log.debug("the stream of %s did not stop: %s", self.broker, error)
+
+
+def _replaced(broker: str) -> IllegalOperation:
+    return IllegalOperation(
+        f"another driver has taken over broker {broker}",
+        hint="One pipeline is enough for all brokers of a name server: stop one of the two",
+    )

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import secrets
 from dataclasses import dataclass
 
 from pyarrow import fs
@@ -12,13 +13,16 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from latermq.config import Duration
 from latermq.errors import CorruptStore
+from latermq.message.driver_note import encode_note, note_path
 from latermq.message.ingest_claim import IngestClaim
 from latermq.message.names import TIMER_TOPIC
 from latermq.pipeline.brokers import queues_of
 from latermq.pipeline.datasource.ranges import offset_key
 from latermq.pipeline.link import BrokerLink
-from latermq.pipeline.lost_entries import write_claim
-from latermq.pipeline.root import Root, file_errors
+from latermq.pipeline.lost_entries import read_claim, write_claim
+from latermq.pipeline.root import Root, file_errors, write_file
+from latermq.pipeline.store_ids import StoreIds
+from latermq.pipeline.table_sync import TableSync
 from latermq.pipeline.timeline import SCHEMA, append, create_timeline, ingested_entry
 from latermq.protocol.remoting.pipeline_bodies import PipelineState
 
@@ -43,10 +47,21 @@ class Ingest:
     """One broker's entries on their way into the timeline. Whoever begins last ingests; those before are refused."""
 
     def __init__(
-        self, spark: SparkSession, root: Root, namesrv: str, broker: str, settings: IngestSettings | None = None
+        self,
+        spark: SparkSession,
+        root: Root,
+        namesrv: str,
+        broker: str,
+        settings: IngestSettings | None = None,
+        *,
+        table_sync: TableSync | None = None,
+        store_ids: StoreIds | None = None,
     ) -> None:
+        """All ingests of a driver share the last two."""
         self._spark = spark
         self._root = root
+        self._table_sync = table_sync or TableSync(root, root.timeline)
+        self._store_ids = store_ids or StoreIds()
         self._namesrv = namesrv
         self._settings = settings or IngestSettings()
         self._place = queues_of(namesrv, TIMER_TOPIC, broker)[0]
@@ -75,10 +90,16 @@ class Ingest:
 
     def start(self, *, available_now: bool = False) -> StreamingQuery:
         """Take over the broker's ingest and go on where the table ends; `available_now`: up to what is there."""
+        known, ingested = self._check()
+        state = self._state = self._link.begin(self._leave_note(known.store_id), ingested)
+        if ingested < known.ingest_offset:
+            _log.warning(
+                "the timeline ends at entry %d of %s, below %d: what it lost is ingested again from the broker's log",
+                ingested,
+                state.broker_name,
+                known.ingest_offset,
+            )
         create_timeline(self._spark, self._root)
-        state = self._state = self._link.begin()
-        ingested = ingested_entry(self._root, state.store_id)
-        check_agreement(state, ingested, self._root.timeline)
         self._start = max(ingested, state.min_entry)
         self._forget_checkpoints(state)
         _log.info("ingest of %s (epoch %d) begins at entry %d", state.broker_name, state.epoch, self._start)
@@ -89,6 +110,24 @@ class Ingest:
             .foreachBatch(self._take)
         )
         return (writer.trigger(availableNow=True) if available_now else writer).start()
+
+    def _check(self) -> tuple[PipelineState, int]:
+        """What the broker says, and where the table ends, once nothing is found that would stop this driver.
+
+        To begin ends the driver that is at work: one that cannot take its place must leave it alone.
+        """
+        state = self._link.state()
+        self._store_ids.check(self.address, state)
+        ingested = ingested_entry(self._root, state.store_id)
+        read_claim(self._root, state.store_id)
+        check_agreement(state, ingested, self._root.timeline)
+        return state, ingested
+
+    def _leave_note(self, store_id: str) -> str:
+        """By which the broker sees that this is its own folder."""
+        token = secrets.token_hex(16)
+        write_file(self._root, self._root.at(note_path(store_id)), encode_note(token))
+        return token
 
     def close(self) -> None:
         self._link.close()
@@ -115,13 +154,17 @@ class Ingest:
         return timeline_rows(self._spark.readStream.format("latermq").options(**options).load(), state.store_id)
 
     def _take(self, rows: DataFrame, batch_id: int) -> None:
-        """One batch: claimed, then into the table, and only then the broker is told that it may forget it."""
+        """One batch: claimed, then into the table and on disk, and only then the broker is told to forget it.
+
+        The checkpoint need not be on disk: a driver that begins after a power cut has one of its own.
+        """
         assert self._state is not None
         start = self._start if batch_id == 0 else self._end_of(batch_id - 1)
         end = self._end_of(batch_id)
         claim = IngestClaim(end=end, epoch=self._state.epoch, broker=self._state.broker_name)
         write_claim(self._root, self._state.store_id, claim)
         wrote = append(rows, self._root, self._state.store_id, start, end, self._state.min_entry)
+        self._table_sync.sync()
         self._link.commit_ingest(end, self._state.epoch)
         _log.debug("entries %d to %d of %s ingested (new: %s)", start, end, self._state.broker_name, wrote)
 
@@ -149,12 +192,17 @@ def timeline_rows(entries: DataFrame, store_id: str) -> DataFrame:
 
 
 def check_agreement(state: PipelineState, ingested: int, where: str) -> None:
-    """Refuse a table or a store that is an older copy: going on would lose timers, or pass over new ones."""
-    if state.ingest_offset > ingested:
+    """Refuse a table or a store that is an older copy, where going on would lose timers or pass over new ones.
+
+    What a table lacks that the log still holds is ingested again.
+    """
+    if ingested < min(state.ingest_offset, state.min_entry):
         raise CorruptStore(
             f"broker {state.broker_name} was told that the timeline holds its entries below {state.ingest_offset}, "
-            f"but {where} ends at {ingested}",
-            hint="Set pipeline.timeline to the folder that was used before, or put its newest copy back",
+            f"but {where} ends at {ingested}, and the broker's log begins at {state.min_entry}: of what was scheduled "
+            f"as entries {ingested} to {state.min_entry - 1} the far timers are lost, and cancels and moves not known",
+            hint="Set pipeline.timeline to the folder that was used before, or put its newest copy back. If there is "
+            "none, stop the broker and remove latermq.ingest from its store: ingest then goes on without them",
         )
     if state.flushed_entry < ingested:
         raise CorruptStore(

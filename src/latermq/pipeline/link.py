@@ -19,6 +19,7 @@ from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import MAX_FRAME_BYTES, Command, decode_frame, encode_frame
 from latermq.protocol.remoting.pipeline_bodies import PipelineState, WindowReports
 from latermq.protocol.remoting.pipeline_headers import (
+    BeginPipelineHeader,
     CommitIngestHeader,
     PullRecordsHeader,
     WindowNumberHeader,
@@ -102,17 +103,22 @@ class BrokerLink:
         """What the broker says of its timers and windows; with `flush` once all that it acknowledged is flushed."""
         return _state(self.call(Request.PIPELINE_STATE, {"flush": "true"} if flush else {})[1])
 
-    def begin(self) -> PipelineState:
-        """Become the driver that ingests: the answer's epoch is its own, and older ones are refused from now on."""
-        return _state(self.call(Request.BEGIN_PIPELINE)[1])
+    def begin(self, token: str | None = None, table_end: int | None = None) -> PipelineState:
+        """Become the driver that ingests: the answer's epoch is its own, and older ones are refused from now on.
+
+        `token` is the one that was left in the folder, `table_end` the first entry that the table lacks. A broker that
+        does not find the one, or has let go of what the other says is missing, gives no epoch.
+        """
+        header = BeginPipelineHeader(token=token, tableEnd=table_end)
+        return _state(self.call(Request.BEGIN_PIPELINE, _fields(header))[1])
 
     def commit_ingest(self, offset: int, epoch: int) -> None:
         """Tell that all entries below `offset` are in the timeline."""
         self.call(Request.COMMIT_INGEST, _fields(CommitIngestHeader(offset=offset, epoch=epoch)))
 
-    def window_ready(self, number: int, attempt: str) -> None:
+    def window_ready(self, number: int, attempt: str, epoch: int | None = None) -> None:
         """Tell that an attempt of a window can be played."""
-        self.call(Request.WINDOW_READY, _fields(WindowReadyHeader(number=number, attempt=attempt)))
+        self.call(Request.WINDOW_READY, _fields(WindowReadyHeader(number=number, attempt=attempt, epoch=epoch)))
 
     def window_reports(self) -> WindowReports:
         """What the broker says of its windows to an operator."""

@@ -17,7 +17,7 @@ from latermq.pipeline.attempt_writing import write_attempt
 from latermq.pipeline.attempts import SCHEMA, Attempt
 from latermq.pipeline.local_timeline import LocalTimeline, open_local_timeline
 from latermq.pipeline.ownership import far
-from latermq.pipeline.records import CANCEL, CUT_KIND, MOVED, TIMER, RecordBlock
+from latermq.pipeline.records import CANCEL, MOVED, TIMER, RecordBlock
 from latermq.pipeline.root import Root
 from latermq.pipeline.window import Window
 from latermq.protocol.remoting.pipeline_bodies import CutState, PipelineState
@@ -117,7 +117,7 @@ def roll_locally(
     """Make an attempt of a window. `state` was asked for before anything else is read."""
     timeline = open_local_timeline(root, state.store_id)
     start = tail_start(root, state, timeline)
-    tail = read_tail(root, state, window, start, pull)
+    tail = read_tail(state, window, start, pull)
     return write_attempt(
         root,
         window,
@@ -132,8 +132,9 @@ def roll_locally(
 def tail_start(root: Root, state: PipelineState, timeline: LocalTimeline | None) -> int:
     """The first entry that the table does not hold.
 
-    It may be before the ingest offset where cuts are all that ingest found since. If more is missing, this is another
-    table or an old copy of it, and without an error the window would be silently short.
+    It may be before the ingest offset, where cuts are all that ingest found since, or where a power cut took the last
+    commits of the table: what the log still holds is read from there. If more is missing, this is another table or an
+    old copy of it, and without an error the window would be silently short.
     """
     ingested = 0 if timeline is None else timeline.ingested
     if ingested < min(state.ingest_offset, state.min_entry):
@@ -141,7 +142,7 @@ def tail_start(root: Root, state: PipelineState, timeline: LocalTimeline | None)
     return max(ingested, state.min_entry)
 
 
-def read_tail(root: Root, state: PipelineState, window: Window, start: int, pull: Pull) -> Tail:
+def read_tail(state: PipelineState, window: Window, start: int, pull: Pull) -> Tail:
     """The window's timers, and all cancels and moves, of the entries from `start` to the cut's."""
     gathered = _Gathered(held_bytes=1 << 62)
     names: list[pa.Array] = []
@@ -154,8 +155,6 @@ def read_tail(root: Root, state: PipelineState, window: Window, start: int, pull
             raise CorruptStore(
                 f"entries from {position} on were asked for, others came", hint="They may be deleted; it is tried again"
             )
-        if (block.kinds[offsets < state.ingest_offset] != CUT_KIND).any():
-            raise _lost(root, state, start)
         position += len(offsets)
         before_cut = offsets < window.cut_entry
         taking = np.flatnonzero(before_cut & np.isin(block.kinds, (CANCEL, MOVED)))

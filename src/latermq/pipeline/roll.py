@@ -57,11 +57,13 @@ def roll_ready_windows(
     state: PipelineState,
     tell: Callable[[int, str], None],
     *,
+    fence: Callable[[], None] = lambda: None,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> list[Attempt]:
     """Give every window that the broker waits for an attempt, as far as ingest has come, and tell it. The new ones.
 
-    One that has an attempt is told again: the word may have been lost, and the broker knows which it plays.
+    One that has an attempt is told again: the word may have been lost, and the broker knows which it plays. `fence`
+    raises when another driver has begun.
     """
     made = []
     waiting = {window.number for window in state.windows if not window.attempt}
@@ -70,14 +72,26 @@ def roll_ready_windows(
             continue
         attempt = sound_attempt(root, window)
         if attempt is None:
-            attempt = roll(spark, root, window, now_ms=now_ms())
+            fence()
+            attempt = roll(spark, root, window, now_ms=now_ms(), fence=fence)
             made.append(attempt)
         tell(window.number, attempt.name)
     return made
 
 
-def roll(spark: SparkSession, root: Root, window: Window, *, now_ms: int, part_rows: int = PART_ROWS) -> Attempt:
-    """Make an attempt of a window out of the timeline's newest version, which holds all before its cut."""
+def roll(
+    spark: SparkSession,
+    root: Root,
+    window: Window,
+    *,
+    now_ms: int,
+    part_rows: int = PART_ROWS,
+    fence: Callable[[], None] = lambda: None,
+) -> Attempt:
+    """Make an attempt of a window out of the timeline's newest version, which holds all before its cut.
+
+    `fence` raises when another driver has begun meanwhile: then no attempt is made of the files.
+    """
     began_s = time.monotonic()
     timeline = open_local_timeline(root, window.store_id)
     ingested = 0 if timeline is None else timeline.ingested
@@ -94,6 +108,7 @@ def roll(spark: SparkSession, root: Root, window: Window, *, now_ms: int, part_r
             table = spark.read.format("delta").option("versionAsOf", timeline.version).load(root.timeline)
             shape = window_shape(table, window, part_rows)
             files = write_parts(window_rows(table, window, shape), root.uri, window, name)
+        fence()
         attempt = publish_attempt(
             root, window, name, files, made_by=MADE_BY, table_version=timeline.version, ingest_offset=ingested
         )

@@ -33,6 +33,7 @@ from latermq.server.look_ups import LookUps
 from latermq.server.metrics_server import MetricsServer
 from latermq.server.old_copy import write_lost_entries
 from latermq.server.pending_service import Fetched, PendingService
+from latermq.server.pipeline_folder import DriverTokens
 from latermq.server.pipeline_service import PipelineService
 from latermq.server.registrar import Registrar
 from latermq.server.timer_driver import TimerDriver
@@ -60,7 +61,6 @@ class BrokerProcess:
         host = config.broker.advertise_host or server.host
         self._port = server.port or _free_port(server.host)
         self.advertised = _own_address() if host in _ANY_HOST else socket.gethostbyname(host)
-        self._data = data
         self._disk = FileDisk(data)
         self.broker = Broker(
             config,
@@ -100,7 +100,14 @@ class BrokerProcess:
         self.service.handlers.update(self._admin.handlers)
         pending = PendingService(self.broker, self.service, self._look_ups, self._fetch_far)
         self.service.handlers.update(pending.handlers)
-        pipeline = PipelineService(self.broker, self.service, beside=self._do_in_worker, timeline=self._timeline_uri)
+        pipeline = PipelineService(
+            self.broker,
+            self.service,
+            beside=self._do_in_worker,
+            timeline=self._timeline_uri,
+            tokens=DriverTokens(self._timeline_uri, self.broker.store.store_id),
+            instance=uuid.uuid4().hex,
+        )
         self.service.handlers.update(pipeline.handlers)
         self.service.handlers.update(WindowService(self.broker, lambda: self._keeper).handlers)
         self._metrics = MetricsServer(BrokerMetrics(self.broker, lambda: self.listener.connections))
@@ -149,14 +156,13 @@ class BrokerProcess:
         self._preparer = Preparer(self.broker.store.prepare_ahead)
         self.broker.store.log.on_low = self._preparer.request
         self.broker.check_disk()
-        root_uri = self._timeline_uri
-        await write_lost_entries(self.broker, root_uri)
+        await write_lost_entries(self.broker, self._timeline_uri)
         await self._start_metrics()
         self._driver = TimerDriver(self.broker, on_failed=self.end)
-        self._far_records = FarRecords(root_uri, self.broker.store.store_id)
+        self._far_records = FarRecords(self._timeline_uri, self.broker.store.store_id)
         self._keeper = WindowKeeper(
             self.broker,
-            root_uri=root_uri,
+            root_uri=self._timeline_uri,
             address=self.address,
             on_fed=self._driver.run_now,
         )

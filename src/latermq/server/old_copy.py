@@ -5,7 +5,6 @@ its near timers, and its messages.
 """
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -14,6 +13,7 @@ from latermq.broker.broker import Broker
 from latermq.broker.lost_entries import Lost, LostEntries, LostRow
 from latermq.errors import ConfigError, LaterMQError
 from latermq.message.ingest_claim import IngestClaim, claim_path, decode_claim
+from latermq.server.pipeline_folder import read_small_file
 
 _log = structlog.get_logger(__name__)
 _PATIENCE_S = 30.0  # for a timeline far away; without its word the broker starts all the same
@@ -84,13 +84,6 @@ def _lost_row(row: dict[str, Any]) -> LostRow:
 
 
 def _read_claim(root_uri: str, store_id: str) -> IngestClaim | None:
-    if "://" not in root_uri:  # read without the libraries that other places need, which take a while to load
-        path = Path(root_uri) / claim_path(store_id)
-        try:
-            return decode_claim(path.read_bytes(), str(path))
-        except FileNotFoundError:
-            return None
-    from latermq.pipeline.lost_entries import read_claim
-    from latermq.pipeline.root import open_root
-
-    return read_claim(open_root(root_uri), store_id)
+    path = claim_path(store_id)
+    data = read_small_file(root_uri, path)
+    return None if data is None else decode_claim(data, f"{root_uri}/{path}")

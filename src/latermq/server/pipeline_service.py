@@ -1,17 +1,21 @@
 """The broker's side of the requests that the pipeline makes: its state, epochs, pulls, commits, windows and rows."""
 
 from collections.abc import Callable
+from typing import Protocol
+
+import structlog
 
 from latermq.broker.broker import Broker
 from latermq.broker.record_pulls import RecordPulls
 from latermq.broker.row_schedule import RowSchedule
-from latermq.errors import LaterMQError
+from latermq.errors import InvalidParameter, LaterMQError
 from latermq.message.names import TIMER_TOPIC
 from latermq.protocol.remoting.bodies import encode_body
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.pipeline_bodies import CutState, PipelineState, WindowState
 from latermq.protocol.remoting.pipeline_headers import (
+    BeginPipelineHeader,
     CommitIngestHeader,
     PipelineStateHeader,
     PullRecordsHeader,
@@ -22,6 +26,17 @@ from latermq.protocol.remoting.rows import decode_rows
 from latermq.server.admin_ground import Handler, WhenDone, Work, answer, do_at_once, refuse
 from latermq.server.connection import Connection
 from latermq.server.pending_service import Flushing
+from latermq.server.pipeline_folder import TokenTold
+
+_log = structlog.get_logger(__name__)
+
+
+class Tokens(Protocol):
+    """The folder of this broker's pipeline, and the token that a driver left there last."""
+
+    root_uri: str
+
+    def read(self, told: TokenTold) -> None: ...
 
 
 class PipelineService:
@@ -34,10 +49,17 @@ class PipelineService:
         *,
         beside: Callable[[list[Work], WhenDone], None] = do_at_once,
         timeline: str = "",
+        tokens: Tokens | None = None,
+        instance: str = "",
     ) -> None:
-        """`beside` does work that blocks, in order, off the loop; `timeline` is the folder that this broker reads."""
+        """`beside` does work that blocks, in order, off the loop.
+
+        `timeline` is the folder that this broker reads, `instance` this process's own.
+        """
         self._timeline = timeline
         self._broker = broker
+        self._tokens = tokens
+        self._instance = instance
         self._flushing = flushing
         self._beside = beside
         self._ingest = broker.ingest
@@ -63,7 +85,41 @@ class PipelineService:
         return None
 
     def _begin(self, connection: Connection, command: Command) -> None:
-        epoch = self._ingest.begin()
+        header = command.header(BeginPipelineHeader)
+        # Where nothing is Spark's, nor will be, it does not matter which folder a driver has.
+        if header.token is None or self._tokens is None or not self._broker.far.is_concerned:
+            self._begin_as(connection, command, header)
+            return
+        root_uri = self._tokens.root_uri
+
+        def told(found: str | LaterMQError) -> None:
+            try:
+                if isinstance(found, LaterMQError):
+                    raise found
+                if found != header.token:
+                    raise InvalidParameter(
+                        f"broker {self._broker.config.broker.name} does not find this driver's note in its own "
+                        f"pipeline.timeline, {root_uri}: the driver uses another folder",
+                        hint="Give the driver the same --timeline as the broker",
+                    )
+                self._begin_as(connection, command, header)
+            except LaterMQError as error:
+                refuse(connection, command, error)
+
+        self._tokens.read(told)
+
+    def _begin_as(self, connection: Connection, command: Command, header: BeginPipelineHeader) -> None:
+        """Nothing that can be refused comes behind the epoch: it ends the driver before."""
+        queue = self._broker.store.find_queue(TIMER_TOPIC, 0)
+        min_entry = queue.min_offset if queue else 0
+        before = self._ingest.offset
+        epoch = self._ingest.begin(header.tableEnd, min_entry=min_entry, flushed_end=self._flushed_entry())
+        if self._ingest.offset < before:
+            _log.warning(
+                "the timeline lost entries that were ingested: they are ingested again",
+                from_entry=self._ingest.offset,
+                until_entry=before,
+            )
 
         def reply() -> bytes:
             # Others may have begun meanwhile: who asked is told the epoch that is its own.
@@ -105,6 +161,8 @@ class PipelineService:
 
     def _window_ready(self, connection: Connection, command: Command) -> bytes:
         header = command.header(WindowReadyHeader)
+        if header.epoch is not None:
+            self._ingest.check(header.epoch)
         self._broker.far.ready(header.number, header.attempt)
         return encode_response(command)
 
@@ -125,12 +183,13 @@ class PipelineService:
         queue = store.find_queue(TIMER_TOPIC, 0)
         marks = store.saved_timer_marks
         offset = self._ingest.offset
+        min_entry = queue.min_offset if queue else 0
         return PipelineState(
             store_id=store.store_id,
             broker_name=broker.config.broker.name,
             epoch=self._ingest.epoch,
             ingest_offset=offset,
-            min_entry=queue.min_offset if queue else 0,
+            min_entry=min_entry,
             flushed_entry=self._flushed_entry(),
             now_ms=broker.clock.now_ms(),
             done_upto=marks.done_upto if marks else 0,
@@ -138,7 +197,8 @@ class PipelineService:
             done=store.safely_delivered.get(0, []),
             cuts=[
                 CutState(cut.number, cut.entry, cut.frontier_ms, cut.handback_ms)
-                for cut in broker.far.frontier.cuts_from(offset)
+                # A table that ends below the offset is read on from the log, which holds no more than this.
+                for cut in broker.far.frontier.cuts_from(min(offset, min_entry))
             ],
             windows=[
                 WindowState(window.number, window.cut_entry, window.from_ms, window.until_ms, window.attempt)
@@ -146,6 +206,7 @@ class PipelineService:
                 if not window.is_skipped  # nobody waits for it
             ],
             timeline=self._timeline,
+            instance=self._instance,
         )
 
     def _flushed_entry(self) -> int:

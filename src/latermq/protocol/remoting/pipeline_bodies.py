@@ -43,6 +43,9 @@ class PipelineState(Struct, rename="camel"):
     cuts: list[CutState] = field(default_factory=list)
     windows: list[WindowState] = field(default_factory=list)
     timeline: str = ""  # the folder with the timeline, as the broker names it; brokers of older versions do not tell
+    # Of the process that answers, and another one after each start: tells two stores with one id from one store with
+    # two addresses. Empty from brokers of earlier releases.
+    instance: str = ""
 
 
 class WindowReport(Struct, rename="camel", kw_only=True):

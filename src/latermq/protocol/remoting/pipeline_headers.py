@@ -13,6 +13,17 @@ class PipelineStateHeader(Struct, kw_only=True):
     flush: bool = False
 
 
+class BeginPipelineHeader(Struct, kw_only=True):
+    """BEGIN_PIPELINE (7011): become the driver that ingests, once all is checked that would keep it from its work.
+
+    `token` is the one that the driver left in its folder, where the broker looks for it; `tableEnd` the first entry of
+    the timer topic that is not in its table. Drivers of earlier releases send neither, and nothing is checked.
+    """
+
+    token: str | None = None
+    tableEnd: int | None = None
+
+
 class PullRecordsHeader(Struct, kw_only=True):
     """PULL_RECORDS (7012): flushed records of one queue, end to end, from `offset` on.
 
@@ -36,10 +47,11 @@ class CommitIngestHeader(Struct, kw_only=True):
 
 
 class WindowReadyHeader(Struct, kw_only=True):
-    """WINDOW_READY (7014): an attempt of a window is complete, its manifest written."""
+    """WINDOW_READY (7014): an attempt of a window is complete, its manifest written. `epoch` is the driver's own."""
 
     number: int
     attempt: str
+    epoch: int | None = None
 
 
 class WindowNumberHeader(Struct, kw_only=True):
