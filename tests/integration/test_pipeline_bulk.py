@@ -94,6 +94,7 @@ class Timers:
 def timers(tmp_path_factory: pytest.TempPathFactory, spark: "SparkSession") -> Iterator[Timers]:
     folder = tmp_path_factory.mktemp("bulk")
     settings = [word for setting in SETTINGS for word in ("--set", setting)]
+    settings += ["--set", f"pipeline.timeline={folder / 'pipeline'}"]
     with serving(folder / "data", "--no-pipeline", *settings) as server:
         with blocking.Admin(server.namesrv) as admin:
             wait_until(admin.brokers, 30, "the broker is registered")

@@ -21,7 +21,7 @@ class DriverNote(msgspec.Struct, frozen=True, kw_only=True):
 
 def note_path(store_id: str) -> str:
     """Where it lies below the root."""
-    return f"claims/{store_id}.driver"
+    return f"drivers/{store_id}"
 
 
 def encode_note(token: str) -> bytes:

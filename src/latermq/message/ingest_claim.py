@@ -13,11 +13,15 @@ VERSION = 1
 
 
 class IngestClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """Entries below `end` may be in the table; `epoch` is that of the driver that says so, `broker` has the store."""
+    """Entries below `end` may be in the table; `epoch` is that of the driver that says so.
+
+    `broker` has the store, and listens at `address`. Claims of earlier releases do not say so.
+    """
 
     end: int
     epoch: int
     broker: str = ""
+    address: str = ""
     version: int = VERSION
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from latermq.config import Duration
-from latermq.errors import CorruptStore
+from latermq.errors import CorruptStore, IllegalOperation
 from latermq.message.driver_note import encode_note, note_path
 from latermq.message.ingest_claim import IngestClaim
 from latermq.message.names import TIMER_TOPIC
@@ -117,11 +117,16 @@ class Ingest:
         To begin ends the driver that is at work: one that cannot take its place must leave it alone.
         """
         state = self._link.state()
-        self._store_ids.check(self.address, state)
         ingested = ingested_entry(self._root, state.store_id)
-        read_claim(self._root, state.store_id)
+        self._note_other(read_claim(self._root, state.store_id))
+        self._store_ids.check(self.address, state)
         check_agreement(state, ingested, self._root.timeline)
         return state, ingested
+
+    def _note_other(self, claim: IngestClaim | None) -> None:
+        """Another broker fed this store's entries before. It may be registered elsewhere, and alive."""
+        if claim is not None and claim.address not in ("", self.address):
+            self._store_ids.found([claim.address])
 
     def _leave_note(self, store_id: str) -> str:
         """By which the broker sees that this is its own folder."""
@@ -161,12 +166,22 @@ class Ingest:
         assert self._state is not None
         start = self._start if batch_id == 0 else self._end_of(batch_id - 1)
         end = self._end_of(batch_id)
-        claim = IngestClaim(end=end, epoch=self._state.epoch, broker=self._state.broker_name)
-        write_claim(self._root, self._state.store_id, claim)
+        self._check_epoch(self._state)
+        claim = IngestClaim(end=end, epoch=self._state.epoch, broker=self._state.broker_name, address=self.address)
+        self._note_other(write_claim(self._root, self._state.store_id, claim))
         wrote = append(rows, self._root, self._state.store_id, start, end, self._state.min_entry)
         self._table_sync.sync()
         self._link.commit_ingest(end, self._state.epoch)
         _log.debug("entries %d to %d of %s ingested (new: %s)", start, end, self._state.broker_name, wrote)
+
+    def _check_epoch(self, state: PipelineState) -> None:
+        """What was pulled in time is not appended by a driver that another has followed meanwhile."""
+        epoch = self._link.state().epoch
+        if epoch > state.epoch:
+            raise IllegalOperation(
+                f"epoch {state.epoch} is over, the pipeline that began last has epoch {epoch}",
+                hint="Another driver has taken over: stop this one",
+            )
 
     def _end_of(self, batch_id: int) -> int:
         """Where a batch ends. Spark writes it down before it starts one, and tells it to nobody else."""

@@ -21,14 +21,21 @@ class Held:
     far_until_ms: int  # the last far timer from that entry on are due; for ever and 0 where there is none
 
 
-def write_claim(root: Root, store_id: str, claim: IngestClaim) -> None:
-    """Say how far the table may soon hold a store's entries. It never goes back, whoever writes it late."""
+def write_claim(root: Root, store_id: str, claim: IngestClaim) -> IngestClaim | None:
+    """Say how far the table may soon hold a store's entries; what was said before.
+
+    It never goes back, whoever writes it late.
+    """
     known = read_claim(root, store_id)
     if known is not None:
         claim = IngestClaim(
-            end=max(known.end, claim.end), epoch=max(known.epoch, claim.epoch), broker=claim.broker or known.broker
+            end=max(known.end, claim.end),
+            epoch=max(known.epoch, claim.epoch),
+            broker=claim.broker or known.broker,
+            address=claim.address or known.address,
         )
     write_file(root, root.at(claim_path(store_id)), encode_claim(claim))
+    return known
 
 
 def read_claim(root: Root, store_id: str) -> IngestClaim | None:

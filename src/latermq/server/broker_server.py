@@ -57,6 +57,7 @@ class BrokerProcess:
     def __init__(self, config: Config, clock: Clock, data: Path) -> None:
         self._config = config
         self._clock = clock
+        self._data = data
         server = config.server
         host = config.broker.advertise_host or server.host
         self._port = server.port or _free_port(server.host)
