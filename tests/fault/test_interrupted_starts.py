@@ -18,6 +18,7 @@ from latermq.store.message_store import MessageStore
 from tests.brokers_in_memory import bodies as delivered
 from tests.brokers_in_memory import open_broker, pass_time, send
 from tests.dying_starts import after_dying_starts, die_in_start
+from tests.far_broker import FAR_MS, PIPELINE, SHORT, Far
 from tests.needs import LONG
 from tests.stores import SMALL, append, bodies, open_store
 
@@ -272,3 +273,61 @@ def test_a_real_start_touches_no_queue_that_is_right(tmp_path: Path) -> None:
     assert changes() == before
     assert len(before) == 50
     again.close()
+
+
+# Far timers, and what a library keeps
+
+
+def test_names_of_far_timers_outlive_starts_that_die_at_any_call() -> None:
+    far = Far()
+    for number in range(5):
+        far.schedule(f"t{number}")
+    far.lose_log()
+    for number in range(5, 8):
+        far.schedule(f"t{number}")
+    far.broker.store.flush()
+    crashed = far.disk.after_process_death()
+    calls, is_done = 0, False
+    while not is_done:
+        disk, is_done = die_in_start(crashed.after_process_death(), start_far_and_die(far.clock), calls, half_way=True)
+        far.put_back(disk)
+        for number in range(5):
+            assert len(far.broker.far_names.pending("orders", f"t{number}", 0)) == 1, f"after {calls} calls"
+        calls += 1
+    assert calls > 3
+    far.pass_time(FAR_MS + 5_000)
+    assert sorted(far.arrived()) == [b"t%d" % number for number in range(8)]
+    far.close()
+
+
+def start_far_and_die(clock: SimulatedClock) -> Callable[[MemoryDisk], None]:
+    def start(disk: MemoryDisk) -> None:
+        broker = open_broker(disk, clock, store=SHORT, pipeline=PIPELINE)
+        broker.run_timers()
+        broker.timers.engine.close()
+        broker.far_names.close()
+
+    return start
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2, 3, 5, 8])
+def test_a_database_that_a_killed_start_removed_in_part_is_filled_again(kept: int) -> None:
+    """An engine that is begun anew removes its folder file by file."""
+    disk, clock = MemoryDisk(), SimulatedClock()
+    sent = [b"%d" % number for number in range(40)]
+    with started(disk, clock, "rocksdb") as broker:
+        for body in sent:
+            send(broker, body, UNIQ_KEY=body.decode(), TIMER_DELAY_MS="100000")
+        broker.store.flush()
+        pass_time(broker, clock, 2_000)
+        broker.store.save(broker.store.plan_checkpoint())
+    for seed in range(4):
+        left = disk.after_process_death()
+        files = sorted(left.library_folder("timerrocksdb").iterdir())
+        Random(seed).shuffle(files)
+        for path in files[kept:]:
+            path.unlink()
+        own = SimulatedClock(clock.now_ms())
+        with started(left, own, "rocksdb") as broker:
+            pass_time(broker, own, 150_000)
+            assert sorted(delivered(broker)) == sorted(sent), f"with {[path.name for path in files[:kept]]}"
