@@ -62,6 +62,20 @@ def test_what_was_delivered_does_not_wait_any_more(spark: "SparkSession") -> Non
     assert sorted(row.entry_offset for row in rows) == [entries[2], entries[3], entries[5]]
 
 
+def test_what_was_delivered_while_a_window_is_missing_does_not_wait_any_more(spark: "SparkSession") -> None:
+    from latermq.pipeline.pending_timers import pending_rows
+
+    history = History()
+    near = [history.send(100 * number, f"n{number}") for number in range(1, 6)]
+    history.cut(0, 0)
+    far = [history.send(100 * number, f"f{number}") for number in range(1, 6)]
+    state = state_of(
+        history, done_upto=history.end, done_wake_ms=150, near_done_wake_ms=350, far_done=[(250, 350), (400, 401)]
+    )
+    rows = pending_rows(frame(spark, history.rows), [state]).collect()
+    assert sorted(row.entry_offset for row in rows) == [*near[3:], far[1], far[4]]
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_of_any_history_each_surviving_timer_waits_once(spark: "SparkSession", seed: int) -> None:
     from latermq.pipeline.pending_timers import pending_rows

@@ -63,7 +63,7 @@ class FarTimers:
         self._doomed_until = doomed_until
         self._named_next = 0
         self._names = names
-        self.windows.open_all(self.frontier.windows_after(timers.all_wake_from_ms()), self._attempts)
+        timers.open_windows(self._attempts)
         self.notes = WindowNotes(disk)
         for window in self.windows.unfinished():
             window.is_skipped = self.notes.skip_of(window.number, window.cut_entry) is not None

@@ -103,7 +103,8 @@ def make_report(
 
 
 def _look_ahead(spark: SparkSession, root: Root, brokers: Sequence[KnownBroker], report: Report) -> None:
-    entries = all_entries(spark, root, brokers, _NARROW)
+    needs_records = any(taking.is_behind(broker.state) for broker in brokers)
+    entries = all_entries(spark, root, brokers, (*_NARROW, "record") if needs_records else _NARROW)
     waiting = taking.pending(entries, [broker.state for broker in brokers])
     _write(reconciling.forecast(waiting), report, "forecast")
     expected = spark.read.format("delta").load(f"{report.folder}/forecast")

@@ -162,7 +162,7 @@ def without_delivered(rows: DataFrame, states: Sequence[PipelineState]) -> DataF
         behind = (
             (F.col("store_id") == state.store_id)
             & (F.col("entry_offset") < state.done_upto)
-            & (F.col("due_ms") < state.done_wake_ms)
+            & ((F.col("due_ms") < state.done_wake_ms) | _is_done_beyond(state, rows.columns))
         )
         rows = rows.where(~behind)
     ranges = [piece for state in states for piece in _bucketed(state)]
@@ -177,6 +177,21 @@ def without_delivered(rows: DataFrame, states: Sequence[PipelineState]) -> DataF
         & (placed.entry_offset < done._end)
     )
     return placed.join(F.broadcast(done), inside, "left_anti").drop("_bucket")
+
+
+def is_behind(state: PipelineState) -> bool:
+    """Whether T stands still for a window that is missing: then records tell whose a row is, and if it is done."""
+    return state.near_done_wake_ms > state.done_wake_ms or bool(state.far_done)
+
+
+def _is_done_beyond(state: PipelineState, columns: Sequence[str]) -> Column:
+    """Whether a row is done that is due after T. Only Spark's own have a record."""
+    if not is_behind(state) or "record" not in columns:
+        return F.lit(False)
+    done = F.col("record").isNull() & (F.col("due_ms") < state.near_done_wake_ms)
+    for from_ms, until_ms in state.far_done:
+        done |= F.col("record").isNotNull() & (F.col("due_ms") >= from_ms) & (F.col("due_ms") < until_ms)
+    return done
 
 
 def _bucketed(state: PipelineState) -> Iterator[tuple[str, int, int, int]]:

@@ -195,6 +195,8 @@ class PipelineService:
             done_upto=marks.done_upto if marks else 0,
             done_wake_ms=marks.done_wake_ms if marks else 0,
             done=store.safely_delivered.get(0, []),
+            near_done_wake_ms=marks.near_done_wake_ms if marks else 0,
+            far_done=marks.far_done if marks else [],
             cuts=[
                 CutState(cut.number, cut.entry, cut.frontier_ms, cut.handback_ms)
                 # A table that ends below the offset is read on from the log, which holds no more than this.

@@ -25,6 +25,7 @@ class Block:
     key_rows: Ints  # and of which record each is, in order
     level: int  # whose entries these records replace,
     entries: Ints  # and which
+    is_far: bool = False  # whether these were Spark's timers
 
     @property
     def size(self) -> int:
@@ -57,6 +58,7 @@ class Block:
             self.key_rows[keys] - start,
             self.level,
             self.entries[start:end],
+            self.is_far,
         )
 
     def rows(self, rows: npt.NDArray[np.intp]) -> "Block":
@@ -78,6 +80,7 @@ class Block:
             np.searchsorted(rows, self.key_rows[has_key]),
             self.level,
             self.entries[rows],
+            self.is_far,
         )
 
     def redirect(self, queue_ids: dict[int, int]) -> "Block":
@@ -95,7 +98,7 @@ class Block:
 
     @staticmethod
     def join(blocks: "Sequence[Block]") -> "Block":
-        """Several blocks of one level as one, in this order."""
+        """Several blocks of one level and one owner as one, in this order."""
         if len(blocks) == 1:
             return blocks[0]
         numbers: dict[tuple[str, int], int] = {}
@@ -115,6 +118,7 @@ class Block:
             np.concatenate([block.key_rows + first for block, first in zip(blocks, first_rows, strict=False)]),
             blocks[0].level,
             np.concatenate([block.entries for block in blocks]),
+            blocks[0].is_far,
         )
 
     def patch(

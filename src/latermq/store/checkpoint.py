@@ -26,6 +26,10 @@ class TimerMarks(msgspec.Struct, frozen=True, kw_only=True):
     # Entries below the one that wake before the other are done: P and T, but while an engine is filled again.
     done_upto: int
     done_wake_ms: int
+    # The broker's own timers, among these entries, are done even if they wake before this; 0 in older files.
+    near_done_wake_ms: int = 0
+    # Spark's timers are done that are due within these times, [from, until): of windows behind one that is missing.
+    far_done: list[tuple[int, int]] = []
     pending: dict[str, int] = {}  # how many timers wait for each topic
     cuts: list[Cut] = []  # those that still decide whose a timer is, or have a window
     far_until_ms: int = 0  # no timer of Spark's is due later

@@ -7,6 +7,14 @@ import numpy as np
 import numpy.typing as npt
 
 
+def as_ranges(ordered: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Offsets that are in order, of which there is at least one, as ranges [start, end)."""
+    breaks = np.flatnonzero(np.diff(ordered) > 1)
+    starts = ordered[np.append(0, breaks + 1)]
+    ends = ordered[np.append(breaks, len(ordered) - 1)] + 1
+    return list(zip(starts.tolist(), ends.tolist(), strict=True))
+
+
 class RangeSet:
     """Disjoint ranges [start, end) in order; neighbours are joined."""
 
@@ -30,17 +38,26 @@ class RangeSet:
 
     def add_ranges(self, other: "RangeSet") -> None:
         """Add all offsets of another set."""
-        for start, end in other.ranges():
-            self.add(start, end)
+        self.add_ordered(other.ranges())
 
     def add_all(self, offsets: npt.NDArray[np.int64]) -> None:
         """Add many offsets, in any order."""
-        if not len(offsets):
+        if len(offsets):
+            self.add_ordered(as_ranges(np.sort(offsets)))
+
+    def add_ordered(self, ranges: list[tuple[int, int]]) -> None:
+        """Add ranges that are in order. Few are added one by one; many, which may lie all over the set, at once."""
+        if len(ranges) < 64 or not self._starts:
+            for start, end in ranges:
+                self.add(start, end)
             return
-        ordered = np.sort(offsets)
-        breaks = np.flatnonzero(np.diff(ordered) > 1) + 1
-        for run in np.split(ordered, breaks):
-            self.add(int(run[0]), int(run[-1]) + 1)
+        starts = np.concatenate((np.array(self._starts), [start for start, _ in ranges]))
+        ends = np.concatenate((np.array(self._ends), [end for _, end in ranges]))
+        order = np.argsort(starts, kind="stable")
+        starts, reached = starts[order], np.maximum.accumulate(ends[order])
+        begins = np.append(True, starts[1:] > reached[:-1])
+        self._starts = starts[begins].tolist()
+        self._ends = reached[np.append(begins[1:], True)].tolist()
 
     def __contains__(self, offset: int) -> bool:
         index = bisect_right(self._starts, offset) - 1

@@ -1,7 +1,7 @@
 """The timer dead letters: what can never be delivered, rewritten a slice at a time with the reason beside it."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +36,7 @@ class Undeliverable(NamedTuple):
     data: bytes | bytearray | memoryview  # the records end to end,
     sizes: Ints
     reason: str
+    is_far: bool = False  # whether these were Spark's timers
 
 
 class DeadLetters:
@@ -77,6 +78,7 @@ class DeadLetters:
                 memoryview(ones.data)[int(ends[count - 1]) :],
                 ones.sizes[count:],
                 ones.reason,
+                ones.is_far,
             )
             self._waiting.appendleft(rest)
             self.size_bytes += len(rest.data)
@@ -108,6 +110,7 @@ class DeadLetters:
             key_rows=key_rows,
             level=ones.level,
             entries=ones.entries[:count],
+            is_far=ones.is_far,
         )
 
     def _rewrite(self, record: bytes, told: dict[str, str], entry_id: int) -> tuple[bytes, bytes]:
@@ -122,9 +125,9 @@ class DeadLetters:
             letter = self._encode(draft._replace(body=record[:room]))
         return letter, draft.properties
 
-    def first_due_ms(self, *, level: int) -> int | None:
-        """When the first of one level was due."""
-        return min((int(ones.dues[0]) for ones in self._waiting if ones.level == level), default=None)
+    def of_level(self, level: int) -> Iterator[Undeliverable]:
+        """What waits of one level."""
+        return (ones for ones in self._waiting if ones.level == level)
 
     def count(self, *, level: int | None = None) -> int:
         """How many wait, of one level or of all."""

@@ -1,6 +1,6 @@
 """Delivery: stages what is due soon, and appends it to its real topic at its due millisecond."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -89,7 +89,7 @@ class Delivery:
         self._backlog: list[LevelSource] = []
         for level in self._all_levels():
             self._open_level(level, now_ms)
-        timers.staged_wake_ms = self._timers_held_from_ms
+        timers.held_dues = self._held_timers
 
     def _all_levels(self) -> list[int]:
         """The table's levels, and those of queues that an earlier, longer table left."""
@@ -139,7 +139,7 @@ class Delivery:
         for stage in (self._stage, self._overdue):
             # Each gets half of a round: neither what is late nor what is on time waits for all of the other.
             # While the stuck ones fill their room, whatever else is due waits in its stage.
-            left_bytes = 0 if self._is_blocked else self._block_bytes
+            left_bytes = 0 if self._is_blocked or (stage is self._stage and self._live_waits) else self._block_bytes
             while left_bytes > 0 and (taken := stage.take(now_ms, left_bytes)) is not None:
                 left_bytes -= taken[0].size
                 self._deliver(*taken, now_ms)
@@ -162,7 +162,7 @@ class Delivery:
         waits = [CLOCK_LOOK_MS, 0 if building or self._can_bury else CLOCK_LOOK_MS]
         for stage in (self._stage, self._overdue):
             head = stage.head_due_ms()
-            if head is not None and not self._is_blocked:
+            if head is not None and not self._is_blocked and not (stage is self._stage and self._live_waits):
                 waits.append(head - now_ms)
         for source in self._sources():
             head = source.head_due_ms()
@@ -176,6 +176,11 @@ class Delivery:
     def _is_blocked(self) -> bool:
         """Whether what is stuck fills its room: nothing else is delivered before some of it is."""
         return self._stuck_bytes + self._dead_letters.size_bytes >= self._config.stage
+
+    @property
+    def _live_waits(self) -> bool:
+        """Whether what is on time waits for what is late, because too much was delivered beyond the marks of that."""
+        return self._timers.is_ahead and bool(self._stuck or self._dead_letters or self._overdue.records)
 
     @property
     def _can_bury(self) -> bool:
@@ -234,7 +239,7 @@ class Delivery:
             # The guard of retention keeps what waits; whoever removed these by hand must not stop all others.
             self.failure = f"the records of {np.count_nonzero(gone)} messages that waited are gone from the log"
             if level == 0:
-                self._timers.delivered(batch.offsets[gone], batch.dues[gone])
+                self._timers.delivered(batch.offsets[gone], batch.dues[gone], is_far=False)
             else:
                 self._store.delivered[level].add_all(batch.offsets[gone])
             kept = [column[~gone] for column in (batch.offsets, batch.dues, batch.physical_offsets, batch.sizes)]
@@ -246,7 +251,9 @@ class Delivery:
             built = build_rolls(batch.offsets, raw, batch.sizes, self._config.import_precision)
         else:
             built = build(level, batch.offsets, raw, batch.sizes)
+        is_far = batch.raw is not None
         if built.block is not None:
+            built.block.is_far = is_far
             stage.put(built.block, batch.dues[built.rows])
         if built.unusable:
             rows = np.array(built.unusable)
@@ -254,7 +261,7 @@ class Delivery:
             records = b"".join(raw[end - size : end] for end, size in zip(ends, batch.sizes[rows], strict=True))
             reason = "the record names no real topic and queue, or cannot be written again"
             self._dead_letters.add(
-                Undeliverable(level, batch.offsets[rows], batch.dues[rows], records, batch.sizes[rows], reason)
+                Undeliverable(level, batch.offsets[rows], batch.dues[rows], records, batch.sizes[rows], reason, is_far)
             )
 
     # Delivering
@@ -288,13 +295,16 @@ class Delivery:
             self._keep_back(block, dues, now_ms, error)
             return
         if block.level == 0:
-            self._timers.delivered(block.entries, dues)
+            self._timers.delivered(block.entries, dues, is_far=block.is_far)
         self._count(block, dues)
         for queue in queues:
             self._on_delivered(queue.topic, queue.queue_id)
 
     def bury(self, given_up: Undeliverable) -> None:
-        """Append timers that were given up to the dead letters now; where that fails, none of the rest is kept here."""
+        """Append Spark's timers that were given up to the dead letters now.
+
+        Where that fails, none of the rest is kept here.
+        """
         letters = DeadLetters(
             self._store.encode, block_bytes=self._block_bytes // 2, record_bytes=self._store.max_block_bytes
         )
@@ -302,7 +312,7 @@ class Delivery:
         while letters:
             block, dues = letters.take()
             self._store.append_block(block)
-            self._timers.delivered(block.entries, dues)
+            self._timers.delivered(block.entries, dues, is_far=True)
             self._count(block, dues)
             self._on_delivered(*DEAD_LETTER_QUEUE)
 
@@ -325,7 +335,7 @@ class Delivery:
                 keep[own] = False
                 lost = block.rows(own)
                 self._dead_letters.add(
-                    Undeliverable(block.level, lost.entries, dues[own], lost.data, lost.sizes, reason)
+                    Undeliverable(block.level, lost.entries, dues[own], lost.data, lost.sizes, reason, block.is_far)
                 )
         if not keep.all():
             if not keep.any():
@@ -394,12 +404,13 @@ class Delivery:
             self._pause_ms = min(max(FIRST_PAUSE_MS, 2 * self._pause_ms), LONGEST_PAUSE_MS)
             self._retry_at_ms = now_ms + self._pause_ms
 
-    def _timers_held_from_ms(self) -> int | None:
-        """The earliest time at which a timer woke, or wakes, that was taken from its source and is not put yet."""
-        held = [stage.first_due_ms(level=0) for stage in (self._stage, self._overdue)]
-        held += [int(dues[0]) for queue in self._stuck.values() for block, dues in queue if block.level == 0]
-        held.append(self._dead_letters.first_due_ms(level=0))
-        return min((due_ms for due_ms in held if due_ms is not None), default=None)
+    def _held_timers(self, *, is_far: bool) -> Iterator[Ints]:
+        """When timers woke, or wake, that were taken from their sources and are not put yet: in order in each array."""
+        for stage in (self._stage, self._overdue):
+            yield from (dues for block, dues in stage.blocks(level=0) if block.is_far == is_far)
+        stuck = (kept for queue in self._stuck.values() for kept in queue)
+        yield from (dues for block, dues in stuck if block.level == 0 and block.is_far == is_far)
+        yield from (ones.dues for ones in self._dead_letters.of_level(0) if ones.is_far == is_far)
 
     # For operators and exports
 
@@ -410,8 +421,9 @@ class Delivery:
         counts += [source.count_due(now_ms) for source in sources]
         counts += [len(block) for queue in self._stuck.values() for block, _ in queue if block.level == 0]
         counts.append(self._dead_letters.count(level=0))
-        heads = [self._timers_held_from_ms(), *(source.head_due_ms() for source in sources)]
-        first_ms = min((head for head in heads if head is not None), default=now_ms)
+        heads = [source.head_due_ms() for source in sources]
+        firsts = [int(dues[0]) for is_far in (False, True) for dues in self._held_timers(is_far=is_far)]
+        first_ms = min([*firsts, *(head for head in heads if head is not None)], default=now_ms)
         return sum(counts), max(0, now_ms - first_ms)
 
     def needed_from(self) -> int:

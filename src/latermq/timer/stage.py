@@ -2,6 +2,7 @@
 
 import heapq
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -47,14 +48,13 @@ class Stage:
         """When the next record is due, None where the stage is empty."""
         return self._heap[0].due_ms if self._heap else None
 
-    def first_due_ms(self, *, level: int) -> int | None:
-        """When the first record of one level is due; looks at every block."""
-        return min((staged.due_ms for staged in self._heap if staged.block.level == level), default=None)
+    def blocks(self, *, level: int) -> Iterator[tuple[Block, Ints]]:
+        """The blocks of one level with the due times of their records, in any order."""
+        return ((staged.block, staged.dues) for staged in self._heap if staged.block.level == level)
 
     def count_due(self, now_ms: int, *, level: int) -> int:
         """How many records of one level are due; looks at every block."""
-        own = (staged for staged in self._heap if staged.block.level == level)
-        return sum(int(np.searchsorted(staged.dues, now_ms, side="right")) for staged in own)
+        return sum(int(np.searchsorted(dues, now_ms, side="right")) for _, dues in self.blocks(level=level))
 
     def take(self, now_ms: int, max_bytes: int) -> tuple[Block, Ints] | None:
         """Due records of one level, those due first; None where none is due.
@@ -69,6 +69,8 @@ class Stage:
             head = self._heap[0]
             # What is taken is in due order too, whatever becomes of it.
             if blocks and (head.block.level != blocks[0].level or head.due_ms < dues[-1][-1]):
+                break
+            if blocks and head.block.is_far != blocks[0].is_far:
                 break
             if blocks and head.block.sizes[0] > max_bytes:
                 break

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from latermq.store.ranges import RangeSet
 from latermq.timer.done import not_in
 from latermq.timer.engine import Bools, Ints, Units
 
@@ -34,17 +35,18 @@ class Taken:
 
     def __init__(self) -> None:
         self._verdicts: deque[Verdict] = deque()
-        # When each entry wakes, and which entry took it.
-        self._entries: dict[int, tuple[int, int]] = {}
+        # When each entry wakes, which entry took it, and whether it was Spark's.
+        self._entries: dict[int, tuple[int, int, bool]] = {}
         self._sorted: Ints | None = None
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, units: Units, by: int) -> None:
+    def add(self, units: Units, by: int, is_far: Bools) -> None:
         """The entry `by` took these; 0 where the engine told of it."""
-        for entry, wake_ms in zip(units.entries.tolist(), units.wakes.tolist(), strict=True):
-            self._entries[entry] = (wake_ms, by)
+        columns = (units.entries.tolist(), units.wakes.tolist(), is_far.tolist())
+        for entry, wake_ms, far in zip(*columns, strict=True):
+            self._entries[entry] = (wake_ms, by, far)
         self._sorted = None
 
     def missing(self, entries: Ints) -> Bools:
@@ -55,12 +57,16 @@ class Taken:
             self._sorted = np.sort(np.fromiter(self._entries, np.int64, len(self._entries)))
         return not_in(entries, self._sorted)
 
-    def forget(self, put_upto: int, wake_ms: int, horizon_ms: int) -> None:
-        """Drop those that the engine knows of: their slots are not loaded yet, or done with."""
+    def forget(self, put_upto: int, near_ms: int, far_ms: int, far_done: RangeSet, horizon_ms: int) -> None:
+        """Drop those that the engine knows of: their slots are not loaded yet, or done with.
+
+        The broker's own are done with before `near_ms`, Spark's before `far_ms` and at the times of `far_done`.
+        """
         known = [
             entry
-            for entry, (own_ms, by) in self._entries.items()
-            if by < put_upto and (own_ms < wake_ms or own_ms > horizon_ms)
+            for entry, (own_ms, by, is_far) in self._entries.items()
+            if by < put_upto
+            and (own_ms > horizon_ms or own_ms < (far_ms if is_far else near_ms) or (is_far and own_ms in far_done))
         ]
         for entry in known:
             del self._entries[entry]

@@ -6,7 +6,8 @@ them to their topics (delivery.py). They all run on the one thread that also app
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
 
@@ -35,6 +36,9 @@ READ_AT_ONCE = 16_384  # entries that one step takes from the queue: about 1 ms
 PUT_AT_ONCE = 16_384
 REMOVE_AT_ONCE = 4_096
 RETRY_MS = 1_000
+TIDY_ROWS = 100_000  # ids of deliveries above which the marks are moved on, whatever the checkpoints do
+# Then what is on time waits for what is late: 16 MB, and at most as much in a checkpoint.
+MAX_DONE_ROWS = 1_000_000
 WINDOW_AHEAD_MS = 10_000  # so much earlier than it is built a window's row is read
 
 
@@ -44,6 +48,16 @@ def slot_below(wake_ms: int) -> int:
 
 
 _NONE = 1 << 62
+
+
+class HeldDues(Protocol):
+    """Whoever holds what was taken from the sources."""
+
+    def __call__(self, *, is_far: bool) -> Iterator[Ints]: ...
+
+
+def _nothing_held(*, is_far: bool) -> Iterator[Ints]:
+    return iter(())
 
 
 class Timers:
@@ -57,11 +71,18 @@ class Timers:
         self.engine = engine
         self._config = config
         self.window_ms = window_ms
-        self._done = Done()
+        # Of the broker's own timers and of Spark's: the marks of the two go on independently.
+        self._done, self._far_done = Done(), Done()
+        self._tidy_above = TIDY_ROWS
+        self._tidied_at_ms = 0
         self._done_upto = marks.done_upto if marks else 0
         self._done_wake_ms = marks.done_wake_ms if marks else 0
         self._start_wake_ms = marks.wake_ms if marks else 0
-        self._last_wake_ms = max(self._start_wake_ms, self._done_wake_ms)  # T as it was last told
+        self._last_wake_ms = max(self._start_wake_ms, self._done_wake_ms)  # T as it was last told,
+        # and the same for the broker's own timers, which a window that is missing does not hold back.
+        self._near_done_wake_ms = max(self._done_wake_ms, marks.near_done_wake_ms if marks else 0)
+        self._last_near_ms = max(self._last_wake_ms, self._near_done_wake_ms)
+        self._far_spans = RangeSet(marks.far_done if marks else ())  # due times at which all of Spark's are done
         self._now_ms = 0
         queue = self._queue()
         self._read_next = max(queue.min_offset if queue else 0, marks.put_upto if marks else 0)
@@ -86,12 +107,13 @@ class Timers:
         self.windows = Windows(self.frontier, max_bytes=int(config.stage), ahead_ms=ahead_ms)
         self.windows.still_wanted = self._window_rows_wanted
         self.windows.covered_ms = self._covered_ms
+        self._has_windows = False  # once those of the checkpoint are opened: before, they hold T where it is
         self._adopted_done = RangeSet()  # delivered before the start, and their records are gone
         self._adopted_until_ms = self._split_ms = 0
         self.live = TimerSource(engine, 0, None, self._of_engine)
         self.backlog = TimerSource(engine, 0, 0, self._of_engine)
-        # What the delivery holds of these sources: the earliest time at which anything of it wakes.
-        self.staged_wake_ms: Callable[[], int | None] = lambda: None
+        # What the delivery holds of these sources: when it wakes, in order in each array.
+        self.held_dues: HeldDues = _nothing_held
 
     def sources(self) -> list[TimerSource | Window]:
         """All that timers come from now."""
@@ -121,6 +143,13 @@ class Timers:
         queue = self._queue()
         self._read_next = queue.min_offset if queue else 0
 
+    def open_windows(self, attempts: dict[int, str]) -> None:
+        """Open the windows that are not done with, for which these attempts were chosen."""
+        self.windows.open_all(self.frontier.windows_after(self._last_wake_ms), attempts)
+        for window in self.windows.unfinished():
+            window.is_loaded = self._far_spans.end_of_run(window.from_ms) >= window.until_ms
+        self._has_windows = True
+
     @property
     def put_upto_at_start(self) -> int:
         """The entry from which on cancels and moves have to be read again."""
@@ -139,7 +168,9 @@ class Timers:
         entries, physical = entries[kept], physical[kept]
         _, dues = self._kinds_and_dues(found[kept]["tags"].astype(np.int64), physical)
         wakes, _ = self._wakes_of(entries, dues, physical)
-        self._done.add(entries, wakes)
+        near = self.frontier.is_near(entries, dues)
+        self._done.add(entries[near], wakes[near])
+        self._far_done.add(entries[~near], wakes[~near])
         # Only windows hold what has left the log; nobody knows when these were due before their windows are played.
         self._adopted_done.add_all(np.setdiff1d(all_entries, entries))
 
@@ -155,6 +186,10 @@ class Timers:
     def step(self, now_ms: int) -> bool:
         """Do a bounded piece of each step; whether there is more to do at once."""
         self._now_ms = now_ms
+        if self._done.rows + self._far_done.rows >= self._tidy_above or (
+            self.is_ahead and abs(now_ms - self._tidied_at_ms) >= RETRY_MS
+        ):
+            self._advance()
         more = self._read()
         more = self._put_flushed(now_ms) or more
         return self._load(now_ms) or more
@@ -207,12 +242,21 @@ class Timers:
 
     def _still_wanted(self, units: Units) -> Units:
         """Without those that are delivered, cancelled or moved."""
-        below_marks = (units.entries < self._done_upto) & (units.wakes < self._done_wake_ms)
-        return units.where(self._done.missing(units.entries) & self.not_cancelled(units.entries) & ~below_marks)
+        told = self._is_told_near(units.entries, units.wakes)
+        return units.where(self._done.missing(units.entries) & self.not_cancelled(units.entries) & ~told)
+
+    def _is_told_near(self, entries: Ints, wakes: Ints) -> Bools:
+        """Which of these, if they are the broker's own, the marks know to be done."""
+        return (entries < self._done_upto) & (wakes < self._near_done_wake_ms)
+
+    def _is_told_far(self, entries: Ints, dues: Ints) -> Bools:
+        """The same if they are Spark's."""
+        below_marks = (entries < self._done_upto) & (dues < self._done_wake_ms)
+        return below_marks | ~self._far_spans.missing(dues)
 
     def _window_rows_wanted(self, entries: Ints, dues: Ints) -> Bools:
-        below_marks = (entries < self._done_upto) & (dues < self._done_wake_ms)
-        wanted = self._done.missing(entries) & self.not_cancelled(entries) & ~below_marks
+        told = self._is_told_far(entries, dues)
+        wanted = self._far_done.missing(entries) & self.not_cancelled(entries) & ~told
         if len(self._adopted_done):
             wanted &= self._adopted_done.missing(entries)
         return wanted
@@ -226,7 +270,7 @@ class Timers:
         """What is wanted of this that the engine holds: after a crash it may have what is still on its way to it."""
         notes = units.sizes == TAKEN_SIZE
         if notes.any():
-            self._taken.add(units.where(notes), by=0)
+            self._taken.add(units.where(notes), 0, np.ones(np.count_nonzero(notes), bool))
             units = units.where(~notes)
         known = units.entries < self._first_unput()
         if len(self._held.entries):
@@ -263,7 +307,7 @@ class Timers:
             return 0
         units = self._unput.first_below(flushed, PUT_AT_ONCE)
         wanted = self._still_wanted(units)
-        held = wanted.wakes < self._last_wake_ms
+        held = wanted.wakes < self._last_near_ms
         self.engine.put(wanted.where(~held), now_ms)
         if held.any():
             self._held = Units.join([self._held, wanted.where(held)])
@@ -335,7 +379,7 @@ class Timers:
         entries, physical, sizes, dues = (column[acts] for column in (entries, physical, sizes, dues))
         wakes, rolls = self._wakes_of(entries, dues, physical)
         units = Units(entries, wakes, physical, sizes, rolls)
-        self._taken.add(units, by=entry)
+        self._taken.add(units, entry, ~near)
         self._orders.note_taken(units)
         # What was not put yet will not be.
         was_put = entries < max(self._first_unput(), self._new_from)
@@ -347,10 +391,13 @@ class Timers:
         self.pending[topic] -= count
         self.tallies.left[topic] += count
 
-    def delivered(self, entries: Ints, wakes: Ints) -> None:
-        """These were appended to where they go."""
+    def delivered(self, entries: Ints, wakes: Ints, *, is_far: bool | None = None) -> None:
+        """These were appended to where they go. Where nobody knows whose they were, they count for both."""
         self.delivered_rows += len(entries)
-        self._done.add(entries, wakes)
+        if is_far is not True:
+            self._done.add(entries, wakes)
+        if is_far is not False:
+            self._far_done.add(entries, wakes)
 
     # Looking
 
@@ -382,7 +429,7 @@ class Timers:
 
     def next_waiting_slot_ms(self, slot_ms: int) -> int | None:
         """The first slot at or after this time that may hold what is pending, of what was read; None where none is."""
-        engine_slot_ms = slot_below(self.all_wake_from_ms())  # what the engine holds of earlier times is delivered
+        engine_slot_ms = slot_below(self._near_wake_from_ms())  # what the engine holds of earlier times is delivered
         nexts = [self.engine.next_slot_ms(max(slot_ms, engine_slot_ms))]
         for units in (*self._unput, self._held):
             slots = slot_of(units.wakes)
@@ -391,7 +438,7 @@ class Timers:
 
     def _in_slot(self, slot_ms: int) -> Units:
         """What is pending of one slot, in no order."""
-        engine_ms = self.all_wake_from_ms()
+        engine_ms = self._near_wake_from_ms()
         pieces = self.engine.read(slot_ms, slot_ms + SLOT_MS)
         parts = [self._of_engine(piece.where(piece.wakes >= engine_ms)) for piece in pieces]
         for units in (*self._unput, self._held):
@@ -410,7 +457,7 @@ class Timers:
 
     def still_wanted(self, entries: Ints, wakes: Ints) -> Bools:
         """Which of these entries, read from an order, are not delivered."""
-        return self._done.missing(entries) & ~((entries < self._done_upto) & (wakes < self._done_wake_ms))
+        return self._done.missing(entries) & ~self._is_told_near(entries, wakes)
 
     def density(self, start_ms: int, stop_ms: int) -> Ints:
         """How many timers are due in each second of (start, stop]."""
@@ -444,23 +491,49 @@ class Timers:
 
         Nor is it ahead of the clock: whatever is scheduled next then wakes after it, and need not be held.
         """
-        wake_ms = min(source.all_wake_from_ms() for source in (self.live, self.backlog, self.windows))
-        staged_ms = self.staged_wake_ms()
-        wake_ms = min(wake_ms, self._now_ms)
-        return max(self._last_wake_ms, wake_ms if staged_ms is None else min(wake_ms, staged_ms))
+        if not self._has_windows:
+            return self._last_wake_ms
+        held = [int(dues[0]) for dues in self.held_dues(is_far=True)]
+        return max(self._last_wake_ms, min([self._near_wake_from_ms(), self.windows.all_wake_from_ms(), *held]))
+
+    def _near_wake_from_ms(self) -> int:
+        """The same for the broker's own timers, whatever becomes of Spark's."""
+        held = [int(dues[0]) for dues in self.held_dues(is_far=False)]
+        sources = [source.all_wake_from_ms() for source in (self.live, self.backlog)]
+        return max(self._last_near_ms, min([self._now_ms, *sources, *held]))
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether so much was delivered beyond the marks that what is late has to go first."""
+        return self._done.rows + self._far_done.rows >= MAX_DONE_ROWS
+
+    def _advance(self) -> None:
+        """Bring all marks to where they can be, and forget the ids of which they tell."""
+        self._look_at_held()
+        put_upto = self.put_upto()
+        near_ms, wake_ms = self._near_wake_from_ms(), self.all_wake_from_ms()
+        self._last_near_ms, self._last_wake_ms = near_ms, wake_ms
+        if put_upto >= self._done_upto:
+            self._done_upto, self._done_wake_ms, self._near_done_wake_ms = put_upto, wake_ms, near_ms
+        spans = RangeSet(span for span in self._far_spans.ranges() if span[1] > wake_ms)
+        held = np.sort(np.concatenate([np.empty(0, np.int64), *self.held_dues(is_far=True)]))
+        for from_ms, until_ms in self.windows.played_spans(held):
+            spans.add(from_ms, until_ms)
+        self._far_spans = spans
+        self._done.drop(self._is_told_near)
+        self._far_done.drop(self._is_told_far)
+        self._tidy_above = max(TIDY_ROWS, 2 * (self._done.rows + self._far_done.rows))
+        self._tidied_at_ms = self._now_ms
+        # What is held wakes before T, and is in memory all the same.
+        heads = [self.live.head_due_ms(), self.backlog.head_due_ms()]
+        heads += [int(dues[0]) for dues in self.held_dues(is_far=False)]
+        memory_ms = min([near_ms, *(due_ms for due_ms in heads if due_ms is not None)])
+        self._taken.forget(put_upto, memory_ms, wake_ms, spans, self.live.horizon_ms)
 
     def marks(self) -> tuple[TimerMarks, list[tuple[int, int]]]:
         """What the checkpoint says of the timers, and the entries done beyond that."""
-        self._look_at_held()
-        put_upto = self.put_upto()
-        wake_ms = self._last_wake_ms = self.all_wake_from_ms()
-        if put_upto >= self._done_upto:
-            self._done_upto, self._done_wake_ms = put_upto, wake_ms
-        self._done.prune(self._done_upto, self._done_wake_ms)
-        # What is held wakes before T, and is in memory all the same.
-        in_memory = [self.live.head_due_ms(), self.backlog.head_due_ms(), self.staged_wake_ms()]
-        memory_ms = min([wake_ms, *(due_ms for due_ms in in_memory if due_ms is not None)])
-        self._taken.forget(put_upto, memory_ms, self.live.horizon_ms)
+        self._advance()
+        put_upto, wake_ms = self.put_upto(), self._last_wake_ms
         marks = TimerMarks(
             engine=self._config.engine,
             mark=self.engine.mark(),
@@ -468,6 +541,8 @@ class Timers:
             wake_ms=wake_ms,
             done_upto=self._done_upto,
             done_wake_ms=self._done_wake_ms,
+            near_done_wake_ms=self._near_done_wake_ms,
+            far_done=self._far_spans.ranges(),
             pending={topic: count for topic, count in self.pending.items() if count},
             cuts=self.frontier.cuts(),
             far_until_ms=self.frontier.far_until_ms,
@@ -476,21 +551,20 @@ class Timers:
 
     def done_ranges(self) -> list[tuple[int, int]]:
         """The entries done beyond the marks."""
-        if not len(self._adopted_done):
-            return list(self._done.ranges())
         ranges = RangeSet(self._adopted_done.ranges())
-        ranges.add_ranges(RangeSet(self._done.ranges()))
-        return list(ranges.ranges())
+        for done in (self._done, self._far_done):
+            ranges.add_ordered(done.ranges())
+        return ranges.ranges()
 
     def needed_from(self) -> int:
         """The log offset from which on records still wait; retention stops there.
 
-        Whatever waits wakes at T or later, and at most a roll window after it was stored.
+        Whatever of the broker's own waits wakes at its mark or later, and at most a roll window after it was stored.
         """
         queue = self._queue()
         if queue is None:
             return self._store.log.end
-        first = self._store.offset_by_time(queue, self.all_wake_from_ms() - self.window_ms)
+        first = self._store.offset_by_time(queue, self._near_wake_from_ms() - self.window_ms)
         entry = queue.entry(first)
         in_memory = [int(units.physical_offsets.min()) for units in (*self._unput, self._held) if len(units.entries)]
         return min([entry[0] if entry else self._store.log.end, *in_memory])
@@ -543,6 +617,6 @@ class Timers:
             "timers_loaded": self.live.rows + self.backlog.rows,
             "timers_cancelled_in_memory": len(self._taken),
             "timers_in_kept_orders": self._orders.rows,
-            "timers_done_beyond_marks": self._done.rows,
+            "timers_done_beyond_marks": self._done.rows + self._far_done.rows,
             **self.engine.statistics(),
         }

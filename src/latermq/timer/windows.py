@@ -4,7 +4,7 @@ Each window is a source of its own. One that cannot be had holds back T, and no 
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -262,6 +262,16 @@ class Windows:
             if not window.is_loaded:
                 break  # the rows of those that follow are due later
         return wake_ms
+
+    def played_spans(self, held: Ints) -> Iterator[tuple[int, int]]:
+        """The due times of each window up to which all its rows were delivered; `held` are on their way, in order."""
+        for window in self._windows:
+            until_ms = min(window.until_ms, window.all_wake_from_ms())
+            at = int(np.searchsorted(held, window.from_ms))
+            if at < len(held):
+                until_ms = min(until_ms, int(held[at]))
+            if until_ms > window.from_ms:
+                yield window.from_ms, until_ms
 
     def statistics(self) -> dict[str, int]:
         """How much is loaded, and how many windows are not done with."""

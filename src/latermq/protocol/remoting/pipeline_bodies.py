@@ -46,6 +46,10 @@ class PipelineState(Struct, rename="camel"):
     # Of the process that answers, and another one after each start: tells two stores with one id from one store with
     # two addresses. Empty from brokers of earlier releases.
     instance: str = ""
+    # While a window is missing T stands still. The broker's own timers among these entries are done that are due before
+    near_done_wake_ms: int = 0
+    # and Spark's that are due within these times, [from, until).
+    far_done: list[tuple[int, int]] = field(default_factory=list)
 
 
 class WindowReport(Struct, rename="camel", kw_only=True):
