@@ -10,6 +10,7 @@ from latermq.errors import IllegalOperation
 from latermq.pipeline.attempt_writing import write_attempt
 from latermq.pipeline.attempts import windows_of
 from latermq.pipeline.root import Root, open_root
+from latermq.pipeline.table_sync import newest_version
 from tests.interpreted_queries import interpreted
 from tests.timer_histories import History, expected_rows, frame, random_history
 
@@ -143,28 +144,28 @@ def test_a_compaction_goes_no_further_once_another_driver_has_begun(spark: "Spar
     state = history.state(history.end, done_upto=history.end, done_wake_ms=9 * DAY_MS)
     state.windows = []
 
-    def stopped_at(step: int) -> None:
-        steps = iter(range(1, step + 1))
+    seen: list[tuple[int, int, int]] = []
 
-        def fence() -> None:
-            if next(steps) == step:
-                raise IllegalOperation("epoch 1 is over")
+    def fence() -> None:
+        seen.append((newest_version(Path(root.archive)), newest_version(Path(root.timeline)), files_of(root)))
+        if len(seen) == 3:
+            raise IllegalOperation("epoch 1 is over")
 
-        with pytest.raises(IllegalOperation):
-            compact(spark, root, [state], keep_ms=KEEP_MS, vacuum_hours=0, fence=fence)
-
-    stopped_at(2)
-    assert not Path(root.archive).exists()
-    stopped_at(3)
+    with pytest.raises(IllegalOperation):
+        compact(spark, root, [state], keep_ms=KEEP_MS, vacuum_hours=0, fence=fence)
     assert entries(spark, root.archive) == [old]
     assert entries(spark, root.timeline) == [old, recent, recent + 1]
-    stopped_at(5)
-    assert entries(spark, root.timeline) == [recent, recent + 1]
-    files = set(Path(root.timeline).glob("*.parquet"))
-    stopped_at(3)  # now that nothing is old: before the vacuum
-    assert set(Path(root.timeline).glob("*.parquet")) >= files
-    assert compact(spark, root, [state], keep_ms=KEEP_MS, vacuum_hours=0).files_after == 1
-    assert len(set(Path(root.timeline).glob("*.parquet"))) == 1
+    assert compact(spark, root, [state], keep_ms=KEEP_MS, vacuum_hours=0, fence=fence).files_after == 1
+    # Asked before the archive is written, before rows are deleted, before files are clustered, and before they go.
+    archive, timeline, files = seen[0]
+    assert seen[:3] == [(-1, timeline, files), (-1, timeline, files), (1, timeline, files)]
+    assert [versions[:2] for versions in seen[3:]][:5] == [(1, timeline)] * 4 + [(1, timeline + 1)]
+    assert seen[-3][2] > files > files_of(root)
+    assert archive == -1
+
+
+def files_of(root: Root) -> int:
+    return len(list(Path(root.timeline).glob("*.parquet")))
 
 
 def test_many_appends_become_few_files_that_delta_rs_still_reads(spark: "SparkSession", root: Root) -> None:
