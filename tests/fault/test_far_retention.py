@@ -91,7 +91,7 @@ def test_names_of_delivered_timers_are_forgotten(far: Far) -> None:
     far.broker.store.save(far.broker.store.plan_checkpoint())
     far.broker.far.sweep_names()
     names = far.broker.far_names
-    assert names.pending("orders", "a", 0) == []
+    assert list(names.pending("orders", "a", 0)) == []
     assert list(names.unique_keys("orders", "key-a")) == []
     far.close()
 

@@ -138,7 +138,7 @@ class Killed:
             found = self._found(broker)
             assert found - self._sent == Counter(), "came twice"
             assert self._sent - found == Counter(), "did not come"
-            names = [len(broker.far_names.pending("far", f"far-{number}", 0)) for number in range(FAR_NAMES)]
+            names = [len(list(broker.far_names.pending("far", f"far-{number}", 0))) for number in range(FAR_NAMES)]
             assert names == [1] * FAR_NAMES
             assert len(broker.store.log.closed_segments()) > 2
             for number in range(0, TOPICS * QUEUES, 13):

@@ -20,7 +20,7 @@ from latermq.server.look_ups import LookUps
 from latermq.server.pending_service import PendingService
 from latermq.store import key_index
 from latermq.store.memory_disk import MemoryDisk
-from latermq.timer.steps import at_once
+from latermq.timer.steps import Steps, at_once, spend
 from tests.brokers_in_memory import bodies, open_broker, pass_time, send
 from tests.unit.test_timer_names import Work
 
@@ -253,3 +253,20 @@ def test_more_look_ups_than_so_many_are_put_off_to_the_client(scene: Scene, monk
     assert (len(scene.sent), len(scene.look_ups)) == (2, 0)
     for _ in scene.turns():
         pass
+
+
+def test_a_look_up_that_breaks_does_not_stop_the_others(scene: Scene) -> None:
+    def broken() -> Steps[bytes | None]:
+        yield from spend(look_ups.SLICE_STEPS)
+        raise RuntimeError("an invariant is broken")
+
+    scene.plain("hot", 300)
+    [command] = FrameReader().feed(encode_frame(Request.CANCEL_TIMER, 7))
+    assert scene.look_ups.answer(cast(Connection, scene), command, broken()) is None
+    assert scene.ask(Request.CANCEL_TIMER, topic="orders", key="hot") is None
+    turns = scene.turns()
+    with pytest.raises(RuntimeError):
+        next(turns)
+    for _ in scene.turns():
+        pass
+    assert (len(scene.sent), len(scene.look_ups)) == (1, 0)

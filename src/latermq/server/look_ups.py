@@ -84,8 +84,9 @@ class LookUps:
             self._settle()
         else:
             self._running.append(look_up)
-        if self._running:
-            self._later(self._go_on)
+        finally:  # whatever became of this one, the others go on
+            if self._running:
+                self._later(self._go_on)
 
     def stop(self) -> None:
         """Give up what is under way: nothing may be read or written any more."""

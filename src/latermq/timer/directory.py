@@ -107,10 +107,10 @@ class Directory:
             if told.is_decided:
                 break
         else:
-            told.tell_far(
-                self._far_names.pending(told.topic, told.unique_key, self._wake_from_ms()),
-                self._far_names.cancelled_due_ms(told.topic, told.unique_key),
-            )
+            for far in self._far_names.pending(told.topic, told.unique_key, self._wake_from_ms()):
+                yield
+                told.tell_far(far)
+            told.cancelled_due_ms = self._far_names.cancelled_due_ms(told.topic, told.unique_key)
         if not told.asks_for_deliveries(only_pending=only_pending):
             return
         for offset in self._newest_first(before, delivered, buried):
@@ -176,7 +176,7 @@ class _Told:
         self._open: dict[int, Entry] = {}  # what was scheduled and may have been delivered before it was taken
         self._oldest_offset = 0  # of the last told of them
         self._rolled: set[int] = set()
-        self._cancelled_due_ms: int | None = None  # of what is known to be cancelled, but older than all records
+        self.cancelled_due_ms: int | None = None  # of what is known to be cancelled, but older than all records
         self._is_delivered = False
 
     def finish(self) -> History:
@@ -192,9 +192,9 @@ class _Told:
             history.fate = Fate.CANCELLED
         elif self._is_delivered:
             history.fate = Fate.DELIVERED
-        elif history.fate == Fate.UNKNOWN and self._cancelled_due_ms is not None:
+        elif history.fate == Fate.UNKNOWN and self.cancelled_due_ms is not None:
             history.fate = Fate.CANCELLED
-            history.due_ms = history.due_ms or self._cancelled_due_ms
+            history.due_ms = history.due_ms or self.cancelled_due_ms
         return history
 
     def asks_for_deliveries(self, *, only_pending: bool, before: int | None = None) -> bool:
@@ -254,14 +254,11 @@ class _Told:
         self._taker = by.queue_offset
         self._history.taken_by[self._taker] = []
 
-    def tell_far(self, waiting: list[FarName], cancelled_due_ms: int | None) -> None:
-        """What is known of the timers that have left the log, older than all records."""
-        history = self._history
-        for entry, timer_id, due_ms in waiting:
-            if entry not in self._open and entry not in self._rolled:  # its record may not have gone yet
-                history.due_ms = history.due_ms or due_ms
-                self._add(Entry(entry, timer_id, due_ms, self.topic, 0, 0))
-        self._cancelled_due_ms = cancelled_due_ms
+    def tell_far(self, far: FarName) -> None:
+        """A timer that has left the log, and is older than all records."""
+        if far.entry not in self._open and far.entry not in self._rolled:  # its record may not have gone yet
+            self._history.due_ms = self._history.due_ms or far.due_ms
+            self._add(Entry(far.entry, far.timer_id, far.due_ms, self.topic, 0, 0))
 
     def tell_delivered(self, record: bytes) -> None:
         """A record of the timers' own topic, or of the dead letters."""

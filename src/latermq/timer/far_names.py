@@ -142,14 +142,12 @@ class FarNames:
 
     # Looking up
 
-    def pending(self, topic: str, unique_key: str, from_ms: int) -> list[FarName]:
+    def pending(self, topic: str, unique_key: str, from_ms: int) -> Iterator[FarName]:
         """The timers of this name that are due at `from_ms` or later."""
-        found = []
         for key, value in self._rows(b"n" + topic.encode() + b"\0" + unique_key.encode() + b"\0"):
             due_ms, timer_id = _TWO.unpack(value)
             if due_ms >= from_ms:
-                found.append(FarName(_ONE.unpack(key[-8:])[0], timer_id, due_ms))
-        return found
+                yield FarName(_ONE.unpack(key[-8:])[0], timer_id, due_ms)
 
     def known(self, names: Sequence[tuple[str, bytes]], from_ms: int) -> list[bool]:
         """For each topic and unique key whether a timer that is due then or later waits, or one was cancelled."""
