@@ -109,3 +109,18 @@ def test_nothing_leaves_the_log_that_spark_has_not_ingested(far: Far) -> None:
     far.pass_time(FAR_MS)
     assert far.arrived() == [b"a"]
     far.close()
+
+
+def test_timers_that_have_left_the_log_are_counted_without_a_checkpoint(far: Far) -> None:
+    for name in ("a", "b", "c"):
+        far.schedule(name)
+    far.lose_log()
+    far.broker.pending.cancel("orders", "c")
+    disk = far.disk.after_process_death()
+    disk.remove("latermq.checkpoint")
+    far.put_back(disk)
+    assert far.broker.pending.count(topic="orders") == 2
+    far.pass_time(FAR_MS)
+    assert sorted(far.arrived()) == [b"a", b"b"]
+    assert far.broker.pending.count(topic="orders") == 0
+    far.close()

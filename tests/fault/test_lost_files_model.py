@@ -26,7 +26,7 @@ from tests.needs import LONG
 from tests.seeds import live_through
 
 LIVES_A_SEED = 5
-SEEDS = 400 if LONG else 16
+SEEDS = 400 if LONG else 8
 SEEDS_A_TEST = 4
 # Several files of each kind within a life. The index has few slots, so that chains are long.
 STORE = msgspec.structs.replace(AGING, queue_file_entries=16, index_entries=60, index_slots=13)

@@ -1,5 +1,6 @@
 """The broker: what clients ask of it, over one store, without any socket."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from latermq.broker.config_files import (
 )
 from latermq.broker.far_timers import FarTimers
 from latermq.broker.ingest_mark import IngestMark
-from latermq.broker.known_ends import known_ends
+from latermq.broker.known_ends import delivered_until_ms, known_ends
 from latermq.broker.long_polling import WaitingPulls
 from latermq.broker.pending import PendingTimers
 from latermq.broker.tables import Tables
@@ -229,7 +230,8 @@ class Broker:
             # Before the engine takes the place of RocketMQ's files.
             done = entries_done_by_apache(self._disk, self.store)
             # Where RocketMQ alone has worked on the store, nothing was counted when it was opened.
-            self._took_over_timers = len(done) > 0 or not recovery.timers_scheduled
+            is_taken_over = not recovery.timers_scheduled and not self.far_names.upto
+            self._took_over_timers = len(done) > 0 or is_taken_over
             self.store.delivered.setdefault(0, RangeSet()).add_ranges(done)
         is_clean = not recovery.crashed
         engine, self.has_whole_engine = open_engine(self._disk, self.config.timer, recovery.timers, is_clean=is_clean)
@@ -239,7 +241,16 @@ class Broker:
             timers.rebuild()
         timers.pending.update(recovery.timers_scheduled)
         timers.pending.subtract(recovery.timers_delivered)
+        if not recovery.had_checkpoint:
+            timers.pending.update(self._count_far())
         return timers
+
+    def _count_far(self) -> Counter[str]:
+        """How many timers wait for each topic whose records have left the log. Without a checkpoint only names tell."""
+        queue = self.store.find_queue(TIMER_TOPIC, 0)
+        delivered = self.store.delivered.get(0, RangeSet())
+        waiting = self.far_names.waiting(queue.min_offset if queue else 0, delivered_until_ms(self._disk))
+        return Counter(topic for topic, entry in waiting if entry not in delivered)
 
     def _next_timer_name(self) -> str:
         """A unique key for a timer that came without one: no record has the next offset, so no name has it yet."""

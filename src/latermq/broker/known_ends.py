@@ -35,6 +35,15 @@ def known_ends(
     return ends
 
 
+def delivered_until_ms(disk: Disk) -> int:
+    """What was due before was delivered or cancelled, as far as our export of the timers' marks tells."""
+    data = disk.read(timer_checkpoint.PATH)
+    if data is None:
+        return 0
+    checkpoint = timer_checkpoint.decode_timer_checkpoint(data)
+    return checkpoint.last_read_ms if checkpoint.state_version == timer_checkpoint.OWN_STATE else 0
+
+
 def _timers_end(disk: Disk) -> int:
     """What RocketMQ's timer checkpoint says, or our export of ours, and what it left to us."""
     data = disk.read(timer_checkpoint.PATH)

@@ -149,6 +149,13 @@ class FarNames:
             if due_ms >= from_ms:
                 yield FarName(_ONE.unpack(key[-8:])[0], timer_id, due_ms)
 
+    def waiting(self, below: int, from_ms: int) -> Iterator[tuple[str, int]]:
+        """Topic and entry of all that are due at `from_ms` or later and whose entry lies below the other number."""
+        for key, value in self._rows(b"n"):
+            entry = _ONE.unpack(key[-8:])[0]
+            if entry < below and _TWO.unpack(value)[0] >= from_ms:
+                yield key[1 : key.index(b"\0")].decode(errors="replace"), entry
+
     def known(self, names: Sequence[tuple[str, bytes]], from_ms: int) -> list[bool]:
         """For each topic and unique key whether a timer that is due then or later waits, or one was cancelled."""
         if self._db is None or not names:
