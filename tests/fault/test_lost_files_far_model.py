@@ -1,4 +1,4 @@
-"""The lives of test_lost_files_model.py with timers that wait on Spark, which outlive their records and what is lost."""
+"""The lives of test_lost_files_model.py with timers on Spark, which outlive their records and what is lost."""
 
 from contextlib import suppress
 from random import Random
