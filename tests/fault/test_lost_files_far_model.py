@@ -13,13 +13,12 @@ from latermq.errors import ServiceUnavailable
 from latermq.message.names import TIMER_TOPIC
 from latermq.store.memory_disk import MemoryDisk
 from tests.brokers_in_memory import open_broker
-from tests.fault.test_far_model import FarLife, pipeline
+from tests.fault.test_far_model import FarLife, LameTwin, pipeline
 from tests.fault.test_level_model import end_life
-from tests.fault.test_lost_files_model import GROUP, STORE, Ledger, LossyLife
+from tests.fault.test_lost_files_model import GROUP, STORE, Ledger, LossyLife, run_out
 from tests.lost_files import lose_one
 from tests.needs import LONG
 from tests.seeds import live_through
-from tests.spark_twin import SparkTwin
 
 SEEDS = 200 if LONG else 3
 SEEDS_A_TEST = 3
@@ -46,6 +45,7 @@ class LossyFarLife(LossyLife, FarLife):
 
     def _retain(self) -> None:
         far = self.broker.far
+        far.sweep_names()
         while (names := far.names_to_keep()) is not None:
             far.keep_names(names)
         super()._retain()
@@ -53,7 +53,7 @@ class LossyFarLife(LossyLife, FarLife):
 
 def live(seed: int) -> None:
     chance = Random(seed)
-    clock, disk, ledger, twin = SimulatedClock(), MemoryDisk(), Ledger(), SparkTwin(chance)
+    clock, disk, ledger, twin = SimulatedClock(), MemoryDisk(), Ledger(), LameTwin(chance)
     lost: list[str] = []
     try:
         for number in range(LIVES_A_SEED):
@@ -69,7 +69,7 @@ def live(seed: int) -> None:
         last = begin(chance, clock, disk, ledger, LIVES_A_SEED, twin)
         last.spark_is_there = True
         last.run_out()
-        last._pass(10_000)  # for delays, which it does not look at
+        run_out(last, clock)  # for delays, which the former does not look at
         last.check_end()
         close(last.broker)
     except BaseException as error:
@@ -78,7 +78,7 @@ def live(seed: int) -> None:
 
 
 def begin(
-    chance: Random, clock: SimulatedClock, disk: MemoryDisk, ledger: Ledger, number: int, twin: SparkTwin
+    chance: Random, clock: SimulatedClock, disk: MemoryDisk, ledger: Ledger, number: int, twin: LameTwin
 ) -> LossyFarLife:
     life = LossyFarLife(disk, clock, chance, ledger, number, twin)
     ledger.forget_behind(life.broker.store.log.end)

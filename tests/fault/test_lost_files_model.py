@@ -142,6 +142,7 @@ class LossyLife(Life):
         self._consume()
         run_until_quiet(self.broker)
         self.broker.store.save(self.broker.store.plan_checkpoint())
+        self.broker.tables.save()  # which comes many times within a real retention
         self._retain()
 
     def _retain(self) -> None:
