@@ -192,10 +192,11 @@ class Scene:
         raise AssertionError("it never comes to rest")
 
     def _is_held(self, lane: str, number: int) -> bool:
-        held = self.files.held.get(("read" if lane == "feed" else lane, number))
         if lane == "roll":
             return number in self.rolls.hung
-        return held is not None and not held.is_set()
+        steps = {"feed": ("read",), "check": ("list", "check")}.get(lane, ())
+        held = (self.files.held.get((step, number)) for step in steps)
+        return any(one is not None and not one.is_set() for one in held)
 
     async def window_of(self, due_ms: int) -> int:
         """The number of the window that this time lies in, once it is cut."""

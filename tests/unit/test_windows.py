@@ -75,19 +75,27 @@ def test_a_window_that_is_not_there_keeps_no_later_one_from_being_read(windows: 
 
 def test_a_window_that_is_on_time_is_read_before_one_that_is_late(windows: Windows) -> None:
     windows.restart(3, "b")
-    found = windows.wants(2_500)
+    found = windows.wants(3_100)
     assert found is not None
     assert found.number == 3
-    found = windows.wants(2_500, others={3})
+    found = windows.wants(3_100, others={3})
     assert found is not None
     assert found.number == 2
+
+
+def test_the_window_that_is_due_now_does_not_wait_for_those_that_are_over(windows: Windows) -> None:
+    """As after a restart in the middle of a window, with others that were never played."""
+    windows.restart(3, "b")
+    found = windows.wants(2_999 + 1_000)
+    assert found is not None
+    assert found.number == 3
 
 
 def test_what_is_late_gets_half_of_the_room(windows: Windows) -> None:
     windows.restart(3, "b")
     windows.feed(2, rows(*((entry, 1_000) for entry in range(5))))
-    assert windows.wants(2_500, others={3}) is None
-    found = windows.wants(2_500)
+    assert windows.wants(3_100, others={3}) is None
+    found = windows.wants(3_100)
     assert found is not None
     assert found.number == 3
 

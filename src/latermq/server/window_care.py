@@ -27,6 +27,7 @@ class Care:
     skip: Backoff = field(default_factory=Backoff)
     unread: dict[str, Backoff] = field(default_factory=dict)  # attempts that could not be read, and may be whole
     check_again_s: float = 0.0
+    check_began_s: float = 0.0
     needs_roll: bool = False  # none of its attempts can be played
     was_rolled: bool = False  # since its attempts were looked at
     is_forced: bool = False  # rolled at once, whatever Spark may bring
@@ -42,6 +43,11 @@ class Care:
         unread = [one.error for one in self.unread.values()]
         own = [one.error for one in (self.skip, self.feed, self.roll, self.check)]
         return next((told for told in (*own, *unread) if told), "")
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether a look at its attempts failed before."""
+        return bool(self.check.failures or self.unread)
 
     def settle(self) -> None:
         """An attempt can be played."""

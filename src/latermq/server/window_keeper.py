@@ -23,11 +23,13 @@ from latermq.server.window_skipper import Salvage, WindowSkipper
 from latermq.timer.windows import Window, WindowRows
 
 _log = structlog.get_logger(__name__)
-FEEDS_AT_ONCE = 4
-CHECKS_AT_ONCE = 2
-ROLLS_AT_ONCE = 2
+FEEDS_AT_ONCE = 8
+LATE_FEEDS_AT_ONCE = 2  # of windows that are over: what is due now has its own
+# Of windows that failed before, or that take long, some are under way beside those that do not.
+CHECKS_AT_ONCE, BRISK_CHECKS_AT_ONCE = 8, 2
+ROLLS_AT_ONCE = 3
 _ROLLED_AT_ONCE = 16  # by one process, whose start takes longer than a small roll
-_SLOW_SHARE = 8  # of pipeline.roll_deadline; a roll that takes longer keeps no other waiting
+_SLOW_SHARE = 8  # of pipeline.roll_deadline
 _MOST_DOUBLINGS = 3  # of the time that a roll may take: a large window is not killed for ever
 _TRIES = 3  # to read an attempt, before another one is looked for or made
 _MOST_UNREAD = 4  # attempts of a window that cannot be read; then no further one is made
@@ -116,15 +118,23 @@ class WindowKeeper:
     def _now_s(self) -> float:
         return self._broker.client_clock.monotonic_s()
 
+    @property
+    def _slow_s(self) -> float:
+        """What takes longer than this keeps no other waiting."""
+        return self._broker.config.pipeline.roll_deadline / 1000 / _SLOW_SHARE
+
     # Reading what is played
 
     def _feed_wanted(self) -> None:
-        now_ms, now_s = self._broker.clock.now_ms(), self._now_s
+        now_ms, now_s, windows = self._broker.clock.now_ms(), self._now_s, self._far.windows
         busy = self._lanes.under_way("feed")
         others = busy | {number for number, care in self._cares.items() if not care.feed.is_ready(now_s)}
         while len(busy) < FEEDS_AT_ONCE:
             window = self._far.windows.wants(now_ms, others)
             if window is None:
+                return
+            late = [one for one in busy if (fed := windows.find(one)) is not None and windows.is_late(fed, now_ms)]
+            if windows.is_late(window, now_ms) and len(late) >= LATE_FEEDS_AT_ONCE:
                 return
             self._lanes.start("feed", window.number, partial(self._feed, window), self.care(window.number).feed)
             busy.add(window.number)
@@ -183,6 +193,7 @@ class WindowKeeper:
     def _check_waiting(self) -> None:
         now_s, flushed = self._now_s, self._flushed_entry()
         busy = self._lanes.under_way("check")
+        long_ago_s = now_s - self._slow_s
         for window in self._far.windows.waiting():
             if len(busy) >= CHECKS_AT_ONCE:
                 return
@@ -190,7 +201,13 @@ class WindowKeeper:
             if window.attempt or window.is_skipped or number in busy or not self._is_due(window, flushed):
                 continue
             care = self.care(number)
-            if care.check.is_ready(now_s) and (now_s >= care.check_again_s or number in self._far.offered):
+            if not care.check.is_ready(now_s) or (now_s < care.check_again_s and number not in self._far.offered):
+                continue
+            # Of those that failed before, and of the others, only so many at once.
+            alike = [one for one in busy if self.care(one).is_suspect == care.is_suspect]
+            brisk = [one for one in alike if care.is_suspect or self.care(one).check_began_s > long_ago_s]
+            if len(brisk) < BRISK_CHECKS_AT_ONCE:
+                care.check_began_s = now_s
                 self._lanes.start("check", number, partial(self._check, window, care), care.check)
                 busy.add(number)
 
@@ -278,8 +295,7 @@ class WindowKeeper:
         ]
         fresh = [number for number in wanted if not self.care(number).roll.failures]
         again = [number for number in wanted if self.care(number).roll.failures]
-        slow_s = self._broker.config.pipeline.roll_deadline / 1000 / _SLOW_SHARE
-        slow = [one for one in self._rolling.values() if one.is_retry or now_s - one.progress_s >= slow_s]
+        slow = [one for one in self._rolling.values() if one.is_retry or now_s - one.progress_s >= self._slow_s]
         if fresh and len(slow) == len(self._rolling):
             self._start_roll(fresh[:_ROLLED_AT_ONCE], is_retry=False)
         elif again and not any(one.is_retry for one in self._rolling.values()):

@@ -194,7 +194,7 @@ class Windows:
                 break  # and so are all that follow
             if window.number in others or not self.is_wanted(window, now_ms):
                 continue
-            if not self._is_late(window, now_ms):
+            if not self.is_late(window, now_ms):
                 return window
             late = late or window
         return late
@@ -205,13 +205,14 @@ class Windows:
             return False
         if window.unread_from_ms > now_ms + self._ahead_ms:
             return False
-        if self._is_late(window, now_ms):
+        if self.is_late(window, now_ms):
             has_place = window.rows or len(self.sources()) < _LATE_AT_ONCE
             return bool(has_place) and self.size_bytes < max(1, self._max_bytes // 2)
         return self.size_bytes < self._max_bytes
 
-    def _is_late(self, window: Window, now_ms: int) -> bool:
-        return window.unread_from_ms < now_ms - PUNCTUAL_MS
+    def is_late(self, window: Window, now_ms: int) -> bool:
+        """Whether all of it should have gone. What may hold something that is due soon is not late."""
+        return window.until_ms <= now_ms - PUNCTUAL_MS
 
     def feed(self, number: int, rows: WindowRows | None) -> None:
         """Take the next piece of a window in; None says that there is no further one."""
