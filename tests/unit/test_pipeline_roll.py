@@ -9,9 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from latermq.errors import ConfigError, CorruptStore, IllegalOperation, StoreError
+from latermq.pipeline.attempt_writing import write_attempt
 from latermq.pipeline.attempts import Attempt, attempts_of, check_attempt, read_rows, sound_attempt
 from latermq.pipeline.local_roll import roll_locally
 from latermq.pipeline.root import Root, open_root
+from latermq.pipeline.window import Window
 from tests.interpreted_queries import interpreted
 from tests.timer_histories import History, Key, append_rows, expected_rows, random_history, table_keys, write_timeline
 
@@ -137,6 +139,29 @@ def test_a_roll_during_which_another_driver_begins_leaves_no_attempt(spark: "Spa
     with pytest.raises(IllegalOperation):
         roll_ready_windows(spark, root, history.state(history.end), lambda *one: told.append(one), fence=fence)
     assert told == []
+
+
+def test_one_window_that_cannot_be_rolled_keeps_no_later_one_from_being_rolled(
+    spark: "SparkSession", root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from latermq.pipeline import roll as rolling
+
+    history = random_history(2)
+    first, second = history.windows[:2]
+    in_the_way = Path(root.path, "windows", "s", str(first.number))
+    in_the_way.parent.mkdir(parents=True)
+    in_the_way.write_bytes(b"")
+
+    def roll(spark: object, root: Root, window: Window, **told: object) -> Attempt:
+        if window.number == second.number:
+            raise CorruptStore("its rows make no sense")
+        return write_attempt(root, window, [], made_by="spark", table_version=1, ingest_offset=1, now_ms=1)
+
+    monkeypatch.setattr(rolling, "roll", roll)
+    told: list[int] = []
+    with pytest.raises(StoreError, match=f"/{first.number}"):
+        rolling.roll_ready_windows(spark, root, history.state(history.end), lambda number, name: told.append(number))
+    assert told == [window.number for window in history.windows[2:]]
 
 
 def test_a_timeline_of_another_schema_version_is_not_rolled(spark: "SparkSession", root: Root) -> None:

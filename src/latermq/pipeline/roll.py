@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
-from latermq.errors import CorruptStore
+from latermq.errors import CorruptStore, LaterMQError, StoreError
 from latermq.message.window_manifest import WindowFile
 from latermq.pipeline.attempt_writing import (
     PART_ROWS,
@@ -63,19 +63,28 @@ def roll_ready_windows(
     """Give every window that the broker waits for an attempt, as far as ingest has come, and tell it. The new ones.
 
     One that has an attempt is told again: the word may have been lost, and the broker knows which it plays. `fence`
-    raises when another driver has begun.
+    raises when another driver has begun. A window that fails keeps no later one from being rolled: it is told at the
+    end, and the broker rolls it by itself in time.
     """
     made = []
+    failed: list[LaterMQError] = []
     waiting = {window.number for window in state.windows if not window.attempt}
     for window in unfinished_windows(state):
         if window.number not in waiting or window.cut_entry > state.ingest_offset:
             continue
-        attempt = sound_attempt(root, window)
-        if attempt is None:
-            fence()
-            attempt = roll(spark, root, window, now_ms=now_ms(), fence=fence)
-            made.append(attempt)
+        try:
+            attempt = sound_attempt(root, window)
+            if attempt is None:
+                fence()
+                attempt = roll(spark, root, window, now_ms=now_ms(), fence=fence)
+                made.append(attempt)
+        except (CorruptStore, StoreError) as error:
+            fence()  # which may be what failed
+            failed.append(error)
+            continue
         tell(window.number, attempt.name)
+    if failed:
+        raise failed[0]
     return made
 
 
