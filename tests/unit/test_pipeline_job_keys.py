@@ -13,6 +13,7 @@ import pytest
 from latermq.broker.row_schedule import RowSchedule
 from latermq.errors import CorruptStore, IllegalMessage
 from latermq.pipeline import job_keys, spool
+from latermq.pipeline.bulk_job import files_in
 from latermq.pipeline.job_keys import JobKeys, Keys, keys_of
 from latermq.pipeline.root import Root, open_root
 from latermq.pipeline.row_frames import Target, requests_of
@@ -20,6 +21,7 @@ from latermq.pipeline.spool import Scheduled, SpoolFile, look_for_repeated, send
 from latermq.protocol.remoting.rows import decode_rows, unique_key_of
 from tests.aging_broker import Aging
 from tests.brokers_in_memory import HOST
+from tests.rows import Row, batch_of
 
 TARGET = Target("job", ("broker-a",))
 
@@ -62,7 +64,8 @@ class Scene:
         self.aging.broker.store.flush()
 
     def files(self, *keys: str) -> list[SpoolFile]:
-        rows = [{"topic": "orders", "body": b"b", "delay_ms": 1_000, "key": key} for key in keys]
+        named = [key.partition("@") for key in keys]
+        rows = [{"topic": at or "orders", "body": b"b", "delay_ms": 1_000, "key": key} for key, _, at in named]
         types = {"topic": pa.string(), "body": pa.binary(), "delay_ms": pa.int64(), "key": pa.string()}
         schema = pa.schema(list(types.items()))
         pieces = [pa.RecordBatch.from_pylist(rows[at : at + 3], schema) for at in range(0, len(rows), 3)]
@@ -147,7 +150,29 @@ def test_of_many_repeated_keys_a_few_are_named(scene: Scene) -> None:
 
 
 def keys(*names: str) -> Keys:
-    return keys_of("".join(unique_key_of("job", name) for name in names).encode())
+    return keys_of(batch_of([Row(unique_key_of("job", name)) for name in names]))
+
+
+def test_one_key_under_two_topics_is_two_timers(scene: Scene) -> None:
+    assert scene.run("a", "b@other", "a@other", "a") == Scheduled(3, 0, 1, ("a",))
+    assert scene.run("a", "b@other", "a@other", "b") == Scheduled(1, 3)
+
+
+def test_a_file_that_another_run_has_made_one_with_others_is_looked_for_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = open_root(str(tmp_path))
+    JobKeys(root, "job").add([keys("a")])
+    (first,) = (tmp_path / "bulk" / "job" / "scheduled").iterdir()
+
+    def list_and_lose(*asked: Any) -> list[str]:
+        names = files_in(*asked)
+        if first.exists():
+            first.rename(first.with_name(f"merged{job_keys.ENDING}"))
+        return names
+
+    monkeypatch.setattr(job_keys, "files_in", list_and_lose)
+    assert JobKeys(root, "job").known(keys("a", "b")).tolist() == [True, False]
 
 
 def test_many_small_files_become_one_and_keep_every_key(tmp_path: Path) -> None:

@@ -3,21 +3,23 @@
 Brokers know a name only while it waits and for their retention after it; a job may be run again later than that.
 """
 
+import hashlib
 import secrets
 import struct
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 import numpy as np
 import numpy.typing as npt
 
-from latermq.errors import CorruptStore
+from latermq.errors import CorruptStore, StoreError
 from latermq.pipeline.bulk_job import files_in, job_folder
 from latermq.pipeline.root import Root, file_errors, write_file
-from latermq.protocol.remoting.rows import decode_rows
+from latermq.protocol.remoting.rows import RowBatch, decode_rows
 
 FOLDER, ENDING = "scheduled", ".keys"
 MAGIC = b"LMQKEYS1"
@@ -28,14 +30,17 @@ SAMPLE_KEYS = 5
 _HEAD = struct.Struct("<8sQ")  # magic, keys
 _CHECKSUM = struct.Struct("<I")  # CRC-32 of all before it
 
-# Unique keys as their 16 bytes; all are of that length, so that numpy compares them as a whole.
+# 16 bytes each; all are of that length, so that numpy compares them as a whole.
 Keys = npt.NDArray[np.bytes_]
 _KEY = np.dtype(f"S{KEY_BYTES}")
 
 
-def keys_of(unique_keys: bytes) -> Keys:
-    """A column of unique keys: 32 hexadecimal digits each, end to end."""
-    return np.frombuffer(bytes.fromhex(unique_keys.decode()), _KEY)
+def keys_of(batch: RowBatch) -> Keys:
+    """What names the rows of a batch: unique key and topic. Under two topics one unique key is two timers."""
+    unique_keys = np.frombuffer(bytes.fromhex(batch.unique_keys.data.decode()), np.uint64).reshape(-1, 2)
+    digests = [hashlib.blake2b(topic.encode(), digest_size=KEY_BYTES).digest() for topic in batch.topics]
+    topics = np.frombuffer(b"".join(digests), np.uint64).reshape(-1, 2)
+    return (unique_keys ^ topics[batch.topic_of]).view(_KEY).ravel()
 
 
 class JobKeys:
@@ -45,7 +50,7 @@ class JobKeys:
         self._root = root
         self._folder = f"{job_folder(root, job)}/{FOLDER}"
         self._files = files_in(root, self._folder, ENDING)
-        self._known = _sorted(self._read(name) for name in self._files)
+        self._known = self._read_all()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -70,11 +75,22 @@ class JobKeys:
         """Make many small files one. A run that dies on the way leaves keys twice, which changes nothing."""
         if len(self._files) <= MANY_FILES:
             return
-        old = list(self._files)
-        self._files = [self._write(_sorted(self._read(name) for name in old))]
+        known, old = self._read_all(), list(self._files)
+        self._files = [self._write(known)]
         for name in old:
-            with file_errors(name):
+            with file_errors(name), suppress(FileNotFoundError):  # another run was faster
                 self._root.files.delete_file(f"{self._folder}/{name}")
+
+    def _read_all(self) -> Keys:
+        """All keys. A run beside this one may be making its files one; they are then listed again."""
+        while True:
+            try:
+                return _sorted(self._read(name) for name in self._files)
+            except StoreError:
+                there = files_in(self._root, self._folder, ENDING)
+                if there == self._files:
+                    raise
+                self._files = there
 
     def _write(self, keys: Keys) -> str:
         name = f"{secrets.token_hex(8)}{ENDING}"
@@ -107,7 +123,7 @@ class Repeated:
 
 def find_repeated(bodies: Iterable[bytes], again: Iterable[bytes]) -> Repeated:
     """Count them; `again` are the same bodies, read once more only where there are some. 16 bytes a row are held."""
-    columns = [keys_of(decode_rows(body).unique_keys.data) for body in bodies]
+    columns = [keys_of(decode_rows(body)) for body in bodies]
     keys = np.concatenate([np.empty(0, _KEY), *columns])
     # Numbers sort five times as fast as texts, and where all of them differ so do the keys.
     heads = np.sort(keys.view(np.uint64)[::2])
@@ -128,7 +144,7 @@ def _named(bodies: Iterable[bytes]) -> Iterator[tuple[np.bytes_, str]]:
     for body in bodies:
         batch = decode_rows(body)
         names = (value.decode(errors="replace") for value in batch.keys.values())
-        yield from zip(keys_of(batch.unique_keys.data), names, strict=True)
+        yield from zip(keys_of(batch), names, strict=True)
 
 
 def _sorted(pieces: Iterable[Keys]) -> Keys:

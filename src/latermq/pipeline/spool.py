@@ -180,7 +180,7 @@ class _Sender:
     def _not_known(self, body: bytes) -> tuple[bytes, Keys]:
         """What is left of a request without the rows that earlier runs have scheduled, and the keys of these rows."""
         batch = decode_rows(body)
-        keys = keys_of(batch.unique_keys.data)
+        keys = keys_of(batch)
         known = self.keys.known(keys)
         if not known.any():
             return body, keys
