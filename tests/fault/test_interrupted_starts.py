@@ -292,7 +292,7 @@ def test_names_of_far_timers_outlive_starts_that_die_at_any_call() -> None:
         disk, is_done = die_in_start(crashed.after_process_death(), start_far_and_die(far.clock), calls, half_way=True)
         far.put_back(disk)
         for number in range(5):
-            assert len(far.broker.far_names.pending("orders", f"t{number}", 0)) == 1, f"after {calls} calls"
+            assert len(list(far.broker.far_names.pending("orders", f"t{number}", 0))) == 1, f"after {calls} calls"
         calls += 1
     assert calls > 3
     far.pass_time(FAR_MS + 5_000)
