@@ -151,7 +151,7 @@ def test_a_timer_that_is_cancelled_on_its_way_to_the_dead_letters_does_not_get_t
 def test_a_dead_letter_that_is_the_record_itself_is_still_known_by_name(ground: Ground, restarted: bool) -> None:
     topic = "doomed" * 20
     # So long that the reason, which names the topic, does not fit beside the properties.
-    ground.schedule(3_000, "name", topic, long="v" * (MAX_PROPERTIES_BYTES - 400))
+    ground.schedule(3_000, "name", topic, long="v" * (MAX_PROPERTIES_BYTES - 470))
     ground.checkpoint()
     ground.delete_topic(topic)
     ground.pass_time(3_000)
