@@ -144,9 +144,10 @@ class Scene:
             self.broker, root_uri="", address="", on_fed=lambda: None, files=self.files, rolls=self.rolls
         )
 
-    async def crash(self) -> None:
-        """Die at once and start again."""
-        self.disk = self.disk.after_process_death()
+    async def crash(self, power_cut: Random | None = None) -> None:
+        """Die at once and start again; in a power cut, what was not synced is there or not as chance has it."""
+        disk = self.disk
+        self.disk = disk.after_process_death() if power_cut is None else disk.after_machine_death(power_cut)
         await self.stop()
         self.broker = self._open()
         self.keeper = self._keep()

@@ -336,10 +336,11 @@ def test_whatever_fails_and_whenever_it_dies_each_timer_has_one_fate(
                         fates[name] = "cancelled"
             if chance.random() < 0.5:
                 scene.broker.store.save(scene.broker.store.plan_checkpoint())
+            scene.broker.store.flush()  # what was scheduled and cancelled; what is buried from here on may be lost
             for _ in range(chance.randint(0, 3)):
                 scene.keeper.tick()
                 await asyncio.sleep(0.001)
-            await scene.crash()
+            await scene.crash(chance if chance.random() < 0.5 else None)
         scene.rolls.failing, scene.rolls.damaging = {}, set()
         for window in scene.broker.far.states():
             if not (window.is_skipped or window.is_loaded):
