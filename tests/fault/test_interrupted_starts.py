@@ -10,7 +10,7 @@ import pytest
 
 from latermq.broker.broker import Broker
 from latermq.clock import SimulatedClock
-from latermq.config import TimerConfig
+from latermq.config import Size, TimerConfig
 from latermq.errors import CorruptStore
 from latermq.store.disk import FileDisk
 from latermq.store.memory_disk import MemoryDisk
@@ -331,3 +331,13 @@ def test_a_database_that_a_killed_start_removed_in_part_is_filled_again(kept: in
         with started(left, own, "rocksdb") as broker:
             pass_time(broker, own, 150_000)
             assert sorted(delivered(broker)) == sorted(sent), f"with {[path.name for path in files[:kept]]}"
+
+
+def test_a_record_longer_than_what_is_read_at_once_is_found_at_a_start() -> None:
+    config = msgspec.structs.replace(SMALL, segment=Size(16 << 20), reserve_step=Size(1 << 20))
+    disk = MemoryDisk()
+    store = open_store(disk, config)
+    sent = [b"small", b"l" * (6 << 20), b"after", b"m" * (8 << 20), b"last"]
+    for body in sent:
+        append(store, body)
+    assert bodies(open_store(disk.after_process_death(), config)) == sent

@@ -12,6 +12,9 @@ from latermq.message.record import (
     BLANK,
     BLANK_MAGIC,
     BORN_HOST_AT,
+    MAGIC,
+    MAGIC_LONG_TOPIC,
+    SIZE_AND_MAGIC,
     SYSFLAG_AT,
     SYSFLAG_BORN_V6,
     check_record,
@@ -232,7 +235,7 @@ class CommitLog:
             at = offset % self._segment_bytes
             data = file.read(at, min(_SCANNED_BYTES, self._segment_bytes - at, stop - offset))
             batch = check_records(data, 0, len(data), offset, at_once)
-            if not len(batch) and (size := int.from_bytes(data[:4], "big")) > len(data):
+            if not len(batch) and (size := _promised_size(data)) > len(data):
                 data = file.read(at, min(size, self._segment_bytes - at, stop - offset))
                 batch = check_records(data, 0, len(data), offset, at_once)
             if len(batch):
@@ -321,6 +324,12 @@ class CommitLog:
         self._file = None
         self.limit = 0
         self._segments.close()
+
+
+def _promised_size(head: bytes) -> int:
+    """How long the record is that begins so; 0 where none does."""
+    size, magic = SIZE_AND_MAGIC.unpack_from(head) if len(head) >= SIZE_AND_MAGIC.size else (0, 0)
+    return size if magic in (MAGIC, MAGIC_LONG_TOPIC) else 0
 
 
 def _fills_its_only_file(disk: Disk, promised_end: int) -> bool:
