@@ -124,3 +124,25 @@ def test_timers_that_have_left_the_log_are_counted_without_a_checkpoint(far: Far
     assert sorted(far.arrived()) == [b"a", b"b"]
     assert far.broker.pending.count(topic="orders") == 0
     far.close()
+
+
+def test_a_cancel_does_not_take_what_was_scheduled_behind_it_though_the_names_know_that_first(far: Far) -> None:
+    """Names are written down before the records go; a start between the two finds both."""
+    far.schedule("a")
+    assert far.broker.pending.cancel("orders", "a").verdict == Verdict.CANCELLED
+    far.schedule("a")
+    for _ in range(12):
+        send(far.broker, b"x" * 50_000, topic="traffic")
+    far.pass_time(FAR_MS - 10_000)  # its window is cut, and not due yet
+    send(far.broker, b"x" * 50_000, topic="traffic")
+    while (names := far.broker.far.names_to_keep()) is not None:
+        far.broker.far.keep_names(names)
+    assert list(far.broker.far_names.pending("orders", "a", 0))
+    far.broker.store.save(far.broker.store.plan_checkpoint())
+    disk = far.disk.after_process_death()
+    disk.remove("latermq.checkpoint")
+    far.put_back(disk)
+    assert far.broker.pending.count(topic="orders") == 1
+    far.pass_time(FAR_MS)
+    assert far.arrived() == [b"a"]
+    far.close()

@@ -109,7 +109,8 @@ class Directory:
         else:
             for far in self._far_names.pending(told.topic, told.unique_key, self._wake_from_ms()):
                 yield
-                told.tell_far(far)
+                if self._has_left(far):
+                    told.tell_far(far)
             told.cancelled_due_ms = self._far_names.cancelled_due_ms(told.topic, told.unique_key)
         if not told.asks_for_deliveries(only_pending=only_pending):
             return
@@ -120,6 +121,11 @@ class Directory:
                 told.tell_delivered(record)
                 if not told.asks_for_deliveries(only_pending=only_pending, before=offset):
                     return
+
+    def _has_left(self, far: FarName) -> bool:
+        """Whether its record has left the log. If not, the log tells of it, and what in it is older did not take it."""
+        queue = self._store.find_queue(TIMER_TOPIC, 0)
+        return queue is None or far.entry < queue.min_offset
 
     def _newest_first(self, before: int, *places: tuple[str, str]) -> Iterator[int]:
         streams = [self._store.search_key(*place) for place in places]
