@@ -87,11 +87,13 @@ def recorded(monkeypatch: pytest.MonkeyPatch, root: Path, act: Callable[[], None
         return call
 
     def opening(path: str | Path, flags: int, *rest: Any, **named: Any) -> int:
-        if flags & os.O_CREAT and not Path(path).exists():
+        size = Path(path).stat().st_size if Path(path).exists() else -1
+        fd = real_open(path, flags, *rest, **named)
+        if flags & os.O_CREAT and size < 0:
             calls.append(("create", relative(path)))
-        elif flags & os.O_TRUNC and Path(path).stat().st_size:
+        elif flags & os.O_TRUNC and size > 0:
             calls.append(("truncate", relative(path)))
-        return real_open(path, flags, *rest, **named)
+        return int(fd)
 
     def allocating(fd: int, mode: int, start: int, size: int) -> int:
         calls.append(("punch" if mode else "allocate", relative(fd)))

@@ -69,8 +69,11 @@ class CallDisk:
 
     def map_file(self, path: str, size: int) -> MappedFile:
         try:
-            self._make_folders(_parent(path))
-            return self._make_mapped(path, size)
+            try:
+                return self._make_mapped(path, size)
+            except FileNotFoundError:  # as only the first file of a folder finds it
+                self._make_folders(_parent(path))
+                return self._make_mapped(path, size)
         except OSError as error:
             raise StoreError(f"cannot open {path}: {error.strerror}", hint="`latermq doctor` checks limits") from None
 

@@ -159,7 +159,8 @@ class SystemCalls:
         return (self._root / path).is_dir()
 
     def list_folder(self, path: str) -> list[str]:
-        return [child.name for child in (self._root / path).iterdir()]
+        with os.scandir(self._root / path) as entries:
+            return [entry.name for entry in entries]
 
     def make_folder(self, path: str) -> None:
         (self._root / path).mkdir()
