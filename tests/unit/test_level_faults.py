@@ -123,7 +123,7 @@ def test_a_dead_letter_without_room_for_its_reason_is_the_record_itself(
     disk: MemoryDisk, clock: SimulatedClock
 ) -> None:
     broker = open_broker(disk, clock)
-    send(broker, b"orphan", topic="doomed", DELAY="1", long="v" * (MAX_PROPERTIES_BYTES - 120))
+    send(broker, b"orphan", topic="doomed", DELAY="1", long="v" * (MAX_PROPERTIES_BYTES - 140))
     for step in broker.delete_topic("doomed"):
         step()
     pass_time(broker, clock, 1_000)

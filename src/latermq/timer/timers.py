@@ -243,7 +243,10 @@ class Timers:
     def _still_wanted(self, units: Units) -> Units:
         """Without those that are delivered, cancelled or moved."""
         told = self._is_told_near(units.entries, units.wakes)
-        return units.where(self._done.missing(units.entries) & self.not_cancelled(units.entries) & ~told)
+        wanted = self._done.missing(units.entries) & self.not_cancelled(units.entries) & ~told
+        if len(self._adopted_done):  # the log may have lost a record since the checkpoint that an engine still knows
+            wanted &= self._adopted_done.missing(units.entries)
+        return units.where(wanted)
 
     def _is_told_near(self, entries: Ints, wakes: Ints) -> Bools:
         """Which of these, if they are the broker's own, the marks know to be done."""
