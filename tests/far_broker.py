@@ -4,8 +4,9 @@ from random import Random
 
 import msgspec
 
+from latermq.broker.broker import Broker
 from latermq.clock import SimulatedClock
-from latermq.config import Duration, PipelineConfig
+from latermq.config import Duration, PipelineConfig, TimerConfig
 from latermq.message.names import TIMER_TOPIC
 from latermq.store.memory_disk import MemoryDisk
 from tests.brokers_in_memory import STORE, messages, open_broker, pass_time, send
@@ -28,9 +29,13 @@ class Far:
     def __init__(self) -> None:
         self.disk, self.clock = MemoryDisk(), SimulatedClock()
         self.twin = SparkTwin(Random(1))
-        self.broker = open_broker(self.disk, self.clock, store=SHORT, pipeline=PIPELINE)
+        self.pipeline, self.timer = PIPELINE, TimerConfig()
+        self.broker = self.open()
         self.twin.begin(self.broker)
         self.pass_time(1_000)
+
+    def open(self) -> Broker:
+        return open_broker(self.disk, self.clock, self.timer, SHORT, self.pipeline)
 
     def schedule(self, name: str, delay_ms: int = FAR_MS, key: str = "") -> None:
         send(self.broker, name.encode(), UNIQ_KEY=name, TIMER_DELAY_MS=str(delay_ms), KEYS=key or f"key-{name}")
@@ -62,11 +67,16 @@ class Far:
     def crash(self) -> None:
         self.put_back(self.disk.after_process_death())
 
+    def switch(self, *, enabled: bool) -> None:
+        """Stop, and start with the pipeline on or off."""
+        self.pipeline = msgspec.structs.replace(self.pipeline, enabled=enabled)
+        self.crash()
+
     def put_back(self, disk: MemoryDisk) -> None:
         """Go on with this store."""
         self.close()
         self.disk = disk
-        self.broker = open_broker(self.disk, self.clock, store=SHORT, pipeline=PIPELINE)
+        self.broker = self.open()
 
     def close(self) -> None:
         self.broker.timers.engine.close()

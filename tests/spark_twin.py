@@ -1,20 +1,42 @@
-"""What Spark does for a broker, in plain Python and memory: ingest, roll, and the player that feeds windows back.
+"""What Spark does for a broker, in memory and without a JVM: ingest, roll, and the player that feeds windows back.
 
-It follows the contract of the real jobs, so that a simulated clock can drive both sides through every interleaving.
+Whatever decides is the pipeline's own code, over the very replies that a driver is sent: how records become rows, whose
+they are, and what of them is a window's. Only the table is a dict. So a simulated clock can drive both sides through
+every interleaving.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any, cast
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import fs
 
 from latermq.broker.broker import Broker
+from latermq.broker.record_pulls import RecordPulls
 from latermq.message.names import TIMER_TOPIC
-from latermq.message.properties import DUE_MS, REAL_TOPIC, TIMER_DELETE_KEY, TIMER_ID, UNIQUE_KEY, encode_properties
+from latermq.message.properties import REAL_TOPIC, UNIQUE_KEY, encode_properties
 from latermq.message.record import decode_record
-from latermq.message.timer_code import CANCEL, CUT, MOVED, timer_kind
+from latermq.message.timer_code import CANCEL, MOVED, TIMER, timer_kind
+from latermq.message.timer_name import timer_name
+from latermq.pipeline.datasource.reading import timeline_batch
+from latermq.pipeline.ingest import INGESTED_COLUMNS
+from latermq.pipeline.local_roll import read_tail, tail_start, window_batches
+from latermq.pipeline.local_timeline import LocalTimeline
+from latermq.pipeline.ownership import ownership_of
+from latermq.pipeline.records import RecordBlock
+from latermq.pipeline.root import Root
+from latermq.pipeline.window import Window as RolledWindow
+from latermq.protocol.remoting.bodies import decode_body, encode_body
+from latermq.protocol.remoting.pipeline_bodies import PipelineState, WindowState
+from latermq.server.pipeline_service import PipelineService
 from latermq.timer.windows import Window, WindowRows
+
+ROOT = Root("memory:", fs.LocalFileSystem(), "/nowhere")
+KINDS = {"timer": TIMER, "cancel": CANCEL, "move": MOVED}
+PULLED_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -51,7 +73,9 @@ class SparkTwin:
             return
         end = broker.store.flushed_end(queue)
         end = self.chance.choice((end, self.chance.randint(min(self.ingested, end), end)))
-        for row in _rows(broker, self.ingested, end):
+        state = state_of(broker)
+        start = max(self.ingested, state.min_entry)
+        for row in _rows(broker, state, start, end):
             self.timeline[row.entry] = row
         self.ingested = max(self.ingested, end)
         if self.chance.random() < 0.8:
@@ -60,23 +84,22 @@ class SparkTwin:
 
     def roll(self, broker: Broker, window: Window) -> str:
         """Make an attempt: the timeline, and from the broker itself what is not ingested."""
-        rows = dict(self.timeline) if self.ingested else {}
-        for row in _rows(broker, self.ingested, window.cut_entry):
-            rows[row.entry] = row
-        before = [row for row in rows.values() if row.entry < window.cut_entry]
-        takers: dict[str, int] = {}
-        for row in before:
-            if row.kind in (CANCEL, MOVED):
-                takers[row.name] = max(takers.get(row.name, -1), row.entry)
-        wanted = [
-            row
-            for row in before
-            if row.record and window.from_ms <= row.due_ms < window.until_ms and takers.get(row.name, -1) <= row.entry
+        state = state_of(broker)
+        timeline = cast(LocalTimeline, _Table(self.timeline, self.ingested)) if self.ingested else None
+        rolled = RolledWindow.of(
+            state.store_id, WindowState(window.number, window.cut_entry, window.from_ms, window.until_ms)
+        )
+        start = tail_start(ROOT, state, timeline)
+        tail = read_tail(state, rolled, start, lambda low, high: _pull(broker, low, high))
+        rows = [
+            _attempt_row(row["entry_offset"], row["timer_id"], row["due_ms"], row["record"])
+            for batch in window_batches(timeline, rolled, tail)
+            for row in batch.to_pylist()
         ]
         attempt = f"attempt-{len(self.attempts)}"
-        self.attempts[attempt] = sorted(wanted, key=lambda row: (row.due_ms, row.timer_id, row.entry))
+        self.attempts[attempt] = rows
         earlier = self.by_window.setdefault((window.number, window.cut_entry), [])
-        assert all(self.attempts[one] == self.attempts[attempt] for one in earlier), "attempts have equal rows"
+        assert all(self.attempts[one] == rows for one in earlier), "attempts have equal rows"
         earlier.append(attempt)
         return attempt
 
@@ -127,25 +150,68 @@ def piece_of(rows: list[Row]) -> WindowRows:
     )
 
 
-def _rows(broker: Broker, start: int, end: int) -> Iterator[Row]:
+def _attempt_row(entry: int, timer_id: int, due_ms: int, record: bytes) -> Row:
+    properties = decode_record(record).properties
+    kind = timer_kind(encode_properties(properties).encode())
+    return Row(entry, timer_id, kind, due_ms, timer_name(properties[REAL_TOPIC], properties[UNIQUE_KEY]), record)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """What of the timeline a roll asks for."""
+
+    rows: dict[int, Row]
+    ingested: int
+
+    def surviving(self, window: RolledWindow) -> Iterator[pa.RecordBatch]:
+        """As the query over the real table, in Python."""
+        takers: dict[str, int] = {}
+        for row in self.rows.values():
+            if row.kind != TIMER and row.entry < window.cut_entry:
+                takers[row.name] = max(takers.get(row.name, -1), row.entry)
+        found = [
+            row
+            for row in self.rows.values()
+            if row.kind != CANCEL
+            and row.record
+            and row.entry < window.cut_entry
+            and window.from_ms <= row.due_ms < window.until_ms
+            and takers.get(row.name, -1) <= row.entry
+        ]
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array([row.due_ms for row in found], pa.int64()),
+                pa.array([row.entry for row in found], pa.int64()),
+                pa.array([row.timer_id for row in found], pa.int64()),
+                pa.array([row.name for row in found], pa.large_string()),
+                pa.array([row.record for row in found], pa.large_binary()),
+            ],
+            names=["due_ms", "entry_offset", "timer_id", "name", "record"],
+        )
+
+
+def state_of(broker: Broker) -> PipelineState:
+    """What a driver that asks is told, byte for byte."""
+    service = PipelineService(broker, cast(Any, None))  # only what schedules has to be flushed
+    return decode_body(encode_body(service.state()), PipelineState)
+
+
+def _pull(broker: Broker, start: int, until: int) -> Iterator[bytes]:
+    """The flushed records of these entries, as a driver pulls them."""
+    pulls = RecordPulls(broker.store, broker.topics, max_bytes=PULLED_BYTES)
+    while start < until:
+        pulled = pulls.pull(TIMER_TOPIC, 0, start, PULLED_BYTES, until)
+        if pulled.next_offset == start:
+            return
+        yield pulled.records
+        start = pulled.next_offset
+
+
+def _rows(broker: Broker, state: PipelineState, start: int, end: int) -> Iterator[Row]:
     """The rows of these entries, as ingest makes them."""
-    queue = broker.store.find_queue(TIMER_TOPIC, 0)
-    assert queue is not None
-    assert start >= queue.min_offset or start >= end, "retention took what was not ingested"
-    cuts = broker.far.frontier.cuts_from(start)
-    for offset in range(start, end):
-        place = queue.entry(offset)
-        assert place is not None
-        record = broker.store.log.read(place[0], place[1])
-        message = decode_record(record)
-        properties = message.properties
-        kind = timer_kind(encode_properties(properties).encode())
-        if kind == CUT:
-            continue
-        due_ms = int(properties[DUE_MS])
-        before = [cut for cut in cuts if cut.entry < offset]
-        frontier_ms = before[-1].frontier_ms if before else (cuts[0].last_frontier_ms if cuts else 1 << 62)
-        is_far = kind != CANCEL and due_ms >= frontier_ms
-        name = properties[TIMER_DELETE_KEY] if kind == CANCEL else f"{properties[REAL_TOPIC]}+{properties[UNIQUE_KEY]}"
-        timer_id = int(properties.get(TIMER_ID, offset))
-        yield Row(offset, timer_id, kind, due_ms, name, record if is_far else b"")
+    for records in _pull(broker, start, end):
+        batch = timeline_batch(RecordBlock([records], waiting=True), INGESTED_COLUMNS, ownership_of(state))
+        for row in batch.to_pylist():
+            kind, unique_key = KINDS[row["kind"]], row["unique_key"] or ""
+            name = unique_key if kind == CANCEL else f"{row['topic']}+{unique_key}"
+            yield Row(row["queue_offset"], row["timer_id"], kind, row["due_ms"], name, row["record"] or b"")

@@ -112,11 +112,10 @@ class History:
 
     def state(self, ingested: int, *, min_entry: int = 0, done_upto: int = 0, done_wake_ms: int = 0) -> PipelineState:
         """What the broker tells at the end, with so much ingested."""
-        last_before = sum(cut.entry < min(ingested, min_entry) for cut in self.cuts) - 1
         return PipelineState(
             self.store_id, "broker-a", 1, ingested, min_entry, self.end, 0, done_upto, done_wake_ms, [],
-            self.cuts[max(last_before, 0) :],
-            [WindowState(one.number, one.cut_entry, one.from_ms, one.until_ms) for one in self.windows],
+            self.cuts, [WindowState(one.number, one.cut_entry, one.from_ms, one.until_ms) for one in self.windows],
+            owned_from=0,
         )  # fmt: skip
 
     def pull(self, start: int, until: int, piece: int = 7) -> Iterable[bytes]:

@@ -1,9 +1,11 @@
 """The frontier: whose a timer is, for any order of sends and cuts."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from latermq.errors import CorruptStore
 from latermq.message.cut import FOREVER_MS, Cut, cut_properties, decode_cut
 from latermq.message.properties import decode_properties, encode_properties
 from latermq.message.timer_code import CUT, kind_and_due, timer_code_of
@@ -34,7 +36,9 @@ def near(frontier: Frontier, *timers: tuple[int, int]) -> list[bool]:
 
 def test_before_the_first_cut_everything_is_the_brokers() -> None:
     assert near(Frontier(), (0, 5), (9, FOREVER_MS - 1)) == [True, True]
-    assert near(Frontier([cut(1, 4, 100, 100)]), (3, 5_000), (5, 5_000)) == [True, False]
+    frontier = Frontier()
+    frontier.add(cut(1, 4, 100, 100))
+    assert near(frontier, (3, 5_000), (5, 5_000)) == [True, False]
 
 
 def test_the_last_cut_before_a_timer_decides() -> None:
@@ -43,13 +47,50 @@ def test_the_last_cut_before_a_timer_decides() -> None:
     assert near(frontier, (11, 99), (11, 100), (19, 150), (21, 150), (21, 200)) == [True, False, False, True, False]
 
 
-def test_a_forgotten_cut_is_told_of_by_the_next() -> None:
+def test_a_forgotten_cut_decides_about_what_is_still_in_the_log() -> None:
     first = cut(1, 10, 100, 100)
     second = cut(2, 20, 200, 110, first)
-    frontier = Frontier([first, second])
+    third = cut(3, 30, 300, 120, second)
+    frontier = Frontier([first, second, third])
+    frontier.forget(below_entry=15, wake_ms=130)
+    assert frontier.cuts() == [third]
+    assert near(frontier, (15, 99), (15, 100), (25, 199), (25, 200)) == [True, False, True, False]
+
+
+def test_nobody_guesses_whose_an_entry_is_whose_cuts_are_forgotten() -> None:
+    frontier = Frontier([cut(1, 10, 100, 100)])
     frontier.forget(below_entry=15, wake_ms=105)
-    assert frontier.cuts() == [second]
-    assert near(frontier, (15, 99), (15, 100), (25, 199)) == [True, False, True]
+    with pytest.raises(CorruptStore, match="from entry 15 on"):
+        near(frontier, (14, 50))
+
+
+def test_the_first_cut_that_is_found_tells_of_the_one_before() -> None:
+    lost = cut(6, 10, 100, 100)
+    frontier = Frontier()
+    frontier.add(cut(7, 20, 200, 110, lost))
+    assert near(frontier, (15, 99), (15, 100), (21, 100)) == [True, False, True]
+
+
+def test_what_a_checkpoint_does_not_know_is_learnt_from_the_log() -> None:
+    """As older checkpoints have it, and as it is where a segment that was let go of is there again."""
+    first = cut(1, 10, 100, 100)
+    second = cut(2, 20, 200, 110, first)
+    third = cut(3, 30, 300, 120, second)
+    for frontier in (Frontier([third]), Frontier([third], rows=[(25, 200), (31, 300)])):
+        frontier.learn_before(15, [second])
+        assert near(frontier, (15, 99), (15, 100), (22, 199), (29, 200), (31, 299)) == [True, False, True, False, True]
+
+
+def test_idle_times_and_frontiers_that_stay_take_no_room() -> None:
+    frontier = Frontier()
+    last: Cut | None = None
+    for number in range(1, 1_000):
+        last = cut(number, 100 + number, 5_000 + number, 5_000 + number, last)
+        frontier.add(last)
+    for number in range(1_000, 2_000):
+        last = cut(number, 5_000 + number * 3, FOREVER_MS, 5_000 + number, last)
+        frontier.add(last)
+    assert frontier.ownership.rows == [(0, FOREVER_MS), (1_100, 5_999), (8_001, FOREVER_MS)]
 
 
 def test_a_cut_with_a_window_that_is_not_done_is_kept() -> None:
@@ -108,7 +149,8 @@ def test_every_timer_has_exactly_one_owner(steps: list[tuple[str, int]]) -> None
             frontier.add(made._replace(far_until_ms=frontier.far_until_ms))
             entry += 1
         else:
-            frontier = Frontier([Cut(*one) for one in frontier.cuts()], frontier.far_until_ms)
+            rows = [(start, frontier_ms) for start, frontier_ms in frontier.ownership.rows]
+            frontier = Frontier([Cut(*one) for one in frontier.cuts()], frontier.far_until_ms, rows)
     owners = _owners(frontier, timers)
     for (number, due_ms), is_near in zip(timers, owners, strict=True):
         held = [

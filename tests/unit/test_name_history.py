@@ -68,7 +68,7 @@ def test_a_start_reads_each_record_of_a_name_once_and_not_for_each_cancel(
     scene.broker.timers.engine.close()
     scene.restart()
     work = Work(scene.broker, monkeypatch)
-    scene.broker.pending.mark_taken()
+    scene.broker.replay.run()
     assert work.records <= 4 * records, (work.records, records)
 
 

@@ -18,16 +18,16 @@ from pyspark.sql.datasource import (
 )
 
 from latermq.client.failures import NoBroker
-from latermq.errors import ConfigError
+from latermq.errors import ConfigError, CorruptStore
 from latermq.message.names import TIMER_TOPIC
 from latermq.pipeline.brokers import QueuePlace
 from latermq.pipeline.datasource.filters import Pushed
 from latermq.pipeline.datasource.options import SourceOptions, parse_options
-from latermq.pipeline.datasource.ranges import QueuePart, check_named, limited, parts, resolve
+from latermq.pipeline.datasource.ranges import check_named, limited, parts, resolve
 from latermq.pipeline.datasource.reading import timeline_batch
-from latermq.pipeline.ownership import far
+from latermq.pipeline.ownership import ownership_of
 from latermq.pipeline.records import RecordBlock
-from latermq.protocol.remoting.pipeline_bodies import CutState
+from latermq.protocol.remoting.pipeline_bodies import CutState, PipelineState
 from tests.unit.test_pipeline_records import record
 
 PLACE = QueuePlace("broker-a", 0, "127.0.0.1:1")
@@ -129,14 +129,33 @@ timers = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 100)), max_size=2
 def test_the_last_cut_before_an_entry_says_whose_it_is(
     pairs: list[tuple[int, int]], entries: list[tuple[int, int]]
 ) -> None:
-    cuts = [CutState(number, entry, until, 0) for number, (entry, until) in enumerate(sorted(pairs))]
+    cuts = [CutState(number, entry, until, 0) for number, (entry, until) in enumerate(sorted(pairs), 1)]
+    entries = [one for one in entries if one[0] not in dict(pairs)]  # which are cuts themselves
 
-    def is_far(entry: int, due_ms: int) -> bool:
+    def is_near(entry: int, due_ms: int) -> bool:
         before = [cut for cut in cuts if cut.entry < entry]
-        return bool(before) and due_ms >= before[-1].frontier_ms
+        return not before or due_ms < before[-1].frontier_ms
 
-    found = far(np.array([e for e, _ in entries], np.int64), np.array([d for _, d in entries], np.int64), cuts)
-    assert found.tolist() == [is_far(*entry) for entry in entries]
+    assert near(state(cuts), entries) == [is_near(*entry) for entry in entries]
+
+
+def state(cuts: list[CutState], owned_from: int | None = None) -> PipelineState:
+    return PipelineState("s", "broker-a", 1, 0, 0, 100, 0, 0, 0, cuts=cuts, owned_from=owned_from)
+
+
+def near(told: PipelineState, entries: list[tuple[int, int]]) -> list[bool]:
+    columns = np.array(entries, np.int64).reshape(-1, 2).T
+    found: list[bool] = ownership_of(told).is_near(*columns).tolist()
+    return found
+
+
+def test_an_older_broker_that_leaves_out_a_frontier_is_refused_rather_than_guessed_about() -> None:
+    cuts = [CutState(7, 20, 500, 0)]
+    assert near(state(cuts), [(21, 499), (21, 500)]) == [True, False]
+    with pytest.raises(CorruptStore, match="from entry 21 on") as refused:
+        near(state(cuts), [(19, 499)])
+    assert "update the broker first" in refused.value.hint
+    assert near(state(cuts, owned_from=15), [(19, 499), (19, 900)]) == [True, True]
 
 
 def test_the_timeline_gets_rows_in_due_order_without_cuts_and_records_of_far_ones_alone() -> None:
@@ -156,8 +175,8 @@ def test_the_timeline_gets_rows_in_due_order_without_cuts_and_records_of_far_one
         ],
         waiting=True,
     )
-    part = QueuePart(PLACE, 10, 17, [CutState(1, 11, 500, 0)])
-    batch = timeline_batch(block, ("queue_offset", "kind", "due_ms", "record"), part)
+    ownership = ownership_of(state([CutState(1, 11, 500, 0)]))
+    batch = timeline_batch(block, ("queue_offset", "kind", "due_ms", "record"), ownership)
     rows = [(*list(row.values())[:3], row["record"] is not None) for row in batch.to_pylist()]
     assert rows == [
         (16, "move", 300, False), (13, "timer", 499, False), (15, "move", 700, True), (12, "timer", 800, True),

@@ -17,6 +17,7 @@ from latermq.broker.ingest_mark import IngestMark
 from latermq.broker.known_ends import delivered_until_ms, known_ends
 from latermq.broker.long_polling import WaitingPulls
 from latermq.broker.pending import PendingTimers
+from latermq.broker.start_replay import StartReplay
 from latermq.broker.tables import Tables
 from latermq.broker.topic_traffic import TopicTraffic
 from latermq.broker.topics import Topics
@@ -193,7 +194,8 @@ class Broker:
             max_steps=config.timer.max_lookup,
             on_changed=lambda: self.delivery.note_timer(),
         )
-        self.pending.mark_taken()
+        self.replay = StartReplay(self.store, self.far_names, self.timers)
+        self.replay.run()
         self.timers.start(clock.now_ms())
         if self._took_over_timers:
             self.timers.recount()
@@ -355,13 +357,13 @@ class Broker:
 
     def _send_cancel(self, place: Admitted, topic: str, queue_id: int, draft: Draft, now_ms: int) -> Sent:
         """Store RocketMQ's own cancel, of the first name that it can mean and that anything is known of."""
-        name, taken = self.pending.pending_under(meanings(decode_properties(place.properties)[TIMER_DELETE_KEY], topic))
-        properties = cancel_properties(place.properties, name, takes=bool(taken))
+        name, toll = self.pending.pending_under(meanings(decode_properties(place.properties)[TIMER_DELETE_KEY], topic))
+        properties = cancel_properties(place.properties, name, takes=toll.timers > 0)
         self._check_timer_properties(properties)
         draft = draft._replace(properties=self.admit_properties(properties, 0))
         (appended,) = self.store.append_all([draft], now_ms)
-        self.pending.take(appended.queue_offset, taken)
-        self.timers.tallies.cancelled += len(taken)
+        self.pending.take(appended.queue_offset, appended.end_offset, toll)
+        self.timers.tallies.cancelled += toll.timers
         self.delivery.note_timer()
         self.traffic.messages_in += 1
         message_id = f"{self._message_id_prefix}{appended.physical_offset:016X}"

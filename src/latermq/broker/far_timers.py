@@ -158,8 +158,8 @@ class FarTimers:
         if marks is not None and marks is not self._marks:
             self._marks = marks
             queue = self._store.queue(TIMER_TOPIC, 0)
-            # Whatever waits in the log may be cancelled, and whose it is decides how.
-            self.frontier.forget(min(queue.min_offset, self._ingest.offset), marks.wake_ms)
+            # Whatever is in the log may be cancelled, ingested, or read again by an engine that is filled anew.
+            self.frontier.forget(queue.min_offset, marks.wake_ms)
 
     # Windows
 
@@ -200,9 +200,13 @@ class FarTimers:
         queue = self._store.find_queue(TIMER_TOPIC, 0)
         if queue is None or self.frontier.last is None:
             return self._store.log.end
-        if not self.is_enabled and self.frontier.far_until_ms < self._timers.all_wake_from_ms():
+        wake_ms = self._timers.all_wake_from_ms()
+        if not self.is_enabled and self.frontier.far_until_ms < wake_ms:
             return self._store.log.end
-        entry = queue.entry(max(queue.min_offset, min(self._ingest.offset, self._names.upto)))
+        # Without a checkpoint the log alone tells of the windows that are not played, and of how far cuts have come.
+        cuts = [*self.frontier.windows_after(wake_ms), self.frontier.last]
+        needed = min(self._ingest.offset, self._names.upto, *(cut.entry for cut in cuts))
+        entry = queue.entry(max(queue.min_offset, needed))
         return entry[0] if entry else self._store.log.end
 
     # Names of what leaves the log
@@ -213,7 +217,10 @@ class FarTimers:
         if queue is None or self.frontier.last is None:
             return None
         start = max(queue.min_offset, self._names.upto)
-        found = queue.array(start, NAMES_AT_ONCE)
+        # Only what the engine on disk has heard of: cancels and moves behind act again after a death, by these names.
+        marks = self._store.saved_timer_marks
+        upto = marks.put_upto if marks is not None else 0
+        found = queue.array(start, min(NAMES_AT_ONCE, upto - start))
         found = found[: np.count_nonzero(found["offset"] < self._doomed_until())]
         if not len(found):
             return None

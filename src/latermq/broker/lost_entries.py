@@ -156,7 +156,8 @@ class LostEntries:
         timers = self._broker.timers
         replaced = decode_entry_id(draft.prepared_transaction_offset)
         if row.kind != "timer":
-            self._broker.pending.act_again(place.physical_offset, place.queue_offset)
+            size = place.end_offset - place.physical_offset
+            self._broker.replay.act_again(place.physical_offset, size, place.queue_offset)
         elif replaced is None:
             timers.pending[row.topic] += 1
         else:  # a roll: what it rolled is in the copy, and counted

@@ -9,15 +9,12 @@ import numpy as np
 from latermq.broker.pending_pages import MAX_NAMES, DueRange, PendingPages
 from latermq.clock import Clock
 from latermq.errors import InvalidParameter, ServiceUnavailable
-from latermq.message.cut import decode_cut
 from latermq.message.ids import pack_host
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import (
-    DUE_MS,
     MAX_PROPERTIES_BYTES,
     MOVE,
     REAL_QUEUE_ID,
-    REAL_TOPIC,
     TAGS,
     TIMER_DELETE_KEY,
     TIMER_DELIVER_MS,
@@ -27,17 +24,16 @@ from latermq.message.properties import (
     encode_properties,
 )
 from latermq.message.record import decode_record
-from latermq.message.timer_code import CANCEL, CUT, MOVED, TIMER, is_timer_code, kind_and_due, kinds_and_dues
-from latermq.message.timer_name import meanings, names_of, timer_name
+from latermq.message.timer_name import names_of, timer_name
 from latermq.protocol.remoting.timer_bodies import Density, Outcome, PendingPage, Verdict
 from latermq.store.message_store import Draft, MessageStore
 from latermq.timer.admission import Admission, waiting_properties
 from latermq.timer.directory import RECALL_TAG, Directory, Entry, Fate, History
 from latermq.timer.far_names import FarNames
 from latermq.timer.steps import Steps, at_once
+from latermq.timer.taken import GONE, Taking
 from latermq.timer.timers import Timers
 
-TAKERS_AT_ONCE = 50_000  # cancels and moves whose names are looked up together at a start: some 30 MB
 MAX_STEPS_AT_ONCE = 2_000  # of a look-up for a cancel that is sent as a message: some 40 ms, and others wait meanwhile
 _VERDICTS = {
     Fate.UNKNOWN: Verdict.NOT_FOUND,
@@ -60,12 +56,15 @@ class Meant(NamedTuple):
         return bool(ids & self.timer_ids) and not unseen
 
 
-class _Taker(NamedTuple):
-    """A cancel or a move, and a name that it takes."""
+class Toll(NamedTuple):
+    """All that a cancel or a move takes: what is to be done for it, and how many timers wait no longer."""
 
-    entry: int
-    physical_offset: int
-    name: tuple[str, str]
+    taking: Taking
+    topics: Counter[str]
+
+    @property
+    def timers(self) -> int:
+        return self.topics.total()
 
 
 class PendingTimers:
@@ -94,61 +93,9 @@ class PendingTimers:
         self._directory = Directory(store, far_names, timers.all_wake_from_ms)
         self._pages = PendingPages(store, timers, self._directory)
 
-    def mark_taken(self) -> None:
-        """At a start: let every cut, cancel and move act again that the engine may not know of."""
-        queue = self._store.find_queue(TIMER_TOPIC, 0)
-        start = self._timers.put_upto_at_start
-        if queue is not None:
-            # Where the whole log was read again, those that the engine knows of are still to be counted.
-            start = min(start, queue.offset_of_log(self._store.recovery.scanned_from))
-        while queue is not None and (found := queue.array(start, 1 << 16)).size:
-            codes = found["tags"].astype(np.int64)
-            kinds, _ = kinds_and_dues(codes)
-            rows = np.flatnonzero(~is_timer_code(codes) | (kinds != TIMER)).tolist()
-            for at in range(0, len(rows), TAKERS_AT_ONCE):
-                places = [(int(found["offset"][row]), start + row) for row in rows[at : at + TAKERS_AT_ONCE]]
-                self._act_again([taker for place in places for taker in self._read_again(*place)])
-            start += len(found)
-
-    def act_again(self, physical_offset: int, entry: int) -> None:
-        """Let one of them act on what the log holds before it."""
-        self._act_again(self._read_again(physical_offset, entry))
-
-    def _read_again(self, physical_offset: int, entry: int) -> list[_Taker]:
-        """An entry of the timer topic that is no timer: a cut is noted, of a cancel or a move each name is told."""
-        kind, _ = kind_and_due(self._store.waiting_code_at(physical_offset))
-        message = self._store.read_message(physical_offset)
-        if message is not None and kind == CUT:
-            cut = decode_cut(message.properties, entry)
-            if cut is not None:
-                self._timers.frontier.add(cut)
-        if message is None or kind not in (CANCEL, MOVED):
-            return []
-        properties = message.properties
-        if kind == CANCEL:
-            names = _names_taken_by(properties)
-        else:
-            names = [(properties[REAL_TOPIC], properties[UNIQUE_KEY])]
-            self._timers.pending[properties[REAL_TOPIC]] += physical_offset >= self._store.recovery.scanned_from
-        return [_Taker(entry, physical_offset, name) for name in names]
-
-    def _act_again(self, takers: Sequence[_Taker]) -> None:
-        """Let them act, in order. What happened to a name is read once for all of them, however often it was taken."""
-        ranges: dict[tuple[str, str], tuple[int, int]] = {}
-        for taker in takers:
-            first, _ = ranges.get(taker.name, (taker.physical_offset, 0))
-            ranges[taker.name] = (first, taker.physical_offset)
-        taken_by = {name: self._directory.taken_between(*name, *span) for name, span in ranges.items()}
-        for taker in takers:
-            taken = taken_by[taker.name].get(taker.entry)
-            if taken is None:  # RocketMQ's cancels are not indexed by what they take
-                history = at_once(self._directory.look_up(*taker.name, only_pending=True))
-                taken = [one for one in history.pending.values() if one.entry < taker.entry]
-            self.take(taker.entry, taken, count=taker.physical_offset >= self._store.recovery.scanned_from)
-
     # Cancelling
 
-    def pending_under(self, names: Sequence[str]) -> tuple[str, list[Entry]]:
+    def pending_under(self, names: Sequence[str]) -> tuple[str, Toll]:
         """Which of these names a cancel means, the first under which a timer is known, and what it would take now.
 
         Asked before the cancel is stored: the index may fail for want of space, and nothing may fail afterwards.
@@ -156,35 +103,31 @@ class PendingTimers:
         for name in names:
             histories = [self._look_up_at_once(*one) for one in names_of(name)]
             if any(history.fate != Fate.UNKNOWN for history in histories):
-                return name, [entry for history in histories for entry in history.pending.values()]
-        return names[0], []
+                return name, self._toll(entry for history in histories for entry in history.pending.values())
+        return names[0], self._toll([])
 
     def _look_up_at_once(self, topic: str, unique_key: str) -> History:
         return at_once(self._directory.look_up(topic, unique_key, only_pending=True), MAX_STEPS_AT_ONCE)
 
-    def _taken(self, history: History, topic: str, unique_key: str) -> list[Entry]:
+    def _taken(self, history: History, topic: str, unique_key: str) -> Toll:
         """What a cancel or a move of this name takes: also what another topic and key have the same text for."""
         others = [one for one in names_of(timer_name(topic, unique_key)) if one != (topic, unique_key)]
         histories = [history, *(self._look_up_at_once(*one) for one in others)]
-        return [entry for one in histories for entry in one.pending.values()]
+        return self._toll(entry for one in histories for entry in one.pending.values())
 
-    def take(self, entry: int, taken: Sequence[Entry], *, count: bool = True) -> None:
-        """A cancel or a move was stored as `entry` and takes these."""
-        if not taken:
+    def _toll(self, taken: Iterable[Entry]) -> Toll:
+        taken = list(taken)
+        columns = [(one.entry, one.due_ms, one.physical_offset if one.size else GONE, one.size) for one in taken]
+        entries, dues, physical, sizes = np.array(columns, np.int64).reshape(len(taken), 4).T
+        return Toll(self._timers.taking(entries, dues, physical, sizes), Counter(one.topic for one in taken))
+
+    def take(self, entry: int, end_offset: int, toll: Toll) -> None:
+        """A cancel or a move was stored as `entry`, and takes what it was going to take. Nothing here can fail."""
+        if not toll.topics:
             return
-        queue_entry = self._store.queue(TIMER_TOPIC, 0).entry(entry)
-        assert queue_entry is not None
-        self._timers.take_out(
-            entry,
-            queue_entry[0] + queue_entry[1],
-            np.array([one.entry for one in taken], np.int64),
-            np.array([one.physical_offset for one in taken], np.int64),
-            np.array([one.size for one in taken], np.int64),
-            np.array([one.due_ms for one in taken], np.int64),
-        )
-        if count:
-            for topic, number in Counter(one.topic for one in taken).items():
-                self._timers.leave(topic, number)
+        self._timers.take_out(entry, end_offset, toll.taking)
+        for topic, number in toll.topics.items():
+            self._timers.leave(topic, number)
 
     def is_pending_steps(self, topic: str, unique_key: str, entry: int) -> Steps[bool]:
         """Whether this very entry of a name waits still."""
@@ -211,13 +154,13 @@ class PendingTimers:
         if refused is not None:
             return refused
         now_ms = self._clock.now_ms()
-        taken = self._taken(history, topic, unique_key)
+        toll = self._taken(history, topic, unique_key)
         draft = self.cancel_draft(topic, timer_name(topic, unique_key), history.due_ms)
         (appended,) = self._store.append_all([draft], self._store.not_before_last(TIMER_TOPIC, now_ms))
-        self.take(appended.queue_offset, taken)
-        self._timers.tallies.cancelled += len(taken)
+        self.take(appended.queue_offset, appended.end_offset, toll)
+        self._timers.tallies.cancelled += toll.timers
         self._on_changed()
-        return Outcome(Verdict.CANCELLED, topic, unique_key, history.due_ms, len(taken))
+        return Outcome(Verdict.CANCELLED, topic, unique_key, history.due_ms, toll.timers)
 
     def cancel_draft(self, topic: str, name: str, due_ms: int) -> Draft:
         """The record of a cancel."""
@@ -289,14 +232,14 @@ class PendingTimers:
         due_ms = max(due_ms, now_ms)
         newest = _newest(history)
         assert newest is not None
-        taken = self._taken(history, topic, unique_key)
+        toll = self._taken(history, topic, unique_key)
         moved = self._moved(newest, topic, due_ms, fetched)
         (appended,) = self._store.append_all([moved], self._store.not_before_last(TIMER_TOPIC, now_ms))
-        self.take(appended.queue_offset, taken)
+        self.take(appended.queue_offset, appended.end_offset, toll)
         self._timers.pending[topic] += 1
         self._timers.tallies.moved += 1
         self._on_changed()
-        return Outcome(Verdict.MOVED, topic, unique_key, due_ms, len(taken))
+        return Outcome(Verdict.MOVED, topic, unique_key, due_ms, toll.timers)
 
     def _moved(self, current: Entry, topic: str, due_ms: int, fetched: Mapping[int, bytes]) -> Draft:
         message = self._store.read_message(current.physical_offset) if current.size else None
@@ -308,7 +251,10 @@ class PendingTimers:
             message = decode_record(fetched[current.entry])
         properties = {name: value for name, value in message.properties.items() if name != TIMER_ROLL_TIMES}
         properties |= {TIMER_ID: str(current.timer_id), MOVE: "1"}
-        waiting = waiting_properties(properties, topic, int(properties[REAL_QUEUE_ID]), due_ms)
+        queue_id = properties.get(REAL_QUEUE_ID, "")
+        if not queue_id.isdecimal() or len(queue_id) > 9:
+            raise InvalidParameter("the timer names no queue", hint="Cancel it; it would become a dead letter")
+        waiting = waiting_properties(properties, topic, int(queue_id), due_ms)
         encoded = encode_properties(waiting).encode()
         if len(encoded) > MAX_PROPERTIES_BYTES:
             raise InvalidParameter("the timer's properties leave no room for a move", hint="Cancel it and send another")
@@ -359,17 +305,6 @@ class PendingTimers:
     def density(self) -> Density:
         """How many timers are due in each of the coming seconds, minutes and hours."""
         return self._pages.density(self._clock.now_ms())
-
-
-def _names_taken_by(cancel: Mapping[str, str]) -> Sequence[tuple[str, str]]:
-    """The topics and unique keys that the record of a cancel names."""
-    key = cancel[TIMER_DELETE_KEY]
-    if cancel.get(UNIQUE_KEY) == key:
-        return names_of(key)
-    if cancel.get(DUE_MS):
-        return []  # it came in vain, as nothing was pending
-    # RocketMQ's own are not indexed by what they take, and may mean several names.
-    return [found for name in meanings(key, cancel.get(REAL_TOPIC, "")) for found in names_of(name)]
 
 
 def _refused(history: History, topic: str, unique_key: str, meant: Meant | None) -> Outcome | None:

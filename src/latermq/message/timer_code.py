@@ -14,6 +14,9 @@ FLAG = 1 << 62
 KIND_SHIFT = 56
 DUE_MASK = (1 << KIND_SHIFT) - 1
 TIMER, CANCEL, MOVED, CUT = range(4)  # a roll is a timer again
+MAX_DUE_DIGITS = 15  # some 30,000 years: more do not fit beside the kind, and before FOREVER_MS of cut.py
+MAX_ENTRY_DIGITS = 18
+UNKNOWN_DUE_MS = 0  # of a record that tells no due time: it is nobody's to deliver
 
 Ints = npt.NDArray[np.int64]
 _DUE_MS, _TIMER_OUT_MS = DUE_MS.encode(), TIMER_OUT_MS.encode()
@@ -60,10 +63,21 @@ def timer_code_of(properties: bytes, import_precision_ms: int) -> int:
     RocketMQ rounds the due time down before it writes it: a record of its own is due at most so much later.
     """
     due = find_property(properties, _DUE_MS)
-    if due and due.isdigit():
+    if due and is_due(due):
         return timer_code(timer_kind(properties), int(due))
-    rounded = find_property(properties, _TIMER_OUT_MS) or b"0"
-    return timer_code(timer_kind(properties), (int(rounded) if rounded.isdigit() else 0) + import_precision_ms)
+    rounded = find_property(properties, _TIMER_OUT_MS)
+    due_ms = int(rounded) + import_precision_ms if rounded and is_due(rounded) else UNKNOWN_DUE_MS
+    return timer_code(timer_kind(properties), due_ms)
+
+
+def is_due(text: bytes) -> bool:
+    """Whether a property's value can be a due time."""
+    return text.isdigit() and len(text) <= MAX_DUE_DIGITS
+
+
+def timer_id_of(text: bytes, entry: int) -> int:
+    """The entry that first scheduled a timer, as its property tells; its own where that is missing or no number."""
+    return int(text) if text.isdigit() and len(text) <= MAX_ENTRY_DIGITS else entry
 
 
 def real_topic(properties: bytes) -> str:

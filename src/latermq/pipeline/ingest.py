@@ -31,7 +31,7 @@ _log = logging.getLogger("latermq.pipeline")
 # What a batch holds at most. Delta takes about a second for a commit, however few rows it has.
 BATCH_ROWS = 500_000
 MIN_PART_ROWS = 50_000
-_COLUMNS = ("queue_offset", "timer_id", "kind", "due_ms", "topic", "unique_key", "keys", "tags", "record")
+INGESTED_COLUMNS = ("queue_offset", "timer_id", "kind", "due_ms", "topic", "unique_key", "keys", "tags", "record")
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Ingest:
             "namesrv": self._namesrv,
             "topic": TIMER_TOPIC,
             "broker": place.broker,
-            "columns": ",".join(_COLUMNS),
+            "columns": ",".join(INGESTED_COLUMNS),
             "startingOffsets": json.dumps({place.broker: {str(place.queue_id): self._start}}),
             "maxRowsPerTrigger": settings.batch_rows,
             "minRowsPerTrigger": settings.batch_rows,

@@ -13,14 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from latermq.errors import CorruptStore, ServiceUnavailable
+from latermq.message.ownership import Ownership
 from latermq.pipeline.attempt_writing import write_attempt
 from latermq.pipeline.attempts import SCHEMA, Attempt
 from latermq.pipeline.local_timeline import LocalTimeline, open_local_timeline
-from latermq.pipeline.ownership import far
-from latermq.pipeline.records import CANCEL, MOVED, TIMER, RecordBlock
+from latermq.pipeline.ownership import far_timers, ownership_of
+from latermq.pipeline.records import CANCEL, MOVED, RecordBlock
 from latermq.pipeline.root import Root
 from latermq.pipeline.window import Window
-from latermq.protocol.remoting.pipeline_bodies import CutState, PipelineState
+from latermq.protocol.remoting.pipeline_bodies import PipelineState
 
 MADE_BY = "local"
 # How many bytes of records are in memory at once, some of them twice while they are sorted.
@@ -148,6 +149,7 @@ def read_tail(state: PipelineState, window: Window, start: int, pull: Pull) -> T
     names: list[pa.Array] = []
     entries: list[Ints] = []
     position = start
+    ownership = ownership_of(state)
     for piece in pull(start, window.cut_entry) if start < window.cut_entry else ():
         block = RecordBlock([piece], waiting=True)
         offsets = block.queue_offsets
@@ -161,7 +163,7 @@ def read_tail(state: PipelineState, window: Window, start: int, pull: Pull) -> T
         if len(taking):
             names.append(_names(block, taking))
             entries.append(offsets[taking])
-        mine = np.flatnonzero(before_cut & _of_window(block, window, state.cuts))
+        mine = np.flatnonzero(before_cut & _of_window(block, window, ownership))
         if len(mine):
             gathered.add(_window_batch(block, mine))
     if position < window.cut_entry:
@@ -276,11 +278,9 @@ def _together(chunks: list[pa.Array]) -> pa.Array:
     return pa.concat_arrays([pa.array([], pa.large_binary()), *chunks])
 
 
-def _of_window(block: RecordBlock, window: Window, cuts: list[CutState]) -> Bools:
+def _of_window(block: RecordBlock, window: Window, ownership: Ownership) -> Bools:
     due_ms, _ = block.dues
-    inside = (due_ms >= window.from_ms) & (due_ms < window.until_ms)
-    schedules = np.isin(block.kinds, (TIMER, MOVED))
-    mine: Bools = inside & schedules & far(block.queue_offsets, due_ms, cuts)
+    mine: Bools = (due_ms >= window.from_ms) & (due_ms < window.until_ms) & far_timers(block, ownership)
     return mine
 
 

@@ -1,20 +1,30 @@
-"""Whose a timer is: the broker's own (near) or Spark's (far), by the last cut before it."""
-
-from collections.abc import Sequence
+"""Whose the entries of a broker's timer topic are, as its state tells: the same rule as the broker's own."""
 
 import numpy as np
 
-from latermq.pipeline.spans import Bools, Ints
-from latermq.protocol.remoting.pipeline_bodies import CutState
+from latermq.message.cut import FOREVER_MS
+from latermq.message.ownership import Ownership
+from latermq.pipeline.records import MOVED, TIMER, RecordBlock
+from latermq.pipeline.spans import Bools
+from latermq.protocol.remoting.pipeline_bodies import PipelineState
 
 
-def far(entries: Ints, due_ms: Ints, cuts: Sequence[CutState]) -> Bools:
-    """Which entries are Spark's: due at or after the frontier of the last cut before them. Before any cut none is.
+def ownership_of(state: PipelineState) -> Ownership:
+    """By what the broker decides. Whoever asks about an entry that this does not tell of gets an error.
 
-    `cuts` are in the order of their entries, from the last one before the first of `entries` on.
+    Brokers that do not say from where on they tell leave out the frontier before their first cut, unless it is the
+    first ever.
     """
-    cut_entries = np.array([cut.entry for cut in cuts], np.int64)
-    frontiers_ms = np.array([0, *(cut.frontier_ms for cut in cuts)], np.int64)
-    last = np.searchsorted(cut_entries, entries)  # how many cuts stand before the entry
-    found: Bools = (last > 0) & (due_ms >= frontiers_ms[last])
+    told_from = state.owned_from
+    if told_from is None and (not state.cuts or state.cuts[0].number == 1):
+        told_from = 0
+    base = [] if told_from is None else [(told_from, FOREVER_MS)]
+    return Ownership([*base, *((cut.entry + 1, cut.frontier_ms) for cut in state.cuts)])
+
+
+def far_timers(block: RecordBlock, ownership: Ownership) -> Bools:
+    """Which records of the timer topic are timers and moves that are Spark's to keep."""
+    found: Bools = np.isin(block.kinds, (TIMER, MOVED))
+    dues, _ = block.dues
+    found[found] = ~ownership.is_near(block.queue_offsets[found], dues[found])
     return found

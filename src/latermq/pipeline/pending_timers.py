@@ -20,6 +20,7 @@ from latermq.pipeline.datasource.ranges import parts
 from latermq.pipeline.known_stores import Brokers, KnownBroker, find_brokers
 from latermq.pipeline.local_roll import tail_start
 from latermq.pipeline.local_timeline import LocalTimeline, open_local_timeline
+from latermq.pipeline.ownership import ownership_of
 from latermq.pipeline.part_frames import TopicPart, read_parts
 from latermq.pipeline.root import Root
 from latermq.pipeline.spark_failures import told_by_spark
@@ -113,7 +114,8 @@ def tail(spark: SparkSession, broker: KnownBroker, start: int, columns: Sequence
     read = ["queue_offset", *(name for name in columns if name not in ("store_id", "entry_offset"))]
     options = SourceOptions(TIMER_TOPIC, timeline=True)
     place = QueuePlace(broker.name, 0, broker.address)
-    found = parts(place, start, broker.state.flushed_entry, options.max_rows_per_partition, broker.state.cuts)
+    owned = ownership_of(broker.state)
+    found = parts(place, start, broker.state.flushed_entry, options.max_rows_per_partition, owned)
     rows = read_parts(spark, [TopicPart(options, part) for part in found], read)
     named = rows.withColumnRenamed("queue_offset", "entry_offset").withColumn("store_id", F.lit(broker.state.store_id))
     return named.select(*columns)

@@ -29,6 +29,7 @@ from latermq.message.record import (
     QUEUE_OFFSET_AT,
 )
 from latermq.message.record_layouts import Numbers, lay_out
+from latermq.message.timer_code import MAX_DUE_DIGITS, UNKNOWN_DUE_MS
 from latermq.pipeline.spans import PADDING_BYTES, WORD_BYTES, Bools, Ints, Properties, Spans, numbers
 
 MESSAGE, TIMER, CANCEL, MOVED, CUT_KIND = range(5)
@@ -93,18 +94,21 @@ class RecordBlock:
             return np.zeros(len(self), np.int8)
         kinds = np.full(len(self), TIMER, np.int8)
         kinds[self._find(MOVE).present] = MOVED
-        kinds[self._find(TIMER_DELETE_KEY).present] = CANCEL
-        kinds[self._find(CUT).present] = CUT_KIND
+        names_one = self._find(TIMER_DELETE_KEY).present
+        kinds[names_one] = CANCEL
+        kinds[names_one & self._find(CUT).present] = CUT_KIND
         return kinds
 
     @cached_property
     def dues(self) -> tuple[Ints, Bools]:
         """When each is due, and which of them have a due time at all."""
-        due_ms, exact = numbers(self._octets, self._find(DUE_MS))
+        due_ms, exact = numbers(self._octets, self._find(DUE_MS), MAX_DUE_DIGITS)
         if not self._waiting or exact.all():
             return due_ms, exact
-        rounded_ms, _ = numbers(self._octets, self._find(TIMER_OUT_MS))
-        return np.where(exact, due_ms, rounded_ms + self._precision_ms), np.ones(len(self), np.bool_)
+        # The same as timer_code.py says of one record: whose a timer is follows from it.
+        rounded_ms, is_rounded = numbers(self._octets, self._find(TIMER_OUT_MS), MAX_DUE_DIGITS)
+        rounded_ms = np.where(is_rounded, rounded_ms + self._precision_ms, UNKNOWN_DUE_MS)
+        return np.where(exact, due_ms, rounded_ms), np.ones(len(self), np.bool_)
 
     @cached_property
     def timer_ids(self) -> tuple[Ints, Bools]:

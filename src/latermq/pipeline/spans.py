@@ -93,10 +93,10 @@ def _starts_with(words: npt.NDArray[np.uint64], text: bytes) -> Bools:
     return masked
 
 
-def numbers(octets: Octets, spans: Spans) -> tuple[Ints, Bools]:
+def numbers(octets: Octets, spans: Spans, most_digits: int = MAX_DIGITS) -> tuple[Ints, Bools]:
     """The decimal numbers in these spans, and which of them are numbers; the others are 0."""
     lengths = spans.ends - spans.begins
-    valid = (lengths > 0) & (lengths <= MAX_DIGITS)
+    valid = (lengths > 0) & (lengths <= most_digits)
     values = np.zeros(len(lengths), np.int64)
     for at in range(int(lengths[valid].max(initial=0))):
         inside = lengths > at

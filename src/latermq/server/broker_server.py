@@ -138,6 +138,9 @@ class BrokerProcess:
             _log.warning("lost files built again from the log", count=count, of=shown)
         if broker.adopted_topics:
             _log.warning("topics without configuration made again", topics=broker.adopted_topics)
+        passed_over = broker.replay.passed_over
+        if passed_over.count:
+            _log.warning("timer records passed over", records=passed_over.count, first=passed_over.first)
 
     @property
     def _timeline_uri(self) -> str:

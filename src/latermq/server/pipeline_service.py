@@ -9,6 +9,7 @@ from latermq.broker.broker import Broker
 from latermq.broker.record_pulls import RecordPulls
 from latermq.broker.row_schedule import RowSchedule
 from latermq.errors import InvalidParameter, LaterMQError
+from latermq.message.cut import FOREVER_MS
 from latermq.message.names import TIMER_TOPIC
 from latermq.protocol.remoting.bodies import encode_body
 from latermq.protocol.remoting.codes import Request
@@ -27,6 +28,7 @@ from latermq.server.admin_ground import Handler, WhenDone, Work, answer, do_at_o
 from latermq.server.connection import Connection
 from latermq.server.pending_service import Flushing
 from latermq.server.pipeline_folder import TokenTold
+from latermq.timer.frontier import Frontier
 
 _log = structlog.get_logger(__name__)
 
@@ -197,11 +199,8 @@ class PipelineService:
             done=store.safely_delivered.get(0, []),
             near_done_wake_ms=marks.near_done_wake_ms if marks else 0,
             far_done=marks.far_done if marks else [],
-            cuts=[
-                CutState(cut.number, cut.entry, cut.frontier_ms, cut.handback_ms)
-                # A table that ends below the offset is read on from the log, which holds no more than this.
-                for cut in broker.far.frontier.cuts_from(min(offset, min_entry))
-            ],
+            cuts=cut_states(broker.far.frontier),
+            owned_from=broker.far.frontier.ownership.known_from,
             windows=[
                 WindowState(window.number, window.cut_entry, window.from_ms, window.until_ms, window.attempt)
                 for window in broker.far.states()
@@ -214,3 +213,18 @@ class PipelineService:
     def _flushed_entry(self) -> int:
         queue = self._broker.store.find_queue(TIMER_TOPIC, 0)
         return self._broker.store.flushed_end(queue) if queue else 0
+
+
+def cut_states(frontier: Frontier) -> list[CutState]:
+    """All frontiers that hold for anything in the log, as cuts: also the one whose cut has left it.
+
+    Drivers take what is before the first of these for the broker's, whatever their version.
+    """
+    kept = {cut.entry: cut for cut in frontier.cuts()}
+    states: list[CutState] = []
+    for start, frontier_ms in frontier.ownership.rows:
+        cut = kept.get(start - 1)
+        if states or cut is not None or frontier_ms != FOREVER_MS:
+            number, handback_ms = (cut.number, cut.handback_ms) if cut is not None else (0, 0)
+            states.append(CutState(number, start - 1, frontier_ms, handback_ms))
+    return states

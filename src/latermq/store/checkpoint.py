@@ -31,7 +31,9 @@ class TimerMarks(msgspec.Struct, frozen=True, kw_only=True):
     # Spark's timers are done that are due within these times, [from, until): of windows behind one that is missing.
     far_done: list[tuple[int, int]] = []
     pending: dict[str, int] = {}  # how many timers wait for each topic
-    cuts: list[Cut] = []  # those that still decide whose a timer is, or have a window
+    cuts: list[Cut] = []  # the last one, and those that have a window
+    # From which entry on which frontier holds, for all of the timer topic that is in the log; none in older files.
+    frontiers: list[tuple[int, int]] = []
     far_until_ms: int = 0  # no timer of Spark's is due later
 
 

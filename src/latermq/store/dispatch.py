@@ -10,6 +10,7 @@ import numpy.typing as npt
 from latermq.message.properties import KEY_SEPARATOR, find_property
 from latermq.message.record import SYSFLAG_TRANSACTION_MASK
 from latermq.message.tags import java_string_hash, tags_code
+from latermq.message.timer_code import is_due
 
 Ints = npt.NDArray[np.int64]
 
@@ -49,7 +50,7 @@ def _tag_code(tag: bytes) -> int:
 def due_ms_of(properties: bytes) -> int | None:
     """When a waiting message is due, as LaterMQ wrote it; None in a record that RocketMQ wrote."""
     due = find_property(properties, b"LMQ_DUE_MS")
-    return int(due) if due and due.isdigit() else None
+    return int(due) if due and is_due(due) else None
 
 
 def is_queued(sysflags: Ints) -> npt.NDArray[np.bool_]:

@@ -11,6 +11,7 @@ from latermq.errors import StoreError
 from latermq.message.names import SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC
 from latermq.message.properties import REAL_TOPIC
 from latermq.message.record import record_property
+from latermq.message.timer_code import UNKNOWN_DUE_MS
 from latermq.store.block import Block, Ints
 from latermq.store.message_store import MessageStore
 from latermq.store.ranges import RangeSet
@@ -247,6 +248,10 @@ class Delivery:
             if not len(batch.offsets):
                 return
         raw = self._store.log.read_all(batch.physical_offsets, batch.sizes) if batch.raw is None else batch.raw
+        if level == 0 and batch.dues[0] == UNKNOWN_DUE_MS:
+            batch, raw = self._bury_without_due(batch, raw)
+            if not len(batch.offsets):
+                return
         if batch.is_roll:
             built = build_rolls(batch.offsets, raw, batch.sizes, self._config.import_precision)
         else:
@@ -263,6 +268,19 @@ class Delivery:
             self._dead_letters.add(
                 Undeliverable(level, batch.offsets[rows], batch.dues[rows], records, batch.sizes[rows], reason, is_far)
             )
+
+    def _bury_without_due(self, batch: Batch, raw: bytes) -> tuple[Batch, bytes]:
+        """Timers that tell no due time are never early only as dead letters; what is left of the batch."""
+        count = int(np.count_nonzero(batch.dues == UNKNOWN_DUE_MS))
+        ends = np.cumsum(batch.sizes)
+        head, end = slice(count), int(ends[count - 1])
+        reason = "it tells no due time"
+        self._dead_letters.add(
+            Undeliverable(0, batch.offsets[head], batch.dues[head], raw[:end], batch.sizes[head], reason)
+        )
+        columns = (batch.offsets, batch.dues, batch.physical_offsets, batch.sizes)
+        rest = [column[count:] for column in columns]
+        return Batch(rest[0], rest[1], rest[2], rest[3], batch.is_roll), raw[end:]
 
     # Delivering
 

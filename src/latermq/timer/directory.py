@@ -28,12 +28,12 @@ from latermq.message.properties import (
     encode_properties,
 )
 from latermq.message.record import Message, decode_record, layout, record_prepared_transaction_offset
-from latermq.message.timer_code import CANCEL, MOVED, kind_and_due, timer_kind
+from latermq.message.timer_code import CANCEL, MOVED, is_due, kind_and_due, timer_id_of, timer_kind
 from latermq.message.timer_name import timer_name
 from latermq.store.key_index import NO_HIT
 from latermq.store.message_store import MessageStore
 from latermq.timer.far_names import FarName, FarNames
-from latermq.timer.steps import Steps, at_once
+from latermq.timer.steps import Steps
 
 RECALL_TAG = "_RECALL_TAG_"
 
@@ -66,7 +66,6 @@ class History:
     fate: Fate = Fate.UNKNOWN
     due_ms: int = 0  # of what was last scheduled
     pending: dict[int, Entry] = field(default_factory=dict)
-    taken_by: dict[int, list[Entry]] = field(default_factory=dict)  # for each cancel and move, what it took
 
 
 class Directory:
@@ -85,17 +84,11 @@ class Directory:
         """
         while True:
             end = self._store.log.end
-            told = _Told(topic, unique_key, None, self._store)
+            told = _Told(topic, unique_key, self._store)
             yield from self._read_back(told, end, only_pending=only_pending)
             # Others may have worked between the steps.
             if end == self._store.log.end or not self._is_changed(told, end):
                 return told.finish()
-
-    def taken_between(self, topic: str, unique_key: str, first: int, last: int) -> dict[int, list[Entry]]:
-        """What each cancel and move of this name took whose record lies from one log offset to another, at once."""
-        told = _Told(topic, unique_key, first, self._store)
-        at_once(self._read_back(told, last + 1, only_pending=True))
-        return told.finish().taken_by
 
     def _read_back(self, told: "_Told", before: int, *, only_pending: bool) -> Steps[None]:
         schedules, cancels, delivered, buried = _places(told.topic, told.unique_key)
@@ -171,14 +164,13 @@ class Directory:
 class _Told:
     """A history as it is told by the records of a name, the newest first: those of the timer topic, then deliveries."""
 
-    def __init__(self, topic: str, unique_key: str, since: int | None, store: MessageStore) -> None:
+    def __init__(self, topic: str, unique_key: str, store: MessageStore) -> None:
         self.topic = topic
         self.unique_key = unique_key
         self.is_decided = False  # older records of the timer topic change nothing
-        self._since = since
         self._store = store
         self._history = History()
-        self._taker: int | None = None  # the entry that took whatever is told next
+        self._is_taken = False  # whatever is told next
         self._open: dict[int, Entry] = {}  # what was scheduled and may have been delivered before it was taken
         self._oldest_offset = 0  # of the last told of them
         self._rolled: set[int] = set()
@@ -188,10 +180,6 @@ class _Told:
     def finish(self) -> History:
         history = self._history
         history.pending = {number: entry for number, entry in sorted(history.pending.items()) if number in self._open}
-        history.taken_by = {
-            taker: [entry for entry in entries if entry.entry in self._open]
-            for taker, entries in history.taken_by.items()
-        }
         if history.pending:
             history.fate = Fate.PENDING
         elif self._open:
@@ -208,7 +196,7 @@ class _Told:
         if self._open:
             return before is None or before > self._oldest_offset  # nothing is delivered before it is scheduled
         is_known = self._is_delivered or self._history.fate != Fate.UNKNOWN
-        return not (is_known or only_pending or self._since is not None)
+        return not (is_known or only_pending)
 
     def tell(self, message: Message) -> None:
         """A record of the timer topic."""
@@ -225,7 +213,7 @@ class _Told:
         self._history.due_ms = self._history.due_ms or due_ms
         number = message.queue_offset
         if number not in self._rolled:
-            timer_id = int(properties.get(TIMER_ID, number))
+            timer_id = timer_id_of(properties.get(TIMER_ID, "").encode(), number)
             self._add(Entry(number, timer_id, due_ms, self.topic, message.physical_offset, message.size_bytes))
         replaced = decode_entry_id(message.prepared_transaction_offset)
         if kind == MOVED:
@@ -235,30 +223,25 @@ class _Told:
 
     def _due_ms(self, message: Message) -> int:
         due = message.properties.get(DUE_MS, "")
-        if due.isdigit():
+        if is_due(due.encode()):
             return int(due)
         return kind_and_due(self._store.waiting_code_at(message.physical_offset))[1]  # RocketMQ wrote it
 
     def _add(self, entry: Entry) -> None:
         self._open[entry.entry] = entry
         self._oldest_offset = entry.physical_offset
-        if self._taker is None:
+        if not self._is_taken:
             self._history.pending[entry.entry] = entry
-        else:
-            self._history.taken_by[self._taker].append(entry)
 
     def _take(self, by: Message, *, took: bool) -> None:
         """What is told next was taken by this record, if by nothing older."""
-        if self._since is not None:
-            self.is_decided = by.physical_offset < self._since
-        elif self._open:
+        if self._open:
             self.is_decided = True
         elif took:
             self.is_decided = True
             self._history.fate = Fate.CANCELLED
             self._history.due_ms = self._history.due_ms or self._due_ms(by)
-        self._taker = by.queue_offset
-        self._history.taken_by[self._taker] = []
+        self._is_taken = True
 
     def tell_far(self, far: FarName) -> None:
         """A timer that has left the log, and is older than all records."""

@@ -27,7 +27,7 @@ from latermq.message.properties import (
     UNIQUE_KEY,
     find_property,
 )
-from latermq.message.timer_code import CANCEL, MOVED, TIMER
+from latermq.message.timer_code import CANCEL, MOVED, TIMER, timer_id_of
 from latermq.message.timer_name import names_of
 from latermq.store.disk import Disk
 
@@ -113,10 +113,10 @@ class FarNames:
         self.upto = upto
 
     def _add(self, batch: _Batch, topic: bytes, unique_key: bytes, one: Waiting) -> None:
-        timer_id = find_property(one.properties, TIMER_ID.encode())
+        timer_id = timer_id_of(find_property(one.properties, TIMER_ID.encode()) or b"", one.entry)
         key = b"n" + topic + b"\0" + unique_key + b"\0"
         batch.rows.put(b"p" + key[1:-1], _ONE.pack(one.due_ms))
-        batch.rows.put(key + _ONE.pack(one.entry), _TWO.pack(one.due_ms, int(timer_id) if timer_id else one.entry))
+        batch.rows.put(key + _ONE.pack(one.entry), _TWO.pack(one.due_ms, timer_id))
         batch.names.setdefault(key, set()).add(one.entry)
         for message_key in (find_property(one.properties, KEYS.encode()) or b"").split(KEY_SEPARATOR.encode()):
             if message_key:

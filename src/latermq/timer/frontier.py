@@ -1,34 +1,51 @@
-"""The frontier: whose each timer is, the broker's or Spark's, as the cuts in the timer topic decide (invariant 4)."""
+"""The frontier: whose each timer is, as the cuts in the timer topic decide (invariant 4), and which windows they open.
 
-from collections.abc import Iterable
+Whose an entry is can be asked for as long as its record is in the log. Behind that only Spark's timers are left, and
+whoever knows of one by name or from a window knows that it is Spark's: cuts need not outlive the log.
+"""
 
-import numpy as np
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 
 from latermq.message.cut import FOREVER_MS, Cut
-from latermq.timer.engine import Bools, Ints
+from latermq.message.ownership import Bools, Ints, Ownership, Row
 
 
 class Frontier:
     """All cuts that still decide anything. Before the first one everything is the broker's."""
 
-    def __init__(self, cuts: Iterable[Cut] = (), far_until_ms: int = 0) -> None:
-        self._cuts = sorted(cuts)
+    def __init__(self, cuts: Iterable[Cut] = (), far_until_ms: int = 0, rows: Sequence[Row] = ()) -> None:
+        """As a checkpoint has it. `rows` are the frontiers, which older checkpoints do not have."""
+        self._cuts = sorted(cuts)  # the last one, and those that have a window which is not done with
+        if rows:
+            self.ownership = Ownership(rows)
+        elif self._cuts:
+            # Not the one before the first cut: that one's own record says it, which `learn_before` looks for.
+            self.ownership = Ownership((cut.entry + 1, cut.frontier_ms) for cut in self._cuts)
+        else:
+            self.ownership = Ownership()
         # No timer of Spark's is due later, as far as the timer topic was read.
         self.far_until_ms = max([far_until_ms, *(cut.far_until_ms for cut in self._cuts)])
-        self._index()
-
-    def _index(self) -> None:
-        self._entries = np.array([cut.entry for cut in self._cuts], np.int64)
-        first = self._cuts[0].last_frontier_ms if self._cuts else FOREVER_MS
-        self._frontiers = np.array([first, *(cut.frontier_ms for cut in self._cuts)], np.int64)
 
     def add(self, cut: Cut) -> None:
-        """A cut was appended, or found in the log."""
-        if cut in self._cuts:
-            return
-        self._cuts = sorted([*self._cuts, cut])
-        self.far_until_ms = max(self.far_until_ms, cut.far_until_ms)
-        self._index()
+        """A cut was appended, or found in the log. What is known of it already stays."""
+        if not self._cuts:  # the first that is known need not be the first ever
+            self.ownership = Ownership.of_cuts(self.ownership.known_from, [cut])
+        elif cut > self._cuts[-1]:
+            self.ownership.add(cut)
+        self._keep([cut])
+
+    def learn_before(self, first_entry: int, cuts: Sequence[Cut]) -> None:
+        """Entries from this one on are in the log too, and these are all the cuts among them that are not known."""
+        self.ownership.learn_before(first_entry, cuts)
+        self._keep(cuts)
+
+    def _keep(self, cuts: Sequence[Cut]) -> None:
+        for cut in cuts:
+            at = bisect_left(self._cuts, cut)
+            if self._cuts[at : at + 1] != [cut]:
+                self._cuts.insert(at, cut)
+            self.far_until_ms = max(self.far_until_ms, cut.far_until_ms)
 
     @property
     def last(self) -> Cut | None:
@@ -37,7 +54,7 @@ class Frontier:
     @property
     def frontier_ms(self) -> int:
         """U: whatever comes next is the broker's if it is due before."""
-        return int(self._frontiers[-1])
+        return self._cuts[-1].frontier_ms if self._cuts else FOREVER_MS
 
     @property
     def handback_ms(self) -> int:
@@ -50,32 +67,22 @@ class Frontier:
         return bool(self._cuts) and self.far_until_ms >= self.handback_ms
 
     def is_near(self, entries: Ints, dues: Ints) -> Bools:
-        """Which of these timers are the broker's."""
-        if not self._cuts:
-            return np.ones(len(entries), bool)
-        # The last cut before each entry; number 0 stands for what was before the first.
-        near: Bools = dues < self._frontiers[np.searchsorted(self._entries, entries, side="left")]
-        return near
+        """Which of these timers, whose records are in the log, are the broker's."""
+        return self.ownership.is_near(entries, dues)
 
     def note_far(self, dues: Ints) -> None:
         """These are Spark's."""
         self.far_until_ms = max(self.far_until_ms, int(dues.max(initial=0)))
-
-    def cuts_from(self, entry: int) -> list[Cut]:
-        """All cuts behind this entry, and the last one before it where it is known."""
-        first = int(np.searchsorted(self._entries, entry, side="left"))
-        return self._cuts[max(0, first - 1) :]
 
     def windows_after(self, wake_ms: int) -> list[Cut]:
         """The cuts whose windows may hold something that is due at this time or later."""
         return [cut for cut in self._cuts if cut.has_window and cut.handback_ms > wake_ms]
 
     def forget(self, below_entry: int, wake_ms: int) -> None:
-        """Drop cuts that decide about nothing above this entry, and whose windows lie before this time."""
-        kept = [cut for cut in self._cuts[:-1] if cut.entry >= below_entry or cut.handback_ms > wake_ms]
-        if len(kept) < len(self._cuts) - 1:
-            self._cuts = [*kept, *self._cuts[-1:]]
-            self._index()
+        """Entries below this one have left the log, and windows before this time are done with."""
+        self.ownership.forget_below(below_entry)
+        kept = [cut for cut in self._cuts[:-1] if cut.handback_ms > wake_ms]
+        self._cuts = [*kept, *self._cuts[-1:]]
 
     def cuts(self) -> list[Cut]:
         """All that are kept, for the checkpoint."""

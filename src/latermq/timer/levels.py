@@ -48,5 +48,5 @@ class LevelTable:
         if due_ms is not None:
             return due_ms
         level = find_property(properties, b"DELAY") or b""
-        known = level.isdigit() and int(level) > 0
+        known = level.isdigit() and len(level) < 10 and int(level) > 0
         return store_timestamp_ms + (self.delay_ms(int(level)) if known else _UNKNOWN_LEVEL_MS)

@@ -26,7 +26,7 @@ from latermq.timer.frontier import Frontier
 from latermq.timer.lateness import DELAY_BOUNDS_MS, PUNCTUAL_MS, Distribution
 from latermq.timer.rolling import wakes_of
 from latermq.timer.slot_orders import SlotOrder, SlotOrders
-from latermq.timer.taken import TAKEN_SIZE, Taken, Verdict, notes_of
+from latermq.timer.taken import GONE, TAKEN_SIZE, Taken, Taking, Verdict, notes_of
 from latermq.timer.tallies import Tallies
 from latermq.timer.timer_source import TimerSource
 from latermq.timer.unput import Unput
@@ -86,8 +86,9 @@ class Timers:
         self._now_ms = 0
         queue = self._queue()
         self._read_next = max(queue.min_offset if queue else 0, marks.put_upto if marks else 0)
-        # What is older than this start may be in the engine, whatever the marks say: a crash need not take it out.
         self._new_from = queue.next_offset if queue else 0
+        # What is older than this start may be in the engine, whatever the marks say: a crash need not take it out.
+        self._engine_upto = self._new_from
         self._unput = Unput(counts_slots=bool(config.slot_limit))
         # Not put at all, since T has passed the time at which they wake: the clock was set back, or has not come to
         # where it was before a restart. They hold P until they are delivered.
@@ -102,7 +103,7 @@ class Timers:
         self.failure = ""
         self._orders = SlotOrders(config.max_loaded)
         self.read_rows = self.put_rows = self.delivered_rows = 0
-        self.frontier = Frontier(marks.cuts if marks else [], marks.far_until_ms if marks else 0)
+        self.frontier = Frontier(marks.cuts, marks.far_until_ms, marks.frontiers) if marks else Frontier()
         ahead_ms = WINDOW_AHEAD_MS + config.stage_ahead
         self.windows = Windows(self.frontier, max_bytes=int(config.stage), ahead_ms=ahead_ms)
         self.windows.still_wanted = self._window_rows_wanted
@@ -141,7 +142,7 @@ class Timers:
         """The engine has lost what it held: fill it again from the whole timer topic."""
         self.engine.clear()
         queue = self._queue()
-        self._read_next = queue.min_offset if queue else 0
+        self._read_next = self._engine_upto = queue.min_offset if queue else 0
 
     def open_windows(self, attempts: dict[int, str]) -> None:
         """Open the windows that are not done with, for which these attempts were chosen."""
@@ -166,7 +167,7 @@ class Timers:
         physical = found["offset"].astype(np.int64)
         kept = physical >= self._store.log.start
         entries, physical = entries[kept], physical[kept]
-        _, dues = self._kinds_and_dues(found[kept]["tags"].astype(np.int64), physical)
+        _, dues = self.read_codes(found[kept]["tags"].astype(np.int64), physical)
         wakes, _ = self._wakes_of(entries, dues, physical)
         near = self.frontier.is_near(entries, dues)
         self._done.add(entries[near], wakes[near])
@@ -221,7 +222,7 @@ class Timers:
 
     def _units(self, entries: Ints, physical: Ints, sizes: Ints, codes: Ints) -> Units:
         """The timers among these entries of the topic's queue."""
-        kinds, dues = self._kinds_and_dues(codes.astype(np.int64), physical)
+        kinds, dues = self.read_codes(codes.astype(np.int64), physical)
         timers = (kinds != CANCEL) & (kinds != CUT)
         # The last store time stands for all: they were stored a moment ago, and reading each one's takes 0.2 µs.
         self.delays.add(dues[timers & (entries >= self._new_from)] - self._store.last_store_timestamp_ms)
@@ -232,7 +233,8 @@ class Timers:
         wakes, rolls = wakes_of(self._store.log, entries, dues, physical, self.window_ms)
         return Units(entries, wakes, physical, sizes, rolls)
 
-    def _kinds_and_dues(self, codes: Ints, physical: Ints) -> tuple[Ints, Ints]:
+    def read_codes(self, codes: Ints, physical: Ints) -> tuple[Ints, Ints]:
+        """What these queue entries are, and when they are due."""
         foreign = ~is_timer_code(codes)
         if foreign.any():  # RocketMQ wrote the queue: the records tell
             codes = codes.copy()
@@ -256,6 +258,17 @@ class Timers:
         """The same if they are Spark's."""
         below_marks = (entries < self._done_upto) & (dues < self._done_wake_ms)
         return below_marks | ~self._far_spans.missing(dues)
+
+    def is_done(self, entries: Ints, dues: Ints, physical: Ints) -> Bools:
+        """Which of these timers are delivered or rolled. `physical` is GONE of what has left the log."""
+        wakes, near = dues.copy(), physical != GONE
+        near[near] = self.frontier.is_near(entries[near], dues[near])
+        wakes[near], _ = self._wakes_of(entries[near], dues[near], physical[near])
+        is_done = np.where(near, self._is_told_near(entries, wakes), self._is_told_far(entries, dues))
+        delivered = self._store.delivered.get(0, RangeSet())  # which `start` makes its own
+        for known in (self._done, self._far_done, self._adopted_done, delivered):
+            is_done |= ~known.missing(entries)
+        return is_done
 
     def _window_rows_wanted(self, entries: Ints, dues: Ints) -> Bools:
         told = self._is_told_far(entries, dues)
@@ -329,7 +342,7 @@ class Timers:
             # What is due before T is done with, and an engine takes nothing of that time.
             self.engine.put(notes.where(notes.wakes >= self._last_wake_ms), now_ms)
             self._taken.drop_first(len(verdicts))
-        return len(verdicts) >= REMOVE_AT_ONCE
+        return bool(verdicts)
 
     def _forget_saved(self) -> None:
         """Let the engine forget what the checkpoint on disk does not need."""
@@ -370,22 +383,41 @@ class Timers:
         """For each of these entries whether no cancel or move took it, as far as that is not in the engine yet."""
         return self._taken.missing(entries)
 
-    def take_out(self, entry: int, end_offset: int, entries: Ints, physical: Ints, sizes: Ints, dues: Ints) -> None:
-        """A cancel or a move was appended as `entry` and takes these.
+    def taking(self, entries: Ints, dues: Ints, physical: Ints, sizes: Ints) -> Taking:
+        """What a cancel or a move of these has to do here. `physical` is GONE of what has left the log.
 
         What Spark holds and has not handed back is none of the broker's business: the cancel lies before the cut by
         which that comes back, and the roll leaves it out.
         """
-        near = self.frontier.is_near(entries, dues)
+        # Cuts decide about what is in the log; only Spark's timers outlive it.
+        near = physical != GONE
+        near[near] = self.frontier.is_near(entries[near], dues[near])
         acts = near | (dues < self.frontier.handback_ms)
         near = near[acts]
         entries, physical, sizes, dues = (column[acts] for column in (entries, physical, sizes, dues))
-        wakes, rolls = self._wakes_of(entries, dues, physical)
-        units = Units(entries, wakes, physical, sizes, rolls)
-        self._taken.add(units, entry, ~near)
-        self._orders.note_taken(units)
+        wakes, rolls = dues.copy(), np.zeros(len(dues), bool)
+        wakes[near], rolls[near] = wakes_of(self._store.log, entries[near], dues[near], physical[near], self.window_ms)
+        return Taking(Units(entries, wakes, physical, sizes, rolls), near, np.flatnonzero(acts))
+
+    def take_out(self, entry: int, end_offset: int, taking: Taking) -> None:
+        """A cancel or a move was appended as `entry` and takes these. Nothing here can fail."""
+        self._taken.add(taking.units, entry, ~taking.is_near)
+        self._orders.note_taken(taking.units)
+        self._tell_engine(entry, end_offset, taking.units, taking.is_near)
+
+    def take_all_out(self, by: Ints, ends: Ints, taking: Taking) -> None:
+        """The same for many, of each of which it is known who took it and where that one's record ends, in order."""
+        by, ends = by[taking.rows], ends[taking.rows]
+        self._taken.add_all(taking.units, by, ~taking.is_near)
+        self._orders.note_taken(taking.units)
+        for start in range(0, len(by), REMOVE_AT_ONCE):
+            part = np.arange(start, min(start + REMOVE_AT_ONCE, len(by)))
+            units, near = taking.units.where(part), taking.is_near[part]
+            self._tell_engine(int(by[start]), int(ends[part[-1]]), units, near)
+
+    def _tell_engine(self, entry: int, end_offset: int, units: Units, near: Bools) -> None:
         # What was not put yet will not be.
-        was_put = entries < max(self._first_unput(), self._new_from)
+        was_put = units.entries < max(self._first_unput(), self._engine_upto)
         notes = notes_of(units.where(~near), end_offset)
         self._taken.tell_engine(Verdict(entry, end_offset, units.where(was_put & near), notes))
 
@@ -548,6 +580,7 @@ class Timers:
             far_done=self._far_spans.ranges(),
             pending={topic: count for topic, count in self.pending.items() if count},
             cuts=self.frontier.cuts(),
+            frontiers=self.frontier.ownership.rows,
             far_until_ms=self.frontier.far_until_ms,
         )
         return marks, self.done_ranges()

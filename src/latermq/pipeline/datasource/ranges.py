@@ -1,27 +1,27 @@
 """Which offsets a query reads: the ends of queues, limits over all of them, and the parts that tasks pull."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from pyspark.sql.datasource import InputPartition
 
 from latermq.client.failures import NoBroker
+from latermq.message.ownership import Ownership
 from latermq.pipeline.brokers import QueuePlace
 from latermq.pipeline.datasource.options import EARLIEST, LATEST, Offsets
-from latermq.protocol.remoting.pipeline_bodies import CutState
 
 Bounds = Mapping[QueuePlace, tuple[int, int]]  # first entry of a queue, and the first that is not flushed
 
 
 @dataclass
 class QueuePart(InputPartition):
-    """What one task pulls: entries [start, end) of one queue. `cuts` say whose they are, where that is asked for."""
+    """What one task pulls: entries [start, end) of one queue. `ownership` says whose they are, where that is asked."""
 
     place: QueuePlace
     start: int
     end: int
-    cuts: Sequence[CutState] = ()
+    ownership: Ownership = field(default_factory=Ownership)
 
 
 def offset_key(place: QueuePlace) -> str:
@@ -70,11 +70,14 @@ def limited(start: Mapping[str, int], end: Mapping[str, int], max_rows: int) -> 
     return ends
 
 
-def parts(place: QueuePlace, start: int, end: int, max_rows: int, cuts: Sequence[CutState] = ()) -> list[QueuePart]:
+def parts(
+    place: QueuePlace, start: int, end: int, max_rows: int, ownership: Ownership | None = None
+) -> list[QueuePart]:
     """A queue's range in parts of equal size, as few as the limit allows."""
     rows = end - start
     if rows <= 0:
         return []
     count = -(-rows // max_rows)
     bounds = [start + rows * index // count for index in range(count + 1)]
-    return [QueuePart(place, low, high, cuts) for low, high in pairwise(bounds)]
+    owned = ownership or Ownership()
+    return [QueuePart(place, low, high, owned) for low, high in pairwise(bounds)]

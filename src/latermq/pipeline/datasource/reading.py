@@ -5,11 +5,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from latermq.message.ownership import Ownership
 from latermq.pipeline.datasource.options import SourceOptions
 from latermq.pipeline.datasource.ranges import QueuePart
 from latermq.pipeline.link import BrokerLink, QueueRange
-from latermq.pipeline.ownership import far
-from latermq.pipeline.records import CANCEL, CUT_KIND, RecordBlock
+from latermq.pipeline.ownership import far_timers
+from latermq.pipeline.records import CUT_KIND, RecordBlock
 from latermq.pipeline.spans import Ints
 
 # Records sorted at once: all of them are in memory, twice while they are put in order.
@@ -34,18 +35,18 @@ def read_part(
             )
             chosen = None if due_ms is None else _due_rows(block, *due_ms)
             if options.timeline:
-                yield from _sliced(timeline_batch(block, columns, part, chosen), block.size_bytes)
+                yield from _sliced(timeline_batch(block, columns, part.ownership, chosen), block.size_bytes)
             else:
                 yield block.batch(columns, chosen)
 
 
 def timeline_batch(
-    block: RecordBlock, columns: Sequence[str], part: QueuePart, chosen: Ints | None = None
+    block: RecordBlock, columns: Sequence[str], ownership: Ownership, chosen: Ints | None = None
 ) -> pa.RecordBatch:
     """Entries of the timer topic as the timeline takes them: in due order, cuts left out, and the record itself only
     of what is Spark's to keep. All of them, or those that were chosen."""
     dues, _ = block.dues
-    kept = far(block.queue_offsets, dues, part.cuts) & (block.kinds != CANCEL)
+    kept = far_timers(block, ownership)
     rows = np.arange(len(block)) if chosen is None else chosen
     rows = rows[block.kinds[rows] != CUT_KIND]
     return block.batch(columns, rows[np.argsort(dues[rows], kind="stable")], ~kept)

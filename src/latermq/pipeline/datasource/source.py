@@ -12,6 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from latermq.errors import ConfigError
+from latermq.message.ownership import Ownership
 from latermq.pipeline.brokers import QueuePlace, queues_of
 from latermq.pipeline.datasource.filters import Pushed
 from latermq.pipeline.datasource.options import SourceOptions, parse_options
@@ -19,8 +20,8 @@ from latermq.pipeline.datasource.ranges import Bounds, QueuePart, check_named, l
 from latermq.pipeline.datasource.reading import read_part
 from latermq.pipeline.datasource.writing import TimerWriter, make_writer
 from latermq.pipeline.link import BrokerLink
+from latermq.pipeline.ownership import ownership_of
 from latermq.pipeline.records import COLUMN_TYPES
-from latermq.protocol.remoting.pipeline_bodies import CutState
 
 SCHEMA: StructType = from_arrow_schema(pa.schema(list(COLUMN_TYPES.items())))
 
@@ -96,9 +97,9 @@ class TopicReader(DataSourceReader):
         found: list[QueuePart] = []
         for place, (first, flushed) in bounds.items():
             start = starts[place] if options.fail_on_data_loss else max(first, starts[place])
-            cuts = timeline_cuts(options, place)
+            owned = timeline_ownership(options, place)
             found += parts(
-                place, max(start, low), min(ends[place], flushed, high), options.max_rows_per_partition, cuts
+                place, max(start, low), min(ends[place], flushed, high), options.max_rows_per_partition, owned
             )
         return found
 
@@ -155,7 +156,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if low is None or not options.fail_on_data_loss:
                 first, _ = queue_bounds(options, [place])[place]
                 low = max(first, low or 0)
-            found += parts(place, low, high, options.max_rows_per_partition, timeline_cuts(options, place))
+            found += parts(place, low, high, options.max_rows_per_partition, timeline_ownership(options, place))
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -197,9 +198,9 @@ def queue_bounds(options: SourceOptions, places: Sequence[QueuePlace], *, flush:
     return dict(sorted(found.items()))
 
 
-def timeline_cuts(options: SourceOptions, place: QueuePlace) -> list[CutState]:
-    """The cuts of a broker, where rows are read as the timeline takes them."""
+def timeline_ownership(options: SourceOptions, place: QueuePlace) -> Ownership | None:
+    """Whose a broker's entries are, where rows are read as the timeline takes them."""
     if not options.timeline:
-        return []
+        return None
     with BrokerLink(place.address) as link:
-        return link.state().cuts
+        return ownership_of(link.state())

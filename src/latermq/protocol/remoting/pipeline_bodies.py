@@ -6,7 +6,8 @@ from msgspec import Struct, field
 class CutState(Struct, rename="camel"):
     """One cut: from its entry on, what is due before `frontier_ms` (U) is the broker's, and the rest Spark's.
 
-    Window `number` is what Spark holds that is due from the last cut's `handback_ms` (W) to this one's.
+    Window `number` is what Spark holds that is due from the last cut's `handback_ms` (W) to this one's. Both are 0
+    where the window is done with and only the frontier still counts.
     """
 
     number: int
@@ -39,7 +40,7 @@ class PipelineState(Struct, rename="camel"):
     done_upto: int
     done_wake_ms: int
     done: list[tuple[int, int]] = field(default_factory=list)  # further entries that are: [start, end)
-    # In order, from the last one before the ingest offset on. Before the first cut ever everything is the broker's.
+    # In order. They say of every entry from `owned_from` on whose it is; before the first of them all is the broker's.
     cuts: list[CutState] = field(default_factory=list)
     windows: list[WindowState] = field(default_factory=list)
     timeline: str = ""  # the folder with the timeline, as the broker names it; brokers of older versions do not tell
@@ -50,6 +51,7 @@ class PipelineState(Struct, rename="camel"):
     near_done_wake_ms: int = 0
     # and Spark's that are due within these times, [from, until).
     far_done: list[tuple[int, int]] = field(default_factory=list)
+    owned_from: int | None = None  # at most `min_entry`; None from brokers of earlier releases
 
 
 class WindowReport(Struct, rename="camel", kw_only=True):

@@ -1,0 +1,97 @@
+"""Records of the timer topic that nobody can understand: no start stops at them, and none of them comes early."""
+
+import pytest
+
+from latermq.broker.broker import Broker
+from latermq.clock import SimulatedClock
+from latermq.config import TimerConfig
+from latermq.message.names import TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC
+from latermq.message.properties import encode_properties
+from latermq.message.timer_code import kind_and_due, timer_code_of
+from latermq.pipeline.records import KINDS, RecordBlock
+from latermq.protocol.remoting.timer_bodies import Verdict
+from latermq.store.memory_disk import MemoryDisk
+from latermq.store.message_store import Draft
+from tests.brokers_in_memory import HOST, bodies, messages, open_broker, pass_time, send
+from tests.fault.test_level_model import CHECKPOINT
+
+NAMED = {"REAL_TOPIC": "orders", "REAL_QID": "0"}
+DUE_MS = str(SimulatedClock().now_ms() + 60_000)
+NO_DUE = {
+    "letters": {**NAMED, "UNIQ_KEY": "letters", "LMQ_DUE_MS": "soon"},
+    "superscript": {**NAMED, "UNIQ_KEY": "superscript", "LMQ_DUE_MS": "²"},
+    "far-too-late": {**NAMED, "UNIQ_KEY": "far-too-late", "LMQ_DUE_MS": "9" * 30},
+    "endless": {**NAMED, "UNIQ_KEY": "endless", "LMQ_DUE_MS": "9" * 5_000},
+    "none": {**NAMED, "UNIQ_KEY": "none"},
+    "negative": {**NAMED, "UNIQ_KEY": "negative", "TIMER_OUT_MS": "-5"},
+}
+NO_PLACE = {
+    "no-topic": {"REAL_QID": "0", "UNIQ_KEY": "no-topic", "LMQ_DUE_MS": DUE_MS},
+    "no-queue": {"REAL_TOPIC": "orders", "UNIQ_KEY": "no-queue", "LMQ_DUE_MS": DUE_MS},
+    "moved-nowhere": {"LMQ_MOVE": "1", "LMQ_DUE_MS": DUE_MS},
+}
+NOTHING = {
+    "cut": {"LMQ_CUT": "1:x", "TIMER_DEL_UNIQKEY": "latermq.cut", "LMQ_DUE_MS": DUE_MS},
+    "short-cut": {"LMQ_CUT": "1", "TIMER_DEL_UNIQKEY": "latermq.cut", "LMQ_DUE_MS": DUE_MS},
+    "cancel": {"TIMER_DEL_UNIQKEY": "+", "LMQ_DUE_MS": DUE_MS},
+    "cancel-of-nothing": {"TIMER_DEL_UNIQKEY": "nobody", "LMQ_DUE_MS": "x"},
+}
+ODD_ID = {**NAMED, "UNIQ_KEY": "odd-id", "LMQ_DUE_MS": DUE_MS, "LMQ_TIMER_ID": "seven"}
+ALL = {**NO_DUE, **NO_PLACE, **NOTHING, "odd-id": ODD_ID}
+
+
+def broker_with(records: dict[str, dict[str, str]]) -> tuple[MemoryDisk, SimulatedClock, Broker]:
+    """A broker that has such records behind its checkpoint, and ordinary ones around them."""
+    disk, clock = MemoryDisk(), SimulatedClock()
+    broker = open_broker(disk, clock)
+    send(broker, b"first", UNIQ_KEY="first", TIMER_DELAY_MS="60000")
+    for name, properties in records.items():
+        draft = Draft(TIMER_TOPIC, 0, name.encode(), encode_properties(properties).encode(), 1, HOST)
+        broker.store.append_all([draft], clock.now_ms())
+    send(broker, b"last", UNIQ_KEY="last", TIMER_DELAY_MS="60000")
+    return disk, clock, broker
+
+
+@pytest.mark.parametrize("engine", ["wheel", "rocksdb"])
+@pytest.mark.parametrize("lost", [False, True], ids=["checkpoint", "no-checkpoint"])
+def test_a_start_passes_over_what_it_cannot_understand(engine: str, lost: bool) -> None:
+    disk, clock, broker = broker_with(ALL)
+    broker.timers.engine.close()
+    disk = disk.after_process_death()
+    if lost:
+        disk.remove(CHECKPOINT)
+    broker = open_broker(disk, clock, TimerConfig(engine=engine))  # type: ignore[arg-type]
+    broker.store.flush()
+    pass_time(broker, clock, 59_000)
+    assert bodies(broker) == [], "none of them came early"
+    pass_time(broker, clock, 2_000)
+    assert sorted(bodies(broker)) == [b"first", b"last", b"odd-id"]
+    dead = {message.body.decode() for message in messages(broker, TIMER_DEAD_LETTER_TOPIC)}
+    assert dead == NO_DUE.keys() | NO_PLACE.keys(), "all that are timers are dead letters"
+    assert broker.replay.passed_over.count == 2, broker.replay.passed_over.first
+    assert broker.pending.cancel("orders", "last").verdict == Verdict.DELIVERED
+    broker.timers.engine.close()
+
+
+def test_a_timer_with_an_odd_id_is_found_and_cancelled() -> None:
+    _, clock, broker = broker_with({"odd-id": ODD_ID})
+    assert broker.pending.status("orders", "odd-id").verdict == Verdict.PENDING
+    assert broker.pending.cancel("orders", "odd-id").verdict == Verdict.CANCELLED
+    broker.store.flush()
+    pass_time(broker, clock, 61_000)
+    assert sorted(bodies(broker)) == [b"first", b"last"]
+    broker.timers.engine.close()
+
+
+def test_the_pipeline_reads_kind_and_due_time_as_the_broker_does() -> None:
+    _, _, broker = broker_with(ALL | {"no-cut": {**NAMED, "LMQ_CUT": "1", "LMQ_DUE_MS": DUE_MS}})
+    queue = broker.store.queue(TIMER_TOPIC, 0)
+    places = [queue.entry(offset) for offset in range(queue.next_offset)]
+    records = [broker.store.log.read(place[0], place[1]) for place in places if place]
+    block = RecordBlock(records, waiting=True)
+    codes = [kind_and_due(timer_code_of(encode_properties(one).encode(), 1_000)) for one in ALL.values()]
+    kinds = [("timer", "cancel", "move", "cut")[kind] for kind, _ in codes]
+    assert [KINDS[kind] for kind in block.kinds][1:-2] == kinds
+    assert block.dues[0][1:-2].tolist() == [due_ms for _, due_ms in codes]
+    assert KINDS[block.kinds[-2]] == "timer", "a cut names what a cut names"
+    broker.timers.engine.close()
