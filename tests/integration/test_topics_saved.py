@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -91,5 +91,35 @@ def test_a_one_way_message_makes_its_topic_though_its_sender_has_gone(tmp_path: 
             await asyncio.sleep(0.1)
             go.set()
             await eventually(lambda: process.broker.store.find_queue("new", 0), "the message is stored")
+
+    run_with_broker(tmp_path, scenario)
+
+
+def test_a_later_message_of_a_client_does_not_overtake_one_that_waits_for_its_topic(tmp_path: Path) -> None:
+    """The file is written by another thread: a message may come between that and the news of it."""
+
+    async def scenario(process: BrokerProcess) -> None:
+        go, done = threading.Event(), threading.Event()
+        savers = process.broker.tables.savers
+
+        def wait() -> None:
+            assert done.wait(10)
+
+        def late_news() -> list[Callable[[], None]]:
+            return [*savers(), wait]
+
+        async with connect(process.listener.port) as client:
+            with slow_disk(process, go):
+                process.broker.tables.savers = late_news  # type: ignore[method-assign]
+                await client.send_only(Request.SEND_MESSAGE_V2, send_fields("new"), b"first")
+                await eventually(lambda: process.service._unsaved or None, "the request waits for its topic")
+                go.set()
+                await eventually(lambda: process.broker.topics.is_saved("new") or None, "the topic is saved")
+                await client.send_only(Request.SEND_MESSAGE_V2, send_fields("new"), b"second")
+                await asyncio.sleep(0.1)
+                done.set()
+                assert [(await client.receive()).code for _ in range(2)] == [Response.SUCCESS] * 2
+            _, messages = await pull(client, "new")
+            assert [message.body for message in messages] == [b"first", b"second"]
 
     run_with_broker(tmp_path, scenario)

@@ -53,6 +53,10 @@ from latermq.server.admin_ground import Handler, WhenDone, answer
 from latermq.server.connection import Connection
 
 MAX_GROUPS_A_CLIENT = 1_000
+_STORING = frozenset({
+    Request.SEND_MESSAGE, Request.SEND_MESSAGE_V2, Request.SEND_BATCH_MESSAGE, Request.CONSUMER_SEND_MSG_BACK,
+    Request.SCHEDULE_ROWS,
+})  # fmt: skip
 MAX_SUSPEND_MS = 60_000  # clients give up after 30 s; nobody may make a pull wait for ever
 
 
@@ -124,11 +128,18 @@ class BrokerService:
             raise UnsupportedRequest(
                 f"request code {command.code} is not supported", hint="docs/protocol.md lists those that are"
             )
+        if self._unsaved and self._follows_unsaved(connection, command):
+            self._serve_when_saved(connection, command)
+            return None
         try:
             return handler(connection, command)
         except UnsavedTopic:
             self._serve_when_saved(connection, command)
             return None
+
+    def _follows_unsaved(self, connection: Connection, command: Command) -> bool:
+        """What a client stores behind a message that waits for its topic must not overtake it."""
+        return command.code in _STORING and any(waiting is connection for waiting, _ in self._unsaved)
 
     def _serve_when_saved(self, connection: Connection, command: Command) -> None:
         """Serve a request again once its topic is saved: syncing a file would stop everyone else meanwhile."""
@@ -141,6 +152,7 @@ class BrokerService:
 
     def _topics_saved(self, error: LaterMQError | None) -> None:
         unsaved, self._unsaved = self._unsaved, []
+        # Those that must wait once more, for another topic, gather in the new list and stay in order there.
         for connection, command in unsaved:  # of senders too that have gone: they may have sent one-way
             try:
                 reply = self.serve(connection, command) if error is None else connection.refuse(command, error)
