@@ -83,8 +83,11 @@ class CallDisk:
     def _make_folders(self, folder: str) -> None:
         if folder and not self._calls.is_folder(folder):
             self._make_folders(_parent(folder))
-            with contextlib.suppress(FileExistsError):  # another thread made it
+            try:
                 self._calls.make_folder(folder)
+            except FileExistsError:
+                if not self._calls.is_folder(folder):  # else another thread made it
+                    raise
 
     def list_names(self, folder: str) -> list[str]:
         try:
