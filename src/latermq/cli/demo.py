@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,9 @@ from rich.console import Console
 from rich.table import Table
 
 from latermq.cli.running import run
+from latermq.cli.store_checks import check_store
 from latermq.client import Admin, Message, OutgoingMessage, Producer, PullConsumer, PushConsumer
+from latermq.config import load_config
 from latermq.errors import LaterMQError
 
 TOPIC, STREAM, GROUP = "demo-orders", "demo-stream", "demo-audit"
@@ -271,6 +274,24 @@ async def everything_in(namesrv: str, topic: str) -> AsyncIterator[Message]:
                 at = result.next_offset
 
 
+def lose_index(data: Path, log: Path, cleanup: contextlib.ExitStack) -> list[str]:
+    """Remove a folder that the next start must notice, and see it say so and find everything again."""
+    shutil.rmtree(data / "index")
+    damage = [one.found for one in check_store(data, load_config()) if one.status != "ok"]
+    check(any("index" in found for found in damage), f"the doctor found {damage}")
+    server = Server(data, log)
+    cleanup.callback(server.close)
+
+    async def find() -> list[Message]:
+        async with Admin(server.namesrv) as admin:
+            return await admin.query_by_key(TOPIC, "order-7")
+
+    found = run(asyncio.wait_for(find(), DEADLINE_S))
+    check(len(found) == 1, f"{len(found)} messages with key order-7")
+    check(server.stop() == 0, "serve did not stop cleanly")
+    return [f"doctor: {damage[-1]}", "built again from the log at the start; order-7 is found"]
+
+
 def check(holds: bool, otherwise: str) -> None:
     if not holds:
         raise DemoFailed(otherwise)
@@ -290,6 +311,8 @@ def main() -> int:
                 code = server.stop()
                 check(code == 0, f"serve exited with {code}")
                 seen.append("exit code 0, flushed and checkpointed")
+            with summary.step("lose the key index, ask the doctor, start again") as seen:
+                seen += lose_index(Path(folder) / "data", log, cleanup)
         except (DemoFailed, LaterMQError, TimeoutError) as error:
             console.print(f"[red]The demo failed: {error or 'it took too long'}[/red]")
             console.print(f"The server's log ends:\n{log.read_text()[-3000:]}", markup=False, soft_wrap=True)
