@@ -123,3 +123,28 @@ def test_a_later_message_of_a_client_does_not_overtake_one_that_waits_for_its_to
             assert [message.body for message in messages] == [b"first", b"second"]
 
     run_with_broker(tmp_path, scenario)
+
+
+def test_a_message_is_taken_though_deleting_another_topic_failed_before_its_own_was_saved(tmp_path: Path) -> None:
+    """Both changes of the table were to be saved by the work that failed."""
+
+    async def scenario(process: BrokerProcess) -> None:
+        broker, replace = process.broker, process._disk.replace
+
+        def fail(path: str, data: bytes) -> None:
+            if path == "latermq.checkpoint":
+                raise StoreError("cannot write latermq.checkpoint: No space left on device", hint="Free disk space")
+            replace(path, data)
+
+        async with connect(process.listener.port) as client:
+            assert (await send(client, "old")).code == Response.SUCCESS
+            process._disk.replace = fail  # type: ignore[method-assign]
+            broker.topics.make_retry("%RETRY%readers", 1)
+            assert (await client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "old"})).code != Response.SUCCESS
+            process._disk.replace = replace  # type: ignore[method-assign]
+            assert (await asyncio.wait_for(send(client, "%RETRY%readers"), 5)).code == Response.SUCCESS
+        saved = msgspec.json.decode((tmp_path / TOPICS).read_bytes())["topicConfigTable"]
+        assert "%RETRY%readers" in saved
+        assert "old" not in saved
+
+    run_with_broker(tmp_path, scenario)

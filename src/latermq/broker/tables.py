@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from latermq.broker.config_files import (
     DELAY_OFFSETS_PATH,
@@ -15,6 +15,7 @@ from latermq.broker.config_files import (
 )
 from latermq.broker.topics import Topics
 from latermq.clock import Clock
+from latermq.errors import StoreError
 from latermq.group.offsets import ConsumerOffsets
 from latermq.group.subscriptions import SubscriptionGroups
 from latermq.protocol.remoting.bodies import DataVersion, OffsetTable, SubscriptionGroupTable, TopicConfigTable
@@ -24,6 +25,21 @@ from latermq.store.message_store import MessageStore
 from latermq.timer.timer_checkpoint import OWN_STATE, TimerCheckpoint, timer_checkpoint_file
 from latermq.timer.timer_checkpoint import PATH as TIMER_CHECKPOINT_PATH
 from latermq.timer.timers import slot_below
+
+
+def do_all(works: Iterable[Callable[[], None]]) -> None:
+    """Do each of these, whichever of them the disk fails; the first failure is raised then.
+
+    What is left out would never be made up for: a table counts as saved from the moment that its copy was made.
+    """
+    failure: StoreError | None = None
+    for work in works:
+        try:
+            work()
+        except StoreError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
 
 
 class Tables:
@@ -55,7 +71,7 @@ class Tables:
         self._written_numbers: dict[str, int] = {}
 
     def savers(self) -> list[Callable[[], None]]:
-        """What is left to do to save changed tables; each may run beside the broker, but not beside another."""
+        """What is left to do to save changed tables, all of it, beside the broker if need be: see `do_all`."""
         savers: list[Callable[[], None]] = []
         if self._topics.changed:
             topics = self._topics.table
@@ -106,8 +122,7 @@ class Tables:
 
     def save(self) -> None:
         """Save changed tables now."""
-        for save in self.savers():
-            save()
+        do_all(self.savers())
 
     def offsets_snapshot(self) -> OffsetTable:
         """The consumer offsets to store, none beyond what is flushed."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from latermq.broker.admin_runtime import Identity
 from latermq.broker.broker import Broker
+from latermq.broker.tables import do_all
 from latermq.errors import LaterMQError
 from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command, encode_response
 from latermq.server.connection import Connection
@@ -17,8 +18,7 @@ WhenDone = Callable[[LaterMQError | None], None]
 def do_at_once(works: list[Work], when_done: WhenDone) -> None:
     """Do the work here and now, where nobody else needs the thread."""
     try:
-        for work in works:
-            work()
+        do_all(works)
     except LaterMQError as error:
         when_done(error)
     else:

@@ -20,6 +20,7 @@ import uvloop
 
 from latermq.broker.broker import Broker
 from latermq.broker.metrics import BrokerMetrics
+from latermq.broker.tables import do_all
 from latermq.clock import Clock, SystemClock
 from latermq.config import DEFAULT_METRICS_PORT, Config
 from latermq.errors import ConfigError, LaterMQError, StoreError
@@ -282,10 +283,6 @@ class BrokerProcess:
     def _do_in_worker(self, works: list[Callable[[], None]], when_done: Callable[[LaterMQError | None], None]) -> None:
         """The same with several things; `when_done` hears on the loop that they are done or what failed."""
 
-        def work() -> None:
-            for one in works:
-                one()
-
         def done(error: BaseException | None) -> None:
             when_done(error if error is None or isinstance(error, LaterMQError) else LaterMQError("the store failed"))
             if isinstance(error, StoreError):
@@ -294,7 +291,7 @@ class BrokerProcess:
                 self.end(error)
 
         loop = asyncio.get_running_loop()
-        future = self._worker.submit(work)
+        future = self._worker.submit(do_all, works)
         future.add_done_callback(lambda finished: loop.call_soon_threadsafe(done, finished.exception()))
 
     def look_at_clock(self) -> None:
