@@ -7,10 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from latermq.errors import StoreError
+from latermq.message.properties import encode_properties
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import FLAG_ONEWAY, encode_frame
+from latermq.server import broker_service
 from latermq.server.broker_server import BrokerProcess
 from tests.integration.brokers import pull, run_with_broker, send, send_fields
 from tests.integration.raw_client import connect, eventually
@@ -125,6 +128,37 @@ def test_a_later_message_of_a_client_does_not_overtake_one_that_waits_for_its_to
     run_with_broker(tmp_path, scenario)
 
 
+def test_a_plain_message_that_is_taken_the_short_way_does_not_overtake_either(tmp_path: Path) -> None:
+    """Another client's message opens the topic between its saving and the news of that."""
+
+    async def scenario(process: BrokerProcess) -> None:
+        go, done = threading.Event(), threading.Event()
+        savers = process.broker.tables.savers
+
+        def wait() -> None:
+            assert done.wait(10)
+
+        def late_news() -> list[Callable[[], None]]:
+            return [*savers(), wait]
+
+        async with connect(process.listener.port) as client, connect(process.listener.port) as other:
+            with slow_disk(process, go):
+                process.broker.tables.savers = late_news  # type: ignore[method-assign]
+                await client.send_only(Request.SEND_MESSAGE_V2, send_fields("new"), b"first")
+                await eventually(lambda: process.service._unsaved or None, "the request waits for its topic")
+                go.set()
+                await eventually(lambda: process.broker.topics.is_saved("new") or None, "the topic is saved")
+                assert (await send(other, "new", body=b"other")).code == Response.SUCCESS
+                await client.send_only(Request.SEND_MESSAGE_V2, send_fields("new"), b"second")
+                await asyncio.sleep(0.1)
+                done.set()
+                assert [(await client.receive()).code for _ in range(2)] == [Response.SUCCESS] * 2
+            _, messages = await pull(client, "new")
+            assert [message.body for message in messages] == [b"other", b"first", b"second"]
+
+    run_with_broker(tmp_path, scenario)
+
+
 def test_a_message_is_taken_though_deleting_another_topic_failed_before_its_own_was_saved(tmp_path: Path) -> None:
     """Both changes of the table were to be saved by the work that failed."""
 
@@ -146,5 +180,41 @@ def test_a_message_is_taken_though_deleting_another_topic_failed_before_its_own_
         saved = msgspec.json.decode((tmp_path / TOPICS).read_bytes())["topicConfigTable"]
         assert "%RETRY%readers" in saved
         assert "old" not in saved
+
+    run_with_broker(tmp_path, scenario)
+
+
+def test_messages_that_wait_for_their_topic_are_bounded_in_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_service, "MAX_UNSAVED_BYTES", 2_000)
+
+    async def scenario(process: BrokerProcess) -> None:
+        go = threading.Event()
+        async with connect(process.listener.port) as client:
+            with slow_disk(process, go):
+                for _ in range(3):
+                    await client.send_only(Request.SEND_MESSAGE_V2, send_fields("new"), bytes(1_000))
+                assert (await client.receive()).code == Response.SYSTEM_BUSY
+                go.set()
+                assert [(await client.receive()).code for _ in range(2)] == [Response.SUCCESS] * 2
+            assert (await send(client, "new")).code == Response.SUCCESS
+
+    run_with_broker(tmp_path, scenario)
+
+
+def test_a_cancel_does_not_overtake_the_timer_that_waits_for_its_topic(tmp_path: Path) -> None:
+    async def scenario(process: BrokerProcess) -> None:
+        go = threading.Event()
+        async with connect(process.listener.port) as client:
+            with slow_disk(process, go):
+                properties = encode_properties({"UNIQ_KEY": "order-1", "TIMER_DELAY_SEC": "3600"})
+                await client.send_only(Request.SEND_MESSAGE_V2, send_fields("new", properties=properties), b"timer")
+                await client.send_only(Request.CANCEL_TIMER, {"topic": "new", "uniqueKey": "order-1"})
+                await asyncio.sleep(0.1)
+                go.set()
+                replies = [await client.receive() for _ in range(2)]
+            assert [reply.code for reply in replies] == [Response.SUCCESS] * 2
+            assert process.broker.timers.pending["new"] == 0
 
     run_with_broker(tmp_path, scenario)

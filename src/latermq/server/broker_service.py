@@ -50,13 +50,14 @@ from latermq.protocol.remoting.headers import (
 )
 from latermq.protocol.remoting.replies import encode_pull_reply, encode_send_reply
 from latermq.server.admin_ground import Handler, WhenDone, answer
-from latermq.server.connection import Connection
+from latermq.server.connection import Connection, Lane
 
 MAX_GROUPS_A_CLIENT = 1_000
 _STORING = frozenset({
     Request.SEND_MESSAGE, Request.SEND_MESSAGE_V2, Request.SEND_BATCH_MESSAGE, Request.CONSUMER_SEND_MSG_BACK,
-    Request.SCHEDULE_ROWS,
+    Request.SCHEDULE_ROWS, Request.RECALL_MESSAGE, Request.CANCEL_TIMER, Request.MOVE_TIMER,
 })  # fmt: skip
+MAX_UNSAVED_BYTES = 64 << 20  # of bodies that wait for their topics to be saved
 MAX_SUSPEND_MS = 60_000  # clients give up after 30 s; nobody may make a pull wait for ever
 
 
@@ -82,8 +83,10 @@ class BrokerService:
         self._save_topics = save_topics
         if save_topics is not None:
             broker.save_topic = _wait_until_saved
-        # Requests for topics that are being saved.
+        # Requests for topics that are being saved, and the lanes of their connections, which are closed meanwhile.
         self._unsaved: list[tuple[Connection, Command]] = []
+        self._unsaved_bytes = 0
+        self._closed_lanes: dict[Connection, Lane | None] = {}
         self._retries = Retries(broker)
         self._request_flush = request_flush
         self._on_topics_changed = on_topics_changed
@@ -128,7 +131,8 @@ class BrokerService:
             raise UnsupportedRequest(
                 f"request code {command.code} is not supported", hint="docs/protocol.md lists those that are"
             )
-        if self._unsaved and self._follows_unsaved(connection, command):
+        if connection in self._closed_lanes and command.code in _STORING:
+            # What a client stores or takes behind a message that waits for its topic must not overtake it.
             self._serve_when_saved(connection, command)
             return None
         try:
@@ -137,21 +141,25 @@ class BrokerService:
             self._serve_when_saved(connection, command)
             return None
 
-    def _follows_unsaved(self, connection: Connection, command: Command) -> bool:
-        """What a client stores behind a message that waits for its topic must not overtake it."""
-        return command.code in _STORING and any(waiting is connection for waiting, _ in self._unsaved)
-
     def _serve_when_saved(self, connection: Connection, command: Command) -> None:
         """Serve a request again once its topic is saved: syncing a file would stop everyone else meanwhile."""
         assert self._save_topics is not None, "nobody else raises UnsavedTopic"
-        if len(self._unsaved) >= self._broker.config.broker.max_unflushed:
+        is_full = len(self._unsaved) >= self._broker.config.broker.max_unflushed
+        if is_full or self._unsaved_bytes >= MAX_UNSAVED_BYTES:
             raise Busy(f"{len(self._unsaved)} messages wait for their topics to be saved", hint="Send again later")
         self._unsaved.append((connection, command))
+        self._unsaved_bytes += len(command.body)
+        if connection not in self._closed_lanes:
+            self._closed_lanes[connection] = connection.lane
+            connection.lane = None
         if len(self._unsaved) == 1:
             self._save_topics(self._topics_saved)
 
     def _topics_saved(self, error: LaterMQError | None) -> None:
-        unsaved, self._unsaved = self._unsaved, []
+        unsaved, self._unsaved, self._unsaved_bytes = self._unsaved, [], 0
+        for connection, lane in self._closed_lanes.items():
+            connection.lane = lane
+        self._closed_lanes = {}
         # Those that must wait once more, for another topic, gather in the new list and stay in order there.
         for connection, command in unsaved:  # of senders too that have gone: they may have sent one-way
             try:

@@ -270,12 +270,12 @@ class Connection(asyncio.Protocol):
 
     def _serve(self, commands: list[Command]) -> None:
         """Serve commands and write their replies at once, or as far as the peer's reading allows."""
-        serve, lane = self._service.serve, self.lane
+        serve = self._service.serve
         replies: list[bytes] = []
         room_bytes = self._room_bytes
         at, end = 0, len(commands)
         while at < end:
-            if lane is not None:
+            if (lane := self.lane) is not None:  # a request before may have closed it
                 # A run is part of one read, so its replies need no look at the room between them.
                 first = len(replies)
                 try:
