@@ -33,6 +33,7 @@ from latermq.server.listener import Listener
 from latermq.server.look_ups import LookUps
 from latermq.server.metrics_server import MetricsServer
 from latermq.server.old_copy import write_lost_entries
+from latermq.server.open_files import raise_file_limit
 from latermq.server.pending_service import Fetched, PendingService
 from latermq.server.pipeline_folder import DriverTokens
 from latermq.server.pipeline_service import PipelineService
@@ -63,6 +64,7 @@ class BrokerProcess:
         host = config.broker.advertise_host or server.host
         self._port = server.port or _free_port(server.host)
         self.advertised = _own_address() if host in _ANY_HOST else socket.gethostbyname(host)
+        raise_file_limit()
         self._disk = FileDisk(data)
         self.broker = Broker(
             config,

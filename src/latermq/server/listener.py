@@ -1,13 +1,13 @@
 """A listening socket and the connections it accepted: their number, their bounds, and one sweep over all of them."""
 
 import asyncio
-import resource
 
 import structlog
 
 from latermq.clock import Clock
 from latermq.config import ServerConfig
 from latermq.server.connection import Connection, Service
+from latermq.server.open_files import raise_file_limit
 
 # Files of the store, sockets to name servers, the event loop's own: what a process needs besides its clients.
 SPARE_FILES = 1024
@@ -130,20 +130,17 @@ class Listener:
 
 
 def _connections_within_limits(wanted: int) -> int:
-    """Raise the limit of open files as far as `wanted` connections need; return how many of them it allows."""
+    """Raise the limit of open files; return how many of the `wanted` connections it allows."""
     needed = wanted + SPARE_FILES
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    if soft == resource.RLIM_INFINITY or soft >= needed:
+    limit = raise_file_limit()
+    if limit >= needed:
         return wanted
-    allowed = max(soft - SPARE_FILES, soft // 2)
+    allowed = max(limit - SPARE_FILES, limit // 2)
     _log.warning(
         "fewer connections than configured",
         max_connections=allowed,
         configured=wanted,
-        reason=f"the limit of open files is {soft}",
+        reason=f"the limit of open files is {limit}",
         hint=f"Raise it to {needed} (ulimit -n) or lower server.max_connections",
     )
     return allowed
