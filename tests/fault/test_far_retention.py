@@ -4,6 +4,7 @@ import pytest
 
 from latermq.errors import ServiceUnavailable
 from latermq.protocol.remoting.timer_bodies import Verdict
+from latermq.timer.steps import at_once
 from tests.brokers_in_memory import messages, pass_time, send
 from tests.far_broker import FAR_MS, Far
 
@@ -145,4 +146,22 @@ def test_a_cancel_does_not_take_what_was_scheduled_behind_it_though_the_names_kn
     assert far.broker.pending.count(topic="orders") == 1
     far.pass_time(FAR_MS)
     assert far.arrived() == [b"a"]
+    far.close()
+
+
+@pytest.mark.parametrize("steps_before", [3, 12, 19])
+def test_a_cancel_whose_look_up_pauses_while_the_records_leave_the_log_takes_them(far: Far, steps_before: int) -> None:
+    for _ in range(20):
+        far.schedule("many")
+    far.schedule("other")
+    steps = far.broker.pending.cancel_steps("orders", "many")
+    for _ in range(steps_before):
+        next(steps)
+    far.lose_log()
+    far.broker.far.run()  # which forgets the frontiers by which they were judged
+    outcome = at_once(steps)
+    assert (outcome.verdict, outcome.timers) == (Verdict.CANCELLED, 20)
+    far.pass_time(FAR_MS)
+    assert far.arrived() == [b"other"]
+    assert far.broker.pending.count() == 0
     far.close()

@@ -82,12 +82,14 @@ class Directory:
 
         With `only_pending` nobody asks for the fate of what is not.
         """
+        log = self._store.log
         while True:
-            end = self._store.log.end
+            start, end = log.start, log.end
             told = _Told(topic, unique_key, self._store)
             yield from self._read_back(told, end, only_pending=only_pending)
-            # Others may have worked between the steps.
-            if end == self._store.log.end or not self._is_changed(told, end):
+            # Others may have worked between the steps: what was read in the log may have left it, and is to be told by
+            # the far names now; and more may have been appended.
+            if start == log.start and (end == log.end or not self._is_changed(told, end)):
                 return told.finish()
 
     def _read_back(self, told: "_Told", before: int, *, only_pending: bool) -> Steps[None]:
