@@ -8,8 +8,10 @@ import pytest
 
 from latermq.clock import SimulatedClock
 from latermq.config import Duration, TimerConfig
+from latermq.message.names import TIMER_TOPIC
 from latermq.protocol.remoting.timer_bodies import Verdict
 from latermq.store.memory_disk import MemoryDisk
+from tests.aging_broker import Aging
 from tests.brokers_in_memory import STORE, messages, open_broker, pass_time, run_until_quiet, send
 from tests.needs import LONG
 from tests.unit.test_timers import ENGINES
@@ -147,3 +149,27 @@ def test_a_full_disk_takes_young_segments_but_none_with_a_timer(rolling: Rolling
     assert (before, rolling.removed) == (0, 3), "the timer lies in the fourth segment"
     rolling.disk.capacity_bytes = 1 << 40
     deliver_before_removing(rolling, "waits")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_was_delivered_and_left_the_log_since_the_checkpoint_is_not_missed_after_a_crash(engine: str) -> None:
+    """The engine goes back to the checkpoint and knows such a timer still; that is no reason for an alarm."""
+    aging = Aging(engine)
+    aging.schedule("one", 10_000)
+    for _ in range(12):
+        aging.send("x" * 50_000, topic="traffic")
+    aging.pass_time(9_000)
+    aging.broker.store.save(aging.broker.store.plan_checkpoint())
+    aging.pass_time(35_000)
+    aging.send("x", topic="traffic")
+    aging.broker.store.flush()
+    for removed in aging.broker.retention.run():
+        aging.disk.remove(removed.path)
+    assert aging.broker.store.queue(TIMER_TOPIC, 0).min_offset == 1
+    aging.restart()
+    aging.pass_time(5_000)
+    assert (aging.bodies(), aging.broker.delivery.failure) == (["one"], "")
+    aging.retain()
+    aging.pass_time(5_000)
+    assert aging.broker.timers.done_ranges() == [], "once the marks tell of it, its id is forgotten"
+    aging.close()

@@ -133,7 +133,8 @@ class Timers:
         self.backlog = TimerSource(self.engine, start_ms, split_ms, self._of_engine)
         self.live = TimerSource(self.engine, split_ms, None, self._of_engine, first_ms=split_ms)
         self._split_ms = split_ms
-        self._adopted_until_ms = self.frontier.handback_ms
+        # Nothing was delivered before it was due: of these no timer of the broker's own wakes behind the log's end.
+        self._adopted_until_ms = max(self.frontier.handback_ms, self._store.last_store_timestamp_ms + 1)
         self.tallies = Tallies(Counter(self.pending))
         self._store.timer_marks = self.marks
         self._store.sync_timers = self.engine.sync
