@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from latermq.errors import StoreError
 from latermq.pipeline.attempt_writing import write_attempt
@@ -38,6 +39,15 @@ def files_of(root: Root) -> set[str]:
     return {str(path) for path in Path(root.timeline).rglob("*") if path.is_file()}
 
 
+def remove_old_commits(root: Root) -> Path:
+    """As Delta does once they are in a checkpoint and old enough; the one that is left."""
+    DeltaTable(root.timeline).create_checkpoint()
+    *old, last = sorted(Path(root.timeline, "_delta_log").glob("*.json"))
+    for path in old:
+        path.unlink()
+    return last
+
+
 def test_what_earlier_drivers_left_is_synced_once_and_then_what_each_commit_adds(root: Root, synced: list[str]) -> None:
     history = random_history(1)
     write_timeline(root.timeline, [history], 30)
@@ -60,6 +70,23 @@ def test_what_earlier_drivers_left_is_synced_once_and_then_what_each_commit_adds
     synced.clear()
     sync.sync()
     assert not [path for path in synced if Path(path).is_file()]
+
+
+def test_a_table_whose_old_commits_delta_removed_is_synced_like_any_other(root: Root, synced: list[str]) -> None:
+    history = random_history(1)
+    write_timeline(root.timeline, [history], 30)
+    for end in (60, 90):
+        append_rows(root.timeline, history.rows[end - 30 : end], "s", end)
+    sync = TableSync(root, root.timeline)
+    last = remove_old_commits(root)
+    sync.sync()
+    assert str(last) in synced
+    # It may happen between two syncs of one driver, too: an archive is written rarely.
+    append_rows(root.timeline, history.rows[:3], "s", 120)
+    append_rows(root.timeline, history.rows[:3], "s", 150)
+    last = remove_old_commits(root)
+    sync.sync()
+    assert str(last) in synced
 
 
 def test_what_hadoop_keeps_beside_a_file_is_synced_with_it(root: Root, synced: list[str]) -> None:

@@ -50,7 +50,7 @@ class TableSyncs:
 def _sync_from(table: Path, version: int) -> int:
     """Sync the commits from this version on, data before what names it; the first version that is not there."""
     log = table / LOG
-    first = version
+    first = version = _first_there(table, version)
     while (commit := log / f"{version:020d}.json").exists():
         folders = set()
         for path in added_files(commit, table):
@@ -68,6 +68,13 @@ def _sync_from(table: Path, version: int) -> int:
     return version
 
 
+def _first_there(table: Path, version: int) -> int:
+    """This version, or the first behind it that is there: Delta removes commits that are old and in a checkpoint."""
+    if (table / LOG / f"{version:020d}.json").exists():
+        return version
+    return min((one for one in _versions(table) if one > version), default=version)
+
+
 def added_files(commit: Path, table: Path) -> Iterator[Path]:
     """The data files that a commit added."""
     for line in commit.read_bytes().splitlines():
@@ -80,7 +87,11 @@ def added_files(commit: Path, table: Path) -> Iterator[Path]:
 
 def newest_version(table: Path) -> int:
     """The last commit that is there; -1 where there is none."""
-    return max((int(path.stem) for path in (table / LOG).glob("*.json") if path.stem.isdigit()), default=-1)
+    return max(_versions(table), default=-1)
+
+
+def _versions(table: Path) -> Iterator[int]:
+    return (int(path.stem) for path in (table / LOG).glob("*.json") if path.stem.isdigit())
 
 
 def _sync_with_checksum(path: Path) -> None:
