@@ -1,5 +1,7 @@
 """A broker in memory whose log ages out, and whose derived files can be lost between two starts."""
 
+from random import Random
+
 import msgspec
 
 from latermq.broker.broker import Broker
@@ -68,6 +70,12 @@ class Aging:
             folder, _, name = path.rpartition("/")
             assert name in self.disk.list_names(folder), path
             self.disk.remove(path)
+        self.broker = self.open()
+
+    def lose_power(self, chance: Random) -> None:
+        """The machine dies: of what was not synced chance leaves some. Then start again."""
+        self.close()
+        self.disk = self.disk.after_machine_death(chance)
         self.broker = self.open()
 
     def bodies(self, topic: str = "orders", queue_id: int = 0) -> list[str]:

@@ -4,7 +4,8 @@ import contextlib
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from random import Random
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -36,13 +37,20 @@ class _Reply:
         return kind(**self._fields)
 
 
+class _State(NamedTuple):
+    """What is asked of a broker's state."""
+
+    instance: str
+
+
 class Scene:
     """A job that is run over a broker whose log ages out."""
 
     def __init__(self, folder: Path) -> None:
         self.root: Root = open_root(str(folder))
         self.aging = Aging()
-        self.asked = self.flushes = 0
+        self.asked = self.flushes = self.instance = 0
+        self.cuts_power = False  # before the next flush; the broker is back when it is asked
         self.fails_at: int | None = None
         self._lock = threading.Lock()
 
@@ -58,10 +66,18 @@ class Scene:
             done = RowSchedule(self.aging.broker).schedule(decode_rows(body), HOST)
         return _Reply(scheduled=done.scheduled, known=done.known), b""
 
-    def state(self, *, flush: bool) -> None:
-        assert flush
-        self.flushes += 1
-        self.aging.broker.store.flush()
+    def state(self, *, flush: bool = False) -> "_State":
+        with self._lock:
+            if flush and self.cuts_power:
+                self.cuts_power = False
+                before = self.aging.broker.store.log.end
+                self.aging.lose_power(Random(3))
+                assert self.aging.broker.store.log.end < before
+                self.instance += 1
+            if flush:
+                self.flushes += 1
+                self.aging.broker.store.flush()
+            return _State(str(self.instance))
 
     def files(self, *keys: str) -> list[SpoolFile]:
         named = [key.partition("@") for key in keys]
@@ -132,6 +148,14 @@ def test_nothing_is_remembered_before_its_broker_has_flushed_it(scene: Scene, mo
     monkeypatch.setattr(JobKeys, "add", check)
     scene.run("a", "b")
     assert scene.flushes == 1
+
+
+def test_what_a_power_cut_took_before_the_flush_is_sent_to_the_broker_that_comes_back(scene: Scene) -> None:
+    scene.run("a")
+    scene.cuts_power = True
+    assert scene.run("a", "b", "c", "d", "e") == Scheduled(4, 1)
+    assert scene.aging.broker.pending.count() == 5
+    assert scene.run("a", "b", "c", "d", "e") == Scheduled(0, 5)
 
 
 def test_rows_with_the_key_of_another_row_are_counted_and_named(scene: Scene) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
@@ -29,6 +29,7 @@ LINKS_PER_BROKER = 2
 PATIENCE_S = 60.0
 # A run that is killed has remembered all but what it sent in the last such span; that, the brokers know.
 REMEMBER_EVERY_S = 1.0
+HELD_BYTES = 64 << 20  # of these, by each connection
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,15 @@ def send_spool(
 
 
 @dataclass
+class _Taken:
+    """A request that the broker has answered, and that is not remembered yet."""
+
+    body: bytes
+    keys: Keys
+    scheduled: int
+
+
+@dataclass
 class _Sender:
     """One connection's share: whatever is next of its broker's requests."""
 
@@ -151,13 +161,15 @@ class _Sender:
     lock: threading.Lock
     stopped: threading.Event
     on_sent: Callable[[int], None]
+    _taken: list[_Taken] = field(default_factory=list)
+    _instance: str = ""  # of the broker's process; empty where it is of an earlier release
+    _scheduled: int = 0
 
     def run(self) -> int:
         """How many rows became timers."""
-        scheduled = 0
-        taken: list[Keys] = []  # by the broker, and not remembered yet
         remember_at_s = time.monotonic() + REMEMBER_EVERY_S
         with BrokerLink(self.address, patience_s=PATIENCE_S) as link:
+            self._instance = link.state().instance
             while not self.stopped.is_set():
                 with self.lock:
                     found = next(self.bodies, None)
@@ -166,16 +178,19 @@ class _Sender:
                 body, rows = found
                 left, keys = self._not_known(body)
                 if left:
-                    reply, _ = link.call(RequestCode.SCHEDULE_ROWS, {"job": self.job}, left)
-                    scheduled += reply.header(_ScheduledFields).scheduled
-                    taken.append(keys)
+                    self._taken.append(_Taken(left, keys, self._send(link, left)))
                 with self.lock:
                     self.on_sent(rows)
-                if time.monotonic() >= remember_at_s:
-                    self._remember(link, taken)
+                held_bytes = sum(len(one.body) for one in self._taken)
+                if time.monotonic() >= remember_at_s or held_bytes >= HELD_BYTES:
+                    self._remember(link)
                     remember_at_s = time.monotonic() + REMEMBER_EVERY_S
-            self._remember(link, taken)
-        return scheduled
+            self._remember(link)
+        return self._scheduled
+
+    def _send(self, link: BrokerLink, body: bytes) -> int:
+        reply, _ = link.call(RequestCode.SCHEDULE_ROWS, {"job": self.job}, body)
+        return reply.header(_ScheduledFields).scheduled
 
     def _not_known(self, body: bytes) -> tuple[bytes, Keys]:
         """What is left of a request without the rows that earlier runs have scheduled, and the keys of these rows."""
@@ -187,9 +202,18 @@ class _Sender:
         left = np.flatnonzero(~known)
         return encode_rows(taken_rows(batch, left)) if len(left) else b"", keys[left]
 
-    def _remember(self, link: BrokerLink, taken: list[Keys]) -> None:
-        """Not before the broker has them on disk: what it loses in a power cut must be scheduled by the next run."""
-        if taken:
-            link.state(flush=True)
-            self.keys.add(taken)
-            taken.clear()
+    def _remember(self, link: BrokerLink) -> None:
+        """Not before the broker has them on disk: what it loses in a power cut must be scheduled by the next run.
+
+        If another process answers than the one that took them, they may be lost already. It gets them once more, and
+        knows those that it has.
+        """
+        if not self._taken:
+            return
+        while (instance := link.state(flush=True).instance) != self._instance:
+            self._instance = instance
+            for one in self._taken:
+                one.scheduled = max(one.scheduled, self._send(link, one.body))
+        self.keys.add([one.keys for one in self._taken])
+        self._scheduled += sum(one.scheduled for one in self._taken)
+        self._taken.clear()
