@@ -1,5 +1,6 @@
 """A store has more files than the limit that a shell begins with: a start raises that before it opens them."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -44,3 +45,10 @@ def test_a_broker_with_more_queues_than_the_limit_of_open_files_starts(data: Pat
         finally:
             broker.terminate()
         assert broker.wait(30) == 0
+
+
+def test_the_doctor_looks_at_more_queues_than_the_limit_of_open_files(data: Path) -> None:
+    with run_limited("doctor", "--data", str(data), "--json") as doctor:
+        out, _ = doctor.communicate(timeout=60)
+    (store,) = [row for row in map(json.loads, out.splitlines()) if row["check"] == "store"]
+    assert store["status"] == "ok"

@@ -1,7 +1,10 @@
 """The doctor in a stopped store: each kind of damage is named, with what to do, and no file is touched."""
 
+import errno
+import fcntl
 import hashlib
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +15,10 @@ from latermq.cli.checks import Check
 from latermq.cli.store_checks import check_store
 from latermq.clock import SystemClock
 from latermq.config import Config, load_config
+from latermq.errors import StoreError
 from latermq.store.disk import FileDisk
+from latermq.store.rehearsal_calls import RehearsalCalls
+from latermq.store.rehearsal_disk import RehearsalDisk
 from tests.brokers_in_memory import send
 
 SETTINGS = (
@@ -141,3 +147,73 @@ def test_a_file_that_a_killed_start_left_short_is_no_reason_to_worry(tmp_path: P
     make_store(tmp_path)
     cut_short(first_file(tmp_path / "consumequeue" / "orders" / "2"))
     assert examine(tmp_path)["store"].status in ("ok", "warn")
+
+
+def test_a_broker_that_is_started_meanwhile_is_not_taken_for_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_store(tmp_path)
+    started: list[Broker] = []
+
+    def start_first(*arguments: object, **options: object) -> object:
+        monkeypatch.undo()
+        started.append(
+            Broker(config(), FileDisk(tmp_path), SystemClock(), host="127.0.0.1", port=1, new_store_id="s" * 32)
+        )
+        raise StoreError("cannot read timerlog: a file is gone")
+
+    monkeypatch.setattr("latermq.broker.broker.open_engine", start_first)
+    (check,) = check_store(tmp_path, config())
+    started[0].close()
+    assert (check.status, "running broker" in check.found) == ("ok", True)
+
+
+def test_what_was_never_written_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue's file is nearly all holes: with thousands of queues reading them took minutes."""
+    read_bytes = 0
+    read = RehearsalCalls.read
+
+    def count(calls: RehearsalCalls, fd: int, size: int, at: int) -> bytes:
+        nonlocal read_bytes
+        data = read(calls, fd, size, at)
+        read_bytes += len(data)
+        return data
+
+    monkeypatch.setattr(RehearsalCalls, "read", count)
+    large = load_config(settings=[*SETTINGS, "store.queue_file_entries=300000"], environment={})
+    broker = Broker(large, FileDisk(tmp_path), SystemClock(), host="127.0.0.1", port=1, new_store_id="s" * 32)
+    for queue_id in range(4):
+        send(broker, b"plain", queue_id=queue_id)
+    broker.close()
+    (check,) = check_store(tmp_path, large)
+    assert check.status == "ok"
+    assert read_bytes < 2 << 20
+
+
+def test_a_store_whose_files_cannot_be_read_fails_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_store(tmp_path)
+
+    def fail(calls: RehearsalCalls, path: str, **options: bool) -> int:
+        raise OSError(errno.EMFILE, "Too many open files", path)
+
+    monkeypatch.setattr(RehearsalCalls, "open", fail)
+    monkeypatch.setattr(RehearsalCalls, "lock", lambda calls, path: 0)
+    monkeypatch.setattr(RehearsalCalls, "close", lambda calls, fd: None)
+    (check,) = check_store(tmp_path, config())
+    assert (check.status, "Too many open files" in check.found) == ("fail", True)
+
+
+def test_copies_that_a_killed_doctor_left_go_with_the_next_start(tmp_path: Path) -> None:
+    make_store(tmp_path, "rocksdb")
+    names = {path.name for path in tmp_path.iterdir()}
+    RehearsalDisk(tmp_path).library_folder("timerrocksdb")
+    assert {path.name for path in tmp_path.iterdir()} > names
+    make_store(tmp_path, "rocksdb")
+    assert {path.name for path in tmp_path.iterdir()} == names
+
+
+def test_a_start_does_not_fail_because_somebody_asks_whether_the_store_is_in_use(tmp_path: Path) -> None:
+    with (tmp_path / "lock").open("w") as asking:
+        fcntl.flock(asking, fcntl.LOCK_EX)
+        threading.Timer(0.02, fcntl.flock, (asking, fcntl.LOCK_UN)).start()
+        FileDisk(tmp_path).lock()

@@ -14,25 +14,44 @@ if TYPE_CHECKING:
 
 _SIGNS_OF_A_STORE = ("commitlog", "latermq.storeid", "latermq.checkpoint")
 _SHOWN = 3
+_RUNNING = Check("store", "ok", "in use by a running broker", "Stop it to have its files checked")
 
 
 def check_store(data: Path, config: Config) -> list[Check]:
     """What is wrong with the store in this directory; one line where all is well, none where there is no store."""
     if not any((data / name).exists() for name in _SIGNS_OF_A_STORE):
         return []
+    from latermq.server.open_files import raise_file_limit
     from latermq.store.rehearsal_disk import RehearsalDisk
 
+    raise_file_limit()
     with RehearsalDisk(data) as disk:
-        try:
-            return _rehearse(disk, config)
-        except CorruptStore as error:
-            return [Check("store", "fail", error.message, error.hint)]
-        except StoreError as error:
-            if "in use" in error.message:
-                return [Check("store", "ok", "in use by a running broker", "Stop it to have its files checked")]
-            return [Check("store", "fail", error.message, error.hint)]
-        except LaterMQError as error:
-            return [Check("store", "fail", f"a start fails: {error.message}", error.hint)]
+        if not _is_stopped(disk):
+            return [_RUNNING]
+        found = _try_to_rehearse(disk, config)
+        # A broker that was started meanwhile has changed files while they were looked at.
+        return found if _is_stopped(disk) else [_RUNNING]
+
+
+def _is_stopped(disk: "Disk") -> bool:
+    try:
+        disk.lock()
+    except StoreError as error:
+        return "in use" not in error.message
+    disk.unlock()
+    return True
+
+
+def _try_to_rehearse(disk: "Disk", config: Config) -> list[Check]:
+    try:
+        return _rehearse(disk, config)
+    except (CorruptStore, StoreError) as error:
+        return [Check("store", "fail", error.message, error.hint)]
+    except LaterMQError as error:
+        return [Check("store", "fail", f"a start fails: {error.message}", error.hint)]
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+        return [Check("store", "fail", f"its files cannot be read: {what}", "Look at the disk, limits and permissions")]
 
 
 def _rehearse(disk: "Disk", config: Config) -> list[Check]:

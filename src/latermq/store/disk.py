@@ -15,7 +15,7 @@ from latermq.store.system_calls import Calls, SystemCalls
 
 __all__ = ["CallDisk", "Disk", "FileDisk", "MappedFile"]
 
-_GOING_PREFIX = "removing-"
+GOING_PREFIX = "removing-"
 _GOING_CHARACTERS = 100  # of the name that goes: with the prefix it must still be one
 
 
@@ -140,7 +140,7 @@ class CallDisk:
             if self._calls.is_folder(path):
                 # A folder goes at once or not at all: half of one would look like damage.
                 name = path.rpartition("/")[2]
-                going = f"{_GOING_PREFIX}{name[:_GOING_CHARACTERS]}"
+                going = f"{GOING_PREFIX}{name[:_GOING_CHARACTERS]}"
                 self._remove_all(going)
                 self._calls.rename(path, going)
                 self._calls.sync_folder(_parent(path))
@@ -177,7 +177,7 @@ class CallDisk:
     def _clear_away(self) -> None:
         """Remove what a process that died half-way through it was removing."""
         for name in self.list_names(""):
-            if name.startswith(_GOING_PREFIX):
+            if name.startswith(GOING_PREFIX):
                 with contextlib.suppress(OSError):  # the next start tries again
                     self._remove_all(name)
 

@@ -10,6 +10,8 @@ import mmap
 import os
 from pathlib import Path
 
+from latermq.store.system_calls import SystemCalls
+
 _COMPARED_BYTES = 1 << 20
 
 
@@ -21,6 +23,8 @@ class _File:
     """One file: the real one seen through a private map, or memory once it is longer than that."""
 
     def __init__(self, real: Path | None) -> None:
+        # The real one for as long as it has the same bytes: it knows where nothing was ever written.
+        self.unchanged = real
         self.size = real.stat().st_size if real is not None else 0
         self.map = self._private(real) if real is not None and self.size else mmap.mmap(-1, mmap.PAGESIZE)
 
@@ -29,6 +33,7 @@ class _File:
             return mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_COPY)
 
     def resize(self, size: int) -> None:
+        self.unchanged = None
         if size > len(self.map):
             grown = mmap.mmap(-1, size)
             grown[: self.size] = self.map[: self.size]
@@ -39,6 +44,7 @@ class _File:
 
     def zero(self, start: int, end: int) -> None:
         """Only what is not zero already is written: each page that is costs memory."""
+        self.unchanged = None
         for at in range(start, end, _COMPARED_BYTES):
             upto = min(end, at + _COMPARED_BYTES)
             if self.map[at:upto].strip(b"\0"):
@@ -50,6 +56,7 @@ class RehearsalCalls:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._real = SystemCalls(root)
         self._files: dict[str, _File] = {}  # those that were opened or made
         self._folders: set[str] = set()  # those that were made
         self._gone: set[str] = set()  # real files and folders that were removed or renamed
@@ -150,16 +157,25 @@ class RehearsalCalls:
         self._open[fd].resize(size)
 
     def allocate(self, fd: int, start: int, size: int) -> None:
-        """There is room: nothing is taken from the disk."""
+        """There is room: nothing is taken from the disk. But what is reserved may be written, also through the map."""
+        self._open[fd].unchanged = None
 
     def punch(self, fd: int, start: int, size: int) -> None:
         self._open[fd].zero(start, start + size)
 
     def next_data(self, fd: int, at: int) -> int | None:
-        return at if at < self._open[fd].size else None
+        file = self._open[fd]
+        if file.unchanged is not None:
+            with file.unchanged.open("rb") as real:
+                return self._real.next_data(real.fileno(), at)
+        return at if at < file.size else None
 
     def next_hole(self, fd: int, at: int) -> int:
-        return self._open[fd].size
+        file = self._open[fd]
+        if file.unchanged is not None:
+            with file.unchanged.open("rb") as real:
+                return self._real.next_hole(real.fileno(), at)
+        return file.size
 
     def read(self, fd: int, size: int, at: int) -> bytes:
         file = self._open[fd]
@@ -167,6 +183,7 @@ class RehearsalCalls:
 
     def write(self, fd: int, data: bytes | memoryview, at: int) -> int:
         file = self._open[fd]
+        file.unchanged = None
         if at + len(data) > file.size:
             file.resize(at + len(data))
         file.map[at : at + len(data)] = bytes(data)

@@ -6,10 +6,12 @@ import tempfile
 from pathlib import Path
 
 from latermq.errors import StoreError
-from latermq.store.disk import CallDisk
+from latermq.store.disk import GOING_PREFIX, CallDisk
 from latermq.store.rehearsal_calls import RehearsalCalls
 
 _IMMUTABLE = ".sst"  # RocksDB never changes such a file: a second name is as good as a copy
+# Should this process be killed, the next start of a broker removes the copies: second names would keep files for ever.
+_COPY_PREFIX = f"{GOING_PREFIX}doctor-"
 
 
 class RehearsalDisk(CallDisk):
@@ -24,7 +26,7 @@ class RehearsalDisk(CallDisk):
         """A copy of the folder, beside the store where there is room for names, else where there is room at all."""
         real = self._root / name
         try:
-            copy = Path(tempfile.mkdtemp(prefix="latermq-doctor-", dir=self._root))
+            copy = Path(tempfile.mkdtemp(prefix=_COPY_PREFIX, dir=self._root))
         except OSError:
             copy = Path(tempfile.mkdtemp(prefix="latermq-doctor-"))
         self._copies.append(copy)
@@ -38,6 +40,9 @@ class RehearsalDisk(CallDisk):
         except OSError as error:
             raise StoreError(f"cannot copy {name} to look at it: {error.strerror}", hint="Free disk space") from None
         return copy
+
+    def _clear_away(self) -> None:
+        """That is left to a start."""
 
     def __enter__(self) -> "RehearsalDisk":
         return self

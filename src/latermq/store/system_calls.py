@@ -8,6 +8,7 @@ import errno
 import fcntl
 import mmap
 import os
+import time
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +17,8 @@ _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 # this one says that there is none.
 _fallocate = ctypes.CDLL(None, use_errno=True).fallocate
 _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+# A process that only asks whether a directory is in use holds its lock for an instant; a start must not fail for that.
+_LOOKED_AT_S = 0.1
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOTTY)
 
 
@@ -184,7 +187,11 @@ class SystemCalls:
     def lock(self, path: str) -> int:
         fd = self.open(path, create=True)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(_LOOKED_AT_S)
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(fd)
             raise
