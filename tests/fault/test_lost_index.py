@@ -10,7 +10,9 @@ import pytest
 from latermq.clock import SimulatedClock
 from latermq.errors import CorruptStore
 from latermq.message.checked_line import encode_checked
+from latermq.message.names import TIMER_TOPIC
 from latermq.protocol.remoting.timer_bodies import Verdict
+from latermq.store.checkpoint import load_checkpoint, save_checkpoint
 from latermq.store.disk import FileDisk
 from latermq.store.memory_disk import MemoryDisk
 from tests.aging_broker import AGING, Aging
@@ -205,3 +207,20 @@ def test_the_hint_to_remove_the_index_works(tmp_path: Path) -> None:
     broker = open_broker(disk, clock, store=other)
     assert len(list(broker.store.find_by_key("orders", "k", 0, 1 << 62))) == 1
     broker.close()
+
+
+def test_an_index_that_an_earlier_version_went_on_without_is_built_again() -> None:
+    """It was removed, a start noticed nothing, and no key came before the stop: the checkpoint knows no file."""
+    disk, clock = MemoryDisk(), SimulatedClock(1_700_000_000_000)
+    broker = open_broker(disk, clock)
+    send(broker, b"timer", TIMER_DELAY_SEC="3600", UNIQ_KEY="order-1")
+    broker.store.flush()
+    broker.close()
+    checkpoint = load_checkpoint(disk)
+    assert checkpoint is not None
+    save_checkpoint(disk, msgspec.structs.replace(checkpoint, index_file="", index_next_entry=1))
+    forget_new_fields(disk)
+    lose_folder(disk)
+    broker = open_broker(disk, clock)
+    assert [rebuilt.partition(":")[0] for rebuilt in broker.store.recovery.rebuilt] == ["index"]
+    assert len(list(broker.store.find_by_key(TIMER_TOPIC, "order-1", 0, 1 << 62))) == 1

@@ -40,7 +40,8 @@ def find_damage(
     newest, next_entry = mark
     files = [file for file in index.files if file.name <= newest]
     if not newest:
-        return ""
+        # There were no keys; or, in an older checkpoint, no index that a start had missed.
+        return "" if names is not None else _find_key(log, -1, log_end)
     if index.misfits:
         return f"{next(iter(index.misfits))} is cut short"
     if not files or files[-1].name != newest:
