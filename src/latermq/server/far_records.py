@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 import structlog
 
 from latermq.errors import LaterMQError
 from latermq.server.attempt_files import open_pipeline_root
+from latermq.server.daemon_threads import DaemonThreads
 from latermq.server.pending_service import Fetched
 
 _log = structlog.get_logger(__name__)
@@ -19,7 +20,7 @@ class FarRecords:
     def __init__(self, root_uri: str, store_id: str) -> None:
         self._root_uri = root_uri
         self._store_id = store_id
-        self._lookups = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-lookups")
+        self._lookups = DaemonThreads(1, "latermq-lookups")
 
     def fetch(self, places: Sequence[tuple[int, int]], when_done: Callable[[Fetched], None]) -> None:
         """Bring records out of the timeline; `when_done` hears of them on the loop, or what failed."""
@@ -31,6 +32,8 @@ class FarRecords:
             return find_records(root.uri, self._store_id, places)
 
         def done(future: Future[dict[int, bytes]]) -> None:
+            if future.cancelled() or loop.is_closed():
+                return  # nobody is there to hear of it
             error = future.exception()
             if error is None:
                 told: Fetched = future.result()
@@ -45,5 +48,5 @@ class FarRecords:
         self._lookups.submit(look_up).add_done_callback(done)
 
     def stop(self) -> None:
-        """Look nothing more up."""
-        self._lookups.shutdown(wait=True, cancel_futures=True)
+        """Look nothing more up. What is under way may hang, and is not waited for."""
+        self._lookups.shutdown(wait=False)

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -10,6 +9,7 @@ import structlog
 
 from latermq.errors import LaterMQError, StoreError
 from latermq.server.backoff import Backoff
+from latermq.server.daemon_threads import DaemonThreads
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -22,10 +22,7 @@ class Lanes:
     def __init__(self, threads: Mapping[str, int], now_s: Callable[[], float]) -> None:
         """`threads` says how many each lane has; `now_s` only grows."""
         self._now_s = now_s
-        self._pools = {
-            lane: ThreadPoolExecutor(max_workers=count, thread_name_prefix=f"latermq-{lane}")
-            for lane, count in threads.items()
-        }
+        self._pools = {lane: DaemonThreads(count, f"latermq-{lane}") for lane, count in threads.items()}
         self.tasks: dict[tuple[str, int], asyncio.Task[None]] = {}
 
     def start(self, lane: str, number: int, step: Step, backoff: Backoff) -> asyncio.Task[None]:
@@ -56,7 +53,7 @@ class Lanes:
 
     async def beside(self, lane: str, work: Callable[[], T]) -> T:
         """Do something that blocks on a thread of this lane."""
-        return await asyncio.get_running_loop().run_in_executor(self._pools[lane], work)
+        return await asyncio.wrap_future(self._pools[lane].submit(work))
 
     async def read_beside(self, lane: str, limit_s: float, work: Callable[..., T], *arguments: Any) -> T:
         """The same for what only reads: where it hangs for longer than this, its thread is left behind."""
@@ -73,4 +70,4 @@ class Lanes:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for lane, pool in self._pools.items():
-            pool.shutdown(wait=lane in waited_for, cancel_futures=True)
+            pool.shutdown(wait=lane in waited_for)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from latermq.errors import Busy, LaterMQError, StoreError
 from latermq.message.driver_note import decode_note, note_path
+from latermq.server.daemon_threads import DaemonThreads
 
 TokenTold = Callable[[str | LaterMQError], None]
 
@@ -29,6 +30,7 @@ class DriverTokens:
     def __init__(self, root_uri: str, store_id: str) -> None:
         self.root_uri = root_uri
         self._store_id = store_id
+        self._reader = DaemonThreads(1, "latermq-note")
         self._reading: asyncio.Future[str] | None = None
 
     def read(self, told: TokenTold) -> None:
@@ -52,7 +54,7 @@ class DriverTokens:
                     )
                 )
 
-        self._reading = asyncio.get_running_loop().run_in_executor(None, self._read)
+        self._reading = asyncio.wrap_future(self._reader.submit(self._read))
         self._reading.add_done_callback(done)
 
     def _read(self) -> str:
