@@ -116,7 +116,7 @@ def test_a_plan_whose_broker_is_away_is_not_begun(
     plan_rows(waiting, BulkAction("cancel", "TRUE"), {"s": 99}).write.parquet(root.at("bulk", "j", "plan"))
     monkeypatch.setattr(bulk_play, "addresses_by_store", lambda namesrv: {"another": "127.0.0.1:1"})
     with pytest.raises(StoreError, match="the broker of store s is not there"):
-        play_plan(root, "j", "127.0.0.1:1", lambda done: None, lambda rows: None)
+        play_plan(root, "j", 5, "127.0.0.1:1", lambda done: None, lambda rows: None)
 
 
 def test_files_become_rows_of_timers_under_names_of_their_own(spark: "SparkSession", tmp_path: Path) -> None:

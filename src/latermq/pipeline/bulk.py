@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from latermq.errors import ConfigError, CorruptStore
 from latermq.pipeline.asking import checked
 from latermq.pipeline.bulk_job import find_namesrv, find_root, job_folder, read_json, same_order, write_json
-from latermq.pipeline.bulk_play import CHUNK_ROWS, PLAN, play_plan
+from latermq.pipeline.bulk_play import CHUNK_ROWS, PLAN, play_plan, sync_plan
 from latermq.pipeline.pending_timers import Seen, look
 from latermq.pipeline.root import Root
 from latermq.pipeline.spark_failures import told_by_spark
@@ -145,7 +145,7 @@ def resume(
     if found is None:
         raise ConfigError(f"there is no job {job} at {folder.uri}", hint="Say what it shall do: --where")
     done_before, verdicts = play_plan(
-        folder, job, find_namesrv(namesrv), lambda done: on_planned(found.rows, done), on_done
+        folder, job, found.rows, find_namesrv(namesrv), lambda done: on_planned(found.rows, done), on_done
     )
     return BulkResult(job, found.rows, verdicts, done_before, found.absent)
 
@@ -177,6 +177,7 @@ def make_plan(
         # What a run that was killed left of a plan is written over: it has no order, and was not played.
         chosen.write.option("maxRecordsPerFile", CHUNK_ROWS).mode("overwrite").parquet(folder)
         rows = spark.read.schema(chosen.schema).parquet(folder).count()
+    sync_plan(root, job)
     order = BulkOrder(action, rows, time.time_ns() // 1_000_000, seen.brokers.absent)
     write_json(root, f"{job_folder(root, job)}/{ORDER}", order)
     return order

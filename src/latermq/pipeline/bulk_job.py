@@ -12,6 +12,7 @@ import msgspec
 from pyarrow import fs
 
 from latermq.errors import ConfigError, CorruptStore, InvalidParameter, StoreError
+from latermq.pipeline.durable import sync_folder
 from latermq.pipeline.root import Root, file_errors, open_root, write_file
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").fullmatch
@@ -90,6 +91,7 @@ def write_first(root: Root, path: str, value: Any) -> None:
                 os.link(draft, path)
         finally:
             Path(draft).unlink()
+        sync_folder(Path(path).parent)
 
 
 def read_json(root: Root, path: str) -> Any:

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from latermq.client.connection import Connections
-from latermq.errors import LaterMQError, StoreError
+from latermq.errors import CorruptStore, LaterMQError, StoreError
 from latermq.pipeline.brokers import masters
 from latermq.pipeline.bulk_job import files_in, job_folder
+from latermq.pipeline.durable import sync_file, sync_folder
 from latermq.pipeline.link import BrokerLink
 from latermq.pipeline.root import Root, file_errors, write_file
 from latermq.protocol.remoting.bodies import decode_body
@@ -66,12 +67,16 @@ class Step:
 
 
 def play_plan(
-    root: Root, job: str, namesrv: str, on_begun: Callable[[int], None], on_done: Callable[[int], None]
+    root: Root, job: str, rows: int, namesrv: str, on_begun: Callable[[int], None], on_done: Callable[[int], None]
 ) -> tuple[int, Counter[str]]:
-    """Play the files that have no result yet; how many rows had one, and how many ended in each verdict."""
+    """Play the files that have no result yet; how many rows had one, and how many ended in each verdict.
+
+    `rows` is how many the plan has: one that lost some is not played, as if it were whole.
+    """
     folder = job_folder(root, job)
     verdicts: Counter[str] = Counter()
     files = files_in(root, f"{folder}/{PLAN}", ".parquet")
+    _check_rows(root, f"{folder}/{PLAN}", files, rows)
     played = set(files_in(root, f"{folder}/{RESULTS}", ".parquet"))
     for name in sorted(played):
         verdicts.update(_read(root, f"{folder}/{RESULTS}/{name}").column("verdict").to_pylist())
@@ -84,6 +89,37 @@ def play_plan(
             addresses = addresses_by_store(namesrv)
             verdicts += thread.submit(asyncio.run, _play_files(root, folder, left, addresses, on_done)).result()
     return done_before, verdicts
+
+
+def sync_plan(root: Root, job: str) -> None:
+    """Make a plan safe from a power cut, before anything says that it is there: Spark syncs nothing."""
+    if not root.is_local:
+        return
+    folder = f"{job_folder(root, job)}/{PLAN}"
+    with file_errors(folder):
+        for name in files_in(root, folder, ".parquet"):
+            sync_file(f"{folder}/{name}")
+        sync_folder(folder)
+
+
+def _check_rows(root: Root, folder: str, files: Sequence[str], rows: int) -> None:
+    there = 0
+    for name in files:
+        path = f"{folder}/{name}"
+        try:
+            with file_errors(path), root.files.open_input_file(path) as file:
+                there += pq.read_metadata(file).num_rows
+        except pa.ArrowException as error:
+            raise _damaged(path, str(error)) from error
+    if there != rows:
+        raise _damaged(folder, f"it has {there} rows, not {rows}")
+
+
+def _damaged(path: str, why: str) -> CorruptStore:
+    return CorruptStore(
+        f"the plan {path} is damaged: {why}",
+        hint="Give the order again under the name of another job: what this one has done is not done twice",
+    )
 
 
 def addresses_by_store(namesrv: str) -> dict[str, str]:
