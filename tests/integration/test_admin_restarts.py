@@ -100,3 +100,28 @@ def test_a_call_that_nobody_answers_fails_within_its_timeout() -> None:
             assert time.monotonic() - begin_s < 5
 
     asyncio.run(scenario())
+
+
+def test_a_name_server_that_comes_back_and_hangs_does_not_lengthen_a_call() -> None:
+    async def scenario() -> None:
+        port = free_port()
+        hung = asyncio.Event()
+
+        async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await hung.wait()
+            writer.close()
+
+        async def come_back() -> asyncio.Server:
+            await asyncio.sleep(0.6)
+            return await asyncio.start_server(hang, HOST, port)
+
+        server = asyncio.create_task(come_back())
+        async with Admin(f"{HOST}:{port}", request_timeout_s=1.0) as admin:
+            began_s = time.monotonic()
+            with pytest.raises(LaterMQError):
+                await admin.route("orders")
+            assert time.monotonic() - began_s < 1.3
+        hung.set()
+        (await server).close()
+
+    asyncio.run(scenario())

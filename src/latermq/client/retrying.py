@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from latermq.client.failures import ConnectionLost, NoBroker, NoNameServer
+from latermq.client.failures import ConnectionLost, NoBroker, NoNameServer, RequestTimedOut
 from latermq.errors import Busy, ServiceUnavailable
 
 Result = TypeVar("Result")
@@ -13,6 +13,7 @@ Result = TypeVar("Result")
 PASSING = (ConnectionLost, NoNameServer, NoBroker, ServiceUnavailable, Busy)
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 0.5
+GRACE_S = 0.1
 
 
 async def within(timeout_s: float, call: Callable[[float], Awaitable[Result]]) -> Result:
@@ -25,7 +26,11 @@ async def within(timeout_s: float, call: Callable[[float], Awaitable[Result]]) -
     pause_s = FIRST_PAUSE_S
     while True:
         try:
-            return await call(max(0.0, deadline_s - loop.time()))
+            # A question that others asked already has a time of its own; who keeps to ours tells more about a failure.
+            async with asyncio.timeout_at(deadline_s + GRACE_S):
+                return await call(max(0.0, deadline_s - loop.time()))
+        except TimeoutError:
+            raise RequestTimedOut(f"no answer within {timeout_s:g} s", hint="Ask again later") from None
         except PASSING:
             if loop.time() + pause_s >= deadline_s:
                 raise
