@@ -3,7 +3,9 @@
 import contextlib
 import resource
 
-_ENOUGH = 1 << 20  # where nothing limits it
+# More is of no use, and programs that are started from here may go through all descriptors that there could be: in
+# containers these are a billion at times.
+_ENOUGH = 1 << 20
 
 
 def raise_file_limit() -> int:
@@ -12,7 +14,7 @@ def raise_file_limit() -> int:
     A store is opened before anybody connects, and may have more queues than the limit that shells begin with (1,024).
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = _ENOUGH if hard == resource.RLIM_INFINITY else hard
+    most = _ENOUGH if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH)
     if soft == resource.RLIM_INFINITY or soft >= most:
         return _ENOUGH if soft == resource.RLIM_INFINITY else soft
     with contextlib.suppress(OSError, ValueError):  # the kernel may allow less than it says; then all stays as it was
