@@ -218,3 +218,27 @@ def test_a_cancel_does_not_overtake_the_timer_that_waits_for_its_topic(tmp_path:
             assert process.broker.timers.pending["new"] == 0
 
     run_with_broker(tmp_path, scenario)
+
+
+def test_a_topic_that_cannot_be_saved_is_no_reason_to_refuse_what_came_behind_its_message(tmp_path: Path) -> None:
+    async def scenario(process: BrokerProcess) -> None:
+        replace = process._disk.replace
+
+        def fail(path: str, data: bytes) -> None:
+            if path == TOPICS:
+                raise StoreError("cannot write config/topics.json: No space left on device", hint="Free disk space")
+            replace(path, data)
+
+        async with connect(process.listener.port) as client:
+            assert (await send(client, "old")).code == Response.SUCCESS
+            process._disk.replace = fail  # type: ignore[method-assign]
+            frames = [
+                encode_frame(Request.SEND_MESSAGE_V2, number, fields=send_fields(topic), body=b"x")
+                for number, topic in enumerate(("new", "old", "new"))
+            ]
+            await client.send(b"".join(frames))
+            codes = {reply.opaque: reply.code for reply in [await client.receive() for _ in range(3)]}
+            process._disk.replace = replace  # type: ignore[method-assign]
+            assert [codes[number] == Response.SUCCESS for number in range(3)] == [False, True, False]
+
+    run_with_broker(tmp_path, scenario)

@@ -86,6 +86,7 @@ class BrokerService:
         # Requests for topics that are being saved, and the lanes of their connections, which are closed meanwhile.
         self._unsaved: list[tuple[Connection, Command]] = []
         self._unsaved_bytes = 0
+        self._save_failure: LaterMQError | None = None  # while those are served again whose topics could not be saved
         self._closed_lanes: dict[Connection, Lane | None] = {}
         self._retries = Retries(broker)
         self._request_flush = request_flush
@@ -144,6 +145,8 @@ class BrokerService:
     def _serve_when_saved(self, connection: Connection, command: Command) -> None:
         """Serve a request again once its topic is saved: syncing a file would stop everyone else meanwhile."""
         assert self._save_topics is not None, "nobody else raises UnsavedTopic"
+        if self._save_failure is not None:
+            raise self._save_failure
         is_full = len(self._unsaved) >= self._broker.config.broker.max_unflushed
         if is_full or self._unsaved_bytes >= MAX_UNSAVED_BYTES:
             raise Busy(f"{len(self._unsaved)} messages wait for their topics to be saved", hint="Send again later")
@@ -161,13 +164,15 @@ class BrokerService:
             connection.lane = lane
         self._closed_lanes = {}
         # Those that must wait once more, for another topic, gather in the new list and stay in order there.
+        self._save_failure = error
         for connection, command in unsaved:  # of senders too that have gone: they may have sent one-way
             try:
-                reply = self.serve(connection, command) if error is None else connection.refuse(command, error)
+                reply = self.serve(connection, command)
             except Exception as failure:
                 reply = connection.refuse(command, failure)
             if reply is not None:
                 answer(connection, command, reply)
+        self._save_failure = None
         self.settled()
 
     def settled(self) -> None:
