@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -216,4 +217,4 @@ def test_a_start_does_not_fail_because_somebody_asks_whether_the_store_is_in_use
     with (tmp_path / "lock").open("w") as asking:
         fcntl.flock(asking, fcntl.LOCK_EX)
         threading.Timer(0.02, fcntl.flock, (asking, fcntl.LOCK_UN)).start()
-        FileDisk(tmp_path).lock()
+        FileDisk(tmp_path, time.sleep).lock()

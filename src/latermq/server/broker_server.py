@@ -65,7 +65,7 @@ class BrokerProcess:
         self._port = server.port or _free_port(server.host)
         self.advertised = _own_address() if host in _ANY_HOST else socket.gethostbyname(host)
         raise_file_limit()
-        self._disk = FileDisk(data)
+        self._disk = FileDisk(data, time.sleep)
         self.broker = Broker(
             config,
             self._disk,

@@ -6,6 +6,7 @@ these calls and forget what was not synced.
 """
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -206,8 +207,8 @@ class CallDisk:
 class FileDisk(CallDisk):
     """A Disk that is a directory of the machine."""
 
-    def __init__(self, root: Path) -> None:
-        super().__init__(SystemCalls(root), str(root))
+    def __init__(self, root: Path, pause: Callable[[float], None] = lambda seconds: None) -> None:
+        super().__init__(SystemCalls(root, pause), str(root))
         self._root = root
         try:
             root.mkdir(parents=True, exist_ok=True)

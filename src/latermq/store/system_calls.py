@@ -8,7 +8,7 @@ import errno
 import fcntl
 import mmap
 import os
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -91,8 +91,10 @@ class Calls(Protocol):
 class SystemCalls:
     """Those of this machine."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, pause: Callable[[float], None] = lambda seconds: None) -> None:
+        """`pause` waits for so many seconds, where somebody may be done within them."""
         self._root = root
+        self._pause = pause
 
     def open(self, path: str, *, create: bool = False, empty: bool = False, read_only: bool = False) -> int:
         how = (os.O_RDONLY if read_only else os.O_RDWR) | (os.O_CREAT if create else 0) | (os.O_TRUNC if empty else 0)
@@ -190,7 +192,7 @@ class SystemCalls:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                time.sleep(_LOOKED_AT_S)
+                self._pause(_LOOKED_AT_S)
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(fd)
