@@ -1,5 +1,8 @@
 """Far timers outlive their records: delivered, cancelled and known by name after the log they came in is gone."""
 
+from random import Random
+
+import msgspec
 import pytest
 
 from latermq.errors import ServiceUnavailable
@@ -7,6 +10,7 @@ from latermq.protocol.remoting.timer_bodies import Verdict
 from latermq.timer.steps import at_once
 from tests.brokers_in_memory import messages, pass_time, send
 from tests.far_broker import FAR_MS, Far
+from tests.fault.test_far_model import LameTwin
 
 
 @pytest.fixture
@@ -163,5 +167,39 @@ def test_a_cancel_whose_look_up_pauses_while_the_records_leave_the_log_takes_the
     assert (outcome.verdict, outcome.timers) == (Verdict.CANCELLED, 20)
     far.pass_time(FAR_MS)
     assert far.arrived() == [b"other"]
+    assert far.broker.pending.count() == 0
+    far.close()
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_cancel_of_a_window_that_is_missing_for_long_survives_a_change_of_engines(far: Far, moved: bool) -> None:
+    """The engine alone noted what was taken, as long as the names had forgotten it before the record of the cancel."""
+    far.twin = LameTwin(Random(1), withheld=frozenset(range(8)))
+    far.twin.begin(far.broker)
+    far.schedule("taken", 60_000)
+    far.schedule("kept", 60_000)
+    for _ in range(12):
+        send(far.broker, b"x" * 50_000, topic="traffic")
+    far.pass_time(55_000)
+    far.upkeep()
+    far.upkeep()
+    assert far.broker.store.read_message(0) is None, "their records are gone"
+    if moved:
+        (place,) = far.broker.pending.records_to_fetch("orders", "taken", "")
+        fetched = {place[0]: far.twin.timeline[place[0]].record}
+        assert far.broker.pending.move("orders", "taken", far.clock.now_ms() + 2_000, fetched).verdict == Verdict.MOVED
+    else:
+        assert far.broker.pending.cancel("orders", "taken").verdict == Verdict.CANCELLED
+    for _ in range(12):
+        send(far.broker, b"x" * 50_000, topic="traffic")
+    far.pass_time(60_000)  # its window is missing, and the cancel is old
+    send(far.broker, b"x" * 50_000, topic="traffic")
+    far.upkeep()
+    far.timer = msgspec.structs.replace(far.timer, engine="rocksdb")
+    far.crash()
+    assert far.broker.pending.count() == 1
+    far.twin.withheld = frozenset()
+    far.pass_time(30_000)
+    assert sorted(far.arrived()) == ([b"kept", b"taken"] if moved else [b"kept"])
     assert far.broker.pending.count() == 0
     far.close()

@@ -45,8 +45,6 @@ class LossyFarLife(LossyLife, FarLife):
 
     def _retain(self) -> None:
         far = self.broker.far
-        if self.broker.timers.all_wake_from_ms() < self._clock.now_ms() - STORE.retention:
-            return  # a window that is missing for longer than messages are kept is another story
         far.sweep_names()
         while (names := far.names_to_keep()) is not None:
             far.keep_names(names)

@@ -200,14 +200,24 @@ class FarTimers:
         queue = self._store.find_queue(TIMER_TOPIC, 0)
         if queue is None or self.frontier.last is None:
             return self._store.log.end
-        wake_ms = self._timers.all_wake_from_ms()
-        if not self.is_enabled and self.frontier.far_until_ms < wake_ms:
+        if not self.is_enabled and self.frontier.far_until_ms < self._saved_wake_ms:
             return self._store.log.end
-        # Without a checkpoint the log alone tells of the windows that are not played, and of how far cuts have come.
-        cuts = [*self.frontier.windows_after(wake_ms), self.frontier.last]
-        needed = min(self._ingest.offset, self._names.upto, *(cut.entry for cut in cuts))
+        needed = min(self._ingest.offset, self._names.upto, self._first_needed_cut(self.frontier.last))
         entry = queue.entry(max(queue.min_offset, needed))
         return entry[0] if entry else self._store.log.end
+
+    @property
+    def _saved_wake_ms(self) -> int:
+        """T as a start would find it: windows that end behind it are played again."""
+        marks = self._store.saved_timer_marks
+        return marks.wake_ms if marks is not None else 0
+
+    def _first_needed_cut(self, last: Cut) -> int:
+        """The entry from which on the log alone tells what a start without a checkpoint or an engine has to know.
+
+        That is how far cuts have come, which windows are not played, and what of these was cancelled or moved since.
+        """
+        return min(cut.entry for cut in (*self.frontier.windows_after(self._saved_wake_ms), last))
 
     # Names of what leaves the log
 
@@ -218,8 +228,9 @@ class FarTimers:
             return None
         start = max(queue.min_offset, self._names.upto)
         # Only what the engine on disk has heard of: cancels and moves behind act again after a death, by these names.
+        # Where the engine is lost or changed all do that are behind the cut of a window which is not played.
         marks = self._store.saved_timer_marks
-        upto = marks.put_upto if marks is not None else 0
+        upto = min(marks.put_upto if marks is not None else 0, self._first_needed_cut(self.frontier.last))
         found = queue.array(start, min(NAMES_AT_ONCE, upto - start))
         found = found[: np.count_nonzero(found["offset"] < self._doomed_until())]
         if not len(found):
