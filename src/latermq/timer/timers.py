@@ -597,11 +597,15 @@ class Timers:
         """The log offset from which on records still wait; retention stops there.
 
         Whatever of the broker's own waits wakes at its mark or later, and at most a roll window after it was stored.
+        The mark of the checkpoint on disk counts too: from there a start reads the engine, and cancels act again on
+        what they find in the log.
         """
         queue = self._queue()
         if queue is None:
             return self._store.log.end
-        first = self._store.offset_by_time(queue, self._near_wake_from_ms() - self.window_ms)
+        saved = self._store.saved_timer_marks
+        saved_ms = max(saved.wake_ms, saved.near_done_wake_ms) if saved is not None else 0
+        first = self._store.offset_by_time(queue, min(self._near_wake_from_ms(), saved_ms) - self.window_ms)
         entry = queue.entry(first)
         in_memory = [int(units.physical_offsets.min()) for units in (*self._unput, self._held) if len(units.entries)]
         return min([entry[0] if entry else self._store.log.end, *in_memory])
