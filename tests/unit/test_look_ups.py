@@ -13,7 +13,7 @@ from latermq.errors import FlowControl, InvalidParameter
 from latermq.protocol.remoting.bodies import decode_body
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame
-from latermq.protocol.remoting.timer_bodies import Outcomes, PendingPage, Verdict
+from latermq.protocol.remoting.timer_bodies import Outcomes, PendingCount, PendingPage, Verdict
 from latermq.server import look_ups
 from latermq.server.connection import Connection
 from latermq.server.look_ups import LookUps
@@ -270,3 +270,27 @@ def test_a_look_up_that_breaks_does_not_stop_the_others(scene: Scene) -> None:
     for _ in scene.turns():
         pass
     assert (len(scene.sent), len(scene.look_ups)) == (1, 0)
+
+
+# Numbers that no timer has
+
+
+@pytest.mark.parametrize("cursor", [f"{10**30}:1", f"1:{10**30}", "²:1", "9" * 5_000 + ":1", "1", ":"])
+def test_a_cursor_that_no_page_gave_is_refused(scene: Scene, cursor: str) -> None:
+    scene.timer("t1")
+    with pytest.raises(InvalidParameter, match="no place to go on from"):
+        scene.ask(Request.LIST_TIMERS, cursor=cursor)
+
+
+@pytest.mark.parametrize("ids", ["9" * 5_000, f"1,{10**18}", "²"])
+def test_ids_that_no_timer_has_are_refused(scene: Scene, ids: str) -> None:
+    scene.timer("t1")
+    with pytest.raises(InvalidParameter, match="timerIds"):
+        scene.ask(Request.CANCEL_TIMER, topic="orders", uniqueKey="t1", timerIds=ids)
+
+
+@pytest.mark.parametrize("from_ms", [1 << 62, 1 << 63, 10**30])
+def test_a_time_behind_all_timers_finds_none(scene: Scene, from_ms: int) -> None:
+    scene.timer("t1")
+    assert decode_body(scene.answer(Request.LIST_TIMERS, fromMs=from_ms).body, PendingPage).timers == []
+    assert decode_body(scene.answer(Request.COUNT_TIMERS, fromMs=from_ms).body, PendingCount).timers == 0

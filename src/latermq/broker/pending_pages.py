@@ -31,6 +31,7 @@ MAX_COUNTED = 50_000  # and a count
 MAX_ROWS = 2_000_000  # entries that a count by time alone looks at, without their records: 0.1 µs each
 _HOUR_S, _DAY_S = 3_600, 86_400
 _LAST = (1 << 62) - 1
+_CURSOR_DIGITS = len(str(_LAST))
 _REAL_TOPIC = REAL_TOPIC.encode()
 
 
@@ -137,7 +138,8 @@ class PendingPages:
         timers = self._timers
         timers.read_all()
         # Whatever rolls before it is due may be due at any time.
-        slot_ms = timers.next_waiting_slot_ms(slot_below(max(start[0], 0 if asked.until_ms else asked.from_ms)))
+        first_ms = min(max(start[0], 0 if asked.until_ms else asked.from_ms), _LAST)
+        slot_ms = timers.next_waiting_slot_ms(slot_below(first_ms))
         for _ in range(MAX_SLOTS):
             if slot_ms is None:
                 return
@@ -243,6 +245,6 @@ def _parse_cursor(cursor: str) -> tuple[int, int]:
     if not cursor:
         return 0, -1
     wake_ms, _, entry = cursor.partition(":")
-    if not (wake_ms.isdigit() and entry.isdigit()):
+    if not all(part.isascii() and part.isdigit() and len(part) <= _CURSOR_DIGITS for part in (wake_ms, entry)):
         raise InvalidParameter(f"{cursor[:40]!r} is no place to go on from", hint="Use the one the last page gave")
     return int(wake_ms), int(entry)

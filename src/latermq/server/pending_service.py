@@ -8,6 +8,7 @@ from latermq.broker.pending import Meant
 from latermq.broker.pending_pages import DueRange
 from latermq.errors import IllegalOperation, InvalidParameter, LaterMQError, NoPermission
 from latermq.message.recall_handle import RecallHandle, decode_recall_handle
+from latermq.message.timer_code import MAX_ENTRY_DIGITS
 from latermq.protocol.remoting.bodies import encode_body
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
@@ -254,7 +255,8 @@ def _meant(header: TimerNameHeader) -> Meant | None:
             raise InvalidParameter("scheduledBefore goes with timerIds")
         return None
     ids = header.timerIds.split(",")
-    if header.uniqueKey is None or len(ids) > MAX_MEANT or not all(one.isascii() and one.isdigit() for one in ids):
+    are_ids = all(one.isascii() and one.isdigit() and len(one) <= MAX_ENTRY_DIGITS for one in ids)
+    if header.uniqueKey is None or len(ids) > MAX_MEANT or not are_ids:
         raise InvalidParameter(
             f"timerIds are up to {MAX_MEANT} numbers, joined by commas, of the timers of one unique key"
         )
