@@ -17,7 +17,7 @@ from latermq.protocol.remoting.timer_bodies import Outcomes, PendingCount, Pendi
 from latermq.server import look_ups
 from latermq.server.connection import Connection
 from latermq.server.look_ups import LookUps
-from latermq.server.pending_service import PendingService
+from latermq.server.pending_service import Fetched, PendingService
 from latermq.store import key_index
 from latermq.store.memory_disk import MemoryDisk
 from latermq.timer.steps import Steps, at_once, spend
@@ -270,6 +270,28 @@ def test_a_look_up_that_breaks_does_not_stop_the_others(scene: Scene) -> None:
     for _ in scene.turns():
         pass
     assert (len(scene.sent), len(scene.look_ups)) == (1, 0)
+
+
+def test_a_move_whose_record_comes_from_the_timeline_after_the_stop_writes_nothing(scene: Scene) -> None:
+    """The store is closed a moment later, and the answer would wait for a flush that nobody does any more."""
+    fetches: list[Callable[[Fetched], None]] = []
+    service = PendingService(scene.broker, scene, scene.look_ups, lambda places, when_done: fetches.append(when_done))
+    scene.handlers = service.handlers
+    scene.timer("t1")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scene.broker.pending, "fetch_steps", lambda *name: (yield from _places()))
+        assert scene.ask(Request.MOVE_TIMER, topic="orders", uniqueKey="t1", delayMs=5_000) is None
+    scene.look_ups.stop()
+    stored = scene.broker.store.log.end
+    fetches.pop()({})
+    assert scene.broker.store.log.end == stored
+    [answer] = FrameReader().feed(scene.sent.pop())
+    assert "the broker is stopping" in (answer.remark or "")
+
+
+def _places() -> Steps[list[tuple[int, int]]]:
+    yield
+    return [(0, 60_000)]
 
 
 # Numbers that no timer has

@@ -39,12 +39,16 @@ class LookUps:
         self._later = later
         self._settle = settle
         self._running: deque[_LookUp] = deque()
+        self._is_stopped = False
 
     def __len__(self) -> int:
         return len(self._running)
 
     def answer(self, connection: Connection, command: Command, steps: Steps[Reply]) -> Reply:
         """The reply, where one slice is enough for it; otherwise None, and it is sent when it is ready."""
+        if self._is_stopped:  # what it needed from elsewhere came too late
+            steps.close()
+            raise _stopping()
         look_up = _LookUp(connection, command, steps)
         try:
             self._take_slice(look_up)
@@ -90,7 +94,12 @@ class LookUps:
 
     def stop(self) -> None:
         """Give up what is under way: nothing may be read or written any more."""
+        self._is_stopped = True
         while self._running:
             look_up = self._running.popleft()
             look_up.steps.close()
-            refuse(look_up.connection, look_up.command, ServiceUnavailable("the broker is stopping", hint="Ask again"))
+            refuse(look_up.connection, look_up.command, _stopping())
+
+
+def _stopping() -> ServiceUnavailable:
+    return ServiceUnavailable("the broker is stopping", hint="Ask again")
