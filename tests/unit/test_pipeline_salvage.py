@@ -17,7 +17,7 @@ from latermq.pipeline.window import Window
 from latermq.server.attempt_files import AttemptFiles
 from latermq.timer import windows as timer_windows
 from tests.flaky_files import flaky
-from tests.timer_histories import History, expected_rows, random_history, write_timeline
+from tests.timer_histories import History, append_rows, expected_rows, random_history, write_timeline
 
 
 def rolled(root: Root, history: History, window: Window) -> Path:
@@ -123,3 +123,13 @@ def test_a_file_is_compared_as_a_whole_before_it_is_played_unless_its_pages_have
                 list(pieces)
     with pytest.raises(CorruptStore, match="the checksum of"):
         broker_files.check(own, folder.name)
+
+
+def test_files_without_a_row_of_the_window_are_not_read_in_one_go(tmp_path: Path, history: History) -> None:
+    root = open_root(str(tmp_path))
+    write_timeline(root.timeline, [history], 30)
+    append_rows(root.timeline, history.rows[30:60], "s", 60)
+    files = AttemptFiles(root.uri, lambda: "s")
+    pieces = list(files.salvaged(timer_windows.Window(9, 1 << 40, 1 << 50, 1 << 51), []))
+    assert len(pieces) == len(list(Path(root.timeline).glob("*.parquet"))) > 1
+    assert not any(len(rows.entries) for rows in pieces)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from random import Random
 
 import pytest
@@ -14,6 +14,7 @@ from latermq.errors import InvalidParameter, ServiceUnavailable, StoreError
 from latermq.message.names import TIMER_TOPIC
 from latermq.server import window_skipper
 from latermq.server.window_reports import report_windows
+from latermq.timer.windows import WindowRows
 from tests.brokers_in_memory import STORE, messages, send
 from tests.far_broker import SHORT
 from tests.needs import LONG
@@ -131,6 +132,33 @@ def test_reads_that_fail_for_a_while_cost_no_body() -> None:
         await scene.pass_time(5_000)
         assert state_of(scene, number) == "skipped"
         assert scene.letters() == {"a": "a", "b": "b"}
+
+    play(story)
+
+
+@pytest.mark.parametrize("fails", ["list", "salvage"])
+def test_a_folder_that_cannot_be_read_at_all_does_not_keep_a_window_for_ever(
+    fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> list[str]:
+        raise StoreError("reading took longer than 120 s")
+
+    def fail_later(*_: object) -> Iterator[WindowRows]:
+        yield from fail()  # type: ignore[misc]
+
+    async def story(scene: Scene) -> None:
+        number = await window_with(scene, "a", "b")
+        await scene.pass_time(30_000)
+        monkeypatch.setattr(scene.files, "salvaged", fail_later)
+        if fails == "list":
+            monkeypatch.setattr(scene.files, "names", fail)
+        await scene.keeper.skip(number)
+        await scene.pass_time(1_000)
+        assert state_of(scene, number) == "skipping"
+        for _ in range(30):
+            await scene.pass_time(2_000)
+        assert scene.letters() == {"a": "a", "b": "b"}
+        assert scene.broker.far.notes.skips()[number].is_done
 
     play(story)
 

@@ -24,11 +24,13 @@ _UNREADABLE = (LaterMQError, pa.ArrowException, OSError, ValueError, KeyError, M
 def salvaged_rows(root: Root, window: Window, troubles: list[str]) -> Iterator[pa.Table]:
     """Due time, entry and record of rows that may be the window's, from whatever can be read, in no order.
 
-    `troubles` gets a line for each place that could not be read, now at least.
+    `troubles` gets a line for each place that could not be read, now at least. After each file comes a table, if only
+    an empty one: of many files that hold nothing of the window none is waited for longer than it takes itself.
     """
     for folder in (window_folder(window.store_id, window.number), "timeline"):
         for path in _parquet_files(root, folder, troubles):
             yield from _readable(root, path, window, troubles)
+            yield _SCHEMA.empty_table()
 
 
 @contextlib.contextmanager

@@ -105,9 +105,12 @@ def _pieces(root: "Root", attempt: "Attempt", *, whole_files: bool) -> Iterator[
 
 def window_rows(table: "pa.Table") -> WindowRows:
     """A row group as the stage takes it: the records of a column already lie end to end."""
+    if not table.num_rows:
+        none = np.empty(0, np.int64)
+        return WindowRows(none, none, none, b"")
     record = table.column("record").combine_chunks()
     _, offsets, data = record.buffers()
     ends = np.frombuffer(offsets, np.int32)[record.offset : record.offset + len(record) + 1].astype(np.int64)
-    raw = bytes(memoryview(data)[int(ends[0]) : int(ends[-1])]) if len(record) else b""
+    raw = bytes(memoryview(data)[int(ends[0]) : int(ends[-1])])
     entries, dues = (table.column(name).to_numpy().astype(np.int64) for name in ("entry_offset", "due_ms"))
     return WindowRows(entries, dues, np.diff(ends), raw)

@@ -53,7 +53,7 @@ class WindowSkipper:
             if is_whole:
                 break
         if not is_whole:
-            letters += await self._bury_pieces(window, self._files.salvaged(window, troubles))
+            letters += await self._bury_salvaged(window, troubles)
         letters += await self._bury_log(window)
         if troubles and not is_last_try:
             raise StoreError(f"not all of window {window.number} can be read: {troubles[0]}", hint="It is tried again")
@@ -76,11 +76,19 @@ class WindowSkipper:
                 return letters, True
             letters += await self._bury(window, rows, proven=True)
 
-    async def _bury_pieces(self, window: Window, pieces: Iterator[WindowRows]) -> int:
+    async def _bury_salvaged(self, window: Window, troubles: list[str]) -> int:
         letters = 0
-        while (rows := await self._beside(lambda: next(pieces, None))) is not None:
+        pieces = self._files.salvaged(window, troubles)
+        while True:
+            try:
+                rows = await self._beside(lambda: next(pieces, None))
+            # Where the folder itself cannot be read, the log and the names are what is left.
+            except (LaterMQError, OSError, ValueError) as error:
+                troubles.append(error.message if isinstance(error, LaterMQError) else str(error))
+                return letters
+            if rows is None:
+                return letters
             letters += await self._bury(window, rows, proven=False)
-        return letters
 
     async def _bury_log(self, window: Window) -> int:
         letters = 0
