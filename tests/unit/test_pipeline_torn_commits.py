@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 
 from latermq.errors import CorruptStore, LaterMQError
+from latermq.pipeline.attempts import read_rows
+from latermq.pipeline.local_roll import roll_locally
 from latermq.pipeline.local_timeline import open_local_timeline
 from latermq.pipeline.root import Root, open_root
 from latermq.pipeline.table_sync import added_files
 from latermq.pipeline.torn_commits import take_out_torn_commits
+from latermq.pipeline.window import Window
 from tests.timer_histories import append_rows, random_history, write_timeline
 
 ENDS = (30, 60, 90, 120)
@@ -66,6 +69,26 @@ def test_commits_from_the_torn_one_on_are_taken_out(
     assert timeline is not None
     assert list(timeline.rows_from("s", 0))  # every file is read
     assert take_out_torn_commits(root, root.timeline) == []
+
+
+@pytest.mark.parametrize("damage", [empty, halve, zero, Path.unlink])
+@pytest.mark.parametrize("of", [commit_of, data_of])
+@pytest.mark.parametrize("back", [0, 1])
+def test_a_roll_without_spark_does_without_torn_commits_and_touches_nothing(
+    root: Root, back: int, of: Callable[[Root, int], Path], damage: Callable[[Path], None]
+) -> None:
+    history = random_history(1)
+    window = Window("s", 1, history.end, 0, 1 << 60)
+
+    def rows() -> list[tuple[int, ...]]:
+        attempt = roll_locally(root, history.state(ENDS[-1]), window, history.pull, now_ms=5)
+        return [tuple(row.values()) for table in read_rows(root, attempt) for row in table.to_pylist()]
+
+    whole = rows()
+    damage(of(root, back))
+    before = {path: path.read_bytes() for path in Path(root.timeline).rglob("*") if path.is_file()}
+    assert rows() == whole
+    assert {path: path.read_bytes() for path in Path(root.timeline).rglob("*") if path.is_file()} == before
 
 
 def test_a_whole_table_is_left_as_it_is(root: Root) -> None:

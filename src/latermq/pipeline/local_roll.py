@@ -20,6 +20,7 @@ from latermq.pipeline.local_timeline import LocalTimeline, open_local_timeline
 from latermq.pipeline.ownership import far_timers, ownership_of
 from latermq.pipeline.records import CANCEL, MOVED, RecordBlock
 from latermq.pipeline.root import Root
+from latermq.pipeline.torn_commits import newest_whole_version
 from latermq.pipeline.window import Window
 from latermq.protocol.remoting.pipeline_bodies import PipelineState
 
@@ -115,8 +116,12 @@ class Tail:
 def roll_locally(
     root: Root, state: PipelineState, window: Window, pull: Pull, *, now_ms: int, held_bytes: int = HELD_BYTES
 ) -> Attempt:
-    """Make an attempt of a window. `state` was asked for before anything else is read."""
-    timeline = open_local_timeline(root, state.store_id)
+    """Make an attempt of a window. `state` was asked for before anything else is read.
+
+    Where a power cut left the last commits of the table torn, and no driver came yet to take them out, what is before
+    them counts, and the log holds the rest. An empty commit would else be read as one that did nothing.
+    """
+    timeline = open_local_timeline(root, state.store_id, newest_whole_version(root, root.timeline))
     start = tail_start(root, state, timeline)
     tail = read_tail(state, window, start, pull)
     return write_attempt(

@@ -94,11 +94,11 @@ class LocalTimeline:
             raise _unreadable(self.table.table_uri, error) from error
 
 
-def open_local_timeline(root: Root, store_id: str) -> LocalTimeline | None:
-    """The newest version of the timeline; nothing if there is none yet."""
+def open_local_timeline(root: Root, store_id: str, version: int | None = None) -> LocalTimeline | None:
+    """A version of the timeline, by default its newest; nothing if there is none yet."""
     uri = root.timeline
     try:
-        table = DeltaTable(uri)
+        table = DeltaTable(uri, version=version)
         version = table.version()
         told = table.metadata().configuration.get(SCHEMA_VERSION_PROPERTY)
         ingested = table.transaction_version(f"latermq-ingest-{store_id}")

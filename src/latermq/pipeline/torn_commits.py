@@ -34,8 +34,10 @@ def take_out_torn_commits(root: Root, address: str) -> list[int]:
         return []
     table = Path(address)
     with file_errors(f"looking at {table}"):
-        versions = sorted(int(path.stem) for path in (table / LOG).glob("*.json") if path.stem.isdigit())
+        versions = _versions(table)
         _drop_torn_pointers(table, versions)
+        for version in versions[-UNSYNCED_COMMITS:]:
+            _drop_torn_checksums_of(table, version)
         first = _first_torn(table, versions[-UNSYNCED_COMMITS:])
         if first is None:
             return []
@@ -50,6 +52,20 @@ def take_out_torn_commits(root: Root, address: str) -> list[int]:
         sync_folder(table / LOG)
     _log.warning("%s was torn by a power cut: its commits from version %d on were moved to %s", table, first, aside)
     return torn
+
+
+def newest_whole_version(root: Root, address: str) -> int | None:
+    """The last version before a torn commit, for who only reads; None where nothing is torn, or nothing is left."""
+    if not root.is_local:
+        return None
+    table = Path(address)
+    with file_errors(f"looking at {table}"):
+        first = _first_torn(table, _versions(table)[-UNSYNCED_COMMITS:])
+    return first - 1 if first else None
+
+
+def _versions(table: Path) -> list[int]:
+    return sorted(int(path.stem) for path in (table / LOG).glob("*.json") if path.stem.isdigit())
 
 
 def _first_torn(table: Path, versions: list[int]) -> int | None:
@@ -69,7 +85,6 @@ def _first_torn(table: Path, versions: list[int]) -> int | None:
 
 def _actions(commit: Path) -> list[dict[str, Any]] | None:
     """What a commit does; None where it does not read."""
-    _drop_torn_checksums(commit)
     try:
         actions = [json.loads(line) for line in commit.read_bytes().splitlines()]
     except ValueError:
@@ -82,7 +97,6 @@ def _is_whole(table: Path, added: dict[str, Any], removed: set[str]) -> bool:
     if added["path"] in removed or "://" in path:
         return True
     file = table / path
-    _drop_torn_checksums(file)
     return file.is_file() and file.stat().st_size == added["size"] and _is_parquet(file)
 
 
@@ -114,6 +128,15 @@ def _drop_torn_pointers(table: Path, versions: list[int]) -> None:
             return
         if not any(log.glob(f"{version:020d}.checkpoint*")):
             pointer.unlink()
+
+
+def _drop_torn_checksums_of(table: Path, version: int) -> None:
+    """Those of a commit and of the files that it added."""
+    commit = table / LOG / f"{version:020d}.json"
+    _drop_torn_checksums(commit)
+    for one in _actions(commit) or ():
+        if "add" in one:
+            _drop_torn_checksums(table / unquote(one["add"]["path"]))
 
 
 def _drop_torn_checksums(file: Path) -> None:
