@@ -1,5 +1,6 @@
 """Threads for what may hang: they do their work in order, and keep no process from ending."""
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -8,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from latermq.errors import StoreError
+from latermq.server import far_records
 from latermq.server.daemon_threads import DaemonThreads
+from latermq.server.far_records import FarRecords
 
 # Reads that nobody answers, in each way that a broker reads the folder of its pipeline.
 HANGING = """
@@ -85,3 +89,30 @@ def test_what_fails_is_told_and_the_next_is_done() -> None:
         threads.submit(lambda: 1 // 0).result(10)
     assert threads.submit(lambda: 1).result(10) == 1
     threads.shutdown(wait=True)
+
+
+def test_a_record_that_is_found_after_the_stop_is_told_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go = threading.Event(), threading.Event()
+    told: list[object] = []
+
+    def look_up(uri: str) -> None:
+        begun.set()
+        go.wait(10)
+        raise StoreError("found too late")
+
+    async def story(*, stops: bool) -> list[object]:
+        told.clear()
+        begun.clear()
+        go.clear()
+        records = FarRecords("nowhere", "s")
+        records.fetch([(1, 1)], told.append)
+        await asyncio.to_thread(begun.wait, 10)
+        if stops:
+            records.stop()
+        go.set()
+        await asyncio.sleep(0.2)
+        return list(told)
+
+    monkeypatch.setattr(far_records, "open_pipeline_root", look_up)
+    assert [str(error) for error in asyncio.run(story(stops=False))] == ["found too late"]
+    assert asyncio.run(story(stops=True)) == []

@@ -21,6 +21,7 @@ class FarRecords:
         self._root_uri = root_uri
         self._store_id = store_id
         self._lookups = DaemonThreads(1, "latermq-lookups")
+        self._is_stopped = False
 
     def fetch(self, places: Sequence[tuple[int, int]], when_done: Callable[[Fetched], None]) -> None:
         """Bring records out of the timeline; `when_done` hears of them on the loop, or what failed."""
@@ -42,11 +43,16 @@ class FarRecords:
             else:
                 _log.error("far record not found", exc_info=error)
                 told = LaterMQError(f"the timeline cannot be read: {type(error).__name__}")
-            loop.call_soon_threadsafe(when_done, told)
+            loop.call_soon_threadsafe(tell, told)
+
+        def tell(told: Fetched) -> None:
+            if not self._is_stopped:  # else the store is closed, or about to be
+                when_done(told)
 
         loop = asyncio.get_running_loop()
         self._lookups.submit(look_up).add_done_callback(done)
 
     def stop(self) -> None:
-        """Look nothing more up. What is under way may hang, and is not waited for."""
+        """Look nothing more up. What is under way may hang: it is not waited for, and nobody hears of it."""
+        self._is_stopped = True
         self._lookups.shutdown(wait=False)
