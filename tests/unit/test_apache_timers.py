@@ -1,7 +1,10 @@
 """A store that Apache RocketMQ stopped with timers pending goes on: none comes twice, early or after its cancel."""
 
+import os
+import shutil
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +13,7 @@ from latermq.clock import SimulatedClock
 from latermq.config import Config, Size, StoreConfig, TimerConfig
 from latermq.store.disk import FileDisk
 from latermq.store.message_store import MessageStore
+from latermq.store.system_calls import SystemCalls
 from latermq.timer import apache_timers
 from tests.brokers_in_memory import run_until_quiet
 from tests.golden.files import DATA, golden_json
@@ -91,3 +95,61 @@ def test_what_apache_did_is_looked_up_once(root: Path) -> None:
     open_broker(root, clock, "wheel").close()
     assert (root / apache_timers.PATH).exists()
     assert (root / "config/timercheck").stat().st_size == 4096
+
+
+class Died(BaseException):
+    """The process is gone."""
+
+
+class MortalCalls(SystemCalls):
+    """System calls of a process that dies when it has made so many."""
+
+    calls_left = 1 << 30
+    locks: list[int] = []  # noqa: RUF012
+
+    def __getattribute__(self, name: str) -> Any:
+        call = super().__getattribute__(name)
+        if name.startswith("_") or name in {"calls_left", "locks", "close", "unmap"}:
+            return call
+        MortalCalls.calls_left -= 1
+        if MortalCalls.calls_left < 0:
+            raise Died
+        return call
+
+    def lock(self, path: str) -> int:
+        fd = super().lock(path)
+        MortalCalls.locks.append(fd)
+        return fd
+
+
+def test_the_first_start_on_a_store_of_apache_may_die_anywhere(
+    root: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("latermq.store.disk.SystemCalls", MortalCalls)
+    clock = SimulatedClock(TIMERS["timer, due in 36 h"]["store_ms"] + 5_000)
+
+    def start(data: Path, calls: int) -> tuple[list[str], list[tuple[str, int, int, int]]]:
+        MortalCalls.calls_left = calls
+        broker = open_broker(data, clock, "wheel")
+        MortalCalls.calls_left = 1 << 30
+        MortalCalls.locks.clear()
+        found = [timer.sample for timer in broker.pending.list().timers]
+        queues = [(queue.topic, queue.queue_id, queue.min_offset, queue.next_offset) for queue in broker.store.queues()]
+        broker.close()
+        return found, sorted(queues)
+
+    deaths = 0
+    expected = start(Path(shutil.copytree(root, tmp_path_factory.mktemp("whole") / "store")), 1 << 30)
+    assert expected[0] == PENDING
+    for calls in range(1, 1_000, 23):
+        data = Path(shutil.copytree(root, tmp_path_factory.mktemp("dying") / "store"))
+        try:
+            start(data, calls)
+        except Died:
+            deaths += 1
+            while MortalCalls.locks:
+                os.close(MortalCalls.locks.pop())
+        else:
+            break
+        assert start(data, 1 << 30) == expected, f"after a death behind {calls} calls"
+    assert deaths > 5
