@@ -203,6 +203,21 @@ def test_what_is_delivered_or_scheduled_between_two_slices_counts(scene: Scene) 
     assert scene.broker.pending.count() == 0
 
 
+def test_a_cancel_comes_to_an_end_though_others_schedule_under_its_name_all_the_time(scene: Scene) -> None:
+    for _ in range(600):
+        scene.timer("many")
+    assert scene.ask(Request.CANCEL_TIMER, topic="orders", uniqueKey="many") is None
+    turns = 0
+    for _ in scene.turns():
+        turns += 1
+        scene.timer("many")
+    [answer] = FrameReader().feed(scene.sent.pop())
+    [outcome] = decode_body(answer.body, Outcomes).outcomes
+    assert (outcome.verdict, outcome.timers) == (Verdict.CANCELLED, 600 + turns - 1)
+    assert turns < 20
+    assert scene.broker.pending.count() == 1
+
+
 def test_a_cancel_by_property_of_too_many_timers_is_refused_before_it_is_stored(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

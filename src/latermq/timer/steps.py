@@ -28,6 +28,17 @@ def at_once(steps: Steps[Result], limit: int = 0) -> Result:
             raise too_many_steps(limit)
 
 
+def in_haste(steps: Steps[Result], count: int) -> Steps[Result]:
+    """Take so many of the steps as one, and the rest as they are."""
+    for _ in range(count):
+        try:
+            next(steps)
+        except StopIteration as stop:
+            result: Result = stop.value
+            return result
+    return (yield from steps)
+
+
 def spend(steps: int) -> Steps[None]:
     """So much was done at once, and now others may come in between."""
     for _ in range(steps):
