@@ -46,6 +46,7 @@ class Scene:
         self.queries: list[Query] = []
         self.rolls = 0
         self.epoch: int | None = None
+        self.timeline = ""
         self.others: dict[str, PipelineState] = {}
         self.store_ids = StoreIds(self._ask)
         self.stop = threading.Event()
@@ -65,7 +66,7 @@ class Scene:
 
     def start(self) -> Query:
         self.store_ids.check(self.address, self.state)
-        self.epoch = self.state.epoch
+        self.epoch, self.timeline = self.state.epoch, self.state.timeline
         self.queries.append(Query())
         return self.queries[-1]
 
@@ -131,6 +132,18 @@ def test_a_broker_is_not_fed_while_another_one_has_its_store_id(scene: Scene) ->
     assert scene.feed.failure is None
     scene.others.clear()
     wait_until(lambda: len(scene.queries) == 2, 10, "its stream, when the other one is gone")
+
+
+def test_a_broker_that_comes_back_with_another_folder_is_asked_anew_before_it_is_fed(scene: Scene) -> None:
+    scene.feed.start()
+    wait_until(lambda: scene.rolls, 10, "a round")
+    scene.state = msgspec.structs.replace(STATE, instance="again")
+    rolls = scene.rolls
+    wait_until(lambda: scene.rolls > rolls + 1, 10, "further rounds")
+    assert len(scene.queries) == 1  # a start alone changes nothing
+    scene.state = msgspec.structs.replace(STATE, instance="again", timeline="/another")
+    wait_until(lambda: len(scene.queries) == 2, 20, "another stream")
+    assert [query.isActive for query in scene.queries] == [False, True]
 
 
 def test_a_compaction_asks_every_broker_whether_it_has_another_driver(scene: Scene) -> None:

@@ -137,6 +137,11 @@ class BrokerFeed:
         if self.state.epoch > self._ingest.epoch:
             raise _replaced(self.broker)
         try:
+            if self.state.timeline != self._ingest.timeline:
+                raise CorruptStore(
+                    f"broker {self.broker} was started again with another pipeline.timeline, {self.state.timeline}",
+                    hint="Whether that is this driver's folder is looked at before it goes on",
+                )
             self._store_ids.check(self._ingest.address, self.state)
         except CorruptStore:
             self._end_stream()  # which would go on by itself

@@ -80,6 +80,11 @@ class Ingest:
         return None if self._state is None else self._state.epoch
 
     @property
+    def timeline(self) -> str:
+        """The folder that the broker named when this ingest began; empty where its release names none."""
+        return "" if self._state is None else self._state.timeline
+
+    @property
     def checkpoint(self) -> str:
         """Where Spark keeps the stream's place below the root, anew for each epoch.
 
