@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from latermq.client import MessageQueue, OutgoingMessage, Producer, PullConsumer, SendResult
-from latermq.errors import LaterMQError, TopicNotFound
+from latermq.errors import LaterMQError, ServiceUnavailable, TopicNotFound
 from latermq.message.record import Message
 from tests.needs import LONG
 from tests.serving import Server, serving
@@ -94,7 +94,7 @@ async def find_queues(consumer: PullConsumer) -> list[MessageQueue]:
         while True:
             try:
                 return await consumer.queues(TOPIC)
-            except TopicNotFound:
+            except (TopicNotFound, ServiceUnavailable):
                 await asyncio.sleep(0.05)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from latermq.client.admin import Admin
 from latermq.client.failures import NoNameServer
+from latermq.client.push_consumer import PushConsumer
 from latermq.clock import SystemClock
 from latermq.errors import LaterMQError, TopicNotFound
 from latermq.server.broker_server import BrokerProcess
@@ -123,5 +124,19 @@ def test_a_name_server_that_comes_back_and_hangs_does_not_lengthen_a_call() -> N
             assert time.monotonic() - began_s < 1.3
         hung.set()
         (await server).close()
+
+    asyncio.run(scenario())
+
+
+def test_a_consumer_may_subscribe_before_its_brokers_are_there(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        servers = Servers(tmp_path)
+        await servers.start_name_server()
+        try:
+            async with PushConsumer(servers.namesrv, "early", lambda message: None) as consumer:
+                await consumer.subscribe("orders")
+                assert consumer.statistics()["queues"] == 0
+        finally:
+            await servers.name_server.stop()
 
     asyncio.run(scenario())

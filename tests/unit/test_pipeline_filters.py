@@ -25,7 +25,9 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from latermq.message.cut import FOREVER_MS
 from latermq.message.names import TIMER_TOPIC
+from latermq.message.ownership import Ownership
 from latermq.message.properties import encode_properties
 from latermq.message.record import encode_record
 from latermq.pipeline.brokers import QueuePlace
@@ -34,7 +36,6 @@ from latermq.pipeline.datasource.options import SourceOptions
 from latermq.pipeline.datasource.ranges import Bounds
 from latermq.pipeline.link import QueueRange
 from latermq.pipeline.records import COLUMN_TYPES
-from latermq.protocol.remoting.pipeline_bodies import CutState
 from tests.needs import LONG
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0, 1])
@@ -101,13 +102,13 @@ def network() -> Iterator[None]:
         assert flush
         return dict.fromkeys(places, (FIRST, FIRST + ENTRIES))
 
-    def timeline_cuts(options: SourceOptions, place: QueuePlace) -> list[CutState]:
-        return [CutState(1, 4, FRONTIER_MS, 0)] if options.timeline else []
+    def timeline_ownership(options: SourceOptions, place: QueuePlace) -> Ownership | None:
+        return Ownership([(0, FOREVER_MS), (5, FRONTIER_MS)]) if options.timeline else None
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(source, "queues_of", queues_of)
         patch.setattr(source, "queue_bounds", queue_bounds)
-        patch.setattr(source, "timeline_cuts", timeline_cuts)
+        patch.setattr(source, "timeline_ownership", timeline_ownership)
         patch.setattr(reading, "BrokerLink", Link)
         yield
 

@@ -4,6 +4,7 @@ from latermq.client import queue_offsets
 from latermq.client.compression import open_body
 from latermq.client.offsets import BrokerOffsets
 from latermq.client.pulling import PullResult, pull
+from latermq.client.retrying import within
 from latermq.client.session import Client, Session
 from latermq.client.subscription import ALL, Sql, subscription
 from latermq.message.names import check_group
@@ -28,9 +29,10 @@ class PullConsumer(Client):
         self._offsets = BrokerOffsets(self._session, group)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic that can be read, as the name server says now."""
+        """The queues of a topic that can be read, as the name server says now; asked again while servers restart."""
         self._session.check_running()
-        return list((await self._session.routes.refresh(topic)).readable)
+        routes, timeout_s = self._session.routes, self._session.request_timeout_s
+        return list((await within(timeout_s, lambda left_s: routes.refresh(topic))).readable)
 
     async def pull(
         self,

@@ -6,11 +6,12 @@ from pathlib import Path
 from latermq.client.assignment import Assignment
 from latermq.client.consumer_requests import ConsumerRequests
 from latermq.client.consumer_settings import CLUSTERING, ConsumerSettings
+from latermq.client.failures import NoBroker
 from latermq.client.handling import ConcurrentHandling, Handler, Handling, OrderlyHandling
 from latermq.client.offsets import DEFAULT_FOLDER
 from latermq.client.session import Client, Session
 from latermq.client.subscription import ALL, SQL, Sql, subscription
-from latermq.errors import LaterMQError, TopicNotFound
+from latermq.errors import LaterMQError, ServiceUnavailable, TopicNotFound
 from latermq.message.names import check_topic, retry_topic
 from latermq.protocol.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData, encode_body
 from latermq.protocol.remoting.codes import Request
@@ -147,8 +148,8 @@ class PushConsumer(Client):
         """Tell the topic's brokers of the subscription; a broker that does not understand it says so now."""
         try:
             route = await self._session.routes.get(data.topic)
-        except TopicNotFound:
-            return
+        except (TopicNotFound, ServiceUnavailable, NoBroker):
+            return  # a consumer may start before its topic does, and before its brokers
         if data.expressionType == SQL:
             body = {"clientId": self.client_id, "group": self._settings.group, "subscriptionData": data}
             for address in route.addresses.values():
