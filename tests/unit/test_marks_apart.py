@@ -136,6 +136,7 @@ def test_a_missing_window_does_not_keep_the_log(scene: Scene) -> None:
     scene.clock.advance(window_ms)
     scene.pass_time(5_000)
     live_on(scene, "x", 3)
+    checkpoint(scene)
     assert scene.broker.delivery.needed_from() > before
 
 
