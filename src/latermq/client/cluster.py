@@ -1,9 +1,10 @@
 """A client that asks brokers one by one: which there are, where they are, and which hold a topic."""
 
 from latermq.client.failures import NoBroker
-from latermq.client.retrying import within
+from latermq.client.retrying import PASSING, within
 from latermq.client.routes import Route
 from latermq.client.session import Client
+from latermq.errors import LaterMQError
 from latermq.protocol.remoting.bodies import BrokerData, ClusterInfo, decode_body
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command
@@ -22,12 +23,21 @@ class ClusterClient(Client):
         """Every broker with its addresses."""
         return _sorted_brokers(await self._cluster_info())
 
-    async def _call(self, address: str, code: int, fields: dict[str, str] | None = None, body: bytes = b"") -> Command:
+    async def _call(
+        self,
+        address: str,
+        code: int,
+        fields: dict[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        passing: tuple[type[LaterMQError], ...] = PASSING,
+    ) -> Command:
         self._session.check_running()
         connections = self._session.connections
         return await within(
             self._session.request_timeout_s,
             lambda left_s: connections.call(address, code, fields, body, timeout_s=left_s),
+            passing,
         )
 
     async def _cluster_info(self) -> ClusterInfo:

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable, Container, Mapping
 from typing import cast
 
-from latermq.client.failures import ClientClosed, ConnectionLost, RequestTimedOut, errors_from_wire
+from latermq.client.failures import ClientClosed, ConnectionLost, NotConnected, RequestTimedOut, errors_from_wire
 from latermq.errors import Busy, LaterMQError
 from latermq.protocol.remoting.frames import (
     BINARY,
@@ -186,7 +186,7 @@ class Connections:
             async with asyncio.timeout_at(deadline_s):
                 return await asyncio.shield(task)
         except TimeoutError:
-            raise ConnectionLost(f"no connection to {address} in time") from None
+            raise NotConnected(f"no connection to {address} in time") from None
         except asyncio.CancelledError:
             if task.cancelled():
                 raise ClientClosed("this client was closed while it connected") from None
@@ -272,7 +272,7 @@ class Connections:
             pause_s = min(FIRST_PAUSE_S * 2**failed, LONGEST_PAUSE_S)
             self._failures[address] = (min(failed + 1, 16), loop.time() + pause_s)
             why = "no answer" if isinstance(error, TimeoutError) else (error.strerror or str(error))
-            raise ConnectionLost(f"cannot connect to {address}: {why}") from None
+            raise NotConnected(f"cannot connect to {address}: {why}") from None
         self._failures.pop(address, None)
         self._open[address] = connection
         return connection

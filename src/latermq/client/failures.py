@@ -18,6 +18,10 @@ class ConnectionLost(LaterMQError):
     retriable = True
 
 
+class NotConnected(ConnectionLost):
+    """No connection could be made: nothing was asked."""
+
+
 class RequestTimedOut(LaterMQError):
     """No answer in time. Whether the server did what was asked is not known."""
 
