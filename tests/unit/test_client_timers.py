@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from latermq.client import Admin, NoBroker, OutgoingMessage, Producer, blocking
+from latermq.client.failures import ConnectionLost
 from latermq.client.outgoing import encode_message_properties
 from latermq.client.timers import combine
 from latermq.errors import IllegalMessage, IllegalOperation, ServiceUnavailable
@@ -25,7 +26,7 @@ from latermq.protocol.remoting.timer_bodies import (
     Verdict,
 )
 from latermq.protocol.remoting.timer_headers import ListTimersHeader
-from tests.unit.scripted_server import Answer, Script, ScriptedServer, scripted_server, stored
+from tests.unit.scripted_server import HANG_UP, Answer, Script, ScriptedServer, scripted_server, stored
 
 KEY = "7F0000010F2A0001"
 
@@ -293,3 +294,24 @@ def test_the_blocking_client_has_the_same_methods() -> None:
     for plain, other in ((Admin, blocking.Admin), (Producer, blocking.Producer)):
         names = {name for name in dir(plain) if not name.startswith("_")} - {"is_full", "ready"}
         assert names <= set(dir(other))
+
+
+def test_a_cancel_that_lost_its_connection_is_made_again_and_a_move_is_not() -> None:
+    lost: set[int] = set()
+
+    def hang_up_once(request: Command) -> Answer:
+        if request.code not in lost:
+            lost.add(request.code)
+            return HANG_UP
+        return answers(outcome(Verdict.CANCELLED, timers=1))(request)
+
+    async def scenario() -> None:
+        async with scripted_server(hang_up_once) as server, Admin(server.address, request_timeout_s=10) as admin:
+            server.brokers = {"broker-a": server.address}
+            [cancelled] = await admin.cancel_timer("orders", unique_key=KEY)
+            assert (cancelled.verdict, server.count(Request.CANCEL_TIMER)) == (Verdict.CANCELLED, 2)
+            with pytest.raises(ConnectionLost):
+                await admin.move_timer("orders", unique_key=KEY, due_ms=5)
+            assert server.count(Request.MOVE_TIMER) == 1
+
+    run(scenario)
