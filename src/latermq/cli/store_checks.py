@@ -83,7 +83,7 @@ def _damage(broker: "Broker", config: Config) -> list[Check]:
         warn(
             "checkpoint",
             "there is none of LaterMQ's",
-            f"The next start reads the log from {recovery.scanned_from} on; restore latermq.checkpoint to save that",
+            "Nothing to do: the next start goes by the log. Apache RocketMQ's stores never have one",
         )
     if recovery.rebuilt:
         more = f" and {len(recovery.rebuilt) - _SHOWN} more" if len(recovery.rebuilt) > _SHOWN else ""
