@@ -3,6 +3,7 @@
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from latermq.protocol.remoting.bodies import MessageQueue, SubscriptionData, SubscriptionGroup, TopicConfig
+from latermq.protocol.remoting.numbers import Int32, Int64
 
 
 class TopicConfigList(Struct, kw_only=True):
@@ -36,8 +37,8 @@ class ConsumeStatsList(Struct, kw_only=True):
 
     consumeStatsList: list[dict[str, list[ConsumeStats]]]
     brokerAddr: str
-    totalDiff: int
-    totalInflightDiff: int = 0
+    totalDiff: Int64
+    totalInflightDiff: Int64 = 0
 
 
 class OffsetsByQueue(Struct, kw_only=True):
@@ -51,8 +52,8 @@ class QueueOffset(Struct, kw_only=True):
 
     topic: str
     brokerName: str
-    queueId: int
-    offset: int
+    queueId: Int32
+    offset: Int64
 
 
 class QueueOffsets(Struct, kw_only=True):
@@ -71,10 +72,10 @@ class QueueTimeSpan(Struct, kw_only=True):
     """One queue in QUERY_CONSUME_TIME_SPAN."""
 
     messageQueue: MessageQueue
-    minTimeStamp: int
-    maxTimeStamp: int
-    consumeTimeStamp: int
-    delayTime: int = 0
+    minTimeStamp: Int64
+    maxTimeStamp: Int64
+    consumeTimeStamp: Int64
+    delayTime: Int64 = 0
 
 
 class ConsumeTimeSpans(Struct, kw_only=True):
@@ -86,7 +87,7 @@ class ConsumeTimeSpans(Struct, kw_only=True):
 class CorrectionOffsets(Struct, kw_only=True):
     """QUERY_CORRECTION_OFFSET: queue id → offset."""
 
-    correctionOffsets: dict[int, int]
+    correctionOffsets: dict[Int32, Int64]
 
 
 class SubscriptionAnswer(Struct, kw_only=True):
@@ -103,8 +104,8 @@ class ProducerInfo(Struct, kw_only=True):
     clientId: str
     remoteIP: str
     language: str
-    version: int
-    lastUpdateTimestamp: int
+    version: Int32
+    lastUpdateTimestamp: Int64
 
 
 class ProducerTable(Struct, kw_only=True):
@@ -116,17 +117,17 @@ class ProducerTable(Struct, kw_only=True):
 class QueueEntry(Struct, kw_only=True):
     """One entry in QUERY_CONSUME_QUEUE."""
 
-    physicOffset: int
-    physicSize: int
-    tagsCode: int
+    physicOffset: Int64
+    physicSize: Int32
+    tagsCode: Int64
     eval: bool = False
 
 
 class QueueEntries(Struct, kw_only=True):
     """QUERY_CONSUME_QUEUE."""
 
-    maxQueueIndex: int
-    minQueueIndex: int
+    maxQueueIndex: Int64
+    minQueueIndex: Int64
     queueData: list[QueueEntry]
     subscriptionData: SubscriptionData | UnsetType = UNSET
     filterData: str | UnsetType = UNSET
@@ -135,7 +136,7 @@ class QueueEntries(Struct, kw_only=True):
 class StatsItem(Struct, kw_only=True):
     """How many, and how many a second, over one span of time."""
 
-    sum: int
+    sum: Int64
     tps: float
     avgpt: float = 0.0
 
@@ -152,11 +153,11 @@ class ReplicationClient(Struct, kw_only=True):
     """The side of a replica in GET_BROKER_HA_STATUS; a master has none and says so with zeros."""
 
     masterAddr: str = ""
-    transferredByteInSecond: int = 0
-    maxOffset: int = 0
-    lastReadTimestamp: int = 0
-    lastWriteTimestamp: int = 0
-    masterFlushOffset: int = 0
+    transferredByteInSecond: Int64 = 0
+    maxOffset: Int64 = 0
+    lastReadTimestamp: Int64 = 0
+    lastWriteTimestamp: Int64 = 0
+    masterFlushOffset: Int64 = 0
     activated: bool = False
 
 
@@ -164,7 +165,7 @@ class ReplicationStatus(Struct, kw_only=True):
     """GET_BROKER_HA_STATUS of a master without replicas."""
 
     master: bool = True
-    masterCommitLogMaxOffset: int
-    inSyncSlaveNums: int = 0
+    masterCommitLogMaxOffset: Int64
+    inSyncSlaveNums: Int32 = 0
     haConnectionInfo: list[Raw] = field(default_factory=list)
     haClientRuntimeInfo: ReplicationClient = field(default_factory=ReplicationClient)

@@ -2,6 +2,8 @@
 
 from msgspec import Struct
 
+from latermq.protocol.remoting.numbers import Int32, Int64
+
 
 class GroupConfigHeader(Struct, kw_only=True):
     """GET_SUBSCRIPTIONGROUP_CONFIG (352) and QUERY_TOPICS_BY_CONSUMER (343)."""
@@ -48,9 +50,9 @@ class ResetOffsetHeader(Struct, kw_only=True):
 
     group: str
     topic: str
-    queueId: int = -1
-    offset: int | None = None
-    timestamp: int
+    queueId: Int32 = -1
+    offset: Int64 | None = None
+    timestamp: Int64
     isForce: bool = False
 
 
@@ -99,7 +101,7 @@ class ConsumeQueueHeader(Struct, kw_only=True):
     """QUERY_CONSUME_QUEUE (321)."""
 
     topic: str
-    queueId: int
-    index: int
-    count: int
+    queueId: Int32
+    index: Int64
+    count: Int32
     consumerGroup: str | None = None

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct, field
 
 from latermq.errors import MalformedRequest
+from latermq.protocol.remoting.numbers import Int32, Int64, JsonObject
 
 BodyType = TypeVar("BodyType")
 
@@ -27,15 +28,15 @@ class MessageQueue(Struct, frozen=True, order=True):
 
     topic: str
     brokerName: str
-    queueId: int
+    queueId: Int32
 
 
 class DataVersion(Struct):
     """How often a config table changed; name servers and brokers compare it instead of the table."""
 
-    counter: int = 0
-    stateVersion: int = 0
-    timestamp: int = 0
+    counter: Int64 = 0
+    stateVersion: Int64 = 0
+    timestamp: Int64 = 0
 
     def bump(self, now_ms: int) -> None:
         self.counter += 1
@@ -46,11 +47,11 @@ class TopicConfig(Struct, kw_only=True):
     """A topic as brokers keep it in topics.json and register it."""
 
     topicName: str
-    readQueueNums: int = 8
-    writeQueueNums: int = 8
-    perm: int = PERM_READ | PERM_WRITE
+    readQueueNums: Int32 = 8
+    writeQueueNums: Int32 = 8
+    perm: Int32 = PERM_READ | PERM_WRITE
     topicFilterType: str = "SINGLE_TAG"
-    topicSysFlag: int = 0
+    topicSysFlag: Int32 = 0
     order: bool = False
     attributes: dict[str, str] = field(default_factory=dict)
 
@@ -73,10 +74,10 @@ class QueueData(Struct, kw_only=True):
     """How many queues of a topic one broker has."""
 
     brokerName: str
-    readQueueNums: int
-    writeQueueNums: int
-    perm: int
-    topicSysFlag: int = 0
+    readQueueNums: Int32
+    writeQueueNums: Int32
+    perm: Int32
+    topicSysFlag: Int32 = 0
 
 
 class BrokerData(Struct, kw_only=True):
@@ -84,7 +85,7 @@ class BrokerData(Struct, kw_only=True):
 
     cluster: str
     brokerName: str
-    brokerAddrs: dict[int, str]
+    brokerAddrs: dict[Int64, str]
 
 
 class TopicRoute(Struct, kw_only=True):
@@ -117,8 +118,8 @@ class SubscriptionData(Struct, kw_only=True):
     subString: str = "*"
     expressionType: str | None = "TAG"
     tagsSet: list[str] = field(default_factory=list)
-    codeSet: list[int] = field(default_factory=list)
-    subVersion: int = 0
+    codeSet: list[Int32] = field(default_factory=list)
+    subVersion: Int64 = 0
     classFilterMode: bool = False
 
 
@@ -145,7 +146,7 @@ class HeartbeatData(Struct, kw_only=True):
     clientID: str
     producerDataSet: list[ProducerData] = field(default_factory=list)
     consumerDataSet: list[ConsumerData] = field(default_factory=list)
-    heartbeatFingerprint: int = 0
+    heartbeatFingerprint: Int32 = 0
     # Java writes the property `isWithoutSub` under the name its getter gives it.
     withoutSub: bool = False
 
@@ -158,15 +159,15 @@ class SubscriptionGroup(Struct, kw_only=True):
     consumeFromMinEnable: bool = True
     consumeBroadcastEnable: bool = True
     consumeMessageOrderly: bool = False
-    retryQueueNums: int = 1
-    retryMaxTimes: int = 16
-    brokerId: int = 0
-    whichBrokerWhenConsumeSlowly: int = 1
+    retryQueueNums: Int32 = 1
+    retryMaxTimes: Int32 = 16
+    brokerId: Int64 = 0
+    whichBrokerWhenConsumeSlowly: Int64 = 1
     notifyConsumerIdsChangedEnable: bool = True
-    groupSysFlag: int = 0
-    consumeTimeoutMinute: int = 15
-    subscriptionDataSet: list[dict[str, Any]] | None = None
-    groupRetryPolicy: dict[str, Any] = field(default_factory=lambda: {"type": "CUSTOMIZED"})
+    groupSysFlag: Int32 = 0
+    consumeTimeoutMinute: Int32 = 15
+    subscriptionDataSet: list[JsonObject] | None = None
+    groupRetryPolicy: JsonObject = field(default_factory=lambda: {"type": "CUSTOMIZED"})
     attributes: dict[str, str] = field(default_factory=dict)
 
 
@@ -174,14 +175,14 @@ class SubscriptionGroupTable(Struct, kw_only=True):
     """subscriptionGroup.json and the body of GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
 
     subscriptionGroupTable: dict[str, SubscriptionGroup] = field(default_factory=dict)
-    forbiddenTable: dict[str, dict[str, int]] = field(default_factory=dict)
+    forbiddenTable: dict[str, dict[str, Int32]] = field(default_factory=dict)
     dataVersion: DataVersion = field(default_factory=DataVersion)
 
 
 class OffsetTable(Struct, kw_only=True):
     """consumerOffset.json: `topic@group` → queue id → offset."""
 
-    offsetTable: dict[str, dict[int, int]] = field(default_factory=dict)
+    offsetTable: dict[str, dict[Int32, Int64]] = field(default_factory=dict)
     dataVersion: DataVersion = field(default_factory=DataVersion)
 
 
@@ -212,7 +213,7 @@ class Connection(Struct, kw_only=True):
     clientId: str
     clientAddr: str
     language: str
-    version: int
+    version: Int32
 
 
 class ConsumerConnection(Struct, kw_only=True):
@@ -234,18 +235,18 @@ class ProducerConnection(Struct, kw_only=True):
 class TopicOffset(Struct, kw_only=True):
     """One queue in GET_TOPIC_STATS_INFO."""
 
-    minOffset: int
-    maxOffset: int
-    lastUpdateTimestamp: int = 0
+    minOffset: Int64
+    maxOffset: Int64
+    lastUpdateTimestamp: Int64 = 0
 
 
 class OffsetWrapper(Struct, kw_only=True):
     """One queue in GET_CONSUME_STATS."""
 
-    brokerOffset: int
-    consumerOffset: int
-    pullOffset: int = 0
-    lastTimestamp: int = 0
+    brokerOffset: Int64
+    consumerOffset: Int64
+    pullOffset: Int64 = 0
+    lastTimestamp: Int64 = 0
 
 
 class GroupList(Struct, kw_only=True):

@@ -2,11 +2,12 @@
 
 import struct
 from collections.abc import Callable, Mapping
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from latermq.errors import MalformedFrame, MalformedRequest
+from latermq.protocol.remoting.numbers import Int32
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 VERSION = 513  # the ordinal of V5_5_0 among RocketMQ's versions: what clients take us for
@@ -34,10 +35,6 @@ HeaderType = TypeVar("HeaderType", bound=msgspec.Struct)
 _NO_FIELDS = msgspec.Raw(b"{}")
 
 
-# Java's int. Beyond it a number could be read, but not be written into an answer.
-_Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)]
-
-
 # Field names below are those on the wire.
 class _JsonReply(msgspec.Struct, omit_defaults=True):
     code: int
@@ -61,11 +58,11 @@ class Command(msgspec.Struct, gc=False, rename={"json_fields": "extFields"}):
     A JSON header is decoded into this struct as it is, which saves a second one (0.4 µs); the rest is filled in after.
     """
 
-    code: _Int32
-    opaque: _Int32 = 0
-    flag: _Int32 = 0
+    code: Int32
+    opaque: Int32 = 0
+    flag: Int32 = 0
     language: str = "JAVA"
-    version: int = 0
+    version: Int32 = 0
     remark: str | None = None
     json_fields: msgspec.Raw = _NO_FIELDS
     binary_fields: dict[str, str] | None = None

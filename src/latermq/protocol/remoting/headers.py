@@ -1,11 +1,8 @@
 """Header fields of requests and responses, one struct each; attributes are named as on the wire unless renamed."""
 
-from typing import Annotated
+from msgspec import Struct
 
-from msgspec import Meta, Struct
-
-Int32 = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
-Int64 = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+from latermq.protocol.remoting.numbers import Int32, Int64
 
 
 class SendHeader(Struct, kw_only=True, gc=False):
@@ -23,7 +20,7 @@ class SendHeader(Struct, kw_only=True, gc=False):
     reconsumeTimes: Int32 = 0
     unitMode: bool = False
     batch: bool = False
-    maxReconsumeTimes: int | None = None
+    maxReconsumeTimes: Int32 | None = None
 
 
 class SendHeaderV2(
@@ -60,7 +57,7 @@ class SendHeaderV2(
     reconsumeTimes: Int32 = 0
     unitMode: bool = False
     batch: bool = False
-    maxReconsumeTimes: int | None = None
+    maxReconsumeTimes: Int32 | None = None
 
 
 class PullHeader(Struct, kw_only=True, gc=False):
@@ -68,16 +65,16 @@ class PullHeader(Struct, kw_only=True, gc=False):
 
     consumerGroup: str
     topic: str
-    queueId: int
-    queueOffset: int
-    maxMsgNums: int
-    sysFlag: int = 0
-    commitOffset: int = 0
-    suspendTimeoutMillis: int = 0
+    queueId: Int32
+    queueOffset: Int64
+    maxMsgNums: Int32
+    sysFlag: Int32 = 0
+    commitOffset: Int64 = 0
+    suspendTimeoutMillis: Int64 = 0
     subscription: str | None = None
-    subVersion: int = 0
+    subVersion: Int64 = 0
     expressionType: str | None = None
-    maxMsgBytes: int | None = None
+    maxMsgBytes: Int32 | None = None
 
 
 PULL_COMMIT_OFFSET = 1
@@ -90,9 +87,9 @@ class QueryMessageHeader(Struct, kw_only=True):
 
     topic: str
     key: str
-    maxNum: int = 32
-    beginTimestamp: int = 0
-    endTimestamp: int = 0x7FFFFFFFFFFFFFFF
+    maxNum: Int32 = 32
+    beginTimestamp: Int64 = 0
+    endTimestamp: Int64 = 0x7FFFFFFFFFFFFFFF
     indexType: str | None = None
     lastKey: str | None = None
     _UNIQUE_KEY_QUERY: str | None = None
@@ -103,7 +100,7 @@ class QueryOffsetHeader(Struct, kw_only=True, gc=False):
 
     consumerGroup: str
     topic: str
-    queueId: int
+    queueId: Int32
     setZeroIfNotFound: bool | None = None
 
 
@@ -112,8 +109,8 @@ class UpdateOffsetHeader(Struct, kw_only=True, gc=False):
 
     consumerGroup: str
     topic: str
-    queueId: int
-    commitOffset: int
+    queueId: Int32
+    commitOffset: Int64
 
 
 class TopicHeader(Struct, kw_only=True):
@@ -126,7 +123,7 @@ class QueueHeader(Struct, kw_only=True, gc=False):
     """GET_MAX_OFFSET (30), GET_MIN_OFFSET (31), GET_EARLIEST_MSG_STORETIME (32)."""
 
     topic: str
-    queueId: int
+    queueId: Int32
     committed: bool = True
 
 
@@ -134,15 +131,15 @@ class SearchOffsetHeader(Struct, kw_only=True):
     """SEARCH_OFFSET_BY_TIMESTAMP (29)."""
 
     topic: str
-    queueId: int
-    timestamp: int
+    queueId: Int32
+    timestamp: Int64
     boundaryType: str | None = None
 
 
 class ViewMessageHeader(Struct, kw_only=True):
     """VIEW_MESSAGE_BY_ID (33): the physical offset out of the id."""
 
-    offset: int
+    offset: Int64
     topic: str | None = None
 
 
@@ -151,11 +148,11 @@ class CreateTopicHeader(Struct, kw_only=True):
 
     topic: str
     defaultTopic: str = ""
-    readQueueNums: int
-    writeQueueNums: int
-    perm: int
+    readQueueNums: Int32
+    writeQueueNums: Int32
+    perm: Int32
     topicFilterType: str = "SINGLE_TAG"
-    topicSysFlag: int = 0
+    topicSysFlag: Int32 = 0
     order: bool = False
     attributes: str | None = None
 
@@ -177,13 +174,13 @@ class GroupHeader(Struct, kw_only=True):
 class SendBackHeader(Struct, kw_only=True):
     """CONSUMER_SEND_MSG_BACK (36)."""
 
-    offset: int
+    offset: Int64
     group: str
-    delayLevel: int
+    delayLevel: Int32
     originMsgId: str | None = None
     originTopic: str | None = None
     unitMode: bool = False
-    maxReconsumeTimes: int | None = None
+    maxReconsumeTimes: Int32 | None = None
 
 
 class RegisterBrokerHeader(Struct, kw_only=True):
@@ -193,11 +190,11 @@ class RegisterBrokerHeader(Struct, kw_only=True):
     brokerAddr: str
     clusterName: str
     haServerAddr: str = ""
-    brokerId: int
-    heartbeatTimeoutMillis: int | None = None
+    brokerId: Int64
+    heartbeatTimeoutMillis: Int64 | None = None
     enableActingMaster: bool | None = None
     compressed: bool = False
-    bodyCrc32: int = 0
+    bodyCrc32: Int32 = 0
 
 
 class UnregisterBrokerHeader(Struct, kw_only=True):
@@ -206,7 +203,7 @@ class UnregisterBrokerHeader(Struct, kw_only=True):
     brokerName: str
     brokerAddr: str
     clusterName: str
-    brokerId: int
+    brokerId: Int64
 
 
 class LiveBrokerHeader(Struct, kw_only=True):

@@ -2,6 +2,8 @@
 
 from msgspec import Struct, field
 
+from latermq.protocol.remoting.numbers import Int64
+
 
 class CutState(Struct, rename="camel"):
     """One cut: from its entry on, what is due before `frontier_ms` (U) is the broker's, and the rest Spark's.
@@ -10,19 +12,19 @@ class CutState(Struct, rename="camel"):
     where the window is done with and only the frontier still counts.
     """
 
-    number: int
-    entry: int
-    frontier_ms: int
-    handback_ms: int
+    number: Int64
+    entry: Int64
+    frontier_ms: Int64
+    handback_ms: Int64
 
 
 class WindowState(Struct, rename="camel"):
     """A window that the broker has not finished: due times [from, until), timers of entries before the cut's."""
 
-    number: int
-    cut_entry: int
-    from_ms: int
-    until_ms: int
+    number: Int64
+    cut_entry: Int64
+    from_ms: Int64
+    until_ms: Int64
     attempt: str = ""  # that the broker plays; empty: it waits for one
 
 
@@ -31,15 +33,15 @@ class PipelineState(Struct, rename="camel"):
 
     store_id: str
     broker_name: str
-    epoch: int
-    ingest_offset: int  # entries of the timer topic below it are in the timeline
-    min_entry: int
-    flushed_entry: int  # the first entry that is not flushed
-    now_ms: int  # by the broker's clock
+    epoch: Int64
+    ingest_offset: Int64  # entries of the timer topic below it are in the timeline
+    min_entry: Int64
+    flushed_entry: Int64  # the first entry that is not flushed
+    now_ms: Int64  # by the broker's clock
     # T and what is delivered beyond it: entries below `done_upto` due before `done_wake_ms` are delivered or taken.
-    done_upto: int
-    done_wake_ms: int
-    done: list[tuple[int, int]] = field(default_factory=list)  # further entries that are: [start, end)
+    done_upto: Int64
+    done_wake_ms: Int64
+    done: list[tuple[Int64, Int64]] = field(default_factory=list)  # further entries that are: [start, end)
     # In order. They say of every entry from `owned_from` on whose it is; before the first of them all is the broker's.
     cuts: list[CutState] = field(default_factory=list)
     windows: list[WindowState] = field(default_factory=list)
@@ -48,31 +50,31 @@ class PipelineState(Struct, rename="camel"):
     # two addresses. Empty from brokers of earlier releases.
     instance: str = ""
     # While a window is missing T stands still. The broker's own timers among these entries are done that are due before
-    near_done_wake_ms: int = 0
+    near_done_wake_ms: Int64 = 0
     # and Spark's that are due within these times, [from, until).
-    far_done: list[tuple[int, int]] = field(default_factory=list)
-    owned_from: int | None = None  # at most `min_entry`; None from brokers of earlier releases
+    far_done: list[tuple[Int64, Int64]] = field(default_factory=list)
+    owned_from: Int64 | None = None  # at most `min_entry`; None from brokers of earlier releases
 
 
 class WindowReport(Struct, rename="camel", kw_only=True):
     """What is known of a window, for an operator."""
 
-    number: int
-    from_ms: int
-    until_ms: int
+    number: Int64
+    from_ms: Int64
+    until_ms: Int64
     state: str  # waiting, rolled, checked, playing, played, damaged, blocked, skipping or skipped
     attempt: str = ""  # that is played
-    attempts: int = 0  # that there are, as far as was looked
+    attempts: Int64 = 0  # that there are, as far as was looked
     damaged: dict[str, str] = field(default_factory=dict)  # attempts, and what is wrong with them
-    rows: int | None = None  # of the attempt that is played
+    rows: Int64 | None = None  # of the attempt that is played
     error: str = ""  # what keeps it from going on
-    letters: int = 0  # dead letters that were written
-    unread: int = 0  # of these, how many have a name only
+    letters: Int64 = 0  # dead letters that were written
+    unread: Int64 = 0  # of these, how many have a name only
 
 
 class WindowReports(Struct, rename="camel"):
     """WINDOW_STATES: all windows that are not done with, and those that were skipped lately."""
 
     broker_name: str
-    now_ms: int
+    now_ms: Int64
     windows: list[WindowReport] = field(default_factory=list)

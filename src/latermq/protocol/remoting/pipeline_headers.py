@@ -2,6 +2,8 @@
 
 from msgspec import Struct
 
+from latermq.protocol.remoting.numbers import Int32, Int64
+
 
 class PipelineStateHeader(Struct, kw_only=True):
     """PIPELINE_STATE (7010): what the broker knows of its timers and windows.
@@ -21,7 +23,7 @@ class BeginPipelineHeader(Struct, kw_only=True):
     """
 
     token: str | None = None
-    tableEnd: int | None = None
+    tableEnd: Int64 | None = None
 
 
 class PullRecordsHeader(Struct, kw_only=True):
@@ -32,32 +34,32 @@ class PullRecordsHeader(Struct, kw_only=True):
     """
 
     topic: str
-    queueId: int
-    offset: int
-    maxBytes: int = 4 << 20
-    untilOffset: int | None = None
-    epoch: int | None = None
+    queueId: Int32
+    offset: Int64
+    maxBytes: Int32 = 4 << 20
+    untilOffset: Int64 | None = None
+    epoch: Int64 | None = None
 
 
 class CommitIngestHeader(Struct, kw_only=True):
     """COMMIT_INGEST (7013): all entries of the timer topic below `offset` are in the timeline."""
 
-    offset: int
-    epoch: int
+    offset: Int64
+    epoch: Int64
 
 
 class WindowReadyHeader(Struct, kw_only=True):
     """WINDOW_READY (7014): an attempt of a window is complete, its manifest written. `epoch` is the driver's own."""
 
-    number: int
+    number: Int64
     attempt: str
-    epoch: int | None = None
+    epoch: Int64 | None = None
 
 
 class WindowNumberHeader(Struct, kw_only=True):
     """REPAIR_WINDOW (7021) and SKIP_WINDOW (7022): which window is meant."""
 
-    number: int
+    number: Int64
 
 
 class ScheduleRowsHeader(Struct, kw_only=True):

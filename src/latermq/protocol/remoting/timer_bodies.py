@@ -4,6 +4,8 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
+from latermq.protocol.remoting.numbers import Int32, Int64
+
 
 class Verdict(StrEnum):
     """What became of a timer; the words are the ones that users read."""
@@ -23,8 +25,8 @@ class Outcome(Struct, rename="camel"):
     verdict: Verdict
     topic: str
     unique_key: str
-    due_ms: int = 0
-    timers: int = 0
+    due_ms: Int64 = 0
+    timers: Int64 = 0
 
 
 class Outcomes(Struct, kw_only=True):
@@ -36,15 +38,15 @@ class Outcomes(Struct, kw_only=True):
 class PendingTimer(Struct, rename="camel"):
     """One timer that waits; `sample` is the beginning of its body, as far as it can be printed."""
 
-    timer_id: int
+    timer_id: Int64
     topic: str
     unique_key: str
     keys: str
     tags: str
-    due_ms: int
-    queue_id: int
-    scheduled_ms: int
-    body_bytes: int
+    due_ms: Int64
+    queue_id: Int32
+    scheduled_ms: Int64
+    body_bytes: Int32
     sample: str
 
 
@@ -58,7 +60,7 @@ class PendingPage(Struct):
 class PendingCount(Struct, kw_only=True):
     """COUNT_TIMERS."""
 
-    timers: int
+    timers: Int64
 
 
 class Density(Struct, rename="camel"):
@@ -68,7 +70,7 @@ class Density(Struct, rename="camel"):
     one day after it, to two days after it at most.
     """
 
-    start_ms: int
-    seconds: list[int] = field(default_factory=list)
-    minutes: list[int] = field(default_factory=list)
-    hours: list[int] = field(default_factory=list)
+    start_ms: Int64
+    seconds: list[Int64] = field(default_factory=list)
+    minutes: list[Int64] = field(default_factory=list)
+    hours: list[Int64] = field(default_factory=list)

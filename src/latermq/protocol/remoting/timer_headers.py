@@ -2,6 +2,8 @@
 
 from msgspec import Struct
 
+from latermq.protocol.remoting.numbers import Int32, Int64
+
 
 class RecallHeader(Struct, kw_only=True):
     """RECALL_MESSAGE (370)."""
@@ -26,14 +28,14 @@ class TimerNameHeader(Struct, kw_only=True):
     key: str | None = None
     recallHandle: str | None = None
     timerIds: str | None = None
-    scheduledBefore: int | None = None
+    scheduledBefore: Int64 | None = None
 
 
 class MoveTimerHeader(TimerNameHeader, kw_only=True):
     """MOVE_TIMER (7002): a new due time, or a delay from now by the broker's clock; one of them."""
 
-    dueMs: int | None = None
-    delayMs: int | None = None
+    dueMs: Int64 | None = None
+    delayMs: Int64 | None = None
 
 
 class ListTimersHeader(Struct, kw_only=True):
@@ -45,7 +47,7 @@ class ListTimersHeader(Struct, kw_only=True):
 
     topic: str = ""
     key: str = ""
-    fromMs: int = 0
-    untilMs: int = 0
-    limit: int = 100
+    fromMs: Int64 = 0
+    untilMs: Int64 = 0
+    limit: Int32 = 100
     cursor: str = ""
