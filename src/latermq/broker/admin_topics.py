@@ -1,6 +1,6 @@
 """Topics as operators see them: made, changed, deleted, and the state of their queues."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from latermq.broker.broker import Broker
 from latermq.errors import IllegalMessage, InvalidParameter
@@ -36,6 +36,15 @@ def check_not_own(broker: Broker, topic: str) -> None:
         raise InvalidParameter("the topic is blank", hint="Name a topic")
     if is_own_topic(broker, topic):
         raise InvalidParameter(f"topic {topic!r} belongs to the broker", hint="It stays as it is; name one of your own")
+
+
+def delete_topic(broker: Broker, topic: str) -> list[Callable[[], None]]:
+    """Forget a topic, its queues and all offsets in it; what is returned does so on disk, like `Tables.savers`."""
+    check_not_own(broker, topic)
+    try:
+        return broker.delete_topic(topic)
+    except IllegalMessage as error:
+        raise InvalidParameter(error.message, hint=error.hint) from None
 
 
 def put_topic(broker: Broker, topic: TopicConfig, changes: Mapping[str, str]) -> TopicConfig:

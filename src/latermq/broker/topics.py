@@ -13,6 +13,7 @@ from latermq.message.names import (
     TIMER_TOPIC,
     check_sendable_topic,
     check_topic,
+    is_stored_topic,
     is_system_topic,
 )
 from latermq.protocol.remoting.bodies import PERM_READ, PERM_WRITE, TopicConfig, TopicConfigTable
@@ -144,11 +145,15 @@ class Topics:
 
     def adopt(self, topic: TopicConfig) -> None:
         """Take in a topic that has messages but lost its configuration, whatever the bounds for new ones."""
+        if not is_stored_topic(topic.topicName):
+            return  # not even RocketMQ makes such a topic; nobody could ask for it
         self.table.topicConfigTable[topic.topicName] = topic
         self._touch(topic.topicName)
 
     def check_removable(self, topic: str) -> None:
-        """Refuse to delete a topic of the broker's own."""
+        """Refuse to delete what is no topic's name, of which a path is made, and a topic of the broker's own."""
+        if not is_stored_topic(topic):
+            check_topic(topic)
         if is_system_topic(topic):
             raise NoPermission(f"topic {topic!r} belongs to the broker and stays")
 

@@ -7,6 +7,7 @@ from latermq.errors import IllegalMessage, NoPermission
 MAX_TOPIC_CHARS = 127
 MAX_RETRY_TOPIC_CHARS = 255
 MAX_GROUP_CHARS = 120  # leaves room for the retry and dead-letter prefixes
+MAX_FILE_NAME_BYTES = 255  # of one file or folder, on every file system that matters
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
@@ -21,6 +22,7 @@ TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRANSACTION_CHECK_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+_SHOWN_CHARS = 40  # of a name that is refused: strangers choose how long it is
 
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+").fullmatch
 _SYSTEM_TOPICS = frozenset({
@@ -38,16 +40,44 @@ def check_topic(topic: str) -> None:
         raise IllegalMessage("the topic is blank", hint="Name a topic")
     if not _LEGAL(topic):
         raise IllegalMessage(
-            f"topic {topic!r} holds illegal characters", hint="Letters, digits, '_', '-', '%' and '|' are allowed"
+            f"topic {shown(topic)} holds illegal characters", hint="Letters, digits, '_', '-', '%' and '|' are allowed"
         )
     limit = _max_chars(topic)
     if len(topic) > limit:
-        raise IllegalMessage(f"topic {topic[:40]!r}… has {len(topic)} characters, the limit is {limit}")
+        raise IllegalMessage(f"topic {shown(topic)} has {len(topic)} characters, the limit is {limit}")
 
 
 def is_topic(name: str) -> bool:
     """Whether a topic can have this name."""
     return len(name) <= _max_chars(name) and _LEGAL(name) is not None
+
+
+def is_stored_topic(name: str) -> bool:
+    """Whether a topic of a store can have this name: RocketMQ's brokers make names that nobody may ask for.
+
+    The retry topics of its POP consumers are called `%RETRY%group+topic`.
+    """
+    return is_topic(name) or (name.startswith(RETRY_PREFIX) and is_topic(name.replace("+", "_", 1)))
+
+
+def is_group(name: str) -> bool:
+    """Whether a group can have this name."""
+    return len(name) <= MAX_GROUP_CHARS and _LEGAL(name) is not None
+
+
+def is_file_name(name: str) -> bool:
+    """Whether a file or a folder can have this name, which leads nowhere else when it is part of a path."""
+    if name in ("", ".", "..") or "/" in name or "\0" in name or len(name) > MAX_FILE_NAME_BYTES:
+        return False
+    try:
+        return len(name.encode()) <= MAX_FILE_NAME_BYTES
+    except UnicodeEncodeError:
+        return False
+
+
+def shown(name: str) -> str:
+    """A name for an error or a log line: escaped, and cut where it is long."""
+    return repr(name) if len(name) <= _SHOWN_CHARS else f"{name[:_SHOWN_CHARS]!r}…"
 
 
 def _max_chars(topic: str) -> int:
@@ -67,10 +97,10 @@ def check_group(group: str) -> None:
         raise IllegalMessage("the group is blank", hint="Name a group")
     if not _LEGAL(group):
         raise IllegalMessage(
-            f"group {group!r} holds illegal characters", hint="Letters, digits, '_', '-', '%' and '|' are allowed"
+            f"group {shown(group)} holds illegal characters", hint="Letters, digits, '_', '-', '%' and '|' are allowed"
         )
     if len(group) > MAX_GROUP_CHARS:
-        raise IllegalMessage(f"group {group[:40]!r}… has {len(group)} characters, the limit is {MAX_GROUP_CHARS}")
+        raise IllegalMessage(f"group {shown(group)} has {len(group)} characters, the limit is {MAX_GROUP_CHARS}")
 
 
 def is_system_topic(topic: str) -> bool:

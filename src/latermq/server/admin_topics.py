@@ -59,9 +59,8 @@ class TopicRequests:
         self._ground.answer_when_announced(connection, command, self._broker.tables.savers())
 
     def _delete(self, connection: Connection, command: Command) -> None:
-        topic = command.header(TopicHeader).topic
-        admin_topics.check_not_own(self._broker, topic)
-        self._ground.answer_when_announced(connection, command, self._broker.delete_topic(topic))
+        works = admin_topics.delete_topic(self._broker, command.header(TopicHeader).topic)
+        self._ground.answer_when_announced(connection, command, works)
 
     def _configs(self, connection: Connection, command: Command) -> bytes:
         table = self._broker.topics.table

@@ -1,17 +1,21 @@
 """Files as the store uses them: mapped segments with reserved space, small files replaced atomically.
 
+No path leads out of the directory, whatever it was made of, and removing never goes through a symbolic link.
+
 Each operation is a sequence of system calls between which the process or the machine may die. The store takes a Disk
 as an argument: `memory_disk.py` is the same one on a simulated machine, which can fail, fill up, die between any two of
 these calls and forget what was not synced.
 """
 
 import contextlib
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from latermq.errors import StoreError
 from latermq.store.mapped_file import CallMappedFile, MappedFile
+from latermq.store.paths import check_inside
 from latermq.store.system_calls import Calls, SystemCalls
 
 __all__ = ["CallDisk", "Disk", "FileDisk", "MappedFile"]
@@ -69,6 +73,7 @@ class CallDisk:
         self._entered: set[str] = set()  # folders of small files that the folders above them are known to have synced
 
     def map_file(self, path: str, size: int) -> MappedFile:
+        check_inside(path)
         try:
             try:
                 return self._make_mapped(path, size)
@@ -91,17 +96,20 @@ class CallDisk:
                     raise
 
     def list_names(self, folder: str) -> list[str]:
+        check_inside(folder)
         try:
             return sorted(self._calls.list_folder(folder))
         except FileNotFoundError:
             return []
+        except OSError as error:
+            raise StoreError(f"cannot look into {folder}: {error.strerror}", hint="Check what it is") from None
 
     def file_size(self, path: str) -> int:
-        return self._calls.file_size(path)
+        return self._calls.file_size(check_inside(path))
 
     def read(self, path: str) -> bytes | None:
         try:
-            fd = self._calls.open(path, read_only=True)
+            fd = self._calls.open(check_inside(path), read_only=True)
         except FileNotFoundError:
             return None
         try:
@@ -110,7 +118,7 @@ class CallDisk:
             self._calls.close(fd)
 
     def replace(self, path: str, data: bytes) -> None:
-        draft = f"{path}.draft"
+        draft = f"{check_inside(path)}.draft"
         try:
             self._make_folders(_parent(path))
             fd = self._calls.open(draft, create=True, empty=True)
@@ -137,37 +145,52 @@ class CallDisk:
             folder = _parent(folder)
 
     def remove(self, path: str) -> None:
+        check_inside(path)
         try:
-            if self._calls.is_folder(path):
-                # A folder goes at once or not at all: half of one would look like damage.
-                name = path.rpartition("/")[2]
-                going = f"{GOING_PREFIX}{name[:_GOING_CHARACTERS]}"
-                self._remove_all(going)
-                self._calls.rename(path, going)
-                self._calls.sync_folder(_parent(path))
-                self._remove_all(going)
+            if self._is_own_folder(path):
+                self._remove_folder(path)
             else:
                 with contextlib.suppress(FileNotFoundError):
                     self._calls.unlink(path)
         except OSError as error:
             raise StoreError(f"cannot remove {path}: {error.strerror}", hint="Check the permissions") from None
 
-    def _remove_all(self, folder: str) -> None:
-        """Remove a folder and what it holds, file by file; fine when it is missing."""
-        for name in self.list_names(folder):
-            child = f"{folder}/{name}"
-            if self._calls.is_folder(child):
-                self._remove_all(child)
-            else:
-                self._calls.unlink(child)
+    def _is_own_folder(self, path: str) -> bool:
+        """A folder whose content goes with it. Of a link the link alone goes: what it leads to is not ours."""
+        return self._calls.is_folder(path) and not self._calls.is_link(path)
+
+    def _remove_folder(self, path: str) -> None:
+        """A folder goes at once or not at all: half of one would look like damage."""
+        name = path.rpartition("/")[2]
+        going = f"{GOING_PREFIX}{name[:_GOING_CHARACTERS]}"
+        self._remove_all(going)
+        try:
+            self._calls.rename(path, going)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            # The folder above is a link to another disk. What is left after a death half-way goes at the next start.
+            going = path
+        self._calls.sync_folder(_parent(path))
+        self._remove_all(going)
+
+    def _remove_all(self, path: str) -> None:
+        """Remove a folder and what it holds, file by file, or a file; fine when it is missing."""
         with contextlib.suppress(FileNotFoundError):
-            self._calls.remove_folder(folder)
+            if not self._is_own_folder(path):
+                self._calls.unlink(path)
+                return
+            for name in self._calls.list_folder(path):
+                self._remove_all(f"{path}/{name}")
+            self._calls.remove_folder(path)
 
     def sync_names(self, folder: str) -> None:
+        check_inside(folder)
         with contextlib.suppress(FileNotFoundError):
             self._calls.sync_folder(folder)
 
     def _make_library_folder(self, name: str) -> None:
+        check_inside(name)
         try:
             if not self._calls.is_folder(name):
                 self._make_folders(name)

@@ -65,11 +65,14 @@ class RehearsalCalls:
 
     # Which files there are
 
+    def _is_seen(self, path: str) -> bool:
+        """Whether nothing on the way to this path was removed."""
+        parts = path.split("/")
+        return not any("/".join(parts[:end]) in self._gone for end in range(1, len(parts) + 1))
+
     def _is_real(self, path: str) -> bool:
         """Whether the real file or folder of this path is still seen."""
-        parts = path.split("/")
-        seen = not any("/".join(parts[:end]) in self._gone for end in range(1, len(parts) + 1))
-        return seen and (self._root / path).exists()
+        return self._is_seen(path) and (self._root / path).exists()
 
     def _find(self, path: str) -> _File | None:
         file = self._files.get(path)
@@ -94,6 +97,9 @@ class RehearsalCalls:
     def is_folder(self, path: str) -> bool:
         return not path or path in self._folders or (self._is_real(path) and (self._root / path).is_dir())
 
+    def is_link(self, path: str) -> bool:
+        return self._is_seen(path) and self._real.is_link(path)
+
     def list_folder(self, path: str) -> list[str]:
         if not self.is_folder(path):
             raise _failure(errno.ENOENT, path)
@@ -115,8 +121,9 @@ class RehearsalCalls:
         self._gone.add(path)
 
     def unlink(self, path: str) -> None:
-        self._require(path)
-        del self._files[path]
+        if not self.is_link(path):
+            self._require(path)
+        self._files.pop(path, None)
         self._gone.add(path)
 
     def rename(self, path: str, new_path: str) -> None:
@@ -136,6 +143,8 @@ class RehearsalCalls:
     # Open files
 
     def open(self, path: str, *, create: bool = False, empty: bool = False, read_only: bool = False) -> int:
+        if not read_only and path not in self._files and self._is_seen(path):
+            self._real.check_no_link(path)
         file = self._find(path)
         if file is None:
             if not create or self.is_folder(path):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from latermq.errors import StoreError
 from latermq.store.disk import GOING_PREFIX, CallDisk
+from latermq.store.paths import check_inside
 from latermq.store.rehearsal_calls import RehearsalCalls
 
 _IMMUTABLE = ".sst"  # RocksDB never changes such a file: a second name is as good as a copy
@@ -24,7 +25,7 @@ class RehearsalDisk(CallDisk):
 
     def library_folder(self, name: str) -> Path:
         """A copy of the folder, beside the store where there is room for names, else where there is room at all."""
-        real = self._root / name
+        real = self._root / check_inside(name)
         try:
             copy = Path(tempfile.mkdtemp(prefix=_COPY_PREFIX, dir=self._root))
         except OSError:

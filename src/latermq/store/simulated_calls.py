@@ -216,6 +216,9 @@ class SimulatedCalls:
     def is_folder(self, path: str) -> bool:
         return isinstance(self.names.tree.get(path), Folder)
 
+    def is_link(self, path: str) -> bool:
+        return False  # nobody makes any
+
     def list_folder(self, path: str) -> list[str]:
         self._need_folder(path)
         start = len(path) + 1 if path else 0

@@ -27,6 +27,11 @@ def is_unsupported(error: OSError) -> bool:
     return error.errno in _UNSUPPORTED
 
 
+def _link_on_the_way(path: str) -> OSError:
+    reason = f"{path} is a symbolic link, which is followed only for folders in the data directory itself"
+    return OSError(errno.ELOOP, reason, path)
+
+
 class Calls(Protocol):
     """Paths are relative to the directory of the Disk, "" is the directory itself. All raise OSError."""
 
@@ -66,7 +71,10 @@ class Calls(Protocol):
 
     def file_size(self, path: str) -> int: ...
 
-    def is_folder(self, path: str) -> bool: ...
+    def is_folder(self, path: str) -> bool:
+        """Also where a link leads to one."""
+
+    def is_link(self, path: str) -> bool: ...
 
     def list_folder(self, path: str) -> list[str]: ...
 
@@ -98,7 +106,31 @@ class SystemCalls:
 
     def open(self, path: str, *, create: bool = False, empty: bool = False, read_only: bool = False) -> int:
         how = (os.O_RDONLY if read_only else os.O_RDWR) | (os.O_CREAT if create else 0) | (os.O_TRUNC if empty else 0)
-        return os.open(self._root / path, how, 0o644)
+        try:
+            return os.open(self._at(path), how if read_only else how | os.O_NOFOLLOW, 0o644)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                self.check_no_link(path)
+            raise
+
+    def check_no_link(self, path: str) -> None:
+        """Raise what writing raises where the file itself is a link, or a folder above it that is not followed."""
+        self._at(path)
+        if self.is_link(path):
+            raise _link_on_the_way(path)
+
+    def _at(self, path: str) -> Path:
+        """The place of a file. A link in the directory itself, as to another disk, is followed, but none below it.
+
+        Names of the directory itself are the program's own. Those below are made of what clients say, and who may make
+        links there must not have the broker write or remove anything elsewhere.
+        """
+        end = path.find("/", path.find("/") + 1)
+        while end > 0:
+            if self.is_link(path[:end]):
+                raise _link_on_the_way(path[:end])
+            end = path.find("/", end + 1)
+        return self._root / path
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -158,29 +190,32 @@ class SystemCalls:
         mapped.close()
 
     def file_size(self, path: str) -> int:
-        return (self._root / path).stat().st_size
+        return self._at(path).stat().st_size
 
     def is_folder(self, path: str) -> bool:
         return (self._root / path).is_dir()
 
+    def is_link(self, path: str) -> bool:
+        return (self._root / path).is_symlink()
+
     def list_folder(self, path: str) -> list[str]:
-        with os.scandir(self._root / path) as entries:
+        with os.scandir(self._at(f"{path}/" if path else "")) as entries:
             return [entry.name for entry in entries]
 
     def make_folder(self, path: str) -> None:
-        (self._root / path).mkdir()
+        self._at(path).mkdir()
 
     def remove_folder(self, path: str) -> None:
-        (self._root / path).rmdir()
+        self._at(path).rmdir()
 
     def unlink(self, path: str) -> None:
-        (self._root / path).unlink()
+        self._at(path).unlink()
 
     def rename(self, path: str, new_path: str) -> None:
-        (self._root / path).rename(self._root / new_path)
+        self._at(path).rename(self._at(new_path))
 
     def sync_folder(self, path: str) -> None:
-        fd = os.open(self._root / path, os.O_RDONLY)
+        fd = os.open(self._at(path), os.O_RDONLY)
         try:
             os.fsync(fd)
         finally:

@@ -168,7 +168,7 @@ class RocksRows:
             try:
                 # CURRENT first: without it the rest is garbage and not half a database.
                 for path in sorted(self._folder.iterdir(), key=lambda path: path.name != "CURRENT"):
-                    if path.is_dir():
+                    if path.is_dir() and not path.is_symlink():
                         shutil.rmtree(path)
                     else:
                         path.unlink()

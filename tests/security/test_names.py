@@ -1,0 +1,68 @@
+"""Names that strangers choose: none becomes a path that leads elsewhere, and the log tells who changed what."""
+
+from pathlib import Path
+
+from latermq.protocol.remoting.codes import Request, Response
+from tests.integration.brokers import pull_fields, send_fields
+from tests.security.attacker import Attacker, attacking
+from tests.serving import serving
+
+# Every one of these was joined to the folder of the queues.
+PATHS = [
+    "../../victim",
+    "../commitlog",
+    "../config",
+    "../../../../../../../../../../tmp",
+    "..",
+    ".",
+    "orders/../../commitlog",
+    "orders/0",
+    "/etc",
+    "orders\0",
+    "",
+    "o" * 5_000,
+]
+
+
+def send(attacker: Attacker, topic: str) -> None:
+    assert attacker.call(Request.SEND_MESSAGE_V2, send_fields(topic), b"body").code == Response.SUCCESS
+
+
+def files_of(folder: Path) -> set[str]:
+    """All files but those that a running broker makes and replaces by itself."""
+    return {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.startswith(("abort", "checkpoint", "latermq.")) and path.suffix != ".draft"
+    }
+
+
+def test_no_name_of_a_topic_deletes_anything_but_that_topic(tmp_path: Path) -> None:
+    data, victim = tmp_path / "data", tmp_path / "victim"
+    victim.mkdir()
+    (victim / "savings").write_text("all of it")
+    with serving(data) as server, attacking(server.port) as attacker:
+        send(attacker, "orders")
+        # Written before, so that nothing but the attack changes files.
+        fields = {"topic": "orders", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
+        assert attacker.call(Request.UPDATE_AND_CREATE_TOPIC, fields).code == Response.SUCCESS
+        before = files_of(data)
+        assert any(name.startswith("commitlog/") for name in before)
+        for name in PATHS:
+            reply = attacker.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": name})
+            assert reply.code == Response.INVALID_PARAMETER, f"{name[:40]!r} was taken"
+            assert reply.remark is not None
+            assert len(reply.remark) < 400
+            assert files_of(data) == before, f"{name[:40]!r} deleted files"
+        assert (victim / "savings").read_text() == "all of it"
+        send(attacker, "orders")
+        found = attacker.call(Request.PULL_MESSAGE, pull_fields("orders", 0))
+        assert found.code == Response.SUCCESS
+
+
+def test_topics_that_the_broker_lives_by_stay(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as server, attacking(server.port) as attacker:
+        for topic in ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "TBW102", "SELF_TEST_TOPIC", "broker-a"):
+            fields = {"topic": topic, "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+            for code in (Request.UPDATE_AND_CREATE_TOPIC, Request.DELETE_TOPIC_IN_BROKER):
+                assert attacker.call(code, fields).code == Response.INVALID_PARAMETER, topic
