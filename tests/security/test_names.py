@@ -5,7 +5,7 @@ from pathlib import Path
 from latermq.protocol.remoting.codes import Request, Response
 from tests.integration.brokers import pull_fields, send_fields
 from tests.security.attacker import Attacker, attacking
-from tests.serving import serving
+from tests.serving import Server, serving
 
 # Every one of these was joined to the folder of the queues.
 PATHS = [
@@ -66,3 +66,37 @@ def test_topics_that_the_broker_lives_by_stay(tmp_path: Path) -> None:
             fields = {"topic": topic, "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
             for code in (Request.UPDATE_AND_CREATE_TOPIC, Request.DELETE_TOPIC_IN_BROKER):
                 assert attacker.call(code, fields).code == Response.INVALID_PARAMETER, topic
+
+
+def lines_of(server: Server, event: str) -> list[str]:
+    return [line for line in server.log().splitlines() if f"] {event} " in line]
+
+
+def test_every_change_is_logged_once_with_who_made_it(tmp_path: Path) -> None:
+    topic = {"topic": "orders", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+    groups = b'{"groupConfigList":[{"groupName":"g2"},{"groupName":"g3"}]}'
+    changes: list[tuple[str, int, dict[str, str], bytes, str]] = [
+        ("topic put", Request.UPDATE_AND_CREATE_TOPIC, topic, b"", "topic=orders"),
+        ("group put", Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"g1"}', "names=g1"),
+        ("groups put", Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, {}, groups, "names='g2, g3'"),
+        ("offsets reset", Request.INVOKE_BROKER_TO_RESET_OFFSET,
+         {"group": "g1", "topic": "orders", "timestamp": "0"}, b"", "group=g1"),
+        ("group deleted", Request.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g1\n[info] all is well " + "x" * 900}, b"",
+         r"g1\\n[info] all is well"),
+        ("topic deleted", Request.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}, b"", "topic=orders"),
+        ("clean-up asked for", Request.DELETE_EXPIRED_COMMITLOG, {}, b"", ""),
+    ]  # fmt: skip
+    with serving(tmp_path / "data") as server:
+        with attacking(server.port) as attacker:
+            for event, code, fields, body, told in changes:
+                assert attacker.call(code, fields, body).code == Response.SUCCESS, event
+                [line] = lines_of(server, event)
+                assert f"peer={attacker.name}" in line
+                assert told in line
+                assert len(line) < 600
+        with attacking(server.namesrv_port) as attacker:
+            key = {"namespace": "n", "key": "k", "value": "secret"}
+            assert attacker.call(Request.PUT_KV_CONFIG, key).code == Response.SUCCESS
+            [line] = lines_of(server, "key put")
+            assert f"peer={attacker.name}" in line
+            assert "secret" not in line

@@ -76,8 +76,14 @@ def is_file_name(name: str) -> bool:
 
 
 def shown(name: str) -> str:
-    """A name for an error or a log line: escaped, and cut where it is long."""
+    """A name for an error: quoted, escaped, and cut where it is long."""
     return repr(name) if len(name) <= _SHOWN_CHARS else f"{name[:_SHOWN_CHARS]!r}…"
+
+
+def escaped(name: str, max_chars: int) -> str:
+    """The same for a log line, which puts quotes where it needs them."""
+    cut = repr(name[:max_chars])[1:-1]
+    return cut if len(name) <= max_chars else f"{cut}…"
 
 
 def _max_chars(topic: str) -> int:

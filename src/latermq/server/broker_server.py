@@ -24,6 +24,7 @@ from latermq.broker.tables import do_all
 from latermq.clock import Clock, SystemClock
 from latermq.config import DEFAULT_METRICS_PORT, Config
 from latermq.errors import ConfigError, LaterMQError, StoreError
+from latermq.server.admin_log import logged
 from latermq.server.admin_service import AdminService
 from latermq.server.broker_service import BrokerService
 from latermq.server.clock_feed import open_clock
@@ -114,6 +115,7 @@ class BrokerProcess:
         )
         self.service.handlers.update(pipeline.handlers)
         self.service.handlers.update(WindowService(self.broker, lambda: self._keeper).handlers)
+        self.service.handlers.update(logged(self.service.handlers))
         self._metrics = MetricsServer(BrokerMetrics(self.broker, lambda: self.listener.connections))
         self._timers: list[asyncio.TimerHandle | None] = []
         self._checkpointing = self._saving = self._save_again = False

@@ -28,6 +28,7 @@ from latermq.protocol.remoting.headers import (
     TopicHeader,
     UnregisterBrokerHeader,
 )
+from latermq.server.admin_log import logged
 from latermq.server.connection import Connection
 from latermq.server.known_brokers import KnownBrokers
 from latermq.server.kv_configs import ORDER_TOPICS, KVConfigs
@@ -52,7 +53,7 @@ class NameServer:
         self.routes = Routes(clock, timeout_s, config.broker.max_topics, known)
         self.kv_configs = KVConfigs(disk)
         self._config = config
-        self.handlers: dict[int, _Handler] = {
+        handlers: dict[int, _Handler] = {
             Request.GET_ROUTEINFO_BY_TOPIC: self._route,
             Request.REGISTER_BROKER: self._register,
             Request.UNREGISTER_BROKER: self._unregister,
@@ -73,6 +74,7 @@ class NameServer:
             Request.GET_NAMESRV_CONFIG: self._get_config,
             Request.UPDATE_NAMESRV_CONFIG: self._update_config,
         }
+        self.handlers = logged(handlers)
 
     def opened(self, connection: Connection) -> None:
         """Nothing is known of a connection before its first request."""
@@ -170,25 +172,19 @@ class NameServer:
     def _system_topics(self, _: Connection, command: Command) -> bytes:
         return encode_response(command, body=encode_body(self.routes.system_topics()))
 
-    def _delete_topic(self, connection: Connection, command: Command) -> bytes:
+    def _delete_topic(self, _: Connection, command: Command) -> bytes:
         header = command.header(DeleteRouteHeader)
         self.routes.delete_topic(header.topic, header.clusterName)
-        _log.info("topic deleted", topic=header.topic, cluster=header.clusterName, peer=connection.peer_name)
         return encode_response(command)
 
-    def _forbid_writing(self, connection: Connection, command: Command) -> bytes:
-        return encode_response(command, fields={"wipeTopicCount": self._set_writable(connection, command, False)})
+    def _forbid_writing(self, _: Connection, command: Command) -> bytes:
+        return encode_response(command, fields={"wipeTopicCount": self._set_writable(command, False)})
 
-    def _allow_writing(self, connection: Connection, command: Command) -> bytes:
-        return encode_response(command, fields={"addTopicCount": self._set_writable(connection, command, True)})
+    def _allow_writing(self, _: Connection, command: Command) -> bytes:
+        return encode_response(command, fields={"addTopicCount": self._set_writable(command, True)})
 
-    def _set_writable(self, connection: Connection, command: Command, writable: bool) -> str:
-        broker = command.header(BrokerNameHeader).brokerName
-        topics = self.routes.set_writable(broker, writable)
-        _log.info(
-            "write permission changed", broker=broker, writable=writable, topics=topics, peer=connection.peer_name
-        )
-        return str(topics)
+    def _set_writable(self, command: Command, writable: bool) -> str:
+        return str(self.routes.set_writable(command.header(BrokerNameHeader).brokerName, writable))
 
     # Key-value table and settings.
 
