@@ -70,6 +70,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     recent_log: Size = Size.parse("8GiB")
     max_topics: int = 5_000  # each of a topic's queues maps a file, and the kernel allows 65,530 maps
     max_groups: int = 50_000
+    max_group_config: Size = Size.parse("8KiB")  # as JSON; one with defaults takes 500 bytes
 
 
 class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

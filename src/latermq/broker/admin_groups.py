@@ -3,14 +3,17 @@
 from collections.abc import Iterable
 
 from latermq.broker.broker import Broker
+from latermq.broker.topics import MAX_QUEUES
 from latermq.errors import GroupNotFound, IllegalMessage, InvalidParameter, LaterMQError
 from latermq.group.backoff import RETRY_LEVELS, parse_backoff
+from latermq.message.names import shown
 from latermq.protocol.remoting.admin_bodies import ConsumeStats, QueueTimeSpan
 from latermq.protocol.remoting.bodies import (
     MessageQueue,
     OffsetWrapper,
     SubscriptionGroup,
     TopicConfig,
+    encode_body,
     encode_keyed_map,
 )
 
@@ -50,10 +53,25 @@ def put_group(broker: Broker, group: SubscriptionGroup) -> None:
         else:
             attributes[name] = " ".join(parse_backoff(value))
     group.attributes = attributes
+    _check_config(broker, group)
     try:
         broker.groups.put(group)
     except IllegalMessage as error:
         raise InvalidParameter(error.message, hint=error.hint) from None
+
+
+def _check_config(broker: Broker, group: SubscriptionGroup) -> None:
+    """Refuse what no retry topic can have, and what is longer than a configuration may be."""
+    if not 0 <= group.retryQueueNums <= MAX_QUEUES:
+        raise InvalidParameter(
+            f"a retry topic cannot have {group.retryQueueNums} queues", hint=f"Give it 0 (none) to {MAX_QUEUES}"
+        )
+    size, limit = len(encode_body(group)), int(broker.config.broker.max_group_config)
+    if size > limit:
+        raise InvalidParameter(
+            f"the configuration of group {shown(group.groupName)} takes {size} bytes, the limit is {limit}",
+            hint="Name fewer subscriptions in it, or raise broker.max_group_config",
+        )
 
 
 def _no_such_group(group: str) -> GroupNotFound:

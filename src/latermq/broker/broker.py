@@ -722,11 +722,11 @@ class Broker:
         """Sizes of everything that could grow."""
         return {
             **self.store.statistics(),
+            **self.groups.statistics(),
             **self.members.statistics(),
             **self.locks.statistics(),
             **self.waiting.statistics(),
             **self.delivery.statistics(),
             **self.topic_traffic.statistics(),
             "topics": len(self.topics.table.topicConfigTable),
-            "groups": len(self.groups.table.subscriptionGroupTable),
         }

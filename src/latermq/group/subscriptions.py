@@ -3,7 +3,7 @@
 from latermq.clock import Clock
 from latermq.errors import GroupNotFound, NoPermission
 from latermq.message.names import check_group
-from latermq.protocol.remoting.bodies import SubscriptionGroup, SubscriptionGroupTable
+from latermq.protocol.remoting.bodies import SubscriptionGroup, SubscriptionGroupTable, encode_body
 
 # Groups that RocketMQ's own tools use; they exist without being made.
 BUILT_IN_GROUPS = ("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_RMQ_SYS_TRANS")
@@ -19,6 +19,7 @@ class SubscriptionGroups:
         self._auto_create = auto_create
         self._max_groups = max_groups
         self.changed = False
+        self._measured = (-1, 0)  # at which version of the table, and how many bytes it was then
         for name in BUILT_IN_GROUPS:
             table.subscriptionGroupTable.setdefault(name, SubscriptionGroup(groupName=name))
 
@@ -57,6 +58,12 @@ class SubscriptionGroups:
         if removed:
             self._touch()
         return removed
+
+    def statistics(self) -> dict[str, int]:
+        version = self.table.dataVersion.counter
+        if self._measured[0] != version:
+            self._measured = (version, len(encode_body(self.table)))
+        return {"groups": len(self.table.subscriptionGroupTable), "group_config_bytes": self._measured[1]}
 
     def _touch(self) -> None:
         self.table.dataVersion.bump(self._clock.now_ms())

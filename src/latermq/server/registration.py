@@ -88,7 +88,7 @@ def _topic(text: bytes) -> TopicConfig:
             readQueueNums=int(read),
             writeQueueNums=int(write),
             perm=int(perm),
-            topicFilterType=filter_type,
+            topicFilterType="MULTI_TAG" if filter_type == "MULTI_TAG" else "SINGLE_TAG",
         )
     except ValueError:
         raise MalformedRequest(f"the registration holds a topic that does not parse: {text[:100]!r}") from None

@@ -6,13 +6,14 @@ Attribute names are those of the JSON. Java writes maps whose keys are numbers o
 
 import re
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from latermq.errors import MalformedRequest
-from latermq.protocol.remoting.numbers import Int32, Int64, JsonObject
+from latermq.protocol.remoting.headers import TopicFilterType
+from latermq.protocol.remoting.numbers import Int32, Int64
 
 BodyType = TypeVar("BodyType")
 
@@ -50,7 +51,7 @@ class TopicConfig(Struct, kw_only=True):
     readQueueNums: Int32 = 8
     writeQueueNums: Int32 = 8
     perm: Int32 = PERM_READ | PERM_WRITE
-    topicFilterType: str = "SINGLE_TAG"
+    topicFilterType: TopicFilterType = "SINGLE_TAG"
     topicSysFlag: Int32 = 0
     order: bool = False
     attributes: dict[str, str] = field(default_factory=dict)
@@ -151,8 +152,43 @@ class HeartbeatData(Struct, kw_only=True):
     withoutSub: bool = False
 
 
+class GroupSubscription(Struct, kw_only=True):
+    """What operators say in advance that a group subscribes to; LaterMQ keeps it and goes by heartbeats."""
+
+    topic: str | None = None
+    expressionType: str | None = None
+    expression: str | None = None
+    version: Int64 = 0
+
+
+class ExponentialRetryPolicy(Struct, kw_only=True):
+    """Pauses that grow, in milliseconds."""
+
+    initial: Int64 = 5_000
+    max: Int64 = 7_200_000
+    multiplier: Int64 = 2
+
+
+class CustomizedRetryPolicy(Struct, kw_only=True):
+    """Pauses one by one, in milliseconds."""
+
+    next: Annotated[list[Int64], Meta(max_length=64)] = field(default_factory=list)
+
+
+class GroupRetryPolicy(Struct, kw_only=True):
+    """When POP consumers of RocketMQ's get a failed message again; LaterMQ only keeps it."""
+
+    type: Literal["CUSTOMIZED", "EXPONENTIAL"] = "CUSTOMIZED"
+    exponentialRetryPolicy: ExponentialRetryPolicy | UnsetType | None = UNSET
+    customizedRetryPolicy: CustomizedRetryPolicy | UnsetType | None = UNSET
+
+
 class SubscriptionGroup(Struct, kw_only=True):
-    """A consumer group as brokers keep it in subscriptionGroup.json."""
+    """A consumer group as brokers keep it in subscriptionGroup.json.
+
+    Every field is typed, and fields that are not named here are dropped: what is saved must be understood by the next
+    start.
+    """
 
     groupName: str
     consumeEnable: bool = True
@@ -166,8 +202,8 @@ class SubscriptionGroup(Struct, kw_only=True):
     notifyConsumerIdsChangedEnable: bool = True
     groupSysFlag: Int32 = 0
     consumeTimeoutMinute: Int32 = 15
-    subscriptionDataSet: list[JsonObject] | None = None
-    groupRetryPolicy: JsonObject = field(default_factory=lambda: {"type": "CUSTOMIZED"})
+    subscriptionDataSet: list[GroupSubscription] | None = None
+    groupRetryPolicy: GroupRetryPolicy = field(default_factory=GroupRetryPolicy)
     attributes: dict[str, str] = field(default_factory=dict)
 
 

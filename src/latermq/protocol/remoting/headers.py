@@ -1,8 +1,12 @@
 """Header fields of requests and responses, one struct each; attributes are named as on the wire unless renamed."""
 
+from typing import Literal
+
 from msgspec import Struct
 
 from latermq.protocol.remoting.numbers import Int32, Int64
+
+TopicFilterType = Literal["SINGLE_TAG", "MULTI_TAG"]
 
 
 class SendHeader(Struct, kw_only=True, gc=False):
@@ -151,7 +155,7 @@ class CreateTopicHeader(Struct, kw_only=True):
     readQueueNums: Int32
     writeQueueNums: Int32
     perm: Int32
-    topicFilterType: str = "SINGLE_TAG"
+    topicFilterType: TopicFilterType = "SINGLE_TAG"
     topicSysFlag: Int32 = 0
     order: bool = False
     attributes: str | None = None

@@ -11,9 +11,3 @@ from msgspec import Meta
 
 Int32 = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 Int64 = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
-
-# JSON that is kept as it came and given back so, two levels deep, as deep as RocketMQ's own is: no number in it may be
-# one that Java does not read.
-_Plain = str | Int64 | float | bool | None
-_Inner = _Plain | list[_Plain] | dict[str, _Plain | list[_Plain]]
-JsonObject = dict[str, _Inner]
