@@ -152,6 +152,18 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     broker_timeout: Duration = Duration.parse("120s")  # a broker silent for this long leaves the routes
 
 
+class NameServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a name server holds at most: anybody may register."""
+
+    max_brokers: int = 1_000  # with those that have gone and may come back
+    max_host_brokers: int = 100  # of these, from one address
+    max_topics: int = 100_000  # a topic counts for each broker that has it
+    max_host_topics: int = 50_000  # of these, from brokers at one address
+    max_registration: Size = Size.parse("8MiB")  # of one broker's topics, as JSON or inflated
+    max_kv: Size = Size.parse("1MiB")  # all names and values of the key-value table
+    max_kv_entries: int = 10_000
+
+
 class MetricsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What monitoring systems read from a broker."""
 
@@ -174,6 +186,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pipeline: PipelineConfig = PipelineConfig()
     clock: ClockConfig = ClockConfig()
     server: ServerConfig = ServerConfig()
+    namesrv: NameServerConfig = NameServerConfig()
     metrics: MetricsConfig = MetricsConfig()
     log: LogConfig = LogConfig()
 

@@ -6,7 +6,8 @@ import zlib
 import pytest
 
 from latermq.clock import SimulatedClock
-from latermq.errors import CorruptStore, MalformedRequest, QueryNotFound, ServiceUnavailable, StoreError, TopicNotFound
+from latermq.config import NameServerConfig, Size
+from latermq.errors import InvalidParameter, MalformedRequest, NoPermission, ServiceUnavailable, TopicNotFound
 from latermq.protocol.remoting.bodies import (
     PERM_READ,
     PERM_WRITE,
@@ -17,22 +18,22 @@ from latermq.protocol.remoting.bodies import (
     encode_body,
 )
 from latermq.protocol.remoting.headers import RegisterBrokerHeader
-from latermq.server import kv_configs, registration
 from latermq.server.known_brokers import KnownBrokers
-from latermq.server.kv_configs import KVConfigs
 from latermq.server.registration import read_registration
 from latermq.server.routes import Registered, Routes
 from latermq.store.memory_disk import MemoryDisk
 
 TIMEOUT_S = 120.0
+BOUNDS = NameServerConfig()
 
 
 class Setting:
     """Routes on a simulated clock, and registrations with the fields that a test is not about filled in."""
 
-    def __init__(self, max_topics: int = 100) -> None:
+    def __init__(self, **bounds: int) -> None:
         self.clock = SimulatedClock()
-        self.routes = Routes(self.clock, TIMEOUT_S, max_topics, KnownBrokers(self.clock, TIMEOUT_S))
+        known = KnownBrokers(self.clock, TIMEOUT_S)
+        self.routes = Routes(self.clock, TIMEOUT_S, NameServerConfig(**bounds), known)  # type: ignore[arg-type]
 
     def register(
         self,
@@ -47,6 +48,7 @@ class Setting:
         timeout_ms: int | None = None,
         acting_master: bool | None = False,
         owner: object = None,
+        host: str = "h",
     ) -> Registered:
         header = RegisterBrokerHeader(
             brokerName=name,
@@ -61,7 +63,7 @@ class Setting:
             topicConfigTable={topic: TopicConfig(topicName=topic, perm=perm) for topic in topics},
             dataVersion=DataVersion(counter=version, stateVersion=state),
         )
-        return self.routes.register(header, RegisterBrokerBody(topicConfigSerializeWrapper=table), owner)
+        return self.routes.register(header, RegisterBrokerBody(topicConfigSerializeWrapper=table), owner, host)
 
     def addresses(self, topic: str) -> dict[str, dict[int, str]]:
         return {broker.brokerName: broker.brokerAddrs for broker in self.routes.route(topic).brokerDatas}
@@ -100,7 +102,7 @@ def test_a_topic_is_not_called_unknown_before_a_broker_has_registered(setting: S
 def test_a_topic_is_not_called_unknown_while_a_broker_that_may_have_it_is_away(setting: Setting) -> None:
     setting.register("orders")
     setting.register("payments", name="b", address="host-b:1")
-    setting.routes.unregister("c", "host-a:1")
+    setting.routes.unregister("c", "host-a:1", None)
     with pytest.raises(ServiceUnavailable, match="a may have it and is away"):
         setting.routes.route("orders")
     setting.clock.advance(int(TIMEOUT_S * 1000) + 1)
@@ -116,17 +118,17 @@ def test_a_name_server_remembers_its_brokers_over_a_restart_and_forgets_one_that
     known.came("b")
     known = KnownBrokers(clock, TIMEOUT_S, disk)
     known.came("b")
-    assert known.away() == ["a"]
+    assert list(known.away()) == ["a"]
     clock.advance(int(TIMEOUT_S * 1000) + 1)
-    assert known.away() == []
-    assert KnownBrokers(clock, TIMEOUT_S, disk).away() == ["b"]
+    assert not known.away()
+    assert list(KnownBrokers(clock, TIMEOUT_S, disk).away()) == ["b"]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"brokers": 7}', b"\xff"])
 def test_a_damaged_list_of_brokers_stops_no_name_server(content: bytes) -> None:
     disk = MemoryDisk()
     disk.replace("brokers.json", content)
-    assert KnownBrokers(SimulatedClock(), TIMEOUT_S, disk).away() == []
+    assert not KnownBrokers(SimulatedClock(), TIMEOUT_S, disk).away()
 
 
 def test_a_topic_on_two_brokers_is_routed_to_both(setting: Setting) -> None:
@@ -157,7 +159,7 @@ def test_a_replica_too_old_to_stand_in_brings_no_topics(setting: Setting) -> Non
 def test_a_replica_that_becomes_the_master_keeps_one_id(setting: Setting) -> None:
     setting.register("orders")
     setting.register("orders", address="host-a:2", broker_id=1)
-    setting.routes.unregister("c", "host-a:1")
+    setting.routes.unregister("c", "host-a:1", None)
     setting.register("orders", address="host-a:2", broker_id=0)
     assert setting.addresses("orders") == {"a": {0: "host-a:2"}}
 
@@ -166,14 +168,59 @@ def test_a_broker_that_comes_back_at_another_address_replaces_the_old_one(settin
     setting.register("orders")
     assert setting.register("orders", address="host-a:9").replaced == "host-a:1"
     assert setting.addresses("orders") == {"a": {0: "host-a:9"}}
-    setting.routes.unregister("c", "host-a:1")
+    setting.routes.unregister("c", "host-a:1", None)
     assert setting.addresses("orders") == {"a": {0: "host-a:9"}}
 
 
-def test_a_broker_in_an_older_state_does_not_replace_a_newer_one(setting: Setting) -> None:
-    setting.register("orders", state=2)
-    assert setting.register("orders", address="host-a:9", state=1).outdone_by == "host-a:1"
-    assert setting.addresses("orders") == {"a": {0: "host-a:1"}}
+def test_while_a_broker_lives_no_other_connection_has_its_place(setting: Setting) -> None:
+    true, stranger = object(), object()
+    setting.register("orders", owner=true)
+    for claim in (
+        {"address": "evil:1", "state": 1 << 60},
+        {"address": "evil:1", "cluster": "d"},
+        {"cluster": "d"},
+        {"name": "b"},
+        {"broker_id": 1},
+        {},
+    ):
+        with pytest.raises(NoPermission, match="another connection") as refusal:
+            setting.register("orders", owner=stranger, **claim)
+        assert refusal.value.hint
+        assert setting.addresses("orders") == {"a": {0: "host-a:1"}}
+    with pytest.raises(NoPermission):
+        setting.routes.unregister("c", "host-a:1", stranger)
+    assert setting.routes.owner_gone(stranger) == []
+    assert setting.routes.owner_gone(true)
+
+
+def test_a_broker_that_died_and_comes_back_elsewhere_is_taken_once_its_connection_is_closed(setting: Setting) -> None:
+    old, new = object(), object()
+    setting.register("orders", owner=old)
+    setting.routes.owner_gone(old)
+    setting.register("orders", address="host-a:9", owner=new)
+    assert setting.addresses("orders") == {"a": {0: "host-a:9"}}
+
+
+def test_a_broker_whose_connection_hangs_is_replaced_after_its_time(setting: Setting) -> None:
+    old, new = object(), object()
+    setting.register("orders", owner=old)
+    setting.clock.advance(int(TIMEOUT_S * 1000) + 1)
+    assert setting.routes.expire()
+    setting.register("orders", address="host-a:9", owner=new)
+    assert setting.addresses("orders") == {"a": {0: "host-a:9"}}
+
+
+def test_a_replica_registers_on_a_connection_of_its_own(setting: Setting) -> None:
+    setting.register("orders", owner=object())
+    setting.register(address="host-a:2", broker_id=1, owner=object())
+    assert setting.addresses("orders") == {"a": {0: "host-a:1", 1: "host-a:2"}}
+
+
+def test_nobody_lives_longer_than_the_name_server_allows_or_by_the_word_of_others(setting: Setting) -> None:
+    setting.register("orders", owner=object(), timeout_ms=(1 << 63) - 1)
+    setting.clock.advance(int(TIMEOUT_S * 1000) + 1)
+    setting.routes.heartbeat("c", "host-a:1", object())
+    assert len(setting.routes.expire()) == 1
 
 
 def test_an_address_that_gets_another_name_leaves_the_old_one(setting: Setting) -> None:
@@ -185,8 +232,8 @@ def test_an_address_that_gets_another_name_leaves_the_old_one(setting: Setting) 
 def test_a_broker_that_unregisters_takes_its_topics_along(setting: Setting) -> None:
     setting.register("orders", "bills")
     setting.register("orders", name="b", address="host-b:1")
-    assert setting.routes.unregister("c", "host-a:1") is not None
-    assert setting.routes.unregister("c", "host-a:1") is None
+    assert setting.routes.unregister("c", "host-a:1", None) is not None
+    assert setting.routes.unregister("c", "host-a:1", None) is None
     assert setting.addresses("orders") == {"b": {0: "host-b:1"}}
     assert setting.routes.topics().topicList == ["orders"]
     assert setting.routes.cluster_info().clusterAddrTable == {"c": ["b"]}
@@ -200,7 +247,8 @@ def test_a_silent_broker_leaves_after_its_time_and_not_before(setting: Setting) 
     setting.clock.advance(1)
     (gone,) = setting.routes.expire()
     assert (gone.name, gone.address, gone.owner) == ("a", "host-a:1", owner)
-    assert setting.routes.statistics() == {"brokers": 0, "broker_names": 0, "topics": 0}
+    statistics = setting.routes.statistics()
+    assert (statistics["brokers"], statistics["broker_names"], statistics["topics"]) == (0, 0, 0)
 
 
 def test_a_broker_may_ask_for_a_shorter_time(setting: Setting) -> None:
@@ -213,7 +261,7 @@ def test_heartbeats_keep_a_broker(setting: Setting) -> None:
     setting.register("orders")
     for _ in range(10):
         setting.clock.advance(100_000)
-        setting.routes.heartbeat("c", "host-a:1")
+        setting.routes.heartbeat("c", "host-a:1", None)
         assert setting.routes.expire() == []
 
 
@@ -223,12 +271,12 @@ def test_a_wall_clock_that_steps_expires_nobody(setting: Setting) -> None:
     assert setting.routes.expire() == []
 
 
-def test_a_connection_that_goes_takes_only_brokers_that_last_registered_on_it(setting: Setting) -> None:
-    old, new = object(), object()
-    setting.register("orders", owner=old)
-    setting.register("orders", owner=new)
-    assert setting.routes.owner_gone(old) == []
-    assert [gone.address for gone in setting.routes.owner_gone(new)] == ["host-a:1"]
+def test_a_connection_that_goes_takes_only_brokers_that_registered_on_it(setting: Setting) -> None:
+    one, other = object(), object()
+    setting.register("orders", owner=one)
+    setting.register("orders", name="b", address="host-b:1", owner=other)
+    assert [gone.address for gone in setting.routes.owner_gone(one)] == ["host-a:1"]
+    assert setting.addresses("orders") == {"b": {0: "host-b:1"}}
 
 
 def test_the_data_version_is_that_of_the_last_registration(setting: Setting) -> None:
@@ -279,13 +327,61 @@ def test_members_are_the_ids_of_one_name(setting: Setting) -> None:
     assert setting.routes.members("c", "nobody").brokerAddrs == {}
 
 
-def test_topics_above_the_limit_are_refused_as_a_whole() -> None:
-    setting = Setting(max_topics=2)
+@pytest.mark.parametrize("bound", ["max_topics", "max_host_topics"])
+def test_topics_above_a_limit_are_refused_as_a_whole_and_expel_nobody(bound: str) -> None:
+    setting = Setting(**{bound: 2})
     setting.register("one")
-    with pytest.raises(ServiceUnavailable, match="2 topics"):
+    with pytest.raises(ServiceUnavailable, match=f"namesrv.{bound}"):
         setting.register("two", "three", name="b", address="host-b:1")
-    assert setting.routes.statistics() == {"brokers": 1, "broker_names": 1, "topics": 1}
-    setting.register("one", "two", version=2)
+    statistics = setting.routes.statistics()
+    assert (statistics["brokers"], statistics["topics"], statistics["broker_topics"], statistics[bound]) == (1, 1, 1, 2)
+    setting.register("one", name="b", address="host-b:1")
+    # It has more than there is room for: it stays with what it had, for as long as it speaks.
+    for _ in range(10):
+        setting.clock.advance(int(TIMEOUT_S * 500))
+        setting.register("one", name="b", address="host-b:1")
+        with pytest.raises(ServiceUnavailable):
+            setting.register("one", "two", version=2)
+        assert setting.routes.expire() == []
+    assert setting.addresses("one") == {"a": {0: "host-a:1"}, "b": {0: "host-b:1"}}
+    assert setting.routes.data_version("c", "host-a:1") == DataVersion(counter=1)
+
+
+def test_one_host_does_not_take_the_room_of_others() -> None:
+    setting = Setting(max_host_topics=3, max_host_brokers=2)
+    setting.register("one", "two", "three", name="evil", address="evil:1", host="evil")
+    with pytest.raises(ServiceUnavailable, match="max_host_topics"):
+        setting.register("four", name="evil2", address="evil:2", host="evil")
+    setting.register(name="evil2", address="evil:2", host="evil")
+    with pytest.raises(ServiceUnavailable, match="max_host_brokers"):
+        setting.register(name="evil3", address="evil:3", host="evil")
+    setting.register("one", "two", "three")
+
+
+def test_a_broker_that_restarts_finds_its_place_and_its_topics_kept() -> None:
+    setting = Setting(max_topics=2, max_brokers=2)
+    setting.register("one", "two")
+    setting.routes.unregister("c", "host-a:1", None)
+    with pytest.raises(ServiceUnavailable, match="max_topics"):
+        setting.register("evil", name="evil", address="evil:1")
+    setting.register(name="evil", address="evil:1")
+    with pytest.raises(ServiceUnavailable, match="max_brokers"):
+        setting.register(name="evil2", address="evil:2")
+    setting.register("one", "two")
+    assert setting.addresses("one") == {"a": {0: "host-a:1"}}
+
+
+def test_names_that_come_and_go_are_bounded_too() -> None:
+    setting = Setting(max_brokers=10)
+    for number in range(10):
+        setting.register("t", name=f"n{number}")  # one address, every time under another name
+    with pytest.raises(ServiceUnavailable, match="max_brokers"):
+        setting.register("t", name="n10")
+    statistics = setting.routes.statistics()
+    assert (statistics["brokers"], statistics["brokers_away"]) == (1, 9)
+    with pytest.raises(ServiceUnavailable) as refusal:
+        setting.routes.route("nowhere")
+    assert "one of 6 more" in refusal.value.message
 
 
 # Registrations on the wire.
@@ -316,8 +412,8 @@ def test_a_registration_is_read_out_of_json() -> None:
         topicConfigSerializeWrapper=TopicConfigTable(topicConfigTable={"t": TopicConfig(topicName="t", perm=4)})
     )
     body = encode_body(wanted)
-    assert read_registration(header_for(body), body) == wanted
-    assert read_registration(header_for(b""), b"") == RegisterBrokerBody()
+    assert read_registration(header_for(body), body, BOUNDS) == wanted
+    assert read_registration(header_for(b""), b"", BOUNDS) == RegisterBrokerBody()
 
 
 @pytest.mark.parametrize("says_so", [True, False])
@@ -325,7 +421,7 @@ def test_a_registration_is_read_out_of_its_packed_form(says_so: bool) -> None:
     mappings = 0
     data = packed(VERSION_JSON, 2, b"t 4 8 6 SINGLE_TAG {}", b"u 1 2 4 MULTI_TAG ", b'["f:1"]', mappings)
     body = zlib.compress(data, 9)
-    read = read_registration(header_for(body, compressed=says_so), body)
+    read = read_registration(header_for(body, compressed=says_so), body, BOUNDS)
     table = read.topicConfigSerializeWrapper
     assert table.dataVersion == DataVersion(counter=4, stateVersion=1, timestamp=1_800_000_000_000)
     assert table.topicConfigTable == {
@@ -351,74 +447,37 @@ def test_a_registration_is_read_out_of_its_packed_form(says_so: bool) -> None:
 def test_a_packed_registration_that_does_not_parse_is_refused(data: bytes) -> None:
     body = zlib.compress(data)
     with pytest.raises(MalformedRequest):
-        read_registration(header_for(body, compressed=True), body)
+        read_registration(header_for(body, compressed=True), body, BOUNDS)
 
 
 def test_a_registration_that_does_not_inflate_is_refused() -> None:
     whole = zlib.compress(packed(VERSION_JSON, 0, b"[]"))
     for body in (b"no deflate", whole[:-6]):
         with pytest.raises(MalformedRequest):
-            read_registration(header_for(body, compressed=True), body)
+            read_registration(header_for(body, compressed=True), body, BOUNDS)
 
 
-def test_a_registration_that_inflates_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registration, "MAX_INFLATED_BYTES", 1000)
-    body = zlib.compress(bytes(100_000))
-    with pytest.raises(MalformedRequest, match="more than 1000 bytes"):
-        read_registration(header_for(body, compressed=True), body)
+@pytest.mark.parametrize("body", [zlib.compress(bytes(100_000)), b"[" * 2000])
+def test_a_registration_that_is_too_large_is_refused(body: bytes) -> None:
+    with pytest.raises(ServiceUnavailable, match="more than 1000 bytes"):
+        read_registration(header_for(body), body, NameServerConfig(max_registration=Size(1000)))
+
+
+def test_a_registration_with_too_many_topics_is_refused_before_they_are_read() -> None:
+    body = zlib.compress(packed(VERSION_JSON, 3, b"not read"))
+    with pytest.raises(ServiceUnavailable, match="3 topics, 2 are the limit"):
+        read_registration(header_for(body), body, NameServerConfig(max_host_topics=2))
+
+
+@pytest.mark.parametrize("number", [str(1 << 31), "1" + "0" * 30, "1e400", "-1", "65536", "nan", ""])
+def test_a_packed_topic_with_a_number_that_cannot_be_is_refused(number: str) -> None:
+    body = zlib.compress(packed(VERSION_JSON, 1, f"t {number} 8 6 SINGLE_TAG ".encode(), b"[]"))
+    with pytest.raises((MalformedRequest, InvalidParameter)):
+        read_registration(header_for(body), body, BOUNDS)
 
 
 def test_a_registration_with_a_wrong_checksum_is_refused() -> None:
     body = encode_body(RegisterBrokerBody())
     with pytest.raises(MalformedRequest, match="checksum"):
-        read_registration(header_for(body, checksum=1), body)
-    assert read_registration(header_for(body, checksum=0), body) == RegisterBrokerBody()
-
-
-# The key-value table.
-
-
-def test_keys_survive_a_restart() -> None:
-    disk = MemoryDisk()
-    table = KVConfigs(disk)
-    table.put("ns", "key", "a")
-    table.put("ns", "key", "b")
-    table.put("ns", "other", "c")
-    table.delete("ns", "other")
-    table.delete("ns", "never there")
-    again = KVConfigs(disk)
-    assert again.get("ns", "key") == "b"
-    assert again.entries("ns") == {"key": "b"}
-    assert again.statistics() == table.statistics() == {"kv_entries": 1, "kv_bytes": 6}
-
-
-def test_a_namespace_that_was_never_used_is_not_found() -> None:
-    with pytest.raises(QueryNotFound):
-        KVConfigs().entries("ns")
-
-
-def test_a_table_that_is_full_refuses_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv_configs, "MAX_BYTES", 10)
-    table = KVConfigs()
-    table.put("ns", "key", "12345")
-    with pytest.raises(ServiceUnavailable):
-        table.put("ns", "key", "123456")
-    assert table.get("ns", "key") == "12345"
-
-
-def test_a_key_that_cannot_be_kept_is_not_taken() -> None:
-    class FullDisk(MemoryDisk):
-        def replace(self, path: str, data: bytes) -> None:
-            raise StoreError("no space")
-
-    table = KVConfigs(FullDisk())
-    with pytest.raises(StoreError):
-        table.put("ns", "key", "value")
-    assert table.get("ns", "key") is None
-
-
-def test_a_table_that_does_not_parse_names_its_file() -> None:
-    disk = MemoryDisk()
-    disk.replace("kvConfig.json", b"{")
-    with pytest.raises(CorruptStore, match=r"kvConfig\.json"):
-        KVConfigs(disk)
+        read_registration(header_for(body, checksum=1), body, BOUNDS)
+    assert read_registration(header_for(body, checksum=0), body, BOUNDS) == RegisterBrokerBody()

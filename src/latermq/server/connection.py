@@ -1,6 +1,7 @@
 """One accepted connection of the remoting protocol: frames in, one joined write of replies out, bounds on both."""
 
 import asyncio
+import socket
 from collections.abc import Mapping
 from typing import Protocol, cast
 
@@ -165,6 +166,17 @@ class Connection(asyncio.Protocol):
         future.add_done_callback(end)
         self.send(encode_frame(code, opaque, fields=fields, body=body))
         return future
+
+    def watch_peer(self) -> None:
+        """Have the kernel ask a silent peer whether it is there: one whose host died is gone within half a minute."""
+        sock = self._transport.get_extra_info("socket")
+        for level, option, value in (
+            (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+            (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
+            (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+            (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
+        ):
+            sock.setsockopt(level, option, value)
 
     def close(self) -> None:
         """Close after what was sent has been written."""

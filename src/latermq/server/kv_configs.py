@@ -1,32 +1,39 @@
 """The name server's key-value table: namespace → key → value, kept in Apache's kvConfig.json where there is a disk."""
 
+from collections.abc import Callable
+
 import msgspec
 
-from latermq.errors import CorruptStore, QueryNotFound, ServiceUnavailable
+from latermq.config import NameServerConfig
+from latermq.errors import Busy, CorruptStore, InvalidParameter, LaterMQError, QueryNotFound, ServiceUnavailable
+from latermq.server.late_files import Doing, LateFile, at_once
 from latermq.store.disk import Disk
 
 FILE = "kvConfig.json"
 ORDER_TOPICS = "ORDER_TOPIC_CONFIG"  # the namespace that says on which brokers an ordered topic has how many queues
 
-MAX_BYTES = 16 << 20  # of all names and values: what one answer can hold
+MAX_NAME_CHARS = 255
+MAX_WAITING = 10_000  # changes that are answered when they are on disk
+
+Table = dict[str, dict[str, str]]
 
 
 # The field name below is that in the file.
 class _File(msgspec.Struct):
-    configTable: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
+    configTable: Table = msgspec.field(default_factory=dict)
 
 
 class KVConfigs:
-    """Every change is on disk before it is answered; without a disk the table ends with the process."""
+    """Every change is on disk before it is answered; without a disk the table ends with the process.
 
-    def __init__(self, disk: Disk | None = None) -> None:
-        self._disk = disk
-        self._table = _read(disk) if disk is not None else {}
-        self._size_bytes = sum(
-            _size_bytes(namespace, key, value)
-            for namespace, entries in self._table.items()
-            for key, value in entries.items()
-        )
+    A change counts from the moment it is made. If the disk fails it, the table goes back to what is on disk.
+    """
+
+    def __init__(self, bounds: NameServerConfig, disk: Disk | None = None, doing: Doing = at_once) -> None:
+        self._max_bytes = bounds.max_kv
+        self._max_entries = bounds.max_kv_entries
+        self._file = LateFile(disk, FILE, self._content, doing) if disk is not None else None
+        self._load(_read(self._file.written) if self._file is not None else {})
 
     def get(self, namespace: str, key: str) -> str | None:
         return self._table.get(namespace, {}).get(key)
@@ -38,39 +45,99 @@ class KVConfigs:
             raise QueryNotFound(f"the name server holds no namespace {namespace!r}", hint="Put a key into it first")
         return entries
 
-    def put(self, namespace: str, key: str, value: str) -> None:
+    def put(self, namespace: str, key: str, value: str, done: Callable[[LaterMQError | None], None]) -> None:
+        """Set a key. Raises what forbids it; `done` is told once it is on disk, or why it could not be kept."""
+        self._check_room_to_wait()
+        _check_name("namespace", namespace)
+        _check_name("key", key)
         old = self.get(namespace, key)
-        grown_bytes = _size_bytes(namespace, key, value)
-        if old is not None:
-            grown_bytes -= _size_bytes(namespace, key, old)
-        if self._size_bytes + grown_bytes > MAX_BYTES:
-            raise ServiceUnavailable(f"the key-value table is full ({MAX_BYTES} bytes)", hint="Delete keys first")
-        self._replace({**self._table, namespace: {**self._table.get(namespace, {}), key: value}}, grown_bytes)
+        grown_bytes = _size_bytes(namespace, key, value) - (0 if old is None else _size_bytes(namespace, key, old))
+        if self._size_bytes + grown_bytes > self._max_bytes:
+            raise ServiceUnavailable(
+                f"the key-value table would be above {self._max_bytes} bytes, which is namesrv.max_kv",
+                hint="Delete keys first",
+            )
+        if old is None and self._entries >= self._max_entries:
+            raise ServiceUnavailable(
+                f"the key-value table holds {self._max_entries} keys, which is namesrv.max_kv_entries",
+                hint="Delete keys first",
+            )
+        self._table.setdefault(namespace, {})[key] = value
+        self._size_bytes += grown_bytes
+        self._entries += old is None
+        self._save(done)
 
-    def delete(self, namespace: str, key: str) -> None:
-        """Forget a key; fine where there is none."""
+    def delete(self, namespace: str, key: str, done: Callable[[LaterMQError | None], None]) -> None:
+        """Forget a key; fine where there is none. A namespace goes with its last key: names alone may fill nothing."""
         old = self.get(namespace, key)
-        if old is not None:
-            kept = {name: value for name, value in self._table[namespace].items() if name != key}
-            self._replace({**self._table, namespace: kept}, -_size_bytes(namespace, key, old))
+        if old is None:
+            done(None)
+            return
+        self._check_room_to_wait()
+        del self._table[namespace][key]
+        if not self._table[namespace]:
+            del self._table[namespace]
+        self._size_bytes -= _size_bytes(namespace, key, old)
+        self._entries -= 1
+        self._save(done)
+
+    def finish(self) -> None:
+        """Keep what is not kept yet, at the end of the process."""
+        if self._file is not None:
+            self._file.finish()
 
     def statistics(self) -> dict[str, int]:
-        return {"kv_entries": sum(map(len, self._table.values())), "kv_bytes": self._size_bytes}
+        return {
+            "kv_entries": self._entries,
+            "max_kv_entries": self._max_entries,
+            "kv_bytes": self._size_bytes,
+            "max_kv_bytes": self._max_bytes,
+            "kv_waiting": self._file.waiting if self._file is not None else 0,
+            "max_kv_waiting": MAX_WAITING,
+        }
 
-    def _replace(self, table: dict[str, dict[str, str]], grown_bytes: int) -> None:
-        # The disk first: a change that cannot be kept is refused and has not happened.
-        if self._disk is not None:
-            self._disk.replace(FILE, msgspec.json.format(msgspec.json.encode(_File(table)), indent=2))
+    def _check_room_to_wait(self) -> None:
+        if self._file is not None and self._file.waiting >= MAX_WAITING:
+            raise Busy(f"{MAX_WAITING} changes wait for the disk", hint="Try again in a moment")
+
+    def _save(self, done: Callable[[LaterMQError | None], None]) -> None:
+        if self._file is None:
+            done(None)
+            return
+
+        file, changed = self._file, self._table
+
+        def kept(error: LaterMQError | None) -> None:
+            if error is not None and self._table is changed:  # the first of those that failed
+                self._load(_read(file.written))
+            done(error)
+
+        file.change(kept)
+
+    def _content(self) -> bytes:
+        return msgspec.json.format(msgspec.json.encode(_File(self._table)), indent=2)
+
+    def _load(self, table: Table) -> None:
         self._table = table
-        self._size_bytes += grown_bytes
+        self._entries = sum(map(len, table.values()))
+        self._size_bytes = sum(
+            _size_bytes(namespace, key, value) for namespace, entries in table.items() for key, value in entries.items()
+        )
+
+
+def _check_name(what: str, name: str) -> None:
+    if not name.strip() or len(name) > MAX_NAME_CHARS or not name.isprintable():
+        raise InvalidParameter(
+            f"{what} {name[:40]!r} of {len(name)} characters is no name",
+            hint=f"1 to {MAX_NAME_CHARS} characters that can be printed are one",
+        )
 
 
 def _size_bytes(namespace: str, key: str, value: str) -> int:
-    return len(namespace) + len(key) + len(value)
+    return len(namespace.encode()) + len(key.encode()) + len(value.encode())
 
 
-def _read(disk: Disk) -> dict[str, dict[str, str]]:
-    data = disk.read(FILE)
+def _read(data: bytes) -> Table:
     if not data:
         return {}
     try:

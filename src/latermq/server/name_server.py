@@ -11,7 +11,7 @@ import uvloop
 
 from latermq.clock import Clock, SystemClock
 from latermq.config import Config
-from latermq.errors import MalformedRequest, NoPermission, QueryNotFound, UnsupportedRequest
+from latermq.errors import LaterMQError, MalformedRequest, NoPermission, QueryNotFound, StoreError, UnsupportedRequest
 from latermq.protocol.remoting.bodies import DataVersion, KVTable, decode_body, encode_body
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
@@ -32,6 +32,7 @@ from latermq.server.admin_log import logged
 from latermq.server.connection import Connection
 from latermq.server.known_brokers import KnownBrokers
 from latermq.server.kv_configs import ORDER_TOPICS, KVConfigs
+from latermq.server.late_files import BesideTheLoop, Doing, at_once
 from latermq.server.listener import Listener
 from latermq.server.registration import read_registration
 from latermq.server.routes import Gone, Routes
@@ -40,18 +41,18 @@ from latermq.store.disk import Disk, FileDisk
 EXPIRE_EVERY_S = 5.0
 
 _log = structlog.get_logger(__name__)
-_Handler = Callable[[Connection, Command], bytes]
+_Handler = Callable[[Connection, Command], bytes | None]
 
 
 class NameServer:
     """Answers every request that brokers, clients and operators make to a name server."""
 
-    def __init__(self, config: Config, clock: Clock, disk: Disk | None = None) -> None:
-        """Without a disk it forgets its key-value table and its brokers when it ends."""
+    def __init__(self, config: Config, clock: Clock, disk: Disk | None = None, doing: Doing = at_once) -> None:
+        """Without a disk it forgets its key-value table and its brokers when it ends. `doing` writes to the disk."""
         timeout_s = config.server.broker_timeout / 1000
-        known = KnownBrokers(clock, timeout_s, disk)
-        self.routes = Routes(clock, timeout_s, config.broker.max_topics, known)
-        self.kv_configs = KVConfigs(disk)
+        known = KnownBrokers(clock, timeout_s, disk, doing)
+        self.routes = Routes(clock, timeout_s, config.namesrv, known)
+        self.kv_configs = KVConfigs(config.namesrv, disk, doing)
         self._config = config
         handlers: dict[int, _Handler] = {
             Request.GET_ROUTEINFO_BY_TOPIC: self._route,
@@ -79,7 +80,7 @@ class NameServer:
     def opened(self, connection: Connection) -> None:
         """Nothing is known of a connection before its first request."""
 
-    def serve(self, connection: Connection, command: Command) -> bytes:
+    def serve(self, connection: Connection, command: Command) -> bytes | None:
         handler = self.handlers.get(command.code)
         if handler is None:
             raise UnsupportedRequest(
@@ -102,6 +103,14 @@ class NameServer:
             if isinstance(gone.owner, Connection):
                 gone.owner.close()
 
+    def finish(self) -> None:
+        """Keep what is not on disk yet."""
+        try:
+            self.routes.known.finish()
+            self.kv_configs.finish()
+        except StoreError as error:
+            _log.error("not all was kept", reason=error.remark)
+
     def statistics(self) -> dict[str, int]:
         return self.routes.statistics() | self.kv_configs.statistics()
 
@@ -109,12 +118,13 @@ class NameServer:
 
     def _register(self, connection: Connection, command: Command) -> bytes:
         header = command.header(RegisterBrokerHeader)
-        registered = self.routes.register(header, read_registration(header, command.body), connection)
-        connection.attachment = self  # marks the connection as a broker's
+        body = read_registration(header, command.body, self._config.namesrv)
+        registered = self.routes.register(header, body, connection, connection.peer[0])
+        if connection.attachment is None:
+            connection.attachment = self  # marks the connection as a broker's
+            connection.watch_peer()
         broker = {"cluster": header.clusterName, "broker": header.brokerName, "address": header.brokerAddr}
-        if registered.outdone_by is not None:
-            _log.warning("registration not taken", **broker, outdone_by=registered.outdone_by)
-        elif registered.is_new:
+        if registered.is_new:
             _log.info("broker registered", **broker, id=header.brokerId, replaced=registered.replaced)
         fields = {}
         if registered.master_address is not None:
@@ -125,23 +135,23 @@ class NameServer:
             order_topics = b""
         return encode_response(command, fields=fields, body=order_topics)
 
-    def _unregister(self, _: Connection, command: Command) -> bytes:
+    def _unregister(self, connection: Connection, command: Command) -> bytes:
         header = command.header(UnregisterBrokerHeader)
-        gone = self.routes.unregister(header.clusterName, header.brokerAddr)
+        gone = self.routes.unregister(header.clusterName, header.brokerAddr, connection)
         if gone is not None:
             _log_gone(gone, "it unregistered")
         return encode_response(command)
 
-    def _heartbeat(self, _: Connection, command: Command) -> bytes:
+    def _heartbeat(self, connection: Connection, command: Command) -> bytes:
         header = command.header(LiveBrokerHeader)
-        self.routes.heartbeat(header.clusterName, header.brokerAddr)
+        self.routes.heartbeat(header.clusterName, header.brokerAddr, connection)
         return encode_response(command)
 
-    def _data_version(self, _: Connection, command: Command) -> bytes:
+    def _data_version(self, connection: Connection, command: Command) -> bytes:
         header = command.header(LiveBrokerHeader)
         theirs = decode_body(command.body, DataVersion)
         ours = self.routes.data_version(header.clusterName, header.brokerAddr)
-        self.routes.heartbeat(header.clusterName, header.brokerAddr)
+        self.routes.heartbeat(header.clusterName, header.brokerAddr, connection)
         changed = "false" if ours == theirs else "true"
         body = b"" if ours is None else encode_body(ours)
         return encode_response(command, fields={"changed": changed}, body=body)
@@ -188,10 +198,9 @@ class NameServer:
 
     # Key-value table and settings.
 
-    def _put_kv(self, _: Connection, command: Command) -> bytes:
+    def _put_kv(self, connection: Connection, command: Command) -> None:
         header = command.header(PutKVHeader)
-        self.kv_configs.put(header.namespace, header.key, header.value)
-        return encode_response(command)
+        self.kv_configs.put(header.namespace, header.key, header.value, _answering(connection, command))
 
     def _get_kv(self, _: Connection, command: Command) -> bytes:
         header = command.header(KVKeyHeader)
@@ -200,10 +209,9 @@ class NameServer:
             raise QueryNotFound(f"the name server holds no key {header.key!r} in namespace {header.namespace!r}")
         return encode_response(command, fields={"value": value})
 
-    def _delete_kv(self, _: Connection, command: Command) -> bytes:
+    def _delete_kv(self, connection: Connection, command: Command) -> None:
         header = command.header(KVKeyHeader)
-        self.kv_configs.delete(header.namespace, header.key)
-        return encode_response(command)
+        self.kv_configs.delete(header.namespace, header.key, _answering(connection, command))
 
     def _list_kv(self, _: Connection, command: Command) -> bytes:
         entries = self.kv_configs.entries(command.header(NamespaceHeader).namespace)
@@ -230,7 +238,11 @@ class NameServer:
         return encode_response(command)
 
     def _settings(self) -> dict[str, str]:
-        own = {f"server.{key}": str(value) for key, value in msgspec.structs.asdict(self._config.server).items()}
+        own = {
+            f"{section}.{key}": str(value)
+            for section, settings in (("server", self._config.server), ("namesrv", self._config.namesrv))
+            for key, value in msgspec.structs.asdict(settings).items()
+        }
         return {"listenPort": str(self._config.server.namesrv_port), **own}
 
 
@@ -239,7 +251,8 @@ class NameServerProcess:
 
     def __init__(self, config: Config, clock: Clock, data: Path | None = None) -> None:
         self._config = config
-        self.server = NameServer(config, clock, FileDisk(data) if data is not None else None)
+        self._beside = BesideTheLoop("names")
+        self.server = NameServer(config, clock, FileDisk(data) if data is not None else None, self._beside)
         self.listener = Listener(self.server, config.server, clock)
         self._expiring: asyncio.TimerHandle | None = None
 
@@ -255,6 +268,8 @@ class NameServerProcess:
         if self._expiring is not None:
             self._expiring.cancel()
         await self.listener.close()
+        self._beside.stop()
+        self.server.finish()
 
     def _expire_again(self, loop: asyncio.AbstractEventLoop) -> None:
         every_s = min(EXPIRE_EVERY_S, self._config.server.broker_timeout / 4000)
@@ -280,6 +295,17 @@ def run_name_server(config: Config, data: Path | None, ready: Callable[[str], No
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run())
     return 0
+
+
+def _answering(connection: Connection, command: Command) -> Callable[[LaterMQError | None], None]:
+    """Answers a change once it is on disk, or could not be kept."""
+
+    def answer(error: LaterMQError | None) -> None:
+        reply = encode_response(command) if error is None else connection.refuse(command, error)
+        if not command.is_oneway:
+            connection.send(reply)
+
+    return answer
 
 
 def _log_gone(gone: Gone, reason: str) -> None:

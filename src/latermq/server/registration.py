@@ -1,9 +1,13 @@
 """What a broker sends with REGISTER_BROKER: JSON, or the same packed and deflated; checked before it is believed."""
 
+import re
 import struct
 import zlib
 
-from latermq.errors import MalformedRequest
+import msgspec
+
+from latermq.config import NameServerConfig
+from latermq.errors import InvalidParameter, MalformedRequest, ServiceUnavailable
 from latermq.protocol.remoting.bodies import (
     DataVersion,
     RegisterBrokerBody,
@@ -13,43 +17,116 @@ from latermq.protocol.remoting.bodies import (
 )
 from latermq.protocol.remoting.headers import RegisterBrokerHeader
 
-MAX_INFLATED_BYTES = 64 << 20  # about half a million topics; a deflated frame could claim a thousand times its size
+MAX_NAME_CHARS = 255
+MAX_QUEUES = 65_535  # of one topic on one broker: clients make an object of each
+MAX_FILTER_SERVERS = 64
 
 _LENGTH = struct.Struct(">i")
 _DEFLATED = b"\x78"  # the first byte of every zlib stream, and of no JSON
+_CHUNK_BYTES = 64 << 10
+_ADDRESS = re.compile(r"\S+:(\d{1,5})").fullmatch
 
 
-def read_registration(header: RegisterBrokerHeader, body: bytes) -> RegisterBrokerBody:
-    """The registration in a request's body; raises MalformedRequest where it is not what the broker meant to send."""
+def read_registration(header: RegisterBrokerHeader, body: bytes, bounds: NameServerConfig) -> RegisterBrokerBody:
+    """The registration in a request's body; raises where it is not what a broker could mean to send."""
+    _check_header(header)
     # Java keeps its checksums non-negative; 0 means that there is none.
     if header.bodyCrc32 and header.bodyCrc32 != zlib.crc32(body) & 0x7FFFFFFF:
         raise MalformedRequest("the registration's checksum does not match its body", hint="It is sent again soon")
     if not body:
         return RegisterBrokerBody()
     # Apache's 5.x brokers deflate where they are set to, but say in the header that they did not.
-    if not header.compressed and not body.startswith(_DEFLATED):
-        return decode_body(body, RegisterBrokerBody)
-    return _unpack(_inflate(body))
+    if header.compressed or body.startswith(_DEFLATED):
+        registration = _unpack(_inflate(body, bounds.max_registration), bounds.max_host_topics)
+    elif len(body) > bounds.max_registration:
+        raise _too_large(bounds.max_registration)
+    else:
+        registration = decode_body(body, RegisterBrokerBody)
+    _check_body(registration, bounds.max_host_topics)
+    return registration
 
 
-def _inflate(body: bytes) -> bytes:
+def _check_header(header: RegisterBrokerHeader) -> None:
+    _check_name("broker name", header.brokerName)
+    _check_name("cluster name", header.clusterName)
+    address = _ADDRESS(header.brokerAddr)
+    if address is None or int(address[1]) > 65_535 or not _is_name(header.brokerAddr):
+        raise InvalidParameter(f"{header.brokerAddr[:100]!r} is no address of a broker", hint="host:port is one")
+    if header.haServerAddr:
+        _check_name("HA address", header.haServerAddr)
+    if header.brokerId < 0:
+        raise InvalidParameter(f"broker id {header.brokerId} is below 0", hint="A master has 0, replicas have more")
+    if header.heartbeatTimeoutMillis is not None and header.heartbeatTimeoutMillis <= 0:
+        raise InvalidParameter(f"a heartbeat timeout of {header.heartbeatTimeoutMillis} ms is none")
+
+
+def _check_body(body: RegisterBrokerBody, max_topics: int) -> None:
+    topics = body.topicConfigSerializeWrapper.topicConfigTable
+    _check_count(len(topics), max_topics)
+    for name, topic in topics.items():
+        _check_name("topic name", name)
+        for queues in (topic.readQueueNums, topic.writeQueueNums):
+            if not 0 <= queues <= MAX_QUEUES:
+                raise InvalidParameter(f"topic {name!r} cannot have {queues} queues; 0 to {MAX_QUEUES} it can")
+    if len(body.filterServerList) > MAX_FILTER_SERVERS:
+        raise InvalidParameter(f"{len(body.filterServerList)} filter servers, {MAX_FILTER_SERVERS} are the limit")
+    for server in body.filterServerList:
+        _check_name("filter server", server)
+
+
+def _check_name(what: str, name: str) -> None:
+    if not _is_name(name):
+        raise InvalidParameter(
+            f"{what} {name[:40]!r} of {len(name)} characters cannot be",
+            hint=f"1 to {MAX_NAME_CHARS} characters without blanks can",
+        )
+
+
+def _is_name(name: str) -> bool:
+    """Names of brokers and clusters are topics, too, and often those of hosts: Apache allows nearly all."""
+    return 0 < len(name) <= MAX_NAME_CHARS and name.isprintable() and " " not in name
+
+
+def _check_count(topics: int, max_topics: int) -> None:
+    if topics > max_topics:
+        raise ServiceUnavailable(
+            f"the registration names {topics} topics, {max_topics} are the limit (namesrv.max_host_topics)",
+            hint="Delete topics that nobody uses, or raise it",
+        )
+
+
+def _too_large(max_bytes: int) -> ServiceUnavailable:
+    return ServiceUnavailable(
+        f"the registration has more than {max_bytes} bytes, which is namesrv.max_registration",
+        hint="Delete topics that nobody uses, or raise it",
+    )
+
+
+def _inflate(body: bytes, max_bytes: int) -> bytes:
+    """Piece by piece, so that what claims a thousand times its size costs no more than the limit."""
     inflater = zlib.decompressobj()
+    data = bytearray()
     try:
-        data = inflater.decompress(body, MAX_INFLATED_BYTES)
+        while body and not inflater.eof:
+            data += inflater.decompress(body, _CHUNK_BYTES)
+            if len(data) > max_bytes:
+                raise _too_large(max_bytes)
+            body = inflater.unconsumed_tail
     except zlib.error as error:
         raise MalformedRequest(f"the registration does not inflate: {error}") from None
-    if inflater.unconsumed_tail or not inflater.eof:
-        raise MalformedRequest(f"the registration is cut off or inflates to more than {MAX_INFLATED_BYTES} bytes")
-    return data
+    if not inflater.eof:
+        raise MalformedRequest("the registration is cut off")
+    return bytes(data)
 
 
-def _unpack(data: bytes) -> RegisterBrokerBody:
+def _unpack(data: bytes, max_topics: int) -> RegisterBrokerBody:
     """Data version, number of topics, each topic, filter servers: every part with its length ahead.
 
     Behind them 5.x brokers write the mappings of static topics, which no route of ours carries.
     """
     version, at = _part(data, 0)
     topics, at = _number(data, at)
+    _check_count(topics, max_topics)
     table: dict[str, TopicConfig] = {}
     for _ in range(topics):
         text, at = _part(data, at)
@@ -83,12 +160,7 @@ def _topic(text: bytes) -> TopicConfig:
     """`name readQueues writeQueues perm filterType attributes`, as Java's TopicConfig writes itself."""
     try:
         name, read, write, perm, filter_type, *_ = text.decode().split(" ")
-        return TopicConfig(
-            topicName=name,
-            readQueueNums=int(read),
-            writeQueueNums=int(write),
-            perm=int(perm),
-            topicFilterType="MULTI_TAG" if filter_type == "MULTI_TAG" else "SINGLE_TAG",
-        )
-    except ValueError:
+        fields = {"readQueueNums": read, "writeQueueNums": write, "perm": perm}
+        return msgspec.convert({"topicName": name, "topicFilterType": filter_type, **fields}, TopicConfig, strict=False)
+    except (ValueError, msgspec.ValidationError):
         raise MalformedRequest(f"the registration holds a topic that does not parse: {text[:100]!r}") from None
