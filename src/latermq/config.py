@@ -146,6 +146,9 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     namesrv: str = ""  # name servers to register at, `host:port;host:port`; empty: the one of this process group
     max_frame: Size = Size.parse("16MiB")
     max_connections: int = 16_000
+    max_connections_per_address: int = 4_000  # of IPv6 a /64 is one address; 0: no bound
+    max_held: Size = Size.parse("512MiB")  # unfinished requests and unread replies of all connections together
+    turn: Duration = Duration.parse("3ms")  # how long one connection is served before others have their turn
     write_buffer: Size = Size.parse("4MiB")  # above it a connection's requests wait until the peer has read
     stalled_timeout: Duration = Duration.parse("60s")  # a peer that reads nothing for this long is cut off
     idle_timeout: Duration = Duration.parse("300s")
@@ -281,6 +284,12 @@ def _check(config: Config) -> None:
         raise ConfigError("store.segment and store.reserve_step must be multiples of 4096 bytes")
     if config.server.max_frame <= config.broker.max_message:
         raise ConfigError("server.max_frame must be above broker.max_message")
+    if config.server.max_held < config.server.max_frame:
+        raise ConfigError("server.max_held must be at least server.max_frame")
+    if config.server.turn < 1:
+        raise ConfigError("server.turn must be at least 1ms")
+    if config.server.max_connections_per_address < 0:
+        raise ConfigError("server.max_connections_per_address must be 0 (no bound) or more")
     if config.timer.log_file < 4096:
         raise ConfigError("timer.log_file must be at least 4096 bytes")
     _check_pipeline(config.pipeline)

@@ -30,7 +30,9 @@ def test_ten_thousand_idle_connections_cost_little_memory(tmp_path: Path, part: 
     options, request = COMMANDS[part]
     if part == "broker":
         options = ("--data", str(tmp_path), *options)
-    command = [sys.executable, "-m", "latermq", part, *options, "--set", f"server.max_connections={count + 10}"]
+    settings = [f"server.max_connections={count + 10}", "server.max_connections_per_address=0"]
+    options += tuple(f"--set={setting}" for setting in settings)
+    command = [sys.executable, "-m", "latermq", part, *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None

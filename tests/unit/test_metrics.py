@@ -36,7 +36,7 @@ class Watched:
 
     def _open(self) -> None:
         self.broker = open_broker(self.disk, self.clock, self.config)
-        self.metrics = BrokerMetrics(self.broker, lambda: 3)
+        self.metrics = BrokerMetrics(self.broker, lambda: {"connections": 3})
 
     def restart(self, *, clean: bool) -> None:
         if clean:

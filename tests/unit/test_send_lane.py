@@ -52,6 +52,9 @@ class CollectingTransport(asyncio.Transport):
     def close(self) -> None:
         self.closed = True
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
 
 

@@ -82,4 +82,8 @@ FAMILIES = (
     Family("latermq_windows_rolled_total", Kind.COUNTER, "Windows that were played, by who rolled them", "by"),
     Family("latermq_disk_used_ratio", Kind.GAUGE, "How full the disk of the data directory is, 0 to 1"),
     Family("latermq_connections", Kind.GAUGE, "Connections of clients"),
+    Family("latermq_connections_refused_total", Kind.COUNTER, "Connections refused because there were too many"),
+    Family("latermq_connections_held_bytes", Kind.GAUGE, "Unfinished requests and unread replies of all connections"),
+    Family("latermq_connections_let_go_total", Kind.COUNTER, "Requests and connections given up for these"),
+    Family("latermq_turns_used_up_total", Kind.COUNTER, "How often a connection had to let others go before"),
 )

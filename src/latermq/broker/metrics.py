@@ -73,8 +73,8 @@ def _buckets(counts: Counts, scale: int) -> list[tuple[str, float]]:
 class BrokerMetrics:
     """Reads one broker. Called by the thread that serves it."""
 
-    def __init__(self, broker: Broker, connections: Callable[[], int] = lambda: 0) -> None:
-        """`connections` tells how many clients are connected, which a broker without sockets does not know."""
+    def __init__(self, broker: Broker, connections: Callable[[], Mapping[str, int]] = dict) -> None:
+        """`connections` tells of sockets, of which the broker knows nothing."""
         self._broker = broker
         self._connections = connections
         settings = broker.config.broker
@@ -173,6 +173,7 @@ class BrokerMetrics:
     def _clients(self) -> dict[str, Value]:
         broker = self._broker
         members = broker.members.statistics()
+        sockets = self._connections()
         return {
             "rocketmq_messages_in_total": broker.traffic.messages_in,
             "rocketmq_messages_out_total": broker.traffic.messages_out,
@@ -180,5 +181,9 @@ class BrokerMetrics:
             "rocketmq_consumer_group_number": len(broker.groups.table.subscriptionGroupTable),
             "rocketmq_producer_connections": members["producers"],
             "rocketmq_consumer_connections": members["consumers"],
-            "latermq_connections": self._connections(),
+            "latermq_connections": sockets.get("connections", 0),
+            "latermq_connections_refused_total": sockets.get("refused", 0),
+            "latermq_connections_held_bytes": sockets.get("held_bytes", 0),
+            "latermq_connections_let_go_total": sockets.get("let_go", 0),
+            "latermq_turns_used_up_total": sockets.get("turns_used_up", 0),
         }

@@ -116,7 +116,7 @@ class BrokerProcess:
         self.service.handlers.update(pipeline.handlers)
         self.service.handlers.update(WindowService(self.broker, lambda: self._keeper).handlers)
         self.service.handlers.update(logged(self.service.handlers))
-        self._metrics = MetricsServer(BrokerMetrics(self.broker, lambda: self.listener.connections))
+        self._metrics = MetricsServer(BrokerMetrics(self.broker, lambda: self.listener.statistics()))
         self._timers: list[asyncio.TimerHandle | None] = []
         self._checkpointing = self._saving = self._save_again = False
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-store")

@@ -20,9 +20,18 @@ from latermq.protocol.remoting.frames import (
     encode_response,
 )
 from latermq.protocol.remoting.send_requests import decode_request
+from latermq.server.held_bytes import HeldBytes
+from latermq.server.turns import Turns
 
 # Requests of ours that one client may leave unanswered; they come from an operator's hand, one at a time.
 MAX_CALLS = 64
+# Requests of one client that are answered in slices at the same time; its others wait for them.
+MAX_UNDER_WAY = 4
+CUT_AT_ONCE = 64  # frames that are decoded before the first of them is served
+# What is written leaves with the loop's next turn; only more than this counts as not read.
+FREE_REPLY_BYTES = 16 * 1024
+# What a decoded request takes beside its body: measured 400 to 700 bytes.
+_REQUEST_BYTES = 600
 
 _NO_PEER = ("0.0.0.0", 0)
 # A read of this size has filled the event loop's buffer (256,000 bytes in uvloop, 256 KiB in asyncio). uvloop goes on
@@ -43,7 +52,7 @@ class Service(Protocol):
         ...
 
     def settled(self) -> None:
-        """All commands of one read have been served: the place to commit them as a group and to wake who waits."""
+        """All commands of one turn have been served: the place to commit them as a group and to wake who waits."""
         ...
 
     def closed(self, connection: "Connection") -> None:
@@ -64,6 +73,8 @@ class Owner(Protocol):
 
     config: ServerConfig
     clock: Clock
+    turns: Turns
+    held: HeldBytes
     received_frames: int
     refused_requests: int
 
@@ -80,6 +91,13 @@ class Connection(asyncio.Protocol):
         "_admitted",
         "_calls",
         "_closing_since_s",
+        "_counted_bytes",
+        "_in_line",
+        "_is_aborted",
+        "_is_free",
+        "_is_lost",
+        "_is_reading",
+        "_kept_back",
         "_last_opaque",
         "_owner",
         "_paused_since_s",
@@ -89,6 +107,8 @@ class Connection(asyncio.Protocol):
         "_room_bytes",
         "_service",
         "_transport",
+        "_under_way",
+        "_unsent_bytes",
         "_waiting",
         "attachment",
         "lane",
@@ -107,7 +127,16 @@ class Connection(asyncio.Protocol):
         self._room_bytes = int(owner.config.write_buffer)
         self._transport = cast(asyncio.Transport, None)  # there is one from connection_made on
         self._admitted = False
-        self._waiting: list[Command] = []  # read, but not served before the peer has read what it got
+        self._waiting: list[Command] = []  # cut, but not served yet; more may wait uncut
+        self._unsent_bytes = 0  # replies of this turn
+        self._counted_bytes = 0  # what the owner was told that this connection holds
+        self._in_line = False
+        self._is_free = True  # requests may be served as they come: nothing of the following holds
+        self._is_reading = True
+        self._is_aborted = False
+        self._is_lost = False
+        self._under_way = 0
+        self._kept_back = False
         self._calls: dict[int, asyncio.Future[Command]] | None = None
         self._last_opaque = 0
         # Set by every frame in either direction and taken back by the sweep: cheaper than the time of each frame.
@@ -127,11 +156,6 @@ class Connection(asyncio.Protocol):
         return self._paused_since_s is not None
 
     @property
-    def held_bytes(self) -> int:
-        """What this connection holds in memory: an incomplete frame, and replies that the peer has not read."""
-        return self._reader.held_bytes + self._transport.get_write_buffer_size()
-
-    @property
     def peer_name(self) -> str:
         return f"{self.peer[0]}:{self.peer[1]}"
 
@@ -140,6 +164,46 @@ class Connection(asyncio.Protocol):
         if not self._transport.is_closing():
             self._active = True
             self._transport.write(frame)
+            if self._transport.get_write_buffer_size() > FREE_REPLY_BYTES:
+                self.recount()
+
+    def begin_work(self) -> None:
+        """A request is answered in slices: `end_work` follows. While there are too many, no other is served."""
+        self._under_way += 1
+        self._is_free = self._is_free and self._under_way < MAX_UNDER_WAY
+
+    def end_work(self) -> None:
+        self._under_way -= 1
+        if self._under_way == MAX_UNDER_WAY - 1:
+            self._go_on()
+
+    def keep_back(self, kept_back: bool) -> None:
+        """Serve nothing more until it is taken back."""
+        self._kept_back = kept_back
+        self._go_on()
+
+    def recount(self) -> None:
+        """Tell the owner what is held here: frames that are not whole, requests not served, replies not read."""
+        unread_bytes = 0 if self._is_lost or self._is_aborted else self._transport.get_write_buffer_size()
+        held_bytes = self._reader.held_bytes + (unread_bytes if unread_bytes > FREE_REPLY_BYTES else 0)
+        if self._waiting:
+            held_bytes += sum(_REQUEST_BYTES + len(command.body) for command in self._waiting)
+        if held_bytes != self._counted_bytes:
+            self._counted_bytes = held_bytes
+            self._owner.held.change(self, held_bytes, self._owner.clock.monotonic_s())
+
+    def let_go(self) -> str:
+        """Hold nothing any more; what was done for that."""
+        if not self._waiting and self._transport.get_write_buffer_size() <= FREE_REPLY_BYTES:
+            command = self._reader.drop()
+            if command is not None:
+                self.recount()
+                if not command.flag & (FLAG_RESPONSE | FLAG_ONEWAY):
+                    self.send(self.refuse(command, _too_much_held()))
+                return "its request was refused"
+        self.abort()
+        self.recount()
+        return "it was cut off"
 
     def call(
         self, code: int, *, fields: Mapping[str, str] | None = None, body: bytes = b"", timeout_s: float
@@ -182,12 +246,15 @@ class Connection(asyncio.Protocol):
         """Close after what was sent has been written."""
         if self._closing_since_s is None:
             self._closing_since_s = self._owner.clock.monotonic_s()
+            self._is_free = False
             self._waiting = []
+            self._reader.clear()
             self._transport.close()
 
     def abort(self) -> None:
         """Close at once; what was sent and not yet written is lost."""
         self.close()
+        self._is_aborted = True
         self._transport.abort()
 
     def sweep(self, now_s: float) -> None:
@@ -202,7 +269,7 @@ class Connection(asyncio.Protocol):
             if now_s - self._paused_since_s >= stalled_s:
                 _log.warning("connection cut off", peer=self.peer_name, reason=f"it read nothing for {stalled_s:g} s")
                 self.abort()
-        elif self._active:
+        elif self._active or self._has_work:
             self._active = False
             self._quiet_since_s = now_s
         elif now_s - self._quiet_since_s >= config.idle_timeout / 1000:
@@ -216,75 +283,168 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._quiet_since_s = self._owner.clock.monotonic_s()
+        # None where the peer had gone before it was accepted.
+        address = transport.get_extra_info("peername") or _NO_PEER
+        self.peer = (_plain_ip(address[0]), address[1])
         if not self._owner.admit(self):
             self._closing_since_s = self._quiet_since_s
             self._transport.abort()
             return
         self._admitted = True
-        # None where the peer had gone before it was accepted.
-        address = transport.get_extra_info("peername") or _NO_PEER
-        self.peer = (_plain_ip(address[0]), address[1])
         self.peer_host = pack_host(*self.peer)
         self._transport.set_write_buffer_limits(high=self._room_bytes)
         self._service.opened(self)
 
     def data_received(self, data: bytes) -> None:
         reader = self._reader
-        commands = reader.feed(data)
+        if not self._is_free or self._owner.turns.is_used_up:
+            if self._closing_since_s is None:
+                reader.hold(data)
+                self._wait_for_turn()
+            return
+        commands = reader.feed(data, CUT_AT_ONCE)
         if commands:
             self._active = True
             self._owner.received_frames += len(commands)
-            if self._waiting:
-                self._waiting += commands
-            else:
-                self._serve(commands)
-        if reader.broken is not None and not self._waiting:
+            self._serve_turn(commands)
+        elif reader.broken is not None:
             self._close_broken()
-        elif len(data) >= _FULL_READ_BYTES and self._paused_since_s is None:
-            self._transport.pause_reading()
-            asyncio.get_running_loop().call_soon(self._read_on)
+        if self._counted_bytes or not reader.is_clear:
+            self.recount()
+        if len(data) >= _FULL_READ_BYTES and self._is_reading:
+            self._stop_reading()
+            asyncio.get_running_loop().call_soon(self._go_on)
 
-    def _read_on(self) -> None:
-        """Go on after others had their turn."""
-        if self._paused_since_s is None and not self.is_closing:
-            self._transport.resume_reading()
+    def _wait_for_turn(self) -> None:
+        if self._is_free:
+            self._join()
+            self._owner.turns.join_new(self)
+        self.recount()
 
     def pause_writing(self) -> None:
         self._paused_since_s = self._owner.clock.monotonic_s()
-        self._transport.pause_reading()
+        self._is_free = False
+        self._stop_reading()
 
     def resume_writing(self) -> None:
         self._paused_since_s = None
-        if self.is_closing:
-            return
-        if self._waiting:
-            waiting, self._waiting = self._waiting, []
-            self._serve(waiting)
-        if self._paused_since_s is None and not self.is_closing:
-            if self._reader.broken is not None:
-                self._close_broken()
-            else:
-                self._transport.resume_reading()
+        self._go_on()
+        self.recount()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._admitted:
             return
-        if self._reader.held_bytes and self._closing_since_s is None:
-            _log.info("connection lost", peer=self.peer_name, reason="it ended inside a frame")
-        self._waiting = []
+        self._is_lost = True
         for future in list((self._calls or {}).values()):
             if not future.done():
                 future.set_exception(ConnectionResetError(f"client {self.peer_name} has gone"))
+        # What came before it closed is served: it may have sent one-way.
+        self._paused_since_s = None
+        self._go_on()
+
+    def _gone(self) -> None:
+        if self._reader.held_bytes and self._closing_since_s is None:
+            _log.info("connection lost", peer=self.peer_name, reason="it ended inside a frame")
+        self._waiting = []
+        self._reader.clear()
+        self.recount()
+        self._admitted = False
         self._owner.forget(self)
         self._service.closed(self)
 
+    # Whether there is anything to do, and whether it may be done.
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self._waiting) or self._reader.has_more
+
+    def _look_whether_free(self) -> None:
+        self._is_free = not (
+            self._in_line
+            or self._kept_back
+            or self._under_way >= MAX_UNDER_WAY
+            or self._paused_since_s is not None
+            or self._closing_since_s is not None
+        )
+
+    def _join(self) -> None:
+        """Stand in line."""
+        self._stop_reading()
+        self._in_line = True
+        self._is_free = False
+
+    def _go_on(self) -> None:
+        """Serve what waits, or read on, or end, where nothing speaks against it any more."""
+        self._look_whether_free()
+        if self._is_free and self._has_work:
+            self._join()
+            self._owner.turns.join(self)
+        elif self._is_lost:
+            if self._admitted and not self._has_work:
+                self._gone()
+        elif self._is_free:
+            if self._reader.broken is not None:
+                self._close_broken()
+            elif not self._is_reading and not self.is_closing:
+                self._is_reading = True
+                self._transport.resume_reading()
+        else:
+            self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        if self._is_reading and not self.is_closing:
+            self._is_reading = False
+            self._transport.pause_reading()
+
+    def _cut(self) -> list[Command]:
+        commands = self._reader.cut(CUT_AT_ONCE)
+        if commands:
+            self._active = True
+            self._owner.received_frames += len(commands)
+        return commands
+
+    def take_turn(self) -> None:
+        """Its turn in the line has come."""
+        self._in_line = False
+        self._look_whether_free()
+        if self._is_free:
+            commands, self._waiting = self._waiting or self._cut(), []
+            self._serve_turn(commands)
+            if self._counted_bytes:
+                self.recount()
+        self._go_on()
+
     # The way of a request.
 
-    def _serve(self, commands: list[Command]) -> None:
-        """Serve commands and write their replies at once, or as far as the peer's reading allows."""
-        serve = self._service.serve
+    def _serve_turn(self, commands: list[Command]) -> None:
+        """Serve these commands and what waits behind them until the turn is used up, and write their replies."""
+        reader, turns, monotonic_s = self._reader, self._owner.turns, self._owner.clock.monotonic_s
+        began_s = monotonic_s()
+        until_s = began_s + turns.turn_s
         replies: list[bytes] = []
-        room_bytes = self._room_bytes
+        while True:
+            at = self._serve(commands, replies, until_s)
+            if at < len(commands):
+                self._waiting = commands[at:] if self._closing_since_s is None else []
+                break
+            if reader.is_clear or not (reader.has_more and self._is_free) or monotonic_s() >= until_s:
+                break
+            commands = self._cut()
+        if replies:
+            self._write(replies)
+        try:
+            self._service.settled()
+        except Exception:
+            _log.exception("settling failed", peer=self.peer_name)
+        turns.spent_s += monotonic_s() - began_s
+        if turns.spent_s >= turns.turn_s:
+            turns.use_up()
+        if not (self._is_free and reader.is_clear) or self._waiting:
+            self._go_on()
+
+    def _serve(self, commands: list[Command], replies: list[bytes], until_s: float) -> int:
+        """Serve commands while this connection may; where the first stands that was not."""
+        serve, monotonic_s = self._service.serve, self._owner.clock.monotonic_s
         at, end = 0, len(commands)
         while at < end:
             if (lane := self.lane) is not None:  # a request before may have closed it
@@ -294,8 +454,8 @@ class Connection(asyncio.Protocol):
                     at = lane.take(commands, at, self.peer_host, replies)
                 except Exception:
                     self._give_up_run(replies)
-                    return
-                room_bytes -= sum(map(len, replies[first:]))
+                    return end
+                self._unsent_bytes += sum(map(len, replies[first:]))
                 if at == end:
                     break
             command = commands[at]
@@ -308,20 +468,19 @@ class Connection(asyncio.Protocol):
             except Exception as error:
                 reply = self.refuse(command, error)
             at += 1
-            if reply is None or command.flag & FLAG_ONEWAY:
-                continue
-            replies.append(reply)
-            room_bytes -= len(reply)
-            if room_bytes < 0:
-                self.send(b"".join(replies))
-                replies = []
-                room_bytes = self._room_bytes
-                if self._paused_since_s is not None:
-                    self._waiting = commands[at:]
-                    break
-        if replies:
-            self.send(b"".join(replies) if len(replies) > 1 else replies[0])
-        self._settle()
+            if reply is not None and not command.flag & FLAG_ONEWAY:
+                replies.append(reply)
+                self._unsent_bytes += len(reply)
+                if self._unsent_bytes > self._room_bytes:
+                    self._write(replies)
+            if not self._is_free or (at < end and monotonic_s() >= until_s):
+                break
+        return at
+
+    def _write(self, replies: list[bytes]) -> None:
+        self.send(b"".join(replies) if len(replies) > 1 else replies[0])
+        replies.clear()
+        self._unsent_bytes = 0
 
     def _give_up_run(self, replies: list[bytes]) -> None:
         """The lane has failed, and how much of its run is stored nobody knows: to serve it again might store it twice.
@@ -329,15 +488,9 @@ class Connection(asyncio.Protocol):
         The client loses its connection, and with it the answers it still waits for, as it would to a broken cable.
         """
         _log.exception("connection closed", peer=self.peer_name, reason="a run of messages failed half-way")
-        self.send(b"".join(replies))
+        if replies:
+            self._write(replies)
         self.close()
-        self._settle()
-
-    def _settle(self) -> None:
-        try:
-            self._service.settled()
-        except Exception:
-            _log.exception("settling failed", peer=self.peer_name)
 
     def refuse(self, command: Command, error: Exception) -> bytes:
         """The reply to a request that failed, after a line in the log where it deserves one."""
@@ -366,6 +519,10 @@ class Connection(asyncio.Protocol):
         if self._closing_since_s is None:
             _log.warning("connection closed", peer=self.peer_name, reason=str(self._reader.broken))
             self.close()
+
+
+def _too_much_held() -> Busy:
+    return Busy("the server holds too many bytes of unfinished requests", hint="Send again later, or smaller requests")
 
 
 def _plain_ip(ip: str) -> str:

@@ -1,13 +1,17 @@
 """A listening socket and the connections it accepted: their number, their bounds, and one sweep over all of them."""
 
 import asyncio
+from collections import Counter
+from ipaddress import ip_network
 
 import structlog
 
 from latermq.clock import Clock
 from latermq.config import ServerConfig
 from latermq.server.connection import Connection, Service
+from latermq.server.held_bytes import HeldBytes
 from latermq.server.open_files import raise_file_limit
+from latermq.server.turns import Turns
 
 # Files of the store, sockets to name servers, the event loop's own: what a process needs besides its clients.
 SPARE_FILES = 1024
@@ -24,16 +28,20 @@ class Listener:
     def __init__(self, service: Service, config: ServerConfig, clock: Clock) -> None:
         self.config = config
         self.clock = clock
+        self.turns = Turns()
+        self.held = HeldBytes(config.max_held)
         self.received_frames = 0
         self.refused_requests = 0
         self._service = service
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._connections: set[Connection] = set()
+        self._by_network: Counter[str] = Counter()
         self._all_gone: asyncio.Event | None = None
         self._max_connections = config.max_connections
         self._accepted = 0
         self._refused = 0
+        self._refused_by_address = 0
         self._refused_unlogged = 0
         self._refusal_logged_s = float("-inf")
         self._port = 0
@@ -52,6 +60,7 @@ class Listener:
         """Listen on the address; raises OSError where that cannot be had."""
         self._max_connections = _connections_within_limits(self.config.max_connections)
         loop = asyncio.get_running_loop()
+        self.turns.start(self.config.turn / 1000, loop.call_soon)
         self._server = await loop.create_server(
             lambda: Connection(self._service, self), host, port, backlog=_BACKLOG, reuse_address=True
         )
@@ -79,23 +88,37 @@ class Listener:
         self._server = None
 
     def admit(self, connection: Connection) -> bool:
-        """Take a new connection, unless there are too many or none is wanted any more."""
+        """Take a new connection, unless there are too many, or too many from there, or none is wanted any more."""
+        network = network_of(connection.peer[0])
+        most_here = self.config.max_connections_per_address
         if len(self._connections) >= self._max_connections or self._all_gone is not None:
-            self._refused += 1
-            self._refused_unlogged += 1
-            now_s = self.clock.monotonic_s()
-            if now_s - self._refusal_logged_s >= REFUSAL_LOG_EVERY_S:
-                self._refusal_logged_s = now_s
-                _log.warning("connections refused", count=self._refused_unlogged, limit=self._max_connections)
-                self._refused_unlogged = 0
+            self._refuse(limit=self._max_connections)
+            return False
+        if most_here and self._by_network[network] >= most_here:
+            self._refused_by_address += 1
+            self._refuse(limit=most_here, address=network)
             return False
         self._accepted += 1
         self._connections.add(connection)
+        self._by_network[network] += 1
         return True
+
+    def _refuse(self, **why: object) -> None:
+        self._refused += 1
+        self._refused_unlogged += 1
+        now_s = self.clock.monotonic_s()
+        if now_s - self._refusal_logged_s >= REFUSAL_LOG_EVERY_S:
+            self._refusal_logged_s = now_s
+            _log.warning("connections refused", count=self._refused_unlogged, **why)
+            self._refused_unlogged = 0
 
     def forget(self, connection: Connection) -> None:
         """A connection has gone."""
         self._connections.discard(connection)
+        network = network_of(connection.peer[0])
+        self._by_network[network] -= 1
+        if not self._by_network[network]:
+            del self._by_network[network]
         if self._all_gone is not None and not self._connections:
             self._all_gone.set()
 
@@ -104,6 +127,7 @@ class Listener:
         now_s = self.clock.monotonic_s()
         for connection in list(self._connections):
             connection.sweep(now_s)
+        self.held.recount()
 
     def statistics(self) -> dict[str, int]:
         """Counts since the start, and what is held now."""
@@ -112,8 +136,10 @@ class Listener:
             "max_connections": self._max_connections,
             "accepted": self._accepted,
             "refused": self._refused,
+            "refused_by_address": self._refused_by_address,
             "paused": sum(connection.is_paused for connection in self._connections),
-            "held_bytes": sum(connection.held_bytes for connection in self._connections),
+            **self.held.statistics(),
+            **self.turns.statistics(),
             "received_frames": self.received_frames,
             "refused_requests": self.refused_requests,
         }
@@ -127,6 +153,11 @@ class Listener:
             self.sweep()
 
         self._sweeper = loop.call_later(every_s, sweep)
+
+
+def network_of(ip: str) -> str:
+    """What counts as one address: of IPv6 the first half, because that much is given to a single customer."""
+    return str(ip_network((ip, 64), strict=False)) if ":" in ip else ip
 
 
 def _connections_within_limits(wanted: int) -> int:

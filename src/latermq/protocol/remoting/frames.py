@@ -1,6 +1,7 @@
 """Remoting frames: length, header in JSON or RocketMQ's binary form, body (docs/formats/remoting-frame.md)."""
 
 import struct
+import sys
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -203,9 +204,19 @@ def encode_response(
 
 
 class FrameReader:
-    """Cuts a byte stream into commands; holds at most one incomplete frame."""
+    """Cuts a byte stream into commands; holds at most one incomplete frame, and what it was not asked to cut yet."""
 
-    __slots__ = ("_decode", "_held", "_max_frame_bytes", "_wanted_bytes", "broken")
+    __slots__ = (
+        "_at",
+        "_decode",
+        "_held",
+        "_max_frame_bytes",
+        "_skipped_bytes",
+        "_uncut",
+        "_wanted_bytes",
+        "broken",
+        "is_clear",
+    )
 
     def __init__(
         self,
@@ -214,41 +225,111 @@ class FrameReader:
     ) -> None:
         self._max_frame_bytes = max_frame_bytes
         self._decode = decode
-        self._held: bytearray | None = None
+        self.is_clear = True  # nothing is kept, nothing is to be skipped, and nothing is broken
+        self._uncut = b""  # from `_at` on; while there is any, no frame is held
+        self._at = 0
+        self._held: bytearray | None = None  # an incomplete frame, unless `hold` has completed it since
         self._wanted_bytes = 0
+        self._skipped_bytes = 0  # still to come of a frame that was dropped
         self.broken: MalformedFrame | None = None
 
     @property
     def held_bytes(self) -> int:
-        """How much of an incomplete frame is kept."""
-        return len(self._held) if self._held is not None else 0
+        """How many bytes are kept."""
+        return len(self._uncut) if self._held is None else len(self._held)
 
-    def feed(self, data: bytes) -> list[Command]:
-        """The commands that `data` completes.
+    @property
+    def has_more(self) -> bool:
+        """Whether `cut` may find a frame."""
+        return bool(self._uncut) or (self._held is not None and len(self._held) >= self._wanted_bytes)
+
+    def feed(self, data: bytes, limit: int = sys.maxsize) -> list[Command]:
+        """The commands that `data` completes, up to the limit; `cut` returns the others.
 
         Where the stream can no longer be followed, `broken` says why: what came before is still returned, and the
         connection has to be closed after it is served.
         """
-        held = self._held
-        if held is not None:
-            # One growing array, not a list of pieces: a peer that sends byte by byte makes those 40 times as heavy.
-            held += data
-            if len(held) < self._wanted_bytes:
-                return []
-            data = bytes(held)
-            self._held = None
+        if not self.is_clear:
+            self.hold(data)
+            return self.cut(limit)
         commands: list[Command] = []
-        if self.broken is None:
-            try:
-                self._cut(data, commands)
-            except MalformedFrame as error:
-                self.broken = error
+        try:
+            self._cut(data, 0, commands, limit)
+        except MalformedFrame as error:
+            self._break(error)
         return commands
 
-    def _cut(self, data: bytes, commands: list[Command]) -> None:
-        at, end = 0, len(data)
+    def hold(self, data: bytes) -> None:
+        """Keep bytes without looking at them; of a stream that can no longer be followed, nothing."""
+        if self.broken is not None:
+            return
+        self.is_clear = False
+        if self._skipped_bytes:
+            skipped = min(self._skipped_bytes, len(data))
+            self._skipped_bytes -= skipped
+            data = data[skipped:]
+        if self._held is not None:
+            # One growing array, not a list of pieces: a peer that sends byte by byte makes those 40 times as heavy.
+            self._held += data
+        elif self._uncut:
+            self._uncut = self._uncut[self._at :] + data
+            self._at = 0
+        else:
+            self._uncut, self._at = data, 0
+
+    def cut(self, limit: int = sys.maxsize) -> list[Command]:
+        """The next commands of what is kept, up to the limit."""
+        data, at, held = self._uncut, self._at, self._held
+        if held is not None:
+            if len(held) < self._wanted_bytes:
+                return []
+            data, at = bytes(held), 0
+        self._uncut, self._held = b"", None
+        self.is_clear = not self._skipped_bytes and self.broken is None
+        commands: list[Command] = []
+        try:
+            self._cut(data, at, commands, limit)
+        except MalformedFrame as error:
+            self._break(error)
+        return commands
+
+    def drop(self) -> Command | None:
+        """Give up the incomplete frame: the rest of it is thrown away as it comes.
+
+        The command, without its body, where that much is known already; without it the stream cannot be followed.
+        """
+        held = self._held
+        if held is None or not _PREFIX.size <= len(held) < self._wanted_bytes:
+            return None
+        _, kind = _PREFIX.unpack_from(held)
+        header_end = 8 + (kind & 0xFFFFFF)
+        if len(held) < header_end:
+            return None
+        try:
+            command = self._decode(kind >> 24, bytes(held[8:header_end]), b"")
+        except MalformedFrame:
+            return None
+        self._skipped_bytes = self._wanted_bytes - len(held)
+        self._held = None
+        return command
+
+    def clear(self) -> None:
+        """Forget what is kept."""
+        self._uncut, self._at, self._held = b"", 0, None
+
+    def _break(self, error: MalformedFrame) -> None:
+        self.broken = error
+        self.is_clear = False
+        self.clear()
+
+    def _cut(self, data: bytes, at: int, commands: list[Command], limit: int) -> None:
         decode = self._decode
-        while end - at >= 8:
+        end = len(data)
+        wanted = 0
+        for _ in range(limit):
+            if end - at < 8:
+                wanted = 8
+                break
             length, kind = _PREFIX.unpack_from(data, at)
             header_bytes = kind & 0xFFFFFF
             if length > self._max_frame_bytes:
@@ -262,8 +343,10 @@ class FrameReader:
             header_end = at + 8 + header_bytes
             commands.append(decode(kind >> 24, data[at + 8 : header_end], data[header_end:frame_end]))
             at = frame_end
-        else:
-            wanted = 8
         if at < end:
-            self._held = bytearray(memoryview(data)[at:])
-            self._wanted_bytes = wanted
+            self.is_clear = False
+            if wanted:
+                self._held = bytearray(memoryview(data)[at:])
+                self._wanted_bytes = wanted
+            else:
+                self._uncut, self._at = data, at
