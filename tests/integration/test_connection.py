@@ -29,6 +29,7 @@ class Recorder:
         self.connections: list[Connection] = []
         self.served: list[int] = []
         self.settlings: list[int] = []
+        self.catchings_up = 0
         self.closings = 0
 
     def opened(self, connection: Connection) -> None:
@@ -46,6 +47,9 @@ class Recorder:
 
     def settled(self) -> None:
         self.settlings.append(len(self.served))
+
+    def caught_up(self, connection: Connection) -> None:
+        self.catchings_up += 1
 
     def closed(self, connection: Connection) -> None:
         self.closings += 1

@@ -91,6 +91,8 @@ class Process:
     def settled(self) -> None:
         self.settled_after.append(len(self.served))
 
+    def caught_up(self, connection: Connection) -> None: ...
+
     def closed(self, connection: Connection) -> None:
         self.closings.append(str(connection.attachment))
 

@@ -151,7 +151,7 @@ class Broker:
         self.members = Members()
         self.client_clock = client_clock or clock
         self.locks = QueueLocks(self.client_clock, settings.queue_lock_timeout)
-        self.waiting = WaitingPulls(settings.max_waiting_pulls)
+        self.waiting = WaitingPulls(settings.max_waiting_pulls, settings.max_waiting_pulls_per_connection)
         self.retention = Retention(self.store, config.store, clock)
         self.traffic, self.timer_traffic = Traffic(), Traffic()  # the latter: into the engine and out, rolls too
         self.topic_traffic = TopicTraffic(self.store, clock.monotonic_s())

@@ -1,78 +1,241 @@
-"""Long polling: pulls that found nothing wait here until a message comes or their time is up."""
+"""Long polling: pulls that found nothing wait here until a message comes or their time is up.
 
-import heapq
-import itertools
+What a pull needs is kept, and no more: neither its request nor a closure over it. Pulls are tried again in slices,
+each waited-for queue in turn, so that however many wait nobody holds the loop.
+"""
+
+import math
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from latermq.errors import Busy, LaterMQError
+from latermq.group.filters import MessageFilter
+
+SLICE_PULLS = 128  # tried before others have their turn: 2 ms, 10 ms where each brings a full batch
+TURN_PULLS = 32  # of these from one queue, before the next queue has its turn
+TICK_S = 0.5  # how exactly pulls end
+DISPLACED_SHARE = 400  # where no place is left, one in so many is freed at once: to find whose costs its time
+
+_LATE = -1  # for a deadline: it has passed
+_Key = TypeVar("_Key")
+_Queue = tuple[str, int]
 
 
-@dataclass(slots=True, eq=False)
+class Client(Protocol):
+    """The connection that a pull came by, as far as waiting goes."""
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the peer is behind with reading."""
+        ...
+
+
 class WaitingPull:
-    """One pull that waits. `resume(False)` tries again and says whether it was answered; `resume(True)` must answer."""
+    """One pull that waits: where its answer goes, and what it asks for."""
 
-    deadline_s: float
-    resume: Callable[[bool], bool]
-    key: tuple[str, int] = field(default=("", 0))
+    __slots__ = (
+        "client", "deadline", "encoding", "first_offset", "group", "is_put_off", "max_bytes", "max_messages",
+        "message_filter", "offset", "opaque", "queue",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        client: Client,
+        opaque: int,
+        encoding: int,
+        group: str,
+        queue: tuple[str, int],
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        message_filter: MessageFilter,
+    ) -> None:
+        """Group and topic should be the strings of their tables, which cost nothing here."""
+        self.client = client
+        self.opaque = opaque
+        self.encoding = encoding
+        self.group = group
+        self.queue = queue
+        self.first_offset = self.offset = offset
+        self.max_messages = max_messages
+        self.max_bytes = max_bytes
+        self.message_filter = message_filter
+        self.deadline = _LATE  # in ticks
+        self.is_put_off = False  # it may be answered, but its client is behind with reading
+
+
+class Answerer(Protocol):
+    """Who sends the answers."""
+
+    def resume(self, pull: WaitingPull, must_answer: bool) -> bool:
+        """Try again, and say whether the pull was answered."""
+        ...
+
+    def refuse(self, pull: WaitingPull, error: LaterMQError) -> None:
+        """Answer with an error."""
+        ...
+
+
+Later = Callable[[Callable[[], None]], object]
+_Lot = _Queue | Client | int
 
 
 class WaitingPulls:
-    """Waiting pulls by queue, and by deadline. A touched queue is looked at once, however many messages came."""
+    """Waiting pulls by queue, by client and by deadline. A touched queue is looked at once, however much came."""
 
-    def __init__(self, max_waiting: int) -> None:
+    def __init__(self, max_waiting: int, max_per_client: int) -> None:
         self._max_waiting = max_waiting
-        self.by_queue: dict[tuple[str, int], dict[WaitingPull, None]] = {}
-        self._by_deadline: list[tuple[float, int, WaitingPull]] = []
-        self._numbers = itertools.count()
-        self._touched: set[tuple[str, int]] = set()
+        self._max_per_client = max_per_client
+        self.answerer: Answerer | None = None  # set by whoever lets pulls wait
+        self.later: Later | None = None  # calls back when others had their turn; without it nobody else has one
+        self.by_queue: dict[_Queue, dict[WaitingPull, None]] = {}
+        self._by_client: dict[Client, dict[WaitingPull, None]] = {}
+        self._by_deadline: dict[int, dict[WaitingPull, None]] = {}
+        # Pulls to try, each lot in turn: of a touched queue (None: all that wait for it when its turn comes), of a
+        # client that has caught up, and those whose time is up.
+        self._lots: dict[_Lot, deque[WaitingPull] | None] = {}
+        self._touched_again: set[_Lot] = set()  # queues, while their lot is being tried
+        self._goes_on_later = False
         self._count = 0
+        self._refused = 0
+        self._displaced = 0
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the next pull must be answered at once instead."""
-        return self._count >= self._max_waiting
+    def check_room(self, client: Client) -> None:
+        """Refuse to let one more wait, with an error: after that clients pause, an empty answer they repeat at once."""
+        held = len(self._by_client.get(client, ()))
+        if held >= self._max_per_client:
+            self._refused += 1
+            raise Busy(
+                f"{held} pulls of this connection wait, as many as broker.max_waiting_pulls_per_connection allows",
+                hint="Use fewer queues and groups in one client, or raise the setting",
+            )
+        if self._count >= self._max_waiting:
+            self._displace(held)
+        if self._count >= self._max_waiting:
+            self._refused += 1
+            raise Busy(
+                f"{self._count} pulls wait, as many as broker.max_waiting_pulls allows",
+                hint="Pull again later, or raise the setting",
+            )
 
-    def add(self, topic: str, queue_id: int, pull: WaitingPull) -> None:
-        """Let a pull wait."""
-        pull.key = (topic, queue_id)
-        self.by_queue.setdefault(pull.key, {})[pull] = None
+    def _displace(self, held: int) -> None:
+        """Free places of the clients that hold most, for one that holds this many: of each up to the older half."""
+        assert self.answerer is not None, "pulls wait, so somebody let them"
+        wanted = max(1, self._max_waiting // DISPLACED_SHARE)
+        error = Busy("this pull gave its place to one of another client", hint="Raise broker.max_waiting_pulls")
+        for pulls in sorted(self._by_client.values(), key=len, reverse=True):
+            count = min(wanted, len(pulls) // 2, len(pulls) - held - 1)
+            if count <= 0:
+                return
+            for pull in list(pulls)[:count]:
+                self._forget(pull)
+                self.answerer.refuse(pull, error)
+            self._displaced += count
+            wanted -= count
+
+    def add(self, pull: WaitingPull, deadline_s: float) -> None:
+        """Let a pull wait, for which `check_room` found a place."""
+        pull.deadline = math.ceil(deadline_s / TICK_S)
+        self.by_queue.setdefault(pull.queue, {})[pull] = None
+        self._by_client.setdefault(pull.client, {})[pull] = None
+        self._by_deadline.setdefault(pull.deadline, {})[pull] = None
         self._count += 1
-        # Answered pulls are left in the heap; when they are the most of it, it is made anew.
-        if len(self._by_deadline) > 2 * self._count + 1_000:
-            self._by_deadline = [entry for entry in self._by_deadline if self._waits(entry[2])]
-            heapq.heapify(self._by_deadline)
-        heapq.heappush(self._by_deadline, (pull.deadline_s, next(self._numbers), pull))
 
     def touch(self, topic: str, queue_id: int) -> None:
         """Something was put into this queue."""
-        key = (topic, queue_id)
-        if key in self.by_queue:
-            self._touched.add(key)
+        queue = (topic, queue_id)
+        if queue in self.by_queue and self._lots.setdefault(queue, None) is not None:
+            self._touched_again.add(queue)
 
     def wake(self) -> None:
-        """Try the pulls of touched queues again."""
-        while self._touched:
-            for pull in list(self.by_queue.get(self._touched.pop(), ())):
-                if pull.resume(False):
-                    self._forget(pull)
+        """Try the pulls of touched queues, the longest waiting first: a slice now, the others when it is their turn."""
+        if self._lots and not self._goes_on_later:
+            self._take_slice()
 
     def expire(self, now_s: float) -> None:
         """Answer the pulls whose time is up."""
-        while self._by_deadline and self._by_deadline[0][0] <= now_s:
-            pull = heapq.heappop(self._by_deadline)[2]
-            if self._waits(pull):
-                self._forget(pull)
-                pull.resume(True)
+        ended = sorted(deadline for deadline in self._by_deadline if deadline * TICK_S <= now_s)
+        late = [pull for deadline in ended for pull in self._by_deadline.pop(deadline)]
+        for pull in late:
+            pull.deadline = _LATE
+        if late:
+            lot = self._lots.get(_LATE) or deque()
+            lot += late
+            self._lots[_LATE] = lot
+            self.wake()
 
-    def _waits(self, pull: WaitingPull) -> bool:
-        return pull in self.by_queue.get(pull.key, ())
+    def finish(self) -> None:
+        """Answer all of them now: the broker is stopping."""
+        self.later, self._goes_on_later = None, False
+        self.expire(math.inf)
+
+    def caught_up(self, client: Client) -> None:
+        """A client has read what it got: answer what was put off meanwhile."""
+        put_off = deque(pull for pull in self._by_client.get(client, ()) if pull.is_put_off)
+        if put_off:
+            self._lots[client] = put_off
+            self.wake()
+
+    def remove_client(self, client: Client) -> None:
+        """A client has gone, and with it all its pulls."""
+        for pull in list(self._by_client.get(client, ())):
+            self._forget(pull)
+
+    def _take_slice(self) -> None:
+        self._goes_on_later = False
+        left = SLICE_PULLS
+        while self._lots:
+            if left <= 0 and self.later is not None:
+                self._goes_on_later = True
+                self.later(self._take_slice)
+                return
+            left -= self._take_turn(next(iter(self._lots)), left if self.later is not None else SLICE_PULLS)
+
+    def _take_turn(self, name: _Lot, most: int) -> int:
+        """Try some pulls of one lot, and put what is left of it behind the others; how many were tried."""
+        lot = self._lots[name]
+        if lot is None:
+            assert isinstance(name, tuple), "only those of a queue are not listed yet"
+            lot = self._lots[name] = deque(self.by_queue.get(name, ()))
+        count = min(TURN_PULLS, most, len(lot))
+        for _ in range(count):
+            self._try(lot.popleft())
+        del self._lots[name]
+        if lot:
+            self._lots[name] = lot
+        elif name in self._touched_again:
+            self._touched_again.discard(name)
+            self._lots[name] = None
+        return count
+
+    def _try(self, pull: WaitingPull) -> None:
+        if pull not in self._by_client.get(pull.client, ()):
+            return  # answered meanwhile, or gone
+        assert self.answerer is not None, "pulls wait, so somebody let them"
+        pull.is_put_off = pull.client.is_paused
+        if not pull.is_put_off and self.answerer.resume(pull, pull.deadline == _LATE):
+            self._forget(pull)
 
     def _forget(self, pull: WaitingPull) -> None:
-        waiting = self.by_queue[pull.key]
-        del waiting[pull]
-        if not waiting:
-            del self.by_queue[pull.key]
+        _drop(self.by_queue, pull.queue, pull)
+        _drop(self._by_client, pull.client, pull)
+        if pull.deadline != _LATE:
+            _drop(self._by_deadline, pull.deadline, pull)
         self._count -= 1
 
     def statistics(self) -> dict[str, int]:
-        """How many wait."""
-        return {"waiting_pulls": self._count, "waited_queues": len(self.by_queue)}
+        """How many wait; and since the start, how many found no place or lost it."""
+        return {
+            "waiting_pulls": self._count,
+            "waited_queues": len(self.by_queue),
+            "refused_pulls": self._refused,
+            "displaced_pulls": self._displaced,
+        }
+
+
+def _drop(pulls: dict[_Key, dict[WaitingPull, None]], key: _Key, pull: WaitingPull) -> None:
+    waiting = pulls[key]
+    del waiting[pull]
+    if not waiting:
+        del pulls[key]

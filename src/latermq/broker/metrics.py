@@ -172,8 +172,8 @@ class BrokerMetrics:
 
     def _clients(self) -> dict[str, Value]:
         broker = self._broker
-        members = broker.members.statistics()
         sockets = self._connections()
+        members, waiting = broker.members.statistics(), broker.waiting.statistics()
         return {
             "rocketmq_messages_in_total": broker.traffic.messages_in,
             "rocketmq_messages_out_total": broker.traffic.messages_out,
@@ -186,4 +186,6 @@ class BrokerMetrics:
             "latermq_connections_held_bytes": sockets.get("held_bytes", 0),
             "latermq_connections_let_go_total": sockets.get("let_go", 0),
             "latermq_turns_used_up_total": sockets.get("turns_used_up", 0),
+            "latermq_waiting_pulls": waiting["waiting_pulls"],
+            "latermq_refused_pulls_total": waiting["refused_pulls"] + waiting["displaced_pulls"],
         }

@@ -92,6 +92,7 @@ class BrokerProcess:
             self.broker, [name for name in name_servers.replace(",", ";").split(";") if name], self.address
         )
         loop = asyncio.get_running_loop()
+        self.broker.waiting.later = loop.call_soon
         self._look_ups = LookUps(config.timer.max_lookup, loop.call_soon, self.broker.settle)
         self._admin = AdminService(
             self.broker,
@@ -320,7 +321,7 @@ class BrokerProcess:
         self._look_ups.stop()
         await self._keeper.stop()
         self._far_records.stop()
-        self.broker.waiting.expire(float("inf"))
+        self.broker.waiting.finish()
         self._preparer.stop()
         self._flusher.stop()
         self.service.flushed(self.broker.store.flush())

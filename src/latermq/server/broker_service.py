@@ -1,11 +1,9 @@
 """The broker's side of every request that producers and consumers make."""
 
-import time
 from collections import deque
 from collections.abc import Callable
 
 from latermq.broker.broker import Broker
-from latermq.broker.long_polling import WaitingPull
 from latermq.broker.retries import Retries
 from latermq.broker.send_lane import SendLane
 from latermq.broker.topics import UnsavedTopic
@@ -16,8 +14,6 @@ from latermq.errors import (
     InvalidParameter,
     LaterMQError,
     QueryNotFound,
-    SubscriptionNotFound,
-    SubscriptionOutdated,
     UnsupportedRequest,
 )
 from latermq.group.filters import filter_of, subscription_of
@@ -29,18 +25,13 @@ from latermq.protocol.remoting.bodies import (
     LockBatchRequest,
     LockBatchResponse,
     MessageQueue,
-    SubscriptionData,
     decode_body,
     encode_body,
 )
-from latermq.protocol.remoting.codes import Request, Response
+from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command, encode_frame, encode_response
 from latermq.protocol.remoting.headers import (
-    PULL_COMMIT_OFFSET,
-    PULL_SUBSCRIPTION,
-    PULL_SUSPEND,
     GroupHeader,
-    PullHeader,
     QueryOffsetHeader,
     SendBackHeader,
     SendHeader,
@@ -48,9 +39,10 @@ from latermq.protocol.remoting.headers import (
     UnregisterClientHeader,
     UpdateOffsetHeader,
 )
-from latermq.protocol.remoting.replies import encode_pull_reply, encode_send_reply
+from latermq.protocol.remoting.replies import encode_send_reply
 from latermq.server.admin_ground import Handler, WhenDone, answer
 from latermq.server.connection import Connection, Lane
+from latermq.server.pulls import Pulls
 
 MAX_GROUPS_A_CLIENT = 1_000
 _STORING = frozenset({
@@ -58,7 +50,6 @@ _STORING = frozenset({
     Request.SCHEDULE_ROWS, Request.RECALL_MESSAGE, Request.CANCEL_TIMER, Request.MOVE_TIMER,
 })  # fmt: skip
 MAX_UNSAVED_BYTES = 64 << 20  # of bodies that wait for their topics to be saved
-MAX_SUSPEND_MS = 60_000  # clients give up after 30 s; nobody may make a pull wait for ever
 
 
 def _wait_until_saved() -> None:
@@ -106,8 +97,7 @@ class BrokerService:
             Request.SEND_MESSAGE: self._send_long_names,
             Request.SEND_BATCH_MESSAGE: self._send_batch,
             Request.CONSUMER_SEND_MSG_BACK: self._send_back,
-            Request.PULL_MESSAGE: self._pull,
-            Request.LITE_PULL_MESSAGE: self._pull,
+            **Pulls(broker).handlers,
             Request.QUERY_CONSUMER_OFFSET: self._query_offset,
             Request.UPDATE_CONSUMER_OFFSET: self._update_offset,
             Request.HEART_BEAT: self._heartbeat,
@@ -185,7 +175,11 @@ class BrokerService:
             self._on_scheduled()
         self._broker.settle()
 
+    def caught_up(self, connection: Connection) -> None:
+        self._broker.waiting.caught_up(connection)
+
     def closed(self, connection: Connection) -> None:
+        self._broker.waiting.remove_client(connection)
         self.notify(self._broker.members.disconnected(connection))
 
     def flushed(self, offset: int) -> None:
@@ -297,77 +291,6 @@ class BrokerService:
             raise Busy(
                 f"{len(self._unflushed)} messages wait for the disk", hint="The disk is slow or hangs; send again later"
             )
-
-    # Pulling
-
-    def _pull(self, connection: Connection, command: Command) -> bytes | None:
-        header = command.header(PullHeader)
-        broker = self._broker
-        broker.check_readable(header.consumerGroup, header.topic, header.queueId)
-        message_filter = filter_of(self._subscription(header))
-        if header.sysFlag & PULL_COMMIT_OFFSET and header.commitOffset >= 0:
-            broker.commit_offset(header.consumerGroup, header.topic, header.queueId, header.commitOffset)
-        offset = header.queueOffset
-
-        def attempt(must_answer: bool) -> bytes | None:
-            """One try; while nothing matches, a pull that may wait goes on from where it has looked."""
-            nonlocal offset
-            pulled = broker.pull(
-                header.topic,
-                header.queueId,
-                offset,
-                header.maxMsgNums,
-                message_filter=message_filter,
-                max_bytes=header.maxMsgBytes,
-            )
-            found_none = pulled.code in (Response.PULL_NOT_FOUND, Response.PULL_RETRY_IMMEDIATELY)
-            if found_none and not must_answer and pulled.next_offset >= pulled.max_offset:
-                offset = pulled.next_offset
-                return None
-            if pulled.messages:
-                broker.topic_traffic.count_pulled(header.topic, header.consumerGroup, pulled.messages)
-            code = pulled.code
-            if code == Response.PULL_NOT_FOUND and offset != header.queueOffset:
-                code = Response.PULL_RETRY_IMMEDIATELY  # tells the client how far it may skip
-            return encode_pull_reply(
-                command, code, pulled.next_offset, pulled.min_offset, pulled.max_offset, pulled.pieces
-            )
-
-        suspend_ms = min(header.suspendTimeoutMillis, MAX_SUSPEND_MS) if header.sysFlag & PULL_SUSPEND else 0
-        reply = attempt(suspend_ms <= 0 or broker.waiting.is_full)
-        if reply is not None:
-            return reply
-
-        def resume(must_answer: bool) -> bool:
-            if connection.is_closing:
-                return True
-            # A client that is behind with reading gets its answer when it has caught up.
-            try:
-                late = attempt(must_answer) if must_answer or not connection.is_paused else None
-            except Exception as error:  # the topic was deleted meanwhile, say; others that wait must not suffer
-                late = connection.refuse(command, error)
-            if late is not None:
-                connection.send(late)
-            return late is not None
-
-        deadline_s = time.monotonic() + suspend_ms / 1000
-        broker.waiting.add(header.topic, header.queueId, WaitingPull(deadline_s, resume))
-        return None
-
-    def _subscription(self, header: PullHeader) -> SubscriptionData:
-        """What the pull wants: told in the request itself, or in an earlier heartbeat."""
-        if header.sysFlag & PULL_SUBSCRIPTION:
-            return subscription_of(header.topic, header.subscription, header.expressionType)
-        group = self._broker.members.consumer_group(header.consumerGroup)
-        subscription = group.subscriptions.get(header.topic) if group else None
-        if subscription is None:
-            raise SubscriptionNotFound(
-                f"group {header.consumerGroup!r} has not told what it wants of topic {header.topic!r}",
-                hint="All members of a group must subscribe to the same topics; the next heartbeat may mend it",
-            )
-        if subscription.subVersion < header.subVersion:
-            raise SubscriptionOutdated(f"the subscription of group {header.consumerGroup!r} is about to change")
-        return subscription
 
     # Offsets
 

@@ -55,6 +55,10 @@ class Service(Protocol):
         """All commands of one turn have been served: the place to commit them as a group and to wake who waits."""
         ...
 
+    def caught_up(self, connection: "Connection") -> None:
+        """A client that was behind with reading (`is_paused`) no longer is."""
+        ...
+
     def closed(self, connection: "Connection") -> None:
         """A client has gone; nothing can be sent to it any more."""
         ...
@@ -330,6 +334,8 @@ class Connection(asyncio.Protocol):
         self._paused_since_s = None
         self._go_on()
         self.recount()
+        if self._paused_since_s is None and not self.is_closing:
+            self._service.caught_up(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._admitted:

@@ -91,6 +91,9 @@ class NameServer:
     def settled(self) -> None:
         """Every request is done when it is answered."""
 
+    def caught_up(self, connection: Connection) -> None:
+        """Nothing is sent to clients but answers."""
+
     def closed(self, connection: Connection) -> None:
         if connection.attachment is not None:
             for gone in self.routes.owner_gone(connection):

@@ -53,7 +53,13 @@ class SendReplies:
 
 
 def encode_pull_reply(
-    request: Command, code: int, next_offset: int, min_offset: int, max_offset: int, pieces: Iterable[bytes]
+    opaque: int,
+    encoding: int,
+    code: int,
+    next_offset: int,
+    min_offset: int,
+    max_offset: int,
+    pieces: Iterable[bytes],
 ) -> bytes:
     """The answer to a pull: where to go on, and the records as they lie in the log."""
     fields = {
@@ -62,6 +68,4 @@ def encode_pull_reply(
         "minOffset": str(min_offset),
         "maxOffset": str(max_offset),
     }
-    return encode_frame(
-        code, request.opaque, flag=FLAG_RESPONSE, encoding=request.encoding, fields=fields, body=b"".join(pieces)
-    )
+    return encode_frame(code, opaque, flag=FLAG_RESPONSE, encoding=encoding, fields=fields, body=b"".join(pieces))
