@@ -33,11 +33,15 @@ class FakeConnection:
 
     def __init__(self, peer_name: str = "127.0.0.1:5555") -> None:
         self.peer_name = peer_name
+        self.is_closing = self.is_paused = False
         self.sent: list[Command] = []
         self.asked: list[tuple[int, dict[str, str], bytes, asyncio.Future[Command]]] = []
 
     def send(self, frame: bytes) -> None:
         self.sent += FrameReader().feed(frame)
+
+    def cut_off(self, reason: str) -> None:
+        self.is_closing = True
 
     def call(
         self, code: int, *, fields: Mapping[str, str] | None = None, body: bytes = b"", timeout_s: float

@@ -61,6 +61,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pull_max_messages: int = 1024
     max_waiting_pulls: int = 100_000
     max_waiting_pulls_per_connection: int = 4_096  # a client has one for each queue of each of its groups
+    # Notifications for clients that are behind with reading, each kept once however many wait for it.
+    max_held_notices: Size = Size.parse("64MiB")
     max_unflushed: int = 100_000  # with store.flush = sync: answers that wait for the disk
     client_timeout: Duration = Duration.parse("120s")  # a client without heartbeat for this long is gone
     queue_lock_timeout: Duration = Duration.parse("60s")

@@ -16,6 +16,7 @@ from latermq.broker.far_timers import FarTimers
 from latermq.broker.ingest_mark import IngestMark
 from latermq.broker.known_ends import delivered_until_ms, known_ends
 from latermq.broker.long_polling import WaitingPulls
+from latermq.broker.notices import Notices
 from latermq.broker.pending import PendingTimers
 from latermq.broker.start_replay import StartReplay
 from latermq.broker.tables import Tables
@@ -149,6 +150,7 @@ class Broker:
         )
         self.offsets = ConsumerOffsets(load_table(disk, OFFSETS_PATH, OffsetTable, OffsetTable))
         self.members = Members()
+        self.notices = Notices(self.members, settings.max_held_notices)
         self.client_clock = client_clock or clock
         self.locks = QueueLocks(self.client_clock, settings.queue_lock_timeout)
         self.waiting = WaitingPulls(settings.max_waiting_pulls, settings.max_waiting_pulls_per_connection)
@@ -726,6 +728,7 @@ class Broker:
             **self.members.statistics(),
             **self.locks.statistics(),
             **self.waiting.statistics(),
+            **self.notices.statistics(),
             **self.delivery.statistics(),
             **self.topic_traffic.statistics(),
             "topics": len(self.topics.table.topicConfigTable),

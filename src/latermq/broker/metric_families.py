@@ -87,5 +87,6 @@ FAMILIES = (
     Family("latermq_connections_let_go_total", Kind.COUNTER, "Requests and connections given up for these"),
     Family("latermq_turns_used_up_total", Kind.COUNTER, "How often a connection had to let others go before"),
     Family("latermq_waiting_pulls", Kind.GAUGE, "Pulls that wait for messages"),
+    Family("latermq_held_notices", Kind.GAUGE, "Notifications for clients that are behind with reading"),
     Family("latermq_refused_pulls_total", Kind.COUNTER, "Pulls that found no place to wait, or lost it to others"),
 )

@@ -186,6 +186,7 @@ class BrokerMetrics:
             "latermq_connections_held_bytes": sockets.get("held_bytes", 0),
             "latermq_connections_let_go_total": sockets.get("let_go", 0),
             "latermq_turns_used_up_total": sockets.get("turns_used_up", 0),
+            "latermq_held_notices": broker.notices.statistics()["notices_held"],
             "latermq_waiting_pulls": waiting["waiting_pulls"],
             "latermq_refused_pulls_total": waiting["refused_pulls"] + waiting["displaced_pulls"],
         }

@@ -14,7 +14,19 @@ class Channel(Protocol):
     @property
     def peer_name(self) -> str: ...
 
+    @property
+    def is_closing(self) -> bool: ...
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the client is behind with reading."""
+        ...
+
     def send(self, frame: bytes) -> None: ...
+
+    def cut_off(self, reason: str) -> None:
+        """Close at once, and log why."""
+        ...
 
 
 @dataclass(slots=True)

@@ -1,6 +1,7 @@
 """Administration requests about consumer groups, their offsets, and who is connected."""
 
 from latermq.broker import admin_groups
+from latermq.broker.notices import CPP, Notice
 from latermq.errors import ConsumerOffline, LaterMQError, MalformedRequest
 from latermq.group.members import Member
 from latermq.protocol.remoting.admin_bodies import (
@@ -42,7 +43,6 @@ from latermq.protocol.remoting.headers import GroupHeader
 from latermq.server.admin_ground import Ground, Handler
 from latermq.server.connection import Connection
 
-_CPP = "CPP"
 _TOPIC_SEPARATOR = ";"
 
 
@@ -188,6 +188,7 @@ class GroupRequests:
     def _reset_offsets(self, connection: Connection, command: Command) -> None:
         """Change the offsets here, and tell the members: they hold offsets of their own and would write them back."""
         header = command.header(ResetOffsetHeader)
+        self._broker.notices.check_room()
         offsets = admin_groups.reset_offsets(
             self._broker,
             header.group,
@@ -199,27 +200,34 @@ class GroupRequests:
         )
         name = self._broker.config.broker.name
         queues = [(MessageQueue(header.topic, name, queue_id), offset) for queue_id, offset in offsets.items()]
-        self._tell_members(header, queues)
         body = encode_body(OffsetsByQueue(offsetTable=encode_keyed_map(queues)))
+        group = self._broker.members.consumer_group(header.group)
+        if group is not None:
+            has_cpp = any(member.language == CPP for member in group.members.values())
+            self._broker.notices.tell(_reset_notice(header, body, _listed(queues) if has_cpp else None))
         self._answer_when_saved(connection, command, body)
 
-    def _tell_members(self, header: ResetOffsetHeader, queues: list[tuple[MessageQueue, int]]) -> None:
-        group = self._broker.members.consumer_group(header.group)
-        if group is None:
-            return
-        fields = {
-            "topic": header.topic,
-            "group": header.group,
-            "timestamp": str(header.timestamp),
-            "isForce": str(header.isForce).lower(),
-        }
-        by_queue = encode_body(OffsetsByQueue(offsetTable=encode_keyed_map(queues)))
-        listed = encode_body(QueueOffsets(offsetTable=[_queue_offset(queue, offset) for queue, offset in queues]))
-        for member in group.members.values():
-            body = listed if member.language == _CPP else by_queue
-            member.channel.send(
-                encode_frame(Request.RESET_CONSUMER_CLIENT_OFFSET, 0, flag=FLAG_ONEWAY, fields=fields, body=body)
-            )
+
+def _reset_notice(header: ResetOffsetHeader, body: bytes, cpp_body: bytes | None) -> Notice:
+    """What members are told of a reset. It is made once, however many there are: a wide topic's table takes MiBs."""
+    code = Request.RESET_CONSUMER_CLIENT_OFFSET
+    fields = {
+        "topic": header.topic,
+        "group": header.group,
+        "timestamp": str(header.timestamp),
+        "isForce": str(header.isForce).lower(),
+    }
+
+    def notice(form: bytes, for_cpp: Notice | None = None) -> Notice:
+        frame = encode_frame(code, 0, flag=FLAG_ONEWAY, fields=fields, body=form)
+        return Notice((code, header.group, header.topic, header.queueId), header.group, frame, for_cpp)
+
+    return notice(body, notice(cpp_body) if cpp_body is not None else None)
+
+
+def _listed(queues: list[tuple[MessageQueue, int]]) -> bytes:
+    """The table as a C++ client reads it."""
+    return encode_body(QueueOffsets(offsetTable=[_queue_offset(queue, offset) for queue, offset in queues]))
 
 
 def _connection_info(member: Member) -> ConnectionInfo:

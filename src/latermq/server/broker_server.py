@@ -93,6 +93,7 @@ class BrokerProcess:
         )
         loop = asyncio.get_running_loop()
         self.broker.waiting.later = loop.call_soon
+        self.broker.notices.later = loop.call_later
         self._look_ups = LookUps(config.timer.max_lookup, loop.call_soon, self.broker.settle)
         self._admin = AdminService(
             self.broker,

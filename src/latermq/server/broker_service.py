@@ -29,7 +29,7 @@ from latermq.protocol.remoting.bodies import (
     encode_body,
 )
 from latermq.protocol.remoting.codes import Request
-from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command, encode_frame, encode_response
+from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command, encode_response
 from latermq.protocol.remoting.headers import (
     GroupHeader,
     QueryOffsetHeader,
@@ -176,9 +176,11 @@ class BrokerService:
         self._broker.settle()
 
     def caught_up(self, connection: Connection) -> None:
+        self._broker.notices.caught_up(connection)
         self._broker.waiting.caught_up(connection)
 
     def closed(self, connection: Connection) -> None:
+        self._broker.notices.closed(connection)
         self._broker.waiting.remove_client(connection)
         self.notify(self._broker.members.disconnected(connection))
 
@@ -195,14 +197,8 @@ class BrokerService:
         """Tell the members of these groups that the group changed, so that they rebalance now."""
         for name in groups:
             config = self._broker.groups.find(name)
-            group = self._broker.members.consumer_group(name)
-            if group is None or (config is not None and not config.notifyConsumerIdsChangedEnable):
-                continue
-            frame = encode_frame(
-                Request.NOTIFY_CONSUMER_IDS_CHANGED, 0, flag=FLAG_ONEWAY, fields={"consumerGroup": name}
-            )
-            for member in group.members.values():
-                member.channel.send(frame)
+            if config is None or config.notifyConsumerIdsChangedEnable:
+                self._broker.notices.group_changed(name)
 
     # Sending
 

@@ -261,6 +261,11 @@ class Connection(asyncio.Protocol):
         self._is_aborted = True
         self._transport.abort()
 
+    def cut_off(self, reason: str) -> None:
+        """The same, and log why."""
+        _log.warning("connection cut off", peer=self.peer_name, reason=reason)
+        self.abort()
+
     def sweep(self, now_s: float) -> None:
         """Look after this connection, from time to time: cut it off where it stalls, close it where it idles."""
         config = self._owner.config
@@ -271,8 +276,7 @@ class Connection(asyncio.Protocol):
                 self._transport.abort()
         elif self._paused_since_s is not None:
             if now_s - self._paused_since_s >= stalled_s:
-                _log.warning("connection cut off", peer=self.peer_name, reason=f"it read nothing for {stalled_s:g} s")
-                self.abort()
+                self.cut_off(f"it read nothing for {stalled_s:g} s")
         elif self._active or self._has_work:
             self._active = False
             self._quiet_since_s = now_s
