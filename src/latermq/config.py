@@ -59,6 +59,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_batch_messages: int = 10_000
     pull_batch: Size = Size.parse("256KiB")  # what one pull returns at most, but always one message
     pull_max_messages: int = 1024
+    pull_scan: int = 16_384  # queue entries whose tags one pull looks at
+    pull_work: int = 1 << 20  # of its filter: bytes of records, each word of SQL once per message as 8 of them
+    max_expression: Size = Size.parse("64KiB")  # characters of a subscription's expression
+    max_expression_words: int = 2_048  # words of SQL, a CONTAINS as 16 of them, or tags
+    filter_cache: Size = Size.parse("16MiB")  # compiled expressions that are kept
     max_waiting_pulls: int = 100_000
     max_waiting_pulls_per_connection: int = 4_096  # a client has one for each queue of each of its groups
     # Notifications for clients that are behind with reading, each kept once however many wait for it.

@@ -5,21 +5,33 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from latermq.errors import FilterError
-from latermq.group.sql_filter import MAX_EXPRESSION_CHARS, SqlFilter, compile_sql_filter
-from latermq.group.sql_parser import MAX_DEPTH, parse_sql
+from latermq.group.sql_filter import MAX_NUMBER_CHARS, SqlFilter, compile_sql_filter
+from latermq.group.sql_parser import MAX_DEPTH, Node, parse_sql
+from latermq.group.sql_tokens import tokenize
 
 AND = "a=3 and b<>4 And c>5 AND d<=4"
 OR = "a=3 or b<>4 Or c>5 OR d<=4"
 LONG_MAX = 2**63 - 1
 
 
+MAX_WORDS = 50_000
+
+
+def compiled(expression: str) -> SqlFilter:
+    return compile_sql_filter(expression, max_words=MAX_WORDS)
+
+
+def parsed(expression: str) -> Node:
+    return parse_sql(tokenize(expression, MAX_WORDS))
+
+
 def matches(expression: str, **properties: str) -> bool:
-    return compile_sql_filter(expression).matches(properties)
+    return compiled(expression).matches(properties)
 
 
 def problem(expression: str) -> str:
     with pytest.raises(FilterError) as caught:
-        compile_sql_filter(expression)
+        compiled(expression)
     assert caught.value.code == 23
     assert not caught.value.retriable
     return caught.value.remark
@@ -209,7 +221,7 @@ def test_and_binds_tighter_than_or_and_not_tighter_than_anything() -> None:
 def test_blanks_and_comments_separate_words() -> None:
     assert matches("a='x'and b=5or\tc\nis\r\fnull", a="x", b="5")
     assert matches("-- first\n a /* * */ = /***/ 'x' -- last", a="x")
-    assert parse_sql(AND) == parse_sql(AND.replace(" ", "   ")) != parse_sql(OR)
+    assert parsed(AND) == parsed(AND.replace(" ", "   ")) != parsed(OR)
 
 
 def test_names_are_case_sensitive_and_may_hold_digits_underscores_and_dollars() -> None:
@@ -280,12 +292,33 @@ def test_an_error_does_not_repeat_a_long_token() -> None:
     assert len(problem("a = 1 '" + "x" * 5000 + "'")) < 200
 
 
-def test_an_expression_has_a_bounded_length() -> None:
-    longest = "a = '" + "x" * (MAX_EXPRESSION_CHARS - 6) + "'"
-    compile_sql_filter(longest)
-    assert str(MAX_EXPRESSION_CHARS) in problem(longest + " ")
-    with pytest.raises(FilterError):
-        compile_sql_filter("a = 1", max_chars=4)
+def test_an_expression_has_a_bounded_number_of_words() -> None:
+    assert compile_sql_filter("a = 1 /* no word */ -- none", max_words=3).words == 4, "the end is one"
+    for expression in ("a = 1", "(a)", "a IN ('x')", "a AND ("):
+        with pytest.raises(FilterError, match="max_expression_words") as caught:
+            compile_sql_filter(expression, max_words=2)
+        assert caught.value.code == 23
+
+
+def test_a_search_counts_as_many_words_since_it_may_cost_as_much() -> None:
+    searches = " OR ".join(["a CONTAINS 'x'"] * 10)
+    assert compile_sql_filter(searches, max_words=189).searches == 10
+    with pytest.raises(FilterError, match="max_expression_words"):
+        compile_sql_filter(searches, max_words=188)
+
+
+@pytest.mark.parametrize("text", ["x", "ab" * 3, "a" * 49 + "b" + "a" * 49, "a" * 500 + "b", "a" * 30_000])
+def test_a_text_is_found_in_long_properties_too(text: str) -> None:
+    for filling in ("a" * 32_000, "ab" * 16_000, ""):
+        assert matches(f"v CONTAINS '{text}'", v=filling + text + filling)
+    assert not matches(f"v CONTAINS '{text}.'", v="a" * 32_000)
+
+
+@pytest.mark.parametrize("padding", [" ", "0", "\x00"])
+def test_a_number_has_a_bounded_length(padding: str) -> None:
+    assert matches("a = 1", a="1".rjust(MAX_NUMBER_CHARS, padding))
+    assert not matches("a = 1", a="1".rjust(MAX_NUMBER_CHARS + 1, padding))
+    assert not matches("a <> 1", a="1".rjust(MAX_NUMBER_CHARS + 1, padding))
 
 
 @pytest.mark.parametrize(
@@ -320,9 +353,9 @@ def test_thousands_of_parts_side_by_side_are_not_nesting() -> None:
 
 
 def test_a_filter_keeps_its_expression_and_cannot_be_changed() -> None:
-    made = compile_sql_filter("a = 1")
+    made = compiled("a = 1")
     assert made.expression == "a = 1"
-    assert made == compile_sql_filter("a = 1") != compile_sql_filter("a  = 1")
+    assert made == compiled("a = 1") != compiled("a  = 1")
     assert isinstance(made, SqlFilter)
     with pytest.raises(FrozenInstanceError):
         made.expression = "a = 2"  # type: ignore[misc]

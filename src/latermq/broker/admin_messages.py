@@ -3,7 +3,6 @@
 from latermq.broker.admin_topics import find_queue
 from latermq.broker.broker import Broker
 from latermq.errors import InvalidParameter, QueryNotFound
-from latermq.group.filters import filter_of
 from latermq.message.properties import KEY_SEPARATOR, find_property
 from latermq.message.record import layout
 from latermq.protocol.remoting.admin_bodies import QueueEntries, QueueEntry
@@ -78,7 +77,7 @@ def queue_entries(broker: Broker, topic: str, queue_id: int, first: int, count: 
             listed.filterData = f"{group}@{topic} is not online!"
         else:
             listed.subscriptionData = subscription
-            code_matches = filter_of(subscription).code_matches or (lambda code: True)
+            code_matches = broker.filters.of(subscription).code_matches or (lambda code: True)
     left = min(count, MAX_LISTED_ENTRIES)
     offset = max(first, queue.min_offset)
     while left > 0 and (raw := queue.entries(offset, left)):

@@ -27,7 +27,7 @@ from latermq.broker.window_skips import WindowSkips
 from latermq.clock import Clock
 from latermq.config import Config
 from latermq.errors import IllegalMessage, InvalidParameter, MalformedRequest, NoPermission, ServiceUnavailable
-from latermq.group.filters import EVERYTHING, MessageFilter
+from latermq.group.filters import EVERYTHING, Filters, MessageFilter
 from latermq.group.locks import QueueLocks
 from latermq.group.members import Members
 from latermq.group.offsets import ConsumerOffsets
@@ -151,6 +151,12 @@ class Broker:
         self.offsets = ConsumerOffsets(load_table(disk, OFFSETS_PATH, OffsetTable, OffsetTable))
         self.members = Members()
         self.notices = Notices(self.members, settings.max_held_notices)
+        self.filters = Filters(
+            max_chars=settings.max_expression,
+            max_words=settings.max_expression_words,
+            max_bytes=settings.filter_cache,
+        )
+        self.worn_out_pulls = 0  # answered before their filter had seen all they asked for
         self.client_clock = client_clock or clock
         self.locks = QueueLocks(self.client_clock, settings.queue_lock_timeout)
         self.waiting = WaitingPulls(settings.max_waiting_pulls, settings.max_waiting_pulls_per_connection)
@@ -576,7 +582,12 @@ class Broker:
             max_bytes=limit if max_bytes is None or max_bytes <= 0 else min(max_bytes, limit),
             code_matches=message_filter.code_matches,
             record_matches=message_filter.record_matches,
+            max_scan=self.config.broker.pull_scan,
+            max_work=self.config.broker.pull_work,
+            record_work=message_filter.record_work,
+            byte_work=message_filter.byte_work,
         )
+        self.worn_out_pulls += fetched.is_worn_out
         if not fetched.messages:
             return Pulled(Response.PULL_RETRY_IMMEDIATELY, fetched.next_offset, low, high, [])
         self.traffic.messages_out += fetched.messages
@@ -727,6 +738,8 @@ class Broker:
             **self.groups.statistics(),
             **self.members.statistics(),
             **self.locks.statistics(),
+            **self.filters.statistics(),
+            "worn_out_pulls": self.worn_out_pulls,
             **self.waiting.statistics(),
             **self.notices.statistics(),
             **self.delivery.statistics(),

@@ -89,4 +89,9 @@ FAMILIES = (
     Family("latermq_waiting_pulls", Kind.GAUGE, "Pulls that wait for messages"),
     Family("latermq_held_notices", Kind.GAUGE, "Notifications for clients that are behind with reading"),
     Family("latermq_refused_pulls_total", Kind.COUNTER, "Pulls that found no place to wait, or lost it to others"),
+    Family("latermq_filter_cache_bytes", Kind.GAUGE, "Memory of the filters that are kept compiled"),
+    Family("latermq_filters_refused_total", Kind.COUNTER, "Filters that were too long or did not parse"),
+    Family(
+        "latermq_worn_out_pulls_total", Kind.COUNTER, "Pulls whose filter had looked at as much as one pull may look at"
+    ),
 )

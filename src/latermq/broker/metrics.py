@@ -174,6 +174,7 @@ class BrokerMetrics:
         broker = self._broker
         sockets = self._connections()
         members, waiting = broker.members.statistics(), broker.waiting.statistics()
+        filters = broker.filters.statistics()
         return {
             "rocketmq_messages_in_total": broker.traffic.messages_in,
             "rocketmq_messages_out_total": broker.traffic.messages_out,
@@ -189,4 +190,7 @@ class BrokerMetrics:
             "latermq_held_notices": broker.notices.statistics()["notices_held"],
             "latermq_waiting_pulls": waiting["waiting_pulls"],
             "latermq_refused_pulls_total": waiting["refused_pulls"] + waiting["displaced_pulls"],
+            "latermq_filter_cache_bytes": filters["filters_kept_bytes"],
+            "latermq_filters_refused_total": filters["filters_refused"],
+            "latermq_worn_out_pulls_total": broker.worn_out_pulls,
         }

@@ -1,10 +1,13 @@
 """Message filters: a subscription as two tests, one on the queue entry's tags code, one on the record."""
 
+import sys
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
+from latermq.errors import FilterError
 from latermq.group.sql_filter import compile_sql_filter
+from latermq.group.sql_tokens import too_many_words
 from latermq.message.properties import decode_properties
 from latermq.message.record import record_properties, record_property
 from latermq.message.tags import tags_code
@@ -13,13 +16,25 @@ from latermq.protocol.remoting.bodies import SubscriptionData
 SUBSCRIBE_ALL = "*"
 TAG_TYPE = "TAG"
 
+# Work is counted in bytes of records: to read and decode one takes up to 12 ns, to evaluate a word of an expression as
+# long as 8 of them, and 8 searches through all properties as long as reading these.
+_WORD_WORK = 8
+_SEARCHES_A_BYTE = 8
+# Memory of a compiled filter beside its expression, whose texts it holds once more.
+_WORD_BYTES = 512
+
 
 @dataclass(frozen=True, slots=True)
 class MessageFilter:
-    """What a subscription lets through; None lets everything through."""
+    """What a subscription lets through; None lets everything through.
+
+    Testing a record of n bytes is counted as `record_work + n · byte_work` of the work that one pull may do.
+    """
 
     code_matches: Callable[[int], bool] | None = None
     record_matches: Callable[[bytes], bool] | None = None
+    record_work: int = 0
+    byte_work: int = 1
 
 
 EVERYTHING = MessageFilter()
@@ -27,40 +42,89 @@ EVERYTHING = MessageFilter()
 
 def subscription_of(topic: str, expression: str | None, expression_type: str | None) -> SubscriptionData:
     """The subscription that a pull request carries in its own fields."""
-    text = expression or SUBSCRIBE_ALL
-    subscription = SubscriptionData(topic=topic, subString=text, expressionType=expression_type or TAG_TYPE)
-    if is_tag_type(expression_type) and text != SUBSCRIBE_ALL:
-        subscription.tagsSet = split_tags(text)
-        subscription.codeSet = [tags_code(tag) for tag in subscription.tagsSet]
-    return subscription
+    return SubscriptionData(
+        topic=topic, subString=expression or SUBSCRIBE_ALL, expressionType=expression_type or TAG_TYPE
+    )
 
 
-def is_tag_type(expression_type: str | None) -> bool:
-    """Whether an expression names tags; no type means that too."""
-    return not expression_type or expression_type == TAG_TYPE
+class Filters:
+    """The filters of subscriptions: each compiled once and kept, the ones used last, up to so many bytes."""
+
+    def __init__(self, *, max_chars: int, max_words: int, max_bytes: int) -> None:
+        self._max_chars = max_chars
+        self._max_words = max_words
+        self._max_bytes = max_bytes
+        self._kept: OrderedDict[tuple[str, str], tuple[MessageFilter, int]] = OrderedDict()
+        self._bytes = 0
+        self._refused = 0
+
+    def of(self, subscription: SubscriptionData) -> MessageFilter:
+        """The filter of a subscription. Raises FilterError where its expression is too long or does not parse."""
+        key = subscription.subString, subscription.expressionType or TAG_TYPE
+        if key == (SUBSCRIBE_ALL, TAG_TYPE):
+            return EVERYTHING
+        kept = self._kept.get(key)
+        if kept is not None:
+            self._kept.move_to_end(key)
+            return kept[0]
+        self.check(subscription)
+        try:
+            made, words = self._make(*key)
+        except FilterError:
+            self._refused += 1
+            raise
+        self._keep(key, made, 2 * sys.getsizeof(key[0]) + words * _WORD_BYTES)
+        return made
+
+    def check(self, subscription: SubscriptionData) -> None:
+        """Refuse a subscription that is too long to be kept; whether it parses is told when it is used."""
+        chars = len(subscription.subString) + len(subscription.expressionType or "")
+        # Clients send their tags three times: as they were written, one by one and as numbers.
+        longest = max(chars, sum(map(len, subscription.tagsSet)))
+        if longest > self._max_chars:
+            self._refused += 1
+            raise FilterError(
+                f"the expression has {longest} characters, and broker.max_expression allows {self._max_chars}",
+                hint="Subscribe to less, or raise the setting",
+            )
+        if max(len(subscription.tagsSet), len(subscription.codeSet)) > self._max_words:
+            self._refused += 1
+            raise too_many_words(self._max_words)
+
+    def _make(self, expression: str, expression_type: str) -> tuple[MessageFilter, int]:
+        if expression_type != TAG_TYPE:
+            sql = compile_sql_filter(expression, max_words=self._max_words)
+            made = MessageFilter(
+                record_matches=lambda record: sql.matches(decode_properties(record_properties(record).decode())),
+                record_work=sql.words * _WORD_WORK,
+                byte_work=1 + sql.searches // _SEARCHES_A_BYTE,
+            )
+            return made, sql.words
+        tags = split_tags(expression)
+        if not tags or SUBSCRIBE_ALL in tags:
+            return EVERYTHING, 0
+        if len(tags) > self._max_words:
+            raise too_many_words(self._max_words)
+        codes = frozenset(map(tags_code, tags))
+        wanted = frozenset(tag.encode() for tag in tags)
+        # Two tags can share a code, so the record has the last word.
+        return MessageFilter(codes.__contains__, lambda record: record_property(record, b"TAGS") in wanted), len(tags)
+
+    def _keep(self, key: tuple[str, str], made: MessageFilter, size_bytes: int) -> None:
+        self._kept[key] = made, size_bytes
+        self._bytes += size_bytes
+        while self._bytes > self._max_bytes:
+            self._bytes -= self._kept.popitem(last=False)[1][1]
+
+    def statistics(self) -> dict[str, int]:
+        """What is kept, and how many expressions were refused."""
+        return {
+            "filters_kept": len(self._kept),
+            "filters_kept_bytes": self._bytes,
+            "filters_refused": self._refused,
+        }
 
 
 def split_tags(expression: str) -> list[str]:
     """The tags of `A || B`."""
     return [tag.strip() for tag in expression.split("||") if tag.strip()]
-
-
-def filter_of(subscription: SubscriptionData) -> MessageFilter:
-    """The filter of a subscription. Raises FilterError where its expression does not parse."""
-    return _filter(subscription.subString, subscription.expressionType or TAG_TYPE)
-
-
-@lru_cache(maxsize=4096)
-def _filter(expression: str, expression_type: str) -> MessageFilter:
-    if expression_type != TAG_TYPE:
-        sql = compile_sql_filter(expression)
-        return MessageFilter(
-            record_matches=lambda record: sql.matches(decode_properties(record_properties(record).decode()))
-        )
-    tags = split_tags(expression)
-    if not tags or SUBSCRIBE_ALL in tags:
-        return EVERYTHING
-    codes = frozenset(map(tags_code, tags))
-    wanted = frozenset(tag.encode() for tag in tags)
-    # Two tags can share a code, so the record has the last word.
-    return MessageFilter(codes.__contains__, lambda record: record_property(record, b"TAGS") in wanted)

@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from latermq.errors import FilterError
 from latermq.group.sql_parser import (
     AllOf,
     AnyOf,
@@ -30,8 +29,7 @@ from latermq.group.sql_parser import (
     Truth,
     parse_sql,
 )
-
-MAX_EXPRESSION_CHARS = 64 * 1024
+from latermq.group.sql_tokens import tokenize
 
 Value = str | int | float | bool | None
 Get = Callable[[str], str | None]
@@ -39,21 +37,24 @@ Test = Callable[[Get], bool | None]
 Evaluator = Callable[[Get], Value]
 
 _MAX_WHOLE_DIGITS = 19  # what a long holds; longer numbers are compared as doubles
+# A longer text is no number. Every comparison of an expression reads its property again, which then costs a microsecond
+# at most; properties may have 32 KiB.
+MAX_NUMBER_CHARS = 256
+# Python's own search for texts shorter than 100 takes a time that goes with the product of both lengths, up to 0.6 ms.
+# A pattern is slower to begin, but its time goes with their sum.
+_LONG_TEXT_CHARS = 100
+_MAX_SEARCH_PRODUCT = 1 << 16
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}").fullmatch
 # What Java's Double.valueOf takes, less hexadecimal and NaN, which no comparison could place.
+# Nothing in it is tried twice: `++` and `*+` never give back what they took.
 _DOUBLE = re.compile(
-    r"[\x00-\x20]*([+-]?(?:Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?))[fFdD]?[\x00-\x20]*"
+    r"[\x00-\x20]*+([+-]?(?:Infinity|(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?))[fFdD]?[\x00-\x20]*+"
 ).fullmatch
 _ORDERS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
     "<": operator.lt,
     "<=": operator.le,
-}
-_TEXTS: dict[str, Callable[[str, str], bool]] = {
-    "CONTAINS": operator.contains,
-    "STARTSWITH": lambda value, text: value.startswith(text),
-    "ENDSWITH": lambda value, text: value.endswith(text),
 }
 _MIRRORED = {">": "<", ">=": "<=", "<": ">", "<=": ">="}
 
@@ -64,9 +65,11 @@ class NotComparable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SqlFilter:
-    """A compiled filter."""
+    """A compiled filter, and what one message costs it at most: so many words and searches are evaluated."""
 
     expression: str
+    words: int
+    searches: int
     _test: Test = field(repr=False, compare=False)
 
     def matches(self, properties: Mapping[str, str]) -> bool:
@@ -77,11 +80,11 @@ class SqlFilter:
             return False
 
 
-def compile_sql_filter(expression: str, *, max_chars: int = MAX_EXPRESSION_CHARS) -> SqlFilter:
+def compile_sql_filter(expression: str, *, max_words: int) -> SqlFilter:
     """The filter of an expression; FilterError says what is wrong with it and where."""
-    if len(expression) > max_chars:
-        raise FilterError(f"SQL filter: {len(expression)} characters", hint=f"At most {max_chars} are allowed")
-    return SqlFilter(expression, _compile_condition(parse_sql(expression)))
+    tokens = tokenize(expression, max_words)
+    searches = sum(token.kind == "CONTAINS" for token in tokens)
+    return SqlFilter(expression, len(tokens), searches, _compile_condition(parse_sql(tokens)))
 
 
 def _compile_condition(node: Node) -> Test:
@@ -217,13 +220,35 @@ def _has_text(node: HasText) -> Test:
     """Never unknown: nothing but a string has or lacks a text, and the empty text is neither had nor lacked."""
     if not node.text or isinstance(node.operand, Condition):
         return lambda get: False
-    value_of, find, text, negated = _compile_value(node.operand), _TEXTS[node.operator], node.text, node.negated
+    value_of, text, negated = _compile_value(node.operand), node.text, node.negated
+    find = _find(node.operator, text)
 
     def has_text(get: Get) -> bool:
         value = value_of(get)
-        return isinstance(value, str) and find(value, text) is not negated
+        return isinstance(value, str) and find(value) is not negated
 
     return has_text
+
+
+def _find(symbol: str, text: str) -> Callable[[str], bool]:
+    if symbol == "STARTSWITH":
+        return lambda value: value.startswith(text)
+    if symbol == "ENDSWITH":
+        return lambda value: value.endswith(text)
+    if len(text) >= _LONG_TEXT_CHARS:
+        return lambda value: text in value
+    short_chars = _MAX_SEARCH_PRODUCT // len(text)
+    pattern: re.Pattern[str] | None = None
+
+    def contains(value: str) -> bool:
+        nonlocal pattern
+        if len(value) <= short_chars:
+            return text in value
+        if pattern is None:
+            pattern = re.compile(re.escape(text))
+        return pattern.search(value) is not None
+
+    return contains
 
 
 def _equal_values(left: Value, right: Value) -> bool | None:
@@ -254,20 +279,20 @@ def _order_values(compare: Callable[[float, float], bool], left: Value, right: V
 
 def _read_number(text: str) -> int | float:
     """A property beside a whole number."""
-    if text.isdigit() and text.isascii() and len(text) <= _MAX_WHOLE_DIGITS:
+    if len(text) <= _MAX_WHOLE_DIGITS and text.isdigit() and text.isascii():
         return int(text)  # half the time of the pattern below
     return int(text) if _WHOLE(text) else _read_double(text)
 
 
 def _read_double(text: str) -> float:
-    match = _DOUBLE(text)
+    match = _DOUBLE(text) if len(text) <= MAX_NUMBER_CHARS else None
     if match is None:
         raise NotComparable(text)
     return float(match[1])
 
 
 def _read_boolean(text: str) -> bool:
-    return text.lower() == "true"
+    return len(text) == 4 and text.lower() == "true"
 
 
 _READERS: dict[type, Callable[[str], int | float | bool]] = {

@@ -14,7 +14,7 @@ NOT before an operand binds tighter than any comparison, as in RocketMQ: `NOT a 
 
 from dataclasses import dataclass
 
-from latermq.group.sql_tokens import Token, tokenize
+from latermq.group.sql_tokens import Token
 
 MAX_DEPTH = 100  # a level costs the parser up to five frames, the evaluation one; Python allows 1000 in all
 _MAX_LONG = 2**63 - 1
@@ -112,9 +112,9 @@ class HasText(Condition):
     negated: bool
 
 
-def parse_sql(expression: str) -> Node:
-    """The tree of an expression; its root is a condition or one of the literals TRUE, FALSE and NULL."""
-    return _Parser(tokenize(expression)).parse()
+def parse_sql(tokens: list[Token]) -> Node:
+    """The tree of an expression's tokens; its root is a condition or one of the literals TRUE, FALSE and NULL."""
+    return _Parser(tokens).parse()
 
 
 class _Parser:

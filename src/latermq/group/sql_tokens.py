@@ -28,7 +28,16 @@ _NO_TOKEN = {
     '"': ("unexpected character '\"'", "Strings stand in single quotes"),
     "/": ("a comment that does not end", "Close it with */"),
 }
+_SEARCH_WORDS = 16  # as much as a search through a property of full length may cost more than a comparison
 _SHOWN_CHARS = 40  # an error names the token; a string literal of 64 KiB need not be quoted whole
+
+
+def too_many_words(max_words: int) -> FilterError:
+    """The same for both kinds of expression: words of SQL, tags."""
+    return FilterError(
+        f"the expression has more than {max_words} words, as many as broker.max_expression_words allows",
+        hint="Subscribe to less, or raise the setting",
+    )
 
 
 class Token(NamedTuple):
@@ -48,10 +57,13 @@ class Token(NamedTuple):
         return FilterError(f"SQL filter: {problem} (at {where})", hint=hint)
 
 
-def tokenize(expression: str) -> list[Token]:
-    """The tokens of an expression, without blanks and comments, closed by one of kind `end`."""
+def tokenize(expression: str, max_words: int) -> list[Token]:
+    """The tokens of an expression, without blanks and comments, closed by one of kind `end`.
+
+    What an expression costs goes with its words, so one with more of them is refused here, before anybody parses it.
+    """
     tokens: list[Token] = []
-    at = 0
+    at = words = 0
     while at < len(expression):
         match = _TOKEN.match(expression, at)
         if match is None:
@@ -66,6 +78,9 @@ def tokenize(expression: str) -> list[Token]:
         elif kind == "name" and text.upper() in KEYWORDS:
             kind = text.upper()
         if kind != "blank":
+            words += _SEARCH_WORDS if kind == "CONTAINS" else 1
+            if words > max_words:
+                raise too_many_words(max_words)
             tokens.append(Token(kind, text, at + 1))
         at = match.end()
     tokens.append(Token("end", "", len(expression) + 1))

@@ -2,17 +2,37 @@
 
 from functools import lru_cache
 
+import numpy as np
+
+_LONG_BYTES = 512  # of UTF-16: from here on numpy is faster, for 32 KiB 40 times
+# Longer tags are hashed every time: senders choose them, and what is remembered of them must stay small.
+MAX_REMEMBERED = 256
+
 
 def java_string_hash(text: str) -> int:
     """What `String.hashCode()` returns in Java, as a signed 32-bit number."""
     value = 0
     units = text.encode("utf-16-be", "surrogatepass")
+    if len(units) > _LONG_BYTES:
+        return _hash_long(units)
     for at in range(0, len(units), 2):
         value = (value * 31 + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
     return value - 0x1_0000_0000 if value & 0x8000_0000 else value
 
 
-@lru_cache(maxsize=8192)
+def _hash_long(units: bytes) -> int:
+    numbers = np.frombuffer(units, ">u2").astype(np.uint32)
+    powers = np.full(len(numbers), 31, np.uint32)
+    powers[-1] = 1
+    powers[::-1] = np.multiply.accumulate(powers[::-1])
+    return int(np.sum(numbers * powers, dtype=np.uint32).astype(np.int32))
+
+
 def tags_code(tag: str) -> int:
     """The number a queue entry carries for a tag; 0 for no tag. Tags are few, so the hash is remembered."""
+    return _remembered_code(tag) if len(tag) <= MAX_REMEMBERED else java_string_hash(tag)
+
+
+@lru_cache(maxsize=8192)
+def _remembered_code(tag: str) -> int:
     return java_string_hash(tag) if tag else 0

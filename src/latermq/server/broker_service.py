@@ -16,7 +16,7 @@ from latermq.errors import (
     QueryNotFound,
     UnsupportedRequest,
 )
-from latermq.group.filters import filter_of, subscription_of
+from latermq.group.filters import subscription_of
 from latermq.message.ids import IPV4_HOST_BYTES
 from latermq.message.names import RETRY_PREFIX, retry_topic
 from latermq.protocol.remoting.bodies import (
@@ -313,6 +313,9 @@ class BrokerService:
         beat = decode_body(command.body, HeartbeatData)
         if len(beat.producerDataSet) + len(beat.consumerDataSet) > MAX_GROUPS_A_CLIENT:
             raise InvalidParameter(f"a client cannot be in more than {MAX_GROUPS_A_CLIENT} groups")
+        for consumer in beat.consumerDataSet:
+            for subscription in consumer.subscriptionDataSet:
+                broker.filters.check(subscription)
         known = []
         for consumer in beat.consumerDataSet:
             try:
@@ -342,7 +345,7 @@ class BrokerService:
         body = decode_body(command.body, dict[str, object])
         subscription = body.get("subscriptionData")
         if isinstance(subscription, dict):
-            filter_of(
+            self._broker.filters.of(
                 subscription_of(
                     str(subscription.get("topic") or ""),
                     str(subscription.get("subString") or ""),

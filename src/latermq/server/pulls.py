@@ -5,7 +5,7 @@ import time
 from latermq.broker.broker import Broker, Pulled
 from latermq.broker.long_polling import WaitingPull
 from latermq.errors import LaterMQError, SubscriptionNotFound, SubscriptionOutdated
-from latermq.group.filters import MessageFilter, filter_of, subscription_of
+from latermq.group.filters import MessageFilter, subscription_of
 from latermq.protocol.remoting.bodies import SubscriptionData
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command
@@ -33,7 +33,7 @@ class Pulls:
         header = command.header(PullHeader)
         broker = self._broker
         broker.check_readable(header.consumerGroup, header.topic, header.queueId)
-        message_filter = filter_of(self._subscription(header))
+        message_filter = broker.filters.of(self._subscription(header))
         if header.sysFlag & PULL_COMMIT_OFFSET and header.commitOffset >= 0:
             broker.commit_offset(header.consumerGroup, header.topic, header.queueId, header.commitOffset)
         pulled = broker.pull(

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from latermq.message.properties import KEY_SEPARATOR, find_property
 from latermq.message.record import SYSFLAG_TRANSACTION_MASK
-from latermq.message.tags import java_string_hash, tags_code
+from latermq.message.tags import MAX_REMEMBERED, java_string_hash, tags_code
 from latermq.message.timer_code import is_due
 
 Ints = npt.NDArray[np.int64]
@@ -37,9 +37,11 @@ def queue_tags_code(properties: bytes) -> int:
     if at < 0:
         return 0
     if at and properties[at - 1] != 2:  # the end of another name: look again, properly
-        return _tag_code(find_property(properties, b"TAGS") or b"")
-    end = properties.find(b"\x02", at)
-    return _tag_code(properties[at + 5 : end] if end >= 0 else properties[at + 5 :])
+        tag = find_property(properties, b"TAGS") or b""
+    else:
+        end = properties.find(b"\x02", at)
+        tag = properties[at + 5 : end] if end >= 0 else properties[at + 5 :]
+    return _tag_code(tag) if len(tag) <= MAX_REMEMBERED else tags_code(tag.decode())
 
 
 @lru_cache(maxsize=8192)

@@ -80,6 +80,7 @@ class Fetched(NamedTuple):
     pieces: list[bytes]
     messages: int
     next_offset: int
+    is_worn_out: bool  # the filter had looked at as much as one call may
 
 
 @dataclass(frozen=True)
@@ -471,17 +472,20 @@ class MessageStore:
         code_matches: Callable[[int], bool] | None = None,
         record_matches: Callable[[bytes], bool] | None = None,
         max_scan: int = 16_384,
-        max_scan_bytes: int = 1 << 20,
+        max_work: int = 1 << 20,
+        record_work: int = 0,
+        byte_work: int = 1,
     ) -> Fetched:
         """Records from `offset` on, at least one whatever its size, neighbours in the log read as one piece.
 
-        Filters look at the tags code of the entry first, then at the record. Bodies are never decoded.
+        Filters look at the tags code of the entry first, then at the record. Bodies are never decoded. Looking at a
+        record of n bytes is `record_work + n · byte_work`; at `max_work` the reader is told how far it went.
         """
-        count = total_bytes = scanned = looked_at_bytes = 0
+        count = total_bytes = scanned = work = 0
         next_offset = offset
         records: list[bytes] = []
         run_start = run_end = -1
-        while count < max_count and scanned < max_scan and total_bytes < max_bytes and looked_at_bytes < max_scan_bytes:
+        while count < max_count and scanned < max_scan and total_bytes < max_bytes and work < max_work:
             entries = queue.entries(next_offset, min(max_count - count if code_matches is None else 512, 512))
             if not entries:
                 break
@@ -494,9 +498,9 @@ class MessageStore:
                     total_bytes = max_bytes  # full: leave both loops
                     break
                 if record_matches is not None:
-                    if looked_at_bytes >= max_scan_bytes:
+                    if work >= max_work:
                         break
-                    looked_at_bytes += size
+                    work += record_work + size * byte_work
                     if not record_matches(self.log.read(at, size)):
                         next_offset += 1
                         scanned += 1
@@ -513,7 +517,7 @@ class MessageStore:
                 total_bytes += size
         if run_end > run_start:
             records.append(self.log.read(run_start, run_end - run_start))
-        return Fetched(records, count, next_offset)
+        return Fetched(records, count, next_offset, work >= max_work or scanned >= max_scan)
 
     def read_message(self, physical_offset: int) -> Message | None:
         """The message at a log offset, None where no record begins."""
