@@ -28,7 +28,7 @@ TINY = Sizes(messages=300, repeats=2, warm=300, stored=500, sync_threads=2, rate
 # Whatever takes a record apart, by the names under which modules hold it.
 RECORD_DECODERS = {
     "body_crc32", "check_record", "decode_properties", "decode_record", "decode_records", "find_property", "layout",
-    "open_body", "record_properties", "record_property",
+    "opened", "record_properties", "record_property",
 }  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """What a producer puts on the wire: frames, properties, batches, compression, and the queue of a shard."""
 
+import sys
 import zlib
 
 import pytest
@@ -119,6 +120,8 @@ def test_a_body_that_cannot_be_opened_says_why(body: bytes, sysflag: int, reason
 
 
 @pytest.mark.parametrize(("sysflag", "package"), [(0x101, "lz4"), (0x201, "zstandard")])
-def test_a_missing_library_is_named(sysflag: int, package: str) -> None:
+def test_a_missing_library_is_named(sysflag: int, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("lz4.frame", "zstandard"):
+        monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UnreadableBody, match=package):
         decompress(b"", sysflag)

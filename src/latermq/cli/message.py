@@ -115,10 +115,17 @@ def print_messages(
 
 async def stored(consumer: "PullConsumer", queue: "MessageQueue", since_ms: int | None) -> "AsyncIterator[Message]":
     """The messages of a queue, up to what is its end now."""
+    from latermq.client import UnreadableBody
+
     end = await consumer.max_offset(queue)
     at = await (consumer.min_offset(queue) if since_ms is None else consumer.search_offset(queue, since_ms))
     while at < end:
-        result = await consumer.pull(queue, at, _PULL_MESSAGES)
+        try:
+            result = await consumer.pull(queue, at, _PULL_MESSAGES)
+        except UnreadableBody as error:
+            print_note(f"passed over: {error.remark}")
+            at = error.offset + 1
+            continue
         for message in result.messages:
             if message.queue_offset < end:
                 yield message

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from latermq.client import queue_offsets
-from latermq.client.compression import open_body
+from latermq.client.compression import MAX_BODY_BYTES, opened
 from latermq.client.failures import BrokerFailed
 from latermq.client.keyed_tables import keyed_table
 from latermq.client.offsets import BrokerOffsets
@@ -48,7 +48,10 @@ class Admin(TimerAdmin):
         instance: str = "",
         request_timeout_s: float = 5.0,
         encoding: str = "json",
+        max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
+        """`max_body_bytes` is what compressed bodies may open to, those of one answer together."""
+        self._max_body_bytes = max_body_bytes
         self._session = Session(namesrv, instance=instance, encoding=encoding, request_timeout_s=request_timeout_s)
 
     # Brokers
@@ -224,9 +227,7 @@ class Admin(TimerAdmin):
         ip, port, physical_offset = parse_offset_message_id(offset_message_id)
         address = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
         answer = await self._call(address, Request.VIEW_MESSAGE_BY_ID, {"offset": str(physical_offset)})
-        message = decode_record(answer.body)
-        open_body(message)
-        return message
+        return opened(decode_record(answer.body), self._max_body_bytes)
 
     async def query_by_key(
         self, topic: str, key: str, *, max_messages: int = 32, begin_ms: int = 0, end_ms: int = FOREVER_MS
@@ -261,8 +262,10 @@ class Admin(TimerAdmin):
             except QueryNotFound:
                 continue
             found += decode_records(answer.body)
-        for message in found:
-            open_body(message)
+        left_bytes = self._max_body_bytes
+        for number, message in enumerate(found):
+            found[number] = opened(message, left_bytes)
+            left_bytes -= len(found[number].body) if found[number] is not message else 0
         return sorted(found, key=lambda message: (message.store_timestamp_ms, message.physical_offset))
 
     async def _store_offsets(self, group: str, topic: str, address: str, to: int | str) -> dict[MessageQueue, int]:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from latermq.client.assignment import Assignment
-from latermq.client.compression import open_body
+from latermq.client.compression import opened
 from latermq.client.consumer_settings import ConsumerSettings
 from latermq.client.failures import BrokerFailed
 from latermq.client.handling import Handler, run_handler
@@ -99,8 +99,7 @@ class ConsumerRequests:
         began_s = time.monotonic()
         result, remark = "CR_SUCCESS", None
         try:
-            open_body(message)
-            await run_handler(self._handler, message)
+            await run_handler(self._handler, opened(message, self._settings.max_body_bytes))
         except Exception as error:  # the asker is told whatever the handler raised
             result, remark = "CR_THROW_EXCEPTION", f"{type(error).__name__}: {error}"
         return encode_body({

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from latermq.client.compression import MAX_BODY_BYTES
 from latermq.client.offsets import DEFAULT_FOLDER
 from latermq.errors import ConfigError
 from latermq.message.names import check_group
@@ -24,6 +25,7 @@ class ConsumerSettings:
     pull_batch: int = 32
     max_cached_messages: int = 1000
     max_cached_bytes: int = 16 * 1024 * 1024
+    max_body_bytes: int = MAX_BODY_BYTES
     commit_every_s: float = 5.0
     rebalance_every_s: float = 20.0
     long_poll_s: float = 15.0
@@ -41,7 +43,7 @@ class ConsumerSettings:
             raise ConfigError(
                 f"consume_from {self.consume_from!r} is not known", hint='Choose "first", "last" or epoch milliseconds'
             )
-        for name in ("concurrency", "pull_batch", "max_cached_messages", "max_cached_bytes"):
+        for name in ("concurrency", "pull_batch", "max_cached_messages", "max_cached_bytes", "max_body_bytes"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1")
 

@@ -45,7 +45,16 @@ class ClientClosed(LaterMQError):
 
 
 class UnreadableBody(LaterMQError):
-    """A compressed body that cannot be opened here."""
+    """A compressed body that cannot be opened here.
+
+    `offset` is that of its message in the queue: whoever wants to pass over it goes on behind. `is_final` tells that
+    another try brings nothing, unlike the installation of a library.
+    """
+
+    def __init__(self, message: str, *, hint: str = "", offset: int = -1, is_final: bool = True) -> None:
+        super().__init__(message, hint=hint)
+        self.offset = offset
+        self.is_final = is_final
 
 
 _BY_CODE: dict[int, type[LaterMQError]] = {

@@ -5,16 +5,18 @@ import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from enum import Enum
 from typing import Protocol
 
 from latermq.client.assigned_queue import AssignedQueue
-from latermq.client.compression import open_body
+from latermq.client.compression import OpenBodies
 from latermq.client.consumer_settings import ConsumerSettings
+from latermq.client.failures import UnreadableBody
 from latermq.client.session import Session
 from latermq.errors import LaterMQError
 from latermq.message.names import RETRY_PREFIX
 from latermq.message.properties import RETRY_TOPIC
-from latermq.message.record import Message
+from latermq.message.record import SYSFLAG_COMPRESSED, Message
 from latermq.protocol.remoting.bodies import MessageQueue
 from latermq.protocol.remoting.codes import Request
 
@@ -47,6 +49,14 @@ async def run_handler(handler: Handler, message: Message) -> None:
         raise RuntimeError("the handler waited for something that was cancelled") from error
 
 
+class Trial(Enum):
+    """How a message fared with the handler."""
+
+    DONE = 1
+    FAILED = 2
+    HOPELESS = 3  # no try can open its body; in order, it would hold its queue for ever
+
+
 class Handling(Protocol):
     """A way of handing messages over."""
 
@@ -62,27 +72,42 @@ class _Base:
         self._session = session
         self._settings = settings
         self._handler = handler
+        self._bodies = OpenBodies(settings.max_body_bytes)
         self._handled = 0
         self._failed = 0
         self._sent_back = 0
 
     def statistics(self) -> dict[str, int]:
-        return {"handled": self._handled, "failed": self._failed, "sent_back": self._sent_back}
+        return {
+            "handled": self._handled,
+            "failed": self._failed,
+            "sent_back": self._sent_back,
+            **self._bodies.statistics(),
+        }
 
-    async def _succeeds(self, assigned: AssignedQueue, message: Message) -> bool:
+    async def _try(self, assigned: AssignedQueue, message: Message) -> Trial:
         assigned.began()
+        shown = message
         try:
-            open_body(message)
-            await run_handler(self._handler, message)
+            if message.sysflag & SYSFLAG_COMPRESSED:
+                shown = await self._bodies.open(message)  # a copy: what is kept for another try stays compressed
+            await run_handler(self._handler, shown)
+        except UnreadableBody as error:
+            self._failed += 1
+            _log.warning("a message of %s cannot be handled: %s", assigned.queue, error.remark)
+            return Trial.HOPELESS if error.is_final else Trial.FAILED
         except Exception:  # whatever the handler raises, the message is not handled
             self._failed += 1
             _log.warning("the handler failed on %s at offset %d", assigned.queue, message.queue_offset, exc_info=True)
-            return False
+            return Trial.FAILED
         finally:
+            if shown is not message:
+                message.topic = shown.topic
+                self._bodies.close(shown)
             assigned.ended()
             assigned.handled_ms = time.time_ns() // 1_000_000
         self._handled += 1
-        return True
+        return Trial.DONE
 
     async def _send_back(self, queue: MessageQueue, message: Message, delay_level: int) -> None:
         max_times = self._settings.max_reconsume_times
@@ -127,7 +152,7 @@ class ConcurrentHandling(_Base):
             assigned, generation, message = await self._ready.get()
             if assigned.dropped or assigned.generation != generation:
                 continue
-            if await self._succeeds(assigned, message):
+            if await self._try(assigned, message) == Trial.DONE:
                 assigned.done(message, generation)
             else:
                 await self._put_back(assigned, generation, message)
@@ -196,18 +221,18 @@ class OrderlyHandling(_Base):
         async with self._slots:
             if assigned.dropped or assigned.generation != generation:
                 return True
-            finished = await self._succeeds(assigned, message)
-        if not finished:
-            finished = await self._gives_up(assigned, message)
+            trial = await self._try(assigned, message)
+        finished = trial == Trial.DONE or await self._gives_up(assigned, message, trial)
         if finished and assigned.generation == generation:
             assigned.in_order.popleft()
             assigned.done(message, generation)
         return finished or assigned.generation != generation
 
-    async def _gives_up(self, assigned: AssignedQueue, message: Message) -> bool:
-        """Whether a message that failed too often went to the dead letters."""
+    async def _gives_up(self, assigned: AssignedQueue, message: Message, trial: Trial) -> bool:
+        """Whether a message that failed too often, or can never be handled, went to the dead letters."""
         max_times = self._settings.max_reconsume_times
-        if max_times is None or message.reconsume_times < max_times:
+        may_try_again = max_times is None or message.reconsume_times < max_times
+        if may_try_again and trial != Trial.HOPELESS:
             message.reconsume_times += 1
             return False
         if not self._settings.clustering:

@@ -1,7 +1,7 @@
 """The pull consumer: the caller decides which queue it reads, from where, and when it commits."""
 
 from latermq.client import queue_offsets
-from latermq.client.compression import open_body
+from latermq.client.compression import MAX_BODY_BYTES, opened_together
 from latermq.client.offsets import BrokerOffsets
 from latermq.client.pulling import PullResult, pull
 from latermq.client.retrying import within
@@ -22,8 +22,11 @@ class PullConsumer(Client):
         instance: str = "",
         request_timeout_s: float = 3.0,
         encoding: str = "json",
+        max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
+        """`max_body_bytes` is what compressed bodies may open to, those of one pull together."""
         check_group(group)
+        self._max_body_bytes = max_body_bytes
         self._group = group
         self._session = Session(namesrv, instance=instance, encoding=encoding, request_timeout_s=request_timeout_s)
         self._offsets = BrokerOffsets(self._session, group)
@@ -43,7 +46,11 @@ class PullConsumer(Client):
         *,
         wait_s: float = 0.0,
     ) -> PullResult:
-        """Up to `max_messages` from `offset` on; with `wait_s` the broker waits that long for the first to come."""
+        """Up to `max_messages` from `offset` on; with `wait_s` the broker waits that long for the first to come.
+
+        Raises UnreadableBody if the first one cannot be opened; whoever wants to pass over it pulls again from one
+        behind the error's `offset`.
+        """
         self._session.check_running()
         data = subscription(queue.topic, expression)
         result = await pull(
@@ -56,8 +63,10 @@ class PullConsumer(Client):
             wait_s=wait_s,
             carry_subscription=True,
         )
-        for message in result.messages:
-            open_body(message)
+        shown = opened_together(result.messages, self._max_body_bytes)
+        if len(shown) < len(result.messages):
+            result.next_offset = result.messages[len(shown)].queue_offset
+        result.messages = shown
         return result
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:

@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 from latermq.client.assignment import Assignment
+from latermq.client.compression import MAX_BODY_BYTES
 from latermq.client.consumer_requests import ConsumerRequests
 from latermq.client.consumer_settings import CLUSTERING, ConsumerSettings
 from latermq.client.failures import NoBroker
@@ -30,6 +31,8 @@ class PushConsumer(Client):
       keeps its offsets in `offsets_folder`, and drops what fails.
     - `consume_from`: where a new group starts: "first", "last", or epoch milliseconds.
     - `max_cached_messages`, `max_cached_bytes`: what is pulled ahead of the handlers, for each queue.
+    - `max_body_bytes`: what a compressed body may open to, and how much all those that are being handled have together;
+      at that, the next ones wait. A message that opens to more has failed.
     - `commit_every_s`: how often offsets are stored. `shutdown_wait_s`: how long `close` waits for running handlers.
     """
 
@@ -47,6 +50,7 @@ class PushConsumer(Client):
         pull_batch: int = 32,
         max_cached_messages: int = 1000,
         max_cached_bytes: int = 16 * 1024 * 1024,
+        max_body_bytes: int = MAX_BODY_BYTES,
         commit_every_s: float = 5.0,
         rebalance_every_s: float = 20.0,
         long_poll_s: float = 15.0,
@@ -66,6 +70,7 @@ class PushConsumer(Client):
             pull_batch=pull_batch,
             max_cached_messages=max_cached_messages,
             max_cached_bytes=max_cached_bytes,
+            max_body_bytes=max_body_bytes,
             commit_every_s=commit_every_s,
             rebalance_every_s=rebalance_every_s,
             long_poll_s=long_poll_s,

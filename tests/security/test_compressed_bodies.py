@@ -1,0 +1,112 @@
+"""Bodies that open to hundreds of times their size: consumers refuse them, go on, and do not swell."""
+
+import json
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+
+import lz4.frame  # type: ignore[import-untyped]
+import pytest
+import zstandard
+
+from latermq.protocol.remoting.codes import Request, Response
+from tests.security.attacker import attacking
+from tests.serving import Server, serving
+
+MIB = 1 << 20
+BOMB_BYTES = 300 * MIB
+CONSUMER = """
+import asyncio, json, resource, sys
+from latermq.client import PushConsumer
+
+async def main(namesrv, topic, wanted, settings):
+    seen, done = [], asyncio.Event()
+    def handle(message):
+        seen.append(len(message.body))
+        if len(seen) >= wanted:
+            done.set()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    async with PushConsumer(namesrv, "G" + topic, handle, consume_from="first", **settings) as consumer:
+        await consumer.subscribe(topic)
+        await asyncio.wait_for(done.wait(), 20)
+        failed = consumer.statistics()["failed"]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(json.dumps({"seen": seen, "failed": failed, "grew_kib": peak - before}))
+
+asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), json.loads(sys.argv[4])))
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("data")) as running:
+        yield running
+
+
+def zlib_bomb() -> bytes:
+    stream = zlib.compressobj(9)
+    return b"".join(stream.compress(bytes(MIB)) for _ in range(BOMB_BYTES // MIB)) + stream.flush()
+
+
+def zstd_bomb() -> bytes:
+    stream = zstandard.ZstdCompressor().compressobj(size=BOMB_BYTES)
+    return b"".join(stream.compress(bytes(MIB)) for _ in range(BOMB_BYTES // MIB)) + stream.flush()
+
+
+def lz4_bomb() -> bytes:
+    with lz4.frame.LZ4FrameCompressor() as stream:
+        pieces = [stream.begin(BOMB_BYTES), *(stream.compress(bytes(MIB)) for _ in range(BOMB_BYTES // MIB))]
+        return b"".join([*pieces, stream.flush()])
+
+
+BOMBS = {"zlib": (zlib_bomb, 0x301), "lz4": (lz4_bomb, 0x101), "zstd": (zstd_bomb, 0x201)}
+
+
+def store(server: Server, topic: str, bodies: list[tuple[bytes, int]]) -> None:
+    with attacking(server.port) as attacker:
+        for body, sysflag in bodies:
+            fields = {
+                "a": "P", "b": topic, "c": "TBW102", "d": "1", "e": "0", "f": str(sysflag), "g": "1700000000000",
+                "h": "0", "i": "", "j": "0", "k": "false", "m": "false",
+            }  # fmt: skip
+            assert attacker.call(Request.SEND_MESSAGE_V2, fields, body).code == Response.SUCCESS
+
+
+def consume(server: Server, topic: str, wanted: int, **settings: object) -> dict[str, object]:
+    command = [sys.executable, "-c", CONSUMER, server.namesrv, topic, str(wanted), json.dumps(settings)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr[-4_000:]
+    assert "Traceback" not in done.stderr
+    assert "opens to more than" in done.stderr
+    told: dict[str, object] = json.loads(done.stdout)
+    return told
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+@pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
+def test_a_consumer_passes_a_bomb_and_does_not_swell(server: Server, kind: str, orderly: bool) -> None:
+    make, sysflag = BOMBS[kind]
+    topic = f"{kind}{int(orderly)}"
+    store(server, topic, [(b"first", 0), (make(), sysflag), (b"third", 0), (zlib.compress(b"fourth"), 0x301)])
+    told = consume(server, topic, 3, orderly=orderly, max_body_bytes=8 * MIB)
+    assert sorted(told["seen"]) == [5, 5, 6]  # type: ignore[call-overload]
+    assert told["failed"] == 1
+    assert told["grew_kib"] < 60 * 1024, "of 300 MiB that the body would open to"  # type: ignore[operator]
+
+
+def test_many_bodies_just_below_the_bound_are_not_open_at_the_same_time(server: Server) -> None:
+    body = zlib.compress(bytes(7 * MIB))
+    store(server, "many", [(zlib_bomb(), 0x301), *[(body, 0x301)] * 30])
+    told = consume(server, "many", 30, max_body_bytes=8 * MIB)
+    assert told["seen"] == [7 * MIB] * 30
+    assert told["grew_kib"] < 100 * 1024  # type: ignore[operator]
+
+
+def test_message_print_passes_over_a_bomb_and_says_so(server: Server) -> None:
+    store(server, "printed", [(b"first", 0), (zlib_bomb(), 0x301), (b"third", 0)])
+    command = [sys.executable, "-m", "latermq", "message", "print", "printed", "--namesrv", server.namesrv, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line)["body"] for line in done.stdout.splitlines()] == ["first", "third"]
+    assert "passed over: the body opens to more than 67108864 bytes (printed, queue 0, offset 1)" in done.stderr
