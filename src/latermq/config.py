@@ -129,6 +129,9 @@ class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     window: Duration = Duration.parse("10m")  # how much due time Spark hands back at once
     ingest_every: Duration = Duration.parse("30s")
     timeline: str = ""  # URI of the folder with the timeline and its windows; empty: `pipeline` in the data directory
+    # With the secret that makes a driver the brokers' own. Empty: `<timeline>.secret` beside the timeline's folder; for
+    # a URI `pipeline.secret` in the broker's data directory.
+    secret_file: str = ""
     master: str = "local[1]"
     driver_memory: Size = Size.parse("1GiB")
     roll_on: Literal["spark", "local"] = "spark"
@@ -250,6 +253,12 @@ def load_config(
     config = msgspec.structs.replace(config, pipeline=_follow_horizon(config.pipeline, given))
     _check(config)
     return config
+
+
+def as_environment(settings: Iterable[str]) -> dict[str, str]:
+    """The variables that say the same as some `section.key=value` settings, which were read without an error."""
+    pairs = (setting.partition("=") for setting in settings)
+    return {f"{ENVIRONMENT_PREFIX}{path.strip().replace('.', '_', 1)}".upper(): text.strip() for path, _, text in pairs}
 
 
 def _follow_horizon(pipeline: PipelineConfig, given: Mapping[str, Any]) -> PipelineConfig:

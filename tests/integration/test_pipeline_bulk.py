@@ -17,6 +17,7 @@ from latermq.pipeline.brokers import masters
 from latermq.pipeline.link import BrokerLink
 from latermq.pipeline.lost_entries import write_claim
 from latermq.pipeline.root import Root, open_root
+from tests.drivers import begin_as_driver, driver_link
 from tests.integration.command_line import Cli
 from tests.interop.waiting import wait_until
 from tests.serving import Server, serving
@@ -99,8 +100,8 @@ def timers(tmp_path_factory: pytest.TempPathFactory, spark: "SparkSession") -> I
         with blocking.Admin(server.namesrv) as admin:
             wait_until(admin.brokers, 30, "the broker is registered")
         found = Timers(server, open_root(str(folder / "pipeline")), spark)
-        with BrokerLink(found.address) as link:
-            link.begin()
+        with driver_link(found.address, folder / "pipeline") as link:
+            begin_as_driver(link, folder / "pipeline")
             wait_until(lambda: link.state().cuts, 30, "the first cut: what is sent now may be far")
         found.send_what_will_be_past()
         yield found

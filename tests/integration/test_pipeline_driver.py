@@ -19,6 +19,7 @@ from latermq.pipeline.attempts import read_attempt
 from latermq.pipeline.brokers import masters
 from latermq.pipeline.link import BrokerLink
 from latermq.pipeline.root import Root, open_root
+from tests.drivers import begin_as_driver, driver_link
 from tests.interop.ports import HOST, free_port
 from tests.interop.waiting import wait_until
 from tests.pipeline_process import pipeline_process
@@ -94,7 +95,8 @@ def test_far_timers_come_back_from_spark_whoever_is_there_first_or_restarts(
             wait_until(lambda: driver.compactions, SLOW_S, "a compaction")
 
             assert not running.done()
-            link.begin()  # as another driver does
+            with driver_link(address, Path(root.uri)) as other:
+                begin_as_driver(other, Path(root.uri))
             schedule(server, [time.time_ns() // 1_000_000 + 3_600_000])
             with pytest.raises(IllegalOperation, match="another driver has taken over broker broker-a"):
                 running.result(SLOW_S)

@@ -14,6 +14,8 @@ from latermq.message.record import decode_record
 from latermq.pipeline.brokers import masters
 from latermq.pipeline.link import BrokerLink
 from latermq.pipeline.root import Root, open_root
+from latermq.pipeline_secret import secret_path
+from tests.drivers import begin_as_driver, driver_link
 from tests.interop.waiting import wait_until
 from tests.serving import Server, serving
 
@@ -28,7 +30,8 @@ SHORT = ("store.flush_every=20ms", "pipeline.enabled=true", "pipeline.near_horiz
 class Broker:
     """A broker with a short horizon, and what tests do with it."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, timeline: Path) -> None:
+        self.timeline = timeline
         self.namesrv = server.namesrv
         with blocking.Admin(server.namesrv) as admin:
             wait_until(admin.brokers, 30, "the broker is registered")
@@ -47,8 +50,8 @@ class Broker:
 
     def wait_for_cut(self) -> None:
         """A broker makes cuts once a driver has begun."""
-        with BrokerLink(self.address) as link:
-            link.begin()
+        with driver_link(self.address, self.timeline) as link:
+            begin_as_driver(link, self.timeline)
             wait_until(lambda: link.state().cuts, 30, "the first cut")
 
     def flushed(self, at_least: int) -> int:
@@ -61,7 +64,7 @@ class Broker:
 def broker(tmp_path: Path) -> Iterator[Broker]:
     settings = [word for setting in SHORT for word in ("--set", setting)]
     with serving(tmp_path / "data", *settings, "--set", f"pipeline.timeline={tmp_path / 'pipeline'}") as server:
-        yield Broker(server)
+        yield Broker(server, tmp_path / "pipeline")
 
 
 @pytest.fixture
@@ -151,7 +154,7 @@ def test_a_running_stream_takes_what_comes_and_ends_when_another_driver_begins(
 
     with (
         closing(Ingest(spark, root, broker.namesrv, "broker-a", IngestSettings(every_ms=200))) as ingest,
-        BrokerLink(broker.address) as link,
+        driver_link(broker.address, broker.timeline) as link,
     ):
 
         def has_ingested(count: int) -> bool:
@@ -164,7 +167,7 @@ def test_a_running_stream_takes_what_comes_and_ends_when_another_driver_begins(
         wait_until(lambda: has_ingested(10), 30, "the first ten are ingested")
         broker.schedule(10, HOUR_MS, "b")
         wait_until(lambda: has_ingested(20), 30, "the next ten are ingested")
-        link.begin()
+        begin_as_driver(link, broker.timeline)
         told = link.state().ingest_offset
         broker.schedule(1, HOUR_MS, "c")
         wait_until(lambda: not query.isActive, 30, "the stream has ended")
@@ -176,17 +179,18 @@ def test_a_running_stream_takes_what_comes_and_ends_when_another_driver_begins(
 def test_a_driver_with_another_folder_is_refused_and_ends_no_other(
     spark: "SparkSession", root: Root, broker: Broker
 ) -> None:
-    from latermq.pipeline.ingest import Ingest
+    from latermq.pipeline.ingest import Ingest, IngestSettings
 
     broker.schedule(5, HOUR_MS, "a")
     broker.flushed(5)
     ingest_all(spark, root, broker)
+    settings = IngestSettings(secret_file=str(secret_path("", root.uri)))
     elsewhere = open_root(f"{root.uri}-elsewhere")
     with BrokerLink(broker.address) as link:
         before = link.state()
         for _ in range(3):
             refused = pytest.raises(LaterMQError, match=rf"timeline, {root.uri}: the driver uses another folder")
-            with closing(Ingest(spark, elsewhere, broker.namesrv, "broker-a")) as ingest, refused:
+            with closing(Ingest(spark, elsewhere, broker.namesrv, "broker-a", settings)) as ingest, refused:
                 ingest.start()
         assert link.state().epoch == before.epoch  # and whoever ingests goes on
     assert not Path(elsewhere.timeline).exists()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from latermq.pipeline.link import BrokerLink
+from tests.drivers import begin_as_driver, driver_link
 from tests.integration.command_line import Cli
 from tests.serving import Server, serving
 
@@ -72,8 +73,8 @@ def test_a_window_in_the_way_is_skipped_over_a_kill_and_another_repaired(tmp_pat
     root = tmp_path / "pipeline"
     with serving(tmp_path, *PIPELINE) as server:
         cli = Cli(server)
-        with BrokerLink(server.broker) as link:
-            link.begin()
+        with driver_link(server.broker, root) as link:
+            begin_as_driver(link, root)
             until(lambda: link.state().cuts)
         begin_ms = (time.time_ns() // 1_000_000 + 15_000) // 2_000 * 2_000
         dues_ms = [begin_ms + 500, begin_ms + 2_500, begin_ms + 4_500]

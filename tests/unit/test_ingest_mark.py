@@ -17,7 +17,7 @@ def begun(disk: MemoryDisk) -> tuple[IngestMark, int]:
 def test_a_new_store_has_ingested_nothing_and_has_no_driver() -> None:
     mark = IngestMark(MemoryDisk())
     assert (mark.epoch, mark.offset) == (0, 0)
-    assert mark.statistics() == {"ingest_epoch": 0, "ingest_offset": 0}
+    assert mark.statistics() == {"ingest_epoch": 0, "ingest_offset": 0, "ingest_refused": 0}
 
 
 def test_each_driver_gets_the_next_epoch_across_restarts() -> None:

@@ -16,6 +16,7 @@ from latermq.pipeline.ingest import Ingest
 from latermq.pipeline.lost_entries import read_claim, write_claim
 from latermq.pipeline.root import Root, open_root
 from latermq.pipeline.store_ids import StoreIds
+from latermq.pipeline_secret import make_secret, secret_path
 from latermq.protocol.remoting.pipeline_bodies import PipelineState
 from tests.timer_histories import random_history, write_timeline
 
@@ -36,7 +37,8 @@ class Scene:
         self.others: dict[str, PipelineState] = {}
         self.asked: tuple[str, int] | None = None
         monkeypatch.setattr(ingesting, "queues_of", lambda *_: [QueuePlace("broker-a", 0, ADDRESS)])
-        monkeypatch.setattr(ingesting, "BrokerLink", lambda _: self)
+        monkeypatch.setattr(ingesting, "BrokerLink", lambda _, **settings: self)
+        make_secret(secret_path("", root.uri))
 
     def state(self) -> PipelineState:
         return self.told

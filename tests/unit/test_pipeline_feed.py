@@ -75,6 +75,8 @@ class Scene:
     def link(self, *_: Any, **__: Any) -> "Link":
         return Link(self)
 
+    open_link = link
+
     def roll(self, *_: Any, fence: Any, **__: Any) -> None:
         fence()
         self.rolls += 1

@@ -41,13 +41,16 @@ def test_state_and_commit_go_over_one_connection() -> None:
         BrokerLink(server.address) as link,
     ):
         assert link.state() == STATE
-        assert link.begin() == STATE
+        assert link.begin("t", 8) == STATE
         link.commit_ingest(8, 4)
-        link.window_ready(3, "spark-1-ab")
+        link.window_ready(3, "spark-1-ab", 4)
         codes = [request.code for request in server.requests]
-        assert codes == [Request.PIPELINE_STATE, Request.BEGIN_PIPELINE, Request.COMMIT_INGEST, Request.WINDOW_READY]
-        assert server.requests[2].text_fields() == {"offset": "8", "epoch": "4"}
-        assert server.requests[3].text_fields() == {"number": "3", "attempt": "spark-1-ab"}
+        signed = [Request.BEGIN_PIPELINE, Request.COMMIT_INGEST, Request.WINDOW_READY]
+        assert codes == [Request.PIPELINE_STATE, Request.PIPELINE_STATE, *signed]
+        told = [request.text_fields() for request in server.requests[2:]]
+        assert told[0] == {"token": "t", "tableEnd": "8", "afterEpoch": str(STATE.epoch)}
+        assert told[1] == {"offset": "8", "epoch": "4"}
+        assert told[2] == {"number": "3", "attempt": "spark-1-ab", "epoch": "4"}
 
 
 def test_a_range_is_pulled_in_pieces_and_nothing_beyond_it() -> None:

@@ -10,6 +10,7 @@ from latermq.clock import SimulatedClock
 from latermq.config import PipelineConfig
 from latermq.errors import IllegalOperation, InvalidParameter, LaterMQError, StoreError
 from latermq.message.names import TIMER_TOPIC
+from latermq.pipeline_secret import sign
 from latermq.protocol.remoting.bodies import decode_body
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command, FrameReader, encode_frame
@@ -23,6 +24,7 @@ from tests.brokers_in_memory import HOST, open_broker, pass_time
 from tests.rows import Row, batch_of
 
 Work = Callable[[], None]
+SECRET = b"s" * 32
 
 
 class Scene:
@@ -34,12 +36,15 @@ class Scene:
         self.disk = MemoryDisk()
         self.clock = SimulatedClock()
         self.broker = open_broker(self.disk, self.clock, pipeline=PipelineConfig(enabled=True))
-        self.service = PipelineService(self.broker, self, beside=self._beside, tokens=self, instance="i")
+        self.service = self.serve()
         self.root_uri = "/its/folder"
-        self.token: str | LaterMQError = ""  # what a driver left there
+        self.token: str | LaterMQError = "mine"  # what a driver left there
         self.sent: list[bytes] = []
         self.watchers: list[Work] = []
         self._works: list[tuple[list[Work], Callable[[LaterMQError | None], None]]] = []
+
+    def serve(self) -> PipelineService:
+        return PipelineService(self.broker, self, beside=self._beside, tokens=self, instance="i", secret=SECRET)
 
     def read(self, told: TokenTold) -> None:
         told(self.token)
@@ -77,6 +82,15 @@ class Scene:
         reply = self.service.handlers[code](cast(Connection, self), command)
         return FrameReader().feed(reply)[0] if reply is not None else None
 
+    def ask_signed(self, code: int, *, flag: int = 0, **fields: object) -> Command | None:
+        return self.ask(
+            code, b"", flag=flag, **fields, signature=sign(SECRET, code, self.broker.store.store_id, fields)
+        )
+
+    def begin(self, *, token: str = "mine", table_end: int = 0, flag: int = 0) -> None:
+        epoch = self.broker.ingest.epoch
+        self.ask_signed(Request.BEGIN_PIPELINE, flag=flag, token=token, tableEnd=table_end, afterEpoch=epoch)
+
     def later(self) -> Command:
         """The answer that came later."""
         [command] = FrameReader().feed(self.sent.pop(0))
@@ -85,7 +99,7 @@ class Scene:
 
 def test_an_epoch_is_told_when_it_is_on_disk() -> None:
     scene = Scene()
-    assert scene.ask(Request.BEGIN_PIPELINE) is None
+    scene.begin()
     assert scene.sent == []
     scene.work()
     assert decode_body(scene.later().body, PipelineState).epoch == 1
@@ -93,8 +107,7 @@ def test_an_epoch_is_told_when_it_is_on_disk() -> None:
 
 def test_a_driver_that_uses_the_same_folder_is_given_an_epoch() -> None:
     scene = Scene()
-    scene.token = "mine"
-    scene.ask(Request.BEGIN_PIPELINE, token="mine", tableEnd=0)
+    scene.begin()
     scene.work()
     state = decode_body(scene.later().body, PipelineState)
     assert (state.epoch, state.instance) == (1, "i")
@@ -103,33 +116,32 @@ def test_a_driver_that_uses_the_same_folder_is_given_an_epoch() -> None:
 @pytest.mark.parametrize("found", ["", "another's", StoreError("the folder does not answer")])
 def test_a_driver_that_uses_another_folder_ends_no_other(found: str | LaterMQError) -> None:
     scene = Scene()
-    scene.ask(Request.BEGIN_PIPELINE)
+    scene.begin()
     scene.work()
     assert decode_body(scene.later().body, PipelineState).epoch == 1
     scene.token = found
     for _ in range(5):
-        scene.ask(Request.BEGIN_PIPELINE, token="mine", tableEnd=0)
+        scene.begin()
         scene.work()
         told = scene.later()
         assert told.code != Response.SUCCESS
         assert re.search("the folder does not answer|/its/folder: the driver uses another", told.remark or "")
     assert scene.broker.ingest.epoch == 1
-    assert scene.ask(Request.COMMIT_INGEST, offset=0, epoch=1) is None  # the first one goes on
+    assert scene.ask_signed(Request.COMMIT_INGEST, offset=0, epoch=1) is None  # the first one goes on
 
 
 def test_a_broker_of_which_nothing_is_sparks_does_not_mind_the_folder() -> None:
     scene = Scene()
     scene.broker = open_broker(MemoryDisk(), scene.clock)
-    scene.service = PipelineService(scene.broker, scene, beside=scene._beside, tokens=scene)
-    scene.ask(Request.BEGIN_PIPELINE, token="mine", tableEnd=0)
+    scene.service = scene.serve()
+    scene.begin()
     scene.work()
     assert decode_body(scene.later().body, PipelineState).epoch == 1
 
 
 def test_a_driver_whose_table_does_not_fit_the_log_ends_no_other() -> None:
     scene = Scene()
-    scene.token = "mine"
-    scene.ask(Request.BEGIN_PIPELINE, token="mine", tableEnd=5)
+    scene.begin(table_end=5)
     told = scene.later()
     assert told.code == InvalidParameter.code
     assert "holds the entries below 5, the timer topic is flushed up to 0" in (told.remark or "")
@@ -139,16 +151,16 @@ def test_a_driver_whose_table_does_not_fit_the_log_ends_no_other() -> None:
 def test_an_attempt_of_a_driver_that_another_followed_is_refused() -> None:
     scene = Scene()
     for _ in range(2):
-        scene.ask(Request.BEGIN_PIPELINE)
+        scene.begin()
         scene.work()
     with pytest.raises(IllegalOperation, match="epoch 1 is over"):
-        scene.ask(Request.WINDOW_READY, number=1, attempt="spark-1-x", epoch=1)
+        scene.ask_signed(Request.WINDOW_READY, number=1, attempt="spark-1-x", epoch=1)
 
 
 def test_two_drivers_that_begin_at_once_are_told_different_epochs() -> None:
     scene = Scene()
-    scene.ask(Request.BEGIN_PIPELINE)
-    scene.ask(Request.BEGIN_PIPELINE)
+    scene.begin()
+    scene.begin()
     scene.work()
     assert [decode_body(scene.later().body, PipelineState).epoch for _ in range(2)] == [1, 2]
 
@@ -160,7 +172,7 @@ def test_a_disk_that_fails_is_told_and_no_epoch() -> None:
         raise StoreError("no disk space for it")
 
     scene.disk.before_step = fail
-    scene.ask(Request.BEGIN_PIPELINE)
+    scene.begin()
     scene.work()
     reply = scene.later()
     assert (reply.code, reply.body) == (StoreError.code, b"")
@@ -183,7 +195,7 @@ def test_the_state_is_told_once_what_was_stored_before_is_flushed_if_that_is_ask
 
 def test_who_wants_no_answer_gets_none() -> None:
     scene = Scene()
-    scene.ask(Request.BEGIN_PIPELINE, flag=FLAG_ONEWAY)
+    scene.begin(flag=FLAG_ONEWAY)
     scene.work()
     assert scene.sent == []
 
@@ -213,7 +225,7 @@ def test_the_state_tells_what_is_done_as_the_last_checkpoint_has_it() -> None:
 
 def test_what_is_not_flushed_is_neither_told_nor_committed() -> None:
     scene = Scene()
-    scene.ask(Request.BEGIN_PIPELINE)
+    scene.begin()
     scene.work()
     scene.ask(Request.SCHEDULE_ROWS, encode_rows(batch_of([Row("K", scene.clock.now_ms() + 1_000)])), job="tests")
     pulled = scene.ask(Request.PULL_RECORDS, topic=TIMER_TOPIC, queueId=0, offset=0, epoch=1)
@@ -224,7 +236,7 @@ def test_what_is_not_flushed_is_neither_told_nor_committed() -> None:
     pulled = scene.ask(Request.PULL_RECORDS, topic=TIMER_TOPIC, queueId=0, offset=0, epoch=1)
     assert pulled is not None
     assert pulled.body
-    assert scene.ask(Request.COMMIT_INGEST, offset=1, epoch=1) is None
+    assert scene.ask_signed(Request.COMMIT_INGEST, offset=1, epoch=1) is None
     assert scene.broker.ingest.offset == 0
     scene.work()
     assert scene.broker.ingest.offset == 1

@@ -32,6 +32,7 @@ class IngestMark:
         self._disk = disk
         self._state = self._saved = _load(disk)
         self._saving = threading.Lock()
+        self.refused = 0  # requests of drivers that do not know the pipeline's secret
 
     @property
     def epoch(self) -> int:
@@ -122,10 +123,14 @@ class IngestMark:
 
     def statistics(self) -> dict[str, int]:
         """Where it stands, for operators."""
-        return {"ingest_epoch": self.epoch, "ingest_offset": self.offset}
+        return {"ingest_epoch": self.epoch, "ingest_offset": self.offset, "ingest_refused": self.refused}
 
 
 def _check_fit(table_end: int, offset: int, min_entry: int, flushed_end: int | None) -> None:
+    if table_end < 0:
+        raise InvalidParameter(
+            f"the timeline cannot end at entry {table_end}", hint="Send where it ends; 0 if it is new"
+        )
     if flushed_end is not None and table_end > flushed_end:
         raise InvalidParameter(
             f"the timeline holds the entries below {table_end}, the timer topic is flushed up to {flushed_end}",

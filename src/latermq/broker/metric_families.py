@@ -78,6 +78,9 @@ FAMILIES = (
     Family(
         "latermq_ingest_lag_milliseconds", Kind.GAUGE, "Age of the oldest timer that Spark has not ingested, 0 if none"
     ),
+    Family(
+        "latermq_pipeline_refused_total", Kind.COUNTER, "Requests of drivers that do not know the pipeline's secret"
+    ),
     Family("latermq_windows_waiting", Kind.GAUGE, "Windows that are cut and not read to their end"),
     Family("latermq_windows_rolled_total", Kind.COUNTER, "Windows that were played, by who rolled them", "by"),
     Family("latermq_disk_used_ratio", Kind.GAUGE, "How full the disk of the data directory is, 0 to 1"),

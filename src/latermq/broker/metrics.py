@@ -156,6 +156,7 @@ class BrokerMetrics:
         far = self._broker.far
         return {
             "latermq_ingest_lag_milliseconds": far.lag_ms(self._broker.clock.now_ms()) if far.frontier.last else 0,
+            "latermq_pipeline_refused_total": self._broker.ingest.refused,
             "latermq_windows_waiting": len(far.windows.waiting()),
             "latermq_windows_rolled_total": {by: far.rolled_by[by] for by in ROLLERS},
         }

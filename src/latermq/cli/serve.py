@@ -74,18 +74,21 @@ def serve(
 
     import asyncio
 
+    from latermq.config import as_environment
     from latermq.server.logs import set_up_logs
     from latermq.server.supervisor import Part, Supervisor
 
     set_up_logs(effective.log, "serve")
-    inherited = _inherited_options(config, [*settings, *as_settings(host, namesrv_port, port)])
+    inherited = _inherited_options(config)
+    settings += as_settings(host, namesrv_port, port)
+    shared = as_environment(settings)
     parts = [
-        Part(NAME_SERVER, lambda ready: _name_server_command(data, inherited, ready)),
-        Part(BROKER, lambda ready: _broker_command(data, inherited, effective, ready)),
+        Part(NAME_SERVER, lambda ready: _name_server_command(data, inherited, ready), environment=shared),
+        Part(BROKER, lambda ready: _broker_command(data, inherited, effective, ready), environment=shared),
     ]
     if pipeline.is_part:
-        command = _pipeline_command(data, inherited, effective)
-        parts.append(Part(PIPELINE, command, is_optional=True))
+        own = as_environment([*settings, *_pipeline_places(data, effective)])
+        parts.append(Part(PIPELINE, _pipeline_command(inherited, effective), is_optional=True, environment=own))
 
     async def supervise() -> int:
         return await Supervisor(parts, lambda addresses: _announce(addresses, pipeline)).run()
@@ -120,12 +123,10 @@ def _announce(addresses: Mapping[str, str], pipeline: _Pipeline) -> None:
     print(f"latermq ready: {running}, {pipeline.told} (no gRPC or HTTP in this version)", flush=True)
 
 
-def _inherited_options(config: Path | None, settings: list[str]) -> list[str]:
+def _inherited_options(config: Path | None) -> list[str]:
     options = ["--parent-pid", str(os.getpid())]
     if config is not None:
         options += ["--config", str(config)]
-    for setting in settings:
-        options += ["--set", setting]
     return options
 
 
@@ -140,12 +141,18 @@ def _broker_command(data: Path, inherited: list[str], config: "Config", ready: M
     return [*command, "--namesrv", namesrv, *_same_port(ready.get(BROKER))]
 
 
-def _pipeline_command(
-    data: Path, inherited: list[str], config: "Config"
-) -> Callable[[Mapping[str, str]], Sequence[str]]:
+def _pipeline_places(data: Path, config: "Config") -> list[str]:
+    """Where the driver finds what the broker has: the timeline and the secret."""
+    from latermq.pipeline_secret import secret_path
+
+    places = config.pipeline
+    timeline = places.timeline or str(data.absolute() / "pipeline")
+    secret = secret_path(places.secret_file, places.timeline, data)
+    return [f"pipeline.timeline={timeline}", f"pipeline.secret_file={secret}"]
+
+
+def _pipeline_command(inherited: list[str], config: "Config") -> Callable[[Mapping[str, str]], Sequence[str]]:
     command = [sys.executable, "-m", "latermq", "pipeline", "run", "--nice", str(PIPELINE_NICE), *inherited]
-    # Where the broker expects it too.
-    command += ["--timeline", config.pipeline.timeline or str(data.absolute() / "pipeline")]
     return lambda ready: [*command, "--namesrv", config.server.namesrv or _reachable(ready[NAME_SERVER])]
 
 

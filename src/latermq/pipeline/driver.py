@@ -22,6 +22,7 @@ from latermq.pipeline.store_ids import StoreIds
 from latermq.pipeline.table_sync import TableSyncs
 from latermq.pipeline.torn_commits import take_out_torn_commits
 from latermq.pipeline.trouble import Trouble
+from latermq.pipeline_secret import secret_path
 
 _log = logging.getLogger("latermq.pipeline")
 
@@ -158,6 +159,7 @@ def run_pipeline(config: Config, ready: Callable[[str], None]) -> int:
     for handler in logging.getLogger().handlers:
         handler.addFilter(_is_worth_telling)
     root = open_root(config.pipeline.timeline)
+    secret_path(config.pipeline.secret_file, root.uri)  # one that is not there yet is waited for
     _check_timeline(root)
     spark = open_session(config.pipeline)
     stop = threading.Event()

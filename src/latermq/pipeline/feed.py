@@ -39,7 +39,9 @@ class FeedSettings:
     def of(cls, config: Config) -> "FeedSettings":
         pipeline = config.pipeline
         ingest = IngestSettings(
-            every_ms=int(pipeline.ingest_every), import_precision_ms=int(config.timer.import_precision)
+            every_ms=int(pipeline.ingest_every),
+            import_precision_ms=int(config.timer.import_precision),
+            secret_file=pipeline.secret_file,
         )
         round_s = min(pipeline.ingest_every / 2000, LONGEST_ROUND_S)
         return cls(ingest, pipeline.roll_on == "spark", round_s)
@@ -172,12 +174,13 @@ class BrokerFeed:
             table_sync=self._table_sync,
             store_ids=self._store_ids,
         )
-        self._link = BrokerLink(self._ingest.address, patience_s=_PATIENCE_S)
+        self._link = self._ingest.open_link(patience_s=_PATIENCE_S)
         self._query = self._ingest.start()
 
     def _tell(self, number: int, attempt: str) -> None:
         assert self._link is not None
         assert self._ingest is not None
+        assert self._ingest.epoch is not None
         try:
             self._link.window_ready(number, attempt, self._ingest.epoch)
         except LaterMQError as error:

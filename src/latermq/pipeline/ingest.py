@@ -24,6 +24,7 @@ from latermq.pipeline.root import Root, file_errors, write_file
 from latermq.pipeline.store_ids import StoreIds
 from latermq.pipeline.table_sync import TableSync
 from latermq.pipeline.timeline import SCHEMA, append, create_timeline, ingested_entry
+from latermq.pipeline_secret import load_secret, secret_path
 from latermq.protocol.remoting.pipeline_bodies import PipelineState
 
 _log = logging.getLogger("latermq.pipeline")
@@ -41,6 +42,7 @@ class IngestSettings:
     every_ms: int = Duration.parse("30s")
     batch_rows: int = BATCH_ROWS
     import_precision_ms: int = 1000
+    secret_file: str = ""  # empty: beside the timeline's folder
 
 
 class Ingest:
@@ -65,9 +67,15 @@ class Ingest:
         self._namesrv = namesrv
         self._settings = settings or IngestSettings()
         self._place = queues_of(namesrv, TIMER_TOPIC, broker)[0]
-        self._link = BrokerLink(self._place.address)
+        # Read anew each time: one that was missing or wrong may have been put right.
+        self._secret = load_secret(secret_path(self._settings.secret_file, root.uri))
+        self._link = self.open_link()
         self._state: PipelineState | None = None
         self._start = 0
+
+    def open_link(self, **settings: float) -> BrokerLink:
+        """Another connection to the broker, as its driver."""
+        return BrokerLink(self._place.address, secret=self._secret, **settings)
 
     @property
     def address(self) -> str:

@@ -14,16 +14,19 @@ import msgspec
 from latermq.client.connection import split_address
 from latermq.client.failures import ConnectionLost, RequestTimedOut, errors_from_wire
 from latermq.errors import CorruptStore, LaterMQError, MalformedFrame
+from latermq.pipeline_secret import sign
 from latermq.protocol.remoting.bodies import decode_body
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import MAX_FRAME_BYTES, Command, decode_frame, encode_frame
 from latermq.protocol.remoting.pipeline_bodies import PipelineState, WindowReports
 from latermq.protocol.remoting.pipeline_headers import (
+    SIGNATURE,
     BeginPipelineHeader,
     CommitIngestHeader,
     PullRecordsHeader,
     WindowNumberHeader,
     WindowReadyHeader,
+    signed_fields,
 )
 
 PULL_BYTES = 1 << 20  # more at once keeps the broker from its deliveries for too long
@@ -71,8 +74,11 @@ class BrokerLink:
     again until `patience_s` have gone by.
     """
 
-    def __init__(self, address: str, *, timeout_s: float = 30.0, patience_s: float = 20.0) -> None:
+    def __init__(self, address: str, *, timeout_s: float = 30.0, patience_s: float = 20.0, secret: bytes = b"") -> None:
+        """`secret` makes it the driver's: `begin`, `commit_ingest` and `window_ready` are signed with it."""
         split_address(address)
+        self._secret = secret
+        self._store_id = ""
         self.address = address
         self._timeout_s = timeout_s
         self._patience_s = patience_s
@@ -88,7 +94,7 @@ class BrokerLink:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """The settings: whoever gets it connects anew."""
+        """The settings: whoever gets it connects anew, and is no driver."""
         return {"address": self.address, "timeout_s": self._timeout_s, "patience_s": self._patience_s}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -101,24 +107,33 @@ class BrokerLink:
 
     def state(self, *, flush: bool = False) -> PipelineState:
         """What the broker says of its timers and windows; with `flush` once all that it acknowledged is flushed."""
-        return _state(self.call(Request.PIPELINE_STATE, {"flush": "true"} if flush else {})[1])
+        state = _state(self.call(Request.PIPELINE_STATE, {"flush": "true"} if flush else {})[1])
+        self._store_id = state.store_id
+        return state
 
-    def begin(self, token: str | None = None, table_end: int | None = None) -> PipelineState:
+    def begin(self, token: str, table_end: int) -> PipelineState:
         """Become the driver that ingests: the answer's epoch is its own, and older ones are refused from now on.
 
         `token` is the one that was left in the folder, `table_end` the first entry that the table lacks. A broker that
         does not find the one, or has let go of what the other says is missing, gives no epoch.
         """
-        header = BeginPipelineHeader(token=token, tableEnd=table_end)
-        return _state(self.call(Request.BEGIN_PIPELINE, _fields(header))[1])
+        header = BeginPipelineHeader(token=token, tableEnd=table_end, afterEpoch=self.state().epoch)
+        return _state(self._call_signed(Request.BEGIN_PIPELINE, header))
 
     def commit_ingest(self, offset: int, epoch: int) -> None:
         """Tell that all entries below `offset` are in the timeline."""
-        self.call(Request.COMMIT_INGEST, _fields(CommitIngestHeader(offset=offset, epoch=epoch)))
+        self._call_signed(Request.COMMIT_INGEST, CommitIngestHeader(offset=offset, epoch=epoch))
 
-    def window_ready(self, number: int, attempt: str, epoch: int | None = None) -> None:
+    def window_ready(self, number: int, attempt: str, epoch: int) -> None:
         """Tell that an attempt of a window can be played."""
-        self.call(Request.WINDOW_READY, _fields(WindowReadyHeader(number=number, attempt=attempt, epoch=epoch)))
+        self._call_signed(Request.WINDOW_READY, WindowReadyHeader(number=number, attempt=attempt, epoch=epoch))
+
+    def _call_signed(self, code: int, header: msgspec.Struct) -> bytearray:
+        """The body of the answer. The store is part of what is signed: what one broker is told no other believes."""
+        store_id = self._store_id or self.state().store_id
+        fields = signed_fields(header)
+        signature = {SIGNATURE: sign(self._secret, code, store_id, fields)} if self._secret else {}
+        return self.call(code, {name: str(value) for name, value in fields.items()} | signature)[1]
 
     def window_reports(self) -> WindowReports:
         """What the broker says of its windows to an operator."""

@@ -24,6 +24,7 @@ from latermq.broker.tables import do_all
 from latermq.clock import Clock, SystemClock
 from latermq.config import DEFAULT_METRICS_PORT, Config
 from latermq.errors import ConfigError, LaterMQError, StoreError
+from latermq.pipeline_secret import is_open_to_others, make_secret, secret_path
 from latermq.server.admin_log import logged
 from latermq.server.admin_service import AdminService
 from latermq.server.broker_service import BrokerService
@@ -65,6 +66,7 @@ class BrokerProcess:
         host = config.broker.advertise_host or server.host
         self._port = server.port or _free_port(server.host)
         self.advertised = _own_address() if host in _ANY_HOST else socket.gethostbyname(host)
+        secret = self._pipeline_secret()  # before the store is opened: it may be what keeps the broker from starting
         raise_file_limit()
         self._disk = FileDisk(data, time.sleep)
         self.broker = Broker(
@@ -114,6 +116,7 @@ class BrokerProcess:
             timeline=self._timeline_uri,
             tokens=DriverTokens(self._timeline_uri, self.broker.store.store_id),
             instance=uuid.uuid4().hex,
+            secret=secret,
         )
         self.service.handlers.update(pipeline.handlers)
         self.service.handlers.update(WindowService(self.broker, lambda: self._keeper).handlers)
@@ -154,6 +157,15 @@ class BrokerProcess:
         """The folder with the timeline, as others on this machine can name it too."""
         uri = self._config.pipeline.timeline or str(self._data / "pipeline")
         return uri if "://" in uri else str(Path(uri).absolute())
+
+    def _pipeline_secret(self) -> bytes:
+        pipeline = self._config.pipeline
+        path = secret_path(pipeline.secret_file, pipeline.timeline, self._data)
+        secret = make_secret(path)
+        if is_open_to_others(path):
+            hint = "chmod 600: who reads it can keep far timers from being delivered"
+            _log.warning("the pipeline's secret can be read by others", path=str(path), hint=hint)
+        return secret
 
     async def start(self) -> None:
         """Accept connections, and be found at the name servers."""

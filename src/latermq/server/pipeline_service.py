@@ -4,13 +4,15 @@ from collections.abc import Callable
 from typing import Protocol
 
 import structlog
+from msgspec import Struct
 
 from latermq.broker.broker import Broker
 from latermq.broker.record_pulls import RecordPulls
 from latermq.broker.row_schedule import RowSchedule
-from latermq.errors import InvalidParameter, LaterMQError
+from latermq.errors import InvalidParameter, LaterMQError, NoPermission
 from latermq.message.cut import FOREVER_MS
 from latermq.message.names import TIMER_TOPIC
+from latermq.pipeline_secret import is_signed
 from latermq.protocol.remoting.bodies import encode_body
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
@@ -22,6 +24,7 @@ from latermq.protocol.remoting.pipeline_headers import (
     PullRecordsHeader,
     ScheduleRowsHeader,
     WindowReadyHeader,
+    signed_fields,
 )
 from latermq.protocol.remoting.rows import decode_rows
 from latermq.server.admin_ground import Handler, WhenDone, Work, answer, do_at_once, refuse
@@ -53,11 +56,14 @@ class PipelineService:
         timeline: str = "",
         tokens: Tokens | None = None,
         instance: str = "",
+        secret: bytes = b"",
     ) -> None:
         """`beside` does work that blocks, in order, off the loop.
 
-        `timeline` is the folder that this broker reads, `instance` this process's own.
+        `timeline` is the folder that this broker reads, `instance` this process's own. Without a `secret` there is no
+        driver that it listens to.
         """
+        self._secret = secret
         self._timeline = timeline
         self._broker = broker
         self._tokens = tokens
@@ -86,10 +92,22 @@ class PipelineService:
         self._flushing.when_flushed(lambda: answer(connection, command, reply()))
         return None
 
+    def _check_signature(self, command: Command, header: Struct, signature: str) -> None:
+        """Refuse who does not know the secret: what a driver says decides which timers leave the log."""
+        store_id = self._broker.store.store_id
+        if is_signed(signature, self._secret, command.code, store_id, signed_fields(header)):
+            return
+        self._ingest.refused += 1
+        raise NoPermission(
+            f"request {command.code} is not signed with the secret of broker {self._broker.config.broker.name}",
+            hint="The driver's pipeline.secret_file must hold the same as the broker's: copy that file",
+        )
+
     def _begin(self, connection: Connection, command: Command) -> None:
         header = command.header(BeginPipelineHeader)
+        self._check_signature(command, header, header.signature)
         # Where nothing is Spark's, nor will be, it does not matter which folder a driver has.
-        if header.token is None or self._tokens is None or not self._broker.far.is_concerned:
+        if self._tokens is None or not self._broker.far.is_concerned:
             self._begin_as(connection, command, header)
             return
         root_uri = self._tokens.root_uri
@@ -98,7 +116,7 @@ class PipelineService:
             try:
                 if isinstance(found, LaterMQError):
                     raise found
-                if found != header.token:
+                if not found or found != header.token:
                     raise InvalidParameter(
                         f"broker {self._broker.config.broker.name} does not find this driver's note in its own "
                         f"pipeline.timeline, {root_uri}: the driver uses another folder",
@@ -112,6 +130,11 @@ class PipelineService:
 
     def _begin_as(self, connection: Connection, command: Command, header: BeginPipelineHeader) -> None:
         """Nothing that can be refused comes behind the epoch: it ends the driver before."""
+        if header.afterEpoch != self._ingest.epoch:
+            raise InvalidParameter(
+                f"this driver would follow epoch {header.afterEpoch}, the last one is {self._ingest.epoch}",
+                hint="Another driver began meanwhile, or the request was sent twice: ask for the state again",
+            )
         queue = self._broker.store.find_queue(TIMER_TOPIC, 0)
         min_entry = queue.min_offset if queue else 0
         before = self._ingest.offset
@@ -133,6 +156,7 @@ class PipelineService:
 
     def _commit(self, connection: Connection, command: Command) -> None:
         header = command.header(CommitIngestHeader)
+        self._check_signature(command, header, header.signature)
         offset = self._ingest.commit(header.offset, header.epoch, self._flushed_entry())
         self._answer_when_saved(
             connection, command, lambda: encode_response(command, fields={"ingestOffset": str(offset)})
@@ -163,8 +187,8 @@ class PipelineService:
 
     def _window_ready(self, connection: Connection, command: Command) -> bytes:
         header = command.header(WindowReadyHeader)
-        if header.epoch is not None:
-            self._ingest.check(header.epoch)
+        self._check_signature(command, header, header.signature)
+        self._ingest.check(header.epoch)
         self._broker.far.ready(header.number, header.attempt)
         return encode_response(command)
 

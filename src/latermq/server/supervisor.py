@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -31,6 +32,8 @@ class Part:
     command: Callable[[Addresses], Sequence[str]]
     # Whether the server is there without it: one that is not waited for, and that may fail to start for ever.
     is_optional: bool = False
+    # What its settings are passed in: command lines can be read by every user of the machine.
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 class PartFailed(Exception):
@@ -111,6 +114,7 @@ class Supervisor:
             *part.command(self._addresses),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, **part.environment},
             # Out of the terminal's foreground group: Ctrl-C reaches this process alone, which stops the parts in order.
             process_group=0,
         )

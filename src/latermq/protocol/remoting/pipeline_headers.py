@@ -1,8 +1,16 @@
 """Header fields of the requests between a broker and the pipeline, one struct each; named as on the wire."""
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from latermq.protocol.remoting.numbers import Int32, Int64
+
+SIGNATURE = "signature"
+
+
+def signed_fields(header: Struct) -> dict[str, object]:
+    """What of a request is signed: all its fields but the signature itself."""
+    return {name: value for name, value in asdict(header).items() if name != SIGNATURE}
 
 
 class PipelineStateHeader(Struct, kw_only=True):
@@ -19,11 +27,14 @@ class BeginPipelineHeader(Struct, kw_only=True):
     """BEGIN_PIPELINE (7011): become the driver that ingests, once all is checked that would keep it from its work.
 
     `token` is the one that the driver left in its folder, where the broker looks for it; `tableEnd` the first entry of
-    the timer topic that is not in its table. Drivers of earlier releases send neither, and nothing is checked.
+    the timer topic that is not in its table. `afterEpoch` is the epoch that it follows: a request that somebody
+    recorded and sends again comes too late.
     """
 
-    token: str | None = None
-    tableEnd: Int64 | None = None
+    token: str = ""
+    tableEnd: Int64 = -1
+    afterEpoch: Int64 = -1
+    signature: str = ""
 
 
 class PullRecordsHeader(Struct, kw_only=True):
@@ -46,6 +57,7 @@ class CommitIngestHeader(Struct, kw_only=True):
 
     offset: Int64
     epoch: Int64
+    signature: str = ""
 
 
 class WindowReadyHeader(Struct, kw_only=True):
@@ -53,7 +65,8 @@ class WindowReadyHeader(Struct, kw_only=True):
 
     number: Int64
     attempt: str
-    epoch: Int64 | None = None
+    epoch: Int64
+    signature: str = ""
 
 
 class WindowNumberHeader(Struct, kw_only=True):

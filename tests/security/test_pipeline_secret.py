@@ -1,0 +1,170 @@
+"""Strangers who say that they are the driver of the pipeline: the broker listens to who knows its secret."""
+
+import socket
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from latermq.client.failures import errors_from_wire
+from latermq.errors import LaterMQError, NoPermission
+from latermq.pipeline.link import BrokerLink
+from latermq.pipeline_secret import load_secret, make_secret
+from latermq.protocol.remoting.codes import Request, Response
+from latermq.protocol.remoting.pipeline_bodies import PipelineState
+from tests.drivers import begin_as_driver, driver_link
+from tests.integration.command_line import Cli
+from tests.security.attacker import attacking
+from tests.serving import Server, serving
+
+FAR = ("--set", "pipeline.enabled=true", "--set", "store.flush_every=20ms")
+STRANGE = {
+    Request.BEGIN_PIPELINE: {"token": "t", "tableEnd": "0", "afterEpoch": "0"},
+    Request.COMMIT_INGEST: {"offset": "0", "epoch": "0"},
+    Request.WINDOW_READY: {"number": "1", "attempt": "spark-1-x", "epoch": "0"},
+}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with serving(tmp_path, *FAR) as server:
+        yield server
+
+
+def state_of(server: Server) -> PipelineState:
+    with BrokerLink(server.broker) as link:
+        return link.state(flush=True)
+
+
+@pytest.mark.parametrize("signature", [None, "", "0" * 64, "é", "x" * 100_000])
+def test_a_stranger_neither_begins_nor_commits_nor_offers(server: Server, signature: str | None) -> None:
+    with attacking(server.port) as stranger:
+        for code, fields in STRANGE.items():
+            signed = fields if signature is None else {**fields, "signature": signature}
+            answer = stranger.call(code, signed)
+            assert answer.code == Response.NO_PERMISSION, f"{code} was taken: {answer.remark}"
+            assert "is not signed with the secret of broker broker-a" in str(answer.remark)
+        # Who reads may read, as consumers do.
+        fields = {"topic": "rmq_sys_wheel_timer", "queueId": "0", "offset": "0"}
+        assert stranger.call(Request.PULL_RECORDS, fields).code != Response.NO_PERMISSION
+    assert state_of(server).epoch == 0
+
+
+def test_a_stranger_does_not_end_the_driver_nor_say_that_its_timers_are_safe(server: Server, tmp_path: Path) -> None:
+    root = tmp_path / "pipeline"
+    with driver_link(server.broker, root) as link:
+        epoch = begin_as_driver(link, root).epoch
+        Cli(server).run("send", "orders", "far", "--delay", "30d")
+        end = state_of(server).flushed_entry
+        assert end > 0
+        with attacking(server.port) as stranger:
+            for code in (Request.BEGIN_PIPELINE, Request.COMMIT_INGEST):
+                stranger.call(code, {"offset": str(end), "epoch": str(epoch), "afterEpoch": str(epoch)})
+        after = state_of(server)
+        assert (after.epoch, after.ingest_offset) == (epoch, 0)
+        link.commit_ingest(end, epoch)
+        assert state_of(server).ingest_offset == end
+
+
+def test_what_a_stranger_overheard_is_worth_nothing_to_it(server: Server, tmp_path: Path) -> None:
+    root = tmp_path / "pipeline"
+    with Recording(server.port) as (port, heard), driver_link(f"127.0.0.1:{port}", root) as link:
+        first = begin_as_driver(link, root)
+        link.commit_ingest(0, first.epoch)
+    secret = load_secret(tmp_path / "pipeline.secret")
+    assert secret not in bytes(heard)
+    assert b"signature" in heard
+    with attacking(server.port) as stranger:
+        stranger.push(bytes(heard))
+        answers = [stranger.receive() for _ in range(4)]  # states, the begin, the commit
+    [begun] = [answer for answer in answers if answer.code]
+    assert "would follow epoch 0, the last one is 1" in str(begun.remark)
+    assert state_of(server).epoch == first.epoch
+
+
+def test_a_signature_for_one_broker_is_none_for_another(tmp_path: Path) -> None:
+    secret = make_secret(tmp_path / "shared.secret")
+    shared = ("--set", f"pipeline.secret_file={tmp_path / 'shared.secret'}", *FAR)
+    with serving(tmp_path / "a", *shared) as one, serving(tmp_path / "b", *shared) as other:
+        with BrokerLink(one.broker, secret=secret) as link:
+            begin_as_driver(link, tmp_path / "a" / "pipeline")
+        with BrokerLink(other.broker, secret=secret) as link:
+            begin_as_driver(link, tmp_path / "b" / "pipeline")
+            link._store_id = state_of(one).store_id
+            with pytest.raises(NoPermission):
+                link.commit_ingest(0, 1)
+        assert state_of(other).epoch == 1
+
+
+def test_the_secret_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "pipeline.secret"
+    with serving(tmp_path, *FAR) as server:
+        made = path.read_bytes()
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        ports = server.same_ports
+    path.chmod(0o644)
+    with serving(tmp_path, *ports, *FAR) as server:
+        assert path.read_bytes() == made
+        assert "the pipeline's secret can be read by others" in server.log()
+    assert not list(tmp_path.glob("*.draft"))
+
+
+def test_brokers_that_start_together_agree_on_one_secret(tmp_path: Path) -> None:
+    path, found = tmp_path / "shared" / "timeline.secret", set()
+    starts = threading.Barrier(8)
+
+    def start() -> None:
+        starts.wait()
+        found.add(make_secret(path))
+
+    threads = [threading.Thread(target=start) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {load_secret(path)}
+    assert [file.name for file in path.parent.iterdir()] == ["timeline.secret"]
+
+
+def test_a_driver_with_a_wrong_secret_is_told_so(server: Server, tmp_path: Path) -> None:
+    with BrokerLink(server.broker, secret=b"another" * 8) as link:
+        with pytest.raises(LaterMQError, match=r"pipeline.secret_file must hold the same as the broker's") as caught:
+            begin_as_driver(link, tmp_path / "pipeline")
+        assert caught.value.code == errors_from_wire(Response.NO_PERMISSION, "").code
+        assert not caught.value.retriable
+
+
+class Recording:
+    """A port in front of another, and all that was sent through it."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._heard = bytearray()
+        self._server = socket.create_server(("127.0.0.1", 0))
+
+    def __enter__(self) -> tuple[int, bytearray]:
+        self._thread = threading.Thread(target=self._pass_on)
+        self._thread.start()
+        return self._server.getsockname()[1], self._heard
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join()
+        self._server.close()
+
+    def _pass_on(self) -> None:
+        client, _ = self._server.accept()
+        with client, socket.create_connection(("127.0.0.1", self._port)) as broker:
+            back = threading.Thread(target=self._pump, args=(broker, client, None))
+            back.start()
+            self._pump(client, broker, self._heard)
+            back.join()
+
+    @staticmethod
+    def _pump(source: socket.socket, sink: socket.socket, heard: bytearray | None) -> None:
+        while data := source.recv(1 << 16):
+            if heard is not None:
+                heard += data
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_WR)
