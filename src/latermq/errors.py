@@ -2,6 +2,8 @@
 
 from typing import ClassVar
 
+from latermq.redaction import redacted
+
 
 class LaterMQError(Exception):
     """Something that can be answered: a wire code, a sentence that says what happened, a hint that says what to do."""
@@ -11,9 +13,10 @@ class LaterMQError(Exception):
     ordinary: ClassVar[bool] = False  # an answer that clients ask for in the course of things; not worth a log line
 
     def __init__(self, message: str, *, hint: str = "") -> None:
+        message = redacted(message)
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self.hint = redacted(hint)
 
     @property
     def remark(self) -> str:

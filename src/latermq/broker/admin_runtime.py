@@ -9,6 +9,7 @@ from latermq.config import Config, Duration
 from latermq.errors import LaterMQError
 from latermq.message.record import HEAD, record_store_timestamp_ms
 from latermq.protocol.remoting.admin_bodies import BrokerStats, ReplicationStatus, StatsItem
+from latermq.redaction import redacted
 from latermq.store.consume_queue import ENTRY_BYTES
 
 # Clients and tools take the broker for this version of RocketMQ: what frames carry as 513.
@@ -162,7 +163,7 @@ def _own_settings(config: Config) -> dict[str, str]:
 def _written(value: object) -> str:
     if isinstance(value, bool):
         return _truth(value)
-    return f"{int(value)}ms" if isinstance(value, Duration) else str(value)
+    return f"{int(value)}ms" if isinstance(value, Duration) else redacted(str(value))
 
 
 def _truth(value: bool) -> str:

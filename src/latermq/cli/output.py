@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from latermq.redaction import redacted
+
 _WIDTH_WITHOUT_TERMINAL = 200  # wide enough that a pipe gets each row on one line
 
 Row = Mapping[str, Any]
@@ -13,14 +15,14 @@ Row = Mapping[str, Any]
 
 def print_error(message: str, hint: str = "") -> None:
     """One line of what went wrong, one of what to do."""
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {redacted(message)}", file=sys.stderr)
     if hint:
         print(f"hint: {hint}", file=sys.stderr)
 
 
 def print_note(text: str) -> None:
     """Something the person should know that is no result."""
-    print(text, file=sys.stderr, flush=True)
+    print(redacted(text), file=sys.stderr, flush=True)
 
 
 def print_json(row: Row) -> None:

@@ -7,6 +7,7 @@ import typer
 from latermq.cli.options import DEFAULT_NAMESRV, ConfigFile, Json, Namesrv, Settings, parse_moment_ms
 from latermq.cli.output import print_fields, print_note
 from latermq.cli.pipeline_options import Master, Partial, Timeline, pipeline_config, spark_session, tell_absent
+from latermq.redaction import redacted
 
 
 def report(
@@ -50,7 +51,7 @@ def report(
             "early": made.early,
             "delivered_twice": made.doubled,
             "page": made.page,
-            "tables": made.folder,
+            "tables": redacted(made.folder),
             **({"absent": list(made.absent)} if made.absent else {}),
         },
         as_json=json,

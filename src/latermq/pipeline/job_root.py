@@ -11,6 +11,7 @@ from latermq.pipeline.brokers import masters
 from latermq.pipeline.bulk_job import BROKERS, ROOT_VARIABLE, find_root, job_folder, read_json, write_first
 from latermq.pipeline.link import BrokerLink
 from latermq.pipeline.root import Root, open_root
+from latermq.redaction import HIDDEN
 
 _log = logging.getLogger("latermq.pipeline")
 
@@ -29,6 +30,8 @@ def _timeline_of(namesrv: str) -> str:
     for name, address in masters(namesrv).items():
         with BrokerLink(address) as link:
             uri = link.state().timeline
+        if HIDDEN in uri:
+            raise _not_named(f"broker {name} does not tell the credentials in its own")
         if not uri or ("://" not in uri and not _is_reached(uri, address)):
             raise _not_named(f"that of broker {name} cannot be reached from here")
         uris.add(uri)

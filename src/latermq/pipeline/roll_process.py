@@ -1,7 +1,8 @@
 """The roll without Spark as a process: makes an attempt of some windows of one broker, tells of each, and ends.
 
 Of each window it prints one line: `rolled NUMBER NAME` or `failed NUMBER REASON`. One that fails keeps no other from
-being rolled. A process whose parent died ends by itself when a window takes longer than it may.
+being rolled. LATERMQ_PIPELINE_TIMELINE names the folder with the timeline. A process whose parent died ends by itself
+when a window takes longer than it may.
 """
 
 import argparse
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 
 from latermq.errors import InvalidParameter, LaterMQError
 from latermq.message.names import TIMER_TOPIC
+from latermq.pipeline.bulk_job import ROOT_VARIABLE
 from latermq.pipeline.link import BrokerLink, QueueRange
 from latermq.pipeline.local_roll import roll_locally
 from latermq.pipeline.root import Root, open_root
@@ -61,16 +63,14 @@ def main() -> int:
     """Exit code 1 where a window failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--broker", required=True, help="HOST:PORT")
-    parser.add_argument("--root", required=True, help="the folder with the timeline and its windows")
     parser.add_argument("--limit-s", type=float, default=0.0, help="how long one window may take; 0 is no limit")
     parser.add_argument("numbers", nargs="+", type=int, metavar="NUMBER", help="of a window")
     asked = parser.parse_args()
+    root_uri = os.environ[ROOT_VARIABLE]
     os.nice(NICE)
     with BrokerLink(asked.broker) as link:
         return (
-            0
-            if roll_each(asked.numbers, lambda number: roll(link, open_root(asked.root), number), asked.limit_s)
-            else 1
+            0 if roll_each(asked.numbers, lambda number: roll(link, open_root(root_uri), number), asked.limit_s) else 1
         )
 
 

@@ -25,6 +25,7 @@ from latermq.clock import Clock, SystemClock
 from latermq.config import DEFAULT_METRICS_PORT, Config
 from latermq.errors import ConfigError, LaterMQError, StoreError
 from latermq.pipeline_secret import is_open_to_others, make_secret, secret_path
+from latermq.redaction import redacted
 from latermq.server.admin_log import logged
 from latermq.server.admin_service import AdminService
 from latermq.server.broker_service import BrokerService
@@ -113,7 +114,7 @@ class BrokerProcess:
             self.broker,
             self.service,
             beside=self._do_in_worker,
-            timeline=self._timeline_uri,
+            timeline=redacted(self._timeline_uri),
             tokens=DriverTokens(self._timeline_uri, self.broker.store.store_id),
             instance=uuid.uuid4().hex,
             secret=secret,

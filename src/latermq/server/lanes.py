@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import structlog
 
 from latermq.errors import LaterMQError, StoreError
+from latermq.redaction import redacted
 from latermq.server.backoff import Backoff
 from latermq.server.daemon_threads import DaemonThreads
 
@@ -42,7 +43,7 @@ class Lanes:
 
     def met(self, lane: str, number: int, backoff: Backoff, error: Exception) -> None:
         """Something failed: it is logged where it is new."""
-        told = error.message if isinstance(error, LaterMQError) else f"{type(error).__name__}: {error}"
+        told = error.message if isinstance(error, LaterMQError) else redacted(f"{type(error).__name__}: {error}")
         if told != backoff.error:
             _log.error("window stalled", window=number, step=lane, reason=told, hint=getattr(error, "hint", ""))
         backoff.met(told, self._now_s())

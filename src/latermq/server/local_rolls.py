@@ -14,6 +14,7 @@ _READ_BYTES = 1 << 16
 _KEPT_BYTES = 1 << 12  # of what it printed beside its results, for the log
 # A window that was rolled, and why another was not; what roll_process.py prints.
 ROLLED, FAILED = b"rolled ", b"failed "
+ROOT_VARIABLE = "LATERMQ_PIPELINE_TIMELINE"  # where it finds the folder
 
 # Called with a window's number and what failed; nothing did where that is empty.
 Told = Callable[[int, str], None]
@@ -31,9 +32,8 @@ class LocalRolls:
         self._address = address
 
     def command(self, numbers: Sequence[int], limit_s: float) -> list[str]:
-        program = [sys.executable, "-m", "latermq.pipeline.roll_process"]
-        places = ["--broker", self._address(), "--root", self._root_uri]
-        return [*program, *places, "--limit-s", f"{limit_s:g}", *map(str, numbers)]
+        program = [sys.executable, "-m", "latermq.pipeline.roll_process", "--broker", self._address()]
+        return [*program, "--limit-s", f"{limit_s:g}", *map(str, numbers)]
 
     async def roll(self, numbers: Sequence[int], limit_s: float, told: Told) -> None:
         """Make an attempt of each of these windows; `told` hears of each in turn.
@@ -47,6 +47,8 @@ class LocalRolls:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,
+            # Not on its command line, which every user of the machine can read: it may hold credentials.
+            env={**os.environ, ROOT_VARIABLE: self._root_uri},
         )
         try:
             await _listen(process, len(numbers), limit_s, told)

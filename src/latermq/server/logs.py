@@ -8,6 +8,7 @@ import structlog
 from structlog.typing import EventDict, Processor
 
 from latermq.config import LogConfig
+from latermq.redaction import redacted
 
 
 def set_up_logs(config: LogConfig, part: str, *, stream: TextIO | None = None) -> None:
@@ -38,9 +39,14 @@ def set_up_logs(config: LogConfig, part: str, *, stream: TextIO | None = None) -
 
 def _rendering(config: LogConfig, *, colors: bool) -> list[Processor]:
     if config.format == "json":
-        return [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        return [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer(), _redact]
     plain = structlog.dev.plain_traceback
-    return [structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=0, exception_formatter=plain)]
+    return [structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=0, exception_formatter=plain), _redact]
+
+
+def _redact(_logger: Any, _method: str, line: Any) -> Any:
+    """Behind everything that makes text: tracebacks repeat what they were called with."""
+    return redacted(line)
 
 
 class _PartName:

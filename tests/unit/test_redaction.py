@@ -1,0 +1,79 @@
+"""Credentials in URIs are in nothing that is told, and everything else is."""
+
+import io
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from latermq.broker.admin_runtime import Identity, settings_text
+from latermq.config import load_config
+from latermq.errors import StoreError
+from latermq.redaction import redacted
+from latermq.server.logs import set_up_logs
+
+SECRETS = ("AKIAKEY", "hush", "hu/sh", "h@sh", "t0ken", "c2ln")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("s3://AKIAKEY:hush@bucket/timers", "s3://***@bucket/timers"),
+        ("cannot parse 's3a://AKIAKEY:hu/sh@bucket/timers'", "cannot parse 's3a://***@bucket/timers'"),
+        ("s3://AKIAKEY:h@sh@bucket", "s3://***@bucket"),
+        ("s3://AKIAKEY:hush@b/t?region=x&session_token=t0ken: no", "s3://***@b/t?*** no"),
+        ("abfss://box@account.dfs.core.windows.net/t?sv=2&sig=c2ln", "abfss://box@account.dfs.core.windows.net/t?***"),
+        ("abfs://box:hush@account/t and gs://b/t?x=t0ken", "abfs://***@account/t and gs://b/t?***"),
+    ],
+)
+def test_passwords_and_queries_of_uris_are_hidden(text: str, told: str) -> None:
+    assert redacted(text) == told
+    assert not any(secret in redacted(text) for secret in SECRETS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/var/lib/latermq",
+        "http://127.0.0.1:5557/metrics",
+        "spark://10.0.0.9:7077",
+        "k8s://https://h:6443",
+        "why? a@b:c",
+    ],
+)
+def test_what_holds_none_is_told_as_it_is(text: str) -> None:
+    assert redacted(text) == text
+
+
+def test_errors_and_settings_tell_none() -> None:
+    uri = "s3://AKIAKEY:hush@bucket/t?sig=t0ken"
+    error = StoreError(f"{uri} is away", hint=f"Check {uri}")
+    config = load_config(settings=[f"pipeline.timeline={uri}"], environment={})
+    identity = Identity("127.0.0.1:1", "1", 0)
+    for text in (str(error), error.remark, repr(error), settings_text(config, identity)):
+        assert "bucket" in text
+        assert not any(secret in text for secret in SECRETS)
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield io.StringIO()
+    structlog.reset_defaults()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.mark.parametrize("format_", ["text", "json"])
+def test_log_lines_and_their_tracebacks_tell_none(stream: io.StringIO, format_: str) -> None:
+    uri = "s3://AKIAKEY:hush@bucket/t?sig=t0ken"
+    set_up_logs(load_config(settings=[f"log.format={format_}"], environment={}).log, "broker", stream=stream)
+    try:
+        raise OSError(f"cannot open {uri}")
+    except OSError as error:
+        structlog.get_logger().error("stalled", folder=uri, exc_info=error)
+        logging.getLogger("elsewhere").error("failed: %s", uri, exc_info=error)
+    assert stream.getvalue().count("bucket") >= 4
+    assert not any(secret in stream.getvalue() for secret in SECRETS)
