@@ -128,6 +128,16 @@ def test_brokers_that_start_together_agree_on_one_secret(tmp_path: Path) -> None
     assert [file.name for file in path.parent.iterdir()] == ["timeline.secret"]
 
 
+def test_a_broker_without_a_secret_serves_clients_and_no_driver(tmp_path: Path) -> None:
+    (tmp_path / "short.secret").write_text("short")
+    with serving(tmp_path / "data", *FAR, "--set", f"pipeline.secret_file={tmp_path / 'short.secret'}") as server:
+        Cli(server).run("send", "orders", "hello")
+        assert "short.secret has 5 characters, it must have 32 to 4096" in server.log()
+        for secret in (b"", b"short"):
+            with BrokerLink(server.broker, secret=secret) as link, pytest.raises(NoPermission, match="has no secret"):
+                begin_as_driver(link, tmp_path / "data" / "pipeline")
+
+
 def test_a_driver_with_a_wrong_secret_is_told_so(server: Server, tmp_path: Path) -> None:
     with BrokerLink(server.broker, secret=b"another" * 8) as link:
         with pytest.raises(LaterMQError, match=r"pipeline.secret_file must hold the same as the broker's") as caught:

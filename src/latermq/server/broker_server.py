@@ -67,7 +67,6 @@ class BrokerProcess:
         host = config.broker.advertise_host or server.host
         self._port = server.port or _free_port(server.host)
         self.advertised = _own_address() if host in _ANY_HOST else socket.gethostbyname(host)
-        secret = self._pipeline_secret()  # before the store is opened: it may be what keeps the broker from starting
         raise_file_limit()
         self._disk = FileDisk(data, time.sleep)
         self.broker = Broker(
@@ -117,7 +116,7 @@ class BrokerProcess:
             timeline=redacted(self._timeline_uri),
             tokens=DriverTokens(self._timeline_uri, self.broker.store.store_id),
             instance=uuid.uuid4().hex,
-            secret=secret,
+            secret=self._pipeline_secret(),
         )
         self.service.handlers.update(pipeline.handlers)
         self.service.handlers.update(WindowService(self.broker, lambda: self._keeper).handlers)
@@ -162,7 +161,11 @@ class BrokerProcess:
     def _pipeline_secret(self) -> bytes:
         pipeline = self._config.pipeline
         path = secret_path(pipeline.secret_file, pipeline.timeline, self._data)
-        secret = make_secret(path)
+        try:
+            secret = make_secret(path)
+        except LaterMQError as error:  # clients need no driver
+            _log.error("no driver is listened to", reason=error.message, hint=error.hint)
+            return b""
         if is_open_to_others(path):
             hint = "chmod 600: who reads it can keep far timers from being delivered"
             _log.warning("the pipeline's secret can be read by others", path=str(path), hint=hint)

@@ -98,6 +98,11 @@ class PipelineService:
         if is_signed(signature, self._secret, command.code, store_id, signed_fields(header)):
             return
         self._ingest.refused += 1
+        if not self._secret:
+            raise NoPermission(
+                f"broker {self._broker.config.broker.name} has no secret to know its driver by",
+                hint="Its log says why; start it again when pipeline.secret_file can be read and written there",
+            )
         raise NoPermission(
             f"request {command.code} is not signed with the secret of broker {self._broker.config.broker.name}",
             hint="The driver's pipeline.secret_file must hold the same as the broker's: copy that file",
