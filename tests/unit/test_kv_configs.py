@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from latermq.config import NameServerConfig, Size
-from latermq.errors import CorruptStore, InvalidParameter, LaterMQError, QueryNotFound, ServiceUnavailable, StoreError
+from latermq.errors import InvalidParameter, LaterMQError, QueryNotFound, ServiceUnavailable, StoreError
 from latermq.server.kv_configs import KVConfigs
 from latermq.server.late_files import BesideTheLoop, LateFile
 from latermq.store.memory_disk import MemoryDisk
@@ -143,8 +143,10 @@ def test_what_still_waits_at_the_end_is_written_then() -> None:
     assert disk.read("file") == b"second"
 
 
-def test_a_table_that_does_not_parse_names_its_file() -> None:
+def test_a_table_that_does_not_parse_is_set_aside_and_names_its_file() -> None:
     disk = MemoryDisk()
     disk.replace("kvConfig.json", b"{")
-    with pytest.raises(CorruptStore, match=r"kvConfig\.json"):
-        KVConfigs(BOUNDS, disk)
+    configs = KVConfigs(BOUNDS, disk)
+    assert configs.trouble is not None
+    assert configs.trouble.path == "kvConfig.json"
+    assert configs.trouble.kept_as

@@ -129,7 +129,6 @@ def test_damage_that_a_start_mends_is_named(tmp_path: Path, name: str, damage: C
     ("said", "damage"),
     [
         ("a segment is missing", lambda data: shutil.rmtree(data / "commitlog")),
-        ("topics.json", lambda data: (data / "config" / "topics.json").write_bytes(b"{")),
         ("latermq.checkpoint", lambda data: (data / "latermq.checkpoint").write_bytes(b"not a checkpoint")),
     ],
 )  # fmt: skip

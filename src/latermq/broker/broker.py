@@ -35,7 +35,7 @@ from latermq.group.subscriptions import SubscriptionGroups
 from latermq.message.batch import decode_batch
 from latermq.message.entry_id import MAX_LEVELS
 from latermq.message.ids import offset_message_id, pack_host
-from latermq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from latermq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC, is_stored_topic
 from latermq.message.properties import (
     CLUSTER,
     DEFAULT_REGION,
@@ -67,6 +67,7 @@ from latermq.store.disk import Disk
 from latermq.store.message_store import Appended, Draft, MessageStore
 from latermq.store.ranges import RangeSet
 from latermq.store.retention import Retention
+from latermq.store.set_aside import Trouble
 from latermq.timer.admission import Admission, Admitted, Wait, cancel_properties
 from latermq.timer.apache_timers import entries_done_by_apache
 from latermq.timer.clock_guard import ClockGuard
@@ -141,14 +142,7 @@ class Broker:
         self.stamp = encode_properties({CLUSTER: settings.cluster, REGION: DEFAULT_REGION, TRACE_ON: "true"})
         # What waits is written again later, with a longer topic or with what the broker tells of it.
         self.max_waiting = self.store.max_block_bytes - GROWTH_BYTES
-        self.topics = Topics(load_table(disk, TOPICS_PATH, TopicConfigTable, TopicConfigTable), settings, clock)
-        self.groups = SubscriptionGroups(
-            load_table(disk, GROUPS_PATH, SubscriptionGroupTable, SubscriptionGroupTable),
-            clock,
-            auto_create=settings.auto_create_groups,
-            max_groups=settings.max_groups,
-        )
-        self.offsets = ConsumerOffsets(load_table(disk, OFFSETS_PATH, OffsetTable, OffsetTable))
+        self._load_tables()
         self.members = Members()
         self.notices = Notices(self.members, settings.max_held_notices)
         self.filters = Filters(
@@ -164,7 +158,10 @@ class Broker:
         self.traffic, self.timer_traffic = Traffic(), Traffic()  # the latter: into the engine and out, rolls too
         self.topic_traffic = TopicTraffic(self.store, clock.monotonic_s())
         self._next_queue = 0
-        self.tables = Tables(disk, clock, self.store, self.topics, self.groups, self.offsets, self._delay_marks)
+        unsound = {trouble.path for trouble in self.troubles}
+        self.tables = Tables(
+            disk, clock, self.store, self.topics, self.groups, self.offsets, self._delay_marks, unsound=unsound
+        )
         # Saves a topic before its first message, at once. Where the disk must not be waited for it raises UnsavedTopic,
         # and whoever asked asks again once the tables are saved.
         self.save_topic: Callable[[], None] = self.tables.save
@@ -174,19 +171,44 @@ class Broker:
         self.ingest = IngestMark(disk)
         self.far_names = FarNames(disk)
         if not self.store.recovery.had_checkpoint:
-            self.store.go_on_from(known_ends(disk, self.topics, self.offsets, self.ingest, self.far_names))
+            self.store.go_on_from(
+                known_ends(disk, self.topics, self.offsets, self.ingest, self.far_names, self.troubles)
+            )
             self._take_over_delay_offsets()
         self.clamped_offsets = self.offsets.clamp(self._queue_end)
         self.adopted_topics = self._adopt_queues()
+        self.topics.is_lost = any(trouble.is_lost for trouble in self.troubles if trouble.path == TOPICS_PATH)
         self.admission = Admission(levels, config.timer.max_delay, self._next_timer_name)
         self._names_given = 0
         self.chance = chance
         self._took_over_timers = False
         self._open_waiting(levels)
+        if self.topics.is_lost:
+            self._adopt_waiting()
         # Where a checkpoint and its engine were gone on from, they do for the next start too, and nobody waits for the
         # disk. Of an engine that is filled again the old checkpoint must not speak.
         if self.store.recovery.resumed is None or not self.has_whole_engine:
             self.store.save(self.store.plan_checkpoint())
+
+    def _load_tables(self) -> None:
+        """Topics, groups and consumer offsets as the last process left them, as far as they are understood."""
+        settings = self.config.broker
+        self.troubles: list[Trouble] = []  # with config files that were not understood
+        self.topics = Topics(
+            load_table(self._disk, TOPICS_PATH, TopicConfigTable, TopicConfigTable, self.troubles), settings, self.clock
+        )
+        self.groups = SubscriptionGroups(
+            load_table(self._disk, GROUPS_PATH, SubscriptionGroupTable, SubscriptionGroupTable, self.troubles),
+            self.clock,
+            auto_create=settings.auto_create_groups,
+            max_groups=settings.max_groups,
+        )
+        self.offsets = ConsumerOffsets(load_table(self._disk, OFFSETS_PATH, OffsetTable, OffsetTable, self.troubles))
+        in_trouble = {trouble.path for trouble in self.troubles}
+        # What stands in for a file is saved soon: the next start need not look for it again.
+        self.topics.changed = TOPICS_PATH in in_trouble
+        self.groups.changed = GROUPS_PATH in in_trouble
+        self.offsets.changed = OFFSETS_PATH in in_trouble
 
     def _open_waiting(self, levels: LevelTable) -> None:
         """All that has to do with messages that wait."""
@@ -270,7 +292,7 @@ class Broker:
 
     def _take_over_delay_offsets(self) -> None:
         """Without a checkpoint RocketMQ's file says what was delivered; beyond it the log's own deliveries count."""
-        table = load_table(self._disk, DELAY_OFFSETS_PATH, DelayOffsetTable, DelayOffsetTable)
+        table = load_table(self._disk, DELAY_OFFSETS_PATH, DelayOffsetTable, DelayOffsetTable, self.troubles)
         for level, offset in table.offsetTable.items():
             queue = self.store.find_queue(SCHEDULE_TOPIC, level - 1)
             if queue is not None and 1 <= level <= MAX_LEVELS:
@@ -282,14 +304,22 @@ class Broker:
         return queue.next_offset if queue else 0
 
     def _adopt_queues(self) -> list[str]:
-        """Make topics again that have messages but no configuration: a crash came before it was saved."""
-        queues: dict[str, int] = {}
+        """Make topics again that have messages but no configuration: it was not saved before a crash, or is lost."""
+        lost = [name for trouble in self.troubles if trouble.path == TOPICS_PATH for name in trouble.lost]
+        queues = dict.fromkeys(filter(is_stored_topic, lost), self.config.broker.default_queues)
         for queue in self.store.queues():
             if self.topics.find(queue.topic) is None and queue.topic not in (SCHEDULE_TOPIC, TIMER_TOPIC):
                 queues[queue.topic] = max(queues.get(queue.topic, 0), queue.queue_id + 1)
         for topic, count in queues.items():
             self.topics.adopt(TopicConfig(topicName=topic, readQueueNums=count, writeQueueNums=count))
         return sorted(queues)
+
+    def _adopt_waiting(self) -> None:
+        """Make the topics again that timers wait for, of which nothing else is known: they would be dead letters."""
+        for topic in [name for name, count in self.timers.pending.items() if count > 0]:
+            if self.topics.find(topic) is None:
+                self.topics.adopt_lost(topic, 0)
+                self.adopted_topics.append(topic)
 
     # Sending
 
@@ -745,4 +775,5 @@ class Broker:
             **self.delivery.statistics(),
             **self.topic_traffic.statistics(),
             "topics": len(self.topics.table.topicConfigTable),
+            "config_files_set_aside": sum(bool(trouble.kept_as) for trouble in self.troubles),
         }

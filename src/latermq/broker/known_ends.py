@@ -15,16 +15,22 @@ from latermq.message.entry_id import MAX_LEVELS
 from latermq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from latermq.store.disk import Disk
 from latermq.store.ranges import RangeSet
+from latermq.store.set_aside import Trouble
 from latermq.timer import apache_timers, timer_checkpoint
 from latermq.timer.far_names import FarNames
 
 
 def known_ends(
-    disk: Disk, topics: Topics, offsets: ConsumerOffsets, ingest: IngestMark, far_names: FarNames
+    disk: Disk,
+    topics: Topics,
+    offsets: ConsumerOffsets,
+    ingest: IngestMark,
+    far_names: FarNames,
+    troubles: list[Trouble] | None = None,
 ) -> dict[tuple[str, int], int]:
     """For queues the offset that their next message has at least."""
     ends = {(TIMER_TOPIC, 0): max(_timers_end(disk), ingest.offset, far_names.upto)}
-    delays = load_table(disk, DELAY_OFFSETS_PATH, DelayOffsetTable, DelayOffsetTable)
+    delays = load_table(disk, DELAY_OFFSETS_PATH, DelayOffsetTable, DelayOffsetTable, troubles)
     ends |= {
         (SCHEDULE_TOPIC, level - 1): offset for level, offset in delays.offsetTable.items() if 1 <= level <= MAX_LEVELS
     }

@@ -1,8 +1,9 @@
 """Saving the broker's tables: topics, groups, offsets and RocketMQ's delay offsets, beside the loop and in order."""
 
+import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from latermq.broker.config_files import (
     DELAY_OFFSETS_PATH,
@@ -22,6 +23,7 @@ from latermq.protocol.remoting.bodies import DataVersion, OffsetTable, Subscript
 from latermq.store.checkpoint import TimerMarks
 from latermq.store.disk import Disk
 from latermq.store.message_store import MessageStore
+from latermq.store.set_aside import BACKUP
 from latermq.timer.timer_checkpoint import OWN_STATE, TimerCheckpoint, timer_checkpoint_file
 from latermq.timer.timer_checkpoint import PATH as TIMER_CHECKPOINT_PATH
 from latermq.timer.timers import slot_below
@@ -54,8 +56,13 @@ class Tables:
         groups: SubscriptionGroups,
         offsets: ConsumerOffsets,
         marks: Callable[[], dict[int, int]],
+        unsound: Collection[str] = (),
     ) -> None:
-        """`marks` are the delay levels' offsets below which everything is delivered."""
+        """`marks` are the delay levels' offsets below which everything is delivered.
+
+        `unsound` are files that the start did not understand. The others are kept as it found them before they are
+        replaced for the first time: should one be damaged, the next start has something to go by.
+        """
         self._disk = disk
         self._clock = clock
         self._store = store
@@ -69,6 +76,7 @@ class Tables:
         self._writing = threading.Lock()
         self._numbers = itertools.count()
         self._written_numbers: dict[str, int] = {}
+        self._unkept = {TOPICS_PATH, GROUPS_PATH, OFFSETS_PATH}.difference(unsound)
 
     def savers(self) -> list[Callable[[], None]]:
         """What is left to do to save changed tables, all of it, beside the broker if need be: see `do_all`."""
@@ -144,10 +152,20 @@ class Tables:
         def write() -> None:
             with self._writing:
                 if self._written_numbers.get(path, -1) < number:
+                    self._keep_backup(path)
                     save_table(self._disk, path, table)
                     self._written_numbers[path] = number
 
         return write
+
+    def _keep_backup(self, path: str) -> None:
+        if path not in self._unkept:
+            return
+        self._unkept.discard(path)
+        data = self._disk.read(path)
+        if data:
+            with contextlib.suppress(StoreError):  # the table itself matters more
+                self._disk.replace(path + BACKUP, data)
 
     def _topics_saver(self, table: TopicConfigTable) -> Callable[[], None]:
         version = self._topics.version

@@ -43,6 +43,8 @@ class Topics:
         self.unannounced = False
         # Forgotten, but their files are not gone yet: they cannot be made again before.
         self.leaving: set[str] = set()
+        # The file was not understood, and nothing stood in for it: a topic that is missing may have been there.
+        self.is_lost = False
         self._add_system_topics()
 
     def _add_system_topics(self) -> None:
@@ -84,6 +86,8 @@ class Topics:
         it to the same, so that its order is kept.
         """
         config = self.table.topicConfigTable.get(topic)
+        if config is None and self.is_lost and is_stored_topic(topic):
+            config = self.adopt_lost(topic, queue_id)
         if config is None:
             return f"topic {topic!r} does not exist"
         if queue_id < config.readQueueNums:
@@ -149,6 +153,13 @@ class Topics:
             return  # not even RocketMQ makes such a topic; nobody could ask for it
         self.table.topicConfigTable[topic.topicName] = topic
         self._touch(topic.topicName)
+
+    def adopt_lost(self, topic: str, queue_id: int) -> TopicConfig:
+        """Make a topic again of which only a message is known that waits for it, in this queue."""
+        queues = max(self._config.default_queues, min(queue_id + 1, MAX_QUEUES))
+        config = TopicConfig(topicName=topic, readQueueNums=queues, writeQueueNums=queues)
+        self.adopt(config)
+        return config
 
     def check_removable(self, topic: str) -> None:
         """Refuse to delete what is no topic's name, of which a path is made, and a topic of the broker's own."""

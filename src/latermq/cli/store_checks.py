@@ -85,6 +85,10 @@ def _damage(broker: "Broker", config: Config) -> list[Check]:
             "there is none of LaterMQ's",
             "Nothing to do: the next start goes by the log. Apache RocketMQ's stores never have one",
         )
+    for trouble in broker.troubles:
+        # This start was a rehearsal: the next one sets the file aside.
+        advice = "The next start sets it aside and goes by what it understands; repair it before, if you can"
+        warn(trouble.path, trouble.reason, advice if trouble.kept_as else trouble.advice)
     if recovery.rebuilt:
         more = f" and {len(recovery.rebuilt) - _SHOWN} more" if len(recovery.rebuilt) > _SHOWN else ""
         warn(

@@ -31,6 +31,7 @@ from latermq.server.admin_service import AdminService
 from latermq.server.broker_service import BrokerService
 from latermq.server.clock_feed import open_clock
 from latermq.server.far_records import FarRecords
+from latermq.server.file_troubles import log_troubles
 from latermq.server.flusher import Flusher, Preparer
 from latermq.server.listener import Listener
 from latermq.server.look_ups import LookUps
@@ -143,6 +144,7 @@ class BrokerProcess:
             records_read=recovery.records,
             offsets_brought_back=broker.clamped_offsets,
         )
+        log_troubles(broker.troubles)
         if recovery.rebuilt:
             shown, count = recovery.rebuilt[:_REBUILT_SHOWN], len(recovery.rebuilt)
             _log.warning("lost files built again from the log", count=count, of=shown)

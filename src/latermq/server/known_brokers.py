@@ -6,8 +6,10 @@ import msgspec
 
 from latermq.clock import Clock
 from latermq.errors import StoreError
+from latermq.protocol.remoting.frames import UNREADABLE
 from latermq.server.late_files import Doing, LateFile, at_once
 from latermq.store.disk import Disk
+from latermq.store.set_aside import NotUnderstoodError, Parsed, Trouble, load_file
 
 FILE = "brokers.json"
 
@@ -35,8 +37,11 @@ class KnownBrokers:
         self._clock = clock
         self._timeout_s = timeout_s
         self._here: set[str] = set()
+        self._saved: list[str] = []
+        self.trouble: Trouble | None = None  # with the file, if it was not understood; brokers tell their names again
+        if disk is not None:
+            self._saved, self.trouble = load_file(disk, FILE, _parse, lambda names: {}, list)
         self._file = LateFile(disk, FILE, self._content, doing) if disk is not None else None
-        self._saved = _read(self._file.written) if self._file is not None else []
         self._away = {name: Away(clock.monotonic_s()) for name in self._saved}
 
     def came(self, name: str) -> None:
@@ -82,9 +87,8 @@ class KnownBrokers:
             self._saved = []  # routes matter more than what a restart would remember; the next change tries again
 
 
-def _read(data: bytes) -> list[str]:
-    """The names in the file; none where it does not parse, since brokers tell them again."""
+def _parse(data: bytes) -> Parsed[list[str]]:
     try:
-        return msgspec.json.decode(data or b"{}", type=_File).brokers
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return []
+        return Parsed(msgspec.json.decode(data, type=_File).brokers)
+    except UNREADABLE as error:
+        raise NotUnderstoodError(str(error)) from None

@@ -1,13 +1,17 @@
 """The name server's key-value table: namespace → key → value, kept in Apache's kvConfig.json where there is a disk."""
 
+import contextlib
 from collections.abc import Callable
 
 import msgspec
 
 from latermq.config import NameServerConfig
-from latermq.errors import Busy, CorruptStore, InvalidParameter, LaterMQError, QueryNotFound, ServiceUnavailable
+from latermq.errors import Busy, InvalidParameter, LaterMQError, QueryNotFound, ServiceUnavailable, StoreError
+from latermq.message.json_members import members
+from latermq.protocol.remoting.frames import UNREADABLE
 from latermq.server.late_files import Doing, LateFile, at_once
 from latermq.store.disk import Disk
+from latermq.store.set_aside import NotUnderstoodError, Parsed, Trouble, load_file
 
 FILE = "kvConfig.json"
 ORDER_TOPICS = "ORDER_TOPIC_CONFIG"  # the namespace that says on which brokers an ordered topic has how many queues
@@ -32,8 +36,15 @@ class KVConfigs:
     def __init__(self, bounds: NameServerConfig, disk: Disk | None = None, doing: Doing = at_once) -> None:
         self._max_bytes = bounds.max_kv
         self._max_entries = bounds.max_kv_entries
+        table: Table = {}
+        self.trouble: Trouble | None = None  # with the file, if it was not understood
+        if disk is not None:
+            table, self.trouble = load_file(disk, FILE, _parse, lambda table: table, dict)
+        self._load(table)
+        if disk is not None and self.trouble is not None:
+            with contextlib.suppress(StoreError):  # the next change tries again
+                disk.replace(FILE, self._content())
         self._file = LateFile(disk, FILE, self._content, doing) if disk is not None else None
-        self._load(_read(self._file.written) if self._file is not None else {})
 
     def get(self, namespace: str, key: str) -> str | None:
         return self._table.get(namespace, {}).get(key)
@@ -109,7 +120,7 @@ class KVConfigs:
 
         def kept(error: LaterMQError | None) -> None:
             if error is not None and self._table is changed:  # the first of those that failed
-                self._load(_read(file.written))
+                self._load(_last_kept(file.written))
             done(error)
 
         file.change(kept)
@@ -137,10 +148,28 @@ def _size_bytes(namespace: str, key: str, value: str) -> int:
     return len(namespace.encode()) + len(key.encode()) + len(value.encode())
 
 
-def _read(data: bytes) -> Table:
-    if not data:
-        return {}
+def _last_kept(data: bytes) -> Table:
+    """The table that is on disk, to go back to; empty where the file was set aside and could not be written anew."""
     try:
-        return msgspec.json.decode(data, type=_File).configTable
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CorruptStore(f"{FILE} does not parse: {error}", hint="Repair it or move it away") from None
+        return _parse(data).value if data else {}
+    except NotUnderstoodError:
+        return {}
+
+
+def _parse(data: bytes) -> Parsed[Table]:
+    """Namespace by namespace where the file does not parse as a whole: a damaged one costs itself and no other."""
+    try:
+        return Parsed(msgspec.json.decode(data, type=_File).configTable)
+    except UNREADABLE as error:
+        written = dict(members(data)).get(b"configTable", b"")
+        if not written.startswith(b"{"):
+            raise NotUnderstoodError(str(error)) from None
+        parsed: Parsed[Table] = Parsed({}, mended={"the file itself": str(error)})
+    for name, value in members(written):
+        try:
+            parsed.value[msgspec.json.decode(b'"' + name + b'"', type=str)] = msgspec.json.decode(
+                value, type=dict[str, str]
+            )
+        except UNREADABLE as error:
+            parsed.lost[name.decode(errors="replace")] = str(error)
+    return parsed

@@ -30,6 +30,7 @@ from latermq.protocol.remoting.headers import (
 )
 from latermq.server.admin_log import logged
 from latermq.server.connection import Connection
+from latermq.server.file_troubles import log_troubles
 from latermq.server.known_brokers import KnownBrokers
 from latermq.server.kv_configs import ORDER_TOPICS, KVConfigs
 from latermq.server.late_files import BesideTheLoop, Doing, at_once
@@ -53,6 +54,8 @@ class NameServer:
         known = KnownBrokers(clock, timeout_s, disk, doing)
         self.routes = Routes(clock, timeout_s, config.namesrv, known)
         self.kv_configs = KVConfigs(config.namesrv, disk, doing)
+        self.troubles = [one for one in (known.trouble, self.kv_configs.trouble) if one is not None]
+        log_troubles(self.troubles)
         self._config = config
         handlers: dict[int, _Handler] = {
             Request.GET_ROUTEINFO_BY_TOPIC: self._route,
@@ -115,7 +118,8 @@ class NameServer:
             _log.error("not all was kept", reason=error.remark)
 
     def statistics(self) -> dict[str, int]:
-        return self.routes.statistics() | self.kv_configs.statistics()
+        set_aside = {"config_files_set_aside": sum(bool(trouble.kept_as) for trouble in self.troubles)}
+        return self.routes.statistics() | self.kv_configs.statistics() | set_aside
 
     # Brokers.
 

@@ -1,0 +1,38 @@
+"""The members of a JSON object as they were written, found without reading their values.
+
+For files that do not parse as a whole: nothing here recurses, so no nesting is too deep, and what stands before a place
+where the text breaks off is found all the same.
+"""
+
+import re
+from collections.abc import Iterator
+
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s"{}\[\],:]+', re.DOTALL)
+
+
+def members(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Each name, as written but without quotes, and its value; of one that breaks off, what there is of it."""
+    depth = 0
+    name = b""
+    value_from = -1
+    at = 0
+    while (token := _TOKEN.search(data, at)) is not None:
+        text, at = token[0], token.end()
+        if depth == 1 and text in (b",", b"}"):
+            if value_from >= 0:
+                yield name, data[value_from : token.start()].strip()
+            name, value_from = b"", -1
+            if text == b"}":
+                return
+        elif depth == 1 and text == b":" and value_from < 0:
+            value_from = at
+        elif text in (b"{", b"["):
+            depth += 1
+            if depth == 1 and text == b"[":
+                return
+        elif text in (b"}", b"]"):
+            depth -= 1
+        elif depth == 1 and value_from < 0:
+            name = text.strip(b'"')
+    if value_from >= 0:
+        yield name, data[value_from:].strip()
