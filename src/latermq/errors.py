@@ -4,6 +4,9 @@ from typing import ClassVar
 
 from latermq.redaction import redacted
 
+# Messages quote what a client sent, which may be a whole frame; escaped, it would come back several times as large.
+MAX_MESSAGE_CHARS = 4000
+
 
 class LaterMQError(Exception):
     """Something that can be answered: a wire code, a sentence that says what happened, a hint that says what to do."""
@@ -13,15 +16,18 @@ class LaterMQError(Exception):
     ordinary: ClassVar[bool] = False  # an answer that clients ask for in the course of things; not worth a log line
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        message = redacted(message)
-        super().__init__(message)
-        self.message = message
-        self.hint = redacted(hint)
+        self.message = redacted(_shortened(message))
+        self.hint = redacted(_shortened(hint))
+        super().__init__(self.message)
 
     @property
     def remark(self) -> str:
         """The text for the other side: what happened, then what to do."""
         return f"{self.message}. {self.hint}" if self.hint else self.message
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_MESSAGE_CHARS else f"{text[:MAX_MESSAGE_CHARS]}… ({len(text)} characters)"
 
 
 class ConfigError(LaterMQError):

@@ -225,6 +225,18 @@ def test_the_key_value_table_is_bounded_in_entries_bytes_and_namespaces(one_serv
         assert kv_file.stat().st_size < 1000
 
 
+def test_a_refusal_is_shorter_than_what_it_refuses(one_server: Server) -> None:
+    for port in (one_server.namesrv_port, one_server.port):
+        with attacking(port) as stranger:
+            for reply in (
+                stranger.call(Request.GET_ROUTEINFO_BY_TOPIC, {"topic": "\0" * MIB}),
+                stranger.call(Request.UPDATE_NAMESRV_CONFIG, body=b"\x01" * MIB),
+                stranger.call(Request.GET_MAX_OFFSET, {"topic": "\0" * MIB, "queueId": "0"}),
+                stranger.call(Request.DELETE_KV_CONFIG, {"namespace": "\0" * MIB, "key": "k"}),
+            ):
+                assert len((reply.remark or "").encode()) < 10_000
+
+
 def test_a_topic_flag_that_java_cannot_read_is_refused(one_server: Server) -> None:
     with attacking(one_server.port) as stranger, attacking(one_server.namesrv_port) as client:
         made = {"topic": "odd", "defaultTopic": TOPIC, "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
