@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from latermq.broker.broker import Broker
+from latermq.broker.keyed_maps import keyed_map
 from latermq.broker.topics import MAX_QUEUES
 from latermq.errors import GroupNotFound, IllegalMessage, InvalidParameter, LaterMQError
 from latermq.group.backoff import RETRY_LEVELS, parse_backoff
@@ -14,11 +15,12 @@ from latermq.protocol.remoting.bodies import (
     SubscriptionGroup,
     TopicConfig,
     encode_body,
-    encode_keyed_map,
 )
+from latermq.timer.steps import Steps, spend
 
 # Queues that one answer lists. Each takes about 10 µs and 160 bytes; a frame holds 16 MiB.
 MAX_LISTED_QUEUES = 50_000
+_SEARCH_STEPS = 4  # what a search by time in one queue counts for: some 20 reads of the log
 # What is compared with a group that has gone beyond all others: it need not go back.
 _NO_CORRECTION = 0x7FFFFFFFFFFFFFFF
 
@@ -86,7 +88,7 @@ def watched_topics(broker: Broker, group: str, topics: Iterable[str]) -> list[To
     return [config for config in found if config is not None]
 
 
-def progress(broker: Broker, group: str, topic: TopicConfig) -> list[tuple[MessageQueue, OffsetWrapper]]:
+def progress(broker: Broker, group: str, topic: TopicConfig) -> Steps[list[tuple[MessageQueue, OffsetWrapper]]]:
     """How far a group is in each queue of a topic."""
     store = broker.store
     offsets = broker.offsets.of_topic(group, topic.topicName)
@@ -102,39 +104,49 @@ def progress(broker: Broker, group: str, topic: TopicConfig) -> list[tuple[Messa
             lastTimestamp=max(consumed_ms, 0),
         )
         entries.append((MessageQueue(topic.topicName, broker.config.broker.name, queue_id), entry))
+        yield
     return entries
 
 
-def consume_stats(broker: Broker, group: str, topics: Iterable[TopicConfig]) -> ConsumeStats:
+def consume_stats(broker: Broker, group: str, topics: Iterable[TopicConfig]) -> Steps[ConsumeStats]:
     """How far a group is in some topics, and how fast it pulls from them."""
     now_s = broker.clock.monotonic_s()
     topics = list(topics)
     _check_listable(sum(topic.readQueueNums for topic in topics))
-    entries = [entry for topic in topics for entry in progress(broker, group, topic)]
-    per_second = sum(broker.topic_traffic.pulled(topic.topicName, group, now_s).minute.per_second for topic in topics)
-    return ConsumeStats(consumeTps=per_second, offsetTable=encode_keyed_map(entries))
+    entries = []
+    per_second = 0.0
+    for topic in topics:
+        entries += yield from progress(broker, group, topic)
+        per_second += broker.topic_traffic.pulled(topic.topicName, group, now_s).minute.per_second
+        yield
+    return ConsumeStats(consumeTps=per_second, offsetTable=(yield from keyed_map(entries)))
 
 
-def all_consume_stats(broker: Broker, *, only_ordered: bool) -> tuple[list[dict[str, list[ConsumeStats]]], int]:
+def all_consume_stats(broker: Broker, *, only_ordered: bool) -> Steps[tuple[list[dict[str, list[ConsumeStats]]], int]]:
     """How far every group is in each of its topics, and how many messages are left for all of them together."""
     plan = []
     queues = 0
-    topics_of = broker.offsets.topics_by_group()
+    topics_of: dict[str, list[str]] = {}
+    for topic, group in (yield from broker.offsets.pairs()):
+        topics_of.setdefault(group, []).append(topic)
     for group in sorted(broker.groups.table.subscriptionGroupTable):
         topics = watched_topics(broker, group, topics_of.get(group, ()))
         wanted = [topic for topic in topics if topic.order or not only_ordered]
         queues += sum(topic.readQueueNums for topic in wanted)
         plan.append((group, wanted))
+        yield
     _check_listable(queues)
     left = 0
     listed: list[dict[str, list[ConsumeStats]]] = []
     for group, wanted in plan:
         stats = []
-        for topic in wanted:
-            entries = progress(broker, group, topic)
+        for config in wanted:
+            entries = yield from progress(broker, group, config)
             left += sum(entry.brokerOffset - entry.consumerOffset for _, entry in entries)
-            pulled = broker.topic_traffic.pulled(topic.topicName, group, broker.clock.monotonic_s())
-            stats.append(ConsumeStats(consumeTps=pulled.minute.per_second, offsetTable=encode_keyed_map(entries)))
+            pulled = broker.topic_traffic.pulled(config.topicName, group, broker.clock.monotonic_s())
+            table = yield from keyed_map(entries)
+            stats.append(ConsumeStats(consumeTps=pulled.minute.per_second, offsetTable=table))
+        yield
         listed.append({group: stats})
     return listed, left
 
@@ -149,7 +161,7 @@ def _check_listable(queues: int) -> None:
 
 def reset_offsets(
     broker: Broker, group: str, topic: str, *, timestamp_ms: int, queue_id: int, offset: int | None, force: bool
-) -> dict[int, int]:
+) -> Steps[dict[int, int]]:
     """Set a group's offsets: in all queues to a time, which when negative is the end, or in one queue to an offset.
 
     Without `force` a time only takes a group back, never ahead. Returns the new offsets.
@@ -165,13 +177,18 @@ def reset_offsets(
         targets = {queue_id: _checked_offset(broker, topic, queue_id, offset)}
     else:
         queue_ids = [queue_id] if queue_id >= 0 else range(config.readQueueNums)
-        targets = {one: _offset_at(broker, topic, one, timestamp_ms) for one in queue_ids}
+        targets = {}
+        for one in queue_ids:
+            targets[one] = _offset_at(broker, topic, one, timestamp_ms)
+            yield from spend(1 if timestamp_ms < 0 else _SEARCH_STEPS)
+        # Both may have gone meanwhile, and what is set now would stay for ever.
+        broker.topics.require(topic)
+        if broker.groups.find(group) is None:
+            raise _no_such_group(group)
         if not force:
-            for one, target in targets.items():
-                current = broker.offsets.get(group, topic, one)
-                targets[one] = target if current < 0 else min(target, current)
-    for one, target in targets.items():
-        broker.offsets.put(group, topic, one, target)
+            current = broker.offsets.of_topic(group, topic)
+            targets = {one: min(target, current.get(one, target)) for one, target in targets.items()}
+    broker.offsets.put_all(group, topic, targets)
     return targets
 
 
@@ -192,10 +209,10 @@ def _offset_at(broker: Broker, topic: str, queue_id: int, timestamp_ms: int) -> 
     return queue.next_offset if timestamp_ms < 0 else broker.store.offset_by_time(queue, timestamp_ms)
 
 
-def clone_offsets(broker: Broker, source: str, target: str, topic: str, *, offline: bool) -> list[str]:
+def clone_offsets(broker: Broker, source: str, target: str, topic: str, *, offline: bool) -> Steps[list[str]]:
     """Give a group another one's offsets, in one topic or in all; the topics in which it did."""
     broker.groups.require(target)
-    topics = [topic] if topic else broker.offsets.topics_of(source)
+    topics = [topic] if topic else (yield from topics_of(broker, source))
     if topic:
         broker.topics.require(topic)
     if not offline:
@@ -208,10 +225,23 @@ def clone_offsets(broker: Broker, source: str, target: str, topic: str, *, offli
         )
     for name in cloned:
         broker.offsets.copy(source, target, name)
+        yield
     return cloned
 
 
-def time_spans(broker: Broker, group: str, topic: str) -> list[QueueTimeSpan]:
+def topics_of(broker: Broker, group: str) -> Steps[list[str]]:
+    """The topics that a group has offsets in."""
+    pairs = yield from broker.offsets.pairs()
+    return sorted(topic for topic, owner in pairs if owner == group)
+
+
+def groups_of(broker: Broker, topic: str) -> Steps[list[str]]:
+    """The groups that have offsets in a topic."""
+    pairs = yield from broker.offsets.pairs()
+    return sorted(group for name, group in pairs if name == topic)
+
+
+def time_spans(broker: Broker, group: str, topic: str) -> Steps[list[QueueTimeSpan]]:
     """For each queue the times of its first, its last and the last consumed message, and how late the group is."""
     store, now_ms = broker.store, broker.clock.now_ms()
     config = broker.topics.require(topic)
@@ -236,14 +266,16 @@ def time_spans(broker: Broker, group: str, topic: str) -> list[QueueTimeSpan]:
                 delayTime=late_ms,
             )
         )
+        yield
     return spans
 
 
-def correction_offsets(broker: Broker, topic: str, compared: str, ignored: Iterable[str]) -> dict[int, int]:
+def correction_offsets(broker: Broker, topic: str, compared: str, ignored: Iterable[str]) -> Steps[dict[int, int]]:
     """For each queue the smallest offset of all groups but the ignored, where the compared group is not behind it."""
     smallest: dict[int, int] = {}
-    for group in set(broker.offsets.groups_of(topic)) - set(ignored):
+    for group in set((yield from groups_of(broker, topic))) - set(ignored):
         for queue_id, offset in broker.offsets.of_topic(group, topic).items():
+            yield
             queue = broker.store.find_queue(topic, queue_id)
             if offset >= (queue.min_offset if queue else 0):
                 smallest[queue_id] = min(offset, smallest.get(queue_id, offset))

@@ -3,11 +3,13 @@
 from collections.abc import Callable, Mapping
 
 from latermq.broker.broker import Broker
+from latermq.broker.keyed_maps import keyed_map
 from latermq.errors import IllegalMessage, InvalidParameter
 from latermq.message.names import is_system_topic
 from latermq.protocol.remoting.admin_bodies import TopicStats
-from latermq.protocol.remoting.bodies import MessageQueue, TopicConfig, TopicOffset, encode_keyed_map
+from latermq.protocol.remoting.bodies import MessageQueue, TopicConfig, TopicOffset
 from latermq.store.consume_queue import ConsumeQueue
+from latermq.timer.steps import Steps
 
 MAX_PERM = 7
 
@@ -94,17 +96,19 @@ def _changed_attributes(current: Mapping[str, str], changes: Mapping[str, str]) 
     return attributes
 
 
-def topic_stats(broker: Broker, topic: str) -> TopicStats:
+def topic_stats(broker: Broker, topic: str) -> Steps[TopicStats]:
     """First and next offset of each queue, when it last got a message, and how fast messages come."""
     config = broker.topics.require(topic)
     queues = max(config.readQueueNums, config.writeQueueNums)
     name = broker.config.broker.name
-    entries = (
-        (MessageQueue(topic, name, queue_id), _queue_state(broker, broker.store.find_queue(topic, queue_id)))
-        for queue_id in range(queues)
-    )
+    entries = []
+    for queue_id in range(queues):
+        state = _queue_state(broker, broker.store.find_queue(topic, queue_id))
+        entries.append((MessageQueue(topic, name, queue_id), state))
+        yield
+    table = yield from keyed_map(entries)
     taken = broker.topic_traffic.taken(topic, queues, broker.clock.monotonic_s())
-    return TopicStats(topicPutTps=taken.minute.per_second, offsetTable=encode_keyed_map(entries))
+    return TopicStats(topicPutTps=taken.minute.per_second, offsetTable=table)
 
 
 def _queue_state(broker: Broker, queue: ConsumeQueue | None) -> TopicOffset:

@@ -1,10 +1,12 @@
 """Consumer offsets: how far each group has come in each queue, the table behind consumerOffset.json."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from latermq.protocol.remoting.bodies import DataVersion, OffsetTable
+from latermq.timer.steps import Steps
 
 _SEPARATOR = "@"
+_PAIRS_A_STEP = 50
 
 
 def _key(topic: str, group: str) -> str:
@@ -29,6 +31,11 @@ class ConsumerOffsets:
         self._table.setdefault(_key(topic, group), {})[queue_id] = offset
         self.changed = True
 
+    def put_all(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Store offsets of many queues."""
+        self._table.setdefault(_key(topic, group), {}).update(offsets)
+        self.changed = True
+
     def of_topic(self, group: str, topic: str) -> dict[int, int]:
         """All offsets of a group in a topic."""
         return dict(self._table.get(_key(topic, group), {}))
@@ -41,11 +48,13 @@ class ConsumerOffsets:
         """The groups that have offsets in a topic."""
         return sorted(owner for name, owner in self._pairs() if name == topic)
 
-    def topics_by_group(self) -> dict[str, list[str]]:
-        """For every group the topics that it has offsets in."""
-        found: dict[str, list[str]] = {}
-        for topic, group in self._pairs():
-            found.setdefault(group, []).append(topic)
+    def pairs(self) -> Steps[list[tuple[str, str]]]:
+        """Every topic and group between which there are offsets."""
+        found = []
+        for pair in self._pairs():
+            found.append(pair)
+            if len(found) % _PAIRS_A_STEP == 0:
+                yield
         return found
 
     def all(self) -> Iterator[tuple[str, int, int]]:

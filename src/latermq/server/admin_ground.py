@@ -1,6 +1,6 @@
 """What all administration handlers stand on: the broker, its work beside the loop, and answers that come later."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from latermq.broker.admin_runtime import Identity
@@ -9,6 +9,7 @@ from latermq.broker.tables import do_all
 from latermq.errors import LaterMQError
 from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command, encode_response
 from latermq.server.connection import Connection
+from latermq.server.look_ups import LookUps, Stepwise
 
 Handler = Callable[[Connection, Command], bytes | None]
 Work = Callable[[], None]
@@ -36,8 +37,13 @@ class Ground:
 
     broker: Broker
     identity: Identity
+    look_ups: LookUps
     beside: Callable[[list[Work], WhenDone], None] = do_at_once
     announce: Callable[[Callable[[], None]], None] = tell_nobody
+
+    def in_slices(self, handlers: Mapping[int, Stepwise]) -> dict[int, Handler]:
+        """The handlers of requests that may have much to look at."""
+        return {code: self.look_ups.stepwise(handler) for code, handler in handlers.items()}
 
     def answer_when_saved(self, connection: Connection, command: Command, works: list[Work], reply: bytes) -> None:
         """Answer once the work is done: what an operator was told is there after a crash."""

@@ -1,6 +1,10 @@
 """Administration requests about consumer groups, their offsets, and who is connected."""
 
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
 from latermq.broker import admin_groups
+from latermq.broker.keyed_maps import keyed_map
 from latermq.broker.notices import CPP, Notice
 from latermq.errors import ConsumerOffline, LaterMQError, MalformedRequest
 from latermq.group.members import Member
@@ -35,15 +39,18 @@ from latermq.protocol.remoting.bodies import (
     SubscriptionGroup,
     decode_body,
     encode_body,
-    encode_keyed_map,
 )
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command, encode_frame, encode_response
 from latermq.protocol.remoting.headers import GroupHeader
 from latermq.server.admin_ground import Ground, Handler
 from latermq.server.connection import Connection
+from latermq.server.look_ups import Reply
+from latermq.timer.steps import Steps
 
 _TOPIC_SEPARATOR = ";"
+_MEMBERS_A_STEP = 10  # 2 µs each
+Told = TypeVar("Told")
 
 
 class GroupRequests:
@@ -54,22 +61,24 @@ class GroupRequests:
         self._broker = ground.broker
         self.handlers: dict[int, Handler] = {
             Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._put,
-            Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self._put_all,
             Request.DELETE_SUBSCRIPTIONGROUP: self._delete,
             Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._configs,
             Request.GET_SUBSCRIPTIONGROUP_CONFIG: self._config,
-            Request.GET_CONSUMER_CONNECTION_LIST: self._consumers,
-            Request.GET_PRODUCER_CONNECTION_LIST: self._producers,
-            Request.GET_ALL_PRODUCER_INFO: self._all_producers,
             Request.QUERY_SUBSCRIPTION_BY_CONSUMER: self._subscription,
-            Request.GET_CONSUME_STATS: self._consume_stats,
-            Request.GET_BROKER_CONSUME_STATS: self._all_consume_stats,
-            Request.QUERY_CONSUME_TIME_SPAN: self._time_spans,
             Request.GET_ALL_CONSUMER_OFFSET: self._offsets,
-            Request.QUERY_CORRECTION_OFFSET: self._correction_offsets,
-            Request.CLONE_GROUP_OFFSET: self._clone_offsets,
-            Request.INVOKE_BROKER_TO_RESET_OFFSET: self._reset_offsets,
-        }
+            **ground.in_slices({
+                Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self._put_all,
+                Request.GET_CONSUMER_CONNECTION_LIST: self._consumers,
+                Request.GET_PRODUCER_CONNECTION_LIST: self._producers,
+                Request.GET_ALL_PRODUCER_INFO: self._all_producers,
+                Request.GET_CONSUME_STATS: self._consume_stats,
+                Request.GET_BROKER_CONSUME_STATS: self._all_consume_stats,
+                Request.QUERY_CONSUME_TIME_SPAN: self._time_spans,
+                Request.QUERY_CORRECTION_OFFSET: self._correction_offsets,
+                Request.CLONE_GROUP_OFFSET: self._clone_offsets,
+                Request.INVOKE_BROKER_TO_RESET_OFFSET: self._reset_offsets,
+            }),
+        }  # fmt: skip
 
     # Configuration
 
@@ -77,13 +86,15 @@ class GroupRequests:
         admin_groups.put_group(self._broker, decode_body(command.body, SubscriptionGroup))
         self._answer_when_saved(connection, command)
 
-    def _put_all(self, connection: Connection, command: Command) -> None:
+    def _put_all(self, connection: Connection, command: Command) -> Steps[Reply]:
         groups = decode_body(command.body, SubscriptionGroupList).groupConfigList
         if not groups:
             raise MalformedRequest("the list of groups is empty", hint="Name at least one")
         for group in groups:
             admin_groups.put_group(self._broker, group)
+            yield
         self._answer_when_saved(connection, command)
+        return None
 
     def _delete(self, connection: Connection, command: Command) -> None:
         header = command.header(DeleteGroupHeader)
@@ -105,7 +116,7 @@ class GroupRequests:
 
     # Who is connected
 
-    def _consumers(self, connection: Connection, command: Command) -> bytes:
+    def _consumers(self, connection: Connection, command: Command) -> Steps[Reply]:
         name = command.header(GroupHeader).consumerGroup
         group = self._broker.members.consumer_group(name)
         if group is None:
@@ -113,7 +124,7 @@ class GroupRequests:
                 f"consumer group {name!r} is not online", hint="No member is connected to this broker; start one"
             )
         body = ConsumerConnection(
-            connectionSet=[_connection_info(member) for member in group.members.values()],
+            connectionSet=(yield from _each(_connection_info, group.members.values())),
             subscriptionTable=group.subscriptions,
             consumeType=group.consume_type,
             messageModel=group.message_model,
@@ -121,19 +132,20 @@ class GroupRequests:
         )
         return encode_response(command, body=encode_body(body))
 
-    def _producers(self, connection: Connection, command: Command) -> bytes:
+    def _producers(self, connection: Connection, command: Command) -> Steps[Reply]:
         name = command.header(ProducerGroupHeader).producerGroup
         members = self._broker.members.producers(name)
         if not members:
             raise LaterMQError(
                 f"producer group {name!r} does not exist", hint="No member is connected to this broker; start one"
             )
-        body = ProducerConnection(connectionSet=[_connection_info(member) for member in members])
+        body = ProducerConnection(connectionSet=(yield from _each(_connection_info, members)))
         return encode_response(command, body=encode_body(body))
 
-    def _all_producers(self, connection: Connection, command: Command) -> bytes:
-        groups = self._broker.members.producer_groups()
-        table = {name: [_producer_info(member) for member in members] for name, members in groups.items()}
+    def _all_producers(self, connection: Connection, command: Command) -> Steps[Reply]:
+        table = {}
+        for name, members in self._broker.members.producer_groups().items():
+            table[name] = yield from _each(_producer_info, members)
         return encode_response(command, body=encode_body(ProducerTable(data=table)))
 
     def _subscription(self, connection: Connection, command: Command) -> bytes:
@@ -145,7 +157,7 @@ class GroupRequests:
 
     # Offsets
 
-    def _consume_stats(self, connection: Connection, command: Command) -> bytes:
+    def _consume_stats(self, connection: Connection, command: Command) -> Steps[Reply]:
         header = command.header(ConsumeStatsHeader)
         broker, group = self._broker, header.consumerGroup
         named = [name for name in (header.topicList or "").split(_TOPIC_SEPARATOR) if name]
@@ -153,43 +165,45 @@ class GroupRequests:
             found = [broker.topics.find(name) for name in sorted(set(named))]
             topics = [topic for topic in found if topic is not None]
         else:
-            wanted = [header.topic] if header.topic else broker.offsets.topics_of(group)
+            wanted = [header.topic] if header.topic else (yield from admin_groups.topics_of(broker, group))
             topics = admin_groups.watched_topics(broker, group, wanted)
-        return encode_response(command, body=encode_body(admin_groups.consume_stats(broker, group, topics)))
+        stats = yield from admin_groups.consume_stats(broker, group, topics)
+        return encode_response(command, body=encode_body(stats))
 
-    def _all_consume_stats(self, connection: Connection, command: Command) -> bytes:
+    def _all_consume_stats(self, connection: Connection, command: Command) -> Steps[Reply]:
         header = command.header(BrokerConsumeStatsHeader)
-        listed, left = admin_groups.all_consume_stats(self._broker, only_ordered=header.isOrder)
+        listed, left = yield from admin_groups.all_consume_stats(self._broker, only_ordered=header.isOrder)
         body = ConsumeStatsList(consumeStatsList=listed, brokerAddr=self._ground.identity.address, totalDiff=left)
         return encode_response(command, body=encode_body(body))
 
-    def _time_spans(self, connection: Connection, command: Command) -> bytes:
+    def _time_spans(self, connection: Connection, command: Command) -> Steps[Reply]:
         header = command.header(GroupTopicHeader)
-        spans = admin_groups.time_spans(self._broker, header.group, header.topic)
+        spans = yield from admin_groups.time_spans(self._broker, header.group, header.topic)
         return encode_response(command, body=encode_body(ConsumeTimeSpans(consumeTimeSpanSet=spans)))
 
     def _offsets(self, connection: Connection, command: Command) -> bytes:
         return encode_response(command, body=encode_body(self._broker.tables.offsets_snapshot()))
 
-    def _correction_offsets(self, connection: Connection, command: Command) -> bytes:
+    def _correction_offsets(self, connection: Connection, command: Command) -> Steps[Reply]:
         header = command.header(CorrectionOffsetHeader)
-        offsets = admin_groups.correction_offsets(
+        offsets = yield from admin_groups.correction_offsets(
             self._broker, header.topic, header.compareGroup, header.filterGroups.split(",")
         )
         return encode_response(command, body=encode_body(CorrectionOffsets(correctionOffsets=offsets)))
 
-    def _clone_offsets(self, connection: Connection, command: Command) -> None:
+    def _clone_offsets(self, connection: Connection, command: Command) -> Steps[Reply]:
         header = command.header(CloneOffsetHeader)
-        admin_groups.clone_offsets(
+        yield from admin_groups.clone_offsets(
             self._broker, header.srcGroup, header.destGroup, header.topic, offline=header.offline
         )
         self._answer_when_saved(connection, command)
+        return None
 
-    def _reset_offsets(self, connection: Connection, command: Command) -> None:
+    def _reset_offsets(self, connection: Connection, command: Command) -> Steps[Reply]:
         """Change the offsets here, and tell the members: they hold offsets of their own and would write them back."""
         header = command.header(ResetOffsetHeader)
         self._broker.notices.check_room()
-        offsets = admin_groups.reset_offsets(
+        offsets = yield from admin_groups.reset_offsets(
             self._broker,
             header.group,
             header.topic,
@@ -200,12 +214,13 @@ class GroupRequests:
         )
         name = self._broker.config.broker.name
         queues = [(MessageQueue(header.topic, name, queue_id), offset) for queue_id, offset in offsets.items()]
-        body = encode_body(OffsetsByQueue(offsetTable=encode_keyed_map(queues)))
+        body = encode_body(OffsetsByQueue(offsetTable=(yield from keyed_map(queues))))
         group = self._broker.members.consumer_group(header.group)
         if group is not None:
             has_cpp = any(member.language == CPP for member in group.members.values())
             self._broker.notices.tell(_reset_notice(header, body, _listed(queues) if has_cpp else None))
         self._answer_when_saved(connection, command, body)
+        return None
 
 
 def _reset_notice(header: ResetOffsetHeader, body: bytes, cpp_body: bytes | None) -> Notice:
@@ -228,6 +243,16 @@ def _reset_notice(header: ResetOffsetHeader, body: bytes, cpp_body: bytes | None
 def _listed(queues: list[tuple[MessageQueue, int]]) -> bytes:
     """The table as a C++ client reads it."""
     return encode_body(QueueOffsets(offsetTable=[_queue_offset(queue, offset) for queue, offset in queues]))
+
+
+def _each(told: Callable[[Member], Told], members: Iterable[Member]) -> Steps[list[Told]]:
+    """What is told of each member, in steps."""
+    found = []
+    for member in list(members):
+        found.append(told(member))
+        if len(found) % _MEMBERS_A_STEP == 0:
+            yield
+    return found
 
 
 def _connection_info(member: Member) -> ConnectionInfo:

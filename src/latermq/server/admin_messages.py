@@ -8,16 +8,16 @@ from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.headers import QueryMessageHeader, ViewMessageHeader
 from latermq.server.admin_ground import Ground, Handler
 from latermq.server.connection import Connection
-from latermq.server.look_ups import LookUps, Reply
+from latermq.server.look_ups import Reply
 from latermq.timer.steps import Steps
 
 
 class MessageRequests:
     """Messages by place and by key."""
 
-    def __init__(self, ground: Ground, look_ups: LookUps) -> None:
+    def __init__(self, ground: Ground) -> None:
         self._broker = ground.broker
-        self._look_ups = look_ups
+        self._look_ups = ground.look_ups
         self.handlers: dict[int, Handler] = {
             Request.VIEW_MESSAGE_BY_ID: self._view,
             Request.QUERY_MESSAGE: self._query,

@@ -36,11 +36,13 @@ class AdminService:
         self._broker = broker
         self._retain = retain
         self._identity = Identity(address, program_version, broker.clock.now_ms())
-        ground = Ground(broker, self._identity, beside, announce)
+        if look_ups is None:
+            look_ups = LookUps(broker.config.timer.max_lookup)
+        ground = Ground(broker, self._identity, look_ups, beside, announce)
         self.handlers: dict[int, Handler] = {
             **TopicRequests(ground).handlers,
             **GroupRequests(ground).handlers,
-            **MessageRequests(ground, look_ups or LookUps(broker.config.timer.max_lookup)).handlers,
+            **MessageRequests(ground).handlers,
             **ClientRequests(ground).handlers,
             Request.GET_BROKER_RUNTIME_INFO: self._runtime_info,
             Request.GET_BROKER_CONFIG: self._settings,

@@ -1,6 +1,6 @@
 """Administration requests about topics and their queues."""
 
-from latermq.broker import admin_topics
+from latermq.broker import admin_groups, admin_topics
 from latermq.errors import MalformedRequest
 from latermq.protocol.remoting.admin_bodies import TopicConfigList
 from latermq.protocol.remoting.admin_headers import GroupConfigHeader
@@ -10,6 +10,8 @@ from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.headers import CreateTopicHeader, QueueHeader, SearchOffsetHeader, TopicHeader
 from latermq.server.admin_ground import Ground, Handler
 from latermq.server.connection import Connection
+from latermq.server.look_ups import Reply
+from latermq.timer.steps import Steps
 
 _UPPER = "UPPER"
 
@@ -22,19 +24,21 @@ class TopicRequests:
         self._broker = ground.broker
         self.handlers: dict[int, Handler] = {
             Request.UPDATE_AND_CREATE_TOPIC: self._put,
-            Request.UPDATE_AND_CREATE_TOPIC_LIST: self._put_all,
             Request.DELETE_TOPIC_IN_BROKER: self._delete,
             Request.GET_ALL_TOPIC_CONFIG: self._configs,
             Request.GET_TOPIC_CONFIG: self._config,
-            Request.GET_TOPIC_STATS_INFO: self._stats,
             Request.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self._own_topics,
-            Request.QUERY_TOPIC_CONSUME_BY_WHO: self._groups_of,
-            Request.QUERY_TOPICS_BY_CONSUMER: self._topics_of,
             Request.SEARCH_OFFSET_BY_TIMESTAMP: self._search_offset,
             Request.GET_MAX_OFFSET: self._max_offset,
             Request.GET_MIN_OFFSET: self._min_offset,
             Request.GET_EARLIEST_MSG_STORETIME: self._earliest_time,
-        }
+            **ground.in_slices({
+                Request.UPDATE_AND_CREATE_TOPIC_LIST: self._put_all,
+                Request.GET_TOPIC_STATS_INFO: self._stats,
+                Request.QUERY_TOPIC_CONSUME_BY_WHO: self._groups_of,
+                Request.QUERY_TOPICS_BY_CONSUMER: self._topics_of,
+            }),
+        }  # fmt: skip
 
     def _put(self, connection: Connection, command: Command) -> None:
         header = command.header(CreateTopicHeader)
@@ -50,13 +54,15 @@ class TopicRequests:
         admin_topics.put_topic(self._broker, topic, admin_topics.parse_attributes(header.attributes))
         self._ground.answer_when_announced(connection, command, self._broker.tables.savers())
 
-    def _put_all(self, connection: Connection, command: Command) -> None:
+    def _put_all(self, connection: Connection, command: Command) -> Steps[Reply]:
         topics = decode_body(command.body, TopicConfigList).topicConfigList
         if not topics:
             raise MalformedRequest("the list of topics is empty", hint="Name at least one")
         for topic in topics:
             admin_topics.put_topic(self._broker, topic, topic.attributes)
+            yield
         self._ground.answer_when_announced(connection, command, self._broker.tables.savers())
+        return None
 
     def _delete(self, connection: Connection, command: Command) -> None:
         works = admin_topics.delete_topic(self._broker, command.header(TopicHeader).topic)
@@ -72,24 +78,24 @@ class TopicRequests:
         topic = self._broker.topics.require(command.header(TopicHeader).topic)
         return encode_response(command, body=encode_body(topic))
 
-    def _stats(self, connection: Connection, command: Command) -> bytes:
-        stats = admin_topics.topic_stats(self._broker, command.header(TopicHeader).topic)
+    def _stats(self, connection: Connection, command: Command) -> Steps[Reply]:
+        stats = yield from admin_topics.topic_stats(self._broker, command.header(TopicHeader).topic)
         return encode_response(command, body=encode_body(stats))
 
     def _own_topics(self, connection: Connection, command: Command) -> bytes:
         topics = TopicList(topicList=admin_topics.own_topics(self._broker), brokerAddr=self._ground.identity.address)
         return encode_response(command, body=encode_body(topics))
 
-    def _groups_of(self, connection: Connection, command: Command) -> bytes:
+    def _groups_of(self, connection: Connection, command: Command) -> Steps[Reply]:
         """The groups that have consumed a topic, or are connected to do so."""
         topic = command.header(TopicHeader).topic
         connected = {group.name for group in self._broker.members.consumer_groups() if topic in group.subscriptions}
-        groups = sorted(connected | set(self._broker.offsets.groups_of(topic)))
+        groups = sorted(connected | set((yield from admin_groups.groups_of(self._broker, topic))))
         return encode_response(command, body=encode_body(GroupList(groupList=groups)))
 
-    def _topics_of(self, connection: Connection, command: Command) -> bytes:
+    def _topics_of(self, connection: Connection, command: Command) -> Steps[Reply]:
         """The topics that a group has consumed."""
-        topics = self._broker.offsets.topics_of(command.header(GroupConfigHeader).group)
+        topics = yield from admin_groups.topics_of(self._broker, command.header(GroupConfigHeader).group)
         body = TopicList(topicList=topics, brokerAddr=self._ground.identity.address)
         return encode_response(command, body=encode_body(body))
 

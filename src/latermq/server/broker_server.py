@@ -80,6 +80,10 @@ class BrokerProcess:
             client_clock=SystemClock(),
         )
         self._log_recovery()
+        loop = asyncio.get_running_loop()
+        self.broker.waiting.later = loop.call_soon
+        self.broker.notices.later = loop.call_later
+        self._look_ups = LookUps(config.timer.max_lookup, loop.call_soon, self.broker.settle)
         self.service = BrokerService(
             self.broker,
             request_flush=lambda: self._flusher.request(),
@@ -87,6 +91,8 @@ class BrokerProcess:
             on_scheduled=lambda: self._driver.poke(),
             between_requests=lambda: self._driver.run_if_late(),
             save_topics=lambda when_done: self._do_in_worker(self.broker.tables.savers(), when_done),
+            look_ups=self._look_ups,
+            later=loop.call_soon,
         )
         # Sockets go by real time, whatever deliveries go by.
         self.listener = Listener(self.service, server, SystemClock())
@@ -94,10 +100,6 @@ class BrokerProcess:
         self._registrar = Registrar(
             self.broker, [name for name in name_servers.replace(",", ";").split(";") if name], self.address
         )
-        loop = asyncio.get_running_loop()
-        self.broker.waiting.later = loop.call_soon
-        self.broker.notices.later = loop.call_later
-        self._look_ups = LookUps(config.timer.max_lookup, loop.call_soon, self.broker.settle)
         self._admin = AdminService(
             self.broker,
             address=self.address,

@@ -1,7 +1,7 @@
 """The broker's side of every request that producers and consumers make."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from latermq.broker.broker import Broker
 from latermq.broker.retries import Retries
@@ -42,7 +42,9 @@ from latermq.protocol.remoting.headers import (
 from latermq.protocol.remoting.replies import encode_send_reply
 from latermq.server.admin_ground import Handler, WhenDone, answer
 from latermq.server.connection import Connection, Lane
+from latermq.server.look_ups import Later, LookUps, do_now
 from latermq.server.pulls import Pulls
+from latermq.timer.steps import Steps
 
 MAX_GROUPS_A_CLIENT = 1_000
 _STORING = frozenset({
@@ -50,6 +52,8 @@ _STORING = frozenset({
     Request.SCHEDULE_ROWS, Request.RECALL_MESSAGE, Request.CANCEL_TIMER, Request.MOVE_TIMER,
 })  # fmt: skip
 MAX_UNSAVED_BYTES = 64 << 20  # of bodies that wait for their topics to be saved
+SERVED_AT_ONCE = 100  # of requests whose topics were saved; then others have their turn
+_QUEUES_A_STEP = 10  # locked at once: 2 µs each
 
 
 def _wait_until_saved() -> None:
@@ -68,15 +72,24 @@ class BrokerService:
         on_scheduled: Callable[[], None] = lambda: None,
         between_requests: Callable[[], None] = lambda: None,
         save_topics: Callable[[WhenDone], None] | None = None,
+        look_ups: LookUps | None = None,
+        later: Later = do_now,
     ) -> None:
-        """`save_topics` saves changed tables beside the loop; without it they are saved where a message needs that."""
+        """`save_topics` saves changed tables beside the loop; without it they are saved where a message needs that.
+
+        `later` calls back when others had their turn.
+        """
         self._broker = broker
+        if look_ups is None:
+            look_ups = LookUps(broker.config.timer.max_lookup)
         self._save_topics = save_topics
+        self._later = later
         if save_topics is not None:
             broker.save_topic = _wait_until_saved
         # Requests for topics that are being saved, and the lanes of their connections, which are closed meanwhile.
         self._unsaved: list[tuple[Connection, Command]] = []
         self._unsaved_bytes = 0
+        self._serves_saved = False
         self._save_failure: LaterMQError | None = None  # while those are served again whose topics could not be saved
         self._closed_lanes: dict[Connection, Lane | None] = {}
         self._retries = Retries(broker)
@@ -104,8 +117,8 @@ class BrokerService:
             Request.UNREGISTER_CLIENT: self._unregister,
             Request.CHECK_CLIENT_CONFIG: self._check_client,
             Request.GET_CONSUMER_LIST_BY_GROUP: self._consumer_list,
-            Request.LOCK_BATCH_MQ: self._lock,
-            Request.UNLOCK_BATCH_MQ: self._unlock,
+            Request.LOCK_BATCH_MQ: look_ups.stepwise(self._lock),
+            Request.UNLOCK_BATCH_MQ: look_ups.stepwise(self._unlock),
         }
 
     # What connections call
@@ -145,25 +158,44 @@ class BrokerService:
         if connection not in self._closed_lanes:
             self._closed_lanes[connection] = connection.lane
             connection.lane = None
-        if len(self._unsaved) == 1:
+        if len(self._unsaved) == 1 and not self._serves_saved:
             self._save_topics(self._topics_saved)
 
     def _topics_saved(self, error: LaterMQError | None) -> None:
-        unsaved, self._unsaved, self._unsaved_bytes = self._unsaved, [], 0
-        for connection, lane in self._closed_lanes.items():
-            connection.lane = lane
-        self._closed_lanes = {}
-        # Those that must wait once more, for another topic, gather in the new list and stay in order there.
-        self._save_failure = error
-        for connection, command in unsaved:  # of senders too that have gone: they may have sent one-way
-            try:
-                reply = self.serve(connection, command)
-            except Exception as failure:
-                reply = connection.refuse(command, failure)
-            if reply is not None:
-                answer(connection, command, reply)
-        self._save_failure = None
-        self.settled()
+        """Serve what waited, a slice at a time; what its clients ask for next waits until all of it is served."""
+        saved, self._unsaved, self._unsaved_bytes = deque(self._unsaved), [], 0
+        lanes, self._closed_lanes = self._closed_lanes, {}
+        self._serves_saved = True  # and saves for nobody else: what comes now would overtake what waits
+        for connection in lanes:
+            connection.keep_back(True)
+
+        def serve_some() -> None:
+            # Those that must wait once more, for another topic, gather in the new list and stay in order there.
+            self._save_failure = error
+            for _ in range(min(SERVED_AT_ONCE, len(saved))):
+                connection, command = saved.popleft()  # of senders too that have gone: they may have sent one-way
+                try:
+                    reply = self.serve(connection, command)
+                except Exception as failure:
+                    reply = connection.refuse(command, failure)
+                if reply is not None:
+                    answer(connection, command, reply)
+            self._save_failure = None
+            self.settled()
+            if saved:
+                self._later(serve_some)
+                return
+            for connection, lane in lanes.items():
+                if connection in self._closed_lanes:
+                    self._closed_lanes[connection] = lane
+                else:
+                    connection.lane = lane
+                connection.keep_back(False)
+            self._serves_saved = False
+            if self._unsaved and self._save_topics is not None:
+                self._save_topics(self._topics_saved)
+
+        serve_some()
 
     def settled(self) -> None:
         if self._unflushed:
@@ -361,20 +393,29 @@ class BrokerService:
             raise GroupNotFound(f"consumer group {name!r} has no connected member")
         return encode_response(command, body=encode_body(ConsumerIdList(consumerIdList=list(group.members))))
 
-    def _lock(self, connection: Connection, command: Command) -> bytes:
+    def _lock(self, connection: Connection, command: Command) -> Steps[bytes | None]:
         request = decode_body(command.body, LockBatchRequest)
-        queues = [(queue.topic, queue.queueId) for queue in request.mqSet if self._exists(queue)]
-        held = self._broker.locks.lock(request.consumerGroup, request.clientId, queues)
         name = self._broker.config.broker.name
-        locked = [MessageQueue(topic, name, queue_id) for topic, queue_id in held]
+        locked: list[MessageQueue] = []
+        for some in _in_parts(request.mqSet):
+            queues = [(queue.topic, queue.queueId) for queue in some if self._exists(queue)]
+            held = self._broker.locks.lock(request.consumerGroup, request.clientId, queues)
+            locked += [MessageQueue(topic, name, queue_id) for topic, queue_id in held]
+            yield
         return encode_response(command, body=encode_body(LockBatchResponse(lockOKMQSet=locked)))
 
     def _exists(self, queue: MessageQueue) -> bool:
         topic = self._broker.topics.find(queue.topic)
         return topic is not None and 0 <= queue.queueId < max(topic.readQueueNums, topic.writeQueueNums)
 
-    def _unlock(self, connection: Connection, command: Command) -> bytes:
+    def _unlock(self, connection: Connection, command: Command) -> Steps[bytes | None]:
         request = decode_body(command.body, LockBatchRequest)
-        queues = [(queue.topic, queue.queueId) for queue in request.mqSet]
-        self._broker.locks.unlock(request.consumerGroup, request.clientId, queues)
+        for some in _in_parts(request.mqSet):
+            queues = [(queue.topic, queue.queueId) for queue in some]
+            self._broker.locks.unlock(request.consumerGroup, request.clientId, queues)
+            yield
         return encode_response(command)
+
+
+def _in_parts(queues: Sequence[MessageQueue]) -> Iterator[Sequence[MessageQueue]]:
+    return (queues[at : at + _QUEUES_A_STEP] for at in range(0, len(queues), _QUEUES_A_STEP))

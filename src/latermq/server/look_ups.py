@@ -1,12 +1,15 @@
-"""Requests whose look-ups take many steps: a slice of each in turn, so that everybody else is served between."""
+"""Requests that take many steps: a slice of each in turn, so that everybody else is served between.
+
+A handler that may have much to do is a generator of steps (`timer/steps.py`), made an ordinary handler by `stepwise`.
+What one slice is enough for is answered at once, as by any other handler.
+"""
 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from latermq.errors import FlowControl, LaterMQError, ServiceUnavailable
-from latermq.protocol.remoting.frames import Command
-from latermq.server.admin_ground import answer, refuse
+from latermq.errors import FlowControl, ServiceUnavailable
+from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command
 from latermq.server.connection import Connection
 from latermq.timer.steps import Steps, too_many_steps
 
@@ -15,6 +18,7 @@ MAX_RUNNING = 100
 
 Reply = bytes | None
 Later = Callable[[Callable[[], None]], object]
+Stepwise = Callable[[Connection, Command], Steps[Reply]]
 
 
 def do_now(work: Callable[[], None]) -> None:
@@ -27,6 +31,7 @@ class _LookUp:
     connection: Connection
     command: Command
     steps: Steps[Reply]
+    limit: int  # of steps; 0: none
     taken: int = 0
 
 
@@ -44,12 +49,18 @@ class LookUps:
     def __len__(self) -> int:
         return len(self._running)
 
-    def answer(self, connection: Connection, command: Command, steps: Steps[Reply]) -> Reply:
+    def stepwise(self, handler: Stepwise) -> Callable[[Connection, Command], Reply]:
+        """The handler that takes the steps of this one, as many as there are."""
+        return lambda connection, command: self.answer(connection, command, handler(connection, command), limit=0)
+
+    def answer(
+        self, connection: Connection, command: Command, steps: Steps[Reply], *, limit: int | None = None
+    ) -> Reply:
         """The reply, where one slice is enough for it; otherwise None, and it is sent when it is ready."""
         if self._is_stopped:  # what it needed from elsewhere came too late
             steps.close()
             raise _stopping()
-        look_up = _LookUp(connection, command, steps)
+        look_up = _LookUp(connection, command, steps, self._limit if limit is None else limit)
         try:
             self._take_slice(look_up)
         except StopIteration as stop:
@@ -58,6 +69,7 @@ class LookUps:
         if len(self._running) >= MAX_RUNNING:
             steps.close()
             raise FlowControl(f"{MAX_RUNNING} look-ups are under way", hint="Ask again in a moment")
+        connection.begin_work()
         self._running.append(look_up)
         if len(self._running) == 1:
             self._later(self._go_on)
@@ -68,9 +80,9 @@ class LookUps:
         for _ in range(SLICE_STEPS):
             next(look_up.steps)
         look_up.taken += SLICE_STEPS
-        if look_up.taken >= self._limit:
+        if look_up.limit and look_up.taken >= look_up.limit:
             look_up.steps.close()
-            raise too_many_steps(self._limit)
+            raise too_many_steps(look_up.limit)
 
     def _go_on(self) -> None:
         """A slice for the one that waits longest."""
@@ -80,17 +92,20 @@ class LookUps:
         try:
             self._take_slice(look_up)
         except StopIteration as stop:
-            if stop.value is not None:
-                answer(look_up.connection, look_up.command, stop.value)
-            self._settle()
-        except LaterMQError as error:
-            refuse(look_up.connection, look_up.command, error)
-            self._settle()
+            self._end(look_up, stop.value)
+        except Exception as error:
+            self._end(look_up, look_up.connection.refuse(look_up.command, error))
         else:
             self._running.append(look_up)
         finally:  # whatever became of this one, the others go on
             if self._running:
                 self._later(self._go_on)
+
+    def _end(self, look_up: _LookUp, reply: Reply) -> None:
+        if reply is not None and not look_up.command.flag & FLAG_ONEWAY:
+            look_up.connection.send(reply)
+        look_up.connection.end_work()
+        self._settle()
 
     def stop(self) -> None:
         """Give up what is under way: nothing may be read or written any more."""
@@ -98,7 +113,7 @@ class LookUps:
         while self._running:
             look_up = self._running.popleft()
             look_up.steps.close()
-            refuse(look_up.connection, look_up.command, _stopping())
+            self._end(look_up, look_up.connection.refuse(look_up.command, _stopping()))
 
 
 def _stopping() -> ServiceUnavailable:

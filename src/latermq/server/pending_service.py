@@ -14,7 +14,7 @@ from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.timer_bodies import Outcome, Outcomes, PendingCount, Verdict
 from latermq.protocol.remoting.timer_headers import ListTimersHeader, MoveTimerHeader, RecallHeader, TimerNameHeader
-from latermq.server.admin_ground import Handler, answer, refuse
+from latermq.server.admin_ground import Handler, answer
 from latermq.server.connection import Connection
 from latermq.server.look_ups import LookUps, Reply
 from latermq.timer.steps import Steps
@@ -160,8 +160,8 @@ class PendingService:
             if isinstance(fetched, LaterMQError):
                 raise fetched
             reply = self._look_ups.answer(connection, command, move(fetched))
-        except LaterMQError as error:
-            refuse(connection, command, error)
+        except Exception as error:
+            answer(connection, command, connection.refuse(command, error))
             return
         if reply is not None:
             answer(connection, command, reply)

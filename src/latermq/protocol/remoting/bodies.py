@@ -317,7 +317,17 @@ def decode_body(data: bytes, type_: type[BodyType]) -> BodyType:
 
 def encode_keyed_map(entries: Iterable[tuple[Any, Any]]) -> msgspec.Raw:
     """A map whose keys are objects, as Java writes and reads it: `{{"topic":…}:{…}}`. Put it into a body as it is."""
-    return msgspec.Raw(b"{" + b",".join(_encode(key) + b":" + _encode(value) for key, value in entries) + b"}")
+    return join_entries(encode_entry(key, value) for key, value in entries)
+
+
+def encode_entry(key: Any, value: Any) -> bytes:
+    """One entry of such a map."""
+    return _encode(key) + b":" + _encode(value)
+
+
+def join_entries(encoded: Iterable[bytes]) -> msgspec.Raw:
+    """The map of such entries."""
+    return msgspec.Raw(b"{" + b",".join(encoded) + b"}")
 
 
 def decode_keyed_map(data: bytes) -> list[tuple[Any, Any]]:

@@ -1,0 +1,21 @@
+"""Tables of many queues for answers, encoded in steps: the whole of a wide topic's would take tens of milliseconds."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from latermq.protocol.remoting.bodies import encode_entry, join_entries
+from latermq.timer.steps import Steps
+
+ENTRIES_A_STEP = 5  # 3 µs each
+
+
+def keyed_map(entries: Iterable[tuple[Any, Any]]) -> Steps[msgspec.Raw]:
+    """`encode_keyed_map` in steps."""
+    encoded: list[bytes] = []
+    for key, value in entries:
+        encoded.append(encode_entry(key, value))
+        if len(encoded) % ENTRIES_A_STEP == 0:
+            yield
+    return join_entries(encoded)

@@ -1,0 +1,193 @@
+"""Requests about thousands of queues, groups or members: how much of each is done before others have their turn."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+
+from latermq.broker import keyed_maps
+from latermq.broker.broker import Broker
+from latermq.clock import SimulatedClock
+from latermq.config import BrokerConfig, Config
+from latermq.errors import GroupNotFound, LaterMQError
+from latermq.protocol.remoting import bodies
+from latermq.protocol.remoting.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    LockBatchRequest,
+    LockBatchResponse,
+    MessageQueue,
+    ProducerData,
+    SubscriptionData,
+    TopicConfig,
+    decode_body,
+    decode_keyed_map,
+    encode_body,
+    raw_fields,
+)
+from latermq.protocol.remoting.codes import Request, Response
+from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame, encode_response
+from latermq.server.admin_service import AdminService
+from latermq.server.broker_service import BrokerService
+from latermq.server.connection import Connection
+from latermq.server.look_ups import SLICE_STEPS, LookUps
+from latermq.store.memory_disk import MemoryDisk
+from tests.stores import SMALL
+
+WIDE = 2_000
+# What a slice may touch: a step touches one queue, or encodes a few.
+MOST_A_SLICE = SLICE_STEPS * keyed_maps.ENTRIES_A_STEP + 50
+
+
+class Scene:
+    """A broker with one wide topic that a group with many offsets reads; it counts what is touched between turns."""
+
+    is_paused = False
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock = SimulatedClock()
+        config = Config(store=SMALL, broker=BrokerConfig())
+        self.broker = Broker(config, MemoryDisk(), self.clock, host="127.0.0.1", port=10911, new_store_id="s" * 32)
+        self.put_off: list[Callable[[], None]] = []
+        look_ups = LookUps(1_000, lambda work: self.put_off.append(work))
+        admin = AdminService(self.broker, address="a:1", program_version="1", look_ups=look_ups)
+        self.handlers = BrokerService(self.broker, look_ups=look_ups).handlers | admin.handlers
+        self.broker.topics.put(TopicConfig(topicName="wide", readQueueNums=WIDE, writeQueueNums=WIDE))
+        self.broker.groups.require("readers")
+        self.broker.groups.require("others")
+        self.broker.offsets.put_all("readers", "wide", dict.fromkeys(range(WIDE), 0))
+        self.sent: list[Command] = []
+        self.touched = 0
+        find_queue = self.broker.store.find_queue
+        encode_entry = bodies.encode_entry
+
+        def counted_find(topic: str, queue_id: int) -> Any:
+            self.touched += 1
+            return find_queue(topic, queue_id)
+
+        def counted_encode(key: Any, value: Any) -> bytes:
+            self.touched += 1
+            return encode_entry(key, value)
+
+        monkeypatch.setattr(self.broker.store, "find_queue", counted_find)
+        monkeypatch.setattr(keyed_maps, "encode_entry", counted_encode)
+        monkeypatch.setattr(self.broker.tables, "savers", list)  # how tables are saved is another subject
+        # It adds up a number of each queue, which takes a hundredth of what the rest does.
+        monkeypatch.setattr(self.broker.topic_traffic, "taken", lambda *of: self.broker.topic_traffic.pulled("", "", 0))
+
+    peer_name = "127.0.0.1:5555"
+    is_closing = False
+
+    def send(self, frame: bytes) -> None:
+        self.sent += FrameReader().feed(frame)
+
+    def begin_work(self) -> None: ...
+
+    def end_work(self) -> None: ...
+
+    def refuse(self, command: Command, error: Exception) -> bytes:
+        assert isinstance(error, LaterMQError)
+        return encode_response(command, error.code, remark=error.remark)
+
+    def begin(self, code: int, fields: dict[str, object] | None = None, body: bytes = b"") -> bytes | None:
+        texts = {name: str(value) for name, value in (fields or {}).items()}
+        [command] = FrameReader().feed(encode_frame(code, 7, fields=texts, body=body))
+        return self.handlers[code](cast(Connection, self), command)
+
+    def turns(self) -> Iterator[int]:
+        """What each turn touched."""
+        while self.put_off:
+            self.touched = 0
+            self.put_off.pop(0)()
+            yield self.touched
+
+    def answer(self, code: int, fields: dict[str, object] | None = None, body: bytes = b"") -> tuple[Command, int]:
+        """The answer, and what the busiest turn touched."""
+        self.touched = 0
+        reply = self.begin(code, fields, body)
+        if reply is not None:
+            self.send(reply)
+        most = max([self.touched, *self.turns()])
+        [answer] = self.sent
+        return answer, most
+
+    def cut_off(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+    def connect(self, client_id: str) -> None:
+        wants = SubscriptionData(topic="wide", subVersion=1)
+        consumer = ConsumerData(groupName="crowd", subscriptionDataSet=[wants])
+        beat = HeartbeatData(clientID=client_id)
+        beat.consumerDataSet.append(consumer)
+        beat.producerDataSet.append(ProducerData(groupName="makers"))
+        self.broker.members.heartbeat(self, beat, language="JAVA", version=513, clock=self.clock)
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    scene = Scene(monkeypatch)
+    yield scene
+    scene.broker.timers.engine.close()
+
+
+RESET = {"topic": "wide", "group": "readers", "timestamp": 5, "isForce": "true"}
+ASKED: dict[int, dict[str, object]] = {
+    Request.GET_TOPIC_STATS_INFO: {"topic": "wide"},
+    Request.GET_CONSUME_STATS: {"consumerGroup": "readers", "topic": "wide"},
+    Request.GET_BROKER_CONSUME_STATS: {"isOrder": "false"},
+    Request.QUERY_CONSUME_TIME_SPAN: {"group": "readers", "topic": "wide"},
+    Request.QUERY_CORRECTION_OFFSET: {"topic": "wide", "compareGroup": "others", "filterGroups": ""},
+    Request.INVOKE_BROKER_TO_RESET_OFFSET: RESET,
+}
+
+
+@pytest.mark.parametrize("code", ASKED)
+def test_a_request_about_a_wide_topic_is_done_in_slices(scene: Scene, code: int) -> None:
+    answer, most = scene.answer(code, ASKED[code])
+    assert answer.code == Response.SUCCESS
+    assert most <= MOST_A_SLICE
+    assert scene.touched or most, "nothing was counted"
+
+
+def test_all_queues_are_in_an_answer_that_took_slices(scene: Scene) -> None:
+    answer, _ = scene.answer(Request.GET_TOPIC_STATS_INFO, {"topic": "wide"})
+    table = decode_keyed_map(raw_fields(answer.body)["offsetTable"])
+    assert [key["queueId"] for key, _ in table] == list(range(WIDE))
+
+
+def test_locks_of_many_queues_are_taken_in_slices(scene: Scene) -> None:
+    queues = [MessageQueue("wide", "broker-a", queue_id % WIDE) for queue_id in range(8_000)]
+    body = encode_body(LockBatchRequest(consumerGroup="readers", clientId="c", mqSet=queues))
+    assert scene.begin(Request.LOCK_BATCH_MQ, body=body) is None
+    locked = scene.broker.locks.statistics()["queue_locks"]
+    assert locked < WIDE or len(scene.put_off) == 1
+    for _ in scene.turns():
+        pass
+    [answer] = scene.sent
+    assert len(decode_body(answer.body, LockBatchResponse).lockOKMQSet) == 8_000
+
+
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [
+        (Request.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "crowd"}),
+        (Request.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "makers"}),
+        (Request.GET_ALL_PRODUCER_INFO, {}),
+    ],
+)
+def test_lists_of_many_clients_are_made_in_slices(scene: Scene, code: int, fields: dict[str, object]) -> None:
+    for number in range(6_000):
+        scene.connect(f"client {number}")
+    assert scene.begin(code, fields) is None, "six thousand take more than one slice"
+    for _ in scene.turns():
+        pass
+    assert scene.sent[0].body.count(b"client ") == 6_000
+
+
+def test_a_group_that_is_deleted_while_it_is_reset_stays_deleted(scene: Scene) -> None:
+    assert scene.begin(Request.INVOKE_BROKER_TO_RESET_OFFSET, RESET) is None
+    scene.broker.delete_group("readers", clean_offsets=True)
+    for _ in scene.turns():
+        pass
+    assert scene.sent[0].code == GroupNotFound.code
+    assert scene.broker.offsets.of_topic("readers", "wide") == {}
