@@ -4,11 +4,13 @@
 """
 
 import contextlib
+import hashlib
 import shutil
 import sys
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from latermq.errors import ConfigError
 
@@ -19,16 +21,12 @@ PACKAGES = {
     f"delta-spark_{_SPARK_SERIES}_2.13-{_DELTA}.jar": f"io.delta:delta-spark_{_SPARK_SERIES}_2.13:{_DELTA}",
     f"delta-storage-{_DELTA}.jar": f"io.delta:delta-storage:{_DELTA}",
 }
-# What these two ask for beyond each other is in Spark already, or is for catalogs that are not used: 75 MB not fetched.
-_NOT_NEEDED = (
-    "org.*:*",
-    "com.*:*",
-    "javax.*:*",
-    "commons-*:*",
-    "io.airlift:*",
-    "io.unitycatalog:*",
-    "io.delta:*kernel*",
-)
+# SHA-256 of the jars of the versions in pyproject.toml. Spark runs what is in them with all that the driver may do, and
+# the repository, or a cache that answers for it, checks only that they came over as it has them.
+CHECKSUMS = {
+    "delta-spark_4.2_2.13-4.4.0.jar": "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead",
+    "delta-storage-4.4.0.jar": "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc",
+}
 
 
 def jar_folder() -> Path:
@@ -37,7 +35,7 @@ def jar_folder() -> Path:
 
 
 def delta_jars() -> list[Path]:
-    """The jars that Spark is started with."""
+    """The jars that Spark is started with, each the one that it should be: 10 ms for both."""
     jars = [jar_folder() / name for name in PACKAGES]
     missing = [jar.name for jar in jars if not jar.is_file()]
     if missing:
@@ -45,31 +43,69 @@ def delta_jars() -> list[Path]:
             f"{', '.join(missing)} not found in {jar_folder()}",
             hint=f"Fetch what is missing with: {sys.executable} -m latermq.pipeline.jars",
         )
+    for jar in jars:
+        check_jar(jar, jar.name)
     return jars
 
 
+def check_jar(jar: Path, name: str) -> None:
+    """Refuse a file that is not the jar of this name."""
+    wanted = CHECKSUMS.get(name)
+    if wanted is None:
+        raise ConfigError(
+            f"no checksum is known for {name}",
+            hint="Install the versions of pyspark and delta-spark that pyproject.toml names",
+        )
+    with jar.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != wanted:
+        raise ConfigError(
+            f"{jar} is not the {name} it should be: its SHA-256 is {found}, not {wanted}",
+            hint=f"Find out who put it there; {sys.executable} -m latermq.pipeline.jars fetches it anew",
+        )
+
+
+def keep_jars(found: Path, target: Path) -> None:
+    """Take the resolver's jars into the environment, all of them or none."""
+    for name in PACKAGES:
+        check_jar(found / f"io.delta_{name}", name)
+    target.mkdir(parents=True, exist_ok=True)
+    for name in PACKAGES:
+        # A copy under another name first: a fetch that is cut short leaves no half of a jar.
+        partial = target / f"{name}.partial"
+        shutil.copyfile(found / f"io.delta_{name}", partial)
+        partial.replace(target / name)
+
+
 def fetch_jars(target: Path) -> None:
-    """Let Spark resolve the jars, and keep them."""
-    from pyspark.sql import SparkSession
+    """Let Spark's resolver find the jars, and keep them. It loads none of them."""
+    from pyspark.java_gateway import launch_gateway
 
     with tempfile.TemporaryDirectory() as ivy:
-        spark = (
-            SparkSession.builder.master("local[1]")
-            .config("spark.ui.enabled", "false")
-            .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.jars.ivy", ivy)
-            .config("spark.jars.packages", ",".join(PACKAGES.values()))
-            .config("spark.jars.excludes", ",".join(_NOT_NEEDED))
-            .getOrCreate()
-        )
-        spark.stop()
-        target.mkdir(parents=True, exist_ok=True)
-        for name in PACKAGES:
-            # A copy under another name first: a fetch that is cut short leaves no half of a jar.
-            partial = target / f"{name}.partial"
-            shutil.copyfile(Path(ivy) / "jars" / f"io.delta_{name}", partial)
-            partial.replace(target / name)
+        gateway = launch_gateway()  # type: ignore[no-untyped-call]
+        try:
+            _resolve(gateway.jvm, ivy)
+        finally:
+            gateway.shutdown()
+        keep_jars(Path(ivy) / "jars", target)
+
+
+def _resolve(jvm: Any, ivy: str) -> None:
+    """Fetch the packages themselves into `ivy`, from where the settings of this machine's Spark say.
+
+    What they ask for beyond each other is in Spark already, or is for catalogs that are not used: 75 MB not fetched.
+    """
+    maven, option, log = jvm.org.apache.spark.util.MavenUtils, jvm.scala.Option, jvm.java.lang.System.err
+    settings = jvm.org.apache.spark.SparkConf()
+    repositories = option.apply(settings.get("spark.jars.repositories", None))
+    file = settings.get("spark.jars.ivySettings", None)
+    if file is None:
+        ivy_settings = maven.buildIvySettings(repositories, option.apply(ivy), True, log)
+    else:
+        ivy_settings = maven.loadIvySettings(file, repositories, option.apply(ivy), log)
+    nothing = jvm.scala.collection.immutable.List.newBuilder().result()
+    coordinates = ",".join(PACKAGES.values())
+    maven.resolveMavenCoordinates(coordinates, ivy_settings, option.empty(), False, nothing, False, log)
 
 
 def main() -> None:
@@ -78,6 +114,8 @@ def main() -> None:
         return
     try:
         fetch_jars(jar_folder())
+    except ConfigError as refused:
+        raise SystemExit(refused.remark) from None
     except Exception as failure:  # the JVM has said more by then, and a Python traceback would only bury it
         raise SystemExit(
             f"{', '.join(PACKAGES.values())} could not be fetched from Maven Central: {failure}\n"
