@@ -69,6 +69,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # Notifications for clients that are behind with reading, each kept once however many wait for it.
     max_held_notices: Size = Size.parse("64MiB")
     max_unflushed: int = 100_000  # with store.flush = sync: answers that wait for the disk
+    max_unsaved: int = 1_000  # changes of topics, groups and offsets that wait for their tables to be saved
+    max_client_calls: int = 20_000  # questions of operators that connected clients have not answered yet
     client_timeout: Duration = Duration.parse("120s")  # a client without heartbeat for this long is gone
     queue_lock_timeout: Duration = Duration.parse("60s")
     offset_save_every: Duration = Duration.parse("5s")

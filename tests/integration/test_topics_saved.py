@@ -12,7 +12,7 @@ import pytest
 from latermq.errors import StoreError
 from latermq.message.properties import encode_properties
 from latermq.protocol.remoting.codes import Request, Response
-from latermq.protocol.remoting.frames import FLAG_ONEWAY, encode_frame
+from latermq.protocol.remoting.frames import BINARY, FLAG_ONEWAY, JSON, encode_frame
 from latermq.server import broker_service
 from latermq.server.broker_server import BrokerProcess
 from tests.integration.brokers import pull, run_with_broker, send, send_fields
@@ -184,17 +184,23 @@ def test_a_message_is_taken_though_deleting_another_topic_failed_before_its_own_
     run_with_broker(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("encoding", [JSON, BINARY])
+@pytest.mark.parametrize("part", ["body", "properties"])
 def test_messages_that_wait_for_their_topic_are_bounded_in_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, encoding: int
 ) -> None:
+    text = "x" * 1_000
+    properties, body = (f"a\x01{text}", b"") if part == "properties" else ("", text.encode())
     monkeypatch.setattr(broker_service, "MAX_UNSAVED_BYTES", 2_000)
 
     async def scenario(process: BrokerProcess) -> None:
         go = threading.Event()
         async with connect(process.listener.port) as client:
             with slow_disk(process, go):
-                for _ in range(3):
-                    await client.send_only(Request.SEND_MESSAGE_V2, send_fields("new"), bytes(1_000))
+                for opaque in range(3):
+                    fields = send_fields("new", properties=properties)
+                    frame = encode_frame(Request.SEND_MESSAGE_V2, opaque, fields=fields, body=body, encoding=encoding)
+                    await client.send(frame)
                 assert (await client.receive()).code == Response.SYSTEM_BUSY
                 go.set()
                 assert [(await client.receive()).code for _ in range(2)] == [Response.SUCCESS] * 2

@@ -55,6 +55,42 @@ def test_a_topic_is_answered_for_once_it_is_saved_and_the_name_servers_know() ->
     assert scene.restart().broker.topics.require("orders") == made
 
 
+def test_changes_that_come_while_tables_are_saved_are_saved_together_by_the_next_round() -> None:
+    scene = Scene()
+    scene.keeps = True
+    first = scene.begin(Request.UPDATE_AND_CREATE_TOPIC, topic_fields("first"))
+    others = [scene.begin(Request.UPDATE_AND_CREATE_TOPIC, topic_fields(f"topic-{number}")) for number in range(50)]
+    assert len(scene.kept) == 1  # one copy of the table, whoever waits
+    rounds = 0
+    while scene.kept:
+        works, when_done = scene.kept.pop()
+        for work in works:
+            work()
+        when_done(None)
+        rounds += 1
+    assert rounds == 2
+    for told in scene.untold:
+        told()
+    assert {answer.code for connection in (first, *others) for answer in connection.sent} == {Response.SUCCESS}
+    assert scene.restart().broker.topics.find("topic-49") is not None
+
+
+def test_no_change_is_made_while_too_many_wait_to_be_saved() -> None:
+    scene = Scene(max_unsaved=3)
+    scene.keeps = True
+    for number in range(3):
+        scene.begin(Request.UPDATE_AND_CREATE_TOPIC, topic_fields(f"topic-{number}"))
+    with pytest.raises(Busy, match="wait to be saved"):
+        scene.begin(Request.UPDATE_AND_CREATE_TOPIC, topic_fields("too-many"))
+    assert scene.broker.topics.find("too-many") is None
+    scene.do_kept()
+    with pytest.raises(Busy):  # the name servers have not been told yet
+        scene.begin(Request.UPDATE_AND_CREATE_TOPIC, topic_fields("too-many"))
+    for told in scene.untold:
+        told()
+    scene.begin(Request.UPDATE_AND_CREATE_TOPIC, topic_fields("one-more"))
+
+
 def test_a_topic_that_cannot_be_saved_is_no_success_and_is_tried_again() -> None:
     scene = Scene()
 

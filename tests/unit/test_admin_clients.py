@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 import msgspec
 import pytest
 
-from latermq.errors import LaterMQError, QueryNotFound
+from latermq.errors import Busy, LaterMQError, QueryNotFound
 from latermq.message.record import decode_record
 from latermq.protocol.remoting.bodies import raw_fields
 from latermq.protocol.remoting.codes import Request, Response
@@ -137,6 +137,67 @@ def test_the_offsets_of_one_client_are_asked_of_it_alone() -> None:
         asked.asked[0][3].cancel()
         with pytest.raises(LaterMQError, match="is online"):
             scene.begin(Request.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields | {"clientAddr": "c3"})
+
+    running(scenario)
+
+
+def test_a_client_that_is_behind_with_reading_is_not_asked() -> None:
+    async def scenario(scene: Scene) -> None:
+        client = scene.connect("c1", consumer="readers")
+        client.is_paused = True
+        answer = await answered(scene.begin(RUNNING, C1))
+        assert answer.code == Response.SYSTEM_BUSY
+        assert client.asked == []
+
+    running(scenario)
+
+
+def test_an_operator_that_does_not_read_gets_no_long_answers() -> None:
+    async def scenario(scene: Scene) -> None:
+        client = scene.connect("c1", consumer="readers")
+        operators = [scene.begin(RUNNING, C1) for _ in range(2)]
+        operators[0].is_paused = True
+        for _, _, _, future in client.asked:
+            future.set_result(reply(body=bytes(100_000)))
+        dropped, whole = [await answered(operator) for operator in operators]
+        assert (dropped.code, dropped.body) == (Response.SYSTEM_BUSY, b"")
+        assert "100" in (dropped.remark or "")
+        assert (whole.code, len(whole.body)) == (Response.SUCCESS, 100_000)
+
+    running(scenario)
+
+
+def test_answers_of_all_members_that_do_not_fit_a_frame_are_an_error() -> None:
+    async def scenario(scene: Scene) -> None:
+        clients = [scene.connect(f"c{number}", consumer="readers") for number in range(5)]
+        fields = {"group": "readers", "topic": "orders"}
+        operator = scene.begin(Request.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields)
+        table = b'{"messageQueueTable":{"x":"' + b"y" * (4 << 20) + b'"}}'
+        for client in clients:
+            client.asked[0][3].set_result(reply(body=table))
+        answer = await answered(operator)
+        assert answer.code == Response.SYSTEM_ERROR
+        assert "frame" in (answer.remark or "")
+
+    running(scenario)
+
+
+def test_no_more_is_asked_than_clients_may_leave_unanswered() -> None:
+    async def scenario(_: Scene) -> None:
+        scene = Scene(max_client_calls=4)
+        clients = [scene.connect(f"c{number}", consumer="readers") for number in range(3)]
+        fields = {"group": "readers", "topic": "orders"}
+        scene.begin(Request.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields)
+        with pytest.raises(Busy, match="max_client_calls"):
+            scene.begin(Request.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields)
+        assert [len(client.asked) for client in clients] == [1, 1, 1]
+        for client in clients:
+            client.asked[0][3].set_exception(TimeoutError())
+        await asyncio.sleep(0)
+        scene.begin(Request.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields)
+        assert [len(client.asked) for client in clients] == [2, 2, 2]
+        for client in clients:
+            client.asked[1][3].cancel()
 
     running(scenario)
 

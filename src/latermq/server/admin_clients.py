@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from latermq.broker import admin_messages
-from latermq.errors import ConsumerOffline, ConsumerSilent, LaterMQError
+from latermq.errors import Busy, ConsumerOffline, ConsumerSilent, LaterMQError
 from latermq.group.members import Member
 from latermq.message.ids import parse_offset_message_id
 from latermq.protocol.remoting.admin_bodies import ConsumerStatus
@@ -21,11 +21,15 @@ from latermq.server.connection import Connection
 # Tools wait 15 s for an answer; a client that dumps its threads takes some of them.
 CLIENT_TIMEOUT_S = 10.0
 STATUS_TIMEOUT_S = 4.0  # tools wait 5 s for this one
+FRAME_SPARE_BYTES = 64 << 10  # for the header and the rest of a body that lists clients' answers
 
 
 @runtime_checkable
 class Askable(Protocol):
     """A connection over which a client can be asked something."""
+
+    @property
+    def is_paused(self) -> bool: ...
 
     def call(
         self, code: int, *, fields: Mapping[str, str] | None = None, body: bytes = b"", timeout_s: float
@@ -37,6 +41,8 @@ class ClientRequests:
 
     def __init__(self, ground: Ground) -> None:
         self._broker = ground.broker
+        self._max_asked = ground.broker.config.broker.max_client_calls
+        self._asked = 0  # questions that clients have not answered yet
         self.handlers: dict[int, Handler] = {
             Request.GET_CONSUMER_RUNNING_INFO: self._running_info,
             Request.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
@@ -67,7 +73,8 @@ class ClientRequests:
         def fail(error: LaterMQError) -> None:
             refuse(connection, command, error)
 
-        _ask(member, command.code, fields, body, CLIENT_TIMEOUT_S, pass_back, fail)
+        self._check_room(1)
+        self._ask(member, command.code, fields, body, CLIENT_TIMEOUT_S, pass_back, fail)
 
     def _member(self, group: str, client_id: str) -> Member:
         connected = self._broker.members.consumer_group(group)
@@ -88,61 +95,89 @@ class ClientRequests:
             members = [member for member in members if member.client_id == header.clientAddr]
         if not members:
             raise LaterMQError(f"no consumer of group {header.group!r} is online", hint="Start one, or name another")
+        self._check_room(len(members))
         status = ConsumerStatus()
         left = {member.client_id for member in members}
+        room_bytes = int(self._broker.config.server.max_frame) - FRAME_SPARE_BYTES
 
         def done_with(client_id: str) -> None:
             left.discard(client_id)
-            if not left:
+            if left:
+                return
+            if room_bytes < 0:
+                error = LaterMQError("the answers of all members do not fit one frame", hint="Ask for one client only")
+                refuse(connection, command, error)
+            else:
                 answer(connection, command, encode_response(command, body=encode_body(status)))
 
         def ask(member: Member) -> None:
             def take(answered: Command) -> None:
+                nonlocal room_bytes
                 offsets = raw_fields(answered.body).get("messageQueueTable")
                 if answered.code == Response.SUCCESS and offsets is not None:
-                    status.consumerTable[member.client_id] = msgspec.Raw(offsets)
+                    room_bytes -= len(offsets) + len(member.client_id) + len('"":,')
+                    if room_bytes < 0:
+                        status.consumerTable.clear()
+                    else:
+                        status.consumerTable[member.client_id] = msgspec.Raw(bytes(offsets))
                 done_with(member.client_id)
 
             fields = {"group": header.group, "topic": header.topic}
             code = Request.GET_CONSUMER_STATUS_FROM_CLIENT
-            _ask(member, code, fields, b"", STATUS_TIMEOUT_S, take, lambda error: done_with(member.client_id))
+            self._ask(member, code, fields, b"", STATUS_TIMEOUT_S, take, lambda error: done_with(member.client_id))
 
         for member in members:
             ask(member)
 
+    def _check_room(self, questions: int) -> None:
+        if self._asked + questions > self._max_asked:
+            raise Busy(
+                f"{self._asked} questions wait for clients to answer, broker.max_client_calls allows {self._max_asked}",
+                hint="Ask again in a moment",
+            )
 
-def _ask(
-    member: Member,
-    code: int,
-    fields: Mapping[str, str],
-    body: bytes,
-    timeout_s: float,
-    on_answer: Callable[[Command], None],
-    on_failure: Callable[[LaterMQError], None],
-) -> None:
-    """Ask a client; exactly one of the two is called, now or later."""
-    channel = member.channel
-    if not isinstance(channel, Askable):
-        on_failure(LaterMQError(f"client {member.client_id!r} cannot be asked over its protocol"))
-        return
-    try:
-        future = channel.call(code, fields=fields, body=body, timeout_s=timeout_s)
-    except LaterMQError as error:
-        on_failure(error)
-        return
+    def _ask(
+        self,
+        member: Member,
+        code: int,
+        fields: Mapping[str, str],
+        body: bytes,
+        timeout_s: float,
+        on_answer: Callable[[Command], None],
+        on_failure: Callable[[LaterMQError], None],
+    ) -> None:
+        """Ask a client; exactly one of the two is called, now or later."""
+        channel = member.channel
+        if not isinstance(channel, Askable):
+            on_failure(LaterMQError(f"client {member.client_id!r} cannot be asked over its protocol"))
+            return
+        if channel.is_paused:
+            on_failure(Busy(f"client {member.client_id!r} is behind with reading", hint="Ask again when it has read"))
+            return
+        try:
+            future = channel.call(code, fields=fields, body=body, timeout_s=timeout_s)
+        except LaterMQError as error:
+            on_failure(error)
+            return
+        self._asked += 1
 
-    def done(finished: "asyncio.Future[Command]") -> None:
-        if finished.cancelled():
-            return  # the loop is ending
-        error = finished.exception()
-        if error is None:
-            try:
-                on_answer(finished.result())
-            except LaterMQError as unreadable:
-                on_failure(unreadable)
-        elif isinstance(error, TimeoutError):
-            on_failure(ConsumerSilent(f"client {member.client_id!r} did not answer within {timeout_s:g} s"))
-        else:
-            on_failure(ConsumerOffline(f"client {member.client_id!r} has gone"))
+        def done(finished: "asyncio.Future[Command]") -> None:
+            self._asked -= 1
+            if finished.cancelled():
+                return  # the loop is ending
+            error = finished.exception()
+            if error is None:
+                try:
+                    on_answer(finished.result())
+                except LaterMQError as unreadable:
+                    on_failure(unreadable)
+            elif isinstance(error, TimeoutError):
+                on_failure(ConsumerSilent(f"client {member.client_id!r} did not answer within {timeout_s:g} s"))
+            else:
+                on_failure(ConsumerOffline(f"client {member.client_id!r} has gone"))
 
-    future.add_done_callback(done)
+        future.add_done_callback(done)
+
+    def statistics(self) -> dict[str, int]:
+        """How many questions clients have not answered yet."""
+        return {"client_calls": self._asked}

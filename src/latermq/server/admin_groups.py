@@ -83,10 +83,12 @@ class GroupRequests:
     # Configuration
 
     def _put(self, connection: Connection, command: Command) -> None:
+        self._ground.saves.check_room()
         admin_groups.put_group(self._broker, decode_body(command.body, SubscriptionGroup))
         self._answer_when_saved(connection, command)
 
     def _put_all(self, connection: Connection, command: Command) -> Steps[Reply]:
+        self._ground.saves.check_room()
         groups = decode_body(command.body, SubscriptionGroupList).groupConfigList
         if not groups:
             raise MalformedRequest("the list of groups is empty", hint="Name at least one")
@@ -97,13 +99,13 @@ class GroupRequests:
         return None
 
     def _delete(self, connection: Connection, command: Command) -> None:
+        self._ground.saves.check_room()
         header = command.header(DeleteGroupHeader)
         self._broker.delete_group(header.groupName, clean_offsets=header.cleanOffset)
         self._answer_when_saved(connection, command)
 
     def _answer_when_saved(self, connection: Connection, command: Command, body: bytes = b"") -> None:
-        works = self._broker.tables.savers()
-        self._ground.answer_when_saved(connection, command, works, encode_response(command, body=body))
+        self._ground.answer_when_saved(connection, command, encode_response(command, body=body))
 
     def _configs(self, connection: Connection, command: Command) -> bytes:
         table = self._broker.groups.table
@@ -192,6 +194,7 @@ class GroupRequests:
         return encode_response(command, body=encode_body(CorrectionOffsets(correctionOffsets=offsets)))
 
     def _clone_offsets(self, connection: Connection, command: Command) -> Steps[Reply]:
+        self._ground.saves.check_room()
         header = command.header(CloneOffsetHeader)
         yield from admin_groups.clone_offsets(
             self._broker, header.srcGroup, header.destGroup, header.topic, offline=header.offline
@@ -202,6 +205,7 @@ class GroupRequests:
     def _reset_offsets(self, connection: Connection, command: Command) -> Steps[Reply]:
         """Change the offsets here, and tell the members: they hold offsets of their own and would write them back."""
         header = command.header(ResetOffsetHeader)
+        self._ground.saves.check_room()
         self._broker.notices.check_room()
         offsets = yield from admin_groups.reset_offsets(
             self._broker,

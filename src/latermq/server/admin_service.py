@@ -11,7 +11,7 @@ from latermq.protocol.remoting.bodies import DataVersion, KVTable, encode_body
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.server.admin_clients import ClientRequests
-from latermq.server.admin_ground import Ground, Handler, WhenDone, Work, do_at_once, tell_nobody
+from latermq.server.admin_ground import Ground, Handler, TableSaves, WhenDone, Work, do_at_once, tell_nobody
 from latermq.server.admin_groups import GroupRequests
 from latermq.server.admin_messages import MessageRequests
 from latermq.server.admin_topics import TopicRequests
@@ -38,12 +38,14 @@ class AdminService:
         self._identity = Identity(address, program_version, broker.clock.now_ms())
         if look_ups is None:
             look_ups = LookUps(broker.config.timer.max_lookup)
-        ground = Ground(broker, self._identity, look_ups, beside, announce)
+        self.saves = TableSaves(broker, beside)
+        ground = Ground(broker, self._identity, look_ups, self.saves, announce)
+        self._clients = ClientRequests(ground)
         self.handlers: dict[int, Handler] = {
             **TopicRequests(ground).handlers,
             **GroupRequests(ground).handlers,
             **MessageRequests(ground).handlers,
-            **ClientRequests(ground).handlers,
+            **self._clients.handlers,
             Request.GET_BROKER_RUNTIME_INFO: self._runtime_info,
             Request.GET_BROKER_CONFIG: self._settings,
             Request.UPDATE_BROKER_CONFIG: self._change_settings,
@@ -63,6 +65,8 @@ class AdminService:
 
     def _runtime_info(self, connection: Connection, command: Command) -> bytes:
         table = runtime_info(self._broker, self._identity)
+        counts = self.saves.statistics() | self._clients.statistics()
+        table.update((f"latermq_{name}", str(count)) for name, count in sorted(counts.items()))
         return encode_response(command, body=encode_body(KVTable(table=table)))
 
     def _settings(self, connection: Connection, command: Command) -> bytes:

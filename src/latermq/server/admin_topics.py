@@ -41,6 +41,7 @@ class TopicRequests:
         }  # fmt: skip
 
     def _put(self, connection: Connection, command: Command) -> None:
+        self._ground.saves.check_room()
         header = command.header(CreateTopicHeader)
         topic = TopicConfig(
             topicName=header.topic,
@@ -52,19 +53,21 @@ class TopicRequests:
             order=header.order,
         )
         admin_topics.put_topic(self._broker, topic, admin_topics.parse_attributes(header.attributes))
-        self._ground.answer_when_announced(connection, command, self._broker.tables.savers())
+        self._ground.answer_when_announced(connection, command, [])
 
     def _put_all(self, connection: Connection, command: Command) -> Steps[Reply]:
+        self._ground.saves.check_room()
         topics = decode_body(command.body, TopicConfigList).topicConfigList
         if not topics:
             raise MalformedRequest("the list of topics is empty", hint="Name at least one")
         for topic in topics:
             admin_topics.put_topic(self._broker, topic, topic.attributes)
             yield
-        self._ground.answer_when_announced(connection, command, self._broker.tables.savers())
+        self._ground.answer_when_announced(connection, command, [])
         return None
 
     def _delete(self, connection: Connection, command: Command) -> None:
+        self._ground.saves.check_room()
         works = admin_topics.delete_topic(self._broker, command.header(TopicHeader).topic)
         self._ground.answer_when_announced(connection, command, works)
 

@@ -51,7 +51,7 @@ _STORING = frozenset({
     Request.SEND_MESSAGE, Request.SEND_MESSAGE_V2, Request.SEND_BATCH_MESSAGE, Request.CONSUMER_SEND_MSG_BACK,
     Request.SCHEDULE_ROWS, Request.RECALL_MESSAGE, Request.CANCEL_TIMER, Request.MOVE_TIMER,
 })  # fmt: skip
-MAX_UNSAVED_BYTES = 64 << 20  # of bodies that wait for their topics to be saved
+MAX_UNSAVED_BYTES = 64 << 20  # of requests that wait for their topics to be saved
 SERVED_AT_ONCE = 100  # of requests whose topics were saved; then others have their turn
 _QUEUES_A_STEP = 10  # locked at once: 2 µs each
 
@@ -140,10 +140,13 @@ class BrokerService:
             self._serve_when_saved(connection, command)
             return None
         try:
-            return handler(connection, command)
+            reply = handler(connection, command)
         except UnsavedTopic:
             self._serve_when_saved(connection, command)
             return None
+        if reply is None:
+            command.release()  # whoever answers it later need not keep what may be 16 MiB
+        return reply
 
     def _serve_when_saved(self, connection: Connection, command: Command) -> None:
         """Serve a request again once its topic is saved: syncing a file would stop everyone else meanwhile."""
@@ -154,7 +157,7 @@ class BrokerService:
         if is_full or self._unsaved_bytes >= MAX_UNSAVED_BYTES:
             raise Busy(f"{len(self._unsaved)} messages wait for their topics to be saved", hint="Send again later")
         self._unsaved.append((connection, command))
-        self._unsaved_bytes += len(command.body)
+        self._unsaved_bytes += command.held_bytes
         if connection not in self._closed_lanes:
             self._closed_lanes[connection] = connection.lane
             connection.lane = None

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 from latermq.broker.broker import Broker
 from latermq.broker.pending import Meant
 from latermq.broker.pending_pages import DueRange
-from latermq.errors import IllegalOperation, InvalidParameter, LaterMQError, NoPermission
+from latermq.errors import FlowControl, IllegalOperation, InvalidParameter, LaterMQError, NoPermission
 from latermq.message.recall_handle import RecallHandle, decode_recall_handle
 from latermq.message.timer_code import MAX_ENTRY_DIGITS
 from latermq.protocol.remoting.bodies import encode_body
@@ -21,6 +21,7 @@ from latermq.timer.steps import Steps
 
 MAX_PAGE_TIMERS = 1000
 MAX_MEANT = 1000  # timers of one name that a request may list
+MAX_FETCHING = 100  # moves that wait for records out of the timeline; as many as look-ups
 MAX_PAGE_BYTES = 4 << 20  # keys may be long; a frame that no client takes would be no answer
 
 # Verdicts that rest on a record of the log, and are told when it is as safe as a sent message.
@@ -69,6 +70,7 @@ class PendingService:
         self._broker = broker
         self._look_ups = look_ups
         self._fetch_far = fetch_far
+        self._fetching = 0
         self._flushing = flushing
         self.handlers: dict[int, Handler] = {
             Request.RECALL_MESSAGE: self._recall,
@@ -144,6 +146,9 @@ class PendingService:
             places = yield from pending.fetch_steps(header.topic, name.unique_key, name.key)
             if not places:
                 return (yield from move({}))
+            if self._fetching >= MAX_FETCHING:
+                raise FlowControl(f"{MAX_FETCHING} moves wait for the timeline", hint="Ask again in a moment")
+            self._fetching += 1
             self._fetch_far(places, lambda fetched: self._answer_later(connection, command, fetched, move))
             return None
 
@@ -156,6 +161,7 @@ class PendingService:
         fetched: Mapping[int, bytes] | LaterMQError,
         move: Callable[[Mapping[int, bytes]], Steps[Reply]],
     ) -> None:
+        self._fetching -= 1
         try:
             if isinstance(fetched, LaterMQError):
                 raise fetched

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import structlog
 
 from latermq.broker.broker import Broker
-from latermq.errors import LaterMQError
+from latermq.errors import Busy, LaterMQError
 from latermq.protocol.remoting.bodies import encode_body
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
@@ -16,6 +16,8 @@ from latermq.server.admin_ground import Handler, answer, refuse
 from latermq.server.connection import Connection
 from latermq.server.window_care import Care
 from latermq.server.window_reports import report_windows
+
+MAX_RUNNING = 100  # requests that wait for a window to be looked at
 
 _log = structlog.get_logger(__name__)
 
@@ -47,12 +49,18 @@ class WindowService:
         return encode_response(command, body=encode_body(report_windows(self._broker, self._keeper().care)))
 
     def _repair(self, connection: Connection, command: Command) -> None:
+        self._check_room()
         number = command.header(WindowNumberHeader).number
         self._answer_when_done(connection, command, self._keeper().repair(number))
 
     def _skip(self, connection: Connection, command: Command) -> None:
+        self._check_room()
         number = command.header(WindowNumberHeader).number
         self._answer_when_done(connection, command, self._keeper().skip(number))
+
+    def _check_room(self) -> None:
+        if len(self._tasks) >= MAX_RUNNING:
+            raise Busy(f"{MAX_RUNNING} requests about windows are under way", hint="Ask again in a moment")
 
     def _answer_when_done(self, connection: Connection, command: Command, work: Coroutine[Any, Any, None]) -> None:
         """What an operator was told is there after a crash."""

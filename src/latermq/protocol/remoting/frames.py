@@ -78,6 +78,18 @@ class Command(msgspec.Struct, gc=False, rename={"json_fields": "extFields"}):
     def is_oneway(self) -> bool:
         return bool(self.flag & FLAG_ONEWAY)
 
+    @property
+    def held_bytes(self) -> int:
+        """What is kept with it, whoever keeps it."""
+        fields = self.binary_fields
+        if fields is None:
+            return len(self.body) + len(self.remark or "") + memoryview(self.json_fields).nbytes
+        return len(self.body) + len(self.remark or "") + sum(len(name) + len(text) for name, text in fields.items())
+
+    def release(self) -> None:
+        """Forget what was asked, and keep no more than an answer needs."""
+        self.body, self.json_fields, self.binary_fields, self.remark, self.language = b"", _NO_FIELDS, None, None, ""
+
     def header(self, type_: type[HeaderType]) -> HeaderType:
         """The header fields as one typed struct; numbers and booleans arrive as text and are converted."""
         try:

@@ -16,6 +16,12 @@ class SendRequest(Command, kw_only=True, gc=False, rename={"json_fields": "extFi
 
     json_fields: SendHeaderV2  # type: ignore[assignment]
 
+    @property
+    def held_bytes(self) -> int:
+        fields = self.json_fields
+        names = len(fields.producerGroup) + len(fields.topic) + len(fields.defaultTopic)
+        return len(self.body) + len(self.remark or "") + len(fields.properties) + names
+
     def header(self, type_: type[HeaderType]) -> HeaderType:
         assert type_ is SendHeaderV2, f"the fields of a send are no {type_.__name__}"
         return self.json_fields  # type: ignore[return-value]
