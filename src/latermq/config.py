@@ -191,6 +191,7 @@ class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["text", "json"] = "text"
+    max_value: int = 1_000  # characters of one value; longer ones are cut, and the line says how long they were
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -316,6 +317,11 @@ def _check(config: Config) -> None:
         raise ConfigError(f"metrics.port is {config.metrics.port}, ports go from 0 to 65535")
     for name, value in (
         ("broker.default_queues", config.broker.default_queues),
+        ("broker.pull_scan", config.broker.pull_scan),
+        ("broker.pull_work", config.broker.pull_work),
+        ("broker.max_expression", config.broker.max_expression),
+        ("broker.max_expression_words", config.broker.max_expression_words),
+        ("log.max_value", config.log.max_value),
         ("store.queue_file_entries", store.queue_file_entries),
         ("store.index_slots", store.index_slots),
         ("store.index_entries", store.index_entries),

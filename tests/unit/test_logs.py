@@ -4,6 +4,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 import structlog
@@ -61,3 +62,53 @@ def test_an_exception_keeps_its_trace_in_both_formats(stream: io.StringIO) -> No
         assert "test_logs.py" in stream.getvalue()
         stream.truncate(0)
         stream.seek(0)
+
+
+NASTY = "orders\x1b[2J\n2026-01-01T00:00:00 [error    ] all is lost part=broker\r\x9b31m\u202eevil\u2028\ud800"
+
+
+@pytest.mark.parametrize("format_", ["json", "text"])
+def test_what_a_client_calls_itself_neither_steers_the_terminal_nor_makes_a_line(
+    stream: io.StringIO, format_: Literal["json", "text"]
+) -> None:
+    set_up_logs(LogConfig(format=format_), "broker", stream=stream)
+    structlog.get_logger().warning(
+        f"refused {NASTY}", topic=NASTY, names=[NASTY, {NASTY: NASTY.encode("utf-8", "replace")}]
+    )
+    logging.getLogger("asyncio").warning("slow %s", NASTY)
+    first, second = stream.getvalue().split("\n")[:-1]
+    for line in (first, second):
+        assert line.isprintable()
+        assert "\\x1b[2J" in line
+        assert "\\u202e" in line
+
+
+def test_a_long_value_is_cut_and_its_length_is_told(stream: io.StringIO) -> None:
+    set_up_logs(LogConfig(format="json", max_value=100), "broker", stream=stream)
+    structlog.get_logger().info(
+        "x" * 5_000, topic="y" * 1_000_000, names=["z"] * 5_000, many={n: n for n in range(900)}
+    )
+    line = json.loads(stream.getvalue())
+    assert line["event"] == "x" * 100 + "… (5000 characters)"
+    assert line["topic"] == "y" * 100 + "… (1000000 characters)"
+    assert line["names"] == ["z"] * 32 + ["and 4968 more"]
+    assert len(stream.getvalue()) < 2_000
+
+
+@pytest.mark.parametrize("format_", ["json", "text"])
+def test_the_text_of_an_error_makes_no_line_that_looks_like_another_event(
+    stream: io.StringIO, format_: Literal["json", "text"]
+) -> None:
+    set_up_logs(LogConfig(format=format_, max_value=200), "broker", stream=stream)
+    secret = "hidden in a variable"  # noqa: F841
+    try:
+        raise ValueError(NASTY + "x" * 100_000)
+    except ValueError:
+        structlog.get_logger().exception("a request failed")
+    event, *trace = stream.getvalue().split("\n")[:-1]
+    assert "a request failed" in event
+    assert all(line.startswith("  | ") for line in trace)
+    assert all(line.isprintable() for line in (event, *trace))
+    assert len(stream.getvalue()) < 5_000
+    if format_ == "json":
+        assert "hidden" not in stream.getvalue()

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv, parse_duration_s, parse_moment_ms
+from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv, Raw, parse_duration_s, parse_moment_ms
 from latermq.cli.running import run
 
 
@@ -36,6 +36,7 @@ def consume(
     ] = False,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
+    raw: Raw = False,
 ) -> None:
     """Print the messages of a topic as they come, until Ctrl-C, --count or --timeout.
 
@@ -51,6 +52,6 @@ def consume(
     from latermq.cli.consuming import Consuming
     from latermq.client import Sql
 
-    consuming = Consuming(topic, group, count=count, timeout_s=timeout_s, as_json=json)
+    consuming = Consuming(topic, group, count=count, timeout_s=timeout_s, as_json=json, raw=raw)
     expression = Sql(sql) if sql is not None else tags or "*"
     run(consuming.run(namesrv, expression, consume_from, broadcast=broadcast))

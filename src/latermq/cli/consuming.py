@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from latermq.cli.message_rows import message_line, message_row
-from latermq.cli.output import print_json, print_note, progress
+from latermq.cli.output import print_json, print_line, print_note, progress
 from latermq.client import Message, PushConsumer, Sql
 from latermq.errors import QueryNotFound
 
@@ -12,12 +12,15 @@ from latermq.errors import QueryNotFound
 class Consuming:
     """One run of the command."""
 
-    def __init__(self, topic: str, group: str, *, count: int | None, timeout_s: float | None, as_json: bool) -> None:
+    def __init__(
+        self, topic: str, group: str, *, count: int | None, timeout_s: float | None, as_json: bool, raw: bool
+    ) -> None:
         self._topic = topic
         self._group = group
         self._count = count
         self._timeout_s = timeout_s
         self._as_json = as_json
+        self._raw = raw
         self._seen = 0
         self._came = asyncio.Event()
         self._advance: Callable[[int], None] = lambda _count: None
@@ -51,7 +54,7 @@ class Consuming:
         if self._as_json:
             print_json(message_row(message))
         else:
-            print(message_line(message), flush=True)
+            print_line(message_line(message), raw=self._raw)
         self._seen += 1
         self._advance(1)
         self._came.set()

@@ -7,7 +7,7 @@ from typing import Any
 
 from latermq.cli.message import stored
 from latermq.cli.message_rows import body_text, message_row, moment
-from latermq.cli.output import print_json, print_note, progress
+from latermq.cli.output import print_json, print_line, print_note, progress
 from latermq.client import Admin, Message, OutgoingMessage, Producer, PullConsumer
 from latermq.errors import LaterMQError, QueryNotFound, TopicNotFound
 from latermq.message.ids import parse_offset_message_id
@@ -164,7 +164,7 @@ class Resending:
         if not self._as_json:
             done = "would be sent" if self._dry_run else "sent again"
             for topic, count in sorted(self._sent.items()):
-                print(f"{count} {'message' if count == 1 else 'messages'} {done} to {topic}")
+                print_line(f"{count} {'message' if count == 1 else 'messages'} {done} to {topic}")
 
     async def _resend(self, admin: Admin, producer: Producer, message: Message) -> None:
         topic = self._topic or original_topic(message)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from latermq.cli.message_rows import readable_row
-from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv, parse_moment_ms
+from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv, Raw, parse_moment_ms
 from latermq.cli.output import print_fields, print_rows
 from latermq.cli.running import run
 
@@ -35,6 +35,7 @@ def list_dead_letters(
     count: Annotated[int | None, typer.Option("--count", metavar="N", min=1, help="At most N messages.")] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
+    raw: Raw = False,
 ) -> None:
     """List the dead letters of a group, or how many every group has. Example: latermq dlq list billing"""
     if group is None:
@@ -64,7 +65,7 @@ def list_dead_letters(
         "reason": "reason",
         "body": "body",
     }
-    print_rows(run(work()), columns, as_json=json, empty=f"no dead letters of {group}")
+    print_rows(run(work()), columns, as_json=json, empty=f"no dead letters of {group}", raw=raw)
 
 
 @app.command()
@@ -73,6 +74,7 @@ def show(
     message_id: Annotated[str, typer.Argument(metavar="ID", help="Its message id or offset message id.")],
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
+    raw: Raw = False,
 ) -> None:
     """Show one dead letter with its properties and its reason. Example: latermq dlq show billing 7F0000010F2A0000"""
 
@@ -90,7 +92,7 @@ def show(
         print_fields(dead_letter_row(message), as_json=True)
     else:
         told = {"original_topic": original_topic(message), "reason": reason_of(message)}
-        print_fields({**told, **readable_row(message)}, as_json=False)
+        print_fields({**told, **readable_row(message)}, as_json=False, raw=raw)
 
 
 @app.command()

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from latermq.cli.message_rows import message_line, message_row, moment, readable_row
-from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv, parse_moment_ms
-from latermq.cli.output import print_fields, print_json, print_note, print_rows
+from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv, Raw, parse_moment_ms
+from latermq.cli.output import print_fields, print_json, print_line, print_note, print_rows
 from latermq.cli.running import run
 from latermq.errors import QueryNotFound
 
@@ -29,6 +29,7 @@ def show(
     ] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
+    raw: Raw = False,
 ) -> None:
     """Show one message with all it tells. Example: latermq message show 7F0000010F2A0000 --topic orders"""
 
@@ -44,7 +45,7 @@ def show(
     if not found:
         raise QueryNotFound(f"topic {topic} holds no message {message_id}", hint="It may have passed store.retention")
     for message in found:
-        print_fields(message_row(message) if json else readable_row(message), as_json=json)
+        print_fields(message_row(message) if json else readable_row(message), as_json=json, raw=raw)
 
 
 @app.command()
@@ -54,6 +55,7 @@ def query(
     limit: Annotated[int, typer.Option("--max", metavar="N", min=1, help="At most N messages.")] = 32,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
+    raw: Raw = False,
 ) -> None:
     """Find messages by key. Example: latermq message query orders --key 4711"""
 
@@ -77,7 +79,7 @@ def query(
         "stored": "stored",
         "body": "body",
     }
-    print_rows(rows, columns, as_json=json, empty="")
+    print_rows(rows, columns, as_json=json, empty="", raw=raw)
 
 
 @app.command("print")
@@ -90,6 +92,7 @@ def print_messages(
     count: Annotated[int | None, typer.Option("--count", metavar="N", min=1, help="At most N messages.")] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
+    raw: Raw = False,
 ) -> None:
     """Print what a topic holds, queue after queue, and end. Example: latermq message print orders --count 10"""
     since_ms = None if since is None else parse_moment_ms(since)
@@ -104,7 +107,7 @@ def print_messages(
                 async for message in stored(consumer, each, since_ms):
                     if printed == count:
                         return printed
-                    print_json(message_row(message)) if json else print(message_line(message))
+                    print_json(message_row(message)) if json else print_line(message_line(message), raw=raw)
                     printed += 1
         return printed
 

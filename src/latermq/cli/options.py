@@ -21,6 +21,11 @@ Namesrv = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line, for scripts.")]
 
+Raw = Annotated[
+    bool,
+    typer.Option("--raw", help="Print names and bodies as they came; else control characters are shown as \\x1b."),
+]
+
 Delay = Annotated[
     str | None,
     typer.Option("--delay", metavar="D", help="So long from now, as in 90s, 15m or 40d; by the broker's clock."),

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from latermq.cli.message_rows import moment
-from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv, parse_moment_ms
+from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv, Raw, parse_moment_ms
 from latermq.cli.output import print_fields, print_json, print_note, print_rows
 from latermq.cli.running import run
 from latermq.cli.timer_rows import density_rows, density_spans, pending_row
@@ -28,6 +28,7 @@ def pending(
     ] = False,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
+    raw: Raw = False,
 ) -> None:
     """List the timers that wait, the next due first. Example: latermq pending orders --until 2027-01-01T00:00:00"""
     if density:
@@ -61,10 +62,10 @@ def pending(
     if count:
         print_fields({"timers": run(counted())}, as_json=json)
     else:
-        print_timers(*run(listed()), limit, as_json=json)
+        print_timers(*run(listed()), limit, as_json=json, raw=raw)
 
 
-def print_timers(found: "list[PendingTimer]", far: int, limit: int, *, as_json: bool) -> None:
+def print_timers(found: "list[PendingTimer]", far: int, limit: int, *, as_json: bool, raw: bool = False) -> None:
     """Print the first `limit` timers; a note where more were found, or where `far` others wait on the timeline."""
     columns = {
         "due": "due",
@@ -77,7 +78,7 @@ def print_timers(found: "list[PendingTimer]", far: int, limit: int, *, as_json: 
         "body": "body",
     }
     empty = "no timers wait" if far <= 0 else "no timers wait in the broker itself"
-    print_rows([pending_row(timer) for timer in found[:limit]], columns, as_json=as_json, empty=empty)
+    print_rows([pending_row(timer) for timer in found[:limit]], columns, as_json=as_json, empty=empty, raw=raw)
     if len(found) > limit:
         print_note(f"there are more than {limit}; --limit N lists more, --from a later time goes on, --count counts")
     elif far > 0:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from latermq.cli.output import print_fields, print_json, print_note, progress
+from latermq.cli.output import print_fields, print_json, print_line, print_note, progress
 from latermq.client import OutgoingMessage, Producer, SendResult
 from latermq.errors import LaterMQError
 
@@ -95,7 +95,8 @@ class Sending:
         if self._oneway:
             print_note(f"sent {self._count} one way: nobody says whether they arrived")
         elif self._count > 1 and not self._as_json:
-            print(f"{self._stored} messages acknowledged in {took_s:.2f} s ({self._stored / took_s:,.0f} a second)")
+            rate = self._stored / took_s
+            print_line(f"{self._stored} messages acknowledged in {took_s:.2f} s ({rate:,.0f} a second)")
         elif not self._as_json:
             print_fields(self._last, as_json=False)
 

@@ -1,14 +1,27 @@
-"""Log lines of a server process: text or JSON, one event a line, on standard error."""
+"""Log lines of a server process: text or JSON, one event a line, on standard error.
 
+Names and texts of clients get into them. They are shown so that none of them can steer a terminal, begin a line of its
+own or fill the disk.
+"""
+
+import itertools
 import logging
 import sys
+from collections.abc import Mapping
 from typing import Any, TextIO
 
 import structlog
 from structlog.typing import EventDict, Processor
 
 from latermq.config import LogConfig
+from latermq.message.visible_text import visible
 from latermq.redaction import redacted
+
+_MAX_ENTRIES = 32  # of a list or a table in a line
+_MAX_LEVELS = 8  # of lists in lists; a traceback in JSON has five
+# Not with what variables held: bodies and secrets are among them.
+_TRACEBACKS = structlog.tracebacks.ExceptionDictTransformer(show_locals=False, max_frames=_MAX_ENTRIES)
+_TRACE_VALUES = 16  # a traceback may be as long as so many values
 
 
 def set_up_logs(config: LogConfig, part: str, *, stream: TextIO | None = None) -> None:
@@ -38,15 +51,12 @@ def set_up_logs(config: LogConfig, part: str, *, stream: TextIO | None = None) -
 
 
 def _rendering(config: LogConfig, *, colors: bool) -> list[Processor]:
+    visibly = _Visibly(config.max_value)
     if config.format == "json":
-        return [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer(), _redact]
+        return [structlog.processors.ExceptionRenderer(_TRACEBACKS), visibly, structlog.processors.JSONRenderer()]
     plain = structlog.dev.plain_traceback
-    return [structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=0, exception_formatter=plain), _redact]
-
-
-def _redact(_logger: Any, _method: str, line: Any) -> Any:
-    """Behind everything that makes text: tracebacks repeat what they were called with."""
-    return redacted(line)
+    renderer = structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=0, exception_formatter=plain)
+    return [structlog.processors.format_exc_info, visibly, renderer]
 
 
 class _PartName:
@@ -58,3 +68,47 @@ class _PartName:
     def __call__(self, _logger: Any, _method: str, event: EventDict) -> EventDict:
         event["part"] = self._part
         return event
+
+
+class _Visibly:
+    """Makes every value of an event fit to be looked at: escaped, and cut where it is long."""
+
+    def __init__(self, max_chars: int) -> None:
+        self._max_chars = max_chars
+
+    def __call__(self, _logger: Any, _method: str, event: EventDict) -> EventDict:
+        trace = event.get("exception")
+        shown = {visible(key): self._shown(value) for key, value in event.items() if key != "exception"}
+        if isinstance(trace, str):
+            shown["exception"] = self._shown_trace(trace)
+        elif trace is not None:
+            shown["exception"] = self._shown(trace)
+        return shown
+
+    def _shown(self, value: object, level: int = 0) -> object:
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        if isinstance(value, str):
+            return self._cut(value)
+        if level < _MAX_LEVELS and isinstance(value, Mapping):
+            entries = itertools.islice(value.items(), _MAX_ENTRIES)
+            return {self._cut(str(key)): self._shown(entry, level + 1) for key, entry in entries}
+        if level < _MAX_LEVELS and isinstance(value, list | tuple | set | frozenset):
+            shown = [self._shown(entry, level + 1) for entry in itertools.islice(value, _MAX_ENTRIES)]
+            left = len(value) - len(shown)
+            return [*shown, f"and {left} more"] if left else shown
+        return self._cut(repr(value))
+
+    def _shown_trace(self, trace: str) -> str:
+        """Each of its lines begins with a mark, since an error's text may have lines that look like other events."""
+        trace = redacted(trace)
+        max_chars = _TRACE_VALUES * self._max_chars
+        if len(trace) > max_chars:  # the end tells what happened
+            trace = f"… {len(trace) - max_chars} characters …\n{trace[-max_chars:]}"
+        return "\n".join(f"  | {visible(line)}" for line in trace.split("\n"))
+
+    def _cut(self, text: str) -> str:
+        text = redacted(text)  # before it is cut: half a secret is one, too
+        if len(text) <= self._max_chars:
+            return visible(text)
+        return f"{visible(text[: self._max_chars])}… ({len(text)} characters)"
