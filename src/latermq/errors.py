@@ -16,8 +16,8 @@ class LaterMQError(Exception):
     ordinary: ClassVar[bool] = False  # an answer that clients ask for in the course of things; not worth a log line
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        self.message = redacted(_shortened(message))
-        self.hint = redacted(_shortened(hint))
+        self.message = _shortened(redacted(message))
+        self.hint = _shortened(redacted(hint))
         super().__init__(self.message)
 
     @property
