@@ -158,6 +158,8 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     port: int = 10911
     namesrv: str = ""  # name servers to register at, `host:port;host:port`; empty: the one of this process group
     max_frame: Size = Size.parse("16MiB")
+    max_header: Size = Size.parse("256KiB")  # of a request; it is decoded in one piece
+    max_body: Size = Size.parse("1MiB")  # of a request that brings no messages: it is decoded in one piece
     max_connections: int = 16_000
     max_connections_per_address: int = 4_000  # of IPv6 a /64 is one address; 0: no bound
     max_held: Size = Size.parse("512MiB")  # unfinished requests and unread replies of all connections together

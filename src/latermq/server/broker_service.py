@@ -41,7 +41,7 @@ from latermq.protocol.remoting.headers import (
 )
 from latermq.protocol.remoting.replies import encode_send_reply
 from latermq.server.admin_ground import Handler, WhenDone, answer
-from latermq.server.connection import Connection, Lane
+from latermq.server.connection import Connection, Lane, body_too_long
 from latermq.server.look_ups import Later, LookUps, do_now
 from latermq.server.pulls import Pulls
 from latermq.timer.steps import Steps
@@ -82,6 +82,7 @@ class BrokerService:
         self._broker = broker
         if look_ups is None:
             look_ups = LookUps(broker.config.timer.max_lookup)
+        self._max_body = int(broker.config.server.max_body)
         self._save_topics = save_topics
         self._later = later
         if save_topics is not None:
@@ -135,6 +136,8 @@ class BrokerService:
             raise UnsupportedRequest(
                 f"request code {command.code} is not supported", hint="docs/protocol.md lists those that are"
             )
+        if len(command.body) > self._max_body and command.code not in _STORING:
+            raise body_too_long(command, self._max_body)
         if connection in self._closed_lanes and command.code in _STORING:
             # What a client stores or takes behind a message that waits for its topic must not overtake it.
             self._serve_when_saved(connection, command)

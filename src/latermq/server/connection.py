@@ -9,7 +9,7 @@ import structlog
 
 from latermq.clock import Clock
 from latermq.config import ServerConfig
-from latermq.errors import Busy, LaterMQError
+from latermq.errors import Busy, LaterMQError, MalformedRequest
 from latermq.message.ids import pack_host
 from latermq.protocol.remoting.frames import (
     FLAG_ONEWAY,
@@ -127,7 +127,7 @@ class Connection(asyncio.Protocol):
         self.lane: Lane | None = None  # set by a service that has one
         self._service = service
         self._owner = owner
-        self._reader = FrameReader(owner.config.max_frame, decode_request)
+        self._reader = FrameReader(owner.config.max_frame, decode_request, owner.config.max_header)
         self._room_bytes = int(owner.config.write_buffer)
         self._transport = cast(asyncio.Transport, None)  # there is one from connection_made on
         self._admitted = False
@@ -529,6 +529,14 @@ class Connection(asyncio.Protocol):
         if self._closing_since_s is None:
             _log.warning("connection closed", peer=self.peer_name, reason=str(self._reader.broken))
             self.close()
+
+
+def body_too_long(command: Command, limit: int) -> MalformedRequest:
+    """The error for a request whose body would take too long to decode."""
+    return MalformedRequest(
+        f"the body of request {command.code} takes {len(command.body)} bytes, the limit is {limit}",
+        hint="Ask for less at once, or raise server.max_body",
+    )
 
 
 def _too_much_held() -> Busy:

@@ -29,7 +29,7 @@ from latermq.protocol.remoting.headers import (
     UnregisterBrokerHeader,
 )
 from latermq.server.admin_log import logged
-from latermq.server.connection import Connection
+from latermq.server.connection import Connection, body_too_long
 from latermq.server.file_troubles import log_troubles
 from latermq.server.known_brokers import KnownBrokers
 from latermq.server.kv_configs import ORDER_TOPICS, KVConfigs
@@ -89,6 +89,8 @@ class NameServer:
             raise UnsupportedRequest(
                 f"a name server does not serve request {command.code}", hint="Brokers serve what is about messages"
             )
+        if len(command.body) > self._config.server.max_body and command.code != Request.REGISTER_BROKER:
+            raise body_too_long(command, self._config.server.max_body)
         return handler(connection, command)
 
     def settled(self) -> None:

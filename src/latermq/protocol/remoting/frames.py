@@ -223,6 +223,7 @@ class FrameReader:
         "_decode",
         "_held",
         "_max_frame_bytes",
+        "_max_header_bytes",
         "_skipped_bytes",
         "_uncut",
         "_wanted_bytes",
@@ -234,8 +235,10 @@ class FrameReader:
         self,
         max_frame_bytes: int = MAX_FRAME_BYTES,
         decode: Callable[[int, bytes, bytes], Command] = decode_frame,
+        max_header_bytes: int = MAX_FRAME_BYTES,
     ) -> None:
         self._max_frame_bytes = max_frame_bytes
+        self._max_header_bytes = max_header_bytes
         self._decode = decode
         self.is_clear = True  # nothing is kept, nothing is to be skipped, and nothing is broken
         self._uncut = b""  # from `_at` on; while there is any, no frame is held
@@ -346,6 +349,8 @@ class FrameReader:
             header_bytes = kind & 0xFFFFFF
             if length > self._max_frame_bytes:
                 raise MalformedFrame(f"a frame of {length} bytes, the limit is {self._max_frame_bytes}")
+            if header_bytes > self._max_header_bytes:
+                raise MalformedFrame(f"a header of {header_bytes} bytes, the limit is {self._max_header_bytes}")
             if length < 4 or header_bytes > length - 4:
                 raise MalformedFrame(f"a frame of {length} bytes with a header of {header_bytes}")
             frame_end = at + 4 + length
