@@ -9,7 +9,7 @@ import structlog
 
 from latermq.broker.admin_runtime import Identity, settings_text
 from latermq.config import load_config
-from latermq.errors import StoreError
+from latermq.errors import MAX_MESSAGE_CHARS, StoreError
 from latermq.redaction import redacted
 from latermq.server.logs import set_up_logs
 
@@ -22,6 +22,7 @@ SECRETS = ("AKIAKEY", "hush", "hu/sh", "h@sh", "t0ken", "c2ln")
         ("s3://AKIAKEY:hush@bucket/timers", "s3://***@bucket/timers"),
         ("cannot parse 's3a://AKIAKEY:hu/sh@bucket/timers'", "cannot parse 's3a://***@bucket/timers'"),
         ("s3://AKIAKEY:h@sh@bucket", "s3://***@bucket"),
+        ("s3://AKIAKEY:hush?t0ken@bucket/t?sig=c2ln", "s3://***@bucket/t?***"),
         ("s3://AKIAKEY:hush@b/t?region=x&session_token=t0ken: no", "s3://***@b/t?*** no"),
         ("abfss://box@account.dfs.core.windows.net/t?sv=2&sig=c2ln", "abfss://box@account.dfs.core.windows.net/t?***"),
         ("file:///x,s3://AKIAKEY:hush@b", "file://***@b"),
@@ -64,6 +65,11 @@ def test_errors_and_settings_tell_none() -> None:
     for text in (str(error), error.remark, repr(error), settings_text(config, identity)):
         assert "bucket" in text
         assert not any(secret in text for secret in SECRETS)
+
+
+def test_an_error_that_is_cut_does_not_show_half_of_one() -> None:
+    error = StoreError("x" * (MAX_MESSAGE_CHARS - 12) + " s3://AKIAKEY:hush@bucket/t is away")
+    assert not any(secret in error.remark for secret in SECRETS)
 
 
 @pytest.fixture
