@@ -66,6 +66,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     filter_cache: Size = Size.parse("16MiB")  # compiled expressions that are kept
     max_waiting_pulls: int = 100_000
     max_waiting_pulls_per_connection: int = 4_096  # a client has one for each queue of each of its groups
+    max_waiting_filters: Size = Size.parse("64MiB")  # compiled expressions of these, each counted once
     # Notifications for clients that are behind with reading, each kept once however many wait for it.
     max_held_notices: Size = Size.parse("64MiB")
     max_unflushed: int = 100_000  # with store.flush = sync: answers that wait for the disk

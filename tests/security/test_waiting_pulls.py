@@ -16,10 +16,11 @@ PER_CONNECTION = 1000
 MIB = 1 << 20
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    data: Path = tmp_path_factory.mktemp("data")
     options = ("--set", f"broker.max_waiting_pulls_per_connection={PER_CONNECTION}")
-    with serving(tmp_path, *options) as running:
+    with serving(data, *options) as running:
         with attacking(running.port) as client:
             assert client.call(Request.SEND_MESSAGE_V2, send_fields("orders"), b"first").code == Response.SUCCESS
         yield running
@@ -53,11 +54,30 @@ def test_a_waiting_pull_keeps_neither_the_body_nor_the_header_it_came_with(serve
         assert resident_bytes(server.broker_pid()) - before < 60 * MIB
 
 
+def test_filters_of_waiting_pulls_are_bounded_together(server: Server) -> None:
+    """Compiled, each of them takes half a MiB."""
+    pulls = 400
+    with attacking(server.port) as client:
+        has_served(client)
+        before = resident_bytes(server.broker_pid())
+        for number in range(pulls):
+            tags = "||".join(f"a-tag-of-pull-{number}-{tag}" for tag in range(2_000))
+            client.push(waiting_pull(client, subscription=tags))
+        refused = has_served(client)
+        assert {reply.code for reply in refused} == {Response.SYSTEM_BUSY}
+        assert 0 < len(refused) < pulls
+        assert resident_bytes(server.broker_pid()) - before < 130 * MIB
+        client.push(waiting_pull(client, subscription="*"))  # takes none
+        assert has_served(client) == []
+
+
 def test_one_connection_has_its_share_of_places_and_is_told_so(server: Server) -> None:
     with attacking(server.port) as greedy, attacking(server.port) as modest:
         greedy.push(b"".join(waiting_pull(greedy) for _ in range(PER_CONNECTION + 5)))
         refused = has_served(greedy)
-        assert {reply.code for reply in refused} == {2}  # an error, after which clients pause; NOT_FOUND they repeat
+        assert {reply.code for reply in refused} == {
+            Response.SYSTEM_BUSY
+        }  # an error, after which clients pause; NOT_FOUND they repeat
         assert len(refused) == 5
         assert "max_waiting_pulls_per_connection" in (refused[0].remark or "")
 

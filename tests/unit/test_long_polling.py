@@ -6,7 +6,9 @@ import pytest
 
 from latermq.broker.long_polling import SLICE_PULLS, TURN_PULLS, WaitingPull, WaitingPulls
 from latermq.errors import Busy, LaterMQError
-from latermq.group.filters import EVERYTHING
+from latermq.group.filters import EVERYTHING, MessageFilter
+
+SHARED = MessageFilter(size_bytes=600)
 
 
 class FakeClient:
@@ -17,8 +19,8 @@ class FakeClient:
 class Scene:
     """Pulls whose answers a test decides. Work for later is done by `turn`."""
 
-    def __init__(self, max_waiting: int = 10_000, max_per_client: int = 1_000) -> None:
-        self.waiting = WaitingPulls(max_waiting, max_per_client)
+    def __init__(self, max_waiting: int = 10_000, max_per_client: int = 1_000, max_filter_bytes: int = 1 << 20) -> None:
+        self.waiting = WaitingPulls(max_waiting, max_per_client, max_filter_bytes)
         self.waiting.answerer = self
         self.waiting.later = self._later
         self.works: list[Callable[[], None]] = []
@@ -49,11 +51,18 @@ class Scene:
         self.clients.append(FakeClient())
         return self.clients[-1]
 
-    def add(self, client: FakeClient, count: int = 1, queue_id: int = 0, deadline_s: float = 30.0) -> list[WaitingPull]:
+    def add(
+        self,
+        client: FakeClient,
+        count: int = 1,
+        queue_id: int = 0,
+        deadline_s: float = 30.0,
+        message_filter: MessageFilter = EVERYTHING,
+    ) -> list[WaitingPull]:
         pulls = []
         for opaque in range(count):
-            self.waiting.check_room(client)
-            pulls.append(WaitingPull(client, opaque, 0, "readers", ("orders", queue_id), 7, 32, 0, EVERYTHING))
+            self.waiting.check_room(client, message_filter)
+            pulls.append(WaitingPull(client, opaque, 0, "readers", ("orders", queue_id), 7, 32, 0, message_filter))
             self.waiting.add(pulls[-1], deadline_s)
         return pulls
 
@@ -135,9 +144,8 @@ def test_one_client_cannot_take_more_than_its_share() -> None:
     with pytest.raises(Busy, match="max_waiting_pulls_per_connection"):
         scene.add(greedy)
     scene.add(scene.client())
-    assert scene.waiting.statistics() == {
-        "waiting_pulls": 11, "waited_queues": 1, "refused_pulls": 1, "displaced_pulls": 0,
-    }  # fmt: skip
+    counts = scene.waiting.statistics()
+    assert (counts["waiting_pulls"], counts["refused_pulls"], counts["displaced_pulls"]) == (11, 1, 0)
 
 
 def test_where_no_place_is_left_those_who_hold_most_give_their_oldest() -> None:
@@ -163,6 +171,40 @@ def test_where_all_places_are_taken_in_equal_shares_the_next_is_refused() -> Non
     assert not scene.refused
     scene.add(scene.client())  # has none yet
     assert len(scene.refused) == 1
+
+
+def test_a_filter_is_counted_once_however_many_wait_with_it() -> None:
+    scene = Scene(max_filter_bytes=1_000)
+    clients = [scene.client(), scene.client()]
+    for client in clients:
+        scene.add(client, 100, message_filter=SHARED)
+    counts = scene.waiting.statistics()
+    assert (counts["waiting_filters"], counts["waiting_filters_bytes"]) == (1, 600)
+    for client in clients:
+        scene.waiting.remove_client(client)
+    counts = scene.waiting.statistics()
+    assert (counts["waiting_filters"], counts["waiting_filters_bytes"]) == (0, 0)
+
+
+def test_a_client_whose_filters_take_too_much_is_refused() -> None:
+    scene = Scene(max_filter_bytes=1_000)
+    greedy = scene.client()
+    scene.add(greedy, 5, message_filter=SHARED)
+    with pytest.raises(Busy, match="max_waiting_filters"):
+        scene.add(greedy, message_filter=MessageFilter(size_bytes=600))
+    scene.add(greedy, message_filter=SHARED)
+    scene.add(greedy)
+
+
+def test_the_client_with_most_filters_gives_half_of_them_for_one_with_few() -> None:
+    scene = Scene(max_filter_bytes=1_000)
+    greedy, modest = scene.client(), scene.client()
+    plain = scene.add(greedy)
+    own = [scene.add(greedy, message_filter=MessageFilter(size_bytes=100))[0] for _ in range(10)]
+    scene.add(modest, message_filter=MessageFilter(size_bytes=100))
+    assert scene.refused == own[:5]
+    assert not set(scene.refused) & set(plain)
+    assert scene.waiting.statistics()["waiting_filters_bytes"] == 600
 
 
 def test_pulls_of_a_client_that_has_gone_are_never_tried() -> None:

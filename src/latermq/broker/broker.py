@@ -153,7 +153,9 @@ class Broker:
         self.worn_out_pulls = 0  # answered before their filter had seen all they asked for
         self.client_clock = client_clock or clock
         self.locks = QueueLocks(self.client_clock, settings.queue_lock_timeout)
-        self.waiting = WaitingPulls(settings.max_waiting_pulls, settings.max_waiting_pulls_per_connection)
+        self.waiting = WaitingPulls(
+            settings.max_waiting_pulls, settings.max_waiting_pulls_per_connection, settings.max_waiting_filters
+        )
         self.retention = Retention(self.store, config.store, clock)
         self.traffic, self.timer_traffic = Traffic(), Traffic()  # the latter: into the engine and out, rolls too
         self.topic_traffic = TopicTraffic(self.store, clock.monotonic_s())

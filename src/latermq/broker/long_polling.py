@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from latermq.broker.held_filters import HeldFilters
 from latermq.errors import Busy, LaterMQError
 from latermq.group.filters import MessageFilter
 
@@ -35,9 +36,20 @@ class WaitingPull:
     """One pull that waits: where its answer goes, and what it asks for."""
 
     __slots__ = (
-        "client", "deadline", "encoding", "first_offset", "group", "is_put_off", "max_bytes", "max_messages",
-        "message_filter", "offset", "opaque", "queue",
-    )  # fmt: skip
+        "client",
+        "deadline",
+        "encoding",
+        "filter_bytes",
+        "first_offset",
+        "group",
+        "is_put_off",
+        "max_bytes",
+        "max_messages",
+        "message_filter",
+        "offset",
+        "opaque",
+        "queue",
+    )
 
     def __init__(
         self,
@@ -61,6 +73,7 @@ class WaitingPull:
         self.max_messages = max_messages
         self.max_bytes = max_bytes
         self.message_filter = message_filter
+        self.filter_bytes = 0  # of its filter, where it was the first that waits with it
         self.deadline = _LATE  # in ticks
         self.is_put_off = False  # it may be answered, but its client is behind with reading
 
@@ -84,7 +97,7 @@ _Lot = _Queue | Client | int
 class WaitingPulls:
     """Waiting pulls by queue, by client and by deadline. A touched queue is looked at once, however much came."""
 
-    def __init__(self, max_waiting: int, max_per_client: int) -> None:
+    def __init__(self, max_waiting: int, max_per_client: int, max_filter_bytes: int) -> None:
         self._max_waiting = max_waiting
         self._max_per_client = max_per_client
         self.answerer: Answerer | None = None  # set by whoever lets pulls wait
@@ -97,11 +110,13 @@ class WaitingPulls:
         self._lots: dict[_Lot, deque[WaitingPull] | None] = {}
         self._touched_again: set[_Lot] = set()  # queues, while their lot is being tried
         self._goes_on_later = False
+        self._filters = HeldFilters(max_filter_bytes)
+        self._filter_bytes: dict[Client, int] = {}  # that its pulls were the first to hold
         self._count = 0
         self._refused = 0
         self._displaced = 0
 
-    def check_room(self, client: Client) -> None:
+    def check_room(self, client: Client, message_filter: MessageFilter) -> None:
         """Refuse to let one more wait, with an error: after that clients pause, an empty answer they repeat at once."""
         held = len(self._by_client.get(client, ()))
         if held >= self._max_per_client:
@@ -118,21 +133,42 @@ class WaitingPulls:
                 f"{self._count} pulls wait, as many as broker.max_waiting_pulls allows",
                 hint="Pull again later, or raise the setting",
             )
+        if not self._filters.fits(message_filter):
+            self._displace_filters(client, message_filter.size_bytes)
+        if not self._filters.fits(message_filter):
+            self._refused += 1
+            raise Busy(
+                "the filters of pulls that wait take as much memory as broker.max_waiting_filters allows",
+                hint="Let clients share expressions, or raise the setting",
+            )
 
     def _displace(self, held: int) -> None:
         """Free places of the clients that hold most, for one that holds this many: of each up to the older half."""
-        assert self.answerer is not None, "pulls wait, so somebody let them"
         wanted = max(1, self._max_waiting // DISPLACED_SHARE)
-        error = Busy("this pull gave its place to one of another client", hint="Raise broker.max_waiting_pulls")
         for pulls in sorted(self._by_client.values(), key=len, reverse=True):
             count = min(wanted, len(pulls) // 2, len(pulls) - held - 1)
             if count <= 0:
                 return
             for pull in list(pulls)[:count]:
-                self._forget(pull)
-                self.answerer.refuse(pull, error)
-            self._displaced += count
+                self._end_early(pull)
             wanted -= count
+
+    def _displace_filters(self, client: Client, size_bytes: int) -> None:
+        """Free the older half of the filters of the client that holds most, for one that holds less."""
+        most = max(self._filter_bytes, key=lambda one: self._filter_bytes[one], default=client)
+        left_bytes = self._filter_bytes.get(most, 0) // 2
+        if self._filter_bytes.get(client, 0) + size_bytes > left_bytes:
+            return
+        for pull in list(self._by_client[most]):
+            if pull.filter_bytes and self._filter_bytes[most] > left_bytes:
+                self._end_early(pull)
+
+    def _end_early(self, pull: WaitingPull) -> None:
+        assert self.answerer is not None, "pulls wait, so somebody let them"
+        self._forget(pull)
+        self._displaced += 1
+        error = Busy("this pull gave its place to one of another client", hint="See broker.max_waiting_pulls")
+        self.answerer.refuse(pull, error)
 
     def add(self, pull: WaitingPull, deadline_s: float) -> None:
         """Let a pull wait, for which `check_room` found a place."""
@@ -140,6 +176,9 @@ class WaitingPulls:
         self.by_queue.setdefault(pull.queue, {})[pull] = None
         self._by_client.setdefault(pull.client, {})[pull] = None
         self._by_deadline.setdefault(pull.deadline, {})[pull] = None
+        pull.filter_bytes = self._filters.hold(pull.message_filter)
+        if pull.filter_bytes:
+            self._filter_bytes[pull.client] = self._filter_bytes.get(pull.client, 0) + pull.filter_bytes
         self._count += 1
 
     def touch(self, topic: str, queue_id: int) -> None:
@@ -222,6 +261,11 @@ class WaitingPulls:
         _drop(self._by_client, pull.client, pull)
         if pull.deadline != _LATE:
             _drop(self._by_deadline, pull.deadline, pull)
+        self._filters.release(pull.message_filter)
+        if pull.filter_bytes:
+            self._filter_bytes[pull.client] -= pull.filter_bytes
+            if not self._filter_bytes[pull.client]:
+                del self._filter_bytes[pull.client]
         self._count -= 1
 
     def statistics(self) -> dict[str, int]:
@@ -229,6 +273,7 @@ class WaitingPulls:
         return {
             "waiting_pulls": self._count,
             "waited_queues": len(self.by_queue),
+            **self._filters.statistics(),
             "refused_pulls": self._refused,
             "displaced_pulls": self._displaced,
         }

@@ -3,7 +3,7 @@
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from latermq.errors import FilterError
 from latermq.group.sql_filter import compile_sql_filter
@@ -35,6 +35,7 @@ class MessageFilter:
     record_matches: Callable[[bytes], bool] | None = None
     record_work: int = 0
     byte_work: int = 1
+    size_bytes: int = 0  # of memory, about
 
 
 EVERYTHING = MessageFilter()
@@ -73,7 +74,10 @@ class Filters:
         except FilterError:
             self._refused += 1
             raise
-        self._keep(key, made, 2 * sys.getsizeof(key[0]) + words * _WORD_BYTES)
+        size_bytes = 2 * sys.getsizeof(key[0]) + words * _WORD_BYTES
+        if made is not EVERYTHING:
+            made = replace(made, size_bytes=size_bytes)
+        self._keep(key, made, size_bytes)
         return made
 
     def check(self, subscription: SubscriptionData) -> None:

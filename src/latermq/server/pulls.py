@@ -57,7 +57,7 @@ class Pulls:
     ) -> None:
         """Keep what the answer needs, in bounds and with the strings of the tables; the request itself may go."""
         broker = self._broker
-        broker.waiting.check_room(connection)
+        broker.waiting.check_room(connection, message_filter)
         settings = broker.config.broker
         pull = WaitingPull(
             connection,
