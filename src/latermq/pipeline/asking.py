@@ -1,14 +1,16 @@
-"""SQL over the timers: the views that a query names are made, and only those."""
+"""SQL over the timers: it only reads, and the views that a query names are made, and only those."""
 
-import re
 from collections.abc import Callable
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from latermq.errors import ConfigError
 from latermq.pipeline.pending_timers import VIEW, look, read_timeline
+from latermq.pipeline.read_only_sql import BadQuery, check_query
 from latermq.pipeline.spark_failures import first_line
+
+TIMELINE = "timeline"
+TABLES = (VIEW, TIMELINE)
 
 
 def ask(
@@ -25,18 +27,15 @@ def ask(
 
     It lacks something only where it may be partial: what stores hold whose brokers are away.
     """
+    named = check_query(spark, query, TABLES)
     absent: tuple[str, ...] = ()
-    if _names(query, "timeline") or version is not None or timestamp is not None:
-        read_timeline(spark, root, version=version, timestamp=timestamp).createOrReplaceTempView("timeline")
-    if _names(query, "pending"):  # without it no broker has to be there
+    if TIMELINE in named or version is not None or timestamp is not None:
+        read_timeline(spark, root, version=version, timestamp=timestamp).createOrReplaceTempView(TIMELINE)
+    if VIEW in named:  # without it no broker has to be there
         seen = look(spark, root, namesrv, allow_partial=allow_partial)
         seen.rows.createOrReplaceTempView(VIEW)
         absent = seen.brokers.absent
     return checked(lambda: spark.sql(query)), absent
-
-
-def _names(query: str, table: str) -> bool:
-    return re.search(rf"\b{table}\b", query, re.IGNORECASE) is not None
 
 
 def checked(ask_spark: Callable[[], DataFrame]) -> DataFrame:
@@ -45,7 +44,3 @@ def checked(ask_spark: Callable[[], DataFrame]) -> DataFrame:
         return ask_spark()
     except PySparkException as error:
         raise BadQuery(f"Spark does not understand it: {first_line(error)}") from error
-
-
-class BadQuery(ConfigError):
-    """SQL that does not parse, or names what is not there."""
