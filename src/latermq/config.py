@@ -15,6 +15,7 @@ ENVIRONMENT_PREFIX = "LATERMQ_"
 MIN_NEAR_HORIZON_MS = 1_000
 MAX_NEAR_HORIZON_MS = 2 * 86_400_000
 MIN_ROLL_TIMEOUT_MS = 1_000
+MIN_OPEN_QUEUES = 16  # a message and what it waits in, and two files of each where one ends
 DEFAULT_METRICS_PORT = 5557  # RocketMQ's own
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -79,7 +80,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # A new group starts with a topic's first message when that lies within this much of the log's end, whatever the
     # client would have chosen: RocketMQ does so for what it still has in memory.
     recent_log: Size = Size.parse("8GiB")
-    max_topics: int = 5_000  # each of a topic's queues maps a file, and the kernel allows 65,530 maps
+    max_topics: int = 5_000
+    max_topic_queues: int = 1_024  # queues of one topic; topics that have more keep them
     max_groups: int = 50_000
     max_group_config: Size = Size.parse("8KiB")  # as JSON; one with defaults takes 500 bytes
 
@@ -94,6 +96,8 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     segment: Size = Size.parse("1GiB")
     reserve_step: Size = Size.parse("64MiB")  # disk space is taken in these steps, ahead of the writer
     queue_file_entries: int = 300_000
+    max_queues: int = 50_000  # queues of all topics that have ever had a message; above it no new one is made
+    max_open_queues: int = 8_192  # files of queues that are mapped at once; lowered to what this process may open
     index_slots: int = 5_000_000
     index_entries: int = 20_000_000
     retention: Duration = Duration.parse("72h")
@@ -318,6 +322,10 @@ def _check(config: Config) -> None:
     _check_pipeline(config.pipeline)
     if not 0 <= config.metrics.port <= 65_535:
         raise ConfigError(f"metrics.port is {config.metrics.port}, ports go from 0 to 65535")
+    if config.broker.default_queues > config.broker.max_topic_queues:
+        raise ConfigError("broker.default_queues must not be above broker.max_topic_queues")
+    if store.max_open_queues < MIN_OPEN_QUEUES:
+        raise ConfigError(f"store.max_open_queues must be at least {MIN_OPEN_QUEUES}")
     for name, value in (
         ("broker.default_queues", config.broker.default_queues),
         ("broker.pull_scan", config.broker.pull_scan),
@@ -325,6 +333,7 @@ def _check(config: Config) -> None:
         ("broker.max_expression", config.broker.max_expression),
         ("broker.max_expression_words", config.broker.max_expression_words),
         ("log.max_value", config.log.max_value),
+        ("store.max_queues", store.max_queues),
         ("store.queue_file_entries", store.queue_file_entries),
         ("store.index_slots", store.index_slots),
         ("store.index_entries", store.index_entries),

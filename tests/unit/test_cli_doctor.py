@@ -10,7 +10,7 @@ import pytest
 
 from latermq.cli import checks, main
 from latermq.config import Config, load_config
-from latermq.server import listener
+from latermq.server import open_files
 
 
 class _Usage(NamedTuple):
@@ -65,7 +65,7 @@ def test_open_files_must_do_for_all_connections(hard: int, status: str, monkeypa
 
 
 def test_the_doctor_counts_open_files_as_the_server_does() -> None:
-    assert checks.SPARE_FILES == listener.SPARE_FILES
+    assert checks.SPARE_FILES == open_files.SPARE_FILES
 
 
 @pytest.mark.parametrize(

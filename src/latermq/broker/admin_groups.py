@@ -4,7 +4,6 @@ from collections.abc import Iterable
 
 from latermq.broker.broker import Broker
 from latermq.broker.keyed_maps import keyed_map
-from latermq.broker.topics import MAX_QUEUES
 from latermq.errors import GroupNotFound, IllegalMessage, InvalidParameter, LaterMQError
 from latermq.group.backoff import RETRY_LEVELS, parse_backoff
 from latermq.message.names import shown
@@ -64,9 +63,11 @@ def put_group(broker: Broker, group: SubscriptionGroup) -> None:
 
 def _check_config(broker: Broker, group: SubscriptionGroup) -> None:
     """Refuse what no retry topic can have, and what is longer than a configuration may be."""
-    if not 0 <= group.retryQueueNums <= MAX_QUEUES:
+    max_queues = broker.config.broker.max_topic_queues
+    if not 0 <= group.retryQueueNums <= max_queues:
         raise InvalidParameter(
-            f"a retry topic cannot have {group.retryQueueNums} queues", hint=f"Give it 0 (none) to {MAX_QUEUES}"
+            f"a retry topic cannot have {group.retryQueueNums} queues",
+            hint=f"Give it 0 (none) to {max_queues}, or raise broker.max_topic_queues",
         )
     size, limit = len(encode_body(group)), int(broker.config.broker.max_group_config)
     if size > limit:

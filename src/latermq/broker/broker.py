@@ -237,7 +237,7 @@ class Broker:
             self.timers,
             ClockGuard(clock, config.clock.max_step, self._disk),
             config.timer,
-            place_of=self.topics.readable_queue,
+            place_of=self._place_of,
             on_delivered=self.waiting.touch,
         )
         self.far = FarTimers(
@@ -257,6 +257,13 @@ class Broker:
         )
         self.retention.add_guard(self.delivery.needed_from)
         self.retention.add_guard(self.far.needed_from)
+
+    def _place_of(self, topic: str, queue_id: int) -> int | str:
+        """To which queue a message is delivered that waited; or why to none: it becomes a dead letter then."""
+        place = self.topics.readable_queue(topic, queue_id)
+        if isinstance(place, str) or self.store.can_deliver_to(topic, place):
+            return place
+        return f"queue {place} of topic {topic!r} would be one more than store.max_queues allows"
 
     def _open_timers(self) -> Timers:
         recovery = self.store.recovery
@@ -373,6 +380,8 @@ class Broker:
             encoded = self.admit_properties(properties, sysflag)
         if wait and len(body) + len(encoded) > self.max_waiting:
             raise self._too_long_to_wait(len(body) + len(encoded))
+        if wait:
+            self.store.hold_queue(real_topic, real_queue_id)
         at, queue_offset, end_offset = self.store.append(
             topic,
             queue_id,
@@ -508,6 +517,8 @@ class Broker:
             )  # fmt: skip
         if not drafts:
             raise IllegalMessage("the batch holds no message")
+        if any(place.wait for place in admitted):
+            self.store.hold_queue(topic, queue_id)
         if any(place.wait == Wait.TIMER for place in admitted):
             now_ms = self.store.not_before_last(TIMER_TOPIC, now_ms)
         appended = self.store.append_all(drafts, now_ms)

@@ -84,6 +84,8 @@ FAMILIES = (
     Family("latermq_windows_waiting", Kind.GAUGE, "Windows that are cut and not read to their end"),
     Family("latermq_windows_rolled_total", Kind.COUNTER, "Windows that were played, by who rolled them", "by"),
     Family("latermq_disk_used_ratio", Kind.GAUGE, "How full the disk of the data directory is, 0 to 1"),
+    Family("latermq_queues", Kind.GAUGE, "Queues of all topics; above store.max_queues no new one is made"),
+    Family("latermq_mapped_queue_files", Kind.GAUGE, "Files of queues that are open"),
     Family("latermq_connections", Kind.GAUGE, "Connections of clients"),
     Family("latermq_connections_refused_total", Kind.COUNTER, "Connections refused because there were too many"),
     Family("latermq_connections_held_bytes", Kind.GAUGE, "Unfinished requests and unread replies of all connections"),

@@ -163,7 +163,10 @@ class BrokerMetrics:
 
     def _store(self) -> dict[str, Value]:
         store = self._broker.store
+        counts = store.statistics()
         return {
+            "latermq_queues": counts["queues"],
+            "latermq_mapped_queue_files": counts["mapped_queue_files"],
             "rocketmq_storage_size": store.log.end - store.log.start,
             "rocketmq_storage_flush_behind_bytes": store.log.end - store.log.flushed,
             "rocketmq_storage_dispatch_behind_bytes": 0,

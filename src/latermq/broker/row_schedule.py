@@ -67,6 +67,7 @@ class RowSchedule:
             self._check_room(dues[rows])
             build = _Build(batch, rows, dues[rows], keys, self._stamp)
             queues = self._queues(batch, rows, configs)
+            self._hold(batch, rows, queues)
             block = build.block(queues, hashes[rows], born_host, broker.store_host, now_ms)
             longest = int(block.sizes.argmax())
             if block.sizes[longest] > broker.max_waiting:
@@ -128,6 +129,15 @@ class RowSchedule:
         numbers: Ints = np.arange(self._next_queue, self._next_queue + len(rows)) % counts[batch.topic_of[rows]]
         self._next_queue += len(rows)
         return numbers
+
+    def _hold(self, batch: RowBatch, rows: npt.NDArray[np.intp], queues: Ints) -> None:
+        """Make sure that each row finds its queue when it is due."""
+        places, firsts = np.unique(batch.topic_of[rows].astype(np.int64) << 32 | queues, return_index=True)
+        for place, first in zip(places.tolist(), firsts.tolist(), strict=True):
+            try:
+                self._broker.store.hold_queue(batch.topics[place >> 32], place & 0xFFFFFFFF)
+            except NoPermission as error:
+                refuse_row(int(rows[first]), error.message, error.hint)
 
     def _note(self, batch: RowBatch, rows: npt.NDArray[np.intp]) -> None:
         counts = np.bincount(batch.topic_of[rows], minlength=len(batch.topics))

@@ -90,7 +90,7 @@ class SendLane:
     def _find_run(self, commands: list[Command], now_ms: int, timers: dict[int, _Timer]) -> list[PlainMessage]:
         """What can be taken up to the first that cannot; `timers` gets those among it, by their place."""
         open_topics = self._broker.topics.open
-        max_message, stamp = self._max_message, self._broker.stamp
+        max_message, stamp, has_queue = self._max_message, self._broker.stamp, self._broker.store.has_queue
         timer_room: int | None = None
         run: list[PlainMessage] = []
         for command in commands:
@@ -117,7 +117,8 @@ class SendLane:
                 if timer_room is None:
                     timer_room = self._broker.timer_room(now_ms)
                 timer = self._broker.admission.ordinary_timer(topic, queue_id, properties, now_ms)
-                if timer is None or len(timers) >= timer_room:
+                # A timer whose queue is not there yet needs a place there first.
+                if timer is None or len(timers) >= timer_room or not has_queue(topic, queue_id):
                     break
                 properties = timer.properties
             try:

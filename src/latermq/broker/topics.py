@@ -19,7 +19,6 @@ from latermq.message.names import (
 from latermq.protocol.remoting.bodies import PERM_READ, PERM_WRITE, TopicConfig, TopicConfigTable
 
 PERM_INHERIT = 1
-MAX_QUEUES = 65_535
 
 
 class UnsavedTopic(Exception):
@@ -132,10 +131,8 @@ class Topics:
     def put(self, topic: TopicConfig) -> TopicConfig:
         """Make or change a topic."""
         check_topic(topic.topicName)
-        for count in (topic.readQueueNums, topic.writeQueueNums):
-            if not 1 <= count <= MAX_QUEUES:
-                raise IllegalMessage(f"topic {topic.topicName!r} cannot have {count} queues; 1 to {MAX_QUEUES} it can")
         table = self.table.topicConfigTable
+        self._check_queues(topic, table.get(topic.topicName))
         if topic.topicName in self.leaving:
             raise Busy(f"topic {topic.topicName!r} is being deleted", hint="Make it again in a moment")
         if topic.topicName not in table and len(table) >= self._config.max_topics:
@@ -146,6 +143,18 @@ class Topics:
         table[topic.topicName] = topic
         self._touch(topic.topicName)
         return topic
+
+    def _check_queues(self, topic: TopicConfig, before: TopicConfig | None) -> None:
+        """One that has more queues than new ones may have keeps them, and can be changed in other ways."""
+        allowed = self._config.max_topic_queues
+        if before is not None:
+            allowed = max(allowed, before.readQueueNums, before.writeQueueNums)
+        for count in (topic.readQueueNums, topic.writeQueueNums):
+            if not 1 <= count <= allowed:
+                raise IllegalMessage(
+                    f"topic {topic.topicName!r} cannot have {count} queues, 1 to {allowed} are allowed",
+                    hint="Name fewer, or raise broker.max_topic_queues",
+                )
 
     def adopt(self, topic: TopicConfig) -> None:
         """Take in a topic that has messages but lost its configuration, whatever the bounds for new ones."""

@@ -22,7 +22,7 @@ JAVA_MIN = 17  # what Spark 4 asks for
 PYTHON_MIN = (3, 11)
 
 SPARE_FILES = 1024  # the store's and the loop's own, besides one for each connection
-_MAX_MAP_COUNT_MIN = 65_530  # Linux' default; each segment and queue file is one map
+_MAX_MAP_COUNT_MIN = 65_530  # Linux' default; segments and open files of queues are maps
 _CLOCK_WATCH_S = 0.1
 _CLOCK_TOLERANCE_S = 0.02
 _EARLIEST_PLAUSIBLE_S = 1_735_689_600  # 2025-01-01: a machine before it has lost its time
@@ -82,6 +82,24 @@ def check_file_limit(config: Config) -> Check:
         return Check("open files", "ok", "unlimited" if hard == resource.RLIM_INFINITY else f"{hard} allowed")
     advice = f"Raise the hard limit to {needed} (ulimit -Hn, LimitNOFILE= in systemd) or lower server.max_connections"
     return Check("open files", "warn", f"{hard} allowed, {needed} needed for server.max_connections", advice)
+
+
+def check_open_queues(config: Config) -> Check:
+    """How many queues can be busy at once before their files take turns in being open."""
+    from latermq.server.open_files import allowed_queue_files, max_map_count
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = 1 << 20 if hard == resource.RLIM_INFINITY else hard
+    maps, wanted = max_map_count(), config.store.max_open_queues
+    allowed = allowed_queue_files(wanted, config.server.max_connections, limit, maps)
+    found = f"files of {allowed} can be open at once"
+    if allowed >= wanted:
+        return Check("queues", "ok", found)
+    advice = (
+        "Nothing to do for fewer busy queues. For more raise the hard limit of open files (ulimit -Hn, LimitNOFILE= in "
+        "systemd) and vm.max_map_count, or lower store.max_open_queues"
+    )
+    return Check("queues", "warn", f"{found}: {limit} open files and {maps} maps are allowed", advice)
 
 
 def check_data_dir(data: Path) -> Check:
@@ -154,7 +172,7 @@ def check_map_count(setting: Path = Path("/proc/sys/vm/max_map_count")) -> Check
     if not text.isdigit():
         return Check("vm.max_map_count", "ok", "not on this kernel")
     if int(text) < _MAX_MAP_COUNT_MIN:
-        advice = f"Every queue is a map: sysctl -w vm.max_map_count={_MAX_MAP_COUNT_MIN} or more for many topics"
+        advice = f"Each busy queue is a map: sysctl -w vm.max_map_count={_MAX_MAP_COUNT_MIN} or more for many topics"
         return Check("vm.max_map_count", "warn", text, advice)
     return Check("vm.max_map_count", "ok", text)
 

@@ -21,10 +21,10 @@ def check_store(data: Path, config: Config) -> list[Check]:
     """What is wrong with the store in this directory; one line where all is well, none where there is no store."""
     if not any((data / name).exists() for name in _SIGNS_OF_A_STORE):
         return []
-    from latermq.server.open_files import raise_file_limit
+    from latermq.server.open_files import raise_file_limit, within_limits
     from latermq.store.rehearsal_disk import RehearsalDisk
 
-    raise_file_limit()
+    config = within_limits(config, raise_file_limit())
     with RehearsalDisk(data) as disk:
         if not _is_stopped(disk):
             return [_RUNNING]
@@ -101,6 +101,13 @@ def _damage(broker: "Broker", config: Config) -> list[Check]:
             "timers' engine",
             f"the files of engine {config.timer.engine} do not hold what the checkpoint says",
             "Nothing to do: the next start fills it again from the timer topic",
+        )
+    queues, max_queues = broker.store.statistics()["queues"], config.store.max_queues
+    if queues > max_queues:
+        warn(
+            "queues",
+            f"{queues}, store.max_queues is {max_queues}",
+            "They go on, but no new one is made: raise store.max_queues or delete topics that nobody uses",
         )
     if broker.adopted_topics:
         warn(

@@ -37,7 +37,7 @@ from latermq.server.listener import Listener
 from latermq.server.look_ups import LookUps
 from latermq.server.metrics_server import MetricsServer
 from latermq.server.old_copy import write_lost_entries
-from latermq.server.open_files import raise_file_limit
+from latermq.server.open_files import max_map_count, raise_file_limit, within_limits
 from latermq.server.pending_service import Fetched, PendingService
 from latermq.server.pipeline_folder import DriverTokens
 from latermq.server.pipeline_service import PipelineService
@@ -61,14 +61,15 @@ class BrokerProcess:
     """A broker with everything around it: `start`, then `stop`, once each. `ended` tells when to stop."""
 
     def __init__(self, config: Config, clock: Clock, data: Path) -> None:
-        self._config = config
+        wanted_open_queues = config.store.max_open_queues
+        file_limit = raise_file_limit()
+        self._config = config = within_limits(config, file_limit)
         self._clock = clock
         self._data = data
         server = config.server
         host = config.broker.advertise_host or server.host
         self._port = server.port or _free_port(server.host)
         self.advertised = _own_address() if host in _ANY_HOST else socket.gethostbyname(host)
-        raise_file_limit()
         self._disk = FileDisk(data, time.sleep)
         self.broker = Broker(
             config,
@@ -80,6 +81,7 @@ class BrokerProcess:
             client_clock=SystemClock(),
         )
         self._log_recovery()
+        self._log_queues(wanted_open_queues, file_limit)
         loop = asyncio.get_running_loop()
         self.broker.waiting.later = loop.call_soon
         self.broker.notices.later = loop.call_later
@@ -155,6 +157,27 @@ class BrokerProcess:
         passed_over = broker.replay.passed_over
         if passed_over.count:
             _log.warning("timer records passed over", records=passed_over.count, first=passed_over.first)
+
+    def _log_queues(self, wanted_open: int, file_limit: int) -> None:
+        """How many queues there are, and what of the settings about them this process cannot have or has passed."""
+        store, counts = self._config.store, self.broker.store.statistics()
+        _log.info("queues", queues=counts["queues"], max_queues=store.max_queues, max_open=store.max_open_queues)
+        if store.max_open_queues < wanted_open:
+            _log.warning(
+                "fewer files of queues are kept open than configured",
+                max_open_queues=store.max_open_queues,
+                configured=wanted_open,
+                reason=f"the limit of open files is {file_limit}, that of maps {max_map_count()}",
+                hint="Nothing is lost, busy queues beyond it cost more time: raise the limits (ulimit -n, "
+                "vm.max_map_count) or lower store.max_open_queues",
+            )
+        if counts["queues"] > store.max_queues:
+            _log.warning(
+                "more queues than configured",
+                queues=counts["queues"],
+                max_queues=store.max_queues,
+                hint="They go on, but no new one is made: raise store.max_queues or delete topics that nobody uses",
+            )
 
     @property
     def _timeline_uri(self) -> str:

@@ -10,11 +10,9 @@ from latermq.clock import Clock
 from latermq.config import ServerConfig
 from latermq.server.connection import Connection, Service
 from latermq.server.held_bytes import HeldBytes
-from latermq.server.open_files import raise_file_limit
+from latermq.server.open_files import SPARE_FILES, allowed_connections, raise_file_limit
 from latermq.server.turns import Turns
 
-# Files of the store, sockets to name servers, the event loop's own: what a process needs besides its clients.
-SPARE_FILES = 1024
 REFUSAL_LOG_EVERY_S = 10.0
 
 _BACKLOG = 4096  # the kernel cuts it to net.core.somaxconn
@@ -166,7 +164,7 @@ def _connections_within_limits(wanted: int) -> int:
     limit = raise_file_limit()
     if limit >= needed:
         return wanted
-    allowed = max(limit - SPARE_FILES, limit // 2)
+    allowed = allowed_connections(wanted, limit)
     _log.warning(
         "fewer connections than configured",
         max_connections=allowed,

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from latermq.store.disk import Disk, MappedFile
-from latermq.store.segments import Segments, segment_name, segment_starts
+from latermq.store.map_pool import MapPool
+from latermq.store.segments import RestingSegments, segment_name, segment_starts
 
 FOLDER = "consumequeue"
 ENTRY = struct.Struct(">qiq")  # physical offset, record size, tags code
@@ -31,6 +32,7 @@ class ConsumeQueue:
         queue_id: int,
         *,
         file_entries: int,
+        pool: MapPool,
         promised_end: int | None = None,
         is_size_right: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -46,12 +48,25 @@ class ConsumeQueue:
         if self._has_hole(is_promised=promised_end is not None):
             self.remove()
         promised_bytes = None if promised_end is None else promised_end * ENTRY_BYTES
-        self._segments = Segments(disk, self.folder, self._file_bytes, promised_bytes, is_size_right)
+        self._segments = RestingSegments(
+            disk, self.folder, self._file_bytes, promised_bytes, is_size_right, pool, self._let_go
+        )
         self.min_offset = self._segments.start // ENTRY_BYTES
         self.next_offset = self.min_offset
         self._synced_offset = self.min_offset
+        # Where the next entry goes; None where that file rests, or is not made yet.
         self._file: MappedFile | None = None
         self._at = 0
+        # What spares a look at the files of idle queues, of which there may be thousands: where the record of the first
+        # entry lies, and for which end it is known that all before it is flushed.
+        self._first_at = -1
+        self.known_flushed = -1
+
+    def _let_go(self, file: MappedFile) -> None:
+        """Others need its place among the mapped files."""
+        if file is self._file:
+            self._file = None
+        file.rest()
 
     # Writing
 
@@ -81,21 +96,21 @@ class ConsumeQueue:
         if self._file is None:
             self._turn_to(self.next_offset)
 
-    def _turn_to(self, offset: int) -> None:
-        self._file = self._segments.file_at(offset * ENTRY_BYTES)
+    def _turn_to(self, offset: int) -> MappedFile:
+        self._file = file = self._segments.file_at(offset * ENTRY_BYTES)
         self._at = offset * ENTRY_BYTES % self._file_bytes
+        return file
 
     def append(self, physical_offset: int, size: int, tags_code: int) -> int:
         """Add one entry, for which `make_room` has reserved space, and return its queue offset."""
-        at = self._at
-        ENTRY.pack_into(self._file.map, at, physical_offset, size, tags_code)  # type: ignore[union-attr]
         offset = self.next_offset
+        file = self._file or self._turn_to(offset)
+        at = self._at
+        ENTRY.pack_into(file.map, at, physical_offset, size, tags_code)
         self.next_offset = offset + 1
         self._at = at = at + ENTRY_BYTES
         if at == self._file_bytes:
             self._file, self._at = None, 0
-            if (offset + 1) * ENTRY_BYTES < self._segments.end:
-                self._turn_to(offset + 1)
         return offset
 
     def extend(
@@ -177,6 +192,12 @@ class ConsumeQueue:
         at = offset * ENTRY_BYTES % self._file_bytes
         return ENTRY.unpack_from(self._segments.file_at(offset * ENTRY_BYTES).map, at)
 
+    def _look(self, offset: int) -> tuple[int, int, int]:
+        """The same without mapping a file that rests: a start looks at every queue, and uses hardly one."""
+        file = self._segments.resting_at(offset * ENTRY_BYTES)
+        at = offset * ENTRY_BYTES % self._file_bytes
+        return ENTRY.unpack_from(file.map, at) if file.is_awake else ENTRY.unpack(file.read(at, ENTRY_BYTES))
+
     # Opening and cutting
 
     def _has_hole(self, *, is_promised: bool) -> bool:
@@ -207,12 +228,12 @@ class ConsumeQueue:
         if not self._segments.start <= end * ENTRY_BYTES <= self._segments.end:
             return False
         if end > self.kept_from:
-            offset, size, _ = self._peek(end - 1)
+            offset, size, _ = self._look(end - 1)
             if size <= 0 or (size != PRE_BLANK_SIZE and offset + size > log_end):
                 return False
         if self.kept_from <= kept_from:
             return True
-        offset, size, _ = self._peek(self.kept_from) if end > self.kept_from else (log_start, 0, 0)
+        offset, size, _ = self._look(self.kept_from) if end > self.kept_from else (log_start, 0, 0)
         return size == PRE_BLANK_SIZE or offset < log_start
 
     def open_at(self, next_offset: int) -> None:
@@ -233,7 +254,7 @@ class ConsumeQueue:
         low, high = self.min_offset, self._segments.end // ENTRY_BYTES
         while low < high:
             middle = (low + high) // 2
-            file = self._segments.file_at(middle * ENTRY_BYTES)
+            file = self._segments.resting_at(middle * ENTRY_BYTES)
             offset, size, _ = ENTRY.unpack(file.read(middle * ENTRY_BYTES % self._file_bytes, ENTRY_BYTES))
             if size <= 0 or offset >= physical_offset:
                 high = middle
@@ -249,6 +270,7 @@ class ConsumeQueue:
         blanks = offset - self._segments.start // ENTRY_BYTES
         self.min_offset = self.next_offset = self._synced_offset = offset - blanks
         self._file, self._at = None, 0
+        self._first_at = self.known_flushed = -1
         if blanks:
             self.make_room(blanks)
             self._segments.file_at(offset * ENTRY_BYTES).map[: blanks * ENTRY_BYTES] = _PRE_BLANK * blanks
@@ -262,17 +284,19 @@ class ConsumeQueue:
         self._segments.cut(end)
         self._synced_offset = self.next_offset
         self._file, self._at = None, 0
-        if end < self._segments.end:
-            self._turn_to(self.next_offset)
 
     def forget_below(self, log_start: int) -> list[str]:
         """Follow the log's start: entries whose records are gone are no longer offered.
 
         The paths of the files that hold only such: they are to be removed, after the log's own.
         """
-        entry = self.entry(self.min_offset)
-        if entry is not None and entry[1] != PRE_BLANK_SIZE and entry[0] >= log_start:
+        if self._first_at >= log_start:
             return []
+        if self.min_offset < self.next_offset:
+            offset, size, _ = self._look(self.min_offset)
+            if size != PRE_BLANK_SIZE and offset >= log_start:
+                self._first_at = offset
+                return []
         self.min_offset = max(self.min_offset, self.offset_of_log(log_start))
         paths = []
         while len(self._segments) > 1 and self._segments.start + self._file_bytes <= self.min_offset * ENTRY_BYTES:

@@ -34,6 +34,9 @@ class Disk(Protocol):
     def map_file(self, path: str, size: int) -> MappedFile:
         """Open the file at this size, creating it (sparse) where it is missing."""
 
+    def resting_file(self, path: str, size: int, *, is_made: bool) -> MappedFile:
+        """The same without a map, until it is woken. One that `is_made` is there with this size, and not looked at."""
+
     def list_names(self, folder: str) -> list[str]:
         """Names inside a folder, sorted; none where the folder is missing."""
 
@@ -73,18 +76,24 @@ class CallDisk:
         self._entered: set[str] = set()  # folders of small files that the folders above them are known to have synced
 
     def map_file(self, path: str, size: int) -> MappedFile:
+        return self._open_file(path, size, is_made=False, is_awake=True)
+
+    def resting_file(self, path: str, size: int, *, is_made: bool) -> MappedFile:
+        return self._open_file(path, size, is_made=is_made, is_awake=False)
+
+    def _open_file(self, path: str, size: int, *, is_made: bool, is_awake: bool) -> MappedFile:
         check_inside(path)
         try:
             try:
-                return self._make_mapped(path, size)
+                return self._make_mapped(path, size, is_made=is_made, is_awake=is_awake)
             except FileNotFoundError:  # as only the first file of a folder finds it
                 self._make_folders(_parent(path))
-                return self._make_mapped(path, size)
+                return self._make_mapped(path, size, is_made=is_made, is_awake=is_awake)
         except OSError as error:
             raise StoreError(f"cannot open {path}: {error.strerror}", hint="`latermq doctor` checks limits") from None
 
-    def _make_mapped(self, path: str, size: int) -> MappedFile:
-        return CallMappedFile(self._calls, path, size)
+    def _make_mapped(self, path: str, size: int, *, is_made: bool, is_awake: bool) -> MappedFile:
+        return CallMappedFile(self._calls, path, size, is_made=is_made, is_awake=is_awake)
 
     def _make_folders(self, folder: str) -> None:
         if folder and not self._calls.is_folder(folder):

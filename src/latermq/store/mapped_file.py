@@ -22,6 +22,13 @@ class MappedFile(Protocol):
     size: int
     map: mmap.mmap
     reserved: int
+    is_awake: bool  # whether it is mapped
+
+    def wake(self) -> None:
+        """Map it, where it rests. Raises OSError."""
+
+    def rest(self) -> None:
+        """Hold neither a map nor a descriptor until `wake`; all but `map` goes on as before."""
 
     def reserve(self, upto: int) -> None:
         """Make sure that bytes below `upto` have disk space. Raises StoreError when there is none."""
@@ -58,26 +65,47 @@ class MappedFile(Protocol):
 class CallMappedFile:
     """A mapped file, by system calls."""
 
-    def __init__(self, calls: Calls, path: str, size: int) -> None:
+    def __init__(self, calls: Calls, path: str, size: int, *, is_made: bool = False, is_awake: bool = True) -> None:
+        """`is_made`: the file is there and has its size."""
         self._calls = calls
         self.path = path
         self.size = size
-        fd = calls.open(path, create=True)
-        try:
-            if calls.size(fd) != size:
-                calls.truncate(fd, size)
-            # Reserving again what has its blocks already is cheap; trusting a sparse file's block count is not safe.
-            self.reserved = 0
-            self.map = calls.map(fd, size)
-            self._is_entered = False
-            self._short_from = 0  # where the part begins whose faults are kept short
-            self._write_fd = -1
-        finally:
-            # The map keeps a descriptor of its own; a second one for each of thousands of queues is too many. Those
-            # that blocks are written to have one from the first block on.
-            calls.close(fd)
+        # Reserving again what has its blocks already is cheap; trusting a sparse file's block count is not safe.
+        self.reserved = 0
+        self.is_awake = False
+        self._is_entered = False
+        self._short_from = 0  # where the part begins whose faults are kept short
+        self._write_fd = -1
         # The writer and whoever takes space ahead of it may want the same bytes.
         self._reserving = Lock()
+        if is_awake or not is_made:
+            self._open(is_made=is_made, is_awake=is_awake)
+
+    def _open(self, *, is_made: bool, is_awake: bool) -> None:
+        fd = self._calls.open(self.path, create=not is_made)
+        try:
+            if not is_made and self._calls.size(fd) != self.size:
+                self._calls.truncate(fd, self.size)
+            if is_awake:
+                self.map = self._calls.map(fd, self.size)
+                self.is_awake = True
+        finally:
+            # The map keeps a descriptor of its own. Files that blocks are written to have a second one from the first
+            # block on.
+            self._calls.close(fd)
+
+    def wake(self) -> None:
+        if self.is_awake:
+            return
+        self._open(is_made=True, is_awake=True)
+        if self.reserved > self._short_from:
+            self.map.madvise(mmap.MADV_RANDOM, self._short_from, self.reserved - self._short_from)
+
+    def rest(self) -> None:
+        if self.is_awake:
+            self.is_awake = False
+            self._calls.unmap(self.map)
+            del self.map
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int]:
@@ -145,6 +173,9 @@ class CallMappedFile:
         nobody had asked for. What lies further behind the writer is read in order, and reading ahead helps it.
         """
         start = max(start, upto - _WRITTEN_NEXT_BYTES) // mmap.PAGESIZE * mmap.PAGESIZE
+        if not self.is_awake:
+            self._short_from = start
+            return
         self.map.madvise(mmap.MADV_RANDOM, start, upto - start)
         if self._short_from:  # the writer may still be in the last step but one, not before it
             self.map.madvise(mmap.MADV_NORMAL, 0, self._short_from)
@@ -224,7 +255,7 @@ class CallMappedFile:
                 self._write_all(fd, bytes(len(piece)), piece_at)
 
     def close(self) -> None:
-        self._calls.unmap(self.map)
+        self.rest()
         if self._write_fd >= 0:
             self._calls.close(self._write_fd)
             self._write_fd = -1

@@ -15,9 +15,11 @@ __all__ = ["Died", "MemoryDisk"]
 class _MemoryMappedFile(CallMappedFile):
     """A mapped file whose operations a test may fail."""
 
-    def __init__(self, disk: "MemoryDisk", calls: SimulatedCalls, path: str, size: int) -> None:
+    def __init__(
+        self, disk: "MemoryDisk", calls: SimulatedCalls, path: str, size: int, *, is_made: bool, is_awake: bool
+    ) -> None:
         self._disk = disk
-        super().__init__(calls, path, size)
+        super().__init__(calls, path, size, is_made=is_made, is_awake=is_awake)
 
     def reserve(self, upto: int) -> None:
         if min(upto, self.size) > self.reserved:
@@ -74,14 +76,19 @@ class MemoryDisk(CallDisk):
         self.before("map", path)
         return super().map_file(path, size)
 
+    def resting_file(self, path: str, size: int, *, is_made: bool) -> MappedFile:
+        if not is_made:
+            self.before("map", path)
+        return super().resting_file(path, size, is_made=is_made)
+
     def mapped(self, path: str) -> MappedFile:
         """A file as it is, all its space reserved, to be changed behind the store's back."""
         file = super().map_file(path, self.file_size(path))
         file.reserve(file.size)
         return file
 
-    def _make_mapped(self, path: str, size: int) -> MappedFile:
-        return _MemoryMappedFile(self, self.calls, path, size)
+    def _make_mapped(self, path: str, size: int, *, is_made: bool, is_awake: bool) -> MappedFile:
+        return _MemoryMappedFile(self, self.calls, path, size, is_made=is_made, is_awake=is_awake)
 
     def replace(self, path: str, data: bytes) -> None:
         self.before("replace", path)

@@ -93,6 +93,8 @@ def recover(
         start = max(log.start, checkpoint.log_offset)
         damage = _open_index(index, log, checkpoint)
         lost = Lost(_open_queues(queues, checkpoint, log.start), bool(damage))
+        for topic, queue_id in _held(checkpoint):
+            replay.queue(topic, queue_id)
         rebuilt = tuple(f"{FOLDER}/{topic}/{queue_id}" for topic, queue_id in sorted(lost.queues))
         rebuilt += (f"index: {damage}",) if damage else ()
         if rebuilt:
@@ -151,6 +153,13 @@ def _open_queues(queues: Queues, checkpoint: Checkpoint, log_start: int) -> set[
         elif (topic, queue_id) not in lost:
             queue.open_at(end)
     return lost
+
+
+def _held(checkpoint: Checkpoint) -> list[tuple[str, int]]:
+    """The queues that have their place before they have a file: messages wait that are for them."""
+    return [
+        (topic, queue_id) for topic, own in checkpoint.queue_ends.items() for queue_id, end in own.items() if not end
+    ]
 
 
 def _open_index(index: KeyIndex, log: CommitLog, checkpoint: Checkpoint) -> str:

@@ -20,31 +20,66 @@ def _failure(number: int, path: str) -> OSError:
 
 
 class _File:
-    """One file: the real one seen through a private map, or memory once it is longer than that."""
+    """One file: the real one, seen through a private map once it is written to, or memory where it is longer."""
 
     def __init__(self, real: Path | None) -> None:
         # The real one for as long as it has the same bytes: it knows where nothing was ever written.
         self.unchanged = real
         self.size = real.stat().st_size if real is not None else 0
-        self.map = self._private(real) if real is not None and self.size else mmap.mmap(-1, mmap.PAGESIZE)
+        self._map = None if real is not None and self.size else mmap.mmap(-1, mmap.PAGESIZE)
+        self._holds_descriptor = False
+        self.is_shown = False  # whether somebody has its map
 
-    def _private(self, real: Path) -> mmap.mmap:
-        with real.open("rb") as file:
-            return mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_COPY)
+    @property
+    def map(self) -> mmap.mmap:
+        if self._map is None:
+            assert self.unchanged is not None
+            with self.unchanged.open("rb") as file:
+                self._map = mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_COPY)
+            self._holds_descriptor = True
+        return self._map
+
+    def read(self, at: int, size: int) -> bytes:
+        if self._map is None and self.unchanged is not None:
+            with self.unchanged.open("rb") as file:
+                return os.pread(file.fileno(), size, at)
+        return self.map[at : min(at + size, self.size)]
+
+    def rest(self) -> None:
+        """Hold no descriptor: a store may have more files than a process may open."""
+        if not self._holds_descriptor:
+            return
+        self._holds_descriptor = False
+        if self.unchanged is None:
+            # Only what is not zero is copied: each page that is costs memory.
+            kept = mmap.mmap(-1, len(self.map))
+            for at in range(0, self.size, _COMPARED_BYTES):
+                piece = self.map[at : at + _COMPARED_BYTES]
+                if piece.strip(b"\0"):
+                    kept[at : at + len(piece)] = piece
+            self._map = kept
+        else:
+            self._map = None
 
     def resize(self, size: int) -> None:
-        self.unchanged = None
+        self.change()
         if size > len(self.map):
             grown = mmap.mmap(-1, size)
             grown[: self.size] = self.map[: self.size]
-            self.map = grown
+            self._map, self._holds_descriptor = grown, False
         elif size < self.size:
             self.zero(size, self.size)
         self.size = size
 
+    def change(self) -> mmap.mmap:
+        """From now on it may differ from the real one."""
+        mapped = self.map
+        self.unchanged = None
+        return mapped
+
     def zero(self, start: int, end: int) -> None:
         """Only what is not zero already is written: each page that is costs memory."""
-        self.unchanged = None
+        self.change()
         for at in range(start, end, _COMPARED_BYTES):
             upto = min(end, at + _COMPARED_BYTES)
             if self.map[at:upto].strip(b"\0"):
@@ -61,6 +96,7 @@ class RehearsalCalls:
         self._folders: set[str] = set()  # those that were made
         self._gone: set[str] = set()  # real files and folders that were removed or renamed
         self._open: dict[int, _File] = {}
+        self._mapped: dict[int, _File] = {}  # by their maps
         self._fds = itertools.count(1)
 
     # Which files there are
@@ -157,7 +193,9 @@ class RehearsalCalls:
         return fd
 
     def close(self, fd: int) -> None:
-        self._open.pop(fd)
+        file = self._open.pop(fd)
+        if not file.is_shown:
+            file.rest()
 
     def size(self, fd: int) -> int:
         return self._open[fd].size
@@ -167,7 +205,7 @@ class RehearsalCalls:
 
     def allocate(self, fd: int, start: int, size: int) -> None:
         """There is room: nothing is taken from the disk. But what is reserved may be written, also through the map."""
-        self._open[fd].unchanged = None
+        self._open[fd].change()
 
     def punch(self, fd: int, start: int, size: int) -> None:
         self._open[fd].zero(start, start + size)
@@ -187,12 +225,11 @@ class RehearsalCalls:
         return file.size
 
     def read(self, fd: int, size: int, at: int) -> bytes:
-        file = self._open[fd]
-        return file.map[at : min(at + size, file.size)]
+        return self._open[fd].read(at, size)
 
     def write(self, fd: int, data: bytes | memoryview, at: int) -> int:
         file = self._open[fd]
-        file.unchanged = None
+        file.change()
         if at + len(data) > file.size:
             file.resize(at + len(data))
         file.map[at : at + len(data)] = bytes(data)
@@ -208,10 +245,15 @@ class RehearsalCalls:
         file = self._open[fd]
         if len(file.map) < size:
             file.resize(size)
+        file.is_shown = True
+        self._mapped[id(file.map)] = file
         return file.map
 
     def unmap(self, mapped: mmap.mmap) -> None:
-        """The file goes on living in its map."""
+        file = self._mapped.pop(id(mapped), None)
+        if file is not None:
+            file.is_shown = False
+            file.rest()
 
     def lock(self, path: str) -> int:
         """Held by nobody else now, which a store that is looked at must be; it is not kept."""

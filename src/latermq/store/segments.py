@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from latermq.errors import CorruptStore
 from latermq.store.disk import Disk, MappedFile
+from latermq.store.map_pool import LetGo, MapPool
 
 NAME_DIGITS = 20
 
@@ -59,9 +60,9 @@ class Segments:
             if is_behind or size == 0 or start + size < min(promised_end or 0, start + segment_bytes):
                 self.unreached.append(path)
             else:
-                self._open(start, path)
+                self._open(start, path, size)
 
-    def _open(self, start: int, path: str) -> None:
+    def _open(self, start: int, path: str, size: int) -> None:
         if (self._files and start != self.end) or self.unreached:
             raise CorruptStore(
                 f"{self._folder} has no file for offset {self.end}, but one for {start}",
@@ -69,8 +70,15 @@ class Segments:
             )
         if not self._files:
             self.start = start
-        self._files[start // self.segment_bytes] = self._disk.map_file(path, self.segment_bytes)
+        self._files[start // self.segment_bytes] = self._take_over(path, size)
         self.end = start + self.segment_bytes
+
+    def _take_over(self, path: str, size: int) -> MappedFile:
+        """The file that was found with this size."""
+        return self._disk.map_file(path, self.segment_bytes)
+
+    def _close(self, file: MappedFile) -> None:
+        file.close()
 
     def __len__(self) -> int:
         return len(self._files)
@@ -96,7 +104,7 @@ class Segments:
         """Let go of the oldest file and return its path, for whoever has the time to remove it."""
         file = self._files.pop(self.start // self.segment_bytes)
         self.start += self.segment_bytes
-        file.close()
+        self._close(file)
         return file.path
 
     def remove_first(self) -> None:
@@ -107,7 +115,7 @@ class Segments:
         """Remove the newest file."""
         file = self._files.pop(self.end // self.segment_bytes - 1)
         self.end -= self.segment_bytes
-        file.close()
+        self._close(file)
         self._disk.remove(file.path)
 
     def _remove_unreached(self) -> None:
@@ -145,5 +153,45 @@ class Segments:
     def close(self) -> None:
         """Unmap all files."""
         for file in self._files.values():
-            file.close()
+            self._close(file)
         self._files.clear()
+
+
+class RestingSegments(Segments):
+    """The same with files that are mapped only while they are used, and while a pool has room for them."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        segment_bytes: int,
+        promised_end: int | None,
+        is_size_right: Callable[[], bool],
+        pool: MapPool,
+        let_go: LetGo,
+    ) -> None:
+        self._pool = pool
+        self._let_go = let_go
+        super().__init__(disk, folder, segment_bytes, promised_end, is_size_right)
+
+    def _take_over(self, path: str, size: int) -> MappedFile:
+        return self._disk.resting_file(path, self.segment_bytes, is_made=size == self.segment_bytes)
+
+    def _close(self, file: MappedFile) -> None:
+        self._pool.forget(file)
+        file.close()
+
+    def make_next(self) -> MappedFile:
+        path = f"{self._folder}/{segment_name(self.end)}"
+        return self._disk.resting_file(path, self.segment_bytes, is_made=False)
+
+    def file_at(self, offset: int) -> MappedFile:
+        """The file that holds this offset, mapped until the next one is asked for, and most often for longer."""
+        file = self._files[offset // self.segment_bytes]
+        if not file.is_awake:
+            self._pool.wake(file, self._let_go)
+        return file
+
+    def resting_at(self, offset: int) -> MappedFile:
+        """The same file, mapped or not."""
+        return self._files[offset // self.segment_bytes]

@@ -3,6 +3,7 @@
 import errno
 import mmap
 import os
+from collections import Counter
 from random import Random
 
 from latermq.store.library_folder import LibraryFolder
@@ -32,7 +33,9 @@ class SimulatedCalls:
         self.left_behind: SimulatedCalls | None = None  # by the process that died
         self._left: int | None = None  # how many calls are made before the last one
         self._dies_half_way = False
+        self.max_descriptors: int | None = None  # as a process is limited; a map takes one, as Python's do
         self._open: dict[int, tuple[str, Inode]] = {}
+        self._maps: Counter[int] = Counter()  # how often each piece of memory is mapped
         self._next_fd = 3
         self._locks: set[str] = set()
 
@@ -98,10 +101,20 @@ class SimulatedCalls:
 
     # Files
 
+    @property
+    def descriptors(self) -> int:
+        """How many the process holds."""
+        return len(self._open) + self._maps.total()
+
+    def _need_descriptor(self, path: str) -> None:
+        if self.max_descriptors is not None and self.descriptors >= self.max_descriptors:
+            raise _failure(errno.EMFILE, path)
+
     def open(self, path: str, *, create: bool = False, empty: bool = False, read_only: bool = False) -> int:
         node = self.names.tree.get(path)
         if isinstance(node, Folder):
             raise _failure(errno.EISDIR, path)
+        self._need_descriptor(path)
         if node is None:
             if not create:
                 raise _failure(errno.ENOENT, path)
@@ -192,10 +205,15 @@ class SimulatedCalls:
         """It is in memory."""
 
     def map(self, fd: int, size: int) -> mmap.mmap:
-        return self._open[fd][1].mapped()
+        path, inode = self._open[fd]
+        self._need_descriptor(path)
+        mapped = inode.mapped()
+        self._maps[id(mapped)] += 1
+        return mapped
 
     def unmap(self, mapped: mmap.mmap) -> None:
         """The content stays, as a file's does."""
+        self._maps[id(mapped)] -= 1
 
     # Names
 

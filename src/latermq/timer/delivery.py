@@ -307,6 +307,8 @@ class Delivery:
             if not len(free):
                 return
             block, dues = block.rows(free), dues[free]
+        if len(block.queues) > self._store.max_block_queues and self._deliver_in_parts(block, dues, now_ms):
+            return
         try:
             queues = self._store.append_block(block)
         except StoreError as error:
@@ -317,6 +319,16 @@ class Delivery:
         self._count(block, dues)
         for queue in queues:
             self._on_delivered(queue.topic, queue.queue_id)
+
+    def _deliver_in_parts(self, block: Block, dues: Ints, now_ms: int) -> bool:
+        """Deliver a block that is for more queues than can be written to at once; False where it is not."""
+        rows, most = list(block.rows_by_queue().values()), self._store.max_block_queues
+        if len(rows) <= most:
+            return False
+        for start in range(0, len(rows), most):
+            own = np.sort(np.concatenate(rows[start : start + most]))
+            self._deliver(block.rows(own), dues[own], now_ms)
+        return True
 
     def bury(self, given_up: Undeliverable) -> None:
         """Append Spark's timers that were given up to the dead letters now.
