@@ -19,6 +19,7 @@ from latermq.message.names import (
 from latermq.protocol.remoting.bodies import PERM_READ, PERM_WRITE, TopicConfig, TopicConfigTable
 
 PERM_INHERIT = 1
+MAX_QUEUES = 65_535  # of one topic in the files of a store; broker.max_topic_queues bounds new ones
 
 
 class UnsavedTopic(Exception):
