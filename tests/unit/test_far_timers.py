@@ -185,7 +185,7 @@ def test_damaged_choices_are_refused_with_what_to_do(scene: Scene) -> None:
         scene.open()
 
 
-@pytest.mark.parametrize("attempt", ["", "../x", ".hidden"])
+@pytest.mark.parametrize("attempt", ["", "../x", ".hidden", "a\0b", "x" * 300])
 def test_an_attempt_must_be_named_and_of_a_window_that_waits(scene: Scene, attempt: str) -> None:
     with pytest.raises(InvalidParameter, match="there is no window 5"):
         scene.broker.far.ready(5, "spark-1-a")

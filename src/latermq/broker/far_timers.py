@@ -12,7 +12,7 @@ from latermq.config import PipelineConfig
 from latermq.errors import InvalidParameter
 from latermq.message.checked_line import decode_checked, encode_checked
 from latermq.message.cut import FOREVER_MS, Cut, cut_properties
-from latermq.message.names import TIMER_TOPIC
+from latermq.message.names import TIMER_TOPIC, is_file_name
 from latermq.message.properties import encode_properties
 from latermq.message.record import record_properties
 from latermq.message.timer_code import CANCEL, CUT, MOVED, is_timer_code, kinds_and_dues
@@ -171,7 +171,7 @@ class FarTimers:
         """A driver says that an attempt is complete; it is looked at when the window's turn comes."""
         if self.windows.find(number) is None:
             raise InvalidParameter(f"there is no window {number}", hint="It may be done with: ask for the state again")
-        if not attempt or "/" in attempt or attempt.startswith("."):
+        if not is_file_name(attempt) or attempt.startswith("."):
             raise InvalidParameter(f"{attempt[:40]!r} is no name of an attempt")
         self.offered[number] = attempt
 

@@ -5,8 +5,6 @@ what comes next would be taken for what was delivered or consumed under the same
 offsets of entries that are done with, so a queue was at least that long.
 """
 
-import msgspec
-
 from latermq.broker.config_files import DELAY_OFFSETS_PATH, DelayOffsetTable, load_table
 from latermq.broker.ingest_mark import IngestMark
 from latermq.broker.topics import Topics
@@ -14,7 +12,6 @@ from latermq.group.offsets import ConsumerOffsets
 from latermq.message.entry_id import MAX_LEVELS
 from latermq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from latermq.store.disk import Disk
-from latermq.store.ranges import RangeSet
 from latermq.store.set_aside import Trouble
 from latermq.timer import apache_timers, timer_checkpoint
 from latermq.timer.far_names import FarNames
@@ -54,6 +51,5 @@ def _timers_end(disk: Disk) -> int:
     """What RocketMQ's timer checkpoint says, or our export of ours, and what it left to us."""
     data = disk.read(timer_checkpoint.PATH)
     end = timer_checkpoint.decode_timer_checkpoint(data).queue_offset if data is not None else 0
-    imported = disk.read(apache_timers.PATH)
-    done = RangeSet(msgspec.json.decode(imported, type=list[tuple[int, int]])) if imported is not None else RangeSet()
-    return max(end, done.end)
+    done = apache_timers.imported_entries(disk)
+    return max(end, done.end) if done is not None else end

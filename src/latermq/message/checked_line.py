@@ -23,5 +23,5 @@ def decode_checked(data: bytes, type_: type[T], what: str, hint: str) -> T:
         raise CorruptStore(f"{what} is damaged", hint=hint)
     try:
         return msgspec.json.decode(line, type=type_)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptStore(f"{what} does not parse: {error}", hint=hint) from None

@@ -4,6 +4,7 @@ import msgspec
 
 from latermq.errors import CorruptStore
 from latermq.message.checked_line import decode_checked, encode_checked
+from latermq.message.names import is_file_name
 
 MANIFEST = "manifest.json"
 VERSION = 1
@@ -51,4 +52,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
     manifest = decode_checked(data, Manifest, f"the manifest {where}", hint)
     if manifest.version != VERSION:
         raise CorruptStore(f"the manifest {where} has version {manifest.version}, not {VERSION}", hint=hint)
+    for file in manifest.files:
+        if not is_file_name(file.name):
+            raise CorruptStore(f"the manifest {where} names {file.name[:40]!r}, which is no file of it", hint=hint)
     return manifest

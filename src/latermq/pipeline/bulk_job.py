@@ -103,7 +103,7 @@ def read_json(root: Root, path: str) -> Any:
             data = stream.read()
     try:
         return msgspec.json.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptStore(f"{path} is no JSON: {error}") from error
 
 

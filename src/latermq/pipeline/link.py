@@ -14,6 +14,7 @@ import msgspec
 from latermq.client.connection import split_address
 from latermq.client.failures import ConnectionLost, RequestTimedOut, errors_from_wire
 from latermq.errors import CorruptStore, LaterMQError, MalformedFrame
+from latermq.message.names import is_file_name
 from latermq.pipeline_secret import sign
 from latermq.protocol.remoting.bodies import decode_body
 from latermq.protocol.remoting.codes import Request
@@ -279,7 +280,10 @@ def _pulled(command: Command, body: bytearray) -> Pulled:
 
 
 def _state(body: bytearray) -> PipelineState:
-    return decode_body(bytes(body), PipelineState)
+    state = decode_body(bytes(body), PipelineState)
+    if not is_file_name(state.store_id):  # folders are called so, which are written to and removed
+        raise CorruptStore(f"{state.store_id[:40]!r} is no store id", hint="Look at which broker says so")
+    return state
 
 
 def _fields(header: msgspec.Struct) -> dict[str, str]:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from latermq.errors import ConfigError, LaterMQError, StoreError
+from latermq.message.names import is_file_name
 from latermq.pipeline.durable import sync_file, sync_folders
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -42,8 +43,13 @@ class Root:
         return f"{self.uri}/archive"
 
     def at(self, *parts: str) -> str:
-        """A path below it, as `files` takes it."""
-        return "/".join((self.path, *parts))
+        """A path below it, as `files` takes it; parts are made of what brokers and files say, and none leads out."""
+        below = "/".join(parts)
+        if not all(map(is_file_name, below.split("/"))):
+            raise StoreError(
+                f"{below[:80]!r} is no path below {self.uri}", hint="Look for who gave a store or a file such a name"
+            )
+        return f"{self.path}/{below}"
 
 
 def open_root(uri: str) -> Root:

@@ -13,7 +13,7 @@ import numpy as np
 from latermq.clock import Clock
 from latermq.config import StoreConfig
 from latermq.errors import CorruptStore, IllegalMessage, NoPermission, StoreError
-from latermq.message.names import SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC
+from latermq.message.names import SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC, is_file_name
 from latermq.message.properties import TOPIC_DELETED, encode_properties
 from latermq.message.record import (
     BLANK,
@@ -175,7 +175,13 @@ class MessageStore:
     def _load_store_id(self, new_store_id: str) -> str:
         stored = self._disk.read(STORE_ID_PATH)
         if stored is not None:
-            return stored.decode().strip()
+            store_id = stored.decode(errors="replace").strip()
+            if not is_file_name(store_id):  # folders of the pipeline are called so
+                raise CorruptStore(
+                    f"{STORE_ID_PATH} holds {store_id[:40]!r}, which is no store id",
+                    hint="Put the right one back: the timeline's windows and claims are kept under it",
+                )
+            return store_id
         self._disk.replace(STORE_ID_PATH, new_store_id.encode() + b"\n")
         return new_store_id
 
@@ -183,7 +189,7 @@ class MessageStore:
         """All queues on disk; `ends` says how long a checkpoint knows them to be."""
         found = [
             (topic, int(name))
-            for topic in self._disk.list_names(FOLDER)
+            for topic in filter(is_file_name, self._disk.list_names(FOLDER))  # what is no UTF-8 is no topic
             for name in self._disk.list_names(f"{FOLDER}/{topic}")
             if name.isdigit()
         ]

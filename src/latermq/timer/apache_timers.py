@@ -8,6 +8,7 @@ LaterMQ's own engine takes the place of those files.
 import msgspec
 import numpy as np
 
+from latermq.errors import CorruptStore
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import REAL_TOPIC, TIMER_DELETE_KEY, UNIQUE_KEY
 from latermq.message.timer_code import CANCEL, TIMER, kind_and_due
@@ -24,9 +25,9 @@ PATH = "latermq.importedtimers"  # entries of the timer topic that were done wit
 
 def entries_done_by_apache(disk: Disk, store: MessageStore) -> RangeSet:
     """Entries of the timer topic that RocketMQ delivered, rolled or cancelled, looked up once and then remembered."""
-    kept = disk.read(PATH)
+    kept = imported_entries(disk)
     if kept is not None:
-        return RangeSet(msgspec.json.decode(kept, type=list[tuple[int, int]]))
+        return kept
     data = disk.read(timer_checkpoint.PATH)
     if data is None or (checkpoint := decode_timer_checkpoint(data)).state_version == OWN_STATE:
         return RangeSet()
@@ -34,6 +35,23 @@ def entries_done_by_apache(disk: Disk, store: MessageStore) -> RangeSet:
     disk.replace(PATH, msgspec.json.encode(done.ranges()))
     disk.replace(timer_checkpoint.PATH, timer_checkpoint_file(checkpoint._replace(state_version=OWN_STATE)))
     return done
+
+
+def imported_entries(disk: Disk) -> RangeSet | None:
+    """What an earlier start remembered, None where there was nothing to.
+
+    The file is not set aside where it does not parse: what RocketMQ delivered would be delivered again.
+    """
+    kept = disk.read(PATH)
+    if kept is None:
+        return None
+    try:
+        return RangeSet(msgspec.json.decode(kept, type=list[tuple[int, int]]))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptStore(
+            f"{PATH} does not parse: {error}",
+            hint="Restore it from a copy. Without it, timers that RocketMQ delivered are delivered again",
+        ) from None
 
 
 def _done(disk: Disk, store: MessageStore, checkpoint: TimerCheckpoint) -> RangeSet:

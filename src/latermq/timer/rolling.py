@@ -5,6 +5,7 @@ So every record that still waits is younger than the roll window, and the log be
 
 import numpy as np
 
+from latermq.errors import CorruptStore
 from latermq.store.commit_log import CommitLog
 from latermq.store.disk import Disk
 from latermq.timer.engine import Bools, Ints
@@ -29,7 +30,13 @@ def load_roll_window_ms(disk: Disk, retention_ms: int) -> int:
     if kept is None:
         disk.replace(PATH, b"%d\n" % roll_window_ms(retention_ms))
         return roll_window_ms(retention_ms)
-    return int(kept)
+    try:
+        return int(kept)
+    except ValueError:
+        raise CorruptStore(
+            f"{PATH} holds {kept[:40]!r}, which is no number",
+            hint=f"Write the milliseconds there that it was made with, as a rule {roll_window_ms(retention_ms)}",
+        ) from None
 
 
 def wakes_of(log: CommitLog, entries: Ints, dues: Ints, physical_offsets: Ints, window_ms: int) -> tuple[Ints, Bools]:
