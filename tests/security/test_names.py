@@ -60,6 +60,50 @@ def test_no_name_of_a_topic_deletes_anything_but_that_topic(tmp_path: Path) -> N
         assert found.code == Response.SUCCESS
 
 
+# Every header field that names something, by the name that it has in some request.
+NAMED = (
+    "topic b topicList defaultTopic c group consumerGroup groupName producerGroup a srcGroup destGroup compareGroup "
+    "filterGroups clientID clientId clientAddr attempt namespace key value brokerName brokerAddr clusterName cluster "
+    "haServerAddr msgId originMsgId originTopic uniqueKey uniqKey recallHandle token statsName statsKey attributes i"
+).split()
+NUMBERS = (
+    "queueId e offset timestamp number epoch readQueueNums writeQueueNums perm commitOffset queueOffset maxMsgNums "
+    "delayLevel brokerId bornTimestamp g sysFlag f flag h d index count tableEnd dueMs maxNum beginTimestamp "
+    "endTimestamp bodyCrc32"
+).split()
+
+
+def test_no_request_of_any_code_reaches_files_by_the_names_in_it(tmp_path: Path) -> None:
+    data, victim = tmp_path / "data", tmp_path / "victim"
+    victim.mkdir()
+    (victim / "savings").write_text("all of it")
+    with serving(data) as server, attacking(server.port) as other:
+        send(other, "orders")
+        before = sorted(path.name for path in data.iterdir())
+        for name in ("../../victim", "../commitlog"):
+            fields = dict.fromkeys(NAMED, name) | dict.fromkeys(NUMBERS, "1")
+            body = (
+                '{"groupName":"N","topicName":"N","clientID":"N","consumerGroup":"N","clientId":"N","topic":"N",'
+                '"mqSet":[{"topic":"N","brokerName":"N","queueId":0}],"groupConfigList":[{"groupName":"N"}],'
+                '"topicConfigList":[{"topicName":"N"}],"producerDataSet":[{"groupName":"N"}],'
+                '"consumerDataSet":[{"groupName":"N","subscriptionDataSet":[{"topic":"N"}]}]}'
+            ).replace("N", name)
+            for port in (server.port, server.namesrv_port):
+                for code in Request:
+                    with attacking(port) as attacker:
+                        reply = attacker.call(code, fields, body.encode())
+                        assert "internal error" not in (reply.remark or ""), code
+        assert (victim / "savings").read_text() == "all of it"
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "victim"]
+        assert {path.name for path in (data / "consumequeue").iterdir()} <= {"orders", "rmq_sys_wheel_timer"}
+        assert set(before) <= {path.name for path in data.iterdir()}
+        send(other, "orders")
+        found = other.call(Request.PULL_MESSAGE, pull_fields("orders", 0))
+        assert found.code == Response.SUCCESS
+    with serving(data) as server:
+        assert "not understood" not in server.log()
+
+
 def test_topics_that_the_broker_lives_by_stay(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as server, attacking(server.port) as attacker:
         for topic in ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "TBW102", "SELF_TEST_TOPIC", "broker-a"):

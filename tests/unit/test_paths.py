@@ -145,6 +145,19 @@ def test_a_topic_on_another_disk_is_removed_all_the_same(tmp_path: Path, monkeyp
     assert disk.list_names("consumequeue") == []
 
 
+def test_a_linked_folder_counts_with_the_disk_that_it_is_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Status:
+        def __init__(self, used: int) -> None:
+            self.f_blocks, self.f_bfree, self.f_bavail = 100, 100 - used, 100 - used
+
+    disk = FileDisk(tmp_path / "data")
+    (tmp_path / "other").mkdir()
+    monkeypatch.setattr(os, "statvfs", lambda path: Status(90 if "commitlog" in str(path) else 20))
+    assert disk.used_ratio() == pytest.approx(0.2)
+    (tmp_path / "data" / "commitlog").symlink_to(tmp_path / "other")
+    assert disk.used_ratio() == pytest.approx(0.9)
+
+
 def test_names_that_are_no_file_names_are_told() -> None:
     assert all(map(is_file_name, ("a", "%RETRY%g", "..a", "a.", "ä" * 127)))
     assert not any(map(is_file_name, ("", ".", "..", "a/b", "a\0", "ä" * 128, "\udcff")))

@@ -240,6 +240,13 @@ class SystemCalls:
         return fd
 
     def used_ratio(self) -> float:
-        status = os.statvfs(self._root)
-        total = status.f_blocks - status.f_bfree + status.f_bavail
-        return 1 - status.f_bavail / total if total else 0.0
+        """Of the disk that is fullest: a folder may be a link to another one."""
+        with os.scandir(self._root) as entries:
+            linked = [entry.path for entry in entries if entry.is_symlink() and entry.is_dir()]
+        return max(map(_used_ratio, (str(self._root), *linked)))
+
+
+def _used_ratio(path: str) -> float:
+    status = os.statvfs(path)
+    total = status.f_blocks - status.f_bfree + status.f_bavail
+    return 1 - status.f_bavail / total if total else 0.0
