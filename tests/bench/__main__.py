@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tests.bench.attacks import measure_attacks
 from tests.bench.contenders import APACHE, APACHE_FINE, LATERMQ, LATERMQ_ROCKSDB, running
 from tests.bench.load import Load, start_load
 from tests.bench.path import measure_path
@@ -19,6 +20,7 @@ from tests.bench.scenarios import Row, SideBySide, told
 from tests.bench.sizes import Sizes
 
 PATH = "path"
+ATTACKS = "attacks"
 ROLL = "timers-roll"
 PIPELINE = "pipeline"
 NEAR = "pipeline-near"
@@ -28,7 +30,7 @@ PAIRED = (
 )  # fmt: skip
 TIMERS = ("timers-spread", "timers-burst", "timers-pending", "timers-grow", "timers-restart")
 SIDE_BY_SIDE = (*PAIRED, *TIMERS)
-NO_CLIENT = (PATH, ROLL, PIPELINE)  # run without Apache's client
+NO_CLIENT = (PATH, ATTACKS, ROLL, PIPELINE)  # run without Apache's client
 SCENARIOS = (*SIDE_BY_SIDE, *NO_CLIENT, NEAR)
 # Who is measured in which of them, one after the other and all on the same machine.
 ROUNDS = {PAIRED: (LATERMQ, APACHE), TIMERS: (LATERMQ, LATERMQ_ROCKSDB, APACHE, APACHE_FINE)}
@@ -64,6 +66,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--far-part", type=int, default=defaults.far_part, help="rows of a part in pipeline")
     parser.add_argument("--far-parts", type=int, default=defaults.far_parts, help="parts by which its timeline grows")
     parser.add_argument("--far-near", type=int, default=defaults.far_near, help="far timers in pipeline-near")
+    parser.add_argument("--attack", type=float, default=defaults.attack_s, help="seconds of each attack in attacks")
     parser.add_argument("--calm", type=float, default=defaults.calm_s, help="seconds between the steps of timer runs")
     parser.add_argument("--only", choices=tuple(FAMILIES), help="measure one of the two")
     parser.add_argument("--folder", type=Path, help="where stores are kept while it runs; else a temporary folder")
@@ -110,6 +113,7 @@ def sizes_of(options: argparse.Namespace) -> Sizes:
         far_part=options.far_part,
         far_parts=options.far_parts,
         far_near=options.far_near,
+        attack_s=options.attack,
         calm_s=options.calm,
     )
 
@@ -130,6 +134,11 @@ def run_path(sizes: Sizes, folder: Path) -> Iterator[Row]:
         yield Row(PATH, LATERMQ, repeat, figures)
 
 
+def run_attacks(sizes: Sizes, folder: Path) -> Iterator[Row]:
+    for name, figures in measure_attacks(folder, sizes.attack_s):
+        yield Row(ATTACKS, LATERMQ, 0, {f"{name}: {figure}": value for figure, value in figures.items()})
+
+
 def run_roll(sizes: Sizes, folder: Path) -> Iterator[Row]:
     """Once: bytes do not depend on what else the machine does."""
     for name, engine in ((LATERMQ, "wheel"), (LATERMQ_ROCKSDB, "rocksdb")):
@@ -147,7 +156,7 @@ def run(options: argparse.Namespace, rows: list[Row]) -> None:
                 who = [name for name in contenders if name in FAMILIES.get(options.only, contenders)]
                 run_side_by_side(wanted, who, sizes, own, rows)
             shutil.rmtree(own)
-        own_ways = {PATH: run_path, ROLL: run_roll, PIPELINE: run_pipeline, NEAR: run_near}
+        own_ways = {PATH: run_path, ATTACKS: run_attacks, ROLL: run_roll, PIPELINE: run_pipeline, NEAR: run_near}
         for name, measured in own_ways.items():
             if name in names:
                 own = Path(folder) / name

@@ -14,6 +14,7 @@ import pytest
 from latermq.cli.process_usage import cpu_s, listener_pid, memory
 from latermq.protocol.remoting.frames import FrameReader
 from tests.bench.__main__ import NEEDED_TOOLS, PAIRED, TIMERS, arguments, main
+from tests.bench.attacks import ATTACKS, measure_attacks
 from tests.bench.contenders import APACHE, APACHE_FINE, LATERMQ, LATERMQ_ROCKSDB
 from tests.bench.load import Load
 from tests.bench.path import PULL_BATCH, QUEUES, TOPIC, SocketlessBroker, measure_path
@@ -263,3 +264,19 @@ def test_the_pipeline_is_measured_with_a_real_spark(tmp_path: Path) -> None:
     assert told["pipeline-bytes"]["all (bytes/timer)"][LATERMQ] > 0
     assert told["pipeline-near, ingest and roll"]["never stored"][LATERMQ] == 0
     assert "ingested meanwhile" in told["pipeline-near, ingest and roll"]
+
+
+def test_attacks_tell_the_slowest_requests_of_another_client(tmp_path: Path) -> None:
+    names = ("many cheap requests in one read", "routes")
+    told = dict(measure_attacks(tmp_path, 0.3, names))
+    assert tuple(told) == names
+    for figures in told.values():
+        assert {"send, slowest (ms)", "pull, p99 (ms)", "route, slowest (ms)"} <= set(figures)
+        assert min(figures.values()) > 0
+
+
+def test_every_attack_sends_whole_frames() -> None:
+    for attack in ATTACKS:
+        reader = FrameReader()
+        assert len(reader.feed(attack.bytes_of())) > 0 or not attack.connections
+        assert (reader.held_bytes, reader.broken) == (0, None)

@@ -141,6 +141,19 @@ def test_a_plain_request_is_served_before_the_next_turn_of_those_who_used_up_the
         process.turn()
 
 
+def test_a_plain_request_waits_for_a_small_part_of_the_turns_of_those_who_came_with_it() -> None:
+    process = Process()
+    for number in range(100):
+        process.connect(f"attacker {number}")[0].data_received(requests(200))
+    plain, transport = process.connect("plain")
+    plain.data_received(requests(1))
+    before = len(process.served)
+    while not transport.written:
+        process.turn()
+    # One request of each of them, and one long turn each time that the loop looked for more in between.
+    assert len(process.served) - before <= 100 + 20 * TURN_MS
+
+
 def test_frames_that_wait_are_not_decoded_before_their_turn() -> None:
     process = Process()
     connection, _ = process.connect("a")

@@ -50,6 +50,7 @@ class Scene:
         self.broker = Broker(config, MemoryDisk(), self.clock, host="127.0.0.1", port=10911, new_store_id="s" * 32)
         self.put_off: list[Callable[[], None]] = []
         look_ups = LookUps(1_000, lambda work: self.put_off.append(work))
+        monkeypatch.setattr(self.broker.tables, "savers", list)  # how tables are saved is another subject
         admin = AdminService(self.broker, address="a:1", program_version="1", look_ups=look_ups)
         self.handlers = BrokerService(self.broker, look_ups=look_ups).handlers | admin.handlers
         self.broker.topics.put(TopicConfig(topicName="wide", readQueueNums=WIDE, writeQueueNums=WIDE))
@@ -71,7 +72,6 @@ class Scene:
 
         monkeypatch.setattr(self.broker.store, "find_queue", counted_find)
         monkeypatch.setattr(keyed_maps, "encode_entry", counted_encode)
-        monkeypatch.setattr(self.broker.tables, "savers", list)  # how tables are saved is another subject
         # It adds up a number of each queue, which takes a hundredth of what the rest does.
         monkeypatch.setattr(self.broker.topic_traffic, "taken", lambda *of: self.broker.topic_traffic.pulled("", "", 0))
 

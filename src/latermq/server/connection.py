@@ -314,7 +314,7 @@ class Connection(asyncio.Protocol):
         if commands:
             self._active = True
             self._owner.received_frames += len(commands)
-            self._serve_turn(commands)
+            self._serve_turn(commands, self._owner.turns.turn_s)
         elif reader.broken is not None:
             self._close_broken()
         if self._counted_bytes or not reader.is_clear:
@@ -413,24 +413,24 @@ class Connection(asyncio.Protocol):
             self._owner.received_frames += len(commands)
         return commands
 
-    def take_turn(self) -> None:
+    def take_turn(self, turn_s: float) -> None:
         """Its turn in the line has come."""
         self._in_line = False
         self._look_whether_free()
         if self._is_free:
             commands, self._waiting = self._waiting or self._cut(), []
-            self._serve_turn(commands)
+            self._serve_turn(commands, turn_s)
             if self._counted_bytes:
                 self.recount()
         self._go_on()
 
     # The way of a request.
 
-    def _serve_turn(self, commands: list[Command]) -> None:
+    def _serve_turn(self, commands: list[Command], turn_s: float) -> None:
         """Serve these commands and what waits behind them until the turn is used up, and write their replies."""
         reader, turns, monotonic_s = self._reader, self._owner.turns, self._owner.clock.monotonic_s
         began_s = monotonic_s()
-        until_s = began_s + turns.turn_s
+        until_s = began_s + turn_s
         replies: list[bytes] = []
         while True:
             at = self._serve(commands, replies, until_s)

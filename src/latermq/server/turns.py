@@ -2,13 +2,16 @@
 
 A turn is the time for which one connection may hold the loop. Whoever brings something new is served at once, while
 all of them together have not used up a turn since the loop last looked for more; else they wait in a short line, which
-goes first. Those who used up a turn of their own stand in the long one, of which one gets a turn each time. So the loop
-looks for new work after three turns at the latest, however many connections ask for however much.
+goes first and gives each a small part of a turn: enough for a plain request. Those who need more stand in the long one,
+of which one gets a turn each time. So the loop looks for new work after three turns at the latest, however many
+connections ask for however much.
 """
 
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
+
+NEW_SHARE = 1 / 10  # of a turn, for each in the short line
 
 Later = Callable[[Callable[[], None]], object]
 
@@ -16,8 +19,8 @@ Later = Callable[[Callable[[], None]], object]
 class Worker(Protocol):
     """Someone who stands in line."""
 
-    def take_turn(self) -> None:
-        """Work until the turn is used up or nothing is left; call `join` again for more."""
+    def take_turn(self, turn_s: float) -> None:
+        """Work for this long, or until nothing is left; call `join` again for more."""
         ...
 
 
@@ -67,9 +70,9 @@ class Turns:
         self.spent_s = 0.0
         try:
             while self._new and self.spent_s < self.turn_s:
-                self._new.popleft().take_turn()
+                self._new.popleft().take_turn(self.turn_s * NEW_SHARE)
             if self._line:
-                self._line.popleft().take_turn()
+                self._line.popleft().take_turn(self.turn_s)
         finally:
             self.spent_s = 0.0
             self.is_used_up = False
