@@ -1,7 +1,7 @@
 """What all administration handlers stand on: the broker, its work beside the loop, and answers that come later."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from latermq.broker.admin_runtime import Identity
 from latermq.broker.broker import Broker
@@ -9,7 +9,8 @@ from latermq.broker.tables import do_all
 from latermq.errors import Busy, LaterMQError
 from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command, encode_response
 from latermq.server.connection import Connection
-from latermq.server.look_ups import LookUps, Stepwise
+from latermq.server.look_ups import LookUps, Reply, Stepwise
+from latermq.timer.steps import Steps
 
 Handler = Callable[[Connection, Command], bytes | None]
 Work = Callable[[], None]
@@ -17,6 +18,7 @@ WhenDone = Callable[[LaterMQError | None], None]
 Beside = Callable[[list[Work], WhenDone], None]
 
 MAX_REPLY_BYTES = 64 << 20  # of replies that wait for their change to be saved
+MAX_TABLES = 6  # that are made in slices at a time
 MAX_UNREAD_REPLY_BYTES = 4096  # what a late reply may take where the peer is behind with reading
 
 
@@ -89,6 +91,33 @@ class TableSaves:
         return {"unsaved_changes": self.waiting, "unsaved_reply_bytes": self._reply_bytes}
 
 
+class FewTables:
+    """Lets few of the requests go on at once that make a table in slices: each may take 20 MB until it is sent."""
+
+    def __init__(self) -> None:
+        self._under_way = 0
+
+    def of(self, handler: Stepwise) -> Stepwise:
+        """The same handler, which waits behind its first step for its turn."""
+
+        def steps(connection: Connection, command: Command) -> Steps[Reply]:
+            made = handler(connection, command)
+            try:
+                next(made)  # until here it has read what is asked, and refused what it must
+            except StopIteration as stop:
+                reply: Reply = stop.value
+                return reply
+            while self._under_way >= MAX_TABLES:
+                yield
+            self._under_way += 1
+            try:
+                return (yield from made)
+            finally:
+                self._under_way -= 1
+
+        return steps
+
+
 @dataclass(frozen=True)
 class Ground:
     """`saves` saves changed tables off the loop; `announce` tells the name servers of the topics."""
@@ -98,10 +127,11 @@ class Ground:
     look_ups: LookUps
     saves: TableSaves
     announce: Callable[[Callable[[], None]], None] = tell_nobody
+    tables: FewTables = field(default_factory=FewTables)
 
     def in_slices(self, handlers: Mapping[int, Stepwise]) -> dict[int, Handler]:
         """The handlers of requests that may have much to look at."""
-        return {code: self.look_ups.stepwise(handler) for code, handler in handlers.items()}
+        return {code: self.look_ups.stepwise(self.tables.of(handler)) for code, handler in handlers.items()}
 
     def answer_when_saved(self, connection: Connection, command: Command, reply: bytes) -> None:
         """Answer once all is saved that has changed: what an operator was told is there after a crash."""
