@@ -61,16 +61,76 @@ def test_no_name_of_a_topic_deletes_anything_but_that_topic(tmp_path: Path) -> N
 
 
 # Every header field that names something, by the name that it has in some request.
-NAMED = (
-    "topic b topicList defaultTopic c group consumerGroup groupName producerGroup a srcGroup destGroup compareGroup "
-    "filterGroups clientID clientId clientAddr attempt namespace key value brokerName brokerAddr clusterName cluster "
-    "haServerAddr msgId originMsgId originTopic uniqueKey uniqKey recallHandle token statsName statsKey attributes i"
-).split()
-NUMBERS = (
-    "queueId e offset timestamp number epoch readQueueNums writeQueueNums perm commitOffset queueOffset maxMsgNums "
-    "delayLevel brokerId bornTimestamp g sysFlag f flag h d index count tableEnd dueMs maxNum beginTimestamp "
-    "endTimestamp bodyCrc32"
-).split()
+NAMED = [
+    "topic",
+    "b",
+    "topicList",
+    "defaultTopic",
+    "c",
+    "group",
+    "consumerGroup",
+    "groupName",
+    "producerGroup",
+    "a",
+    "srcGroup",
+    "destGroup",
+    "compareGroup",
+    "filterGroups",
+    "clientID",
+    "clientId",
+    "clientAddr",
+    "attempt",
+    "namespace",
+    "key",
+    "value",
+    "brokerName",
+    "brokerAddr",
+    "clusterName",
+    "cluster",
+    "haServerAddr",
+    "msgId",
+    "originMsgId",
+    "originTopic",
+    "uniqueKey",
+    "uniqKey",
+    "recallHandle",
+    "token",
+    "statsName",
+    "statsKey",
+    "attributes",
+    "i",
+]
+NUMBERS = [
+    "queueId",
+    "e",
+    "offset",
+    "timestamp",
+    "number",
+    "epoch",
+    "readQueueNums",
+    "writeQueueNums",
+    "perm",
+    "commitOffset",
+    "queueOffset",
+    "maxMsgNums",
+    "delayLevel",
+    "brokerId",
+    "bornTimestamp",
+    "g",
+    "sysFlag",
+    "f",
+    "flag",
+    "h",
+    "d",
+    "index",
+    "count",
+    "tableEnd",
+    "dueMs",
+    "maxNum",
+    "beginTimestamp",
+    "endTimestamp",
+    "bodyCrc32",
+]
 
 
 def test_no_request_of_any_code_reaches_files_by_the_names_in_it(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ class Scene:
         self.tried: list[WaitingPull] = []
         self.refused: list[WaitingPull] = []
         self.finds = True
+        self.work = 0  # that the filter of each pull does
         self.clients: list[FakeClient] = []
 
     def _later(self, work: Callable[[], None]) -> None:
@@ -41,6 +42,7 @@ class Scene:
 
     def resume(self, pull: WaitingPull, must_answer: bool) -> bool:
         self.tried.append(pull)
+        self.waiting.spend(self.work)
         return self.finds or must_answer
 
     def refuse(self, pull: WaitingPull, error: LaterMQError) -> None:
@@ -237,3 +239,27 @@ def test_a_client_that_is_behind_with_reading_is_answered_when_it_has_caught_up(
     scene.waiting.caught_up(client)
     assert scene.tried == pulls
     assert scene.count() == len(others)
+
+
+def test_pulls_with_heavy_filters_are_tried_in_smaller_slices() -> None:
+    scene = Scene()
+    pulls = scene.add(scene.client(), 40)
+    scene.finds, scene.work = False, (1 << 20) // 4
+    scene.waiting.touch("orders", 0)
+    scene.waiting.wake()
+    tried = list(scene.tried)
+    assert len(tried) == 4
+    while scene.works:
+        turn = scene.turn()
+        assert 1 <= len(turn) <= 4
+        tried += turn
+    assert tried == pulls
+
+
+def test_one_pull_is_tried_a_turn_however_heavy_its_filter() -> None:
+    scene = Scene()
+    scene.add(scene.client(), 3)
+    scene.finds, scene.work = False, 1 << 30
+    scene.waiting.touch("orders", 0)
+    scene.waiting.wake()
+    assert [len(scene.tried), len(scene.turn()), len(scene.turn()), len(scene.works)] == [1, 1, 1, 0]

@@ -97,6 +97,7 @@ class Pulled:
     max_offset: int
     pieces: list[bytes]
     messages: int = 0
+    work: int = 0  # of the filter, in bytes of records
 
 
 class Broker:
@@ -154,7 +155,10 @@ class Broker:
         self.client_clock = client_clock or clock
         self.locks = QueueLocks(self.client_clock, settings.queue_lock_timeout)
         self.waiting = WaitingPulls(
-            settings.max_waiting_pulls, settings.max_waiting_pulls_per_connection, settings.max_waiting_filters
+            settings.max_waiting_pulls,
+            settings.max_waiting_pulls_per_connection,
+            settings.max_waiting_filters,
+            settings.pull_work,
         )
         self.retention = Retention(self.store, config.store, clock)
         self.traffic, self.timer_traffic = Traffic(), Traffic()  # the latter: into the engine and out, rolls too
@@ -632,9 +636,9 @@ class Broker:
         )
         self.worn_out_pulls += fetched.is_worn_out
         if not fetched.messages:
-            return Pulled(Response.PULL_RETRY_IMMEDIATELY, fetched.next_offset, low, high, [])
+            return Pulled(Response.PULL_RETRY_IMMEDIATELY, fetched.next_offset, low, high, [], 0, fetched.work)
         self.traffic.messages_out += fetched.messages
-        return Pulled(Response.SUCCESS, fetched.next_offset, low, high, fetched.pieces, fetched.messages)
+        return Pulled(Response.SUCCESS, fetched.next_offset, low, high, fetched.pieces, fetched.messages, fetched.work)
 
     def check_readable(self, group: str, topic: str, queue_id: int) -> None:
         """Refuse a pull that the group, the topic or the queue does not allow."""

@@ -97,7 +97,10 @@ _Lot = _Queue | Client | int
 class WaitingPulls:
     """Waiting pulls by queue, by client and by deadline. A touched queue is looked at once, however much came."""
 
-    def __init__(self, max_waiting: int, max_per_client: int, max_filter_bytes: int) -> None:
+    def __init__(self, max_waiting: int, max_per_client: int, max_filter_bytes: int, slice_work: int = 1 << 20) -> None:
+        """`slice_work` is what the filters of the pulls may do before others have their turn."""
+        self._slice_work = slice_work
+        self._spent = 0  # of it, in this slice
         self._max_waiting = max_waiting
         self._max_per_client = max_per_client
         self.answerer: Answerer | None = None  # set by whoever lets pulls wait
@@ -223,9 +226,10 @@ class WaitingPulls:
 
     def _take_slice(self) -> None:
         self._goes_on_later = False
+        self._spent = 0
         left = SLICE_PULLS
         while self._lots:
-            if left <= 0 and self.later is not None:
+            if (left <= 0 or self._spent >= self._slice_work) and self.later is not None:
                 self._goes_on_later = True
                 self.later(self._take_slice)
                 return
@@ -237,9 +241,10 @@ class WaitingPulls:
         if lot is None:
             assert isinstance(name, tuple), "only those of a queue are not listed yet"
             lot = self._lots[name] = deque(self.by_queue.get(name, ()))
-        count = min(TURN_PULLS, most, len(lot))
-        for _ in range(count):
+        count = 0
+        while lot and count < min(TURN_PULLS, most) and (count == 0 or self._spent < self._slice_work):
             self._try(lot.popleft())
+            count += 1
         del self._lots[name]
         if lot:
             self._lots[name] = lot
@@ -247,6 +252,10 @@ class WaitingPulls:
             self._touched_again.discard(name)
             self._lots[name] = None
         return count
+
+    def spend(self, work: int) -> None:
+        """What the filter of a pull that was tried did."""
+        self._spent += work
 
     def _try(self, pull: WaitingPull) -> None:
         if pull not in self._by_client.get(pull.client, ()):

@@ -90,6 +90,7 @@ class Pulls:
         except Exception as error:  # the others that wait must not suffer
             connection.send(connection.refuse(_request_of(pull), error))
             return True
+        self._broker.waiting.spend(pulled.work)
         if _is_at_end(pulled) and not must_answer:
             pull.offset = pulled.next_offset
             return False
