@@ -9,19 +9,19 @@ from latermq.broker.ingest_mark import IngestMark
 from latermq.broker.window_notes import WindowNotes
 from latermq.clock import Clock
 from latermq.config import PipelineConfig
-from latermq.errors import InvalidParameter
+from latermq.errors import CorruptStore, InvalidParameter
 from latermq.message.checked_line import decode_checked, encode_checked
 from latermq.message.cut import FOREVER_MS, Cut, cut_properties
 from latermq.message.names import TIMER_TOPIC, is_file_name
 from latermq.message.properties import encode_properties
 from latermq.message.record import record_properties
-from latermq.message.timer_code import CANCEL, CUT, MOVED, is_timer_code, kinds_and_dues
+from latermq.message.timer_code import CANCEL, CUT, MOVED, TIMER, is_timer_code, kinds_and_dues
 from latermq.store.disk import Disk
 from latermq.store.message_store import Appended, Draft, MessageStore
 from latermq.timer.far_names import FarNames, Waiting
 from latermq.timer.rolling import LONGEST_WINDOW_MS
 from latermq.timer.timers import Timers
-from latermq.timer.windows import Window
+from latermq.timer.windows import Window, WindowRows
 
 PATH = "latermq.windows"
 NAMES_AT_ONCE = 1_000  # some 4 ms
@@ -174,6 +174,29 @@ class FarTimers:
         if not is_file_name(attempt) or attempt.startswith("."):
             raise InvalidParameter(f"{attempt[:40]!r} is no name of an attempt")
         self.offered[number] = attempt
+
+    def check_rows(self, rows: WindowRows) -> None:
+        """Refuse rows of an attempt that are not what the log, as far as it goes back, says of their entries.
+
+        A timer that is the broker's own would else be delivered at whatever time the row says.
+        """
+        queue = self._store.find_queue(TIMER_TOPIC, 0)
+        first = max(queue.min_offset, self.frontier.ownership.known_from) if queue is not None else 0
+        kept = rows.entries >= first
+        if queue is None or not kept.any():
+            return
+        order = np.argsort(rows.entries[kept], kind="stable")
+        entries, dues, sizes = (column[kept][order] for column in (rows.entries, rows.dues, rows.sizes))
+        if entries[-1] >= queue.next_offset:
+            raise CorruptStore(f"it has a timer of entry {entries[-1]}, which is not there yet")
+        found = queue.gather(entries)
+        kinds, own_dues = kinds_and_dues(found["tags"].astype(np.int64))
+        is_own = (own_dues == dues) & np.isin(kinds, (TIMER, MOVED)) & (found["size"] == sizes)
+        if not is_own.all():
+            raise CorruptStore(f"its timer of entry {entries[np.argmin(is_own)]} is not what the log has there")
+        is_near = self.frontier.is_near(entries, dues)
+        if is_near.any():
+            raise CorruptStore(f"its timer of entry {entries[np.argmax(is_near)]} was never Spark's")
 
     def choose(self, number: int, attempt: str) -> None:
         """Note which attempt of a window is going to be played; `save_attempts` makes it durable."""

@@ -23,11 +23,14 @@ from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import REAL_QUEUE_ID, encode_properties, find_property
 from latermq.message.record import MIN_RECORD_BYTES, decode_record, record_properties
 from latermq.message.timer_name import SEPARATOR, timer_name
+from latermq.message.waiting_record import waiting_name
 from latermq.protocol.remoting.bodies import TopicConfig
 from latermq.store.message_store import Appended, Draft
 
 WRITTEN_AT_ONCE = 1_000
 WRITTEN_BYTES_AT_ONCE = 8 << 20
+# A driver claims a batch before it appends it: half a million entries. No driver claims ten times as much.
+MAX_BLANKS = 5_000_000
 
 
 class Lost(NamedTuple):
@@ -91,8 +94,19 @@ class LostEntries:
         """
         first = self._next
         count = 0
+        if self._lost.end - max(first, self._lost.ingested) > MAX_BLANKS:
+            raise CorruptStore(
+                f"the claim says that the timeline may hold entries below {self._lost.end}, but it ends at "
+                f"{self._lost.ingested}, and the log at {first}",
+                hint="Put back the timeline as it was; or, if the claim is wrong, remove it from claims/",
+            )
         for row in rows:
             count += 1
+            if not 0 <= row.entry < self._lost.end:
+                raise CorruptStore(
+                    f"the timeline has a row of entry {row.entry}, beyond {self._lost.end}, which was claimed",
+                    hint="Put back the timeline as it was",
+                )
             self.moves.pop(row.name, None)
             if row.kind == "move" and not row.record:
                 self.moves[row.name] = row
@@ -176,6 +190,11 @@ class LostEntries:
         if row.kind == "cancel":
             topic = row.unique_key.partition(SEPARATOR)[0]
             return self._broker.pending.cancel_draft(topic, row.unique_key, row.due_ms)
+        if waiting_name(row.record, row.entry, row.due_ms) is None:
+            raise CorruptStore(
+                f"the record of entry {row.entry} in the timeline is damaged, or another's",
+                hint="Put back the timeline as it was",
+            )
         message = decode_record(row.record)
         return Draft(
             TIMER_TOPIC,

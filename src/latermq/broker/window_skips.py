@@ -11,8 +11,8 @@ from latermq.broker.window_notes import SkipNote, WindowNotes
 from latermq.errors import InvalidParameter
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import DUE_MS, REAL_TOPIC, UNIQUE_KEY, encode_properties
-from latermq.message.record import MIN_RECORD_BYTES, PHYSICAL_OFFSET_AT, check_record, decode_record
 from latermq.message.timer_code import MOVED, TIMER, is_timer_code, kinds_and_dues
+from latermq.message.waiting_record import waiting_name
 from latermq.store.message_store import Draft, MessageStore
 from latermq.timer.dead_letters import Undeliverable
 from latermq.timer.delivery import Delivery
@@ -104,7 +104,7 @@ class WindowSkips:
         ends = np.cumsum(rows.sizes).tolist()
         columns = zip(rows.entries.tolist(), rows.dues.tolist(), ends, rows.sizes.tolist(), strict=True)
         for row, (entry, due_ms, end, size) in enumerate(columns):
-            name = _name_of(rows.raw[end - size : end], entry, due_ms)
+            name = waiting_name(rows.raw[end - size : end], entry, due_ms)
             if name is not None:
                 kept[row] = yield from self._pending.is_pending_steps(*name, entry)
         return rows.where(kept)
@@ -164,18 +164,3 @@ class WindowSkips:
             )
         )
         return WindowRows(entries, dues, sizes, b"".join(record for _, _, record in waiting)), following
-
-
-def _name_of(record: bytes, entry: int, due_ms: int) -> tuple[str, str] | None:
-    """Topic and unique key of a record that is whole, and of this very timer."""
-    if len(record) < MIN_RECORD_BYTES:
-        return None
-    physical_offset = int.from_bytes(record[PHYSICAL_OFFSET_AT : PHYSICAL_OFFSET_AT + 8], "big")
-    if check_record(record, 0, len(record), physical_offset) is None:
-        return None
-    message = decode_record(record)
-    properties = message.properties
-    is_own = message.topic == TIMER_TOPIC and message.queue_offset == entry
-    if not is_own or properties.get(DUE_MS) != str(due_ms):
-        return None
-    return properties.get(REAL_TOPIC, ""), properties.get(UNIQUE_KEY, "")

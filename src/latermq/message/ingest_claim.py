@@ -10,6 +10,7 @@ from latermq.errors import CorruptStore
 from latermq.message.checked_line import decode_checked, encode_checked
 
 VERSION = 1
+MAX_NUMBER = 1 << 53  # no store comes near it, and every language's numbers can hold it
 
 
 class IngestClaim(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,4 +42,6 @@ def decode_claim(data: bytes, where: str) -> IngestClaim:
     claim = decode_checked(data, IngestClaim, f"the claim {where}", hint)
     if claim.version != VERSION:
         raise CorruptStore(f"the claim {where} has version {claim.version}, not {VERSION}", hint=hint)
+    if not (0 <= claim.end < MAX_NUMBER and 0 <= claim.epoch < MAX_NUMBER):
+        raise CorruptStore(f"the claim {where} says entry {claim.end} and epoch {claim.epoch}", hint=hint)
     return claim

@@ -8,6 +8,7 @@ from latermq.message.names import is_file_name
 
 MANIFEST = "manifest.json"
 VERSION = 1
+MAX_MANIFEST_BYTES = 16 << 20  # of some 100,000 files
 
 
 class WindowFile(msgspec.Struct, frozen=True):
@@ -53,6 +54,6 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
     if manifest.version != VERSION:
         raise CorruptStore(f"the manifest {where} has version {manifest.version}, not {VERSION}", hint=hint)
     for file in manifest.files:
-        if not is_file_name(file.name):
+        if not is_file_name(file.name) or file.rows < 0:
             raise CorruptStore(f"the manifest {where} names {file.name[:40]!r}, which is no file of it", hint=hint)
     return manifest

@@ -18,6 +18,7 @@ from pyarrow import fs
 from latermq.errors import CorruptStore, LaterMQError, StoreError
 from latermq.message.window_manifest import (
     MANIFEST,
+    MAX_MANIFEST_BYTES,
     Manifest,
     WindowFile,
     decode_manifest,
@@ -37,6 +38,9 @@ SCHEMA = pa.schema(
     ]
 )
 _CHUNK_BYTES = 1 << 20
+_MAX_DIGITS = 18  # of what fits into 64 bits
+# Of all columns, as the file says. Groups have 8 MiB of records, or one record; those of earlier releases had more.
+MAX_GROUP_BYTES = 256 << 20
 _ANOTHER = "Another attempt of the window holds the same rows, or is made"
 
 Ints = npt.NDArray[np.int64]
@@ -70,7 +74,7 @@ def stores_with_windows(root: Root) -> list[str]:
 
 def windows_of(root: Root, store_id: str) -> list[int]:
     """The numbers of a store's windows that have a folder, in order."""
-    return sorted(int(name) for name in _names(root, f"windows/{store_id}") if name.isdigit())
+    return sorted(int(name) for name in _names(root, f"windows/{store_id}") if _is_number(name))
 
 
 def attempts_of(root: Root, store_id: str, number: int) -> list[str]:
@@ -85,14 +89,21 @@ def attempts_of(root: Root, store_id: str, number: int) -> list[str]:
 
 def _age(name: str) -> tuple[int, str]:
     made_ms = name.split("-")[1:2]
-    return (int(made_ms[0]) if made_ms and made_ms[0].isdigit() else 0, name)
+    return (int(made_ms[0]) if made_ms and _is_number(made_ms[0]) else 0, name)
+
+
+def _is_number(text: str) -> bool:
+    """Whether it is one as this package writes it: to Python more characters are digits than `int` takes."""
+    return text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
 
 
 def read_attempt(root: Root, store_id: str, number: int, name: str) -> Attempt:
     """What an attempt's manifest says."""
     path = root.at(window_folder(store_id, number), name, MANIFEST)
     with file_errors(f"the manifest {path}"), root.files.open_input_stream(path) as stream:
-        data = stream.read()
+        data = stream.read(MAX_MANIFEST_BYTES + 1)
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise CorruptStore(f"the manifest {path} has more than {MAX_MANIFEST_BYTES} bytes", hint=_ANOTHER)
     manifest = decode_manifest(data, path)
     if (manifest.store_id, manifest.number) != (store_id, number):
         raise CorruptStore(
@@ -114,6 +125,10 @@ def _read_part(root: Root, path: str, columns: list[str]) -> Iterator[pa.Table]:
         parquet = pq.ParquetFile(stream, page_checksum_verification=True)
         if parquet.schema_arrow.remove_metadata() != SCHEMA:
             raise CorruptStore(f"{path} has other columns than a window", hint=_ANOTHER)
+        for group in range(parquet.num_row_groups):
+            size_bytes = parquet.metadata.row_group(group).total_byte_size
+            if size_bytes > MAX_GROUP_BYTES:
+                raise CorruptStore(f"{path} has a row group of {size_bytes} bytes", hint=_ANOTHER)
         for group in range(parquet.num_row_groups):
             yield parquet.read_row_group(group, columns=columns)
 
@@ -222,7 +237,8 @@ def follow_up(rows: pa.Table, last: tuple[int, ...] | None, window: Window, wher
     if not later.all():
         at = int(np.argmin(later)) + 1
         raise CorruptStore(f"{where} are out of order at entry {entry[at]}, due {due[at]}", hint=_ANOTHER)
-    if due.min() < window.from_ms or due.max() >= window.until_ms or entry.max() >= window.cut_entry:
+    inside = due.min() >= window.from_ms and due.max() < window.until_ms
+    if not inside or entry.min() < 0 or entry.max() >= window.cut_entry:
         raise CorruptStore(
             f"{where} do not all belong to window {window.number}: due {due.min()} to {due.max()}, "
             f"entries up to {entry.max()}",

@@ -1,6 +1,7 @@
 """Pulled CommitLog records as Arrow columns: fields are read from all records at once, never one by one."""
 
 import struct
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, cached_property
 
@@ -21,6 +22,7 @@ from latermq.message.properties import (
     TIMER_ID,
     TIMER_OUT_MS,
     UNIQUE_KEY,
+    well_formed,
 )
 from latermq.message.record import (
     BORN_TIMESTAMP_AT,
@@ -35,6 +37,7 @@ from latermq.pipeline.spans import PADDING_BYTES, WORD_BYTES, Bools, Ints, Prope
 MESSAGE, TIMER, CANCEL, MOVED, CUT_KIND = range(5)
 KINDS = ("message", "timer", "cancel", "move", "cut")
 _LONGEST_RUN, _SHORT_RUN, _NO_LOOK = 512, 20, 200
+_CRC_AT = 8  # in a record
 _unpack_size = struct.Struct(">I").unpack_from
 
 TEXT_MAP = pa.map_(pa.string(), pa.string())
@@ -82,6 +85,30 @@ class RecordBlock:
     @property
     def size_bytes(self) -> int:
         return len(self._raw) - PADDING_BYTES
+
+    @property
+    def sizes(self) -> Ints:
+        return self._ends - self._starts
+
+    def check_parts(self) -> None:
+        """Raise where a record is not what recovery takes for whole; RecordBlock itself looks at their lengths only."""
+        made = [zlib.crc32(body) & 0x7FFFFFFF for body in self._cut_out(self._bodies)]
+        if not np.array_equal(self._read.u32(self._starts + _CRC_AT), np.array(made, np.int64)):
+            raise CorruptStore("the checksum of a body is wrong")
+        if not well_formed(b"".join(self._cut_out(self._regions))):
+            raise CorruptStore("the properties of a record do not read as text")
+
+    def lie_in(self, topic: bytes) -> bool:
+        """Whether all of these are records of this topic, whatever they wait for."""
+        begins, ends = self._own_topics
+        if (ends - begins != len(topic)).any():
+            return False
+        at = begins[:, None] + np.arange(len(topic))
+        return bool((self._octets[at] == np.frombuffer(topic, np.uint8)).all())
+
+    def _cut_out(self, spans: Spans) -> list[memoryview]:
+        view = memoryview(self._raw)
+        return [view[begin:end] for begin, end in zip(spans.begins.tolist(), spans.ends.tolist(), strict=True)]
 
     @cached_property
     def queue_offsets(self) -> Ints:

@@ -97,9 +97,11 @@ class AttemptFiles:
 
 
 def _pieces(root: "Root", attempt: "Attempt", *, whole_files: bool) -> Iterator[WindowRows]:
+    from latermq.pipeline.attempt_records import check_records
     from latermq.pipeline.attempts import read_checked
 
     for table in read_checked(root, attempt, whole_files=whole_files):
+        check_records(table, f"attempt {attempt.name}")
         yield window_rows(table)
 
 

@@ -8,6 +8,7 @@ from latermq.errors import Busy, LaterMQError, StoreError
 from latermq.message.driver_note import decode_note, note_path
 from latermq.server.daemon_threads import DaemonThreads
 
+MAX_SMALL_BYTES = 64 << 10
 TokenTold = Callable[[str | LaterMQError], None]
 
 
@@ -15,7 +16,8 @@ def read_small_file(root_uri: str, path: str) -> bytes | None:
     """The bytes of a file below the root, nothing where there is none. Blocks, for long where the folder is away."""
     if "://" not in root_uri:  # read without the libraries that other places need, which take a while to load
         try:
-            return (Path(root_uri) / path).read_bytes()
+            with (Path(root_uri) / path).open("rb") as file:
+                return file.read(MAX_SMALL_BYTES)  # what is longer has no checksum at its end, and is refused
         except FileNotFoundError:
             return None
     from latermq.pipeline.root import open_root, read_file

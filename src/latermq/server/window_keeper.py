@@ -90,7 +90,10 @@ class WindowKeeper:
         self._names = Backoff()
         self._unsaved_skips: set[int] = set()
         self._skipper = WindowSkipper(
-            broker.window_skips, self._files, lambda work: self._lanes.read_beside("skip", _READ_LIMIT_S, work)
+            broker.window_skips,
+            self._files,
+            lambda work: self._lanes.read_beside("skip", _READ_LIMIT_S, work),
+            self._far.check_rows,
         )
 
     @property
@@ -151,6 +154,8 @@ class WindowKeeper:
         while self._far.windows.is_wanted(window, self._broker.clock.now_ms()):
             try:
                 rows = await self._lanes.read_beside("feed", limit_s, self._read, window, attempt, care, reading)
+                if rows is not None:
+                    self._far.check_rows(rows)
             except Exception as error:
                 care.reading = None
                 if isinstance(error, CorruptStore):

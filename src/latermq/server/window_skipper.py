@@ -33,7 +33,9 @@ class Salvage(Protocol):
 class WindowSkipper:
     """Works on one window at a time. A run that fails or dies is begun again, and repeats nothing."""
 
-    def __init__(self, skips: WindowSkips, files: Salvage, beside: Beside) -> None:
+    def __init__(self, skips: WindowSkips, files: Salvage, beside: Beside, check: Callable[[WindowRows], None]) -> None:
+        """`check` refuses rows of an attempt that are not what the log says of them."""
+        self._check = check
         self._skips = skips
         self._files = files
         self._beside = beside
@@ -68,6 +70,8 @@ class WindowSkipper:
         while True:
             try:
                 rows = await self._beside(lambda: next(pieces, None))
+                if rows is not None:
+                    self._check(rows)
             # What keeps it from being read is why the window is skipped; what it has may be found elsewhere.
             except (LaterMQError, OSError, ValueError) as error:
                 _log.warning("window attempt not read", window=window.number, attempt=name, reason=str(error))

@@ -1,0 +1,20 @@
+"""A record of the timer topic that came back from outside the log: whether it is whole, and this very timer's."""
+
+from latermq.message.names import TIMER_TOPIC
+from latermq.message.properties import DUE_MS, REAL_TOPIC, UNIQUE_KEY
+from latermq.message.record import MIN_RECORD_BYTES, PHYSICAL_OFFSET_AT, check_record, decode_record
+
+
+def waiting_name(record: bytes, entry: int, due_ms: int) -> tuple[str, str] | None:
+    """Topic and unique key of a record that is whole, and of this very timer."""
+    if len(record) < MIN_RECORD_BYTES:
+        return None
+    physical_offset = int.from_bytes(record[PHYSICAL_OFFSET_AT : PHYSICAL_OFFSET_AT + 8], "big")
+    if check_record(record, 0, len(record), physical_offset) is None:
+        return None
+    message = decode_record(record)
+    properties = message.properties
+    is_own = message.topic == TIMER_TOPIC and message.queue_offset == entry
+    if not is_own or properties.get(DUE_MS) != str(due_ms):
+        return None
+    return properties.get(REAL_TOPIC, ""), properties.get(UNIQUE_KEY, "")
