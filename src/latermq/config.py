@@ -15,6 +15,7 @@ ENVIRONMENT_PREFIX = "LATERMQ_"
 MIN_NEAR_HORIZON_MS = 1_000
 MAX_NEAR_HORIZON_MS = 2 * 86_400_000
 MIN_ROLL_TIMEOUT_MS = 1_000
+MAX_TOPIC_QUEUES = 65_535  # name servers and clients take no more
 MIN_OPEN_QUEUES = 16  # a message and what it waits in, and two files of each where one ends
 DEFAULT_METRICS_PORT = 5557  # RocketMQ's own
 
@@ -322,8 +323,10 @@ def _check(config: Config) -> None:
     _check_pipeline(config.pipeline)
     if not 0 <= config.metrics.port <= 65_535:
         raise ConfigError(f"metrics.port is {config.metrics.port}, ports go from 0 to 65535")
-    if config.broker.default_queues > config.broker.max_topic_queues:
-        raise ConfigError("broker.default_queues must not be above broker.max_topic_queues")
+    if not config.broker.default_queues <= config.broker.max_topic_queues <= MAX_TOPIC_QUEUES:
+        raise ConfigError(
+            f"broker.max_topic_queues must be at most {MAX_TOPIC_QUEUES}, and not below broker.default_queues"
+        )
     if store.max_open_queues < MIN_OPEN_QUEUES:
         raise ConfigError(f"store.max_open_queues must be at least {MIN_OPEN_QUEUES}")
     for name, value in (

@@ -1,7 +1,7 @@
 """The topics of this broker: made by operators, or on the way of a message."""
 
 from latermq.clock import Clock
-from latermq.config import BrokerConfig
+from latermq.config import MAX_TOPIC_QUEUES, BrokerConfig
 from latermq.errors import Busy, IllegalMessage, NoPermission, TopicNotFound
 from latermq.message.names import (
     AUTO_CREATE_TOPIC,
@@ -19,7 +19,7 @@ from latermq.message.names import (
 from latermq.protocol.remoting.bodies import PERM_READ, PERM_WRITE, TopicConfig, TopicConfigTable
 
 PERM_INHERIT = 1
-MAX_QUEUES = 65_535  # of one topic in the files of a store; broker.max_topic_queues bounds new ones
+MAX_QUEUES = MAX_TOPIC_QUEUES  # what a table on disk may say; new topics are held to broker.max_topic_queues
 
 
 class UnsavedTopic(Exception):
