@@ -308,3 +308,15 @@ def test_a_rehearsal_holds_no_file_that_rests(tmp_path: Path) -> None:
         assert file.map[:4] == b"new\0"
         file.close()
     assert (tmp_path / "file").read_bytes()[:3] == b"old"
+
+
+def test_a_checkpoint_syncs_the_folders_above_all_queues_once() -> None:
+    disk = MemoryDisk()
+    store = open_store(disk, FEW)
+    for number in range(QUEUES):
+        append(store, b"%d" % number, queue_id=number)
+    disk.calls.made = []
+    store.save(store.plan_checkpoint())
+    synced = [path for call, path in disk.calls.made if call == "sync folder"]
+    assert synced.count("consumequeue/orders") == synced.count("consumequeue") == 1
+    assert len({path for path in synced if path.startswith("consumequeue/orders/")}) == QUEUES

@@ -133,11 +133,11 @@ class ConsumeQueue:
         else:
             self._file, self._at = None, 0
 
-    def sync(self) -> None:
+    def sync(self, entered: set[str] | None = None) -> None:
         """Sync the entries that were added since the last sync. Blocks; runs beside the writer."""
         end = self.next_offset
         if end > self._synced_offset:
-            self._segments.sync(self._synced_offset * ENTRY_BYTES, end * ENTRY_BYTES)
+            self._segments.sync(self._synced_offset * ENTRY_BYTES, end * ENTRY_BYTES, entered)
             self._synced_offset = end
 
     # Reading

@@ -50,8 +50,11 @@ class MappedFile(Protocol):
         each page, and each fault waits where a sync is under way.
         """
 
-    def sync(self) -> None:
-        """Return when everything written so far would survive the death of the machine."""
+    def sync(self, entered: set[str] | None = None) -> None:
+        """Return when everything written so far would survive the death of the machine.
+
+        `entered` are folders above the file's own that were synced since that one was made; it gets those synced now.
+        """
 
     def zero_from(self, at: int) -> bool:
         """Make everything from `at` read as zeros; False where it does already, and nothing was touched.
@@ -204,16 +207,20 @@ class CallMappedFile:
                 f"cannot write to {self.path} ({error.strerror})", hint="Look at the disk; it is tried again"
             ) from None
 
-    def sync(self) -> None:
+    def sync(self, entered: set[str] | None = None) -> None:
         # fdatasync also writes what was changed through the map, and lets other threads run meanwhile; msync does not.
         with contextlib.suppress(FileNotFoundError), self._opened() as fd:  # removed meanwhile: nobody needs it
             self._calls.sync(fd)
         if not self._is_entered:
             # A new file is found after a power cut only if its folders know it.
-            folder = self.path
+            folder = self.path.rpartition("/")[0]
+            self._calls.sync_folder(folder)
+            entered = set() if entered is None else entered
             while folder:
                 folder = folder.rpartition("/")[0]
-                self._calls.sync_folder(folder)
+                if folder not in entered:
+                    self._calls.sync_folder(folder)
+                    entered.add(folder)
             self._is_entered = True
 
     def zero_from(self, at: int) -> bool:

@@ -32,9 +32,9 @@ class _MemoryMappedFile(CallMappedFile):
         self._disk.before("write", self.path)  # which may fail half-way
         super().write(at + half, data[half:])
 
-    def sync(self) -> None:
+    def sync(self, entered: set[str] | None = None) -> None:
         self._disk.before("sync", self.path)
-        super().sync()
+        super().sync(entered)
 
 
 class MemoryDisk(CallDisk):

@@ -690,8 +690,11 @@ class MessageStore:
     def save(self, plan: CheckpointPlan) -> None:
         """Sync what the plan covers, then replace the checkpoint. Blocks; runs beside the writer."""
         self.log.flush()
+        # Of thousands of new queues each has a folder of its own; those above are synced once.
+        entered: set[str] = set()
         for queue in plan.queues:
-            queue.sync()
+            is_made = plan.queue_ends[queue.topic][queue.queue_id] > 0  # else its folder may be newer than a sync here
+            queue.sync(entered if is_made else None)
         self.index.sync()
         self.sync_timers()
         save_checkpoint(

@@ -143,12 +143,12 @@ class Segments:
             is_cut |= self._files[end // self.segment_bytes].zero_from(end % self.segment_bytes)
         return is_cut
 
-    def sync(self, start: int, end: int) -> None:
+    def sync(self, start: int, end: int, entered: set[str] | None = None) -> None:
         """Sync the files that hold [start, end)."""
         for number in range(start // self.segment_bytes, -(-end // self.segment_bytes)):
             file = self._files.get(number)
             if file is not None:  # removed meanwhile: nobody needs it any more
-                file.sync()
+                file.sync(entered)
 
     def close(self) -> None:
         """Unmap all files."""
