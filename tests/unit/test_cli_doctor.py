@@ -87,6 +87,20 @@ def test_the_data_directory_may_be_missing_but_not_in_the_way_of_a_file(tmp_path
     assert checks.check_data_dir(tmp_path / "file" / "b").status == "fail"
 
 
+def test_a_data_directory_that_others_can_read_is_told_of(tmp_path: Path) -> None:
+    tmp_path.chmod(0o750)
+    check = checks.check_data_dir(tmp_path)
+    assert check.status == "warn"
+    assert "The next start closes it" in check.advice
+
+
+@pytest.mark.parametrize(("host", "status"), [("127.0.0.1", "ok"), ("0.0.0.0", "warn"), ("192.0.2.1", "warn")])
+def test_a_server_beyond_loopback_is_told_of(host: str, status: str) -> None:
+    check = checks.check_reach(host)
+    assert check.status == status
+    assert ("no authentication" in check.advice) == (status == "warn")
+
+
 def test_disk_space_can_be_reserved_and_nothing_is_left_behind(tmp_path: Path) -> None:
     assert checks.check_fallocate(tmp_path / "not" / "there").status in ("ok", "warn")
     assert list(tmp_path.iterdir()) == []

@@ -93,7 +93,7 @@ def check_open_queues(config: Config) -> Check:
     maps, wanted = max_map_count(), config.store.max_open_queues
     allowed = allowed_queue_files(wanted, config.server.max_connections, limit, maps)
     found = f"files of {allowed} can be open at once"
-    if allowed >= wanted:
+    if allowed >= min(wanted, config.broker.max_topic_queues):  # those of a wide topic
         return Check("queues", "ok", found)
     advice = (
         "Nothing to do for fewer busy queues. For more raise the hard limit of open files (ulimit -Hn, LimitNOFILE= in "
@@ -103,12 +103,25 @@ def check_open_queues(config: Config) -> Check:
 
 
 def check_data_dir(data: Path) -> Check:
+    from latermq.server.private_files import is_open
+
     place = _nearest_existing(data)
     if not place.is_dir():
         return Check("data directory", "fail", f"{place} is no directory", "Name another with --data")
     if not os.access(place, os.W_OK | os.X_OK):
         return Check("data directory", "fail", f"{place} is not writable", f"Give uid {os.getuid()} access to it")
+    if is_open(data):
+        return Check("data directory", "warn", f"{data} can be read by other users", "The next start closes it to them")
     return Check("data directory", "ok", f"{data}" if place == data else f"{data} will be made")
+
+
+def check_reach(host: str) -> Check:
+    """Whether other machines come to a server that asks nobody who they are."""
+    from latermq.server.reach import HINT, is_loopback
+
+    if is_loopback(host):
+        return Check("network", "ok", f"{host} is reached from this machine alone")
+    return Check("network", "warn", f"other machines can reach {host or 'every address'}", HINT)
 
 
 def check_disk_space(data: Path, config: Config) -> Check:

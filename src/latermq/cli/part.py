@@ -16,11 +16,13 @@ Ready = Callable[[str], None]
 def run_part(name: str, config: "Config", parent_pid: int | None, run: Callable[[Ready], int]) -> int:
     """Run one server process until it is told to stop; the answer is its exit code, 2 where it could not start."""
     from latermq.server.logs import set_up_logs
+    from latermq.server.private_files import keep_private
     from latermq.server.processes import die_with_parent
     from latermq.server.supervisor import READY
 
     if parent_pid is not None:
         die_with_parent(parent_pid)
+    keep_private(config)
     set_up_logs(config.log, name)
     was_ready = False
 

@@ -67,8 +67,11 @@ def serve(
     settings = [*(["pipeline.enabled=false"] if no_pipeline else ()), *(settings or ())]
     defaults = {"pipeline": {"enabled": True}}
     effective = effective_config(config, settings, host=host, namesrv_port=namesrv_port, port=port, defaults=defaults)
+    from latermq.server.private_files import keep_private
+
     pipeline = _choose_pipeline(effective, no_pipeline)
     settings.append(f"pipeline.enabled={str(pipeline.enabled).lower()}")
+    keep_private(effective)  # the driver too, whose timeline is then in the data directory
     require_writable(data)
     _wait_for_predecessor(effective, data)
 

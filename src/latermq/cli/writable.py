@@ -9,7 +9,7 @@ from latermq.errors import ConfigError
 def require_writable(data: Path) -> None:
     """Make the directory where it is missing; raise with what to do where it cannot be used."""
     try:
-        data.mkdir(parents=True, exist_ok=True)
+        data.mkdir(0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
             f"cannot make the data directory {data}: {error.strerror}", hint="Name a writable one with --data"

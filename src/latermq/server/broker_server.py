@@ -41,6 +41,7 @@ from latermq.server.open_files import max_map_count, raise_file_limit, within_li
 from latermq.server.pending_service import Fetched, PendingService
 from latermq.server.pipeline_folder import DriverTokens
 from latermq.server.pipeline_service import PipelineService
+from latermq.server.private_files import close_to_others
 from latermq.server.registrar import Registrar
 from latermq.server.timer_driver import TimerDriver
 from latermq.server.window_keeper import WindowKeeper
@@ -71,6 +72,7 @@ class BrokerProcess:
         self._port = server.port or _free_port(server.host)
         self.advertised = _own_address() if host in _ANY_HOST else socket.gethostbyname(host)
         self._disk = FileDisk(data, time.sleep)
+        close_to_others(data)
         self.broker = Broker(
             config,
             self._disk,
@@ -162,7 +164,7 @@ class BrokerProcess:
         """How many queues there are, and what of the settings about them this process cannot have or has passed."""
         store, counts = self._config.store, self.broker.store.statistics()
         _log.info("queues", queues=counts["queues"], max_queues=store.max_queues, max_open=store.max_open_queues)
-        if store.max_open_queues < wanted_open:
+        if store.max_open_queues < min(wanted_open, counts["queues"]):
             _log.warning(
                 "fewer files of queues are kept open than configured",
                 max_open_queues=store.max_open_queues,

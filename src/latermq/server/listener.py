@@ -11,6 +11,7 @@ from latermq.config import ServerConfig
 from latermq.server.connection import Connection, Service
 from latermq.server.held_bytes import HeldBytes
 from latermq.server.open_files import SPARE_FILES, allowed_connections, raise_file_limit
+from latermq.server.reach import warn_if_reachable
 from latermq.server.turns import Turns
 
 REFUSAL_LOG_EVERY_S = 10.0
@@ -63,6 +64,7 @@ class Listener:
             lambda: Connection(self._service, self), host, port, backlog=_BACKLOG, reuse_address=True
         )
         self._port = self._server.sockets[0].getsockname()[1]
+        warn_if_reachable(host, self._port)
         self._schedule_sweep(loop)
 
     async def close(self, timeout_s: float = 5.0) -> None:

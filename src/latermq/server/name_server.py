@@ -35,6 +35,7 @@ from latermq.server.known_brokers import KnownBrokers
 from latermq.server.kv_configs import ORDER_TOPICS, KVConfigs
 from latermq.server.late_files import BesideTheLoop, Doing, at_once
 from latermq.server.listener import Listener
+from latermq.server.private_files import close_to_others
 from latermq.server.registration import read_registration
 from latermq.server.routes import Gone, Routes
 from latermq.store.disk import Disk, FileDisk
@@ -261,7 +262,10 @@ class NameServerProcess:
     def __init__(self, config: Config, clock: Clock, data: Path | None = None) -> None:
         self._config = config
         self._beside = BesideTheLoop("names")
-        self.server = NameServer(config, clock, FileDisk(data) if data is not None else None, self._beside)
+        disk = FileDisk(data) if data is not None else None
+        if data is not None:
+            close_to_others(data)
+        self.server = NameServer(config, clock, disk, self._beside)
         self.listener = Listener(self.server, config.server, clock)
         self._expiring: asyncio.TimerHandle | None = None
 

@@ -16,7 +16,7 @@ from typing import Protocol
 from latermq.errors import StoreError
 from latermq.store.mapped_file import CallMappedFile, MappedFile
 from latermq.store.paths import check_inside
-from latermq.store.system_calls import Calls, SystemCalls
+from latermq.store.system_calls import FOLDER_MODE, Calls, SystemCalls
 
 __all__ = ["CallDisk", "Disk", "FileDisk", "MappedFile"]
 
@@ -243,7 +243,7 @@ class FileDisk(CallDisk):
         super().__init__(SystemCalls(root, pause), str(root))
         self._root = root
         try:
-            root.mkdir(parents=True, exist_ok=True)
+            root.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(
                 f"cannot make the data directory {root}: {error.strerror}", hint="Name a writable one with --data"

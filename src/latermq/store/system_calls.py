@@ -12,6 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+# Messages are nobody else's business: what the store makes is its user's alone, whatever the umask.
+FILE_MODE = 0o600
+FOLDER_MODE = 0o700
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 # glibc's posix_fallocate writes to the file where the file system has no such call, over what others write meanwhile;
 # this one says that there is none.
@@ -109,7 +112,7 @@ class SystemCalls:
     def open(self, path: str, *, create: bool = False, empty: bool = False, read_only: bool = False) -> int:
         how = (os.O_RDONLY if read_only else os.O_RDWR) | (os.O_CREAT if create else 0) | (os.O_TRUNC if empty else 0)
         try:
-            return os.open(self._text_at(path), how if read_only else how | os.O_NOFOLLOW, 0o644)
+            return os.open(self._text_at(path), how if read_only else how | os.O_NOFOLLOW, FILE_MODE)
         except OSError as error:
             if error.errno == errno.ELOOP:
                 self.check_no_link(path)
@@ -208,7 +211,7 @@ class SystemCalls:
             return [entry.name for entry in entries]
 
     def make_folder(self, path: str) -> None:
-        self._at(path).mkdir()
+        self._at(path).mkdir(FOLDER_MODE)
 
     def remove_folder(self, path: str) -> None:
         self._at(path).rmdir()

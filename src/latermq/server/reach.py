@@ -1,0 +1,29 @@
+"""Who can reach a port: this machine alone, or whoever the network lets through."""
+
+import ipaddress
+import socket
+
+import structlog
+
+HINT = "Keep it in a network of your own, with a firewall before it: there is no authentication in this version"
+_log = structlog.get_logger(__name__)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address to listen on is one of this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        pass
+    try:
+        found = socket.getaddrinfo(host or None, 0, flags=socket.AI_PASSIVE)
+    except OSError:  # whoever listens there says so
+        return True
+    return all(ipaddress.ip_address(str(address[4][0])).is_loopback for address in found)
+
+
+def warn_if_reachable(host: str, port: int) -> None:
+    """Say that strangers may come."""
+    if not is_loopback(host):
+        _log.warning("other machines can reach this port, and nobody has to say who they are", host=host, port=port,
+                     hint=HINT)  # fmt: skip

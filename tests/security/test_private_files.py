@@ -1,0 +1,126 @@
+"""Who else has an account on the machine reads no message: files and folders are their user's alone."""
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from latermq.config import Config, load_config
+from latermq.protocol.remoting.codes import Request, Response
+from latermq.server.private_files import close_to_others, keep_private
+from latermq.server.reach import is_loopback, warn_if_reachable
+from tests.integration.brokers import send_fields
+from tests.security.attacker import attacking
+from tests.serving import Server, serving
+
+OTHERS = 0o077
+SETTINGS = ("--set", "store.segment=16MiB", "--set", "timer.engine=rocksdb")
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    """What most systems begin with."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def send(server: Server) -> None:
+    with attacking(server.port) as client:
+        for properties in ("", "TIMER_DELAY_SEC\x013600\x02"):
+            reply = client.call(Request.SEND_MESSAGE_V2, send_fields("orders", properties=properties), b"message")
+            assert reply.code == Response.SUCCESS
+
+
+def open_to_others(folder: Path) -> dict[str, str]:
+    found = [path for path in (folder, *folder.rglob("*")) if mode(path) & OTHERS]
+    return {str(path.relative_to(folder)): oct(mode(path)) for path in found}
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_everything_below_the_data_directory_is_private(tmp_path: Path) -> None:
+    data = tmp_path / "made" / "data"
+    with serving(data, *SETTINGS) as server:
+        send(server)
+        assert {path.name for path in data.iterdir()} >= {"commitlog", "consumequeue", "timerrocksdb", "namesrv"}
+        assert open_to_others(data) == {}
+    assert open_to_others(data) == {}
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_a_directory_of_an_earlier_version_is_closed_at_a_start(tmp_path: Path) -> None:
+    data, other_disk = tmp_path / "data", tmp_path / "disk"
+    for folder in (data, other_disk):
+        folder.mkdir(0o755)
+    (data / "commitlog").symlink_to(other_disk)
+    with serving(data, *SETTINGS) as server:
+        send(server)
+        assert mode(data) == mode(other_disk) == 0o700
+        assert "the data directory was open to others and is closed" in server.log()
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_a_timeline_that_is_shared_keeps_the_umask_and_the_store_stays_private(tmp_path: Path) -> None:
+    data, timeline = tmp_path / "data", tmp_path / "shared"
+    with serving(data, *SETTINGS, "--set", f"pipeline.timeline={timeline}") as server:
+        send(server)
+        umask = next(
+            line for line in Path(f"/proc/{server.broker_pid()}/status").read_text().splitlines() if "Umask" in line
+        )
+        assert umask.split()[1] == "0022"
+        assert mode(data) == 0o700
+        found = open_to_others(data)
+        assert all(name.startswith("timerrocksdb/") for name in found), found
+
+
+def test_a_link_to_a_shared_timeline_is_left_alone(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o755)
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "pipeline").symlink_to(shared)
+    close_to_others(data)
+    assert mode(shared) == 0o755
+
+
+def test_what_libraries_and_children_make_is_private_unless_the_timeline_is_shared(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        keep_private(load_config(settings=[f"pipeline.timeline={tmp_path}"], environment={}))
+        subprocess.run([sys.executable, "-c", f"open({str(tmp_path / 'shared')!r}, 'w')"], check=True)
+        keep_private(Config())
+        subprocess.run([sys.executable, "-c", f"open({str(tmp_path / 'private')!r}, 'w')"], check=True)
+    finally:
+        os.umask(before)
+    assert mode(tmp_path / "shared") == 0o644
+    assert mode(tmp_path / "private") == 0o600
+
+
+# Who can reach it
+
+
+@pytest.mark.parametrize(
+    ("host", "is_own"),
+    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("127.9.9.9", True), ("0.0.0.0", False), ("::", False),
+     ("", False), ("192.0.2.1", False), ("2001:db8::1", False)],
+)  # fmt: skip
+def test_only_loopback_is_reached_from_this_machine_alone(host: str, is_own: bool) -> None:
+    assert is_loopback(host) == is_own
+
+
+def test_a_server_that_strangers_can_reach_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    warn_if_reachable("127.0.0.1", 1)
+    assert capsys.readouterr().out == ""
+    warn_if_reachable("192.0.2.1", 1)
+    told = capsys.readouterr().out
+    assert "other machines can reach this port" in told
+    assert "no authentication" in told
