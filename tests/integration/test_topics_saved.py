@@ -108,8 +108,8 @@ def test_a_later_message_of_a_client_does_not_overtake_one_that_waits_for_its_to
         def wait() -> None:
             assert done.wait(10)
 
-        def late_news() -> list[Callable[[], None]]:
-            return [*savers(), wait]
+        def late_news(*, with_offsets: bool = True) -> list[Callable[[], None]]:
+            return [*savers(with_offsets=with_offsets), wait]
 
         async with connect(process.listener.port) as client:
             with slow_disk(process, go):
@@ -138,8 +138,8 @@ def test_a_plain_message_that_is_taken_the_short_way_does_not_overtake_either(tm
         def wait() -> None:
             assert done.wait(10)
 
-        def late_news() -> list[Callable[[], None]]:
-            return [*savers(), wait]
+        def late_news(*, with_offsets: bool = True) -> list[Callable[[], None]]:
+            return [*savers(with_offsets=with_offsets), wait]
 
         async with connect(process.listener.port) as client, connect(process.listener.port) as other:
             with slow_disk(process, go):

@@ -141,12 +141,12 @@ def test_an_expression_of_too_many_words_is_refused_before_it_is_parsed(server: 
 @pytest.mark.parametrize(
     "told",
     [
-        SubscriptionData(topic=TOPIC, subString="x" * 1_000_000),
-        SubscriptionData(topic=TOPIC, subString="a = '" + "x" * 1_000_000 + "'", expressionType="SQL92"),
-        SubscriptionData(topic=TOPIC, subString="x", tagsSet=["x" * 1_000_000]),
+        SubscriptionData(topic=TOPIC, subString="x" * 400_000),
+        SubscriptionData(topic=TOPIC, subString="a = '" + "x" * 400_000 + "'", expressionType="SQL92"),
+        SubscriptionData(topic=TOPIC, subString="x", tagsSet=["x" * 400_000]),
         SubscriptionData(topic=TOPIC, subString="x", tagsSet=["x"] * 100_000),
-        SubscriptionData(topic=TOPIC, subString="x", codeSet=list(range(100_000))),
-        SubscriptionData(topic=TOPIC, subString="x", expressionType="S" * 1_000_000),
+        SubscriptionData(topic=TOPIC, subString="x", codeSet=list(range(50_000))),
+        SubscriptionData(topic=TOPIC, subString="x", expressionType="S" * 400_000),
     ],
     ids=["tags", "sql", "long tag", "many tags", "many codes", "long type"],
 )

@@ -159,6 +159,7 @@ def test_a_deleted_topic_is_gone_and_the_others_are_not() -> None:
         scene.send(topic)
         scene.broker.commit_offset("readers", topic, 0, 1)
     scene.broker.store.flush()
+    scene.broker.tables.save()
     scene.ask(Request.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
     for after in (scene, scene.restart()):
         assert after.broker.topics.find("orders") is None

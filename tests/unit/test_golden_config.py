@@ -12,10 +12,15 @@ from latermq.broker.config_files import (
     TOPICS_PATH,
     DelayOffsetTable,
     load_table,
-    save_table,
 )
 from latermq.group.offsets import ConsumerOffsets
-from latermq.protocol.remoting.bodies import DataVersion, OffsetTable, SubscriptionGroupTable, TopicConfigTable
+from latermq.protocol.remoting.bodies import (
+    DataVersion,
+    OffsetTable,
+    SubscriptionGroupTable,
+    TopicConfigTable,
+    encode_body,
+)
 from latermq.store.memory_disk import MemoryDisk
 from tests.golden.files import DATA, golden_bytes, golden_json
 
@@ -64,7 +69,7 @@ def test_consumer_offsets_of_apache_are_read_though_their_queue_ids_have_no_quot
     disk = disk_with(OFFSETS_PATH, golden_bytes(f"{folder}/consumerOffset.json"))
     table = load_table(disk, OFFSETS_PATH, OffsetTable, OffsetTable)
     assert table.dataVersion == VERSION
-    offsets = ConsumerOffsets(table)
+    offsets = ConsumerOffsets(table, max_offsets=100)
     for key, queues in KNOWN["consumer_offsets"].items():
         topic, group = key.split("@")
         assert offsets.of_topic(group, topic) == {int(queue_id): offset for queue_id, offset in queues.items()}
@@ -74,7 +79,7 @@ def test_consumer_offsets_of_apache_are_read_though_their_queue_ids_have_no_quot
 def test_consumer_offsets_survive_being_written_by_us(folder: str) -> None:
     disk = disk_with(OFFSETS_PATH, golden_bytes(f"{folder}/consumerOffset.json"))
     table = load_table(disk, OFFSETS_PATH, OffsetTable, OffsetTable)
-    save_table(disk, OFFSETS_PATH, table)
+    disk.replace(OFFSETS_PATH, encode_body(table))
     assert load_table(disk, OFFSETS_PATH, OffsetTable, OffsetTable) == table
 
 
@@ -84,16 +89,17 @@ def test_delay_offsets_of_apache_are_read_and_survive_being_written_by_us(folder
     table = load_table(disk, DELAY_OFFSETS_PATH, DelayOffsetTable, DelayOffsetTable)
     assert table.dataVersion == VERSION
     assert table.offsetTable == {int(level): offset for level, offset in KNOWN["delay_offsets"].items()}
-    save_table(disk, DELAY_OFFSETS_PATH, table)
+    disk.replace(DELAY_OFFSETS_PATH, encode_body(table))
     assert json.loads(disk.read(DELAY_OFFSETS_PATH) or b"")["offsetTable"] == KNOWN["delay_offsets"]
     assert load_table(disk, DELAY_OFFSETS_PATH, DelayOffsetTable, DelayOffsetTable) == table
 
 
 def test_an_offset_is_kept_under_topic_and_group_as_apache_names_them() -> None:
     known = golden_json("ids.json")["offset_key"]
-    offsets = ConsumerOffsets(OffsetTable())
+    offsets = ConsumerOffsets(OffsetTable(), max_offsets=1)
     offsets.put(known["group"], known["topic"], 0, 7)
-    assert list(offsets.snapshot(0, lambda topic, queue_id: 100).offsetTable) == [known["key"]]
+    offsets.encode(lambda topic, queue_id: 100, blocks=1)
+    assert offsets.pieces(now_ms=0)[0] == [b'"%b":{"0":7}' % known["key"].encode()]
 
 
 @pytest.mark.parametrize("name", ["apache-store", "apache-store-timers"])
@@ -108,5 +114,5 @@ def test_the_config_of_a_stopped_apache_broker_is_read(name: str) -> None:
     assert topics.topicConfigTable["TopicGolden"].writeQueueNums == 4
     groups = load_table(disk, GROUPS_PATH, SubscriptionGroupTable, SubscriptionGroupTable)
     assert "golden-group" in groups.subscriptionGroupTable
-    offsets = ConsumerOffsets(load_table(disk, OFFSETS_PATH, OffsetTable, OffsetTable))
+    offsets = ConsumerOffsets(load_table(disk, OFFSETS_PATH, OffsetTable, OffsetTable), max_offsets=100)
     assert offsets.of_topic("golden-group", "TopicGolden") == {0: 1, 1: 2, 2: 3, 3: 4}

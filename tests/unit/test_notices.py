@@ -6,6 +6,7 @@ import pytest
 
 from latermq.broker.notices import ROUND_S, SLICE_SENDS, Notice, Notices
 from latermq.clock import SimulatedClock
+from latermq.config import BrokerConfig
 from latermq.errors import Busy
 from latermq.group.members import Members
 from latermq.protocol.remoting.bodies import ConsumerData, HeartbeatData
@@ -17,7 +18,7 @@ class Scene:
     """Members of groups, and notices whose rounds are made by `turn`."""
 
     def __init__(self, max_bytes: int = 1 << 20) -> None:
-        self.members = Members()
+        self.members = Members(BrokerConfig())
         self.notices = Notices(self.members, max_bytes)
         self.notices.later = self._later
         self.works: list[tuple[float, Callable[[], None]]] = []

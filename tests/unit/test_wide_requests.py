@@ -43,10 +43,11 @@ class Scene:
     """A broker with one wide topic that a group with many offsets reads; it counts what is touched between turns."""
 
     is_paused = False
+    peer_host = b""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock = SimulatedClock()
-        config = Config(store=SMALL, broker=BrokerConfig())
+        config = Config(store=SMALL, broker=BrokerConfig(max_topic_queues=WIDE))
         self.broker = Broker(config, MemoryDisk(), self.clock, host="127.0.0.1", port=10911, new_store_id="s" * 32)
         self.put_off: list[Callable[[], None]] = []
         look_ups = LookUps(1_000, lambda work: self.put_off.append(work))

@@ -165,7 +165,8 @@ def reset_offsets(
 ) -> Steps[dict[int, int]]:
     """Set a group's offsets: in all queues to a time, which when negative is the end, or in one queue to an offset.
 
-    Without `force` a time only takes a group back, never ahead. Returns the new offsets.
+    Without `force` a time only takes a group back, never ahead. Returns the new offsets. Of queues that never had a
+    message none are kept, and a topic may have 65,535 of them: a group begins there at 0 anyway.
     """
     config = broker.topics.require(topic)
     if broker.groups.find(group) is None:
@@ -174,13 +175,17 @@ def reset_offsets(
         raise InvalidParameter(
             f"topic {topic!r} has no queue {queue_id}", hint=f"Its queues are 0 to {config.readQueueNums - 1}"
         )
+    stored: set[int] = set()
     if queue_id >= 0 and offset is not None and offset != -1:
+        stored.update([queue_id] if broker.store.find_queue(topic, queue_id) is not None else [])
         targets = {queue_id: _checked_offset(broker, topic, queue_id, offset)}
     else:
         queue_ids = [queue_id] if queue_id >= 0 else range(config.readQueueNums)
         targets = {}
         for one in queue_ids:
             targets[one] = _offset_at(broker, topic, one, timestamp_ms)
+            if broker.store.find_queue(topic, one) is not None:
+                stored.add(one)
             yield from spend(1 if timestamp_ms < 0 else _SEARCH_STEPS)
         # Both may have gone meanwhile, and what is set now would stay for ever.
         broker.topics.require(topic)
@@ -189,7 +194,7 @@ def reset_offsets(
         if not force:
             current = broker.offsets.of_topic(group, topic)
             targets = {one: min(target, current.get(one, target)) for one, target in targets.items()}
-    broker.offsets.put_all(group, topic, targets)
+    broker.offsets.put_all(group, topic, {one: target for one, target in targets.items() if one in stored})
     return targets
 
 

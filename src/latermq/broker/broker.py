@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from latermq.broker.adopted_topics import adopt_awaited, adopt_queues
 from latermq.broker.config_files import (
     DELAY_OFFSETS_PATH,
     GROUPS_PATH,
@@ -27,6 +28,7 @@ from latermq.broker.window_skips import WindowSkips
 from latermq.clock import Clock
 from latermq.config import Config
 from latermq.errors import IllegalMessage, InvalidParameter, MalformedRequest, NoPermission, ServiceUnavailable
+from latermq.group.auto_created import AutoCreated
 from latermq.group.filters import EVERYTHING, Filters, MessageFilter
 from latermq.group.locks import QueueLocks
 from latermq.group.members import Members
@@ -35,7 +37,7 @@ from latermq.group.subscriptions import SubscriptionGroups
 from latermq.message.batch import decode_batch
 from latermq.message.entry_id import MAX_LEVELS
 from latermq.message.ids import offset_message_id, pack_host
-from latermq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC, is_stored_topic
+from latermq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from latermq.message.properties import (
     CLUSTER,
     DEFAULT_REGION,
@@ -143,23 +145,9 @@ class Broker:
         self.stamp = encode_properties({CLUSTER: settings.cluster, REGION: DEFAULT_REGION, TRACE_ON: "true"})
         # What waits is written again later, with a longer topic or with what the broker tells of it.
         self.max_waiting = self.store.max_block_bytes - GROWTH_BYTES
-        self._load_tables()
-        self.members = Members()
-        self.notices = Notices(self.members, settings.max_held_notices)
-        self.filters = Filters(
-            max_chars=settings.max_expression,
-            max_words=settings.max_expression_words,
-            max_bytes=settings.filter_cache,
-        )
-        self.worn_out_pulls = 0  # answered before their filter had seen all they asked for
         self.client_clock = client_clock or clock
-        self.locks = QueueLocks(self.client_clock, settings.queue_lock_timeout)
-        self.waiting = WaitingPulls(
-            settings.max_waiting_pulls,
-            settings.max_waiting_pulls_per_connection,
-            settings.max_waiting_filters,
-            settings.pull_work,
-        )
+        self._load_tables()
+        self._open_for_clients()
         self.retention = Retention(self.store, config.store, clock)
         self.traffic, self.timer_traffic = Traffic(), Traffic()  # the latter: into the engine and out, rolls too
         self.topic_traffic = TopicTraffic(self.store, clock.monotonic_s())
@@ -182,15 +170,17 @@ class Broker:
             )
             self._take_over_delay_offsets()
         self.clamped_offsets = self.offsets.clamp(self._queue_end)
-        self.adopted_topics = self._adopt_queues()
+        self.tables.encode_offsets(self.offsets.stale_blocks)  # all, while nobody waits
+        self.adopted_topics = adopt_queues(self.topics, self.store.queues(), self.troubles, settings.default_queues)
         self.topics.is_lost = any(trouble.is_lost for trouble in self.troubles if trouble.path == TOPICS_PATH)
+        self.tables.load_unused()
         self.admission = Admission(levels, config.timer.max_delay, self._next_timer_name)
         self._names_given = 0
         self.chance = chance
         self._took_over_timers = False
         self._open_waiting(levels)
         if self.topics.is_lost:
-            self._adopt_waiting()
+            self.adopted_topics += adopt_awaited(self.topics, self.timers.pending)
         # Where a checkpoint and its engine were gone on from, they do for the next start too, and nobody waits for the
         # disk. Of an engine that is filled again the old checkpoint must not speak.
         if self.store.recovery.resumed is None or not self.has_whole_engine:
@@ -201,20 +191,45 @@ class Broker:
         settings = self.config.broker
         self.troubles: list[Trouble] = []  # with config files that were not understood
         self.topics = Topics(
-            load_table(self._disk, TOPICS_PATH, TopicConfigTable, TopicConfigTable, self.troubles), settings, self.clock
+            load_table(self._disk, TOPICS_PATH, TopicConfigTable, TopicConfigTable, self.troubles),
+            settings,
+            self.clock,
+            AutoCreated("topics", self.client_clock, settings.max_auto_created),
         )
         self.groups = SubscriptionGroups(
             load_table(self._disk, GROUPS_PATH, SubscriptionGroupTable, SubscriptionGroupTable, self.troubles),
             self.clock,
             auto_create=settings.auto_create_groups,
             max_groups=settings.max_groups,
+            auto_created=AutoCreated("groups", self.client_clock, settings.max_auto_created),
         )
-        self.offsets = ConsumerOffsets(load_table(self._disk, OFFSETS_PATH, OffsetTable, OffsetTable, self.troubles))
+        self.offsets = ConsumerOffsets(
+            load_table(self._disk, OFFSETS_PATH, OffsetTable, OffsetTable, self.troubles), settings.max_offsets
+        )
         in_trouble = {trouble.path for trouble in self.troubles}
         # What stands in for a file is saved soon: the next start need not look for it again.
         self.topics.changed = TOPICS_PATH in in_trouble
         self.groups.changed = GROUPS_PATH in in_trouble
         self.offsets.changed = OFFSETS_PATH in in_trouble
+
+    def _open_for_clients(self) -> None:
+        """All that is kept of connected clients, each with its bound."""
+        settings = self.config.broker
+        self.members = Members(settings)
+        self.notices = Notices(self.members, settings.max_held_notices)
+        self.filters = Filters(
+            max_chars=settings.max_expression,
+            max_words=settings.max_expression_words,
+            max_bytes=settings.filter_cache,
+        )
+        self.worn_out_pulls = 0  # answered before their filter had seen all they asked for
+        self.locks = QueueLocks(self.client_clock, settings.queue_lock_timeout, settings.max_queue_locks)
+        self.waiting = WaitingPulls(
+            settings.max_waiting_pulls,
+            settings.max_waiting_pulls_per_connection,
+            settings.max_waiting_filters,
+            settings.pull_work,
+        )
 
     def _open_waiting(self, levels: LevelTable) -> None:
         """All that has to do with messages that wait."""
@@ -316,24 +331,6 @@ class Broker:
         queue = self.store.find_queue(topic, queue_id)
         return queue.next_offset if queue else 0
 
-    def _adopt_queues(self) -> list[str]:
-        """Make topics again that have messages but no configuration: it was not saved before a crash, or is lost."""
-        lost = [name for trouble in self.troubles if trouble.path == TOPICS_PATH for name in trouble.lost]
-        queues = dict.fromkeys(filter(is_stored_topic, lost), self.config.broker.default_queues)
-        for queue in self.store.queues():
-            if self.topics.find(queue.topic) is None and queue.topic not in (SCHEDULE_TOPIC, TIMER_TOPIC):
-                queues[queue.topic] = max(queues.get(queue.topic, 0), queue.queue_id + 1)
-        for topic, count in queues.items():
-            self.topics.adopt(TopicConfig(topicName=topic, readQueueNums=count, writeQueueNums=count))
-        return sorted(queues)
-
-    def _adopt_waiting(self) -> None:
-        """Make the topics again that timers wait for, of which nothing else is known: they would be dead letters."""
-        for topic in [name for name, count in self.timers.pending.items() if count > 0]:
-            if self.topics.find(topic) is None:
-                self.topics.adopt_lost(topic, 0)
-                self.adopted_topics.append(topic)
-
     # Sending
 
     def send(
@@ -355,7 +352,7 @@ class Broker:
         """Store one message. A retry was accepted once: it is refused for want of space at the last mark only."""
         topic_config = self.topics.open.get(topic) if self._refusal is None else None
         if topic_config is None:
-            topic_config = self.writable_topic(topic, default_topic, default_queues, is_retry=is_retry)
+            topic_config = self.writable_topic(topic, default_topic, default_queues, is_retry=is_retry, by=born_host)
         if len(body) > self._max_message and not is_retry:
             raise self.too_long(len(body))
         if not 0 <= queue_id < topic_config.writeQueueNums:
@@ -485,7 +482,7 @@ class Broker:
 
         The queue offset is that of the first message that does not wait, or of the first record where all do.
         """
-        topic_config = self.writable_topic(topic, default_topic, default_queues)
+        topic_config = self.writable_topic(topic, default_topic, default_queues, by=born_host)
         if len(batch) > self._max_message:
             raise self.too_long(len(batch))
         if not 0 <= queue_id < topic_config.writeQueueNums:
@@ -538,21 +535,22 @@ class Broker:
         return ids, queue_id, (first or appended[0]).queue_offset, appended[-1].end_offset, ""
 
     def writable_topic(
-        self, topic: str, default_topic: str, default_queues: int, *, is_retry: bool = False
+        self, topic: str, default_topic: str, default_queues: int, *, is_retry: bool = False, by: bytes = b""
     ) -> TopicConfig:
+        """The topic of a message, made for the host `by` where it is missing; saved, and open to the send lane."""
         refusal = self._retry_refusal if is_retry else self._refusal
         if refusal is not None:
             raise refusal
-        config = self.topics.for_send(topic, default_topic, default_queues)
+        config = self.topics.for_send(topic, default_topic, default_queues, by)
         if not self.topics.is_saved(topic):
             # A message that waits for a topic which a crash forgot could not be delivered: the topic is saved first.
             self.save_topic()
         self.topics.open[topic] = config
         return config
 
-    def make_retry_topic(self, topic: str, queues: int) -> None:
+    def make_retry_topic(self, topic: str, queues: int, by: bytes) -> None:
         """A group's retry or dead-letter topic, made where it is missing; refused where nothing may be put into it."""
-        self.topics.make_retry(topic, queues)
+        self.topics.make_retry(topic, queues, by)
         self.writable_topic(topic, "", queues, is_retry=True)
 
     def admit_properties(self, properties: str, sysflag: int) -> bytes:
@@ -640,9 +638,9 @@ class Broker:
         self.traffic.messages_out += fetched.messages
         return Pulled(Response.SUCCESS, fetched.next_offset, low, high, fetched.pieces, fetched.messages, fetched.work)
 
-    def check_readable(self, group: str, topic: str, queue_id: int) -> None:
-        """Refuse a pull that the group, the topic or the queue does not allow."""
-        if not self.groups.require(group).consumeEnable:
+    def check_readable(self, group: str, topic: str, queue_id: int, by: bytes = b"") -> None:
+        """Refuse a pull that the group, the topic or the queue does not allow; `by` is the host that asks."""
+        if not self.groups.require(group, by).consumeEnable:
             raise NoPermission(
                 f"consumer group {group!r} may not consume", hint="Enable it with updateSubGroup -s true"
             )
@@ -672,14 +670,14 @@ class Broker:
             return 0
         return -1
 
-    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int, by: bytes = b"") -> None:
         """Remember where a group goes on in a queue."""
         if offset < 0:
             raise MalformedRequest(f"offset {offset} cannot be committed", hint="Offsets start at 0")
         config = self.topics.require(topic)
         if not 0 <= queue_id < max(config.readQueueNums, config.writeQueueNums):
             raise MalformedRequest(f"topic {topic!r} has no queue {queue_id}")
-        self.groups.require(group)
+        self.groups.require(group, by)
         self.offsets.put(group, topic, queue_id, min(offset, self._queue_end(topic, queue_id)))
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
@@ -784,6 +782,7 @@ class Broker:
             **self.store.statistics(),
             **self.groups.statistics(),
             **self.members.statistics(),
+            **self.offsets.statistics(),
             **self.locks.statistics(),
             **self.filters.statistics(),
             "worn_out_pulls": self.worn_out_pulls,
@@ -793,4 +792,6 @@ class Broker:
             **self.topic_traffic.statistics(),
             "topics": len(self.topics.table.topicConfigTable),
             "config_files_set_aside": sum(bool(trouble.kept_as) for trouble in self.troubles),
+            "unused_topics": len(self.topics.auto_created.unused),
+            "unused_groups": len(self.groups.auto_created.unused),
         }

@@ -19,7 +19,6 @@ from latermq.protocol.remoting.bodies import (
     TopicConfig,
     TopicConfigTable,
     decode_body,
-    encode_body,
 )
 from latermq.protocol.remoting.numbers import Int32, Int64
 from latermq.store.disk import Disk
@@ -29,6 +28,7 @@ TOPICS_PATH = "config/topics.json"
 GROUPS_PATH = "config/subscriptionGroup.json"
 OFFSETS_PATH = "config/consumerOffset.json"
 DELAY_OFFSETS_PATH = "config/delayOffset.json"
+UNUSED_PATH = "latermq.unused"
 
 
 class DelayOffsetTable(Struct, kw_only=True):
@@ -36,6 +36,13 @@ class DelayOffsetTable(Struct, kw_only=True):
 
     offsetTable: dict[Int32, Int64] = field(default_factory=dict)
     dataVersion: DataVersion = field(default_factory=DataVersion)
+
+
+class UnusedNames(Struct, kw_only=True):
+    """latermq.unused: auto-created topics and groups that nobody has used."""
+
+    topics: list[str] = field(default_factory=list)
+    groups: list[str] = field(default_factory=list)
 
 
 Table = TypeVar("Table", TopicConfigTable, SubscriptionGroupTable, OffsetTable, DelayOffsetTable)
@@ -180,6 +187,9 @@ def _fits(value: int, type_: Any) -> bool:
     return True
 
 
-def save_table(disk: Disk, path: str, table: Table) -> None:
-    """Replace a config file."""
-    disk.replace(path, encode_body(table))
+def load_unused(disk: Disk) -> UnusedNames:
+    """The names that nobody has used; where the file is not understood none are, so that all of them stay."""
+    try:
+        return decode_body(disk.read(UNUSED_PATH) or b"{}", UnusedNames)
+    except MalformedRequest:
+        return UnusedNames()

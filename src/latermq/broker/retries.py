@@ -33,15 +33,15 @@ class Retries:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def send_back(self, request: SendBackHeader, client_version: int) -> int:
+    def send_back(self, request: SendBackHeader, client_version: int, by: bytes = b"") -> int:
         """A consumer gives a stored message back; the end of its new record, 0 where its group keeps no retries."""
         broker = self._broker
-        group = broker.groups.require(request.group)
+        group = broker.groups.require(request.group, by)
         if group.retryQueueNums <= 0:
             return 0
         topic = retry_topic(group.groupName)
         # Before the message is looked for, and for dead letters too: RocketMQ answers in this order.
-        broker.make_retry_topic(topic, group.retryQueueNums)
+        broker.make_retry_topic(topic, group.retryQueueNums, by)
         message = broker.store.read_message(request.offset)
         if message is None:
             raise MessageGone(
@@ -55,9 +55,10 @@ class Retries:
         properties[WAIT_STORE_OK] = "false"
         limit = _limit(group, request.maxReconsumeTimes, client_version)
         if request.delayLevel < 0:
-            return self._bury(group, message, properties, "its consumer gave it up")[3]
+            return self._bury(group, message, properties, "its consumer gave it up", by=by)[3]
         if message.reconsume_times >= limit:
-            return self._bury(group, message, properties, _failed_too_often(message.reconsume_times + 1, limit))[3]
+            reason = _failed_too_often(message.reconsume_times + 1, limit)
+            return self._bury(group, message, properties, reason, by=by)[3]
         name, wait = next_wait(group, message.reconsume_times)
         if request.delayLevel:
             name, wait = DELAY_LEVEL, str(min(request.delayLevel, MAX_LEVELS))
@@ -82,7 +83,7 @@ class Retries:
         members hold queues consumes in order: what it gives back has had all its tries.
         """
         broker = self._broker
-        group = broker.groups.require(request.topic.removeprefix(RETRY_PREFIX))
+        group = broker.groups.require(request.topic.removeprefix(RETRY_PREFIX), born_host)
         limit = _limit(group, request.maxReconsumeTimes, client_version)
         in_order = broker.locks.is_held(group.groupName)
         if len(body) > broker.config.broker.max_message:
@@ -100,7 +101,7 @@ class Retries:
                 reconsume_times=request.reconsumeTimes - 1,
             )
             properties = without_scheduling(decode_properties(request.properties))
-            return self._bury(group, message, properties, reason, born_host=born_host)
+            return self._bury(group, message, properties, reason, by=born_host, born_host=born_host)
         is_retry = request.reconsumeTimes > 0
         return broker.send(
             request.topic,
@@ -124,6 +125,7 @@ class Retries:
         properties: dict[str, str],
         reason: str,
         *,
+        by: bytes,
         born_host: bytes | None = None,
     ) -> Sent:
         """Put a message into its group's dead letters, with one more failure and the reason."""
@@ -134,7 +136,7 @@ class Retries:
         if len(with_reason) <= MAX_PROPERTIES_BYTES:
             encoded = with_reason  # rather a dead letter without its reason than none
         topic = dead_letter_topic(group.groupName)
-        broker.make_retry_topic(topic, DEAD_LETTER_QUEUES)
+        broker.make_retry_topic(topic, DEAD_LETTER_QUEUES, by)
         at, queue_offset, end_offset = broker.store.append(
             topic,
             0,

@@ -3,6 +3,7 @@
 from latermq.clock import Clock
 from latermq.config import MAX_TOPIC_QUEUES, BrokerConfig
 from latermq.errors import Busy, IllegalMessage, NoPermission, TopicNotFound
+from latermq.group.auto_created import AutoCreated
 from latermq.message.names import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,
@@ -20,6 +21,7 @@ from latermq.protocol.remoting.bodies import PERM_READ, PERM_WRITE, TopicConfig,
 
 PERM_INHERIT = 1
 MAX_QUEUES = MAX_TOPIC_QUEUES  # what a table on disk may say; new topics are held to broker.max_topic_queues
+_FEW_VERSIONS = 64
 
 
 class UnsavedTopic(Exception):
@@ -29,14 +31,18 @@ class UnsavedTopic(Exception):
 class Topics:
     """The table behind topics.json."""
 
-    def __init__(self, table: TopicConfigTable, config: BrokerConfig, clock: Clock) -> None:
+    def __init__(self, table: TopicConfigTable, config: BrokerConfig, clock: Clock, auto_created: AutoCreated) -> None:
         self.table = table
         self._config = config
         self._clock = clock
         self.changed = False
+        # Retry topics among what clients made may be unused: they are made before there is anything to put into them.
+        self.auto_created = auto_created
+        self.unsaved: set[str] = set()  # names that changed since the table was last encoded
         # Changes are counted, and each topic knows its last one: it is saved once the file holds that many.
         self.version = self.saved_version = 0
         self._versions: dict[str, int] = {}
+        self._versions_kept = _FEW_VERSIONS
         # Saved topics that a message may go to without further checks: nearly every send finds its own here.
         self.open: dict[str, TopicConfig] = {}
         # Set with every change, for whoever tells the name servers.
@@ -46,6 +52,7 @@ class Topics:
         # The file was not understood, and nothing stood in for it: a topic that is missing may have been there.
         self.is_lost = False
         self._add_system_topics()
+        self.unsaved.update(table.topicConfigTable)
 
     def _add_system_topics(self) -> None:
         topics = self.table.topicConfigTable
@@ -96,21 +103,26 @@ class Topics:
         queues = staying if staying > 0 else config.readQueueNums
         return queue_id % queues if queues > 0 else f"topic {topic!r} has no queue to read from"
 
-    def for_send(self, topic: str, default_topic: str, default_queues: int) -> TopicConfig:
-        """The topic of a message that is being sent; made on the way where that is allowed."""
+    def for_send(self, topic: str, default_topic: str, default_queues: int, by: bytes = b"") -> TopicConfig:
+        """The topic of a message that is being sent; made on the way where that is allowed, for the host `by`."""
         check_sendable_topic(topic)
-        config = self.table.topicConfigTable.get(topic) or self._make_on_the_way(topic, default_topic, default_queues)
+        config = self.table.topicConfigTable.get(topic)
+        if config is None:
+            config = self._make_on_the_way(topic, default_topic, default_queues, by)
         if not config.perm & PERM_WRITE:
             raise NoPermission(f"topic {topic!r} is not writable", hint="Change its permission with updateTopic -p 6")
+        if self.auto_created.use(topic):
+            # Saved before the message is acknowledged: after a crash a topic must not go away that messages wait for.
+            self._touch(topic)
         return config
 
     def is_saved(self, topic: str) -> bool:
         """Whether the topic would be found after a crash as it is now."""
         return self._versions.get(topic, 0) <= self.saved_version
 
-    def _make_on_the_way(self, topic: str, default_topic: str, default_queues: int) -> TopicConfig:
+    def _make_on_the_way(self, topic: str, default_topic: str, default_queues: int, by: bytes) -> TopicConfig:
         if topic.startswith(RETRY_PREFIX):
-            return self.make_retry(topic, 1)
+            return self.make_retry(topic, 1, by)
         template = self.table.topicConfigTable.get(default_topic or AUTO_CREATE_TOPIC)
         if template is None or not template.perm & PERM_INHERIT:
             raise TopicNotFound(
@@ -119,15 +131,22 @@ class Topics:
             )
         queues = max(1, min(default_queues, template.writeQueueNums))
         perm = template.perm & ~PERM_INHERIT
-        return self.put(TopicConfig(topicName=topic, readQueueNums=queues, writeQueueNums=queues, perm=perm))
+        self.auto_created.check(by)
+        config = self.put(TopicConfig(topicName=topic, readQueueNums=queues, writeQueueNums=queues, perm=perm))
+        # Never an unused one, though its message may be refused yet: who wants it to stay would send another.
+        self.auto_created.add(by, topic, unused=False)
+        return config
 
-    def make_retry(self, topic: str, queues: int) -> TopicConfig:
-        """A group's retry or dead-letter topic, made where it is missing."""
+    def make_retry(self, topic: str, queues: int, by: bytes = b"") -> TopicConfig:
+        """A group's retry or dead-letter topic, made where it is missing; unused until something is put into it."""
         found = self.table.topicConfigTable.get(topic)
         if found is not None:
             return found
         check_topic(topic)
-        return self.put(TopicConfig(topicName=topic, readQueueNums=queues, writeQueueNums=queues))
+        self.auto_created.check(by)
+        config = self.put(TopicConfig(topicName=topic, readQueueNums=queues, writeQueueNums=queues))
+        self.auto_created.add(by, topic, unused=True)
+        return config
 
     def put(self, topic: TopicConfig) -> TopicConfig:
         """Make or change a topic."""
@@ -142,6 +161,7 @@ class Topics:
                 hint="Delete topics that nobody uses, or raise broker.max_topics",
             )
         table[topic.topicName] = topic
+        self.auto_created.use(topic.topicName)
         self._touch(topic.topicName)
         return topic
 
@@ -182,14 +202,18 @@ class Topics:
         """Forget a topic."""
         self.check_removable(topic)
         if self.table.topicConfigTable.pop(topic, None) is not None:
+            self.auto_created.use(topic)
             self._touch(topic)
 
     def _touch(self, topic: str) -> None:
         self.table.dataVersion.bump(self._clock.now_ms())
         self.version += 1
-        saved = self.saved_version
-        self._versions = {name: version for name, version in self._versions.items() if version > saved}
+        if len(self._versions) >= 2 * self._versions_kept:  # seldom: a heartbeat may make a thousand topics
+            saved = self.saved_version
+            self._versions = {name: version for name, version in self._versions.items() if version > saved}
+            self._versions_kept = max(_FEW_VERSIONS, len(self._versions))
         self._versions[topic] = self.version
+        self.unsaved.add(topic)
         self.open.clear()
         self.changed = True
         self.unannounced = True

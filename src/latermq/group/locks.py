@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from latermq.clock import Clock
+from latermq.errors import Busy
 
 
 @dataclass(slots=True)
@@ -14,19 +15,29 @@ class _Lock:
 class QueueLocks:
     """One holder a queue and group; a lock that is not renewed in time is free again."""
 
-    def __init__(self, clock: Clock, timeout_ms: int) -> None:
+    def __init__(self, clock: Clock, timeout_ms: int, max_locks: int) -> None:
         self._clock = clock
         self._timeout_s = timeout_ms / 1000
         self._locks: dict[str, dict[tuple[str, int], _Lock]] = {}
+        self._max_locks = max_locks
+        self._count = 0
 
     def lock(self, group: str, client_id: str, queues: list[tuple[str, int]]) -> list[tuple[str, int]]:
         """Take or renew locks; the queues that the client now holds."""
         now_s = self._clock.monotonic_s()
+        if self._count + len(queues) > self._max_locks:
+            known = self._locks.get(group, {})
+            if self._count + sum(queue not in known for queue in queues) > self._max_locks:
+                raise Busy(
+                    f"{self._count} queues are locked, broker.max_queue_locks is {self._max_locks}",
+                    hint="Wait until consumers in order have gone, or raise broker.max_queue_locks",
+                )
         locks = self._locks.setdefault(group, {})
         held = []
         for queue in queues:
             lock = locks.get(queue)
             if lock is None or lock.client_id == client_id or now_s - lock.renewed_s > self._timeout_s:
+                self._count += lock is None
                 locks[queue] = _Lock(client_id, now_s)
                 held.append(queue)
         return held
@@ -38,6 +49,7 @@ class QueueLocks:
             lock = locks.get(queue)
             if lock is not None and lock.client_id == client_id:
                 del locks[queue]
+                self._count -= 1
         if not locks:
             self._locks.pop(group, None)
 
@@ -52,9 +64,10 @@ class QueueLocks:
         for group, locks in list(self._locks.items()):
             for queue in [queue for queue, lock in locks.items() if lock.renewed_s < oldest_s]:
                 del locks[queue]
+                self._count -= 1
             if not locks:
                 del self._locks[group]
 
     def statistics(self) -> dict[str, int]:
         """How many locks are held."""
-        return {"queue_locks": sum(map(len, self._locks.values()))}
+        return {"queue_locks": self._count}

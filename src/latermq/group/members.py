@@ -1,11 +1,19 @@
 """Who is connected: producers and consumers by group, kept alive by their heartbeats."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from latermq.clock import Clock
+from latermq.config import BrokerConfig
+from latermq.errors import Busy, InvalidParameter
 from latermq.protocol.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData
+
+MAX_CLIENT_ID_CHARS = 1_024
+MAX_NAME_CHARS = 255  # as clients of RocketMQ allow for a group
+MAX_WORD_CHARS = 64  # of what has a few values only, as CONSUME_PASSIVELY
+# What a subscription, a tag and a tag's code take in memory beside their texts.
+_SUBSCRIPTION_BYTES, _TAG_BYTES, _CODE_BYTES = 300, 60, 40
 
 
 class Channel(Protocol):
@@ -51,6 +59,7 @@ class ConsumerGroup:
     consume_from: str | None = None
     members: dict[str, Member] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+    size_bytes: int = 0  # of the subscriptions
 
     def subscribe(self, wanted: Iterable[SubscriptionData]) -> bool:
         """Take over the subscriptions of a heartbeat; whether any is new, changed or gone."""
@@ -67,30 +76,106 @@ class ConsumerGroup:
         return changed
 
 
+class _Membership(NamedTuple):
+    """A client in a group, of producers or of consumers."""
+
+    group: str
+    client_id: str
+    consumes: bool
+
+
+def check_client_id(client_id: str) -> None:
+    """Refuse an id that is no name any more."""
+    _check_length("client id", client_id, MAX_CLIENT_ID_CHARS)
+
+
+def _check_length(what: str, text: str | None, limit: int) -> None:
+    if text is not None and len(text) > limit:
+        raise InvalidParameter(f"{what} {text[:40]!r}… has {len(text)} characters, the limit is {limit}")
+
+
+def _size_bytes(subscriptions: Iterable[SubscriptionData]) -> int:
+    """About what subscriptions take in memory."""
+    total = 0
+    for one in subscriptions:
+        total += _SUBSCRIPTION_BYTES + len(one.topic) + len(one.subString) + len(one.expressionType or "")
+        total += sum(map(len, one.tagsSet)) + _TAG_BYTES * len(one.tagsSet) + _CODE_BYTES * len(one.codeSet)
+    return total
+
+
 class Members:
     """All connected clients. Methods that change a consumer group return the names of the groups that changed."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[str, Member]] = {}
-        # (group, client id) pairs by connection: thousands may go at once, and each must be quick to find.
-        self._named_by: dict[Channel, set[tuple[str, str]]] = {}
+        # By connection: thousands may go at once, and each must be quick to find.
+        self._named_by: dict[Channel, set[_Membership]] = {}
+        self._count = 0  # of clients, once in each of their groups
+        self._size_bytes = 0  # of all subscriptions
+
+    def check(self, channel: Channel, beat: HeartbeatData, language: str) -> None:
+        """Refuse a heartbeat that would leave more behind than one connection, or all, may."""
+        config, client_id = self._config, beat.clientID
+        check_client_id(client_id)
+        _check_length("language", language, MAX_WORD_CHARS)
+        named = self._named_by.get(channel, set())
+        wanted = {_Membership(producer.groupName, client_id, False) for producer in beat.producerDataSet}
+        wanted.update(_Membership(data.groupName, client_id, True) for data in beat.consumerDataSet)
+        new = len(wanted - named)
+        if len(named) + new > config.max_connection_groups:
+            raise InvalidParameter(
+                f"clients on one connection cannot be in more than {config.max_connection_groups} groups",
+                hint="Connect again as another client, or raise broker.max_connection_groups",
+            )
+        if self._count + new > config.max_clients:
+            raise Busy(
+                f"{self._count} clients are connected, each counted once for each of its groups",
+                hint="Stop some, or raise broker.max_clients",
+            )
+        for producer in beat.producerDataSet:
+            _check_length("group", producer.groupName, MAX_NAME_CHARS)
+            self._check_members(producer.groupName, self._producers.get(producer.groupName, {}), client_id)
+        size_bytes = 0
+        for data in beat.consumerDataSet:
+            group = self._consumers.get(data.groupName)
+            self._check_members(data.groupName, group.members if group else {}, client_id)
+            for word in (data.consumeType, data.messageModel, data.consumeFromWhere):
+                _check_length("word", word, MAX_WORD_CHARS)
+            for one in data.subscriptionDataSet:
+                _check_length("topic", one.topic, MAX_NAME_CHARS)
+            size_bytes += max(0, _size_bytes(data.subscriptionDataSet) - (group.size_bytes if group else 0))
+        if size_bytes and self._size_bytes + size_bytes > config.max_subscriptions:
+            raise Busy(
+                f"the subscriptions of all groups take {self._size_bytes} bytes, with these it would be more than "
+                f"broker.max_subscriptions",
+                hint="Subscribe to fewer topics or tags, or raise broker.max_subscriptions",
+            )
+
+    def _check_members(self, group: str, members: Mapping[str, Member], client_id: str) -> None:
+        if len(members) >= self._config.max_group_members and client_id not in members:
+            raise Busy(
+                f"group {group!r} has {len(members)} members, as many as broker.max_group_members allows",
+                hint="Stop some, or raise broker.max_group_members",
+            )
 
     def heartbeat(
         self, channel: Channel, beat: HeartbeatData, *, language: str, version: int, clock: Clock
     ) -> set[str]:
-        """Take in a heartbeat."""
+        """Take in a heartbeat, which `check` has let pass."""
         changed = set()
         member = Member(beat.clientID, channel, language, version, clock.monotonic_s(), clock.now_ms())
         named = self._named_by.setdefault(channel, set())
-        named.update((producer.groupName, beat.clientID) for producer in beat.producerDataSet)
-        named.update((consumer.groupName, beat.clientID) for consumer in beat.consumerDataSet)
         for producer in beat.producerDataSet:
             members = self._producers.setdefault(producer.groupName, {})
+            self._count += beat.clientID not in members
             members[beat.clientID] = member
+            named.add(_Membership(producer.groupName, beat.clientID, False))
         for data in beat.consumerDataSet:
             if self._join(data, member):
                 changed.add(data.groupName)
+            named.add(_Membership(data.groupName, beat.clientID, True))
         return changed
 
     def _join(self, data: ConsumerData, member: Member) -> bool:
@@ -102,33 +187,37 @@ class Members:
         group.consume_from = data.consumeFromWhere
         known = group.members.get(member.client_id)
         joined = known is None or known.channel is not member.channel
+        self._count += known is None
         group.members[member.client_id] = member
-        return group.subscribe(data.subscriptionDataSet) or joined
+        subscribed = group.subscribe(data.subscriptionDataSet)
+        if subscribed:
+            size_bytes = _size_bytes(group.subscriptions.values())
+            self._size_bytes += size_bytes - group.size_bytes
+            group.size_bytes = size_bytes
+        return subscribed or joined
 
     def unregister(self, client_id: str, *, producer_group: str | None, consumer_group: str | None) -> set[str]:
         """A client says that it leaves a group."""
         if producer_group:
             self._leave_producers(producer_group, client_id)
-        if consumer_group:
-            group = self._consumers.get(consumer_group)
-            if group is not None and group.members.pop(client_id, None) is not None:
-                self._drop_if_empty(group)
-                return {consumer_group}
+        if consumer_group and self._leave_consumers(consumer_group, client_id):
+            return {consumer_group}
         return set()
 
     def disconnected(self, channel: Channel) -> set[str]:
         """A connection is gone, and with it every client on it."""
         changed = set()
-        for name, client_id in self._named_by.pop(channel, ()):
-            producer = self._producers.get(name, {}).get(client_id)
-            if producer is not None and producer.channel is channel:
-                self._leave_producers(name, client_id)
+        for name, client_id, consumes in self._named_by.pop(channel, ()):
             group = self._consumers.get(name)
-            consumer = group.members.get(client_id) if group else None
-            if group is not None and consumer is not None and consumer.channel is channel:
-                del group.members[client_id]
-                self._drop_if_empty(group)
+            members = self._producers.get(name, {}) if not consumes else group.members if group else {}
+            member = members.get(client_id)
+            if member is None or member.channel is not channel:
+                continue  # it has left, or come back over another connection
+            if consumes:
+                self._leave_consumers(name, client_id)
                 changed.add(name)
+            else:
+                self._leave_producers(name, client_id)
         return changed
 
     def expire(self, before_s: float) -> set[str]:
@@ -137,10 +226,8 @@ class Members:
         for group in list(self._consumers.values()):
             gone = [client_id for client_id, member in group.members.items() if member.seen_s < before_s]
             for client_id in gone:
-                del group.members[client_id]
-            if gone:
+                self._leave_consumers(group.name, client_id)
                 changed.add(group.name)
-                self._drop_if_empty(group)
         for name, members in list(self._producers.items()):
             for client_id in [client_id for client_id, member in members.items() if member.seen_s < before_s]:
                 self._leave_producers(name, client_id)
@@ -148,13 +235,32 @@ class Members:
 
     def _leave_producers(self, group: str, client_id: str) -> None:
         members = self._producers.get(group, {})
-        members.pop(client_id, None)
+        member = members.pop(client_id, None)
         if not members:
             self._producers.pop(group, None)
+        if member is not None:
+            self._left(_Membership(group, client_id, False), member.channel)
 
-    def _drop_if_empty(self, group: ConsumerGroup) -> None:
+    def _leave_consumers(self, name: str, client_id: str) -> bool:
+        """Whether the client was there."""
+        group = self._consumers.get(name)
+        member = group.members.pop(client_id, None) if group else None
+        if group is None or member is None:
+            return False
         if not group.members:
-            self._consumers.pop(group.name, None)
+            del self._consumers[name]
+            self._size_bytes -= group.size_bytes
+        self._left(_Membership(name, client_id, True), member.channel)
+        return True
+
+    def _left(self, membership: _Membership, channel: Channel) -> None:
+        """A connection that stays must not gather the names of all clients that ever spoke over it."""
+        self._count -= 1
+        named = self._named_by.get(channel)
+        if named is not None:
+            named.discard(membership)
+            if not named:
+                del self._named_by[channel]
 
     def consumer_group(self, name: str) -> ConsumerGroup | None:
         """The connected side of a consumer group, if anyone is there."""
@@ -179,4 +285,5 @@ class Members:
             "consumers": sum(len(group.members) for group in self._consumers.values()),
             "producer_groups": len(self._producers),
             "producers": sum(len(members) for members in self._producers.values()),
+            "subscription_bytes": self._size_bytes,
         }

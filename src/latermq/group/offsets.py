@@ -2,11 +2,17 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-from latermq.protocol.remoting.bodies import DataVersion, OffsetTable
-from latermq.timer.steps import Steps
+from latermq.errors import NoPermission
+from latermq.protocol.remoting.bodies import DataVersion, OffsetTable, encode_body
+from latermq.timer.steps import Steps, spend
 
 _SEPARATOR = "@"
 _PAIRS_A_STEP = 50
+# Queues that are encoded together, about 0.2 ms: a topic may have 65,535, and one of them changes at a time.
+BLOCK_QUEUES = 256
+_BLOCK_STEPS = 64
+
+QueueEnd = Callable[[str, int], int]  # of a topic and a queue
 
 
 def _key(topic: str, group: str) -> str:
@@ -14,12 +20,27 @@ def _key(topic: str, group: str) -> str:
 
 
 class ConsumerOffsets:
-    """The next offset each group wants, by topic and queue."""
+    """The next offset each group wants, by topic and queue.
 
-    def __init__(self, table: OffsetTable) -> None:
+    The file is kept as text beside the table, entry by entry: saving all of 200,000 offsets because one of them changed
+    would stop everyone for 0.2 s.
+    """
+
+    def __init__(self, table: OffsetTable, max_offsets: int) -> None:
         self._table = table.offsetTable
         self._version = table.dataVersion
+        self._max_offsets = max_offsets
+        self._count = sum(map(len, self._table.values()))
+        self._topics: dict[str, set[str]] = {}  # by group
+        self._groups: dict[str, set[str]] = {}  # by topic
+        for topic, _, group in (key.partition(_SEPARATOR) for key in self._table):
+            self._topics.setdefault(group, set()).add(topic)
+            self._groups.setdefault(topic, set()).add(group)
         self.changed = False
+        self._texts: dict[str, bytes] = {}  # by key: its part of the file
+        self._blocks: dict[str, dict[int, bytes]] = {}  # by key, of those alone that have several
+        # What is to be encoded, in the order in which it changed.
+        self._stale: dict[tuple[str, int], None] = {}
 
     def get(self, group: str, topic: str, queue_id: int) -> int:
         """The stored offset, -1 where there is none."""
@@ -28,13 +49,33 @@ class ConsumerOffsets:
 
     def put(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Store an offset; it may go back, as a reset does."""
-        self._table.setdefault(_key(topic, group), {})[queue_id] = offset
+        key = _key(topic, group)
+        queues = self._table.get(key)
+        if queues is None or queue_id not in queues:
+            self.check_room(1)
+            if queues is None:
+                queues = self._table[key] = {}
+                self._topics.setdefault(group, set()).add(topic)
+                self._groups.setdefault(topic, set()).add(group)
+            self._count += 1
+        queues[queue_id] = offset
+        self._stale[key, queue_id // BLOCK_QUEUES] = None
         self.changed = True
 
     def put_all(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Store offsets of many queues."""
-        self._table.setdefault(_key(topic, group), {}).update(offsets)
-        self.changed = True
+        """Store offsets of many queues, or none of them."""
+        known = self._table.get(_key(topic, group), {})
+        self.check_room(sum(queue_id not in known for queue_id in offsets))
+        for queue_id, offset in offsets.items():
+            self.put(group, topic, queue_id, offset)
+
+    def check_room(self, count: int) -> None:
+        """Refuse so many offsets in queues where their group has none yet."""
+        if self._count + count > self._max_offsets:
+            raise NoPermission(
+                f"{self._count} consumer offsets are stored, broker.max_offsets is {self._max_offsets}",
+                hint="Delete groups that nobody uses with their offsets, or raise broker.max_offsets",
+            )
 
     def of_topic(self, group: str, topic: str) -> dict[int, int]:
         """All offsets of a group in a topic."""
@@ -42,85 +83,145 @@ class ConsumerOffsets:
 
     def topics_of(self, group: str) -> list[str]:
         """The topics that a group has offsets in."""
-        return sorted(topic for topic, owner in self._pairs() if owner == group)
+        return sorted(self._topics.get(group, ()))
 
     def groups_of(self, topic: str) -> list[str]:
         """The groups that have offsets in a topic."""
-        return sorted(owner for name, owner in self._pairs() if name == topic)
+        return sorted(self._groups.get(topic, ()))
+
+    def has_any(self, group: str) -> bool:
+        """Whether a group has offsets in any topic."""
+        return group in self._topics
 
     def pairs(self) -> Steps[list[tuple[str, str]]]:
         """Every topic and group between which there are offsets."""
         found = []
-        for pair in self._pairs():
-            found.append(pair)
+        for key in list(self._table):
+            topic, _, group = key.partition(_SEPARATOR)
+            found.append((topic, group))
             if len(found) % _PAIRS_A_STEP == 0:
                 yield
         return found
 
     def all(self) -> Iterator[tuple[str, int, int]]:
         """Every stored offset, with its topic and queue."""
-        for (topic, _), queues in zip(self._pairs(), list(self._table.values()), strict=True):
+        for key, queues in list(self._table.items()):
+            topic = key.partition(_SEPARATOR)[0]
             for queue_id, offset in queues.items():
                 yield topic, queue_id, offset
 
     def groups(self) -> set[str]:
         """Every group that has offsets anywhere."""
-        return {group for _, group in self._pairs()}
-
-    def _pairs(self) -> Iterator[tuple[str, str]]:
-        for key in list(self._table):
-            topic, _, group = key.partition(_SEPARATOR)
-            yield topic, group
+        return set(self._topics)
 
     def copy(self, source: str, target: str, topic: str) -> None:
         """Give one group another one's offsets in a topic."""
         queues = self._table.get(_key(topic, source))
-        if queues:
-            self._table[_key(topic, target)] = dict(queues)
-            self.changed = True
+        if queues and source != target:
+            self.check_room(len(queues))
+            self._remove(topic, target)
+            for queue_id, offset in queues.items():
+                self.put(target, topic, queue_id, offset)
 
     def remove_group(self, group: str) -> None:
         """Forget a group's offsets."""
         for topic in self.topics_of(group):
-            del self._table[_key(topic, group)]
-            self.changed = True
+            self._remove(topic, group)
 
     def remove_topic(self, topic: str) -> None:
         """Forget all offsets in a topic."""
         for group in self.groups_of(topic):
-            del self._table[_key(topic, group)]
-            self.changed = True
+            self._remove(topic, group)
 
-    def snapshot(self, now_ms: int, flushed_end: Callable[[str, int], int]) -> OffsetTable:
-        """The table to store: no offset beyond what of its queue is safe from a power cut."""
-        self._version.bump(now_ms)
-        version = DataVersion(
-            counter=self._version.counter, stateVersion=self._version.stateVersion, timestamp=self._version.timestamp
-        )
-        return OffsetTable(offsetTable=self._clamped(flushed_end), dataVersion=version)
+    def _remove(self, topic: str, group: str) -> None:
+        key = _key(topic, group)
+        queues = self._table.pop(key, None)
+        if queues is None:
+            return
+        self._count -= len(queues)
+        self._texts.pop(key, None)
+        self._blocks.pop(key, None)
+        for index, name in ((self._topics, (group, topic)), (self._groups, (topic, group))):
+            index[name[0]].discard(name[1])
+            if not index[name[0]]:
+                del index[name[0]]
+        self.changed = True
 
-    def equals(self, table: OffsetTable) -> bool:
-        """Whether a table holds exactly these offsets."""
-        return self._table == table.offsetTable
-
-    def clamp(self, queue_end: Callable[[str, int], int]) -> int:
+    def clamp(self, queue_end: QueueEnd) -> int:
         """Bring offsets that lie beyond their queue's end back to it; how many there were."""
-        clamped = self._clamped(queue_end)
-        count = sum(
-            offset != self._table[key][queue_id]
-            for key, queues in clamped.items()
-            for queue_id, offset in queues.items()
-        )
-        if count:
-            self._table = clamped
-            self.changed = True
+        count = 0
+        for key, queues in self._table.items():
+            topic = key.partition(_SEPARATOR)[0]
+            self._touch_all(key)
+            for queue_id, offset in queues.items():
+                end = queue_end(topic, queue_id)
+                if offset > end:
+                    queues[queue_id] = end
+                    count += 1
+        self.changed = self.changed or count > 0
         return count
 
-    def _clamped(self, queue_end: Callable[[str, int], int]) -> dict[str, dict[int, int]]:
-        return {
-            key: {
-                queue_id: min(offset, queue_end(key.partition(_SEPARATOR)[0], queue_id))
-                for queue_id, offset in queues.items()
-            }
-            for key, queues in self._table.items()
-        }
+    # The file
+
+    @property
+    def stale_blocks(self) -> int:
+        """How many blocks have changed since they were encoded."""
+        return len(self._stale)
+
+    def encode(self, flushed_end: QueueEnd, blocks: int) -> None:
+        """Encode so many changed blocks, the oldest change first: no offset beyond what a power cut would leave."""
+        for _ in range(min(blocks, len(self._stale))):
+            key, block = next(iter(self._stale))
+            del self._stale[key, block]
+            if key in self._table and not self._encode_block(key, block, flushed_end):
+                self._stale[key, block] = None  # by a later round, when more is flushed
+
+    def encode_of(self, group: str, topic: str, flushed_end: QueueEnd) -> Steps[None]:
+        """The same for all that a group has in a topic, in steps."""
+        key = _key(topic, group)
+        for block in {queue_id // BLOCK_QUEUES for queue_id in self._table.get(key, ())}:
+            if self._stale.pop((key, block), self) is None and key in self._table:
+                if not self._encode_block(key, block, flushed_end):
+                    self._stale[key, block] = None
+                yield from spend(_BLOCK_STEPS)
+
+    def _encode_block(self, key: str, block: int, flushed_end: QueueEnd) -> bool:
+        """Whether its offsets are in the text as they are; others were cut to what is flushed."""
+        queues, topic = self._table[key], key.partition(_SEPARATOR)[0]
+        ids = range(block * BLOCK_QUEUES, (block + 1) * BLOCK_QUEUES)
+        is_whole = True
+        pieces = []
+        for queue_id in ids if len(queues) > BLOCK_QUEUES else queues:
+            if queue_id in ids and queue_id in queues:
+                offset, end = queues[queue_id], flushed_end(topic, queue_id)
+                is_whole = is_whole and offset <= end
+                pieces.append(b'"%d":%d' % (queue_id, min(offset, end)))
+        if not pieces:
+            return True  # it changed before its group or topic was removed and came back
+        text, name = b",".join(pieces), encode_body(key) + b":{"
+        blocks = self._blocks.get(key)
+        if blocks is None and block != 0:
+            # Up to now the text had one block at most.
+            blocks = self._blocks[key] = {}
+            if key in self._texts:
+                blocks[0] = self._texts[key][len(name) : -1]
+        if blocks is not None:
+            blocks[block] = text
+            text = b",".join(blocks.values())
+        self._texts[key] = name + text + b"}"
+        return is_whole
+
+    def _touch_all(self, key: str) -> None:
+        for block in {queue_id // BLOCK_QUEUES for queue_id in self._table[key]}:
+            self._stale[key, block] = None
+
+    def pieces(self, now_ms: int) -> tuple[list[bytes], DataVersion]:
+        """The entries of the file as they were last encoded, and its version."""
+        self._version.bump(now_ms)
+        version = self._version
+        copy = DataVersion(counter=version.counter, stateVersion=version.stateVersion, timestamp=version.timestamp)
+        return list(self._texts.values()), copy
+
+    def statistics(self) -> dict[str, int]:
+        """How many offsets are stored."""
+        return {"consumer_offsets": self._count}

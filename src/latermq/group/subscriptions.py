@@ -2,6 +2,7 @@
 
 from latermq.clock import Clock
 from latermq.errors import GroupNotFound, NoPermission
+from latermq.group.auto_created import AutoCreated
 from latermq.message.names import check_group
 from latermq.protocol.remoting.bodies import SubscriptionGroup, SubscriptionGroupTable, encode_body
 
@@ -13,22 +14,32 @@ SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 class SubscriptionGroups:
     """Which groups there are and what they may do."""
 
-    def __init__(self, table: SubscriptionGroupTable, clock: Clock, *, auto_create: bool, max_groups: int) -> None:
+    def __init__(
+        self,
+        table: SubscriptionGroupTable,
+        clock: Clock,
+        *,
+        auto_create: bool,
+        max_groups: int,
+        auto_created: AutoCreated,
+    ) -> None:
         self.table = table
         self._clock = clock
         self._auto_create = auto_create
         self._max_groups = max_groups
         self.changed = False
         self._measured = (-1, 0)  # at which version of the table, and how many bytes it was then
+        self.auto_created = auto_created
         for name in BUILT_IN_GROUPS:
             table.subscriptionGroupTable.setdefault(name, SubscriptionGroup(groupName=name))
+        self.unsaved = set(table.subscriptionGroupTable)  # names that changed since the table was last encoded
 
     def find(self, group: str) -> SubscriptionGroup | None:
         """The group's configuration, if it has one."""
         return self.table.subscriptionGroupTable.get(group)
 
-    def require(self, group: str) -> SubscriptionGroup:
-        """The group's configuration; made on the way where that is allowed."""
+    def require(self, group: str, by: bytes = b"") -> SubscriptionGroup:
+        """The group's configuration; made on the way where that is allowed, for the host `by`."""
         found = self.table.subscriptionGroupTable.get(group)
         if found is not None:
             return found
@@ -37,7 +48,10 @@ class SubscriptionGroups:
             raise GroupNotFound(
                 f"consumer group {group!r} does not exist", hint=f"Make it: latermq group create {group}"
             )
-        return self.put(SubscriptionGroup(groupName=group))
+        self.auto_created.check(by)
+        made = self.put(SubscriptionGroup(groupName=group))
+        self.auto_created.add(by, group, unused=True)
+        return made
 
     def put(self, group: SubscriptionGroup) -> SubscriptionGroup:
         """Make or change a group."""
@@ -49,14 +63,16 @@ class SubscriptionGroups:
                 hint="Delete groups that nobody uses, or raise broker.max_groups",
             )
         table[group.groupName] = group
-        self._touch()
+        self.auto_created.use(group.groupName)
+        self._touch(group.groupName)
         return group
 
     def remove(self, group: str) -> bool:
         """Forget a group; whether there was one."""
         removed = self.table.subscriptionGroupTable.pop(group, None) is not None
         if removed:
-            self._touch()
+            self.auto_created.use(group)
+            self._touch(group)
         return removed
 
     def statistics(self) -> dict[str, int]:
@@ -65,6 +81,7 @@ class SubscriptionGroups:
             self._measured = (version, len(encode_body(self.table)))
         return {"groups": len(self.table.subscriptionGroupTable), "group_config_bytes": self._measured[1]}
 
-    def _touch(self) -> None:
+    def _touch(self, group: str) -> None:
+        self.unsaved.add(group)
         self.table.dataVersion.bump(self._clock.now_ms())
         self.changed = True

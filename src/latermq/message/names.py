@@ -122,3 +122,8 @@ def retry_topic(group: str) -> str:
 def dead_letter_topic(group: str) -> str:
     """Where a group's messages end that failed too often."""
     return DEAD_LETTER_PREFIX + group
+
+
+def group_of(topic: str) -> str:
+    """The group of a retry or dead-letter topic."""
+    return topic.removeprefix(RETRY_PREFIX).removeprefix(DEAD_LETTER_PREFIX)

@@ -61,13 +61,13 @@ class GroupRequests:
         self._broker = ground.broker
         self.handlers: dict[int, Handler] = {
             Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._put,
-            Request.DELETE_SUBSCRIPTIONGROUP: self._delete,
             Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._configs,
             Request.GET_SUBSCRIPTIONGROUP_CONFIG: self._config,
             Request.QUERY_SUBSCRIPTION_BY_CONSUMER: self._subscription,
             Request.GET_ALL_CONSUMER_OFFSET: self._offsets,
             **ground.in_slices({
                 Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self._put_all,
+                Request.DELETE_SUBSCRIPTIONGROUP: self._delete,
                 Request.GET_CONSUMER_CONNECTION_LIST: self._consumers,
                 Request.GET_PRODUCER_CONNECTION_LIST: self._producers,
                 Request.GET_ALL_PRODUCER_INFO: self._all_producers,
@@ -98,11 +98,14 @@ class GroupRequests:
         self._answer_when_saved(connection, command)
         return None
 
-    def _delete(self, connection: Connection, command: Command) -> None:
+    def _delete(self, connection: Connection, command: Command) -> Steps[Reply]:
         self._ground.saves.check_room()
         header = command.header(DeleteGroupHeader)
         self._broker.delete_group(header.groupName, clean_offsets=header.cleanOffset)
+        topics = self._broker.offsets.topics_of(header.groupName)
+        yield from self._broker.tables.encode_offsets_of(header.groupName, topics)
         self._answer_when_saved(connection, command)
+        return None
 
     def _answer_when_saved(self, connection: Connection, command: Command, body: bytes = b"") -> None:
         self._ground.answer_when_saved(connection, command, encode_response(command, body=body))
@@ -110,7 +113,7 @@ class GroupRequests:
     def _configs(self, connection: Connection, command: Command) -> bytes:
         table = self._broker.groups.table
         fields = {"totalGroupNum": str(len(table.subscriptionGroupTable))}
-        return encode_response(command, fields=fields, body=encode_body(table))
+        return encode_response(command, fields=fields, body=self._broker.tables.groups_body())
 
     def _config(self, connection: Connection, command: Command) -> bytes:
         group = admin_groups.group_config(self._broker, command.header(GroupConfigHeader).group)
@@ -184,7 +187,7 @@ class GroupRequests:
         return encode_response(command, body=encode_body(ConsumeTimeSpans(consumeTimeSpanSet=spans)))
 
     def _offsets(self, connection: Connection, command: Command) -> bytes:
-        return encode_response(command, body=encode_body(self._broker.tables.offsets_snapshot()))
+        return encode_response(command, body=self._broker.tables.offsets_body())
 
     def _correction_offsets(self, connection: Connection, command: Command) -> Steps[Reply]:
         header = command.header(CorrectionOffsetHeader)
@@ -196,9 +199,10 @@ class GroupRequests:
     def _clone_offsets(self, connection: Connection, command: Command) -> Steps[Reply]:
         self._ground.saves.check_room()
         header = command.header(CloneOffsetHeader)
-        yield from admin_groups.clone_offsets(
+        cloned = yield from admin_groups.clone_offsets(
             self._broker, header.srcGroup, header.destGroup, header.topic, offline=header.offline
         )
+        yield from self._broker.tables.encode_offsets_of(header.destGroup, cloned)
         self._answer_when_saved(connection, command)
         return None
 
@@ -216,6 +220,7 @@ class GroupRequests:
             offset=header.offset,
             force=header.isForce,
         )
+        yield from self._broker.tables.encode_offsets_of(header.group, [header.topic])
         name = self._broker.config.broker.name
         queues = [(MessageQueue(header.topic, name, queue_id), offset) for queue_id, offset in offsets.items()]
         body = encode_body(OffsetsByQueue(offsetTable=(yield from keyed_map(queues))))

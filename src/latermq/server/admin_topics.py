@@ -75,7 +75,7 @@ class TopicRequests:
         table = self._broker.topics.table
         # Clients that ask page by page see by the number that the first page holds everything.
         fields = {"totalTopicNum": str(len(table.topicConfigTable))}
-        return encode_response(command, fields=fields, body=encode_body(table))
+        return encode_response(command, fields=fields, body=self._broker.tables.topics_body())
 
     def _config(self, connection: Connection, command: Command) -> bytes:
         topic = self._broker.topics.require(command.header(TopicHeader).topic)

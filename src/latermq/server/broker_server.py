@@ -21,6 +21,7 @@ import uvloop
 from latermq.broker.broker import Broker
 from latermq.broker.metrics import BrokerMetrics
 from latermq.broker.tables import do_all
+from latermq.broker.unused import remove_unused
 from latermq.clock import Clock, SystemClock
 from latermq.config import DEFAULT_METRICS_PORT, Config
 from latermq.errors import ConfigError, LaterMQError, StoreError
@@ -43,6 +44,7 @@ from latermq.server.pipeline_folder import DriverTokens
 from latermq.server.pipeline_service import PipelineService
 from latermq.server.private_files import close_to_others
 from latermq.server.registrar import Registrar
+from latermq.server.table_saver import TableSaver
 from latermq.server.timer_driver import TimerDriver
 from latermq.server.window_keeper import WindowKeeper
 from latermq.server.window_service import WindowService
@@ -94,7 +96,7 @@ class BrokerProcess:
             on_topics_changed=self._topics_changed,
             on_scheduled=lambda: self._driver.poke(),
             between_requests=lambda: self._driver.run_if_late(),
-            save_topics=lambda when_done: self._do_in_worker(self.broker.tables.savers(), when_done),
+            save_topics=lambda when_done: self._table_saver.save_topics(when_done),
             look_ups=self._look_ups,
             later=loop.call_soon,
         )
@@ -130,7 +132,8 @@ class BrokerProcess:
         self.service.handlers.update(logged(self.service.handlers))
         self._metrics = MetricsServer(BrokerMetrics(self.broker, lambda: self.listener.statistics()))
         self._timers: list[asyncio.TimerHandle | None] = []
-        self._checkpointing = self._saving = self._save_again = False
+        self._checkpointing = False
+        self._table_saver = TableSaver(self.broker, self._do_in_worker)
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-store")
         # Done with None when it was told to stop, with an error when it cannot go on.
         self.ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
@@ -231,7 +234,7 @@ class BrokerProcess:
         self._every(1.0, self._cut)
         self._every(config.broker.register_every / 1000, self._registrar.announce)
         self._every(config.store.checkpoint_every / 1000, self._checkpoint)
-        self._every(config.broker.offset_save_every / 1000, self._save_tables)
+        self._every(config.broker.offset_save_every / 1000, self._table_saver.save_all)
         self._every(config.store.retention_every / 1000, self._retain)
         self._checkpoint()
 
@@ -276,6 +279,10 @@ class BrokerProcess:
         self._admin.sample()
         self.broker.check_disk()
         self.service.notify(self.broker.expire_clients())
+        topics, groups = remove_unused(self.broker)
+        if topics or groups:
+            _log.info("unused topics and groups removed", topics=topics, groups=groups)
+            self.service.settled()  # tells the name servers, and saves
         if self.broker.store.bytes_since_checkpoint >= self._config.store.checkpoint_after:
             self._checkpoint()
 
@@ -289,7 +296,7 @@ class BrokerProcess:
     def _topics_changed(self) -> None:
         """A topic nobody can find is no use, and one made on the way must not be forgotten by a crash."""
         self._registrar.announce()
-        self._save_tables()
+        self._table_saver.save()
 
     def _checkpoint(self) -> None:
         if self._checkpointing or not self.broker.store.bytes_since_checkpoint:
@@ -301,23 +308,6 @@ class BrokerProcess:
             self._checkpointing = False
 
         self._do_in_worker([lambda: self.broker.store.save(plan)], saved)
-
-    def _save_tables(self) -> None:
-        """One round at a time: what changes meanwhile is saved by the next."""
-        if self._saving:
-            self._save_again = True
-            return
-        savers = self.broker.tables.savers()
-        if savers:
-            self._saving = True
-            self._do_in_worker(savers, self._tables_saved)
-
-    def _tables_saved(self, error: LaterMQError | None) -> None:
-        self._saving = False
-        if self._save_again:
-            self._save_again = False
-            if error is None:
-                self._save_tables()
 
     def _retain(self) -> None:
         if self.broker.delivery.guard.is_holding:
@@ -365,6 +355,7 @@ class BrokerProcess:
         await self._registrar.close()
         self._driver.stop()
         self._look_ups.stop()
+        self._table_saver.stop()
         await self._keeper.stop()
         self._far_records.stop()
         self.broker.waiting.finish()

@@ -13,10 +13,12 @@ from latermq.errors import (
     IllegalMessage,
     InvalidParameter,
     LaterMQError,
+    NoPermission,
     QueryNotFound,
     UnsupportedRequest,
 )
 from latermq.group.filters import subscription_of
+from latermq.group.members import check_client_id
 from latermq.message.ids import IPV4_HOST_BYTES
 from latermq.message.names import RETRY_PREFIX, retry_topic
 from latermq.protocol.remoting.bodies import (
@@ -46,7 +48,6 @@ from latermq.server.look_ups import Later, LookUps, do_now
 from latermq.server.pulls import Pulls
 from latermq.timer.steps import Steps
 
-MAX_GROUPS_A_CLIENT = 1_000
 _STORING = frozenset({
     Request.SEND_MESSAGE, Request.SEND_MESSAGE_V2, Request.SEND_BATCH_MESSAGE, Request.CONSUMER_SEND_MSG_BACK,
     Request.SCHEDULE_ROWS, Request.RECALL_MESSAGE, Request.CANCEL_TIMER, Request.MOVE_TIMER,
@@ -293,7 +294,7 @@ class BrokerService:
 
     def _send_back(self, connection: Connection, command: Command) -> bytes | None:
         """A consumer gives back what it could not handle."""
-        end_offset = self._retries.send_back(command.header(SendBackHeader), command.version)
+        end_offset = self._retries.send_back(command.header(SendBackHeader), command.version, connection.peer_host)
         reply = encode_response(command)
         if not end_offset or not self._waits_for_flush or command.flag & FLAG_ONEWAY:
             return reply
@@ -341,33 +342,48 @@ class BrokerService:
 
     def _update_offset(self, connection: Connection, command: Command) -> bytes:
         header = command.header(UpdateOffsetHeader)
-        self._broker.commit_offset(header.consumerGroup, header.topic, header.queueId, header.commitOffset)
+        self._broker.commit_offset(
+            header.consumerGroup, header.topic, header.queueId, header.commitOffset, connection.peer_host
+        )
         return encode_response(command)
 
     # Clients and their groups
 
     def _heartbeat(self, connection: Connection, command: Command) -> bytes:
         broker = self._broker
+        if len(command.body) > broker.config.broker.max_heartbeat:
+            raise InvalidParameter(
+                f"the heartbeat has {len(command.body)} bytes, the limit is {int(broker.config.broker.max_heartbeat)}",
+                hint="Split the client's groups over several clients, or raise broker.max_heartbeat",
+            )
         beat = decode_body(command.body, HeartbeatData)
-        if len(beat.producerDataSet) + len(beat.consumerDataSet) > MAX_GROUPS_A_CLIENT:
-            raise InvalidParameter(f"a client cannot be in more than {MAX_GROUPS_A_CLIENT} groups")
+        broker.members.check(connection, beat, command.language)
         for consumer in beat.consumerDataSet:
             for subscription in consumer.subscriptionDataSet:
                 broker.filters.check(subscription)
         known = []
+        refusal: NoPermission | None = None
         for consumer in beat.consumerDataSet:
+            # One group that may not be made is no reason to refuse the client's others.
             try:
-                group = broker.groups.require(consumer.groupName)
+                group = broker.groups.require(consumer.groupName, connection.peer_host)
+                known.append(consumer)
+                if group.retryQueueNums > 0:
+                    # Before anything is sent back: a client looks for it when it starts, and then at each rebalance.
+                    broker.topics.make_retry(
+                        retry_topic(consumer.groupName), group.retryQueueNums, connection.peer_host
+                    )
             except GroupNotFound:
-                continue  # one group that may not be made is no reason to refuse the client's others
-            known.append(consumer)
-            if group.retryQueueNums > 0:
-                broker.topics.make_retry(retry_topic(consumer.groupName), group.retryQueueNums)
+                continue
+            except NoPermission as error:
+                refusal = error
         beat.consumerDataSet = known
         changed = broker.members.heartbeat(
             connection, beat, language=command.language, version=command.version, clock=broker.client_clock
         )
         self.notify(changed)
+        if refusal is not None:
+            raise refusal
         return encode_response(command)
 
     def _unregister(self, connection: Connection, command: Command) -> bytes:
@@ -401,11 +417,13 @@ class BrokerService:
 
     def _lock(self, connection: Connection, command: Command) -> Steps[bytes | None]:
         request = decode_body(command.body, LockBatchRequest)
+        group = self._broker.groups.require(request.consumerGroup, connection.peer_host).groupName
+        check_client_id(request.clientId)
         name = self._broker.config.broker.name
         locked: list[MessageQueue] = []
         for some in _in_parts(request.mqSet):
             queues = [(queue.topic, queue.queueId) for queue in some if self._exists(queue)]
-            held = self._broker.locks.lock(request.consumerGroup, request.clientId, queues)
+            held = self._broker.locks.lock(group, request.clientId, queues)
             locked += [MessageQueue(topic, name, queue_id) for topic, queue_id in held]
             yield
         return encode_response(command, body=encode_body(LockBatchResponse(lockOKMQSet=locked)))

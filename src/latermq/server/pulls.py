@@ -32,10 +32,12 @@ class Pulls:
     def _pull(self, connection: Connection, command: Command) -> bytes | None:
         header = command.header(PullHeader)
         broker = self._broker
-        broker.check_readable(header.consumerGroup, header.topic, header.queueId)
+        broker.check_readable(header.consumerGroup, header.topic, header.queueId, connection.peer_host)
         message_filter = broker.filters.of(self._subscription(header))
         if header.sysFlag & PULL_COMMIT_OFFSET and header.commitOffset >= 0:
-            broker.commit_offset(header.consumerGroup, header.topic, header.queueId, header.commitOffset)
+            broker.commit_offset(
+                header.consumerGroup, header.topic, header.queueId, header.commitOffset, connection.peer_host
+            )
         pulled = broker.pull(
             header.topic,
             header.queueId,
