@@ -121,12 +121,15 @@ def test_delay_offsets_are_salvaged_by_level() -> None:
 def test_a_group_that_an_earlier_release_saved_does_not_hinder_a_start() -> None:
     disk = MemoryDisk()
     groups = b'{"subscriptionGroupTable":{"good":{"groupName":"good","retryMaxTimes":3},"evil":{"groupName":"evil",'
-    disk.replace(GROUPS_PATH, groups + b'"groupRetryPolicy":{"a":%s}}}}' % DEEP)
+    disk.replace(GROUPS_PATH, groups + b'"retryMaxTimes":5,"groupRetryPolicy":{"a":%s}}}}' % DEEP)
     scene = Scene(disk)
     good = scene.broker.groups.find("good")
     assert good is not None
     assert good.retryMaxTimes == 3
-    assert scene.broker.groups.find("evil") is None
+    # Of the other one what is understood counts.
+    evil = scene.broker.groups.find("evil")
+    assert evil is not None
+    assert (evil.retryMaxTimes, evil.groupRetryPolicy.type) == (5, "CUSTOMIZED")
     assert scene.broker.statistics()["config_files_set_aside"] == 1
     scene.broker.tables.save()
     scene = scene.restart()
@@ -149,6 +152,15 @@ def test_a_topic_whose_entry_is_lost_keeps_its_messages_and_takes_more() -> None
     scene.send("orders", queue_id=11)
     scene.send("empty", queue_id=0)
     assert scene.broker.topics.require("orders").readQueueNums == 12
+
+
+def test_a_group_that_was_not_to_consume_does_not_begin_to_where_that_is_not_understood() -> None:
+    disk = MemoryDisk()
+    disk.replace(GROUPS_PATH, b'{"subscriptionGroupTable":{"g":{"groupName":"g","consumeEnable":"perhaps"}}}')
+    troubles: list[Trouble] = []
+    table = load_table(disk, GROUPS_PATH, SubscriptionGroupTable, SubscriptionGroupTable, troubles)
+    assert table.subscriptionGroupTable == {}
+    assert troubles[0].lost == ("g",)
 
 
 @pytest.mark.parametrize("restarts", [0, 1])

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast, get_args, get_origin
+from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec import Struct, field
 
 from latermq.broker.topics import MAX_QUEUES
 from latermq.errors import MalformedRequest
-from latermq.message.json_members import members
+from latermq.message.json_members import is_closed, members
 from latermq.message.names import is_group, is_stored_topic
 from latermq.protocol.remoting.bodies import (
     DataVersion,
@@ -50,10 +50,14 @@ Table = TypeVar("Table", TopicConfigTable, SubscriptionGroupTable, OffsetTable, 
 
 @dataclass(frozen=True)
 class _Shape:
-    """Which field of a table holds its entries, of which type they are, and what is wrong with one that has it."""
+    """Which field of a table holds its entries, of which type they are, and what is wrong with one that has it.
+
+    Without its `essential` fields an entry is of no use.
+    """
 
     field: str
     entry: Any
+    essential: frozenset[str] = frozenset()
     fault: Callable[[str, Any], str] = lambda name, entry: ""
 
 
@@ -71,10 +75,13 @@ def _group_fault(name: str, group: SubscriptionGroup) -> str:
     return "" if group.groupName == name else f"its configuration is of another group, {group.groupName[:100]!r}"
 
 
+# Messages in queues that a topic has no more could not be read; who may not consume should not begin to.
+_TOPIC_FIELDS = frozenset({"topicName", "readQueueNums", "writeQueueNums"})
+_GROUP_FIELDS = frozenset({"groupName", "consumeEnable"})
 _OTHER_FIELDS: dict[str, Any] = {"dataVersion": DataVersion, "forbiddenTable": dict[str, dict[str, Int32]]}
 _SHAPES: dict[type[Struct], _Shape] = {
-    TopicConfigTable: _Shape("topicConfigTable", TopicConfig, _topic_fault),
-    SubscriptionGroupTable: _Shape("subscriptionGroupTable", SubscriptionGroup, _group_fault),
+    TopicConfigTable: _Shape("topicConfigTable", TopicConfig, _TOPIC_FIELDS, _topic_fault),
+    SubscriptionGroupTable: _Shape("subscriptionGroupTable", SubscriptionGroup, _GROUP_FIELDS, _group_fault),
     OffsetTable: _Shape("offsetTable", dict[Int32, Int64]),
     DelayOffsetTable: _Shape("offsetTable", Int64),
 }
@@ -131,7 +138,7 @@ def _parse_entries(data: bytes, type_: type[Table], shape: _Shape, reason: str) 
             name = _name(written, type_)
             entries[name] = decode_body(value, shape.entry)
         except MalformedRequest as error:
-            mended = _without_odd_numbers(value, shape.entry)
+            mended = _mended(value, shape)
             if mended is None:
                 parsed.lost[name] = error.message
             else:
@@ -148,43 +155,31 @@ def _parse_entries(data: bytes, type_: type[Table], shape: _Shape, reason: str) 
     return parsed
 
 
-def _without_odd_numbers(data: bytes, type_: Any) -> Any:
-    """An entry without the numbers that no field of it can hold, where nothing else is wrong with it.
+def _mended(data: bytes, shape: _Shape) -> Any:
+    """An entry without the fields of it that are not understood, which have their defaults then; None where it breaks
+    off, or is of no use without them.
 
-    Earlier releases took such numbers from clients. The field has its default then.
+    Earlier releases took numbers of any length and JSON of any depth from clients.
     """
-    try:
-        return msgspec.convert(_reduced(decode_body(data, dict[str, Any]), type_), type_, strict=False)
-    except (MalformedRequest, msgspec.ValidationError):
+    if not is_closed(data):
         return None
-
-
-def _reduced(value: Any, type_: Any) -> Any:
-    named: dict[str, Any] = {}
-    if isinstance(type_, type) and issubclass(type_, Struct):
-        named = {field.encode_name: field.type for field in msgspec.structs.fields(type_)}
-    elif get_origin(type_) is dict and isinstance(value, dict):
-        named = dict.fromkeys(value, get_args(type_)[1])
-    if not named or not isinstance(value, dict):
-        return value
-    return {
-        name: _reduced(inner, named.get(name))
-        for name, inner in value.items()
-        if not (isinstance(inner, int) and name in named and _is_odd(inner, named[name]))
-    }
-
-
-def _is_odd(value: int, type_: Any) -> bool:
-    """Whether a field takes numbers, but not this one."""
-    return _fits(0, type_) and not _fits(value, type_)
-
-
-def _fits(value: int, type_: Any) -> bool:
+    types: dict[bytes, Any] = {}
+    if isinstance(shape.entry, type) and issubclass(shape.entry, Struct):
+        types = {one.encode_name.encode(): one.type for one in msgspec.structs.fields(shape.entry)}
+    kept = []
+    for name, value in members(data):
+        if name in types:
+            try:
+                decode_body(value, types[name])
+            except MalformedRequest:
+                if name.decode() in shape.essential:
+                    return None
+                continue
+            kept.append(b'"%s":%s' % (name, value))
     try:
-        msgspec.convert(value, type_, strict=False)
-    except msgspec.ValidationError:
-        return False
-    return True
+        return decode_body(b"{%s}" % b",".join(kept), shape.entry) if kept else None
+    except MalformedRequest:
+        return None
 
 
 def load_unused(disk: Disk) -> UnusedNames:

@@ -36,3 +36,9 @@ def members(data: bytes) -> Iterator[tuple[bytes, bytes]]:
             name = text.strip(b'"')
     if value_from >= 0:
         yield name, data[value_from:].strip()
+
+
+def is_closed(data: bytes) -> bool:
+    """Whether as many brackets close as open: otherwise the text breaks off."""
+    tokens = [token[0] for token in _TOKEN.finditer(data)]
+    return sum(token in (b"{", b"[") for token in tokens) == sum(token in (b"}", b"]") for token in tokens)
