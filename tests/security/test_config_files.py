@@ -14,7 +14,7 @@ def nested(levels: int) -> bytes:
     return b"[" * levels + b"]" * levels
 
 
-def test_a_configuration_that_is_nested_deeply_is_refused_and_the_next_start_works(tmp_path: Path) -> None:
+def test_json_that_is_nested_deeply_is_an_ordinary_error_and_the_next_start_works(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as server, attacking(server.port) as attacker:
         for levels in DEEP:
             for number, body in enumerate((
@@ -25,6 +25,13 @@ def test_a_configuration_that_is_nested_deeply_is_refused_and_the_next_start_wor
             )):  # fmt: skip
                 # Taken or not, what is not known is not kept.
                 attacker.call(Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body % (number, nested(levels)))
+        for code in Request:
+            for port in (server.port, server.namesrv_port):
+                with attacking(port) as stranger:
+                    for body in (nested(20_000), b'{"a":' * 20_000 + b"1" + b"}" * 20_000):
+                        reply = stranger.call(code, {}, body)
+                        assert "internal error" not in (reply.remark or ""), code
+        assert "Traceback" not in server.log()
         assert attacker.call(Request.SEND_MESSAGE_V2, send_fields("orders"), b"body").code == Response.SUCCESS
     with serving(tmp_path / "data") as server, attacking(server.port) as attacker:
         assert attacker.call(Request.SEND_MESSAGE_V2, send_fields("orders"), b"body").code == Response.SUCCESS
@@ -52,14 +59,3 @@ def test_files_that_are_not_understood_are_set_aside_and_the_servers_start(tmp_p
     assert (data / "config" / "subscriptionGroup.json.unreadable-1").read_bytes() == groups
     with serving(data) as server:
         assert "not understood" not in server.log()
-
-
-def test_a_body_that_is_nested_deeply_is_an_ordinary_error_whatever_the_request(tmp_path: Path) -> None:
-    with serving(tmp_path / "data") as server:
-        for port in (server.port, server.namesrv_port):
-            with attacking(port) as attacker:
-                for code in Request:
-                    for body in (nested(20_000), b'{"a":' * 20_000 + b"1" + b"}" * 20_000):
-                        reply = attacker.call(code, {}, body)
-                        assert "internal error" not in (reply.remark or ""), code
-        assert "Traceback" not in server.log()

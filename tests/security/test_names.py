@@ -1,6 +1,10 @@
 """Names that strangers choose: none becomes a path that leads elsewhere, and the log tells who changed what."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 from latermq.protocol.remoting.codes import Request, Response
 from tests.integration.brokers import pull_fields, send_fields
@@ -37,11 +41,28 @@ def files_of(folder: Path) -> set[str]:
     }
 
 
-def test_no_name_of_a_topic_deletes_anything_but_that_topic(tmp_path: Path) -> None:
-    data, victim = tmp_path / "data", tmp_path / "victim"
+@dataclass(frozen=True)
+class Scene:
+    """A broker and a name server, and a folder beside theirs that they have nothing to do with."""
+
+    server: Server
+    data: Path
+    victim: Path
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    folder = tmp_path_factory.mktemp("names")
+    victim = folder / "victim"
     victim.mkdir()
     (victim / "savings").write_text("all of it")
-    with serving(data) as server, attacking(server.port) as attacker:
+    with serving(folder / "data") as server:
+        yield Scene(server, folder / "data", victim)
+
+
+def test_no_name_of_a_topic_deletes_anything_but_that_topic(scene: Scene) -> None:
+    data, victim = scene.data, scene.victim
+    with attacking(scene.server.port) as attacker:
         send(attacker, "orders")
         # Written before, so that nothing but the attack changes files.
         fields = {"topic": "orders", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
@@ -164,19 +185,20 @@ def test_no_request_of_any_code_reaches_files_by_the_names_in_it(tmp_path: Path)
         assert "not understood" not in server.log()
 
 
-def test_topics_that_the_broker_lives_by_stay(tmp_path: Path) -> None:
-    with serving(tmp_path / "data") as server, attacking(server.port) as attacker:
+def test_topics_that_the_broker_lives_by_stay(scene: Scene) -> None:
+    with attacking(scene.server.port) as attacker:
         for topic in ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "TBW102", "SELF_TEST_TOPIC", "broker-a"):
             fields = {"topic": topic, "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
             for code in (Request.UPDATE_AND_CREATE_TOPIC, Request.DELETE_TOPIC_IN_BROKER):
                 assert attacker.call(code, fields).code == Response.INVALID_PARAMETER, topic
 
 
-def lines_of(server: Server, event: str) -> list[str]:
-    return [line for line in server.log().splitlines() if f"] {event} " in line]
+def lines_of(scene: Scene, attacker: Attacker, event: str) -> list[str]:
+    lines = scene.server.log().splitlines()
+    return [line for line in lines if f"] {event} " in line and f"peer={attacker.name} " in f"{line} "]
 
 
-def test_every_change_is_logged_once_with_who_made_it(tmp_path: Path) -> None:
+def test_every_change_is_logged_once_with_who_made_it(scene: Scene) -> None:
     topic = {"topic": "orders", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
     groups = b'{"groupConfigList":[{"groupName":"g2"},{"groupName":"g3"}]}'
     changes: list[tuple[str, int, dict[str, str], bytes, str]] = [
@@ -190,17 +212,14 @@ def test_every_change_is_logged_once_with_who_made_it(tmp_path: Path) -> None:
         ("topic deleted", Request.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}, b"", "topic=orders"),
         ("clean-up asked for", Request.DELETE_EXPIRED_COMMITLOG, {}, b"", ""),
     ]  # fmt: skip
-    with serving(tmp_path / "data") as server:
-        with attacking(server.port) as attacker:
-            for event, code, fields, body, told in changes:
-                assert attacker.call(code, fields, body).code == Response.SUCCESS, event
-                [line] = lines_of(server, event)
-                assert f"peer={attacker.name}" in line
-                assert told in line
-                assert len(line) < 600
-        with attacking(server.namesrv_port) as attacker:
-            key = {"namespace": "n", "key": "k", "value": "secret"}
-            assert attacker.call(Request.PUT_KV_CONFIG, key).code == Response.SUCCESS
-            [line] = lines_of(server, "key put")
-            assert f"peer={attacker.name}" in line
-            assert "secret" not in line
+    with attacking(scene.server.port) as attacker:
+        for event, code, fields, body, told in changes:
+            assert attacker.call(code, fields, body).code == Response.SUCCESS, event
+            [line] = lines_of(scene, attacker, event)
+            assert told in line
+            assert len(line) < 600
+    with attacking(scene.server.namesrv_port) as attacker:
+        key = {"namespace": "n", "key": "k", "value": "secret"}
+        assert attacker.call(Request.PUT_KV_CONFIG, key).code == Response.SUCCESS
+        [line] = lines_of(scene, attacker, "key put")
+        assert "secret" not in line
