@@ -103,6 +103,7 @@ class Connection(asyncio.Protocol):
         "_is_reading",
         "_kept_back",
         "_last_opaque",
+        "_monotonic_s",
         "_owner",
         "_paused_since_s",
         "_quiet_since_s",
@@ -111,6 +112,7 @@ class Connection(asyncio.Protocol):
         "_room_bytes",
         "_service",
         "_transport",
+        "_turns",
         "_under_way",
         "_unsent_bytes",
         "_waiting",
@@ -127,6 +129,8 @@ class Connection(asyncio.Protocol):
         self.lane: Lane | None = None  # set by a service that has one
         self._service = service
         self._owner = owner
+        self._turns = owner.turns
+        self._monotonic_s = owner.clock.monotonic_s
         self._reader = FrameReader(owner.config.max_frame, decode_request, owner.config.max_header)
         self._room_bytes = int(owner.config.write_buffer)
         self._transport = cast(asyncio.Transport, None)  # there is one from connection_made on
@@ -305,7 +309,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         reader = self._reader
-        if not self._is_free or self._owner.turns.is_used_up:
+        if not self._is_free or self._turns.is_used_up:
             if self._closing_since_s is None:
                 reader.hold(data)
                 self._wait_for_turn()
@@ -314,7 +318,7 @@ class Connection(asyncio.Protocol):
         if commands:
             self._active = True
             self._owner.received_frames += len(commands)
-            self._serve_turn(commands, self._owner.turns.turn_s)
+            self._serve_turn(commands, self._turns.turn_s)
         elif reader.broken is not None:
             self._close_broken()
         if self._counted_bytes or not reader.is_clear:
@@ -326,7 +330,7 @@ class Connection(asyncio.Protocol):
     def _wait_for_turn(self) -> None:
         if self._is_free:
             self._join()
-            self._owner.turns.join_new(self)
+            self._turns.join_new(self)
         self.recount()
 
     def pause_writing(self) -> None:
@@ -388,7 +392,7 @@ class Connection(asyncio.Protocol):
         self._look_whether_free()
         if self._is_free and self._has_work:
             self._join()
-            self._owner.turns.join(self)
+            self._turns.join(self)
         elif self._is_lost:
             if self._admitted and not self._has_work:
                 self._gone()
@@ -428,7 +432,7 @@ class Connection(asyncio.Protocol):
 
     def _serve_turn(self, commands: list[Command], turn_s: float) -> None:
         """Serve these commands and what waits behind them until the turn is used up, and write their replies."""
-        reader, turns, monotonic_s = self._reader, self._owner.turns, self._owner.clock.monotonic_s
+        reader, turns, monotonic_s = self._reader, self._turns, self._monotonic_s
         began_s = monotonic_s()
         until_s = began_s + turn_s
         replies: list[bytes] = []
@@ -454,7 +458,7 @@ class Connection(asyncio.Protocol):
 
     def _serve(self, commands: list[Command], replies: list[bytes], until_s: float) -> int:
         """Serve commands while this connection may; where the first stands that was not."""
-        serve, monotonic_s = self._service.serve, self._owner.clock.monotonic_s
+        serve, monotonic_s = self._service.serve, self._monotonic_s
         at, end = 0, len(commands)
         while at < end:
             if (lane := self.lane) is not None:  # a request before may have closed it
