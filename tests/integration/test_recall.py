@@ -13,7 +13,7 @@ from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import BINARY, JSON, Command
 from latermq.protocol.remoting.timer_bodies import Outcomes, PendingPage, Verdict
 from latermq.server.broker_server import BrokerProcess
-from tests.integration.brokers import run_with_broker, send
+from tests.integration.brokers import run_with_broker, send, send_fields
 from tests.integration.raw_client import RawClient, connect, eventually
 
 TOPIC = "orders"
@@ -166,3 +166,18 @@ def test_a_list_goes_on_where_its_last_page_ended(tmp_path: Path) -> None:
             assert reply.code == Response.INVALID_PARAMETER
 
     run_with_broker(tmp_path, scenario)
+
+
+def test_with_sync_flush_a_cancel_that_takes_slices_is_answered_by_a_sync_of_its_own(tmp_path: Path) -> None:
+    async def scenario(process: BrokerProcess) -> None:
+        async with connect(process.listener.port) as client:
+            for number in range(300):
+                properties = encode_properties({"UNIQ_KEY": f"U{number}", "TIMER_DELAY_MS": str(HOUR_MS), "KEYS": "k"})
+                await client.send_only(Request.SEND_MESSAGE_V2, send_fields(TOPIC, properties=properties))
+            for _ in range(300):
+                assert (await client.receive()).code == Response.SUCCESS
+            reply = await client.call(Request.CANCEL_TIMER, {"topic": TOPIC, "key": "k"})
+            assert len(decode_body(reply.body, Outcomes).outcomes) == 300
+            assert process.broker.store.log.flushed == process.broker.store.log.end
+
+    run_with_broker(tmp_path, scenario, "store.flush=sync", "store.flush_every=60s")

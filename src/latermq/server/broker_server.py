@@ -89,7 +89,7 @@ class BrokerProcess:
         loop = asyncio.get_running_loop()
         self.broker.waiting.later = loop.call_soon
         self.broker.notices.later = loop.call_later
-        self._look_ups = LookUps(config.timer.max_lookup, loop.call_soon, self.broker.settle)
+        self._look_ups = LookUps(config.timer.max_lookup, loop.call_soon, lambda: self.service.settled())
         self.service = BrokerService(
             self.broker,
             request_flush=lambda: self._flusher.request(),
