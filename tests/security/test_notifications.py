@@ -13,14 +13,14 @@ from tests.security.attacker import Attacker, attacking, resident_bytes
 from tests.serving import Server, serving
 
 GROUP = "g" * 120
-WIDE, QUEUES = "wide", 50_000
+WIDE, QUEUES = "wide", 40_000
 MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     data: Path = tmp_path_factory.mktemp("data")
-    with serving(data) as running:
+    with serving(data, "--set", f"broker.max_topic_queues={QUEUES}") as running:
         with attacking(running.port) as client:
             assert client.call(Request.SEND_MESSAGE_V2, send_fields("orders"), b"first").code == Response.SUCCESS
             wide = {"topic": WIDE, "readQueueNums": str(QUEUES), "writeQueueNums": "1", "perm": "6"}
