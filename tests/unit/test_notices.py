@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from latermq.broker.notices import ROUND_S, SLICE_SENDS, Notice, Notices
+from latermq.broker.notices import ROUND_S, SLICE_BYTES, SLICE_SENDS, Notice, Notices
 from latermq.clock import SimulatedClock
 from latermq.config import BrokerConfig
 from latermq.errors import Busy
@@ -104,6 +104,19 @@ def test_a_large_group_is_told_in_slices() -> None:
     for expected in (SLICE_SENDS, 2 * SLICE_SENDS, 2 * SLICE_SENDS + 1):
         assert scene.turn() == [0]
         assert sum(len(member.sent) for member in members) == expected
+
+
+def test_a_long_notice_is_told_to_a_few_at_a_time() -> None:
+    scene = Scene(max_bytes=100 << 20)
+    members = [Reader() for _ in range(10)]
+    for number, member in enumerate(members):
+        scene.join(f"c{number}", connection=member)
+    scene.tell(1, "offsets", size_bytes=SLICE_BYTES // 3)
+    told = []
+    while (turn := scene.turn()) == [0]:
+        told.append(sum(len(member.numbers) for member in members))
+    assert turn == [ROUND_S]
+    assert told == [3, 6, 9, 10]
 
 
 def test_who_is_behind_with_reading_is_told_the_latest_when_it_has_caught_up() -> None:

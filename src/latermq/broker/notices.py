@@ -6,7 +6,6 @@ a group costs no more however many members it has. Who is behind with reading is
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import islice
 
 from latermq.errors import Busy
 from latermq.group.members import Channel, Members
@@ -16,6 +15,7 @@ from latermq.protocol.remoting.frames import FLAG_ONEWAY, encode_frame
 # From one round to the next. The first change is told at once, so a consumer that joins is not kept waiting for it.
 ROUND_S = 0.1
 SLICE_SENDS = 500  # before others have their turn: some 3 ms
+SLICE_BYTES = 4 << 20  # the same for long notices: sockets take what they can before more follows
 NOTICE_BYTES = 512  # what one takes beside its frames
 
 CPP = "CPP"
@@ -50,7 +50,7 @@ class Notices:
         self.later: Later | None = None  # calls back after some seconds; without it everything is told at once
         self._due: dict[_About, Notice] = {}
         self._due_bytes = 0
-        self._outgoing: Iterator[None] | None = None  # the round under way
+        self._outgoing: Iterator[int] | None = None  # the round under way
         self._is_scheduled = False
         self._held: dict[Channel, dict[_About, Notice]] = {}
         self._held_notices: dict[Notice, None] = {}
@@ -89,17 +89,21 @@ class Notices:
                 self._is_scheduled = False
                 return
             self._outgoing = self._start_round()
-        sends = sum(1 for _ in islice(self._outgoing, SLICE_SENDS))
-        if sends < SLICE_SENDS:
+        sends = sent_bytes = 0
+        for frame_bytes in self._outgoing:
+            sends, sent_bytes = sends + 1, sent_bytes + frame_bytes
+            if sends >= SLICE_SENDS or sent_bytes >= SLICE_BYTES:
+                break
+        else:
             self._outgoing = None
         self.later(0 if self._outgoing is not None else ROUND_S, self._go_on)
 
-    def _start_round(self) -> Iterator[None]:
+    def _start_round(self) -> Iterator[int]:
         due, self._due, self._due_bytes = self._due, {}, 0
         return self._round(due)
 
-    def _round(self, due: dict[_About, Notice]) -> Iterator[None]:
-        """Tell everyone, one connection a step."""
+    def _round(self, due: dict[_About, Notice]) -> Iterator[int]:
+        """Tell everyone, one connection a step; how many bytes each was sent."""
         while due:
             notice = due.pop(next(iter(due)))
             group = self._members.consumer_group(notice.group)
@@ -107,18 +111,17 @@ class Notices:
                 continue
             # Several clients may share a connection, and it is told once.
             for channel, language in {member.channel: member.language for member in group.members.values()}.items():
-                if not channel.is_closing:
-                    self._tell(channel, notice, language)
-                yield
+                yield 0 if channel.is_closing else self._tell(channel, notice, language)
 
-    def _tell(self, channel: Channel, notice: Notice, language: str) -> None:
+    def _tell(self, channel: Channel, notice: Notice, language: str) -> int:
         if language == CPP and notice.for_cpp is not None:
             notice = notice.for_cpp
         if channel.is_paused or channel in self._held:
             self._hold(channel, notice)
-        else:
-            self._sent += 1
-            channel.send(notice.frame)
+            return 0
+        self._sent += 1
+        channel.send(notice.frame)
+        return len(notice.frame)
 
     def _hold(self, channel: Channel, notice: Notice) -> None:
         held = self._held.setdefault(channel, {})
