@@ -14,7 +14,9 @@ from tests.brokers_in_memory import open_broker, send
 
 
 def filters(max_chars: int = 10_000, max_words: int = 1_000, max_bytes: int = 100_000) -> Filters:
-    return Filters(max_chars=max_chars, max_words=max_words, max_bytes=max_bytes)
+    return Filters(
+        BrokerConfig(max_expression=Size(max_chars), max_expression_words=max_words, filter_cache=Size(max_bytes))
+    )
 
 
 def test_a_filter_is_made_once_and_the_ones_used_last_are_kept() -> None:

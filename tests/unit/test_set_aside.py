@@ -264,3 +264,8 @@ def test_a_topic_is_not_made_again_for_a_message_while_nothing_is_lost() -> None
     assert scene.broker.topics.readable_queue("gone", 0) == "topic 'gone' does not exist"
     scene.broker.topics.put(TopicConfig(topicName="there"))
     assert scene.broker.topics.readable_queue("there", 0) == 0
+
+
+def test_a_string_that_never_ends_is_gone_through_once() -> None:
+    name = b'\\"' * 500_000  # quotes that strangers put into a name
+    assert list(members(b'{"a":1,"b":"' + name)) == [(b"a", b"1"), (b"b", b'"' + name)]

@@ -1,5 +1,6 @@
 """SQL92 filters: which messages an expression takes, and what is said about one that is wrong."""
 
+import time
 from dataclasses import FrozenInstanceError
 
 import pytest
@@ -309,9 +310,25 @@ def test_a_search_counts_as_many_words_since_it_may_cost_as_much() -> None:
 
 @pytest.mark.parametrize("text", ["x", "ab" * 3, "a" * 49 + "b" + "a" * 49, "a" * 500 + "b", "a" * 30_000])
 def test_a_text_is_found_in_long_properties_too(text: str) -> None:
-    for filling in ("a" * 32_000, "ab" * 16_000, ""):
+    for filling in ("a" * 32_000, "ab" * 16_000, "\0" * 3_000, ""):
         assert matches(f"v CONTAINS '{text}'", v=filling + text + filling)
-    assert not matches(f"v CONTAINS '{text}.'", v="a" * 32_000)
+        assert not matches(f"v CONTAINS '{text}.'", v=filling + text + filling)
+        for end in "\0\1 ~":
+            assert not matches(f"v CONTAINS '{text}{end * 100}'", v=f".{text}{end * 99}.{text}")
+            assert not matches(f"v CONTAINS '{text}{end * 100}'", v=filling + text + end * 99)
+
+
+@pytest.mark.parametrize("value_chars", [600, 2_499, 2_500, 9_000, 29_999, 32_000])
+@pytest.mark.parametrize("text_chars", [5, 99, 100, 160, 1_200, 2_600, 20_000])
+def test_no_search_takes_long(text_chars: int, value_chars: int) -> None:
+    """The most awkward texts for Python's own search, in one filter as many as it may have."""
+    half = text_chars // 2
+    texts = [f"{'a' * half}{chr(98 + number % 20)}{'a' * half}" for number in range(min(100, 60_000 // text_chars))]
+    made = compile_sql_filter(" OR ".join(f"v CONTAINS '{text}'" for text in texts), max_words=2_048)
+    began_s = time.process_time()
+    for _ in range(100 if value_chars <= 2_500 else 30 if text_chars == 99 else 3):
+        assert not made.matches({"v": "a" * value_chars})
+    assert time.process_time() - began_s < 1.0, "where it is quadratic, it takes seconds"
 
 
 @pytest.mark.parametrize("padding", [" ", "0", "\x00"])

@@ -217,11 +217,7 @@ class Broker:
         settings = self.config.broker
         self.members = Members(settings)
         self.notices = Notices(self.members, settings.max_held_notices)
-        self.filters = Filters(
-            max_chars=settings.max_expression,
-            max_words=settings.max_expression_words,
-            max_bytes=settings.filter_cache,
-        )
+        self.filters = Filters(settings)
         self.worn_out_pulls = 0  # answered before their filter had seen all they asked for
         self.locks = QueueLocks(self.client_clock, settings.queue_lock_timeout, settings.max_queue_locks)
         self.waiting = WaitingPulls(

@@ -5,6 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from latermq.config import BrokerConfig
 from latermq.errors import FilterError
 from latermq.group.sql_filter import compile_sql_filter
 from latermq.group.sql_tokens import too_many_words
@@ -17,9 +18,9 @@ SUBSCRIBE_ALL = "*"
 TAG_TYPE = "TAG"
 
 # Work is counted in bytes of records: to read and decode one takes up to 12 ns, to evaluate a word of an expression as
-# long as 8 of them, and 8 searches through all properties as long as reading these.
+# long as 8 of them, and 4 searches through all properties as long as reading these.
 _WORD_WORK = 8
-_SEARCHES_A_BYTE = 8
+_SEARCHES_A_BYTE = 4
 # Memory of a compiled filter beside its expression, whose texts it holds once more.
 _WORD_BYTES = 512
 
@@ -51,10 +52,10 @@ def subscription_of(topic: str, expression: str | None, expression_type: str | N
 class Filters:
     """The filters of subscriptions: each compiled once and kept, the ones used last, up to so many bytes."""
 
-    def __init__(self, *, max_chars: int, max_words: int, max_bytes: int) -> None:
-        self._max_chars = max_chars
-        self._max_words = max_words
-        self._max_bytes = max_bytes
+    def __init__(self, settings: BrokerConfig) -> None:
+        self._max_chars = int(settings.max_expression)
+        self._max_words = settings.max_expression_words
+        self._max_bytes = int(settings.filter_cache)
         self._kept: OrderedDict[tuple[str, str], tuple[MessageFilter, int]] = OrderedDict()
         self._bytes = 0
         self._refused = 0

@@ -39,11 +39,13 @@ Evaluator = Callable[[Get], Value]
 _MAX_WHOLE_DIGITS = 19  # what a long holds; longer numbers are compared as doubles
 # A longer text is no number. Every comparison of an expression reads its property again, which then costs a microsecond
 # at most; properties may have 32 KiB.
-MAX_NUMBER_CHARS = 256
-# Python's own search for texts shorter than 100 takes a time that goes with the product of both lengths, up to 0.6 ms.
-# A pattern is slower to begin, but its time goes with their sum.
+MAX_NUMBER_CHARS = 128
+# Python's own search takes a time that goes with the product of both lengths, up to 0.6 ms, unless the text has at
+# least 100 characters and the value 2,500 and three times as many as the text. Beyond this product values are filled up
+# to that; shorter texts are found by a pattern, which is slower to begin, but whose time goes with the sum.
+_MAX_SEARCH_PRODUCT = 1 << 14
 _LONG_TEXT_CHARS = 100
-_MAX_SEARCH_PRODUCT = 1 << 16
+_LONG_VALUE_CHARS = 2_500
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}").fullmatch
 # What Java's Double.valueOf takes, less hexadecimal and NaN, which no comparison could place.
 # Nothing in it is tried twice: `++` and `*+` never give back what they took.
@@ -235,15 +237,22 @@ def _find(symbol: str, text: str) -> Callable[[str], bool]:
         return lambda value: value.startswith(text)
     if symbol == "ENDSWITH":
         return lambda value: value.endswith(text)
-    if len(text) >= _LONG_TEXT_CHARS:
-        return lambda value: text in value
     short_chars = _MAX_SEARCH_PRODUCT // len(text)
-    pattern: re.Pattern[str] | None = None
+    search = _long_search(text) if len(text) >= _LONG_TEXT_CHARS else _short_search(text)
+    return lambda value: text in value if len(value) <= max(short_chars, len(text)) else search(value)
+
+
+def _long_search(text: str) -> Callable[[str], bool]:
+    width = max(_LONG_VALUE_CHARS, 3 * len(text) + 16)
+    filling = next(char for char in map(chr, range(len(text) + 1)) if char not in text)
+    return lambda value: text in value.ljust(width, filling)
+
+
+def _short_search(text: str) -> Callable[[str], bool]:
+    pattern: re.Pattern[str] | None = None  # made when it is needed: few values are long
 
     def contains(value: str) -> bool:
         nonlocal pattern
-        if len(value) <= short_chars:
-            return text in value
         if pattern is None:
             pattern = re.compile(re.escape(text))
         return pattern.search(value) is not None
@@ -281,7 +290,7 @@ def _read_number(text: str) -> int | float:
     """A property beside a whole number."""
     if len(text) <= _MAX_WHOLE_DIGITS and text.isdigit() and text.isascii():
         return int(text)  # half the time of the pattern below
-    return int(text) if _WHOLE(text) else _read_double(text)
+    return int(text) if len(text) <= _MAX_WHOLE_DIGITS + 1 and _WHOLE(text) else _read_double(text)
 
 
 def _read_double(text: str) -> float:

@@ -7,7 +7,8 @@ where the text breaks off is found all the same.
 import re
 from collections.abc import Iterator
 
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s"{}\[\],:]+', re.DOTALL)
+# A string that does not end goes to the end of the text: looked for again from each of its quotes, it would take hours.
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[{}\[\],:]|[^\s"{}\[\],:]+', re.DOTALL)
 
 
 def members(data: bytes) -> Iterator[tuple[bytes, bytes]]:
