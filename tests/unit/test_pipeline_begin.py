@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from latermq.client.failures import ConnectionLost
-from latermq.errors import ConfigError, CorruptStore, LaterMQError
+from latermq.errors import ConfigError, CorruptStore, LaterMQError, StoreError
 from latermq.message.driver_note import decode_note, note_path
 from latermq.message.ingest_claim import IngestClaim, claim_path
 from latermq.pipeline import ingest as ingesting
@@ -16,7 +16,7 @@ from latermq.pipeline.ingest import Ingest
 from latermq.pipeline.lost_entries import read_claim, write_claim
 from latermq.pipeline.root import Root, open_root
 from latermq.pipeline.store_ids import StoreIds
-from latermq.pipeline_secret import make_secret, secret_path
+from latermq.pipeline_secret import is_signed, make_secret, secret_path, sign
 from latermq.protocol.remoting.pipeline_bodies import PipelineState
 from tests.timer_histories import random_history, write_timeline
 
@@ -127,3 +127,33 @@ def test_a_claim_keeps_the_address_of_who_wrote_it_last_and_never_goes_back(scen
     assert known is not None
     assert known.address == OTHER
     assert read_claim(scene.root, "s") == IngestClaim(end=60, epoch=4, address=ADDRESS)
+
+
+def test_a_secret_that_is_missing_is_said_and_looked_for_again(scene: Scene) -> None:
+    secret = secret_path("", scene.root.uri)
+    kept = secret.read_bytes()
+    secret.unlink()
+    refused = scene.is_refused(StoreError, "secret .* cannot be read: No such file")
+    assert "name it with pipeline.secret_file" in refused.hint
+    secret.write_bytes(kept)
+    with pytest.raises(BegunError):
+        scene.start()
+
+
+def test_a_driver_far_from_its_brokers_is_told_to_name_the_secret(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the timeline is no folder of this machine"):
+        secret_path("", "s3a://bucket/timers")
+    assert secret_path("", "s3a://bucket/timers", tmp_path) == tmp_path / "pipeline.secret"
+    assert secret_path("", "", tmp_path) == secret_path("", str(tmp_path / "pipeline"))
+    assert secret_path("/etc/secret", "s3a://bucket/timers", tmp_path) == Path("/etc/secret")
+
+
+def test_no_two_requests_have_the_same_signature() -> None:
+    fields: list[dict[str, object]] = [
+        {"attempt": "a", "epoch": 1}, {"attempt": "a8:epoch=1"}, {"attempt": "a\nepoch=1"}, {"attempt": "a", "epoch": 2},
+        {"epoch": 1}, {},
+    ]  # fmt: skip
+    signed = [sign(b"s" * 32, code, store, one) for one in fields for code in (1, 11) for store in ("s", "1s", "")]
+    assert len(set(signed)) == len(signed)
+    assert sign(b"s" * 32, 1, "s", {}) != sign(b"t" * 32, 1, "s", {})
+    assert not is_signed(sign(b"", 1, "s", {}), b"", 1, "s", {}), "without a secret nobody is believed"

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from latermq.client.failures import ConnectionLost
-from latermq.errors import IllegalOperation, ServiceUnavailable
+from latermq.errors import IllegalOperation, LaterMQError, NoPermission, ServiceUnavailable
 from latermq.pipeline import feed as feeding
 from latermq.pipeline.driver import Driver
 from latermq.pipeline.feed import BrokerFeed, FeedSettings
@@ -43,6 +43,7 @@ class Scene:
     def __init__(self, root: Root) -> None:
         self.state = STATE
         self.is_away = False
+        self.refusals: list[LaterMQError] = []
         self.queries: list[Query] = []
         self.rolls = 0
         self.epoch: int | None = None
@@ -66,6 +67,8 @@ class Scene:
 
     def start(self) -> Query:
         self.store_ids.check(self.address, self.state)
+        if self.refusals:
+            raise self.refusals.pop()
         self.epoch, self.timeline = self.state.epoch, self.state.timeline
         self.queries.append(Query())
         return self.queries[-1]
@@ -164,3 +167,14 @@ def test_a_compaction_asks_every_broker_whether_it_has_another_driver(scene: Sce
     scene.state = msgspec.structs.replace(STATE, epoch=2)
     with pytest.raises(IllegalOperation):
         driver._check_place()
+
+
+def test_a_feed_whose_secret_is_wrong_says_so_and_goes_on_once_it_is_right(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.refusals = [NoPermission("request 7011 is not signed with the secret of broker broker-a", hint="Copy it")]
+    scene.feed.start()
+    wait_until(lambda: scene.rolls, 10, "a round")
+    assert scene.feed.failure is None
+    told = "request 7011 is not signed with the secret of broker broker-a. Copy it"
+    assert f"the feed of broker-a waits: {told}" in caplog.text
