@@ -150,7 +150,7 @@ def test_a_driver_far_from_its_brokers_is_told_to_name_the_secret(tmp_path: Path
 
 def test_no_two_requests_have_the_same_signature() -> None:
     fields: list[dict[str, object]] = [
-        {"attempt": "a", "epoch": 1}, {"attempt": "a8:epoch=1"}, {"attempt": "a\nepoch=1"}, {"attempt": "a", "epoch": 2},
+        {"attempt": "a", "epoch": 1}, {"attempt": "a8:epoch=1"}, {"attempt": "a\nepoch=1"}, {"attempt": "", "epoch": 2},
         {"epoch": 1}, {},
     ]  # fmt: skip
     signed = [sign(b"s" * 32, code, store, one) for one in fields for code in (1, 11) for store in ("s", "1s", "")]

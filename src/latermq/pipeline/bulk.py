@@ -18,7 +18,7 @@ from latermq.pipeline.asking import checked
 from latermq.pipeline.bulk_job import find_namesrv, find_root, job_folder, read_json, same_order, write_json
 from latermq.pipeline.bulk_play import CHUNK_ROWS, PLAN, play_plan, sync_plan
 from latermq.pipeline.pending_timers import Seen, look
-from latermq.pipeline.read_only_sql import check_predicate
+from latermq.pipeline.read_only_sql import check_expression
 from latermq.pipeline.root import Root
 from latermq.pipeline.spark_failures import told_by_spark
 
@@ -186,7 +186,7 @@ def make_plan(
 
 def chosen_rows(waiting: DataFrame, where: str) -> DataFrame:
     """The timers that a predicate holds for."""
-    check_predicate(waiting.sparkSession, where)
+    check_expression(waiting.sparkSession, where)
     return checked(lambda: waiting.drop("record").where(F.expr(where)))
 
 

@@ -50,9 +50,9 @@ def check_query(spark: SparkSession, query: str, tables: Collection[str]) -> set
     return named & set(tables)
 
 
-def check_predicate(spark: SparkSession, predicate: str) -> None:
-    """Refuse an expression that does more than look at its row; functions of the caller's own are his to call."""
-    expression = _parsed(lambda: _parser(spark).parseExpression(predicate))
+def check_expression(spark: SparkSession, text: str) -> None:
+    """Refuse an expression that does more than look at its row; the caller may call functions of its own."""
+    expression = _parsed(lambda: _parser(spark).parseExpression(text))
     _check(spark, _nodes(spark, expression), (), own_functions=True)
 
 

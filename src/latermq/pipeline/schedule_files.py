@@ -9,6 +9,7 @@ from pyspark.sql.types import BinaryType, DataType, MapType, StructType
 
 from latermq.errors import ConfigError
 from latermq.pipeline.asking import checked
+from latermq.pipeline.read_only_sql import check_expression
 from latermq.pipeline.row_frames import COLUMNS
 
 FORMATS = ("parquet", "csv", "json", "delta", "table")
@@ -51,6 +52,8 @@ def timer_rows(source: DataFrame, columns: Mapping[str, str]) -> DataFrame:
     if unknown:
         raise ConfigError(f"a timer has no {', '.join(unknown)}", hint=f"It has {', '.join(COLUMNS)}")
     named = {name: F.col(name) for name in COLUMNS if name in source.columns}
+    for text in columns.values():
+        check_expression(source.sparkSession, text)
     named |= {name: F.expr(text) for name, text in columns.items()}
     if not named:
         raise ConfigError(
