@@ -206,6 +206,22 @@ def test_fields_are_cut_out_of_a_body_as_they_were_written() -> None:
     body = b'{ "a":{{"x":"}"}:1,2:3}, "b" : [1,{"c":","}] ,"d":null}'
     assert raw_fields(body) == {"a": b'{{"x":"}"}:1,2:3}', "b": b'[1,{"c":","}]', "d": b"null"}
     assert raw_fields(msgspec.json.encode({})) == {}
-    for broken in (b"", b"[1]", b'{"a"}', b'{"a":{'):
+    for broken in (b"", b"[1]", b'{"a"}', b'{"a":{', b'{"a":]]}', b'{"a":"', b'{"a":"\\"', b"\xff"):
         with pytest.raises(LaterMQError):
             raw_fields(broken)
+
+
+@pytest.mark.parametrize("piece", [b"{", b"[", b",", b":", b'"a":1,', b'"', b"\\", b"]"])
+def test_a_body_of_marks_alone_is_refused_before_they_are_looked_at(piece: bytes) -> None:
+    with pytest.raises(LaterMQError):
+        raw_fields(b'{"a":{' + piece * (8 << 20))
+
+
+def test_a_member_whose_answer_is_no_text_does_not_keep_an_operator_waiting() -> None:
+    async def scenario(scene: Scene) -> None:
+        client = scene.connect("c1", consumer="readers")
+        operator = scene.begin(Request.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"group": "readers", "topic": "orders"})
+        client.asked[0][3].set_result(reply(body=b"\xff"))
+        assert raw_fields((await answered(operator)).body)["consumerTable"] == b"{}"
+
+    running(scenario)
