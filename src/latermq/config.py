@@ -191,8 +191,8 @@ class NameServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_brokers: int = 1_000  # with those that have gone and may come back
     max_host_brokers: int = 100  # of these, from one address
     max_topics: int = 100_000  # a topic counts for each broker that has it
-    max_host_topics: int = 50_000  # of these, from brokers at one address
-    max_registration: Size = Size.parse("8MiB")  # of one broker's topics, as JSON or inflated
+    max_host_topics: int = 20_000  # of these, from brokers at one address; to take so many takes 60 ms of the loop
+    max_registration: Size = Size.parse("4MiB")  # of one broker's topics, as JSON or inflated
     max_kv: Size = Size.parse("1MiB")  # all names and values of the key-value table
     max_kv_entries: int = 10_000
 

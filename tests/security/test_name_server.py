@@ -58,8 +58,9 @@ def route(asking: Attacker, topic: str = TOPIC) -> dict[str, dict[int, str]]:
     return {broker.brokerName: broker.brokerAddrs for broker in decode_body(reply.body, TopicRoute).brokerDatas}
 
 
-def test_a_live_broker_is_not_taken_over(tmp_path: Path) -> None:
-    with served(tmp_path) as server, attacking(server.namesrv_port) as client:
+def test_a_live_broker_is_not_taken_over(one_server: Server) -> None:
+    server = one_server
+    with attacking(server.namesrv_port) as client:
         true = {"broker-a": {0: server.broker}}
         assert route(client) == true
         attempts = [
@@ -81,12 +82,12 @@ def test_a_live_broker_is_not_taken_over(tmp_path: Path) -> None:
             assert route(client) == true, fields
 
 
-def test_a_stranger_unregisters_no_live_broker(tmp_path: Path) -> None:
-    with served(tmp_path) as server, attacking(server.namesrv_port) as stranger:
-        reply = stranger.call(Request.UNREGISTER_BROKER, identity(server))
+def test_a_stranger_unregisters_no_live_broker(one_server: Server) -> None:
+    with attacking(one_server.namesrv_port) as stranger:
+        reply = stranger.call(Request.UNREGISTER_BROKER, identity(one_server))
         assert reply.code == Response.NO_PERMISSION
         assert "another connection" in (reply.remark or "")
-        assert route(stranger) == {"broker-a": {0: server.broker}}
+        assert route(stranger) == {"broker-a": {0: one_server.broker}}
 
 
 def test_a_registration_for_ever_leaves_no_ghost(tmp_path: Path) -> None:
@@ -112,7 +113,7 @@ def test_a_registration_for_ever_leaves_no_ghost(tmp_path: Path) -> None:
 
 
 def test_full_tables_expel_no_broker_and_hold_no_more_than_they_may(tmp_path: Path) -> None:
-    settings = ["server.broker_timeout=3s", "broker.register_every=500ms", "namesrv.max_host_topics=20000"]
+    settings = ["server.broker_timeout=3s", "broker.register_every=500ms"]
     with served(tmp_path, *settings) as server, attacking(server.namesrv_port) as stranger:
         pid = server.namesrv_pid()
         before = resident_bytes(pid)
@@ -156,13 +157,14 @@ def test_brokers_that_come_and_go_leave_little_behind(tmp_path: Path) -> None:
             assert len(remark) < 2000
 
 
-def test_a_deflated_registration_does_not_swell_the_name_server(tmp_path: Path) -> None:
+def test_a_deflated_registration_does_not_swell_the_name_server(one_server: Server) -> None:
     bomb = zlib.compress(bytes(57 * MIB), 9)
-    with served(tmp_path) as server, attacking(server.namesrv_port) as stranger:
-        pid = server.namesrv_pid()
+    with attacking(one_server.namesrv_port) as stranger:
+        pid = one_server.namesrv_pid()
         before = resident_bytes(pid)
         for _ in range(4):
-            reply = register(stranger, identity(server, brokerName="b", brokerAddr=EVIL, compressed="true"), bomb)
+            fields = identity(one_server, brokerName="b", brokerAddr=EVIL, compressed="true")
+            reply = register(stranger, fields, bomb)
             assert reply.code != Response.SUCCESS
             assert "namesrv.max_registration" in (reply.remark or "")
         peak = int(Path(f"/proc/{pid}/status").read_text().partition("VmHWM:")[2].split()[0]) * 1024
@@ -210,18 +212,20 @@ def test_the_key_value_table_is_bounded_in_entries_bytes_and_namespaces(one_serv
 
         for namespace, key in (("", "k"), ("n" * 300, "k"), ("n\n", "k"), ("n", ""), ("n", "k" * 300), ("n", "\0")):
             assert put(namespace, key, "v").code != Response.SUCCESS
-        assert "namesrv.max_kv" in (put("n", "k", "v" * (2 * MIB)).remark or "")
+        assert "namesrv.max_kv" in (put("n", "k", "v" * 150_000).remark or "")
         # 300 keys against a bound of 100, written one after the other without waiting.
         for number in range(300):
             stranger.push(stranger.request(Request.PUT_KV_CONFIG, {"namespace": "n", "key": str(number), "value": "v"}))
         answers = [stranger.receive() for _ in range(300)]
         assert sum(answer.code == Response.SUCCESS for answer in answers) == 100
         for number in range(100):
-            stranger.call(Request.DELETE_KV_CONFIG, {"namespace": "n", "key": str(number)})
+            stranger.push(stranger.request(Request.DELETE_KV_CONFIG, {"namespace": "n", "key": str(number)}))
         # A namespace that is emptied is gone: else names of namespaces would fill the table.
         for number in range(200):
-            assert put(f"space-{number}", "k", "v").code == Response.SUCCESS
-            stranger.call(Request.DELETE_KV_CONFIG, {"namespace": f"space-{number}", "key": "k"})
+            entry = {"namespace": f"space-{number}", "key": "k"}
+            stranger.push(stranger.request(Request.PUT_KV_CONFIG, entry | {"value": "v"}))
+            stranger.push(stranger.request(Request.DELETE_KV_CONFIG, entry))
+        assert {stranger.receive().code for _ in range(500)} == {Response.SUCCESS}
         assert kv_file.stat().st_size < 1000
 
 
@@ -229,10 +233,10 @@ def test_a_refusal_is_shorter_than_what_it_refuses(one_server: Server) -> None:
     for port in (one_server.namesrv_port, one_server.port):
         with attacking(port) as stranger:
             for reply in (
-                stranger.call(Request.GET_ROUTEINFO_BY_TOPIC, {"topic": "\0" * MIB}),
+                stranger.call(Request.GET_ROUTEINFO_BY_TOPIC, {"topic": "\0" * 40_000}),
                 stranger.call(Request.UPDATE_NAMESRV_CONFIG, body=b"\x01" * MIB),
-                stranger.call(Request.GET_MAX_OFFSET, {"topic": "\0" * MIB, "queueId": "0"}),
-                stranger.call(Request.DELETE_KV_CONFIG, {"namespace": "\0" * MIB, "key": "k"}),
+                stranger.call(Request.GET_MAX_OFFSET, {"topic": "\0" * 40_000, "queueId": "0"}),
+                stranger.call(Request.DELETE_KV_CONFIG, {"namespace": "\0" * 40_000, "key": "k"}),
             ):
                 assert len((reply.remark or "").encode()) < 10_000
 
@@ -248,7 +252,9 @@ def test_a_topic_flag_that_java_cannot_read_is_refused(one_server: Server) -> No
 
 @pytest.fixture(scope="module")
 def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with served(tmp_path_factory.getbasetemp() / "one", "namesrv.max_kv_entries=100") as server:
+    with served(
+        tmp_path_factory.getbasetemp() / "one", "namesrv.max_kv_entries=100", "namesrv.max_kv=100KiB"
+    ) as server:
         yield server
 
 

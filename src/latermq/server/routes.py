@@ -347,6 +347,8 @@ class Routes:
     def _take_topics(self, name: str, topics: dict[str, TopicConfig], changed: bool, host: str) -> None:
         held = self._held.setdefault(name, _Held(host))
         held.host = host
+        if not changed and topics.keys() <= held.topics.keys():
+            return  # what most registrations are: the same again
         for topic, config in topics.items():
             held.topics[topic] = None
             queues = self._topics.setdefault(topic, {})

@@ -74,7 +74,7 @@ class RegisterBrokerBody(Struct, kw_only=True):
     filterServerList: list[str] = field(default_factory=list)
 
 
-class QueueData(Struct, kw_only=True):
+class QueueData(Struct, kw_only=True, gc=False):
     """How many queues of a topic one broker has."""
 
     brokerName: str
