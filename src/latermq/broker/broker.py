@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from latermq.broker.adopted_topics import adopt_awaited, adopt_queues
 from latermq.broker.config_files import (
     DELAY_OFFSETS_PATH,
-    GROUPS_PATH,
-    OFFSETS_PATH,
     TOPICS_PATH,
     DelayOffsetTable,
     load_table,
@@ -20,20 +18,17 @@ from latermq.broker.long_polling import WaitingPulls
 from latermq.broker.notices import Notices
 from latermq.broker.pending import PendingTimers
 from latermq.broker.start_replay import StartReplay
+from latermq.broker.table_files import open_tables
 from latermq.broker.tables import Tables
 from latermq.broker.topic_traffic import TopicTraffic
-from latermq.broker.topics import Topics
 from latermq.broker.traffic import Traffic
 from latermq.broker.window_skips import WindowSkips
 from latermq.clock import Clock
 from latermq.config import Config
 from latermq.errors import IllegalMessage, InvalidParameter, MalformedRequest, NoPermission, ServiceUnavailable
-from latermq.group.auto_created import AutoCreated
 from latermq.group.filters import EVERYTHING, Filters, MessageFilter
 from latermq.group.locks import QueueLocks
 from latermq.group.members import Members
-from latermq.group.offsets import ConsumerOffsets
-from latermq.group.subscriptions import SubscriptionGroups
 from latermq.message.batch import decode_batch
 from latermq.message.entry_id import MAX_LEVELS
 from latermq.message.ids import offset_message_id, pack_host
@@ -58,10 +53,7 @@ from latermq.message.timer_code import timer_code_of
 from latermq.message.timer_name import meanings
 from latermq.protocol.remoting.bodies import (
     PERM_READ,
-    OffsetTable,
-    SubscriptionGroupTable,
     TopicConfig,
-    TopicConfigTable,
 )
 from latermq.protocol.remoting.codes import Response
 from latermq.store.consume_queue import ConsumeQueue
@@ -146,7 +138,8 @@ class Broker:
         # What waits is written again later, with a longer topic or with what the broker tells of it.
         self.max_waiting = self.store.max_block_bytes - GROWTH_BYTES
         self.client_clock = client_clock or clock
-        self._load_tables()
+        self.troubles: list[Trouble] = []  # with config files that were not understood
+        self.topics, self.groups, self.offsets = open_tables(disk, settings, clock, self.client_clock, self.troubles)
         self._open_for_clients()
         self.retention = Retention(self.store, config.store, clock)
         self.traffic, self.timer_traffic = Traffic(), Traffic()  # the latter: into the engine and out, rolls too
@@ -185,32 +178,6 @@ class Broker:
         # disk. Of an engine that is filled again the old checkpoint must not speak.
         if self.store.recovery.resumed is None or not self.has_whole_engine:
             self.store.save(self.store.plan_checkpoint())
-
-    def _load_tables(self) -> None:
-        """Topics, groups and consumer offsets as the last process left them, as far as they are understood."""
-        settings = self.config.broker
-        self.troubles: list[Trouble] = []  # with config files that were not understood
-        self.topics = Topics(
-            load_table(self._disk, TOPICS_PATH, TopicConfigTable, TopicConfigTable, self.troubles),
-            settings,
-            self.clock,
-            AutoCreated("topics", self.client_clock, settings.max_auto_created),
-        )
-        self.groups = SubscriptionGroups(
-            load_table(self._disk, GROUPS_PATH, SubscriptionGroupTable, SubscriptionGroupTable, self.troubles),
-            self.clock,
-            auto_create=settings.auto_create_groups,
-            max_groups=settings.max_groups,
-            auto_created=AutoCreated("groups", self.client_clock, settings.max_auto_created),
-        )
-        self.offsets = ConsumerOffsets(
-            load_table(self._disk, OFFSETS_PATH, OffsetTable, OffsetTable, self.troubles), settings.max_offsets
-        )
-        in_trouble = {trouble.path for trouble in self.troubles}
-        # What stands in for a file is saved soon: the next start need not look for it again.
-        self.topics.changed = TOPICS_PATH in in_trouble
-        self.groups.changed = GROUPS_PATH in in_trouble
-        self.offsets.changed = OFFSETS_PATH in in_trouble
 
     def _open_for_clients(self) -> None:
         """All that is kept of connected clients, each with its bound."""
@@ -788,6 +755,6 @@ class Broker:
             **self.topic_traffic.statistics(),
             "topics": len(self.topics.table.topicConfigTable),
             "config_files_set_aside": sum(bool(trouble.kept_as) for trouble in self.troubles),
-            "unused_topics": len(self.topics.auto_created.unused),
-            "unused_groups": len(self.groups.auto_created.unused),
+            **self.topics.auto_created.statistics(),
+            **self.groups.auto_created.statistics(),
         }

@@ -179,6 +179,8 @@ class BrokerMetrics:
         sockets = self._connections()
         members, waiting = broker.members.statistics(), broker.waiting.statistics()
         filters = broker.filters.statistics()
+        unused = broker.topics.auto_created.statistics() | broker.groups.auto_created.statistics()
+        tables = broker.offsets.statistics() | unused
         return {
             "rocketmq_messages_in_total": broker.traffic.messages_in,
             "rocketmq_messages_out_total": broker.traffic.messages_out,
@@ -197,4 +199,5 @@ class BrokerMetrics:
             "latermq_filter_cache_bytes": filters["filters_kept_bytes"],
             "latermq_filters_refused_total": filters["filters_refused"],
             "latermq_worn_out_pulls_total": broker.worn_out_pulls,
+            **{f"latermq_{name}": count for name, count in tables.items()},
         }

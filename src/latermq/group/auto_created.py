@@ -92,6 +92,10 @@ class AutoCreated:
         """The names that nobody has used yet."""
         return list(self._unused)
 
+    def statistics(self) -> dict[str, int]:
+        """How many nobody has used yet."""
+        return {f"unused_{self._what}": len(self._unused)}
+
 
 def _network(host: bytes) -> bytes:
     return host[: _IPV4_ADDRESS_BYTES if len(host) == IPV4_HOST_BYTES else _IPV6_NETWORK_BYTES]
