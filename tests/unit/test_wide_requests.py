@@ -192,3 +192,29 @@ def test_a_group_that_is_deleted_while_it_is_reset_stays_deleted(scene: Scene) -
         pass
     assert scene.sent[0].code == GroupNotFound.code
     assert scene.broker.offsets.of_topic("readers", "wide") == {}
+
+
+def big_heartbeat() -> bytes:
+    beat = HeartbeatData(clientID="client")
+    wants = SubscriptionData(topic="wide", subString="*", expressionType="TAG")
+    beat.consumerDataSet += [ConsumerData(groupName=f"g{n}", subscriptionDataSet=[wants]) for n in range(600)]
+    return encode_body(beat)
+
+
+def test_a_heartbeat_of_many_groups_is_taken_in_slices(scene: Scene) -> None:
+    groups = scene.broker.groups.table.subscriptionGroupTable
+    known = len(groups)
+    assert scene.begin(Request.HEART_BEAT, body=big_heartbeat()) is None
+    for _ in scene.turns():
+        assert len(groups) - known <= SLICE_STEPS
+        known = len(groups)
+    assert [reply.code for reply in scene.sent if reply.is_response] == [Response.SUCCESS]
+    assert scene.broker.members.consumer_group("g599") is not None
+
+
+def test_a_client_that_goes_while_its_heartbeat_is_taken_is_no_member(scene: Scene) -> None:
+    assert scene.begin(Request.HEART_BEAT, body=big_heartbeat()) is None
+    scene.is_closing = True
+    for _ in scene.turns():
+        pass
+    assert scene.broker.members.consumer_group("g599") is None

@@ -115,7 +115,7 @@ class BrokerService:
             **Pulls(broker).handlers,
             Request.QUERY_CONSUMER_OFFSET: self._query_offset,
             Request.UPDATE_CONSUMER_OFFSET: self._update_offset,
-            Request.HEART_BEAT: self._heartbeat,
+            Request.HEART_BEAT: look_ups.stepwise(self._heartbeat),
             Request.UNREGISTER_CLIENT: self._unregister,
             Request.CHECK_CLIENT_CONFIG: self._check_client,
             Request.GET_CONSUMER_LIST_BY_GROUP: self._consumer_list,
@@ -349,7 +349,7 @@ class BrokerService:
 
     # Clients and their groups
 
-    def _heartbeat(self, connection: Connection, command: Command) -> bytes:
+    def _heartbeat(self, connection: Connection, command: Command) -> Steps[bytes | None]:
         broker = self._broker
         if len(command.body) > broker.config.broker.max_heartbeat:
             raise InvalidParameter(
@@ -361,9 +361,11 @@ class BrokerService:
         for consumer in beat.consumerDataSet:
             for subscription in consumer.subscriptionDataSet:
                 broker.filters.check(subscription)
+                yield
         known = []
         refusal: NoPermission | None = None
         for consumer in beat.consumerDataSet:
+            yield
             # One group that may not be made is no reason to refuse the client's others.
             try:
                 group = broker.groups.require(consumer.groupName, connection.peer_host)
@@ -377,6 +379,9 @@ class BrokerService:
                 continue
             except NoPermission as error:
                 refusal = error
+        if connection.is_closing:  # meanwhile: nobody would take it out again
+            return None
+        broker.members.check(connection, beat, command.language)  # others may have come meanwhile
         beat.consumerDataSet = known
         changed = broker.members.heartbeat(
             connection, beat, language=command.language, version=command.version, clock=broker.client_clock
