@@ -63,12 +63,12 @@ def lz4_bomb() -> bytes:
 BOMBS = {"zlib": (zlib_bomb, 0x301), "lz4": (lz4_bomb, 0x101), "zstd": (zstd_bomb, 0x201)}
 
 
-def store(server: Server, topic: str, bodies: list[tuple[bytes, int]]) -> None:
+def store(server: Server, topic: str, bodies: list[tuple[bytes, int]], properties: str = "") -> None:
     with attacking(server.port) as attacker:
         for body, sysflag in bodies:
             fields = {
                 "a": "P", "b": topic, "c": "TBW102", "d": "1", "e": "0", "f": str(sysflag), "g": "1700000000000",
-                "h": "0", "i": "", "j": "0", "k": "false", "m": "false",
+                "h": "0", "i": properties, "j": "0", "k": "false", "m": "false",
             }  # fmt: skip
             assert attacker.call(Request.SEND_MESSAGE_V2, fields, body).code == Response.SUCCESS
 
@@ -110,3 +110,14 @@ def test_message_print_passes_over_a_bomb_and_says_so(server: Server) -> None:
     assert done.returncode == 0, done.stderr
     assert [json.loads(line)["body"] for line in done.stdout.splitlines()] == ["first", "third"]
     assert "passed over: the body opens to more than 67108864 bytes (printed, queue 0, offset 1)" in done.stderr
+
+
+def test_message_query_shows_the_messages_beside_a_bomb(server: Server) -> None:
+    store(server, "queried", [(b"first", 0), (zlib_bomb(), 0x301), (b"third", 0)], "KEYS\x01k\x02")
+    command = [sys.executable, "-m", "latermq", "message", "query", "queried", "--key", "k", "--json"]
+    done = subprocess.run(
+        [*command, "--namesrv", server.namesrv], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line)["body"] for line in done.stdout.splitlines()] == ["first", "third"]
+    assert "passed over: the body opens to more than" in done.stderr

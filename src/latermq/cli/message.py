@@ -13,7 +13,7 @@ from latermq.errors import QueryNotFound
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from latermq.client import Message, MessageQueue, PullConsumer
+    from latermq.client import Message, MessageQueue, PullConsumer, UnreadableBody
 
 app = typer.Typer(help="Stored messages: show one, query by key, print a topic.", no_args_is_help=True)
 
@@ -63,7 +63,7 @@ def query(
         from latermq.client import Admin
 
         async with Admin(namesrv) as admin:
-            return await admin.query_by_key(topic, key, max_messages=limit)
+            return await admin.query_by_key(topic, key, max_messages=limit, on_unreadable=_pass_over)
 
     rows: list[dict[str, Any]] = [
         {**message_row(message), "stored": moment(message.store_timestamp_ms)} for message in run(work())
@@ -80,6 +80,10 @@ def query(
         "body": "body",
     }
     print_rows(rows, columns, as_json=json, empty="", raw=raw)
+
+
+def _pass_over(error: "UnreadableBody") -> None:
+    print_note(f"passed over: {error.remark}")
 
 
 @app.command("print")
@@ -126,7 +130,7 @@ async def stored(consumer: "PullConsumer", queue: "MessageQueue", since_ms: int 
         try:
             result = await consumer.pull(queue, at, _PULL_MESSAGES)
         except UnreadableBody as error:
-            print_note(f"passed over: {error.remark}")
+            _pass_over(error)
             at = error.offset + 1
             continue
         for message in result.messages:

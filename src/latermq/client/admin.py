@@ -1,13 +1,13 @@
 """Administration: topics, groups, offsets, messages by key or id, timers, and what brokers tell about themselves."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from latermq.client import queue_offsets
 from latermq.client.compression import MAX_BODY_BYTES, opened
-from latermq.client.failures import BrokerFailed
+from latermq.client.failures import BrokerFailed, UnreadableBody
 from latermq.client.keyed_tables import keyed_table
 from latermq.client.offsets import BrokerOffsets
 from latermq.client.session import Session
@@ -230,19 +230,30 @@ class Admin(TimerAdmin):
         return opened(decode_record(answer.body), self._max_body_bytes)
 
     async def query_by_key(
-        self, topic: str, key: str, *, max_messages: int = 32, begin_ms: int = 0, end_ms: int = FOREVER_MS
+        self,
+        topic: str,
+        key: str,
+        *,
+        max_messages: int = 32,
+        begin_ms: int = 0,
+        end_ms: int = FOREVER_MS,
+        on_unreadable: Callable[[UnreadableBody], None] | None = None,
     ) -> list[Message]:
-        """Messages of a topic that were sent with a key, in the order they were stored."""
+        """Messages of a topic that were sent with a key, in the order they were stored.
+
+        Those whose bodies cannot be opened are passed to `on_unreadable`; without it the first of them raises.
+        """
         found = await self._query(topic, key, max_messages, begin_ms, end_ms, unique=False)
         # Key indexes hold hashes, so other keys may come along.
-        return [message for message in found if key in message.properties.get(KEYS, "").split(KEY_SEPARATOR)]
+        own = [message for message in found if key in message.properties.get(KEYS, "").split(KEY_SEPARATOR)]
+        return self._opened(own, on_unreadable)
 
     async def query_by_unique_key(
         self, topic: str, unique_key: str, *, max_messages: int = 32, begin_ms: int = 0, end_ms: int = FOREVER_MS
     ) -> list[Message]:
         """Messages of a topic with this unique key; more than one if a send was retried."""
         found = await self._query(topic, unique_key, max_messages, begin_ms, end_ms, unique=True)
-        return [message for message in found if message.properties.get(UNIQUE_KEY) == unique_key]
+        return self._opened([message for message in found if message.properties.get(UNIQUE_KEY) == unique_key])
 
     async def _query(
         self, topic: str, key: str, max_messages: int, begin_ms: int, end_ms: int, *, unique: bool
@@ -262,11 +273,23 @@ class Admin(TimerAdmin):
             except QueryNotFound:
                 continue
             found += decode_records(answer.body)
-        left_bytes = self._max_body_bytes
-        for number, message in enumerate(found):
-            found[number] = opened(message, left_bytes)
-            left_bytes -= len(found[number].body) if found[number] is not message else 0
         return sorted(found, key=lambda message: (message.store_timestamp_ms, message.physical_offset))
+
+    def _opened(
+        self, messages: list[Message], on_unreadable: Callable[[UnreadableBody], None] | None = None
+    ) -> list[Message]:
+        shown: list[Message] = []
+        left_bytes = self._max_body_bytes
+        for message in messages:
+            try:
+                shown.append(opened(message, max(0, left_bytes)))
+            except UnreadableBody as error:
+                if on_unreadable is None:
+                    raise
+                on_unreadable(error)
+                continue
+            left_bytes -= len(shown[-1].body) if shown[-1] is not message else 0
+        return shown
 
     async def _store_offsets(self, group: str, topic: str, address: str, to: int | str) -> dict[MessageQueue, int]:
         route = await self._route(topic)

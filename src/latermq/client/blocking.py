@@ -261,8 +261,8 @@ class Admin(BlockingClient):
     def view_message(self, offset_message_id: str) -> Message:
         return loop_thread.run(self._client.view_message(offset_message_id))
 
-    def query_by_key(self, topic: str, key: str, **limits: int) -> list[Message]:
-        return loop_thread.run(self._client.query_by_key(topic, key, **limits))
+    def query_by_key(self, topic: str, key: str, **options: Any) -> list[Message]:
+        return loop_thread.run(self._client.query_by_key(topic, key, **options))
 
     def query_by_unique_key(self, topic: str, unique_key: str, **limits: int) -> list[Message]:
         return loop_thread.run(self._client.query_by_unique_key(topic, unique_key, **limits))
