@@ -38,17 +38,16 @@ def state_of(server: Server) -> PipelineState:
         return link.state(flush=True)
 
 
-@pytest.mark.parametrize("signature", [None, "", "0" * 64, "é", "x" * 100_000])
-def test_a_stranger_neither_begins_nor_commits_nor_offers(server: Server, signature: str | None) -> None:
+def test_a_stranger_neither_begins_nor_commits_nor_offers(server: Server) -> None:
     with attacking(server.port) as stranger:
-        for code, fields in STRANGE.items():
-            signed = fields if signature is None else {**fields, "signature": signature}
-            answer = stranger.call(code, signed)
-            assert answer.code == Response.NO_PERMISSION, f"{code} was taken: {answer.remark}"
-            assert "is not signed with the secret of broker broker-a" in str(answer.remark)
+        for signature in (None, "", "0" * 64, "é", "x" * 10_000):
+            for code, fields in STRANGE.items():
+                answer = stranger.call(code, fields if signature is None else {**fields, "signature": signature})
+                assert answer.code == Response.NO_PERMISSION, f"{code} was taken: {answer.remark}"
+                assert "is not signed with the secret of broker broker-a" in str(answer.remark)
         # Who reads may read, as consumers do.
-        fields = {"topic": "rmq_sys_wheel_timer", "queueId": "0", "offset": "0"}
-        assert stranger.call(Request.PULL_RECORDS, fields).code != Response.NO_PERMISSION
+        place = {"topic": "rmq_sys_wheel_timer", "queueId": "0", "offset": "0"}
+        assert stranger.call(Request.PULL_RECORDS, place).code != Response.NO_PERMISSION
     assert state_of(server).epoch == 0
 
 
