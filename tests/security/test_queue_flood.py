@@ -14,8 +14,8 @@ from tests.needs import LONG
 from tests.security.attacker import Attacker, attacking
 
 LIMIT = 256
-TOPIC_QUEUES = 1_000 if LONG else 400
-TOPICS = 20 if LONG else 2
+TOPIC_QUEUES = 1_000
+TOPICS = 20 if LONG else 1
 SENT_AT_ONCE = 200
 SETTINGS = ("store.segment=16MiB", "store.queue_file_entries=200", "store.index_slots=97", "store.index_entries=50000",
             "broker.max_message=64KiB", "metrics.port=0", "store.checkpoint_every=1h")  # fmt: skip
@@ -84,7 +84,8 @@ def test_thousands_of_queues_need_no_thousands_of_open_files(tmp_path: Path) -> 
     for start in range(2):
         with limited_broker(data) as (attacker, broker):
             for number in range(TOPICS):
-                assert make_topic(attacker, f"flood{number}", TOPIC_QUEUES)[0] == Response.SUCCESS
+                if start == 0:
+                    assert make_topic(attacker, f"flood{number}", TOPIC_QUEUES)[0] == Response.SUCCESS
                 assert set(send_to_all(attacker, f"flood{number}", TOPIC_QUEUES)) == {Response.SUCCESS}
                 assert open_files(broker.pid) < LIMIT
             end = attacker.call(Request.GET_MAX_OFFSET, {"topic": "flood0", "queueId": "7"}).text_fields()["offset"]
