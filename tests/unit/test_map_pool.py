@@ -14,10 +14,11 @@ from latermq.message.names import TIMER_DEAD_LETTER_TOPIC
 from latermq.protocol.remoting.bodies import TopicConfig
 from latermq.server.open_files import allowed_connections, allowed_queue_files
 from latermq.store.memory_disk import MemoryDisk
+from latermq.store.message_store import Draft
 from latermq.store.rehearsal_disk import RehearsalDisk
 from latermq.store.retention import Retention
 from tests.brokers_in_memory import STORE, bodies, open_broker, pass_time, send
-from tests.stores import SMALL, append, disk_makers, open_store
+from tests.stores import HOST, SMALL, append, disk_makers, open_store
 from tests.stores import bodies as stored_bodies
 
 OPEN = 16
@@ -320,3 +321,13 @@ def test_a_checkpoint_syncs_the_folders_above_all_queues_once() -> None:
     synced = [path for call, path in disk.calls.made if call == "sync folder"]
     assert synced.count("consumequeue/orders") == synced.count("consumequeue") == 1
     assert len({path for path in synced if path.startswith("consumequeue/orders/")}) == QUEUES
+
+
+def test_a_segment_that_is_full_holds_one_descriptor() -> None:
+    disk = MemoryDisk()
+    store = open_store(disk, FEW)
+    while len(store.log.closed_segments()) < 20:
+        store.append_all([Draft("orders", 0, bytes(20_000), b"", 1, HOST)])  # as a block
+    assert disk.calls.descriptors < 20 + 8
+    store.close()
+    assert disk.calls.descriptors == 0

@@ -127,6 +127,7 @@ class CommitLog:
         if old is not None:
             old.reserve(old_at + BLANK.size)
             old.map[old_at : old_at + BLANK.size] = BLANK.pack(self._segment_bytes - old_at, BLANK_MAGIC)
+            old.end_writing()
         self._segments.adopt(file)
         self._prepared = None
         self._file = file

@@ -50,6 +50,9 @@ class MappedFile(Protocol):
         each page, and each fault waits where a sync is under way.
         """
 
+    def end_writing(self) -> None:
+        """No block will be written to it any more: hold no descriptor for them."""
+
     def sync(self, entered: set[str] | None = None) -> None:
         """Return when everything written so far would survive the death of the machine.
 
@@ -263,6 +266,9 @@ class CallMappedFile:
 
     def close(self) -> None:
         self.rest()
+        self.end_writing()
+
+    def end_writing(self) -> None:
         if self._write_fd >= 0:
             self._calls.close(self._write_fd)
             self._write_fd = -1
