@@ -122,6 +122,8 @@ def test_the_files_are_what_encoding_the_whole_tables_gives() -> None:
     broker.groups.put(SubscriptionGroup(groupName="g2", retryMaxTimes=1))
     broker.tables.save()
     topics, groups = disk.read(TOPICS_PATH), disk.read(GROUPS_PATH)
+    configs = broker.groups.table.subscriptionGroupTable.values()
+    assert broker.statistics()["group_config_bytes"] == sum(len(encode_body(config)) for config in configs)
     assert msgspec.json.decode(topics or b"") == msgspec.json.decode(encode_body(broker.topics.table))
     assert msgspec.json.decode(groups or b"") == msgspec.json.decode(encode_body(broker.groups.table))
 

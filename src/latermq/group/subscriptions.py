@@ -28,11 +28,12 @@ class SubscriptionGroups:
         self._auto_create = auto_create
         self._max_groups = max_groups
         self.changed = False
-        self._measured = (-1, 0)  # at which version of the table, and how many bytes it was then
         self.auto_created = auto_created
         for name in BUILT_IN_GROUPS:
             table.subscriptionGroupTable.setdefault(name, SubscriptionGroup(groupName=name))
         self.unsaved = set(table.subscriptionGroupTable)  # names that changed since the table was last encoded
+        # Kept, not measured when somebody asks: encoding 50,000 groups takes 50 ms.
+        self._config_bytes = sum(map(_encoded_bytes, table.subscriptionGroupTable.values()))
 
     def find(self, group: str) -> SubscriptionGroup | None:
         """The group's configuration, if it has one."""
@@ -62,6 +63,7 @@ class SubscriptionGroups:
                 f"there are {len(table)} consumer groups, as many as broker.max_groups allows",
                 hint="Delete groups that nobody uses, or raise broker.max_groups",
             )
+        self._config_bytes += _encoded_bytes(group) - _encoded_bytes(table.get(group.groupName))
         table[group.groupName] = group
         self.auto_created.use(group.groupName)
         self._touch(group.groupName)
@@ -69,19 +71,23 @@ class SubscriptionGroups:
 
     def remove(self, group: str) -> bool:
         """Forget a group; whether there was one."""
-        removed = self.table.subscriptionGroupTable.pop(group, None) is not None
-        if removed:
-            self.auto_created.use(group)
-            self._touch(group)
-        return removed
+        removed = self.table.subscriptionGroupTable.pop(group, None)
+        if removed is None:
+            return False
+        self._config_bytes -= _encoded_bytes(removed)
+        self.auto_created.use(group)
+        self._touch(group)
+        return True
 
     def statistics(self) -> dict[str, int]:
-        version = self.table.dataVersion.counter
-        if self._measured[0] != version:
-            self._measured = (version, len(encode_body(self.table)))
-        return {"groups": len(self.table.subscriptionGroupTable), "group_config_bytes": self._measured[1]}
+        """How many groups there are, and what their configurations take as JSON."""
+        return {"groups": len(self.table.subscriptionGroupTable), "group_config_bytes": self._config_bytes}
 
     def _touch(self, group: str) -> None:
         self.unsaved.add(group)
         self.table.dataVersion.bump(self._clock.now_ms())
         self.changed = True
+
+
+def _encoded_bytes(group: SubscriptionGroup | None) -> int:
+    return len(encode_body(group)) if group is not None else 0
