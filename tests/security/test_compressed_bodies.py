@@ -15,7 +15,7 @@ from tests.security.attacker import attacking
 from tests.serving import Server, serving
 
 MIB = 1 << 20
-BOMB_BYTES = 300 * MIB
+BOMB_BYTES = 150 * MIB
 CONSUMER = """
 import asyncio, json, resource, sys
 from latermq.client import PushConsumer
@@ -60,7 +60,7 @@ def lz4_bomb() -> bytes:
         return b"".join([*pieces, stream.flush()])
 
 
-BOMBS = {"zlib": (zlib_bomb, 0x301), "lz4": (lz4_bomb, 0x101), "zstd": (zstd_bomb, 0x201)}
+BOMBS = ((zlib_bomb, 0x301), (lz4_bomb, 0x101), (zstd_bomb, 0x201))
 
 
 def store(server: Server, topic: str, bodies: list[tuple[bytes, int]], properties: str = "") -> None:
@@ -83,16 +83,15 @@ def consume(server: Server, topic: str, wanted: int, **settings: object) -> dict
     return told
 
 
-@pytest.mark.parametrize("kind", BOMBS)
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
-def test_a_consumer_passes_a_bomb_and_does_not_swell(server: Server, kind: str, orderly: bool) -> None:
-    make, sysflag = BOMBS[kind]
-    topic = f"{kind}{int(orderly)}"
-    store(server, topic, [(b"first", 0), (make(), sysflag), (b"third", 0), (zlib.compress(b"fourth"), 0x301)])
+def test_a_consumer_passes_bombs_and_does_not_swell(server: Server, orderly: bool) -> None:
+    topic = f"bombs{int(orderly)}"
+    bombs = [(make(), sysflag) for make, sysflag in BOMBS]
+    store(server, topic, [(b"first", 0), *bombs, (b"fifth", 0), (zlib.compress(b"last!!"), 0x301)])
     told = consume(server, topic, 3, orderly=orderly, max_body_bytes=8 * MIB)
     assert sorted(told["seen"]) == [5, 5, 6]  # type: ignore[call-overload]
-    assert told["failed"] == 1
-    assert told["grew_kib"] < 60 * 1024, "of 300 MiB that the body would open to"  # type: ignore[operator]
+    assert told["failed"] == 3
+    assert told["grew_kib"] < 60 * 1024, "of what the bodies would open to"  # type: ignore[operator]
 
 
 def test_many_bodies_just_below_the_bound_are_not_open_at_the_same_time(server: Server) -> None:
