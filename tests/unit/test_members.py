@@ -64,6 +64,18 @@ def test_clients_that_fell_silent_make_room_on_a_connection_that_stays() -> None
     scene.beat(line, "second", produces="p", consumes="g")
 
 
+def test_very_many_silent_clients_are_forgotten_a_part_at_a_time() -> None:
+    scene = Scene(max_clients=12_000)
+    for number in range(12):
+        scene.beat(Line(), f"client{number}", produces=" ".join(f"p{number}-{index}" for index in range(1_000)))
+    scene.clock.advance(1_000)
+    left = []
+    while not scene.nothing_left():
+        scene.members.expire(scene.clock.monotonic_s() - 0.5)
+        left.append(scene.members.statistics()["producers"])
+    assert left == [9_500, 7_000, 4_500, 2_000, 0]
+
+
 def test_a_client_that_produces_and_consumes_under_one_name_leaves_both_when_it_goes() -> None:
     scene, line = Scene(), Line()
     scene.beat(line, "client", produces="same", consumes="same")

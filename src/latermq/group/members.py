@@ -12,6 +12,7 @@ from latermq.protocol.remoting.bodies import ConsumerData, HeartbeatData, Subscr
 MAX_CLIENT_ID_CHARS = 1_024
 MAX_NAME_CHARS = 255  # as clients of RocketMQ allow for a group
 MAX_WORD_CHARS = 64  # of what has a few values only, as CONSUME_PASSIVELY
+_LOOKED_AT_ONCE = 5_000  # members that `expire` looks at in one call, about 1 ms
 # What a subscription, a tag and a tag's code take in memory beside their texts.
 _SUBSCRIPTION_BYTES, _TAG_BYTES, _CODE_BYTES = 300, 60, 40
 
@@ -112,6 +113,7 @@ class Members:
         self._producers: dict[str, dict[str, Member]] = {}
         # By connection: thousands may go at once, and each must be quick to find.
         self._named_by: dict[Channel, set[_Membership]] = {}
+        self._unlooked: list[tuple[str, bool]] = []  # groups that a round of `expire` has still to look at
         self._count = 0  # of clients, once in each of their groups
         self._size_bytes = 0  # of all subscriptions
 
@@ -221,16 +223,21 @@ class Members:
         return changed
 
     def expire(self, before_s: float) -> set[str]:
-        """Forget clients whose last heartbeat is older."""
+        """Forget clients whose last heartbeat is older; where there are very many, the next call goes on with them."""
         changed = set()
-        for group in list(self._consumers.values()):
-            gone = [client_id for client_id, member in group.members.items() if member.seen_s < before_s]
-            for client_id in gone:
-                self._leave_consumers(group.name, client_id)
-                changed.add(group.name)
-        for name, members in list(self._producers.items()):
+        if not self._unlooked:
+            self._unlooked = [(name, True) for name in self._consumers] + [(name, False) for name in self._producers]
+        looked = 0
+        while self._unlooked and looked < _LOOKED_AT_ONCE:
+            name, consumes = self._unlooked.pop()
+            group = self._consumers.get(name)
+            members = self._producers.get(name, {}) if not consumes else group.members if group else {}
+            looked += 1 + len(members)
             for client_id in [client_id for client_id, member in members.items() if member.seen_s < before_s]:
-                self._leave_producers(name, client_id)
+                if not consumes:
+                    self._leave_producers(name, client_id)
+                elif self._leave_consumers(name, client_id):
+                    changed.add(name)
         return changed
 
     def _leave_producers(self, group: str, client_id: str) -> None:
