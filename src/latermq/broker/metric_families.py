@@ -102,4 +102,7 @@ FAMILIES = (
     Family(
         "latermq_worn_out_pulls_total", Kind.COUNTER, "Pulls whose filter had looked at as much as one pull may look at"
     ),
+    Family("latermq_requests_refused_total", Kind.COUNTER, "Requests that were answered with an error"),
+    Family("latermq_limit", Kind.GAUGE, "Bounds of what can grow, as they hold now", "setting"),
+    Family("latermq_limit_used", Kind.GAUGE, "How much of each bound is used", "setting"),
 )

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 
 from latermq.broker.admin_runtime import earliest_ms
 from latermq.broker.broker import Broker
+from latermq.broker.limits import limits
 from latermq.broker.metric_families import FAMILIES, Family, Kind
 from latermq.message.names import TIMER_TOPIC
 from latermq.timer.engine import SLOT_MS
@@ -181,6 +182,7 @@ class BrokerMetrics:
         filters = broker.filters.statistics()
         unused = broker.topics.auto_created.statistics() | broker.groups.auto_created.statistics()
         tables = broker.offsets.statistics() | unused
+        bounds, used = limits(broker.config, {**broker.statistics(), **sockets})
         return {
             "rocketmq_messages_in_total": broker.traffic.messages_in,
             "rocketmq_messages_out_total": broker.traffic.messages_out,
@@ -199,5 +201,8 @@ class BrokerMetrics:
             "latermq_filter_cache_bytes": filters["filters_kept_bytes"],
             "latermq_filters_refused_total": filters["filters_refused"],
             "latermq_worn_out_pulls_total": broker.worn_out_pulls,
+            "latermq_requests_refused_total": sockets.get("refused_requests", 0),
+            "latermq_limit": bounds,
+            "latermq_limit_used": used,
             **{f"latermq_{name}": count for name, count in tables.items()},
         }

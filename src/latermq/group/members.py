@@ -288,6 +288,7 @@ class Members:
     def statistics(self) -> dict[str, int]:
         """How many there are."""
         return {
+            "clients": self._count,
             "consumer_groups": len(self._consumers),
             "consumers": sum(len(group.members) for group in self._consumers.values()),
             "producer_groups": len(self._producers),

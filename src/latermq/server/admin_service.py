@@ -63,10 +63,13 @@ class AdminService:
         self._broker.traffic.begin_day(now.toordinal())
         self._broker.topic_traffic.sample(self._broker.clock.monotonic_s())
 
+    def statistics(self) -> dict[str, int]:
+        """What waits for the disk, and for clients."""
+        return self.saves.statistics() | self._clients.statistics()
+
     def _runtime_info(self, connection: Connection, command: Command) -> bytes:
         table = runtime_info(self._broker, self._identity)
-        counts = self.saves.statistics() | self._clients.statistics()
-        table.update((f"latermq_{name}", str(count)) for name, count in sorted(counts.items()))
+        table.update((f"latermq_{name}", str(count)) for name, count in sorted(self.statistics().items()))
         return encode_response(command, body=encode_body(KVTable(table=table)))
 
     def _settings(self, connection: Connection, command: Command) -> bytes:

@@ -130,7 +130,7 @@ class BrokerProcess:
         self.service.handlers.update(pipeline.handlers)
         self.service.handlers.update(WindowService(self.broker, lambda: self._keeper).handlers)
         self.service.handlers.update(logged(self.service.handlers))
-        self._metrics = MetricsServer(BrokerMetrics(self.broker, lambda: self.listener.statistics()))
+        self._metrics = MetricsServer(BrokerMetrics(self.broker, self._server_statistics))
         self._timers: list[asyncio.TimerHandle | None] = []
         self._checkpointing = False
         self._table_saver = TableSaver(self.broker, self._do_in_worker)
@@ -142,6 +142,9 @@ class BrokerProcess:
     def address(self) -> str:
         """Where clients reach this broker."""
         return f"{self.advertised}:{self._port}"
+
+    def _server_statistics(self) -> dict[str, int]:
+        return self.listener.statistics() | self.service.statistics() | self._admin.statistics()
 
     def _log_recovery(self) -> None:
         broker, recovery = self.broker, self.broker.store.recovery

@@ -320,6 +320,10 @@ class BrokerService:
         self._flush_watchers.append((log.end, then))
         self._request_flush()
 
+    def statistics(self) -> dict[str, int]:
+        """What waits for the disk."""
+        return {"unflushed_replies": len(self._unflushed), "unsaved_requests": len(self._unsaved)}
+
     def check_unflushed(self) -> None:
         """With sync flush on a disk that hangs, answers pile up: at the bound nothing more is taken."""
         if len(self._unflushed) >= self._broker.config.broker.max_unflushed:
