@@ -18,7 +18,13 @@ from latermq.clock import SimulatedClock
 from latermq.config import Config, NameServerConfig
 from latermq.message.json_members import members
 from latermq.message.names import TIMER_DEAD_LETTER_TOPIC
-from latermq.protocol.remoting.bodies import OffsetTable, SubscriptionGroupTable, TopicConfig, TopicConfigTable
+from latermq.protocol.remoting.bodies import (
+    OffsetTable,
+    SubscriptionGroup,
+    SubscriptionGroupTable,
+    TopicConfig,
+    TopicConfigTable,
+)
 from latermq.server.known_brokers import KnownBrokers
 from latermq.server.kv_configs import KVConfigs
 from latermq.server.name_server import NameServer
@@ -138,6 +144,17 @@ def test_a_group_that_an_earlier_release_saved_does_not_hinder_a_start() -> None
     assert DEEP in (disk.read(f"{GROUPS_PATH}.unreadable-1") or b"")
     saved = msgspec.json.decode(disk.read(GROUPS_PATH) or b"", type=SubscriptionGroupTable)
     assert saved.subscriptionGroupTable["good"].retryMaxTimes == 3
+
+
+@pytest.mark.parametrize("field", [one.encode_name for one in msgspec.structs.fields(SubscriptionGroup)])
+@pytest.mark.parametrize("value", [b"7.5", b'"text"', b"[7]", b'{"a":[]}', b"9" * 30, b"1e400", DEEP, b"no JSON"])
+def test_no_field_of_a_group_hinders_a_start_whatever_it_holds(field: str, value: bytes) -> None:
+    disk = MemoryDisk()
+    entries = b'"fine":{"groupName":"fine"},"odd":{"groupName":"odd","%b":%b}' % (field.encode(), value)
+    disk.replace(GROUPS_PATH, b'{"subscriptionGroupTable":{%b}}' % entries)
+    table = load_table(disk, GROUPS_PATH, SubscriptionGroupTable, SubscriptionGroupTable)
+    assert table.subscriptionGroupTable["fine"].groupName == "fine"
+    assert ("odd" in table.subscriptionGroupTable) == (field not in ("groupName", "consumeEnable"))
 
 
 def test_a_topic_whose_entry_is_lost_keeps_its_messages_and_takes_more() -> None:

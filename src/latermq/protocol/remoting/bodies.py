@@ -310,12 +310,17 @@ def decode_body(data: bytes, type_: type[BodyType]) -> BodyType:
     try:
         return msgspec.json.decode(data, type=type_, strict=False)
     except (msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedRequest(f"the body is no {type_.__name__}: {error}") from None
+        raise MalformedRequest(f"the body is no {_name_of(type_)}: {error}") from None
     except msgspec.DecodeError:
         try:
             return msgspec.json.decode(_NUMBER_KEY.sub(rb'\1"\2"\3', data), type=type_, strict=False)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise MalformedRequest(f"the body is no {type_.__name__}: {error}") from None
+            raise MalformedRequest(f"the body is no {_name_of(type_)}: {error}") from None
+
+
+def _name_of(type_: Any) -> str:
+    """A type for an error; one of several that a field may have, as `list[str] | None`, has no name of its own."""
+    return getattr(type_, "__name__", None) or str(type_)
 
 
 def encode_keyed_map(entries: Iterable[tuple[Any, Any]]) -> msgspec.Raw:
