@@ -26,6 +26,9 @@ READING = {
     "SELECT * FROM pending PIVOT (count(*) FOR tags IN ('a', 'b'))": {"pending"},
     "SELECT DISTINCT topic FROM pending TABLESAMPLE (10 PERCENT)": {"pending"},
     "SELECT 'DROP TABLE timeline' AS pending": set(),
+    "SELECT * FROM pending QUALIFY row_number() OVER (PARTITION BY topic ORDER BY due_ms) = 1 LIMIT ALL": {"pending"},
+    "SELECT * FROM variant_explode(parse_json('[1, 2]'))": set(),
+    "SELECT from_xml('<a><b>1</b></a>', 'b INT'), schema_of_xml('<a><b>1</b></a>')": set(),
     "SELECT transform(array(1), x -> x + 1), count(*) FILTER (WHERE due_ms > 1) FROM pending GROUP BY ROLLUP (topic)": {
         "pending",
     },
@@ -61,6 +64,11 @@ REFUSED = {
     "WITH a AS (SELECT Reflect('java.lang.System', 'getenv', 'HOME')) SELECT * FROM a": "the function Reflect",
     "SELECT * FROM VALUES (reflect('java.lang.System', 'getenv', 'HOME'))": "the function reflect",
     "SELECT IDENTIFIER('ref' || 'lect')('java.lang.System', 'getenv', 'HOME')": "function whose name is computed",
+    "SELECT xpath_string('<!DOCTYPE a SYSTEM \"file:///x.dtd\"><a>&x;</a>', 'a')": "the function xpath_string",
+    "SELECT * FROM pending WHERE builtin.XPath_Boolean(tags, 'a')": "the function builtin.XPath_Boolean",
+    "SELECT from_xml('<a/>', 'a INT', map('rowValidationXSDPath', '/x'))": "the function from_xml may not be given",
+    "SELECT schema_of_xml('<a/>', map('rowValidationXSDPath', '/x'))": "the function schema_of_xml may not be given",
+    "SELECT * FROM timeline VERSION AS OF 3": "it names no version",
     "SELECT own_function(1)": "own_function is no function of Spark's own",
     "SELECT * FROM csv.`/etc/passwd`": "no table csv./etc/passwd",
     "SELECT * FROM pending WHERE topic IN (SELECT value FROM text.`/etc/hostname`)": "no table text./etc/hostname",
@@ -90,6 +98,24 @@ def test_what_does_more_than_read_is_refused_in_a_line(spark: "SparkSession", qu
     assert REFUSED[query] in caught.value.message
     assert "only reads the tables pending and timeline" in caught.value.message
     assert "\n" not in caught.value.remark
+
+
+def test_a_query_is_told_nothing_of_the_environment(spark: "SparkSession") -> None:
+    from latermq.pipeline.asking import ask
+    from latermq.pipeline.read_only_sql import check_expression
+
+    asked = "SELECT '${system:user.dir}', '${env:PATH}', '${spark.driver.memory}'"
+    found, _ = ask(spark, asked)
+    assert list(found.collect()[0]) == ["${system:user.dir}", "${env:PATH}", "${spark.driver.memory}"]
+    # In a session of somebody's own, which substitutes unless it is told not to.
+    spark.conf.set("spark.sql.variable.substitute", "true")
+    try:
+        with pytest.raises(ConfigError, match="variable of the environment"):
+            ask(spark, asked)
+        with pytest.raises(ConfigError, match="variable of the environment"):
+            check_expression(spark, "topic = '${env:PATH}'")
+    finally:
+        spark.conf.set("spark.sql.variable.substitute", "false")
 
 
 def test_a_function_that_was_registered_is_not_called(spark: "SparkSession", tmp_path: Path) -> None:

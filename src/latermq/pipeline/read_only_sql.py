@@ -18,22 +18,28 @@ _TREE = "org.apache.spark.sql.catalyst.trees.TreeNode"
 _PLAN = "org.apache.spark.sql.catalyst.plans.logical.LogicalPlan"
 _NODES = frozenset({
     "Aggregate", "AsOfJoin", "Deduplicate", "Distinct", "Except", "Filter", "Generate", "GlobalLimit", "Intersect",
-    "Join", "LateralJoin", "LocalLimit", "LocalRelation", "Offset", "OneRowRelation", "PipeOperator", "Pivot",
+    "Join", "LateralJoin", "LimitAll", "LocalLimit", "LocalRelation", "Offset", "OneRowRelation", "PipeOperator", "Pivot",
     "Project", "Repartition", "RepartitionByExpression", "ResolvedInlineTable", "Sample", "Sort", "SubqueryAlias",
     "Union", "Unpivot", "UnresolvedHaving", "UnresolvedHint", "UnresolvedInlineTable", "UnresolvedRelation",
-    "UnresolvedSubqueryColumnAliases", "UnresolvedTVFAliases", "UnresolvedTableValuedFunction", "UnresolvedWith",
+    "UnresolvedQualify", "UnresolvedSubqueryColumnAliases", "UnresolvedTVFAliases", "UnresolvedTableValuedFunction", "UnresolvedWith",
     "Window", "WithWindowDefinition",
 })  # fmt: skip
 # Functions whose name is computed, and those of others, as expressions.
 _UNKNOWN_FUNCTIONS = frozenset({"ExpressionWithUnresolvedIdentifier", "PythonUDF", "ScalaUDF"})
-# They call any method of any class, or read a file that they are given the name of.
+# They call any method of any class, or open a file or a URL that they are given the name of: those of XPath the one
+# that a document names as its DTD, whoever wrote the document.
 _CLOSED_FUNCTIONS = frozenset({
     "java_method", "reflect", "try_reflect", "from_avro", "to_avro", "schema_of_avro", "from_protobuf", "to_protobuf",
+    "xpath", "xpath_boolean", "xpath_double", "xpath_float", "xpath_int", "xpath_long", "xpath_number", "xpath_short",
+    "xpath_string",
 })  # fmt: skip
+# What they are given beyond so many arguments are options, one of which names a file.
+_WITHOUT_OPTIONS = {"from_xml": 2, "schema_of_xml": 1}
+_ANY_NUMBER = 1 << 31
 # Delta has others, which read tables by their path.
 _TABLE_FUNCTIONS = frozenset({
     "explode", "explode_outer", "inline", "inline_outer", "json_tuple", "posexplode", "posexplode_outer", "range",
-    "stack",
+    "stack", "variant_explode", "variant_explode_outer",
 })  # fmt: skip
 
 
@@ -43,6 +49,7 @@ class BadQuery(ConfigError):
 
 def check_query(spark: SparkSession, query: str, tables: Collection[str]) -> set[str]:
     """Refuse what is no query over these tables; which of them it names."""
+    _check_text(spark, query)
     plan = _parsed(lambda: _parser(spark).parsePlan(query))
     nodes = list(_nodes(spark, plan))
     ctes = [cte for kind, _, node in nodes if kind == "UnresolvedWith" for cte in _each(node.cteRelations().iterator())]
@@ -52,8 +59,15 @@ def check_query(spark: SparkSession, query: str, tables: Collection[str]) -> set
 
 def check_expression(spark: SparkSession, text: str) -> None:
     """Refuse an expression that does more than look at its row; the caller may call functions of its own."""
+    _check_text(spark, text)
     expression = _parsed(lambda: _parser(spark).parseExpression(text))
     _check(spark, _nodes(spark, expression), (), own_functions=True)
+
+
+def _check_text(spark: SparkSession, text: str) -> None:
+    """Refuse what Spark would put values into before it parses: of the environment, where credentials are."""
+    if "${" in text and spark.conf.get("spark.sql.variable.substitute") == "true":
+        raise _refused("${…} stands for a setting or a variable of the environment")
 
 
 def _check(
@@ -61,6 +75,8 @@ def _check(
 ) -> set[str]:
     named: set[str] = set()
     for kind, is_plan, node in nodes:
+        if kind == "RelationTimeTravel":
+            raise _refused("it names no version", hint="To ask the timeline as it was, give --version N or --as-of TIME")
         if is_plan and kind not in _NODES:
             raise _refused(f"{kind} does more than that")
         if kind in _UNKNOWN_FUNCTIONS:
@@ -77,18 +93,18 @@ def _check(
                 raise _refused(f"{name} is no function that makes a table here")
         elif kind == "UnresolvedFunction":
             name = _dotted(node.nameParts())
-            if name.rpartition(".")[2].lower() in _CLOSED_FUNCTIONS:
+            last = name.rpartition(".")[2].lower()
+            if last in _CLOSED_FUNCTIONS:
                 raise _refused(f"the function {name} is not among those that may be called")
+            if node.arguments().size() > _WITHOUT_OPTIONS.get(last, _ANY_NUMBER):
+                raise _refused(f"the function {name} may not be given options")
             if not own_functions and not _is_builtin(spark, name):
                 raise _refused(f"{name} is no function of Spark's own")
     return named
 
 
-def _refused(why: str) -> BadQuery:
-    return BadQuery(
-        f"this only reads the tables pending and timeline: {why}",
-        hint="Write a SELECT over these tables, with Spark's own functions",
-    )
+def _refused(why: str, hint: str = "Write a SELECT over these tables, with Spark's own functions") -> BadQuery:
+    return BadQuery(f"this only reads the tables pending and timeline: {why}", hint=hint)
 
 
 def _parser(spark: SparkSession) -> Any:

@@ -28,6 +28,8 @@ _UNLIKE = ("record", "unique_key", "entry_offset", "timer_id")
 _EVERYWHERE = {
     **{f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in _UNLIKE},
     "spark.sql.session.timeZone": "UTC",
+    # ${env:NAME} in a query would be the environment's, with the credentials that it holds.
+    "spark.sql.variable.substitute": "false",
     # The parts of a window are a union of single partitions, which Spark would else put into one again.
     "spark.sql.unionOutputPartitioning": "false",
     "spark.sql.python.filterPushdown.enabled": "true",
