@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,8 @@ from latermq.cli.store_checks import check_store
 from latermq.client import Admin, Message, OutgoingMessage, Producer, PullConsumer, PushConsumer
 from latermq.config import load_config
 from latermq.errors import LaterMQError
+from latermq.protocol.remoting.codes import Request, Response
+from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame
 
 TOPIC, STREAM, GROUP = "demo-orders", "demo-stream", "demo-audit"
 LATER = "demo-reminders"
@@ -61,11 +64,11 @@ class Server:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log_file, text=True)
         assert self._process.stdout is not None
         self.ready_line = self._process.stdout.readline().strip()
-        found = re.search(r"name server (\S+),", self.ready_line)
+        found = re.search(r"name server (\S+), broker (\S+),", self.ready_line)
         if found is None:
             self.close()
             raise DemoFailed("the server did not start")
-        self.namesrv = found[1]
+        self.namesrv, self.broker = found[1], found[2]
 
     def broker_pid(self) -> int | None:
         """The broker's process, None while it is being restarted."""
@@ -150,6 +153,8 @@ async def show(server: Server, summary: Summary) -> None:
             seen.append(f"{REMINDERS} acknowledged, none of them in {LATER} yet")
         with summary.step("cancel some, move others") as seen:
             seen += await change_reminders(admin)
+        with summary.step("let a stranger try to delete the log and to break the next start") as seen:
+            seen += await asyncio.to_thread(answers_to_a_stranger, server.broker)
         with summary.step("kill -9 the broker in the middle of sending") as seen:
             await send_through_a_crash(server, producer, seen)
         with summary.step("look for every acknowledged message") as seen:
@@ -161,6 +166,28 @@ async def show(server: Server, summary: Summary) -> None:
             seen.append(f"{STREAM_MESSAGES} acknowledged, all of them stored, 0 missing")
         with summary.step("wait for the reminders") as seen:
             seen += await arrived_reminders(server.namesrv)
+
+
+def answers_to_a_stranger(broker: str) -> list[str]:
+    """Send what no client sends. Whether it did any harm the next steps show."""
+    host, _, port = broker.rpartition(":")
+    nested = b'{"groupName":"evil","attributes":' + b'{"a":' * 1_000 + b"1" + b"}" * 1_001
+    attempts = [
+        (Request.DELETE_TOPIC_IN_BROKER, {"topic": "../commitlog"}, b""),
+        (Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, nested),
+    ]
+    told = []
+    with socket.create_connection((host, int(port)), timeout=10) as sock:
+        for code, fields, body in attempts:
+            sock.sendall(encode_frame(code, 1, fields=fields, body=body))
+            reader, replies = FrameReader(), list[Command]()
+            while not replies:
+                data = sock.recv(1 << 16)
+                check(bool(data), f"{code.name} was not answered")
+                replies = reader.feed(data)
+            check(replies[0].code != Response.SUCCESS, f"{code.name} was done")
+            told.append(f"{code.name}: {(replies[0].remark or '')[:90]}")
+    return [*told, f"{len(attempts)} attempts refused"]
 
 
 async def change_reminders(admin: Admin) -> list[str]:
