@@ -18,11 +18,11 @@ _TREE = "org.apache.spark.sql.catalyst.trees.TreeNode"
 _PLAN = "org.apache.spark.sql.catalyst.plans.logical.LogicalPlan"
 _NODES = frozenset({
     "Aggregate", "AsOfJoin", "Deduplicate", "Distinct", "Except", "Filter", "Generate", "GlobalLimit", "Intersect",
-    "Join", "LateralJoin", "LimitAll", "LocalLimit", "LocalRelation", "Offset", "OneRowRelation", "PipeOperator", "Pivot",
-    "Project", "Repartition", "RepartitionByExpression", "ResolvedInlineTable", "Sample", "Sort", "SubqueryAlias",
-    "Union", "Unpivot", "UnresolvedHaving", "UnresolvedHint", "UnresolvedInlineTable", "UnresolvedRelation",
-    "UnresolvedQualify", "UnresolvedSubqueryColumnAliases", "UnresolvedTVFAliases", "UnresolvedTableValuedFunction", "UnresolvedWith",
-    "Window", "WithWindowDefinition",
+    "Join", "LateralJoin", "LimitAll", "LocalLimit", "LocalRelation", "Offset", "OneRowRelation", "PipeOperator",
+    "Pivot", "Project", "Repartition", "RepartitionByExpression", "ResolvedInlineTable", "Sample", "Sort",
+    "SubqueryAlias", "Union", "Unpivot", "UnresolvedHaving", "UnresolvedHint", "UnresolvedInlineTable",
+    "UnresolvedQualify", "UnresolvedRelation", "UnresolvedSubqueryColumnAliases", "UnresolvedTVFAliases",
+    "UnresolvedTableValuedFunction", "UnresolvedWith", "Window", "WithWindowDefinition",
 })  # fmt: skip
 # Functions whose name is computed, and those of others, as expressions.
 _UNKNOWN_FUNCTIONS = frozenset({"ExpressionWithUnresolvedIdentifier", "PythonUDF", "ScalaUDF"})
@@ -76,7 +76,7 @@ def _check(
     named: set[str] = set()
     for kind, is_plan, node in nodes:
         if kind == "RelationTimeTravel":
-            raise _refused("it names no version", hint="To ask the timeline as it was, give --version N or --as-of TIME")
+            raise _refused("it names no version", hint="Ask the timeline as it was by --version N or --as-of TIME")
         if is_plan and kind not in _NODES:
             raise _refused(f"{kind} does more than that")
         if kind in _UNKNOWN_FUNCTIONS:
