@@ -155,6 +155,9 @@ def test_requests_are_bounded_in_rows_and_bytes() -> None:
     assert [request.rows for request in many] == [ROWS_AT_ONCE, ROWS_AT_ONCE, 500]
     large = list(requests_of(batch_of([{"key": str(n), "due_ms": n, "body": bytes(3 << 20)} for n in range(3)]), ONE))
     assert [request.rows for request in large] == [1, 1, 1]
+    wordy = list(requests_of(batch_of([{"key": "a " * 14_000 + str(n), "due_ms": n} for n in range(6)]), ONE))
+    assert [request.rows for request in wordy] == [4, 2]
+    assert sum(len(decode_rows(request.body)) for request in wordy) == 6
 
 
 def test_what_was_kept_is_read_back_and_a_file_that_ends_early_is_found(tmp_path: Path) -> None:

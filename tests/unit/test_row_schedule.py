@@ -226,6 +226,27 @@ def test_a_row_that_was_moved_is_known() -> None:
     assert scene.schedule(*rows) == (0, 1)
 
 
+def test_each_message_key_of_each_row_finds_its_own_record() -> None:
+    scene = Scene()
+    keys = ["", " a  b ", "", "c", " ", "ü d a", "e " * 500, ""]
+    rows = [row._replace(keys=text) for row, text in zip(scene.some(len(keys)), keys, strict=True)]
+    scene.schedule(*rows)
+    for key in {word for text in keys for word in text.split()}:
+        offsets = set(scene.broker.store.find_by_key(TIMER_TOPIC, key, 0, 1 << 62))
+        found = [message for message in scene.waiting() if message.physical_offset in offsets]
+        having = {row.key for row in rows if key in row.keys.split()}
+        assert {message.properties["UNIQ_KEY"] for message in found} == having, key
+
+
+def test_topics_of_rows_count_for_the_host_that_sent_them() -> None:
+    scene = Scene()
+    limit = scene.broker.config.broker.max_auto_created
+    rows = [row._replace(topic=f"made{number}") for number, row in enumerate(scene.some(limit + 1))]
+    with pytest.raises(NoPermission, match=f"have auto-created {limit} topics"):
+        scene.schedule(*rows)
+    assert not scene.waiting()
+
+
 def test_only_new_rows_are_indexed_by_their_message_keys() -> None:
     scene = Scene()
     rows = [row._replace(keys=f"{row.key}-key") for row in scene.some(30)]

@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from latermq.errors import MalformedRequest
-from latermq.protocol.remoting.rows import MAX_ROWS, Column, RowBatch, decode_rows, encode_rows, unique_key_of
+from latermq.protocol.remoting.rows import (
+    MAX_BYTES,
+    MAX_ROWS,
+    Column,
+    RowBatch,
+    decode_rows,
+    encode_rows,
+    unique_key_of,
+)
 from tests.rows import Row, batch_of
 
 ROWS = [
@@ -74,6 +82,17 @@ def test_more_rows_than_a_request_holds_are_refused() -> None:
     batch = RowBatch(["t"], zeros.astype(np.uint16), zeros, zeros != 0, nothing, nothing, nothing, nothing, nothing)
     with pytest.raises(MalformedRequest, match="too many"):
         decode_rows(encode_rows(batch))
+
+
+def test_rows_with_more_message_keys_or_bytes_than_a_request_holds_are_refused() -> None:
+    words = " ".join(["a"] * 16_000)
+    decode_rows(encode_rows(batch_of([Row(f"K{number}", keys=words) for number in range(4)])))
+    with pytest.raises(MalformedRequest, match="80000 message keys are too many"):
+        decode_rows(encode_rows(batch_of([Row(f"K{number}", keys=words) for number in range(5)])))
+    long = Row("long", body=bytes(MAX_BYTES))
+    decode_rows(encode_rows(batch_of([long])))
+    with pytest.raises(MalformedRequest, match="are too many, a request with more than one row"):
+        decode_rows(encode_rows(batch_of([long, Row("short")])))
 
 
 def test_a_unique_key_is_of_its_job_and_key_and_of_nothing_else() -> None:

@@ -1,6 +1,5 @@
 """Whether the rows of a batch can be scheduled, told before anything is; what is wrong names its row."""
 
-import re
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -17,17 +16,16 @@ from latermq.message.properties import (
     START_DELIVER_TIME,
     TAGS,
     UNIQUE_KEY,
-    decode_properties,
 )
 from latermq.protocol.remoting.rows import Column, RowBatch
 
 _TIMER_PREFIX = "TIMER_"
 # What a row says in columns of its own, or what the broker says of a timer.
 _RESERVED = (UNIQUE_KEY, KEYS, TAGS, DELAY_LEVEL, REAL_TOPIC, REAL_QUEUE_ID, START_DELIVER_TIME)
-_MAY_BE_RESERVED = re.compile(
-    b"|".join(
-        [*(re.escape(name.encode()) + b"\x01" for name in _RESERVED), _TIMER_PREFIX.encode(), OWN_PREFIX.encode()]
-    )
+# Names stand at the begin and behind each value. Looked for one by one: a pattern of them all takes ten times as long.
+_RESERVED_NAMES = (
+    *(f"\x02{name}\x01".encode() for name in _RESERVED),
+    *(f"\x02{prefix}".encode() for prefix in (_TIMER_PREFIX, OWN_PREFIX)),
 )
 
 
@@ -89,15 +87,15 @@ def _check_properties(column: Column) -> None:
     if len(wrong) or len(torn):
         rows = [column.row_at(int(positions[wrong[0]]))] if len(wrong) else []
         refuse_row(min([*rows, *torn[:1].tolist()]), "its properties are not in their wire form: name, 1, value, 2")
-    if _MAY_BE_RESERVED.search(column.data):
-        for row, value in enumerate(column.values()):
-            for name in decode_properties(value.decode()):
-                if name in _RESERVED or name.startswith((OWN_PREFIX, _TIMER_PREFIX)):
-                    refuse_row(
-                        row,
-                        f"it has a property {name}, which a row cannot have",
-                        "Its columns say the key and the time",
-                    )
+    named = b"\x02" + column.data
+    found = [at for name in _RESERVED_NAMES if (at := named.find(name)) >= 0]
+    if found:
+        name = named[min(found) + 1 : named.index(b"\x01", min(found))].decode()
+        refuse_row(
+            column.row_at(min(found)),
+            f"it has a property {name}, which a row cannot have",
+            "Its columns say the key and the time",
+        )
 
 
 def dues_of(batch: RowBatch, now_ms: int, check_due: Callable[[int, int, str, bool], None]) -> npt.NDArray[np.int64]:

@@ -56,7 +56,7 @@ class RowSchedule:
         now_ms = broker.clock.now_ms()
         check_rows(batch, int(broker.config.broker.max_message))
         dues = dues_of(batch, now_ms, broker.admission.check_due)
-        configs = self._writable_topics(batch)
+        configs = self._writable_topics(batch, born_host)
         keys = batch.unique_keys.values()
         hashed = HashedKeys(batch.unique_keys.data, batch.unique_keys.offsets)
         new = ~self._known.known(batch.topics, batch.topic_of.astype(np.intp), keys, hashed)
@@ -80,7 +80,7 @@ class RowSchedule:
                 self._note(batch, rows[start:end])
         return Scheduled(len(rows), len(batch) - len(rows))
 
-    def _writable_topics(self, batch: RowBatch) -> list[TopicConfig | None]:
+    def _writable_topics(self, batch: RowBatch, born_host: bytes) -> list[TopicConfig | None]:
         """The topics of the rows, made where they are missing and may be; None for one that no row names."""
         configs: list[TopicConfig | None] = [None] * len(batch.topics)
         default_queues = self._broker.config.broker.default_queues
@@ -88,7 +88,7 @@ class RowSchedule:
         used, first_rows = np.unique(batch.topic_of, return_index=True)
         for number, row in sorted(zip(used.tolist(), first_rows.tolist(), strict=True), key=lambda pair: pair[1]):
             try:
-                configs[number] = self._broker.writable_topic(batch.topics[number], "", default_queues)
+                configs[number] = self._broker.writable_topic(batch.topics[number], "", default_queues, by=born_host)
             except (IllegalMessage, NoPermission, TopicNotFound) as error:
                 raise type(error)(f"row {row}: {error.message}", hint=error.hint) from None
             except UnsavedTopic as error:
@@ -163,6 +163,17 @@ def _digits(numbers: Ints) -> Ints:
     """How many digits each of these has."""
     digits: Ints = np.searchsorted(_POWERS_OF_TEN, numbers, side="right") + 1
     return digits
+
+
+def _split(column: Column, separator: bytes) -> tuple[Column, Ints]:
+    """The parts of all values between one-byte separators, and whose they are: no value is looked at by itself."""
+    at = np.flatnonzero(np.frombuffer(column.data, np.uint8) == separator[0])
+    # Parts follow each other in both lists alike: each begins with its value or behind a separator.
+    starts = np.sort(np.concatenate((column.offsets[:-1], at + 1)))
+    ends = np.sort(np.concatenate((column.offsets[1:], at)))
+    offsets = np.concatenate(([0], np.cumsum(ends - starts)))
+    owners = np.searchsorted(column.offsets[1:-1], starts, side="right")  # right for parts that are not empty
+    return Column(column.data.replace(separator, b""), offsets), owners
 
 
 class _Build:
@@ -288,9 +299,7 @@ class _Build:
         owners = np.arange(len(column))
         separator = KEY_SEPARATOR.encode()
         if separator in column.data:
-            split = [(row, key) for row, value in enumerate(column.values()) for key in value.split(separator)]
-            owners = np.array([row for row, _ in split], np.int64)
-            column = Column.of(key for _, key in split)
+            column, owners = _split(column, separator)
         hashes = HashedKeys(column.data, column.offsets).under([f"{TIMER_TOPIC}#"], np.zeros(len(column), np.intp))
         kept = (column.sizes > 0) & self._chosen[owners]
         return hashes[kept], np.searchsorted(self._rows, owners[kept])

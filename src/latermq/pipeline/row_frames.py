@@ -23,7 +23,7 @@ from latermq.message.properties import (
     TAGS,
     UNIQUE_KEY,
 )
-from latermq.protocol.remoting.rows import ROWS_AT_ONCE, Column, RowBatch, encode_rows
+from latermq.protocol.remoting.rows import KEY_SEPARATOR, MAX_KEYS, ROWS_AT_ONCE, Column, RowBatch, encode_rows
 
 COLUMNS = ("topic", "body", "due_ms", "delay_ms", "due", "key", "tag", "properties")
 TIMES = ("due_ms", "delay_ms", "due")
@@ -339,13 +339,22 @@ def _pieces(batch: RowBatch, broker: str) -> Iterator[Request]:
     """The rows in requests of bounded size."""
     sizes = batch.bodies.sizes + batch.keys.sizes + batch.tags.sizes + batch.properties.sizes
     ends = np.cumsum(sizes)
+    key_ends = _keys_until(batch.keys)
     start = 0
     while start < len(batch):
-        before = int(ends[start - 1]) if start else 0
+        before, keys_before = (int(ends[start - 1]), int(key_ends[start - 1])) if start else (0, 0)
         fitting = int(np.searchsorted(ends, before + REQUEST_BYTES, side="right"))
+        fitting = min(fitting, int(np.searchsorted(key_ends, keys_before + MAX_KEYS, side="right")))
         end = min(max(start + 1, fitting), start + ROWS_AT_ONCE, len(batch))
         yield _request(batch, start, end, broker)
         start = end
+
+
+def _keys_until(column: Column) -> Ints:
+    """How many message keys the rows have up to each of them; one alone has fewer than a request may hold."""
+    separators = np.flatnonzero(np.frombuffer(column.data, np.uint8) == KEY_SEPARATOR[0])
+    until: Ints = np.searchsorted(separators, column.offsets[1:]) + np.arange(1, len(column) + 1)
+    return until
 
 
 def _request(batch: RowBatch, start: int, end: int, broker: str) -> Request:

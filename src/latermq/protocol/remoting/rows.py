@@ -16,9 +16,12 @@ import numpy.typing as npt
 from latermq.errors import MalformedRequest
 
 MAGIC = b"LMR1"
-MAX_ROWS = 16_384  # in one request: some 100 ms of the broker's loop
+MAX_ROWS = 4_096  # in one request: some 20 ms of the broker's loop
+MAX_KEYS = 65_536  # message keys of all rows in one request: as long again, since each is found by itself
 ROWS_AT_ONCE = 2_000  # what a sender should send: large enough for the arrays, small enough for timers to be punctual
 MAX_TOPICS = 4_096
+MAX_BYTES = 8 << 20  # of a request with more than one row
+KEY_SEPARATOR = b" "  # between the message keys of a row
 
 Ints = npt.NDArray[np.int64]
 _HEAD = struct.Struct("<4sII")  # magic, rows, topics
@@ -115,6 +118,11 @@ def decode_rows(body: bytes) -> RowBatch:
             f"{rows} rows for {topics} topics are too many, a request holds {MAX_ROWS} for {MAX_TOPICS}",
             hint="Send several smaller ones",
         )
+    if rows > 1 and len(body) > MAX_BYTES:
+        raise MalformedRequest(
+            f"{rows} rows of {len(body)} bytes are too many, a request with more than one row has up to {MAX_BYTES}",
+            hint="Send several smaller ones",
+        )
     reader = _Reader(body, _HEAD.size)
     try:
         names = [topic.decode() for topic in reader.column(topics).values()]
@@ -126,6 +134,12 @@ def decode_rows(body: bytes) -> RowBatch:
     columns = [reader.column(rows) for _ in range(5)]
     if reader.at != len(body):
         raise MalformedRequest(f"a batch of rows ends at byte {reader.at} of {len(body)}")
+    keys = columns[2].data.count(KEY_SEPARATOR) + rows
+    if keys > MAX_KEYS:
+        raise MalformedRequest(
+            f"{rows} rows with {keys} message keys are too many, a request holds {MAX_KEYS} keys",
+            hint="Send several smaller ones",
+        )
     if rows and int(topic_of.max()) >= topics:
         raise MalformedRequest(f"row {int(topic_of.argmax())} names topic {int(topic_of.max())} of {topics}")
     return RowBatch(names, topic_of, times_ms, from_now, *columns)
