@@ -59,6 +59,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     default_queues: int = 8
     max_message: Size = Size.parse("4MiB")
     max_batch_messages: int = 10_000
+    max_batch_keys: int = 65_536  # which are put into the index at once, in some 20 ms
     pull_batch: Size = Size.parse("256KiB")  # what one pull returns at most, but always one message
     pull_max_messages: int = 1024
     pull_scan: int = 16_384  # queue entries whose tags one pull looks at

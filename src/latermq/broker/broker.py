@@ -58,6 +58,7 @@ from latermq.protocol.remoting.bodies import (
 from latermq.protocol.remoting.codes import Response
 from latermq.store.consume_queue import ConsumeQueue
 from latermq.store.disk import Disk
+from latermq.store.dispatch import count_keys
 from latermq.store.message_store import Appended, Draft, MessageStore
 from latermq.store.ranges import RangeSet
 from latermq.store.retention import Retention
@@ -481,6 +482,7 @@ class Broker:
             )  # fmt: skip
         if not drafts:
             raise IllegalMessage("the batch holds no message")
+        self._check_keys(batch, drafts)
         if any(place.wait for place in admitted):
             self.store.hold_queue(topic, queue_id)
         if any(place.wait == Wait.TIMER for place in admitted):
@@ -496,6 +498,19 @@ class Broker:
         self.traffic.messages_in += len(drafts)
         ids = ",".join(offset_message_id(self.store_host, one.physical_offset) for one in appended)
         return ids, queue_id, (first or appended[0]).queue_offset, appended[-1].end_offset, ""
+
+    def _check_keys(self, batch: bytes, drafts: list[Draft]) -> None:
+        """All keys of a batch are put into the index at once. Spaces part them, so most often few spaces are told."""
+        limit = self.config.broker.max_batch_keys
+        if batch.count(b" ") + 2 * len(drafts) <= limit:
+            return
+        keys = 0
+        for first in range(0, len(drafts), 8):  # no more are counted than it takes
+            keys += count_keys([draft.properties for draft in drafts[first : first + 8]])
+            if keys > limit:
+                raise IllegalMessage(
+                    f"the messages of the batch have more than {limit} keys", hint="Send several smaller ones"
+                )
 
     def writable_topic(
         self, topic: str, default_topic: str, default_queues: int, *, is_retry: bool = False, by: bytes = b""

@@ -93,9 +93,8 @@ def hash_keys(
 
     Keys are cut out of the joined properties and hashed as one matrix: 0.8 µs a record instead of 3 one by one.
     """
-    # Zeros before the first key let every key be taken with the bytes before it, up to the widest.
-    joined = b"".join((bytes(_MAX_MATRIX_WIDTH), b"\x02", b"\x02".join(properties), b"\x02"))
-    starts, ends, is_unique = _key_spans(joined)
+    joined = _joined(properties)
+    starts, ends = _key_spans(joined)
     if not len(starts):
         return np.empty(0, np.int32), np.empty(0, np.int64)
     sizes = np.fromiter(map(len, properties), np.int64, len(properties))
@@ -108,27 +107,24 @@ def hash_keys(
     if lengths.min() < width:
         matrix[np.arange(width) < (width - lengths)[:, None]] = 0
     hashes = _hash_rows(matrix, np.minimum(lengths, _MAX_MATRIX_WIDTH), topics, owners)
-    # Spaces part several keys, other letters than ASCII hash as UTF-16, long keys do not fit: those go one by one.
-    # That there are none is most often told by one look at all bytes, ten times as fast as by one at each key.
-    if longest <= _MAX_MATRIX_WIDTH and joined.isascii() and joined.find(KEY_SEPARATOR.encode()) < 0:
+    # Other letters than ASCII hash as UTF-16, and long keys do not fit: those go one by one. That there are none is
+    # most often told by one look at all bytes, ten times as fast as by one at each key.
+    if longest <= _MAX_MATRIX_WIDTH and joined.isascii():
         return hashes, owners
-    odd = ((matrix == ord(KEY_SEPARATOR)) | (matrix >= 0x80)).any(axis=1) | (lengths > _MAX_MATRIX_WIDTH)
-    if not odd.any():
-        return hashes, owners
-    numbers: list[int] = []
-    rows: list[int] = []
-    for row, is_odd in enumerate(odd.tolist()):
-        if not is_odd:
-            numbers.append(int(hashes[row]))
-            rows.append(int(owners[row]))
-            continue
-        owner = int(owners[row])
-        text = joined[starts[row] : ends[row]].decode()
-        for key in [text] if is_unique[row] else text.split(KEY_SEPARATOR):
-            if key:
-                numbers.append(key_hash(topics[owner], key))
-                rows.append(owner)
-    return np.array(numbers, np.int32), np.array(rows, np.int64)
+    odd = (matrix >= 0x80).any(axis=1) | (lengths > _MAX_MATRIX_WIDTH)
+    for row in np.flatnonzero(odd).tolist():
+        hashes[row] = key_hash(topics[owners[row]], joined[starts[row] : ends[row]].decode())
+    return hashes, owners
+
+
+def count_keys(properties: Sequence[bytes]) -> int:
+    """How many keys these records are found under."""
+    return len(_key_spans(_joined(properties))[0])
+
+
+def _joined(properties: Sequence[bytes]) -> bytes:
+    # Zeros before the first key let every key be taken with the bytes before it, up to the widest.
+    return b"".join((bytes(_MAX_MATRIX_WIDTH), b"\x02", b"\x02".join(properties), b"\x02"))
 
 
 class HashedKeys:
@@ -160,13 +156,8 @@ class HashedKeys:
         return _positive(self._values + hashes[prefix_of] * self._powers).astype(np.int64)
 
 
-def _key_spans(
-    joined: bytes,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Where the values of UNIQ_KEY and KEYS start and end in properties that begin and end with a separator.
-
-    And which of them are unique keys: those are one key, spaces or not.
-    """
+def _key_spans(joined: bytes) -> tuple[Ints, Ints]:
+    """Where the unique keys and the message keys start and end in properties that begin and end with a separator."""
     data = np.frombuffer(joined, np.uint8)
     name_ends = np.flatnonzero(data == 1)
     property_ends = np.flatnonzero(data == 2)
@@ -176,8 +167,21 @@ def _key_spans(
     is_key = is_unique_key | (words >> 24 == _KEYS_WORD)
     starts = name_ends[is_key] + 1
     ends = property_ends[np.searchsorted(property_ends, starts)]
+    if len(starts) and joined.find(KEY_SEPARATOR.encode()) >= 0:
+        starts, ends = _split(data, starts, ends, is_unique_key[is_key])
     filled = ends > starts
-    return starts[filled], ends[filled], is_unique_key[is_key][filled]
+    return starts[filled], ends[filled]
+
+
+def _split(
+    data: npt.NDArray[np.uint8], starts: Ints, ends: Ints, is_unique: npt.NDArray[np.bool_]
+) -> tuple[Ints, Ints]:
+    """Spans parted at the spaces in them; a unique key is one key, spaces or not."""
+    spaces = np.flatnonzero(data == ord(KEY_SEPARATOR))
+    span_of = np.searchsorted(starts, spaces, side="right") - 1
+    spaces = spaces[(span_of >= 0) & (spaces < ends[span_of]) & ~is_unique[span_of]]
+    # Spans do not overlap, so what follows each other does so in both lists.
+    return np.sort(np.concatenate((starts, spaces + 1))), np.sort(np.concatenate((ends, spaces)))
 
 
 def _hash_rows(

@@ -43,6 +43,9 @@ ABORT_PATH = "abort"
 STORE_ID_PATH = "latermq.storeid"
 OWN_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, TIMER_DEAD_LETTER_TOPIC)  # they have few queues, and always find room
 INDEX_BATCH = 1000  # keys are put into the index in batches of this many records
+# Properties longer than this may hold hundreds of keys: of such ones batches have so many bytes at most.
+_LONG_PROPERTIES = 512
+INDEX_BATCH_BYTES = 128 << 10
 _U16_SIZE = 2
 _PLAIN_BYTES = HEAD.size + _U16_SIZE  # of a record in IPv4: what is neither body, topic nor properties
 _NO_V6 = ~(SYSFLAG_BORN_V6 | SYSFLAG_STORE_V6)
@@ -140,6 +143,7 @@ class MessageStore:
         self.pool = MapPool(config.max_open_queues)
         self._queues = self._open_queues(checkpoint.queue_ends if checkpoint else None)
         self._unindexed: list[tuple[str, bytes, int, int]] = []
+        self._long_bytes = 0  # of long properties among these
         self._hashed: list[IndexKeys] = []
         self.last_store_timestamp_ms = 0
         self.checkpoint_offset = 0
@@ -331,12 +335,14 @@ class MessageStore:
             )
             return self.append_all([draft], now_ms)[0]
         # Whatever can fail for want of space comes before the log is touched: a refused message is not there.
+        properties_size = len(properties)
         if len(self._unindexed) >= INDEX_BATCH:
             self.index_pending()
+        if properties_size > _LONG_PROPERTIES:
+            self._note_long(properties_size)
         queue.make_room()
         log = self.log
         body_size = len(body)
-        properties_size = len(properties)
         size = HEAD.size + body_size + len(topic_bytes) + _U16_SIZE + properties_size
         at = log.end
         if at + size > log.limit:
@@ -374,6 +380,10 @@ class MessageStore:
             if len(unindexed) >= INDEX_BATCH:
                 break
             body_size, properties_size = len(body), len(properties)
+            if properties_size > _LONG_PROPERTIES:
+                if self._long_bytes + properties_size > INDEX_BATCH_BYTES:
+                    break
+                self._long_bytes += properties_size
             try:
                 queue = queues.get((topic, queue_id)) or self._admit_queue(topic, queue_id)
                 queue.make_room()
@@ -405,6 +415,7 @@ class MessageStore:
         """Append several messages as one block: after the death of the process all of them are there, or none."""
         if len(self._unindexed) >= INDEX_BATCH:
             self.index_pending()
+        self._note_long(sum(len(draft.properties) for draft in drafts))
         now_ms = now_ms or self._now_ms()
         counts: dict[tuple[str, int], int] = {}
         for draft in drafts:
@@ -507,7 +518,14 @@ class MessageStore:
             self.index.put(self._hashed[0])
             del self._hashed[0]
 
+    def _note_long(self, properties_bytes: int) -> None:
+        """Properties are about to be stored that may hold many keys: those before come first, where they are many."""
+        if self._long_bytes + properties_bytes > INDEX_BATCH_BYTES:
+            self.index_pending()
+        self._long_bytes += properties_bytes
+
     def _hash_unindexed(self) -> None:
+        self._long_bytes = 0
         if self._unindexed:
             self._hashed.append(index_keys(*zip(*self._unindexed, strict=True)))
             self._unindexed = []
