@@ -7,13 +7,22 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from msgspec import Struct
 
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.record import Message, decode_records
+from latermq.pipeline_secret import load_secret, sign
 from latermq.protocol.remoting.bodies import decode_body
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import BINARY, JSON, Command
 from latermq.protocol.remoting.pipeline_bodies import PipelineState
+from latermq.protocol.remoting.pipeline_headers import (
+    SIGNATURE,
+    BeginPipelineHeader,
+    CommitIngestHeader,
+    WindowReadyHeader,
+    signed_fields,
+)
 from latermq.protocol.remoting.rows import encode_rows
 from latermq.server.broker_server import BrokerProcess
 from tests.integration.brokers import run_with_broker, send
@@ -35,18 +44,40 @@ def rows_of(now_ms: int, count: int, first: int = 0) -> list[Row]:
     ]
 
 
-async def state_of(client: RawClient, code: int = Request.PIPELINE_STATE) -> PipelineState:
-    reply = await client.call(code, {})
+async def state_of(client: RawClient) -> PipelineState:
+    return told(await client.call(Request.PIPELINE_STATE, {}))
+
+
+def told(reply: Command) -> PipelineState:
     assert reply.code == Response.SUCCESS, reply.remark
     return decode_body(reply.body, PipelineState)
+
+
+def signed(data: Path, state: PipelineState, code: int, header: Struct) -> dict[str, str]:
+    """The fields of a request as the driver of the broker with this data directory sends it."""
+    fields = signed_fields(header)
+    signature = sign(load_secret(data / "pipeline.secret"), code, state.store_id, fields)
+    return {name: str(value) for name, value in fields.items()} | {SIGNATURE: signature}
+
+
+def beginning(data: Path, state: PipelineState, after_epoch: int) -> dict[str, str]:
+    header = BeginPipelineHeader(tableEnd=state.ingest_offset, afterEpoch=after_epoch)
+    return signed(data, state, Request.BEGIN_PIPELINE, header)
+
+
+async def begin(client: RawClient, data: Path) -> PipelineState:
+    state = await state_of(client)
+    return told(await client.call(Request.BEGIN_PIPELINE, beginning(data, state, state.epoch)))
 
 
 async def schedule(client: RawClient, rows: Sequence[Row], encoding: int = JSON) -> Command:
     return await client.call(Request.SCHEDULE_ROWS, {"job": "tests"}, encode_rows(batch_of(rows)), encoding=encoding)
 
 
-async def commit(client: RawClient, offset: int, epoch: int) -> Command:
-    return await client.call(Request.COMMIT_INGEST, {"offset": str(offset), "epoch": str(epoch)})
+async def commit(client: RawClient, data: Path, offset: int, epoch: int) -> Command:
+    header = CommitIngestHeader(offset=offset, epoch=epoch)
+    fields = signed(data, await state_of(client), Request.COMMIT_INGEST, header)
+    return await client.call(Request.COMMIT_INGEST, fields)
 
 
 async def pull(client: RawClient, offset: int, **fields: object) -> Command:
@@ -83,7 +114,7 @@ def test_a_driver_begins_pulls_and_commits(tmp_path: Path) -> None:
     async def scenario(process: BrokerProcess) -> None:
         async with connect(port_of(process)) as client:
             assert (await state_of(client)).epoch == 0
-            begun = await state_of(client, Request.BEGIN_PIPELINE)
+            begun = await begin(client, tmp_path)
             assert begun.epoch == 1
             assert begun.store_id == process.broker.store.store_id
             await schedule(client, rows_of(begun.now_ms, 300))
@@ -91,7 +122,7 @@ def test_a_driver_begins_pulls_and_commits(tmp_path: Path) -> None:
             found = await all_timers(client)
             assert [message.body for message in found] == [b"%d" % number for number in range(300)]
             assert [message.queue_offset for message in found] == list(range(300))
-            reply = await commit(client, 300, begun.epoch)
+            reply = await commit(client, tmp_path, 300, begun.epoch)
             assert reply.text_fields() == {"ingestOffset": "300"}
             state = await state_of(client)
             assert (state.ingest_offset, state.min_entry, state.flushed_entry) == (300, 0, 300)
@@ -102,10 +133,10 @@ def test_a_driver_begins_pulls_and_commits(tmp_path: Path) -> None:
 def test_a_driver_that_was_followed_by_another_can_neither_pull_nor_commit(tmp_path: Path) -> None:
     async def scenario(process: BrokerProcess) -> None:
         async with connect(port_of(process)) as client:
-            old = (await state_of(client, Request.BEGIN_PIPELINE)).epoch
-            new = (await state_of(client, Request.BEGIN_PIPELINE)).epoch
+            old = (await begin(client, tmp_path)).epoch
+            new = (await begin(client, tmp_path)).epoch
             assert new == old + 1
-            for reply in (await commit(client, 0, old), await pull(client, 0, epoch=old)):
+            for reply in (await commit(client, tmp_path, 0, old), await pull(client, 0, epoch=old)):
                 assert reply.code == Response.ILLEGAL_OPERATION
                 assert "epoch" in (reply.remark or "")
             assert (await pull(client, 0, epoch=new)).code == Response.SUCCESS
@@ -117,14 +148,17 @@ def test_a_driver_that_was_followed_by_another_can_neither_pull_nor_commit(tmp_p
 def test_epoch_and_ingest_offset_are_on_disk_before_they_are_told(tmp_path: Path) -> None:
     async def scenario(process: BrokerProcess) -> None:
         async with connect(port_of(process)) as client:
-            begun = await state_of(client, Request.BEGIN_PIPELINE)
+            begun = await begin(client, tmp_path)
             assert b'"epoch":1' in (tmp_path / "latermq.ingest").read_bytes()
             await schedule(client, rows_of(begun.now_ms, 10))
             process.broker.store.flush()
-            await commit(client, 7, begun.epoch)
+            await commit(client, tmp_path, 7, begun.epoch)
             assert b'"offset":7' in (tmp_path / "latermq.ingest").read_bytes()
             # Ones that come together are each answered with what is true then.
-            opaques = [await client.send_only(Request.BEGIN_PIPELINE) for _ in range(3)]
+            state = await state_of(client)
+            opaques = [
+                await client.send_only(Request.BEGIN_PIPELINE, beginning(tmp_path, state, epoch)) for epoch in (1, 2, 3)
+            ]
             replies = [await client.receive() for _ in opaques]
             assert [reply.opaque for reply in replies] == opaques
             assert [decode_body(reply.body, PipelineState).epoch for reply in replies] == [2, 3, 4]
@@ -203,7 +237,10 @@ def test_with_sync_flush_rows_are_answered_when_they_are_on_disk(tmp_path: Path)
 def test_a_window_that_is_not_there_cannot_be_ready(tmp_path: Path) -> None:
     async def scenario(process: BrokerProcess) -> None:
         async with connect(port_of(process)) as client:
-            reply = await client.call(Request.WINDOW_READY, {"number": "3", "attempt": "spark-1-ab"})
+            begun = await begin(client, tmp_path)
+            header = WindowReadyHeader(number=3, attempt="spark-1-ab", epoch=begun.epoch)
+            fields = signed(tmp_path, begun, Request.WINDOW_READY, header)
+            reply = await client.call(Request.WINDOW_READY, fields)
             assert reply.code == Response.INVALID_PARAMETER
 
     run_with_broker(tmp_path, scenario)
@@ -215,18 +252,18 @@ def test_a_window_that_is_not_there_cannot_be_ready(tmp_path: Path) -> None:
 def test_a_kill_takes_back_no_epoch_and_no_ingest_offset(tmp_path: Path) -> None:
     async def first(server: Server) -> None:
         async with connect(server.port) as client:
-            begun = await state_of(client, Request.BEGIN_PIPELINE)
+            begun = await begin(client, tmp_path)
             await schedule(client, rows_of(begun.now_ms, 50))
             await flushed(client, 50)
-            assert (await commit(client, 40, begun.epoch)).code == Response.SUCCESS
+            assert (await commit(client, tmp_path, 40, begun.epoch)).code == Response.SUCCESS
             server.kill()
 
     async def second(server: Server) -> None:
         async with connect(server.port) as client:
             state = await state_of(client)
             assert (state.epoch, state.ingest_offset) == (1, 40)
-            assert (await commit(client, 45, 1)).code == Response.SUCCESS  # its driver may go on
-            assert (await state_of(client, Request.BEGIN_PIPELINE)).epoch == 2
+            assert (await commit(client, tmp_path, 45, 1)).code == Response.SUCCESS  # its driver may go on
+            assert (await begin(client, tmp_path)).epoch == 2
 
     with serving(tmp_path) as server:
         asyncio.run(first(server))
