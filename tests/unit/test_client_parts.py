@@ -87,6 +87,26 @@ def test_an_order_setting_decides_where_a_topic_is_written() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("order", "queues", "reason"),
+    [
+        ("a:2000000000", 8, "says that it has 2000000008 queues"),
+        ("", 2_000_000_000, "says that it has 2000000000 queues"),
+        ("a:x", 8, "the order setting of topic 't' at the name server is 'a:x'"),
+        ("a:1:2", 8, "the order setting of topic 't'"),
+        (f"a:{'9' * 5000}", 8, "the order setting of topic 't'"),
+    ],
+)
+def test_a_route_that_cannot_be_is_refused_before_its_queues_are_listed(order: str, queues: int, reason: str) -> None:
+    data = TopicRoute(
+        orderTopicConf=order,
+        queueDatas=[QueueData(brokerName="a", readQueueNums=8, writeQueueNums=queues, perm=6)],
+        brokerDatas=[BrokerData(cluster="c", brokerName="a", brokerAddrs={0: "a:1"})],
+    )
+    with pytest.raises(errors.MalformedRequest, match=reason):
+        build_route("t", data)
+
+
 def test_expressions_become_subscriptions() -> None:
     assert subscription("t", "").subString == "*"
     tags = subscription("t", " red || blue||red ")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from latermq.client.connection import Connections, split_address
 from latermq.client.failures import ConnectionLost, NoBroker, NoNameServer, RequestTimedOut
-from latermq.errors import LaterMQError, ServiceUnavailable, TopicNotFound
+from latermq.errors import LaterMQError, MalformedRequest, ServiceUnavailable, TopicNotFound
 from latermq.message.names import AUTO_CREATE_TOPIC
 from latermq.protocol.remoting.bodies import PERM_READ, PERM_WRITE, ClusterInfo, MessageQueue, TopicRoute, decode_body
 from latermq.protocol.remoting.codes import Request
@@ -16,6 +16,7 @@ _log = logging.getLogger("latermq.client")
 REFRESH_S = 30.0
 DEFAULT_TOPIC_QUEUES = 4  # how many queues a topic gets that a send creates
 MASTER = 0
+MAX_QUEUES = 262_144  # of one topic: some 30 MB, and more than any cluster has
 # A topic whose brokers are all away looks like one that was deleted; only after this long it is taken for one.
 FORGET_AFTER_S = 120.0
 
@@ -40,6 +41,14 @@ def build_route(topic: str, data: TopicRoute) -> Route:
             route.addresses[broker.brokerName] = broker.brokerAddrs.get(MASTER) or min(broker.brokerAddrs.items())[1]
         if MASTER in broker.brokerAddrs:
             masters.add(broker.brokerName)
+    ordered = _order_setting(topic, data.orderTopicConf or "")
+    counts = [max(queue.readQueueNums, queue.writeQueueNums) for queue in data.queueDatas]
+    listed = sum(max(0, count) for count in (*counts, *(count for _, count in ordered)))
+    if listed > MAX_QUEUES:
+        raise MalformedRequest(
+            f"the route of topic {topic!r} says that it has {listed} queues, {MAX_QUEUES} are believed",
+            hint="Look at how many queues its brokers say it has, and at its order setting at the name server",
+        )
     queues = sorted(data.queueDatas, key=lambda queue: queue.brokerName)
     for queue in queues:
         if queue.perm & PERM_READ:
@@ -47,9 +56,20 @@ def build_route(topic: str, data: TopicRoute) -> Route:
         if queue.perm & PERM_WRITE and queue.brokerName in masters:
             route.writable += [MessageQueue(topic, queue.brokerName, index) for index in range(queue.writeQueueNums)]
     if data.orderTopicConf:
-        pairs = [part.split(":") for part in data.orderTopicConf.split(";") if ":" in part]
-        route.writable = [MessageQueue(topic, broker, index) for broker, count in pairs for index in range(int(count))]
+        route.writable = [MessageQueue(topic, broker, index) for broker, count in ordered for index in range(count)]
     return route
+
+
+def _order_setting(topic: str, text: str) -> list[tuple[str, int]]:
+    """How many queues which broker has: anyone who reaches a name server may write that."""
+    pairs = [part.partition(":")[::2] for part in text.split(";") if ":" in part]
+    try:
+        return [(broker, int(count)) for broker, count in pairs]
+    except ValueError:
+        raise MalformedRequest(
+            f"the order setting of topic {topic!r} at the name server is {text[:200]!r}",
+            hint="It must be broker:queues;broker:queues, or be deleted: mqadmin updateOrderConf",
+        ) from None
 
 
 class Routes:
