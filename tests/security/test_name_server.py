@@ -19,6 +19,7 @@ from latermq.protocol.remoting.bodies import (
 )
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command
+from tests.integration.brokers import send_fields
 from tests.security.attacker import Attacker, attacking, resident_bytes
 from tests.serving import Server, serving
 
@@ -110,6 +111,21 @@ def test_a_registration_for_ever_leaves_no_ghost(tmp_path: Path) -> None:
             assert time.monotonic() < deadline, "the ghost's route stays"
             time.sleep(0.1)
         assert route(friend) == {"broker-a": {0: server.broker}}
+
+
+def test_a_broker_whose_registration_has_become_too_long_keeps_its_route(tmp_path: Path) -> None:
+    settings = ["server.broker_timeout=2s", "broker.register_every=300ms", "namesrv.max_registration=8KiB"]
+    with served(tmp_path, *settings) as server, attacking(server.namesrv_port) as client:
+        true = {"broker-a": {0: server.broker}}
+        with attacking(server.port) as stranger:
+            for number in range(60):
+                stranger.call(Request.SEND_MESSAGE_V2, send_fields(f"long{number}"), b"makes a topic")
+        until = time.monotonic() + 3
+        while time.monotonic() < until:
+            assert route(client) == true
+            time.sleep(0.1)
+        assert route(client, "long59") == {}
+        assert "namesrv.max_registration" in server.log()
 
 
 def test_full_tables_expel_no_broker_and_hold_no_more_than_they_may(tmp_path: Path) -> None:

@@ -128,6 +128,8 @@ class NameServer:
 
     def _register(self, connection: Connection, command: Command) -> bytes:
         header = command.header(RegisterBrokerHeader)
+        # It lives, whether or not what it brings can be taken: else a topic too many would expel it.
+        self.routes.heartbeat(header.clusterName, header.brokerAddr, connection)
         body = read_registration(header, command.body, self._config.namesrv)
         registered = self.routes.register(header, body, connection, connection.peer[0])
         if connection.attachment is None:
