@@ -1,5 +1,9 @@
 """One suite for the store on a disk in memory and on real files."""
 
+import gc
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,8 +14,8 @@ from latermq.errors import CorruptStore, IllegalMessage, StoreError
 from latermq.message.ids import pack_host
 from latermq.message.record import decode_records
 from latermq.message.tags import tags_code
-from latermq.store.memory_disk import MemoryDisk
-from latermq.store.message_store import Draft, MessageStore
+from latermq.store.memory_disk import Died, MemoryDisk
+from latermq.store.message_store import CheckpointPlan, Draft, MessageStore
 from latermq.store.retention import Retention
 from tests.stores import HOST, SMALL, MakeDisk, append, bodies, disk_makers, open_store
 
@@ -259,6 +263,67 @@ def test_a_removed_topic_stays_removed_after_a_crash_and_can_be_made_again(make_
     assert bodies(reopened) == [b"new"]
     assert len(bodies(reopened, "other")) == 30
     reopened.close()
+
+
+def test_removals_that_wait_hold_one_checkpoint_for_all_of_them() -> None:
+    disk = MemoryDisk()
+    store = open_store(disk)
+    for number in range(20):
+        append(store, b"message", topic=f"t{number}")
+    append(store, b"stays")
+    removals = [store.remove_topic(f"t{number}") for number in range(20)]
+    removals += [store.remove_topic(f"nothing{number}") for number in range(20)]
+    gc.collect()
+    assert sum(isinstance(one, CheckpointPlan) for one in gc.get_objects()) == 1
+    disk.calls.made = []
+    for remove in removals:
+        remove()
+    assert [path for call, path in disk.calls.made if call == "rename"].count("latermq.checkpoint.draft") == 1
+    assert disk.list_names("consumequeue") == ["orders"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_whenever_a_process_dies_whose_removals_wait_what_was_removed_is_gone(fails: bool) -> None:
+    calls = 0
+    is_done = False
+    while not is_done:
+        disk = MemoryDisk()
+        store = open_store(disk)
+        for number in range(3):
+            append(store, b"old %d" % number, topic="first")
+            append(store, b"old %d" % number, topic="second")
+            append(store, b"stays")
+        first = store.remove_topic("first")
+        earlier = store.plan_checkpoint()
+        second = store.remove_topic("second")
+        store.flush()
+        if fails:
+            disk.before_step = _failing_once("latermq.checkpoint")
+        disk.die_after(calls)
+        try:
+            for work in (first, partial(store.save, earlier), second):
+                with suppress(StoreError):
+                    work()
+            is_done = True
+        except Died:
+            calls += 1
+        store = open_store(disk.after_process_death())
+        assert bodies(store) == [b"stays"] * 3
+        assert bodies(store, "first") == bodies(store, "second") == []
+        append(store, b"new", topic="second")
+        assert bodies(store, "second") == [b"new"]
+    assert calls > 10
+
+
+def _failing_once(path: str) -> Callable[[str, str], None]:
+    left = [path]
+
+    def fail(operation: str, at: str) -> None:
+        if at in left:
+            left.remove(at)
+            raise StoreError(f"cannot write {at}")
+
+    return fail
 
 
 def test_the_store_id_is_made_once(make_disk: MakeDisk) -> None:

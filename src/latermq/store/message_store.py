@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from threading import Lock
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -147,6 +148,8 @@ class MessageStore:
         self._hashed: list[IndexKeys] = []
         self.last_store_timestamp_ms = 0
         self.checkpoint_offset = 0
+        self._planning = Lock()
+        self._removals_plan: CheckpointPlan | None = None
         crashed = disk.read(ABORT_PATH) is not None
         disk.replace(ABORT_PATH, b"")
         # Which entries of each level have been delivered: derived from the log, as the queues are.
@@ -279,22 +282,41 @@ class MessageStore:
         What is returned removes them from disk. It blocks and may run beside the writer, one after the other with
         `save`; until it has run, nothing may be appended to the topic.
         """
-        self.index_pending()
-        staying = {key: queue for key, queue in self._queues.items() if key[0] != topic}
         going = [queue for key, queue in self._queues.items() if key[0] == topic]
         if going:
+            self.index_pending()
+            staying = {key: queue for key, queue in self._queues.items() if key[0] != topic}
             self._append_deletion(topic)
-        plan = self._plan(staying)
-        self._queues = staying
+            plan = self._plan(staying)
+            with self._planning:
+                self._removals_plan = plan
+            self._queues = staying
 
         def remove() -> None:
             # The checkpoint first: what it does not name is removed at the next start, if we do not get there.
-            self.save(plan)
+            if going:
+                self._save_removals()
             for queue in going:
                 queue.close()
             self._disk.remove(f"{FOLDER}/{topic}")
 
         return remove
+
+    def _save_removals(self) -> None:
+        """Save a checkpoint that knows of every removal up to now, unless that was done meanwhile.
+
+        Of those that wait the newest one's is enough for all, and each takes megabytes where there are many queues.
+        """
+        with self._planning:
+            plan, self._removals_plan = self._removals_plan, None
+        if plan is None:
+            return
+        try:
+            self.save(plan)
+        except BaseException:
+            with self._planning:
+                self._removals_plan = self._removals_plan or plan
+            raise
 
     def _append_deletion(self, topic: str) -> None:
         """Like a rolled-back transaction it gets no queue entry, neither here nor from RocketMQ."""
@@ -706,7 +728,9 @@ class MessageStore:
         return self.log.end - self.checkpoint_offset
 
     def save(self, plan: CheckpointPlan) -> None:
-        """Sync what the plan covers, then replace the checkpoint. Blocks; runs beside the writer."""
+        """Sync what the plan covers, then replace an older checkpoint. Blocks; runs beside the writer."""
+        if plan.log_offset < self.checkpoint_offset:
+            return  # a removal of a topic took a later plan along
         self.log.flush()
         # Of thousands of new queues each has a folder of its own; those above are synced once.
         entered: set[str] = set()
