@@ -11,7 +11,6 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -44,6 +43,7 @@ from latermq.server.pipeline_folder import DriverTokens
 from latermq.server.pipeline_service import PipelineService
 from latermq.server.private_files import close_to_others
 from latermq.server.registrar import Registrar
+from latermq.server.retainer import Retainer
 from latermq.server.table_saver import TableSaver
 from latermq.server.timer_driver import TimerDriver
 from latermq.server.window_keeper import WindowKeeper
@@ -112,7 +112,7 @@ class BrokerProcess:
             program_version=version("latermq"),
             beside=self._do_in_worker,
             announce=self._registrar.announce,
-            retain=self._retain,
+            retain=lambda: self._retainer.run(),
             look_ups=self._look_ups,
         )
         self.service.handlers.update(self._admin.handlers)
@@ -134,6 +134,7 @@ class BrokerProcess:
         self._timers: list[asyncio.TimerHandle | None] = []
         self._checkpointing = False
         self._table_saver = TableSaver(self.broker, self._do_in_worker)
+        self._retainer = Retainer(self.broker, self._disk.remove, self._in_worker)
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-store")
         # Done with None when it was told to stop, with an error when it cannot go on.
         self.ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
@@ -238,7 +239,7 @@ class BrokerProcess:
         self._every(config.broker.register_every / 1000, self._registrar.announce)
         self._every(config.store.checkpoint_every / 1000, self._checkpoint)
         self._every(config.broker.offset_save_every / 1000, self._table_saver.save_all)
-        self._every(config.store.retention_every / 1000, self._retain)
+        self._every(config.store.retention_every / 1000, self._retainer.run)
         self._checkpoint()
 
     async def _start_metrics(self) -> None:
@@ -312,14 +313,6 @@ class BrokerProcess:
 
         self._do_in_worker([lambda: self.broker.store.save(plan)], saved)
 
-    def _retain(self) -> None:
-        if self.broker.delivery.guard.is_holding:
-            return  # a clock that leapt makes everything look old
-        self.broker.far.sweep_names()
-        for removed in self.broker.retention.run():
-            _log.info("segment removed", start=removed.start, reason=removed.reason)
-            self._in_worker(partial(self._disk.remove, removed.path))
-
     def _in_worker(self, work: Callable[[], None]) -> None:
         """Do something that blocks, one after the other, beside the loop."""
         self._do_in_worker([work], lambda error: None)
@@ -359,6 +352,7 @@ class BrokerProcess:
         self._driver.stop()
         self._look_ups.stop()
         self._table_saver.stop()
+        self._retainer.stop()
         await self._keeper.stop()
         self._far_records.stop()
         self.broker.waiting.finish()

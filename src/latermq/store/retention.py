@@ -1,12 +1,13 @@
 """Retention: the oldest segments go when they are old enough or the disk is full, unless somebody still needs them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from latermq.clock import Clock
 from latermq.config import StoreConfig
 from latermq.message.record import HEAD, record_store_timestamp_ms
-from latermq.store.message_store import MessageStore
+from latermq.store.message_store import OWN_TOPICS, MessageStore
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,14 @@ class Removed:
     path: str
 
 
+class _Going(NamedTuple):
+    """A segment that is to go, and why."""
+
+    start: int
+    end: int
+    reason: str
+
+
 class Retention:
     """Decides which segments go. Guards name the log offset from which on they still need every record."""
 
@@ -30,6 +39,7 @@ class Retention:
         self._config = config
         self._clock = clock
         self._guards: list[Callable[[], int]] = []
+        self._left: list[str] = []  # files that queues have let go of: they are removed after the log's own
 
     def add_guard(self, needed_from: Callable[[], int]) -> None:
         """Let a part that reads the log later keep what it needs."""
@@ -37,23 +47,55 @@ class Retention:
 
     def run(self) -> list[Removed]:
         """Let go of what may go, oldest first, and bring queues and index after the log's start."""
-        removed: list[Removed] = []
+        steps = self.steps()
+        while True:
+            try:
+                next(steps)
+            except StopIteration as stop:
+                removed: list[Removed] = stop.value
+                return removed
+
+    def steps(self) -> Generator[None, None, list[Removed]]:
+        """The same, a queue at a time: messages are stored and read between. One run at a time.
+
+        A queue costs up to 60 µs, and there may be 50,000. So queues first cease to offer what is to go, and the log
+        lets go of it when the last one has.
+        """
         store = self._store
-        guarded = min((needed_from() for needed_from in self._guards), default=store.log.end)
-        for start, end in store.log.closed_segments():
+        going = self._going()
+        if not going:
+            return []
+        log_start = going[-1].end
+        for key in [(queue.topic, queue.queue_id) for queue in store.queues()]:
+            queue = store.find_queue(*key)
+            if queue is not None and queue.topic not in OWN_TOPICS:  # what waits is needed until the very end
+                self._left += queue.forget_below(log_start)
+                yield
+        if self._guarded() < log_start:
+            return []  # somebody has come who needs it
+        removed = [Removed(one.start, one.reason, store.log.drop_first_segment()) for one in going]
+        for queue in filter(lambda queue: queue.topic in OWN_TOPICS, store.queues()):
+            self._left += queue.forget_below(log_start)
+        # Behind the log's own: what a crash leaves must not look as if files of queues or index had been lost.
+        paths, self._left = [*self._left, *store.index.drop_below(log_start)], []
+        return removed + [Removed(log_start, "all its records are gone", path) for path in paths]
+
+    def _going(self) -> list[_Going]:
+        """The segments that may go now, oldest first."""
+        going: list[_Going] = []
+        guarded = self._guarded()
+        for start, end in self._store.log.closed_segments():
             reason = self._reason(end)
             # Only what a checkpoint covers may go: recovery reads from there.
-            if reason is None or end > guarded or end > store.checkpoint_offset:
+            if reason is None or end > guarded or end > self._store.checkpoint_offset:
                 break
-            removed.append(Removed(start, reason, store.log.drop_first_segment()))
+            going.append(_Going(start, end, reason))
             if not self._is_old(end):
                 break  # the disk is emptier only once the file is gone: one at a time
-        if removed:
-            # Behind the log's own: what a crash leaves must not look as if files of queues or index had been lost.
-            paths = [path for queue in store.queues() for path in queue.forget_below(store.log.start)]
-            for path in (*paths, *store.index.drop_below(store.log.start)):
-                removed.append(Removed(store.log.start, "all its records are gone", path))
-        return removed
+        return going
+
+    def _guarded(self) -> int:
+        return min((needed_from() for needed_from in self._guards), default=self._store.log.end)
 
     def doomed_until(self) -> int:
         """The log offset before which everything goes as soon as nobody needs it."""

@@ -1,0 +1,56 @@
+"""When old segments go: their queues are gone through in slices, and the files are removed beside the loop."""
+
+import asyncio
+from collections.abc import Callable, Generator
+from functools import partial
+
+import structlog
+
+from latermq.broker.broker import Broker
+from latermq.errors import LaterMQError
+from latermq.store.retention import Removed
+
+_QUEUES_AT_ONCE = 64  # up to 4 ms
+
+_log = structlog.get_logger(__name__)
+
+
+class Retainer:
+    """Lets go of what is old, one run at a time."""
+
+    def __init__(self, broker: Broker, remove: Callable[[str], None], in_worker: Callable[[Callable[[], None]], None]):
+        """`in_worker` does what blocks, in order, off the loop; `remove` blocks."""
+        self._broker = broker
+        self._remove = remove
+        self._in_worker = in_worker
+        self._steps: Generator[None, None, list[Removed]] | None = None
+        self._next: asyncio.Handle | None = None
+
+    def run(self) -> None:
+        """Begin to let go of what may go, unless that is under way."""
+        if self._steps is None and not self._broker.delivery.guard.is_holding:  # a clock that leapt makes all look old
+            self._broker.far.sweep_names()
+            self._steps = self._broker.retention.steps()
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self._next = None
+        steps, self._steps = self._steps, None
+        assert steps is not None
+        try:
+            for _ in range(_QUEUES_AT_ONCE):
+                next(steps)
+        except StopIteration as stop:
+            for removed in stop.value:
+                _log.info("segment removed", start=removed.start, reason=removed.reason)
+                self._in_worker(partial(self._remove, removed.path))
+        except LaterMQError as error:
+            _log.error("upkeep failed", action="retain", reason=error.remark)  # the next run tries again
+        else:
+            self._steps = steps
+            self._next = asyncio.get_running_loop().call_soon(self._go_on)
+
+    def stop(self) -> None:
+        """What is left goes at another time."""
+        if self._next is not None:
+            self._next.cancel()
