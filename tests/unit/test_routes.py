@@ -463,6 +463,18 @@ def test_a_registration_that_is_too_large_is_refused(body: bytes) -> None:
         read_registration(header_for(body), body, NameServerConfig(max_registration=Size(1000)))
 
 
+def test_the_length_of_a_name_is_that_of_its_bytes() -> None:
+    for name, is_taken in (("x" * 255, True), ("é" * 127, True), ("é" * 128, False), ("\U0001f600" * 64, False)):
+        table = TopicConfigTable(topicConfigTable={name: TopicConfig(topicName=name)})
+        body = encode_body(RegisterBrokerBody(topicConfigSerializeWrapper=table))
+        if is_taken:
+            read_registration(header_for(body), body, BOUNDS)
+        else:
+            with pytest.raises(InvalidParameter, match="topic name") as caught:
+                read_registration(header_for(body), body, BOUNDS)
+            assert "255 bytes" in caught.value.hint
+
+
 def test_a_registration_with_too_many_topics_is_refused_before_they_are_read() -> None:
     body = zlib.compress(packed(VERSION_JSON, 3, b"not read"))
     with pytest.raises(ServiceUnavailable, match="3 topics, 2 are the limit"):

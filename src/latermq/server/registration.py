@@ -16,7 +16,7 @@ from latermq.protocol.remoting.bodies import (
 )
 from latermq.protocol.remoting.headers import RegisterBrokerHeader
 
-MAX_NAME_CHARS = 255
+MAX_NAME_BYTES = 255  # as UTF-8: a list of all topics has all of them
 MAX_QUEUES = 65_535  # of one topic on one broker: clients make an object of each
 MAX_FILTER_SERVERS = 64
 
@@ -78,13 +78,13 @@ def _check_name(what: str, name: str) -> None:
     if not _is_name(name):
         raise InvalidParameter(
             f"{what} {name[:40]!r} of {len(name)} characters cannot be",
-            hint=f"1 to {MAX_NAME_CHARS} characters without blanks can",
+            hint=f"1 to {MAX_NAME_BYTES} bytes of UTF-8 without blanks can",
         )
 
 
 def _is_name(name: str) -> bool:
     """Names of brokers and clusters are topics, too, and often those of hosts: Apache allows nearly all."""
-    return 0 < len(name) <= MAX_NAME_CHARS and name.isprintable() and " " not in name
+    return name.isprintable() and " " not in name and 0 < len(name.encode()) <= MAX_NAME_BYTES
 
 
 def _check_count(topics: int, max_topics: int) -> None:
