@@ -212,6 +212,18 @@ def test_a_heartbeat_of_many_groups_is_taken_in_slices(scene: Scene) -> None:
     assert scene.broker.members.consumer_group("g599") is not None
 
 
+def test_a_heartbeat_that_takes_slices_keeps_the_language_of_its_client(scene: Scene) -> None:
+    [command] = FrameReader().feed(encode_frame(Request.HEART_BEAT, 7, body=big_heartbeat()))
+    command.language = "CPP"
+    assert scene.handlers[Request.HEART_BEAT](cast(Connection, scene), command) is None
+    command.release()  # as the broker's service does
+    for _ in scene.turns():
+        pass
+    group = scene.broker.members.consumer_group("g0")
+    assert group is not None
+    assert group.members["client"].language == "CPP"
+
+
 def test_a_client_that_goes_while_its_heartbeat_is_taken_is_no_member(scene: Scene) -> None:
     assert scene.begin(Request.HEART_BEAT, body=big_heartbeat()) is None
     scene.is_closing = True

@@ -4,7 +4,9 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 
+from latermq.broker.answer_room import AnswerRoom
 from latermq.broker.config_files import (
     DELAY_OFFSETS_PATH,
     GROUPS_PATH,
@@ -37,8 +39,22 @@ Content = Callable[
 _BLOCKS_AT_ONCE = 256
 
 
-def _content(head: bytes, texts: list[bytes], middle: bytes, version: bytes) -> Content:
-    return lambda: b"".join((head, b",".join(texts), middle, version, b"}"))
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """What a file holds; calling it joins it."""
+
+    head: bytes
+    texts: list[bytes]
+    middle: bytes
+    version: bytes
+
+    def __call__(self) -> bytes:
+        return b"".join((self.head, b",".join(self.texts), self.middle, self.version, b"}"))
+
+    def within(self, room: AnswerRoom) -> bytes:
+        """The same as an answer; one that fits no frame is refused before it is joined."""
+        room.take(sum(map(len, self.texts)) + len(self.texts) + len(self.middle))
+        return self()
 
 
 def do_all(works: Iterable[Callable[[], None]]) -> None:
@@ -162,41 +178,41 @@ class Tables:
 
     # What the files hold, also as answers to operators
 
-    def topics_body(self) -> bytes:
+    def topics_body(self, room: AnswerRoom) -> bytes:
         """The table of topics."""
-        return self._topics_content()()
+        return self._topics_content().within(room)
 
-    def groups_body(self) -> bytes:
+    def groups_body(self, room: AnswerRoom) -> bytes:
         """The table of groups."""
-        return self._groups_content()()
+        return self._groups_content().within(room)
 
-    def offsets_body(self) -> bytes:
+    def offsets_body(self, room: AnswerRoom) -> bytes:
         """The consumer offsets; where very many have just changed, some of them as they were saved last."""
         self.encode_offsets(_BLOCKS_AT_ONCE)
-        return self._offsets_content()()
+        return self._offsets_content().within(room)
 
-    def _topics_content(self) -> Content:
+    def _topics_content(self) -> _Pieces:
         table, topics = self._topics.table, self._topics
         self._topic_texts.update(topics.unsaved, table.topicConfigTable)
         topics.unsaved.clear()
-        return _content(
+        return _Pieces(
             b'{"topicConfigTable":{', self._topic_texts.all(), b'},"dataVersion":', encode_body(table.dataVersion)
         )
 
-    def _groups_content(self) -> Content:
+    def _groups_content(self) -> _Pieces:
         table, groups = self._groups.table, self._groups
         self._group_texts.update(groups.unsaved, table.subscriptionGroupTable)
         groups.unsaved.clear()
-        return _content(
+        return _Pieces(
             b'{"subscriptionGroupTable":{',
             self._group_texts.all(),
             b'},"forbiddenTable":%b,"dataVersion":' % encode_body(table.forbiddenTable),
             encode_body(table.dataVersion),
         )
 
-    def _offsets_content(self) -> Content:
+    def _offsets_content(self) -> _Pieces:
         texts, version = self._offsets.pieces(self._clock.now_ms())
-        return _content(b'{"offsetTable":{', texts, b'},"dataVersion":', encode_body(version))
+        return _Pieces(b'{"offsetTable":{', texts, b'},"dataVersion":', encode_body(version))
 
     def _writer(self, path: str, content: Content) -> Callable[[], None]:
         """Writes a table's file in its newest state, unless that was done meanwhile: many changes make few writes."""

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from latermq.broker import admin_messages
+from latermq.broker.answer_room import SPARE_BYTES
 from latermq.errors import Busy, ConsumerOffline, ConsumerSilent, LaterMQError
 from latermq.group.members import Member
 from latermq.message.ids import parse_offset_message_id
@@ -21,7 +22,6 @@ from latermq.server.connection import Connection
 # Tools wait 15 s for an answer; a client that dumps its threads takes some of them.
 CLIENT_TIMEOUT_S = 10.0
 STATUS_TIMEOUT_S = 4.0  # tools wait 5 s for this one
-FRAME_SPARE_BYTES = 64 << 10  # for the header and the rest of a body that lists clients' answers
 
 
 @runtime_checkable
@@ -98,7 +98,7 @@ class ClientRequests:
         self._check_room(len(members))
         status = ConsumerStatus()
         left = {member.client_id for member in members}
-        room_bytes = int(self._broker.config.server.max_frame) - FRAME_SPARE_BYTES
+        room_bytes = int(self._broker.config.server.max_frame) - SPARE_BYTES
 
         def done_with(client_id: str) -> None:
             left.discard(client_id)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from latermq.broker import admin_groups
+from latermq.broker.answer_room import AnswerRoom
 from latermq.broker.keyed_maps import keyed_map
 from latermq.broker.notices import CPP, Notice
 from latermq.errors import ConsumerOffline, LaterMQError, MalformedRequest
@@ -113,7 +114,8 @@ class GroupRequests:
     def _configs(self, connection: Connection, command: Command) -> bytes:
         table = self._broker.groups.table
         fields = {"totalGroupNum": str(len(table.subscriptionGroupTable))}
-        return encode_response(command, fields=fields, body=self._broker.tables.groups_body())
+        body = self._broker.tables.groups_body(AnswerRoom(self._broker.config))
+        return encode_response(command, fields=fields, body=body)
 
     def _config(self, connection: Connection, command: Command) -> bytes:
         group = admin_groups.group_config(self._broker, command.header(GroupConfigHeader).group)
@@ -128,8 +130,10 @@ class GroupRequests:
             raise ConsumerOffline(
                 f"consumer group {name!r} is not online", hint="No member is connected to this broker; start one"
             )
+        room = AnswerRoom(self._broker.config)
+        room.take(len(encode_body(group.subscriptions)))
         body = ConsumerConnection(
-            connectionSet=(yield from _each(_connection_info, group.members.values())),
+            connectionSet=(yield from _each(_connection_info, group.members.values(), room)),
             subscriptionTable=group.subscriptions,
             consumeType=group.consume_type,
             messageModel=group.message_model,
@@ -144,13 +148,17 @@ class GroupRequests:
             raise LaterMQError(
                 f"producer group {name!r} does not exist", hint="No member is connected to this broker; start one"
             )
-        body = ProducerConnection(connectionSet=(yield from _each(_connection_info, members)))
+        room = AnswerRoom(self._broker.config)
+        body = ProducerConnection(connectionSet=(yield from _each(_connection_info, members, room)))
         return encode_response(command, body=encode_body(body))
 
     def _all_producers(self, connection: Connection, command: Command) -> Steps[Reply]:
         table = {}
+        room = AnswerRoom(self._broker.config)
         for name, members in self._broker.members.producer_groups().items():
-            table[name] = yield from _each(_producer_info, members)
+            yield
+            room.take(len(encode_body(name)))
+            table[name] = yield from _each(_producer_info, members, room)
         return encode_response(command, body=encode_body(ProducerTable(data=table)))
 
     def _subscription(self, connection: Connection, command: Command) -> bytes:
@@ -187,7 +195,7 @@ class GroupRequests:
         return encode_response(command, body=encode_body(ConsumeTimeSpans(consumeTimeSpanSet=spans)))
 
     def _offsets(self, connection: Connection, command: Command) -> bytes:
-        return encode_response(command, body=self._broker.tables.offsets_body())
+        return encode_response(command, body=self._broker.tables.offsets_body(AnswerRoom(self._broker.config)))
 
     def _correction_offsets(self, connection: Connection, command: Command) -> Steps[Reply]:
         header = command.header(CorrectionOffsetHeader)
@@ -254,11 +262,13 @@ def _listed(queues: list[tuple[MessageQueue, int]]) -> bytes:
     return encode_body(QueueOffsets(offsetTable=[_queue_offset(queue, offset) for queue, offset in queues]))
 
 
-def _each(told: Callable[[Member], Told], members: Iterable[Member]) -> Steps[list[Told]]:
-    """What is told of each member, in steps."""
+def _each(told: Callable[[Member], Told], members: Iterable[Member], room: AnswerRoom) -> Steps[list[Told]]:
+    """What is told of each member, in steps, as long as all of it fits the answer."""
     found = []
     for member in list(members):
-        found.append(told(member))
+        one = told(member)
+        room.take(len(encode_body(one)))
+        found.append(one)
         if len(found) % _MEMBERS_A_STEP == 0:
             yield
     return found

@@ -1,6 +1,7 @@
 """Administration requests about topics and their queues."""
 
 from latermq.broker import admin_groups, admin_topics
+from latermq.broker.answer_room import AnswerRoom
 from latermq.errors import MalformedRequest
 from latermq.protocol.remoting.admin_bodies import TopicConfigList
 from latermq.protocol.remoting.admin_headers import GroupConfigHeader
@@ -75,7 +76,8 @@ class TopicRequests:
         table = self._broker.topics.table
         # Clients that ask page by page see by the number that the first page holds everything.
         fields = {"totalTopicNum": str(len(table.topicConfigTable))}
-        return encode_response(command, fields=fields, body=self._broker.tables.topics_body())
+        body = self._broker.tables.topics_body(AnswerRoom(self._broker.config))
+        return encode_response(command, fields=fields, body=body)
 
     def _config(self, connection: Connection, command: Command) -> bytes:
         topic = self._broker.topics.require(command.header(TopicHeader).topic)

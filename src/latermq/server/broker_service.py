@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
+from latermq.broker.answer_room import AnswerRoom
 from latermq.broker.broker import Broker
 from latermq.broker.retries import Retries
 from latermq.broker.send_lane import SendLane
@@ -55,6 +56,7 @@ _STORING = frozenset({
 MAX_UNSAVED_BYTES = 64 << 20  # of requests that wait for their topics to be saved
 SERVED_AT_ONCE = 100  # of requests whose topics were saved; then others have their turn
 _QUEUES_A_STEP = 10  # locked at once: 2 µs each
+_IDS_A_STEP = 10  # of clients, encoded at once: up to 3 µs each
 
 
 def _wait_until_saved() -> None:
@@ -118,7 +120,7 @@ class BrokerService:
             Request.HEART_BEAT: look_ups.stepwise(self._heartbeat),
             Request.UNREGISTER_CLIENT: self._unregister,
             Request.CHECK_CLIENT_CONFIG: self._check_client,
-            Request.GET_CONSUMER_LIST_BY_GROUP: self._consumer_list,
+            Request.GET_CONSUMER_LIST_BY_GROUP: look_ups.stepwise(self._consumer_list),
             Request.LOCK_BATCH_MQ: look_ups.stepwise(self._lock),
             Request.UNLOCK_BATCH_MQ: look_ups.stepwise(self._unlock),
         }
@@ -361,7 +363,8 @@ class BrokerService:
                 hint="Split the client's groups over several clients, or raise broker.max_heartbeat",
             )
         beat = decode_body(command.body, HeartbeatData)
-        broker.members.check(connection, beat, command.language)
+        language = command.language  # of a request that takes several slices nothing is kept
+        broker.members.check(connection, beat, language)
         for consumer in beat.consumerDataSet:
             for subscription in consumer.subscriptionDataSet:
                 broker.filters.check(subscription)
@@ -385,10 +388,10 @@ class BrokerService:
                 refusal = error
         if connection.is_closing:  # meanwhile: nobody would take it out again
             return None
-        broker.members.check(connection, beat, command.language)  # others may have come meanwhile
+        broker.members.check(connection, beat, language)  # others may have come meanwhile
         beat.consumerDataSet = known
         changed = broker.members.heartbeat(
-            connection, beat, language=command.language, version=command.version, clock=broker.client_clock
+            connection, beat, language=language, version=command.version, clock=broker.client_clock
         )
         self.notify(changed)
         if refusal is not None:
@@ -417,12 +420,17 @@ class BrokerService:
             )
         return encode_response(command)
 
-    def _consumer_list(self, connection: Connection, command: Command) -> bytes:
+    def _consumer_list(self, connection: Connection, command: Command) -> Steps[bytes | None]:
         name = command.header(GroupHeader).consumerGroup
         group = self._broker.members.consumer_group(name)
         if group is None:
             raise GroupNotFound(f"consumer group {name!r} has no connected member")
-        return encode_response(command, body=encode_body(ConsumerIdList(consumerIdList=list(group.members))))
+        room = AnswerRoom(self._broker.config)
+        client_ids = list(group.members)
+        for at in range(0, len(client_ids), _IDS_A_STEP):
+            room.take(len(encode_body(client_ids[at : at + _IDS_A_STEP])))
+            yield
+        return encode_response(command, body=encode_body(ConsumerIdList(consumerIdList=client_ids)))
 
     def _lock(self, connection: Connection, command: Command) -> Steps[bytes | None]:
         request = decode_body(command.body, LockBatchRequest)
