@@ -1,5 +1,6 @@
 """Requests about thousands of queues, groups or members: how much of each is done before others have their turn."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -78,6 +79,9 @@ class Scene:
 
     peer_name = "127.0.0.1:5555"
     is_closing = False
+
+    def call(self, code: int, *, timeout_s: float, **asked: object) -> "asyncio.Future[Command]":
+        raise AssertionError("who is paused is asked nothing")
 
     def send(self, frame: bytes) -> None:
         self.sent += FrameReader().feed(frame)
@@ -183,6 +187,16 @@ def test_lists_of_many_clients_are_made_in_slices(scene: Scene, code: int, field
     for _ in scene.turns():
         pass
     assert scene.sent[0].body.count(b"client ") == 6_000
+
+
+def test_members_of_a_large_group_are_asked_in_slices(scene: Scene) -> None:
+    for number in range(1_000):
+        scene.connect(f"client {number}")
+    scene.is_paused = True  # nobody can be asked, so each question is over at once
+    fields: dict[str, object] = {"group": "crowd", "topic": "wide", "clientAddr": ""}
+    assert scene.begin(Request.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields) is None
+    assert len(list(scene.turns())) >= 3
+    assert len(scene.sent) == 1, "one answer for all of them"
 
 
 def test_a_group_that_is_deleted_while_it_is_reset_stays_deleted(scene: Scene) -> None:

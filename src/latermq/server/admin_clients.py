@@ -18,6 +18,8 @@ from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.server.admin_ground import Ground, Handler, answer, refuse
 from latermq.server.connection import Connection
+from latermq.server.look_ups import Reply
+from latermq.timer.steps import Steps
 
 # Tools wait 15 s for an answer; a client that dumps its threads takes some of them.
 CLIENT_TIMEOUT_S = 10.0
@@ -46,7 +48,7 @@ class ClientRequests:
         self.handlers: dict[int, Handler] = {
             Request.GET_CONSUMER_RUNNING_INFO: self._running_info,
             Request.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
-            Request.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self._status,
+            Request.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: ground.look_ups.stepwise(self._status),
         }
 
     def _running_info(self, connection: Connection, command: Command) -> None:
@@ -73,7 +75,7 @@ class ClientRequests:
         def fail(error: LaterMQError) -> None:
             refuse(connection, command, error)
 
-        self._check_room(1)
+        self._take_room(1)
         self._ask(member, command.code, fields, body, CLIENT_TIMEOUT_S, pass_back, fail)
 
     def _member(self, group: str, client_id: str) -> Member:
@@ -86,7 +88,7 @@ class ClientRequests:
             )
         return member
 
-    def _status(self, connection: Connection, command: Command) -> None:
+    def _status(self, connection: Connection, command: Command) -> Steps[Reply]:
         """Ask every member of a group, or one, for its offsets in a topic; who does not answer is left out."""
         header = command.header(ConsumerStatusHeader)
         group = self._broker.members.consumer_group(header.group)
@@ -95,7 +97,7 @@ class ClientRequests:
             members = [member for member in members if member.client_id == header.clientAddr]
         if not members:
             raise LaterMQError(f"no consumer of group {header.group!r} is online", hint="Start one, or name another")
-        self._check_room(len(members))
+        self._take_room(len(members))
         status = ConsumerStatus()
         left = {member.client_id for member in members}
         room_bytes = int(self._broker.config.server.max_frame) - SPARE_BYTES
@@ -128,13 +130,17 @@ class ClientRequests:
 
         for member in members:
             ask(member)
+            yield
+        return None
 
-    def _check_room(self, questions: int) -> None:
+    def _take_room(self, questions: int) -> None:
+        """So many are about to be asked, each of them once."""
         if self._asked + questions > self._max_asked:
             raise Busy(
                 f"{self._asked} questions wait for clients to answer, broker.max_client_calls allows {self._max_asked}",
                 hint="Ask again in a moment",
             )
+        self._asked += questions
 
     def _ask(
         self,
@@ -146,20 +152,18 @@ class ClientRequests:
         on_answer: Callable[[Command], None],
         on_failure: Callable[[LaterMQError], None],
     ) -> None:
-        """Ask a client; exactly one of the two is called, now or later."""
+        """Ask a client, for which there is room; exactly one of the two is called, now or later."""
         channel = member.channel
-        if not isinstance(channel, Askable):
-            on_failure(LaterMQError(f"client {member.client_id!r} cannot be asked over its protocol"))
-            return
-        if channel.is_paused:
-            on_failure(Busy(f"client {member.client_id!r} is behind with reading", hint="Ask again when it has read"))
-            return
         try:
+            if not isinstance(channel, Askable):
+                raise LaterMQError(f"client {member.client_id!r} cannot be asked over its protocol")
+            if channel.is_paused:
+                raise Busy(f"client {member.client_id!r} is behind with reading", hint="Ask again when it has read")
             future = channel.call(code, fields=fields, body=body, timeout_s=timeout_s)
         except LaterMQError as error:
+            self._asked -= 1
             on_failure(error)
             return
-        self._asked += 1
 
         def done(finished: "asyncio.Future[Command]") -> None:
             self._asked -= 1
