@@ -77,6 +77,36 @@ def test_unfinished_frames_of_many_connections_stay_within_the_bound(server: Ser
     assert re.search(r"connections hold too much.*server\.max_held", server.log())
 
 
+def pull_request(opaque: int) -> bytes:
+    fields = {
+        "consumerGroup": "readers", "topic": "backlog", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32",
+        "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0",
+    }  # fmt: skip
+    return encode_frame(Request.PULL_MESSAGE, opaque, fields=fields)
+
+
+def test_consumers_that_read_slowly_wait_instead_of_being_cut_off(server: Server) -> None:
+    pid = server.broker_pid()
+    let_go = server.log().count("connections hold too much")
+    with ExitStack() as stack:
+        plain = stack.enter_context(attacking(server.port))
+        for _ in range(6):
+            assert plain.call(Request.SEND_MESSAGE_V2, send_fields("backlog"), bytes(40_000)).code == Response.SUCCESS
+        before = resident_bytes(pid)
+        crowd = [stack.enter_context(attacking(server.port, receive_buffer_bytes=65_536)) for _ in range(40)]
+        for consumer in crowd:  # 12 MiB each, 480 in all: a third fits the kernel's buffers, a tenth the bound
+            consumer.push(b"".join(pull_request(opaque) for opaque in range(50)))
+        for _ in range(3):
+            for consumer in crowd:
+                assert consumer.receive().code == Response.SUCCESS
+            time.sleep(0.2)
+        grown = resident_bytes(pid) - before
+        assert grown < 160 * MIB, f"{grown / MIB:.0f} MiB for a bound of 64"
+        for opaque in range(3, 50):
+            assert crowd[0].receive().opaque == opaque, "whoever reads on gets all of it"
+    assert server.log().count("connections hold too much") == let_go
+
+
 def test_one_address_cannot_take_all_connections(server: Server) -> None:
     with ExitStack() as stack:
         crowd = [stack.enter_context(attacking(server.port)) for _ in range(80)]

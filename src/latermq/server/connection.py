@@ -30,6 +30,9 @@ MAX_UNDER_WAY = 4
 CUT_AT_ONCE = 64  # frames that are decoded before the first of them is served
 # What is written leaves with the loop's next turn; only more than this counts as not read.
 FREE_REPLY_BYTES = 16 * 1024
+# What a peer may leave unread while all connections together hold much.
+TIGHT_REPLY_BYTES = 64 * 1024
+JOINED_BYTES = 256 * 1024  # replies that are joined into one write; what is written counts as held
 # What a decoded request takes beside its body: measured 400 to 700 bytes.
 _REQUEST_BYTES = 600
 
@@ -199,6 +202,14 @@ class Connection(asyncio.Protocol):
         if held_bytes != self._counted_bytes:
             self._counted_bytes = held_bytes
             self._owner.held.change(self, held_bytes, self._owner.clock.monotonic_s())
+        if unread_bytes > FREE_REPLY_BYTES and self._owner.held.is_tight:
+            self._set_room(TIGHT_REPLY_BYTES)
+
+    def _set_room(self, room_bytes: int) -> None:
+        """Let so much be unread before nothing more is served: the peer may be paused by this."""
+        if room_bytes != self._room_bytes and not self.is_closing:
+            self._room_bytes = min(room_bytes, int(self._owner.config.write_buffer))
+            self._transport.set_write_buffer_limits(high=self._room_bytes)
 
     def let_go(self) -> str:
         """Hold nothing any more; what was done for that."""
@@ -340,6 +351,8 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._paused_since_s = None
+        if not self._owner.held.is_tight:
+            self._set_room(int(self._owner.config.write_buffer))
         self._go_on()
         self.recount()
         if self._paused_since_s is None and not self.is_closing:
@@ -485,7 +498,7 @@ class Connection(asyncio.Protocol):
             if reply is not None and not command.flag & FLAG_ONEWAY:
                 replies.append(reply)
                 self._unsent_bytes += len(reply)
-                if self._unsent_bytes > self._room_bytes:
+                if self._unsent_bytes > JOINED_BYTES or self._unsent_bytes > self._room_bytes:
                     self._write(replies)
             if not self._is_free or (at < end and monotonic_s() >= until_s):
                 break

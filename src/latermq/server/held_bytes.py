@@ -10,6 +10,8 @@ import structlog
 
 # Let go until so much is left: who is above the bound by a little would else be looked for at every read.
 KEPT_SHARE = 7 / 8
+# From here on little is held for who is behind with reading: slow readers wait instead of being cut off.
+TIGHT_SHARE = 1 / 2
 LOG_EVERY_S = 10.0
 _log = structlog.get_logger(__name__)
 
@@ -40,6 +42,11 @@ class HeldBytes:
         self._unlogged = 0
         self._logged_s = float("-inf")
         self._is_relieving = False
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether what is held comes near the bound."""
+        return self._total_bytes > self._limit_bytes * TIGHT_SHARE
 
     def change(self, holder: Holder, held_bytes: int, now_s: float) -> None:
         """A connection holds so much now."""
