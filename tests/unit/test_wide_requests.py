@@ -11,6 +11,8 @@ from latermq.broker.broker import Broker
 from latermq.clock import SimulatedClock
 from latermq.config import BrokerConfig, Config
 from latermq.errors import GroupNotFound, LaterMQError
+from latermq.message.batch import BatchMember, encode_batch
+from latermq.message.ids import pack_host
 from latermq.protocol.remoting import bodies
 from latermq.protocol.remoting.bodies import (
     ConsumerData,
@@ -244,3 +246,23 @@ def test_a_client_that_goes_while_its_heartbeat_is_taken_is_no_member(scene: Sce
     for _ in scene.turns():
         pass
     assert scene.broker.members.consumer_group("g599") is None
+
+
+def test_of_a_batch_only_messages_that_may_wait_are_looked_at_closely(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = scene.broker
+    looked: list[Any] = []
+    touched: list[Any] = []
+    admit = broker.admission.admit
+
+    def counted(*of: Any) -> Any:
+        looked.append(of)
+        return admit(*of)
+
+    monkeypatch.setattr(broker.admission, "admit", counted)
+    monkeypatch.setattr(broker.waiting, "touch", lambda *queue: touched.append(queue))
+    plain, delayed = BatchMember(0, b"now", b"TAGS\x01a\x02"), BatchMember(0, b"later", b"DELAY\x013\x02")
+    broker.send_batch("wide", 0, encode_batch([plain, delayed, *[plain] * 500]), 1_800_000_000_000, pack_host("::1", 1))
+    assert (len(looked), touched) == (1, [("wide", 0)])
+    assert broker.pull("wide", 0, 0, 1_000).messages == 501
