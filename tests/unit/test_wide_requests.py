@@ -10,7 +10,7 @@ from latermq.broker import keyed_maps
 from latermq.broker.broker import Broker
 from latermq.clock import SimulatedClock
 from latermq.config import BrokerConfig, Config
-from latermq.errors import GroupNotFound, LaterMQError
+from latermq.errors import Busy, GroupNotFound, LaterMQError
 from latermq.message.batch import BatchMember, encode_batch
 from latermq.message.ids import pack_host
 from latermq.protocol.remoting import bodies
@@ -208,6 +208,20 @@ def test_a_group_that_is_deleted_while_it_is_reset_stays_deleted(scene: Scene) -
         pass
     assert scene.sent[0].code == GroupNotFound.code
     assert scene.broker.offsets.of_topic("readers", "wide") == {}
+
+
+def test_a_topic_that_is_made_anew_while_it_is_reset_gets_no_offsets_of_the_old_one(scene: Scene) -> None:
+    for _ in range(5):
+        scene.broker.send("wide", 0, b"old", "", 1_800_000_000_000, pack_host("127.0.0.1", 1))
+    assert scene.begin(Request.INVOKE_BROKER_TO_RESET_OFFSET, RESET | {"timestamp": -1}) is None
+    for work in scene.broker.delete_topic("wide"):
+        work()
+    scene.broker.topics.put(TopicConfig(topicName="wide", readQueueNums=WIDE, writeQueueNums=WIDE))
+    scene.broker.send("wide", 0, b"new", "", 1_800_000_000_000, pack_host("127.0.0.1", 1))
+    for _ in scene.turns():
+        pass
+    assert scene.broker.offsets.of_topic("readers", "wide").get(0, 0) <= 1, "it would miss messages"
+    assert scene.sent[0].code == Busy.code
 
 
 def big_heartbeat() -> bytes:

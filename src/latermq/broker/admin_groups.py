@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from latermq.broker.broker import Broker
 from latermq.broker.keyed_maps import keyed_map
-from latermq.errors import GroupNotFound, IllegalMessage, InvalidParameter, LaterMQError
+from latermq.errors import Busy, GroupNotFound, IllegalMessage, InvalidParameter, LaterMQError
 from latermq.group.backoff import RETRY_LEVELS, parse_backoff
 from latermq.message.names import shown
 from latermq.protocol.remoting.admin_bodies import ConsumeStats, QueueTimeSpan
@@ -187,8 +187,10 @@ def reset_offsets(
             if broker.store.find_queue(topic, one) is not None:
                 stored.add(one)
             yield from spend(1 if timestamp_ms < 0 else _SEARCH_STEPS)
-        # Both may have gone meanwhile, and what is set now would stay for ever.
-        broker.topics.require(topic)
+        # Both may have gone meanwhile, and what is set now would stay for ever. Offsets of a topic that was made anew
+        # would lie beyond its ends, and the group would miss what comes until then.
+        if broker.topics.require(topic) is not config:
+            raise Busy(f"topic {topic!r} was changed while its offsets were looked for", hint="Ask again")
         if broker.groups.find(group) is None:
             raise _no_such_group(group)
         if not force:
