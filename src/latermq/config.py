@@ -86,6 +86,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_topic_queues: int = 1_024  # queues of one topic; topics that have more keep them
     max_groups: int = 50_000
     max_group_config: Size = Size.parse("8KiB")  # as JSON; one with defaults takes 500 bytes
+    max_group_configs: Size = Size.parse("64MiB")  # the same of all groups: it is in memory twice, and in the file
     max_auto_created: int = 1_000  # topics, and as many groups, that clients on one host may auto-create in an hour
     keep_unused: Duration = Duration.parse("1h")  # then an auto-created group or retry topic goes that nobody used
     max_offsets: int = 200_000  # of all groups in all queues; each takes about 100 bytes, and is in the file

@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from latermq.errors import InvalidParameter, MalformedRequest
+from latermq.config import Size
+from latermq.errors import InvalidParameter, MalformedRequest, NoPermission
 from latermq.protocol.remoting.bodies import SubscriptionGroup, decode_body, encode_body
 from latermq.protocol.remoting.codes import Request, Response
 from tests.admins import Scene
@@ -75,6 +76,20 @@ def test_a_configuration_has_a_bound_which_is_told_and_configured() -> None:
     before = scene.broker.statistics()["group_config_bytes"]
     put(scene, subscriptionDataSet=wanted[:20])
     assert scene.broker.statistics()["group_config_bytes"] > before + 2_000
+
+
+def test_the_configurations_of_all_groups_have_a_bound() -> None:
+    scene = Scene(max_group_configs=Size.parse("8KiB"))
+    wanted = [{"topic": "x" * 100} for _ in range(10)]
+    for number in range(2):
+        put(scene, groupName=f"group-{number}", subscriptionDataSet=wanted)
+    with pytest.raises(NoPermission) as caught:
+        put(scene, subscriptionDataSet=wanted * 3)
+    assert "broker.max_group_configs" in caught.value.message
+    held = scene.broker.statistics()["group_config_bytes"]
+    assert 4_096 < held <= 8_192
+    put(scene, groupName="group-0")  # less than before
+    assert scene.broker.statistics()["group_config_bytes"] < held
 
 
 @pytest.mark.parametrize("odd", [{"topicFilterType": "x" * 1000}, {"topicSysFlag": str(10**30)}, {"perm": "8"}])

@@ -27,6 +27,7 @@ def open_tables(
         clock,
         auto_create=settings.auto_create_groups,
         max_groups=settings.max_groups,
+        max_config_bytes=int(settings.max_group_configs),
         auto_created=AutoCreated("groups", client_clock, settings.max_auto_created),
     )
     offsets = ConsumerOffsets(load_table(disk, OFFSETS_PATH, OffsetTable, OffsetTable, troubles), settings.max_offsets)

@@ -21,12 +21,14 @@ class SubscriptionGroups:
         *,
         auto_create: bool,
         max_groups: int,
+        max_config_bytes: int,
         auto_created: AutoCreated,
     ) -> None:
         self.table = table
         self._clock = clock
         self._auto_create = auto_create
         self._max_groups = max_groups
+        self._max_config_bytes = max_config_bytes
         self.changed = False
         self.auto_created = auto_created
         for name in BUILT_IN_GROUPS:
@@ -63,7 +65,14 @@ class SubscriptionGroups:
                 f"there are {len(table)} consumer groups, as many as broker.max_groups allows",
                 hint="Delete groups that nobody uses, or raise broker.max_groups",
             )
-        self._config_bytes += _encoded_bytes(group) - _encoded_bytes(table.get(group.groupName))
+        more_bytes = _encoded_bytes(group) - _encoded_bytes(table.get(group.groupName))
+        if more_bytes > 0 and self._config_bytes + more_bytes > self._max_config_bytes:
+            raise NoPermission(
+                f"the configurations of all groups take {self._config_bytes} bytes, with this one more than "
+                f"broker.max_group_configs allows",
+                hint="Name fewer subscriptions in them, delete groups that nobody uses, or raise the setting",
+            )
+        self._config_bytes += more_bytes
         table[group.groupName] = group
         self.auto_created.use(group.groupName)
         self._touch(group.groupName)
