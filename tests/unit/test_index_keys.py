@@ -9,10 +9,11 @@ from latermq.clock import SimulatedClock
 from latermq.config import Size, StoreConfig
 from latermq.errors import IllegalMessage
 from latermq.message.batch import BatchMember, encode_batch
+from latermq.store.block import KEY_COST
 from latermq.store.dispatch import IndexKeys, count_keys, hash_keys, key_hash
 from latermq.store.memory_disk import MemoryDisk
 from latermq.store.message_store import INDEX_BATCH, INDEX_BATCH_BYTES
-from tests.brokers_in_memory import HOST, open_broker
+from tests.brokers_in_memory import HOST, messages, open_broker, pass_time
 
 MANY_KEYS = "KEYS\x01" + "a " * 16_000
 
@@ -78,3 +79,21 @@ def test_a_batch_with_too_many_keys_is_refused_and_one_with_many_spaces_is_not()
         broker.send_batch("orders", 0, encode_batch([*members, members[0]]), 1, HOST)
     prose = BatchMember(0, b"a " * 16_000, ("text\x01" + "a " * 15_000).encode())
     broker.send_batch("orders", 0, encode_batch([prose] * 5), 1, HOST)
+
+
+def test_timers_with_many_keys_that_are_due_together_are_delivered_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = SimulatedClock()
+    broker = open_broker(MemoryDisk(), clock, store=StoreConfig(segment=Size(16 << 20)))
+    text = MANY_KEYS[:28_005] + "\x02TIMER_DELAY_MS\x015000"
+    for _ in range(40):
+        broker.send("orders", 0, b"", text, 1, HOST)
+    broker.store.index_pending()
+    counts = indexed_at_once(broker, monkeypatch)
+    broker.store.flush()
+    pass_time(broker, clock, 10_000)
+    broker.store.index_pending()
+    assert len(messages(broker)) == 40
+    assert sum(counts) == 40 * 14_001  # and a unique key each
+    assert max(counts) <= broker.config.timer.block // KEY_COST

@@ -10,6 +10,9 @@ from latermq.message.record import PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET
 
 Ints = npt.NDArray[np.int64]
 
+# What a key counts beside bytes that are copied: it takes 0.3 µs to put it into the index, and 12 bytes until then.
+KEY_COST = 64
+
 
 @dataclass(slots=True)
 class Block:
@@ -31,6 +34,17 @@ class Block:
     def size(self) -> int:
         """How many bytes the records take."""
         return len(self.data)
+
+    @property
+    def costs(self) -> Ints:
+        """What each record counts where work is bounded by bytes: its own, or more where it has very many keys."""
+        if len(self.key_rows) * KEY_COST <= self.size:
+            return self.sizes
+        return np.maximum(self.sizes, KEY_COST * np.bincount(self.key_rows, minlength=len(self)))
+
+    @property
+    def cost(self) -> int:
+        return int(self.costs.sum())
 
     def __len__(self) -> int:
         return len(self.sizes)

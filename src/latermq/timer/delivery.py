@@ -28,6 +28,7 @@ from latermq.timer.stage import Stage
 from latermq.timer.timers import Timers
 
 BUILD_AT_ONCE = 1_000  # records built between two looks at other work: about 4 ms
+BUILD_BYTES = 512 << 10  # of these, where they are long: 40 ms if all of it is keys of one letter
 FIRST_PAUSE_MS = 100
 LONGEST_PAUSE_MS = 5_000
 CLOCK_LOOK_MS = 1_000  # a clock that is set shows at the next look
@@ -142,7 +143,7 @@ class Delivery:
             # While the stuck ones fill their room, whatever else is due waits in its stage.
             left_bytes = 0 if self._is_blocked or (stage is self._stage and self._live_waits) else self._block_bytes
             while left_bytes > 0 and (taken := stage.take(now_ms, left_bytes)) is not None:
-                left_bytes -= taken[0].size
+                left_bytes -= taken[0].cost
                 self._deliver(*taken, now_ms)
         stepping = self._timers.step(now_ms)
         building = self._fill(now_ms)
@@ -228,7 +229,8 @@ class Delivery:
         if not stage.has_room and (head > now_ms or self._is_blocked):
             return False
         until_ms = now_ms + (self._config.stage_ahead if stage.has_room else 0)
-        self._build(source.level, stage, source.take(until_ms, BUILD_AT_ONCE, self._block_bytes // 2), now_ms)
+        max_bytes = min(self._block_bytes // 2, BUILD_BYTES)
+        self._build(source.level, stage, source.take(until_ms, BUILD_AT_ONCE, max_bytes), now_ms)
         head = source.head_due_ms()
         if head is None or head > until_ms:
             self._built_at_ms = now_ms
