@@ -7,7 +7,8 @@ import re
 
 HIDDEN = "***"
 # Strangers choose texts, too: one pass over words, and no pattern that could look at a character twice.
-_WORD = re.compile(r"[^\s'\"<>]+")
+# A URI may hold an apostrophe, so one does not end it, though libraries also quote with it.
+_WORD = re.compile(r"[^\s\"<>]+")
 
 
 def redacted(text: str) -> str:

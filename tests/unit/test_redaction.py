@@ -22,6 +22,8 @@ SECRETS = ("AKIAKEY", "hush", "hu/sh", "h@sh", "t0ken", "c2ln")
         ("s3://AKIAKEY:hush@bucket/timers", "s3://***@bucket/timers"),
         ("cannot parse 's3a://AKIAKEY:hu/sh@bucket/timers'", "cannot parse 's3a://***@bucket/timers'"),
         ("s3://AKIAKEY:h@sh@bucket", "s3://***@bucket"),
+        ("cannot parse 's3://AKIAKEY:h'ush@bucket'", "cannot parse 's3://***@bucket'"),
+        ("https://host/t?sv=2'&sig=c2ln no", "https://host/t?*** no"),
         ("s3://AKIAKEY:hush?t0ken@bucket/t?sig=c2ln", "s3://***@bucket/t?***"),
         ("s3://AKIAKEY:hush@b/t?region=x&session_token=t0ken: no", "s3://***@b/t?*** no"),
         ("abfss://box@account.dfs.core.windows.net/t?sv=2&sig=c2ln", "abfss://box@account.dfs.core.windows.net/t?***"),
