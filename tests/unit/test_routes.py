@@ -2,11 +2,14 @@
 
 import struct
 import zlib
+from types import SimpleNamespace
+from typing import cast
 
+import msgspec
 import pytest
 
 from latermq.clock import SimulatedClock
-from latermq.config import NameServerConfig, Size
+from latermq.config import Config, NameServerConfig, Size
 from latermq.errors import InvalidParameter, MalformedRequest, NoPermission, ServiceUnavailable, TopicNotFound
 from latermq.protocol.remoting.bodies import (
     PERM_READ,
@@ -17,8 +20,12 @@ from latermq.protocol.remoting.bodies import (
     TopicConfigTable,
     encode_body,
 )
+from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.frames import FrameReader, encode_frame
 from latermq.protocol.remoting.headers import RegisterBrokerHeader
+from latermq.server.connection import Connection
 from latermq.server.known_brokers import KnownBrokers
+from latermq.server.name_server import NameServer
 from latermq.server.registration import read_registration
 from latermq.server.routes import Registered, Routes
 from latermq.store.memory_disk import MemoryDisk
@@ -493,3 +500,20 @@ def test_a_registration_with_a_wrong_checksum_is_refused() -> None:
     with pytest.raises(MalformedRequest, match="checksum"):
         read_registration(header_for(body, checksum=1), body, BOUNDS)
     assert read_registration(header_for(body, checksum=0), body, BOUNDS) == RegisterBrokerBody()
+
+
+def test_who_has_one_address_of_an_ipv6_network_has_the_share_of_one() -> None:
+    bounds = msgspec.structs.replace(BOUNDS, max_host_brokers=2)
+    server = NameServer(Config(namesrv=bounds), SimulatedClock())
+
+    def register(number: int, ip: str) -> None:
+        connection = SimpleNamespace(peer=(ip, 1), attachment=None, watch_peer=lambda: None)
+        fields = {"brokerName": f"b{number}", "brokerAddr": f"h:{number}", "clusterName": "c", "brokerId": "0"}
+        [command] = FrameReader().feed(encode_frame(Request.REGISTER_BROKER, 1, fields=fields))
+        server.serve(cast(Connection, connection), command)
+
+    register(1, "2001:db8::1")
+    register(2, "2001:db8::2")
+    with pytest.raises(ServiceUnavailable, match="max_host_brokers"):
+        register(3, "2001:db8::ffff:3")
+    register(3, "2001:db8:0:1::3")

@@ -34,7 +34,7 @@ from latermq.server.file_troubles import log_troubles
 from latermq.server.known_brokers import KnownBrokers
 from latermq.server.kv_configs import ORDER_TOPICS, KVConfigs
 from latermq.server.late_files import BesideTheLoop, Doing, at_once
-from latermq.server.listener import Listener
+from latermq.server.listener import Listener, network_of
 from latermq.server.private_files import close_to_others
 from latermq.server.registration import read_registration
 from latermq.server.routes import Gone, Routes
@@ -131,7 +131,7 @@ class NameServer:
         # It lives, whether or not what it brings can be taken: else a topic too many would expel it.
         self.routes.heartbeat(header.clusterName, header.brokerAddr, connection)
         body = read_registration(header, command.body, self._config.namesrv)
-        registered = self.routes.register(header, body, connection, connection.peer[0])
+        registered = self.routes.register(header, body, connection, network_of(connection.peer[0]))
         if connection.attachment is None:
             connection.attachment = self  # marks the connection as a broker's
             connection.watch_peer()
