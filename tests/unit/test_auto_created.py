@@ -162,3 +162,14 @@ def test_unused_names_outlive_a_restart_and_have_their_time_again() -> None:
     assert broker.groups.find("readers") is None
     beat(broker)
     assert broker.statistics()["unused_topics"] == 1
+
+
+def test_a_group_that_is_called_like_a_topic_keeps_its_retry_topic() -> None:
+    clock = SimulatedClock(NOW_MS)
+    broker = open_broker(MemoryDisk(), clock)
+    send(broker, b"message")
+    for group in ("%DLQ%readers", "%RETRY%readers"):
+        beat(broker, group)
+        broker.commit_offset(group, "orders", 0, 1)
+    clock.advance(HOUR_MS)
+    assert remove_unused(broker) == (0, 0)

@@ -126,4 +126,5 @@ def dead_letter_topic(group: str) -> str:
 
 def group_of(topic: str) -> str:
     """The group of a retry or dead-letter topic."""
-    return topic.removeprefix(RETRY_PREFIX).removeprefix(DEAD_LETTER_PREFIX)
+    # One prefix: a group may itself be called as if it were a topic of another one.
+    return topic.removeprefix(RETRY_PREFIX if topic.startswith(RETRY_PREFIX) else DEAD_LETTER_PREFIX)
