@@ -207,6 +207,28 @@ def test_a_timer_that_was_accepted_has_its_queue() -> None:
     assert bodies(broker, "early", 3) == [b"timer"]
 
 
+@pytest.mark.parametrize("wait", [{"TIMER_DELAY_MS": "60000"}, {"DELAY": "5"}], ids=["timer", "level"])
+def test_what_was_accepted_has_its_queue_after_a_crash_too(wait: dict[str, str]) -> None:
+    disk, clock = MemoryDisk(), SimulatedClock()
+    broker = bounded(disk, clock)
+    for topic in ("early", "flood", "gone"):
+        broker.topics.put(topic_of(4, topic))
+    send(broker, b"never", "gone", 0, **wait)
+    for save in broker.delete_topic("gone")[1:]:  # the checkpoint that would know of it is still to be saved
+        save()
+    for queue_id in range(4):
+        send(broker, b"flood", "flood", queue_id, DELAY="4")
+    send(broker, b"waited", "early", 3, **wait)
+    broker.store.flush()
+    broker = bounded(disk.after_process_death(), clock)
+    fill(broker)  # as far as it goes
+    assert broker.store.has_queue("early", 3)
+    pass_time(broker, clock, 61_000)
+    assert bodies(broker, "early", 3) == [b"waited"]
+    assert broker.topics.find("gone") is None
+    assert not broker.store.has_queue("gone", 0)
+
+
 def test_a_store_that_has_more_queues_than_allowed_goes_on() -> None:
     disk, clock = MemoryDisk(), SimulatedClock()
     broker = bounded(disk, clock, max_queues=20)

@@ -7,8 +7,17 @@ RocketMQ puts there, is a sign-extended 32-bit number, so it is never mistaken f
 import numpy as np
 import numpy.typing as npt
 
+from latermq.message.names import is_stored_topic
 from latermq.message.properties import CUT as CUT_PROPERTY
-from latermq.message.properties import DUE_MS, MOVE, REAL_TOPIC, TIMER_DELETE_KEY, TIMER_OUT_MS, find_property
+from latermq.message.properties import (
+    DUE_MS,
+    MOVE,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TIMER_DELETE_KEY,
+    TIMER_OUT_MS,
+    find_property,
+)
 
 FLAG = 1 << 62
 KIND_SHIFT = 56
@@ -16,14 +25,16 @@ DUE_MASK = (1 << KIND_SHIFT) - 1
 TIMER, CANCEL, MOVED, CUT = range(4)  # a roll is a timer again
 MAX_DUE_DIGITS = 15  # some 30,000 years: more do not fit beside the kind, and before FOREVER_MS of cut.py
 MAX_ENTRY_DIGITS = 18
+_MAX_QUEUE_ID_DIGITS = 5
 UNKNOWN_DUE_MS = 0  # of a record that tells no due time: it is nobody's to deliver
 
 Ints = npt.NDArray[np.int64]
 _DUE_MS, _TIMER_OUT_MS = DUE_MS.encode(), TIMER_OUT_MS.encode()
-_CUT, _DELETE_KEY, _MOVE, _REAL_TOPIC = (
+_CUT, _DELETE_KEY, _MOVE, _REAL_QUEUE_ID, _REAL_TOPIC = (
     CUT_PROPERTY.encode(),
     TIMER_DELETE_KEY.encode(),
     MOVE.encode(),
+    REAL_QUEUE_ID.encode(),
     REAL_TOPIC.encode(),
 )
 
@@ -83,3 +94,11 @@ def timer_id_of(text: bytes, entry: int) -> int:
 def real_topic(properties: bytes) -> str:
     """The topic that a waiting record is for."""
     return (find_property(properties, _REAL_TOPIC) or b"").decode(errors="replace")
+
+
+def real_queue(properties: bytes) -> tuple[str, int] | None:
+    """The same with the queue's id; None where there can be no such queue."""
+    topic, queue_id = real_topic(properties), find_property(properties, _REAL_QUEUE_ID) or b""
+    if not is_stored_topic(topic) or not queue_id.isdigit() or len(queue_id) > _MAX_QUEUE_ID_DIGITS:
+        return None
+    return topic, int(queue_id)

@@ -1,7 +1,7 @@
 """Recovery: find the log's true end after a stop or a crash, and bring queues and index to it."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from latermq.message.entry_id import decode_entry_ids
 from latermq.message.names import SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC
 from latermq.message.properties import TOPIC_DELETED, find_property
 from latermq.message.record_batch import RecordBatch
-from latermq.message.timer_code import TIMER, kinds_and_dues, real_topic
+from latermq.message.timer_code import TIMER, kinds_and_dues, real_queue, real_topic
 from latermq.store.checkpoint import PATH as CHECKPOINT_PATH
 from latermq.store.checkpoint import Checkpoint, TimerMarks, Unfinished, load_checkpoint, save_checkpoint
 from latermq.store.commit_log import CommitLog
@@ -93,13 +93,13 @@ def recover(
         start = max(log.start, checkpoint.log_offset)
         damage = _open_index(index, log, checkpoint)
         lost = Lost(_open_queues(queues, checkpoint, log.start), bool(damage))
-        for topic, queue_id in _held(checkpoint):
-            replay.queue(topic, queue_id)
+        replay.hold(_held(checkpoint))
         rebuilt = tuple(f"{FOLDER}/{topic}/{queue_id}" for topic, queue_id in sorted(lost.queues))
         rebuilt += (f"index: {damage}",) if damage else ()
         if rebuilt:
             _rebuild(disk, log, replay, checkpoint, lost)
         replay.counted_from = 0  # its counts know all timers before
+        replay.is_behind_checkpoint = True
     else:
         start = log.start
         index.clear()
@@ -113,10 +113,8 @@ def recover(
     log.open_at(end, flushed=start)
     if checkpoint is None:
         replay.go_on_behind_delivered()
-    named = checkpoint.queue_ends if checkpoint is not None else {}
-    for topic, queue_id in [key for key, queue in queues.items() if not queue.next_offset]:
-        if queue_id not in named.get(topic, {}):
-            queues.pop((topic, queue_id)).close()  # what it held was of a topic that is deleted
+    for key in [key for key, queue in queues.items() if not queue.next_offset and key not in replay.held]:
+        queues.pop(key).close()  # what it held was of a topic that is deleted
     for queue in queues.values():
         for path in queue.forget_below(log.start):
             disk.remove(path)
@@ -264,6 +262,14 @@ class _Replay:
         # count as its end, but as the beginning where it is a roll.
         self.counted_from = _NEVER
         self.last_store_timestamp_ms = 0
+        self.is_behind_checkpoint = False
+        self.held: set[tuple[str, int]] = set()  # queues that have a place whether or not they have an entry
+
+    def hold(self, queues: Iterable[tuple[str, int]]) -> None:
+        """Let queues have their place: messages wait that are for them."""
+        for topic, queue_id in queues:
+            self.held.add((topic, queue_id))
+            self.queue(topic, queue_id)
 
     def dispatch(self, batch: RecordBatch) -> None:
         names = {name: name.decode() for name in set(batch.topics)}
@@ -277,6 +283,9 @@ class _Replay:
         deleted = _deletions(topics, batch)
         for key in [key for key in self._queues if key[0] in deleted]:
             self._queues.pop(key).restart_at(0)
+        self.held = {key for key in self.held if key[0] not in deleted} if deleted else self.held
+        if self.is_behind_checkpoint:  # which knows what waits otherwise, and which of it was delivered
+            self.hold(_awaited(topics, batch, levels, codes, deleted))
         for (topic, queue_id), rows in _rows_by_queue(topics, batch, deleted).items():
             self._enqueue(topic, queue_id, batch, rows, codes)
         self.last_store_timestamp_ms = int(batch.store_timestamps_ms[-1])
@@ -366,6 +375,21 @@ def _deletions(topics: list[str], batch: RecordBatch) -> dict[str, int]:
     """The topics that were deleted, and the rows of the records that say so; the last one of each topic."""
     unqueued = np.flatnonzero(~is_queued(batch.sysflags)).tolist()
     return {topics[row]: row for row in unqueued if find_property(batch.properties[row], TOPIC_DELETED.encode())}
+
+
+def _awaited(
+    topics: list[str], batch: RecordBatch, levels: Ints, codes: Ints, deleted: dict[str, int]
+) -> Iterator[tuple[str, int]]:
+    """The queues that messages are for which began to wait, but not those of topics that were deleted later.
+
+    What is rolled began before, and its topic may be deleted.
+    """
+    kinds, _ = kinds_and_dues(codes)
+    for row in np.flatnonzero(levels < 0).tolist():
+        if topics[row] == SCHEDULE_TOPIC or (topics[row] == TIMER_TOPIC and kinds[row] == TIMER):
+            queue = real_queue(batch.properties[row])
+            if queue is not None and row > deleted.get(queue[0], -1):
+                yield queue
 
 
 def _rows_by_queue(topics: list[str], batch: RecordBatch, deleted: dict[str, int]) -> dict[tuple[str, int], Ints]:
