@@ -10,7 +10,9 @@ from latermq.group.locks import QueueLocks
 from latermq.group.members import Members
 from latermq.protocol.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 
-NOTHING = {"consumer_groups": 0, "consumers": 0, "producer_groups": 0, "producers": 0, "subscription_bytes": 0}
+NOTHING = dict.fromkeys(
+    ("clients", "consumer_groups", "consumers", "producer_groups", "producers", "subscription_bytes"), 0
+)
 
 
 class Line:
