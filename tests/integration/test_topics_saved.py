@@ -195,16 +195,40 @@ def test_messages_that_wait_for_their_topic_are_bounded_in_bytes(
 
     async def scenario(process: BrokerProcess) -> None:
         go = threading.Event()
-        async with connect(process.listener.port) as client:
+        port = process.listener.port
+        async with connect(port) as first, connect(port) as second, connect(port) as third:
+            fields = send_fields("new", properties=properties)
+            frame = encode_frame(Request.SEND_MESSAGE_V2, 1, fields=fields, body=body, encoding=encoding)
             with slow_disk(process, go):
-                for opaque in range(3):
-                    fields = send_fields("new", properties=properties)
-                    frame = encode_frame(Request.SEND_MESSAGE_V2, opaque, fields=fields, body=body, encoding=encoding)
-                    await client.send(frame)
-                assert (await client.receive()).code == Response.SYSTEM_BUSY
+                await first.send(frame)
+                await second.send(frame)
+                await eventually(lambda: len(process.service._unsaved) == 2, "two messages wait")
+                await third.send(frame)
+                assert (await third.receive()).code == Response.SYSTEM_BUSY
                 go.set()
-                assert [(await client.receive()).code for _ in range(2)] == [Response.SUCCESS] * 2
-            assert (await send(client, "new")).code == Response.SUCCESS
+                assert [(await client.receive()).code for client in (first, second)] == [Response.SUCCESS] * 2
+            assert (await send(first, "new")).code == Response.SUCCESS
+
+    run_with_broker(tmp_path, scenario)
+
+
+def test_a_client_that_sends_on_while_its_topic_is_saved_waits_and_is_not_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_service, "MAX_UNSAVED_BYTES", 4_000)
+
+    async def scenario(process: BrokerProcess) -> None:
+        go = threading.Event()
+        async with connect(process.listener.port) as client, connect(process.listener.port) as other:
+            assert (await send(other, "old")).code == Response.SUCCESS
+            with slow_disk(process, go):
+                for number in range(50):
+                    await client.send_only(Request.SEND_MESSAGE_V2, send_fields("new"), b"%04d" % number * 250)
+                assert (await send(other, "old")).code == Response.SUCCESS
+                go.set()
+                assert {(await client.receive()).code for _ in range(50)} == {Response.SUCCESS}
+            _, messages = await pull(client, "new")
+            assert [message.body[:4] for message in messages] == [b"%04d" % number for number in range(32)]
 
     run_with_broker(tmp_path, scenario)
 

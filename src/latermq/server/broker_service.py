@@ -54,6 +54,8 @@ _STORING = frozenset({
     Request.SCHEDULE_ROWS, Request.RECALL_MESSAGE, Request.CANCEL_TIMER, Request.MOVE_TIMER,
 })  # fmt: skip
 MAX_UNSAVED_BYTES = 64 << 20  # of requests that wait for their topics to be saved
+# From here on each connection has one such request at most, and its next ones wait unread instead of being refused.
+KEEP_BACK_SHARE = 1 / 4
 SERVED_AT_ONCE = 100  # of requests whose topics were saved; then others have their turn
 _QUEUES_A_STEP = 10  # locked at once: 2 µs each
 _IDS_A_STEP = 10  # of clients, encoded at once: up to 3 µs each
@@ -167,6 +169,8 @@ class BrokerService:
         if connection not in self._closed_lanes:
             self._closed_lanes[connection] = connection.lane
             connection.lane = None
+        if self._unsaved_bytes >= MAX_UNSAVED_BYTES * KEEP_BACK_SHARE:
+            connection.keep_back(True)  # until all of these are served
         if len(self._unsaved) == 1 and not self._serves_saved:
             self._save_topics(self._topics_saved)
 
