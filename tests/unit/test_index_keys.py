@@ -34,7 +34,7 @@ def test_keys_are_the_same_as_one_by_one() -> None:
         topics, properties = [], []
         for _ in range(chance.randint(1, 4)):
             names = chance.sample(["KEYS", "UNIQ_KEY", "x", "XKEYS", "a b"], chance.randint(0, 4))
-            words = ["a", " ", "ü", "bc", "  ", "k" * 300]
+            words = ["a", " ", "ü", "bc", "  ", "k" * 300, "語", "🎯", "語" * 90]
             values = ["".join(chance.choices(words, k=chance.randint(0, 5))) for _ in names]
             text = "\x02".join(f"{name}\x01{value}" for name, value in zip(names, values, strict=True))
             properties.append(text + chance.choice(["", "\x02"]))
@@ -43,6 +43,12 @@ def test_keys_are_the_same_as_one_by_one() -> None:
         expected = keys_of(topics, properties)
         assert list(zip(hashes.tolist(), owners.tolist(), strict=True)) == expected
         assert count_keys([text.encode() for text in properties]) == len(expected)
+
+
+def test_keys_beside_bytes_that_are_no_text_are_found() -> None:
+    hashes, owners = hash_keys(["t", "t"], [b"x\x01\xff\xfe\x02KEYS\x01a \xc3\xbc", b"KEYS\x01b"])
+    assert hashes.tolist() == [key_hash("t", key) for key in ("a", "ü", "b")]
+    assert owners.tolist() == [0, 0, 1]
 
 
 def indexed_at_once(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:

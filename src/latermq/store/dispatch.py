@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -99,22 +99,40 @@ def hash_keys(
         return np.empty(0, np.int32), np.empty(0, np.int64)
     sizes = np.fromiter(map(len, properties), np.int64, len(properties))
     owners = np.searchsorted(np.cumsum(sizes + 1), starts - _MAX_MATRIX_WIDTH - 1, side="right")
-    lengths = ends - starts
+    letters, firsts, lasts = _letters(joined, starts, ends)
+    lengths = lasts - firsts
     longest = int(lengths.max())
     width = min(longest, _MAX_MATRIX_WIDTH)
-    rows_at_any_byte = np.ndarray((len(joined) - width + 1, width), np.uint8, joined, strides=(1, 1))
-    matrix = rows_at_any_byte[ends - width]
+    step = letters.itemsize
+    rows_at_any_letter = np.ndarray((len(letters) - width + 1, width), letters.dtype, letters, strides=(step, step))
+    matrix = rows_at_any_letter[lasts - width]
     if lengths.min() < width:
         matrix[np.arange(width) < (width - lengths)[:, None]] = 0
     hashes = _hash_rows(matrix, np.minimum(lengths, _MAX_MATRIX_WIDTH), topics, owners)
-    # Other letters than ASCII hash as UTF-16, and long keys do not fit: those go one by one. That there are none is
-    # most often told by one look at all bytes, ten times as fast as by one at each key.
-    if longest <= _MAX_MATRIX_WIDTH and joined.isascii():
+    # Long keys do not fit, and bytes that are no letters cannot be told here: those go one by one. That there are none
+    # is most often told by one look at all bytes, ten times as fast as by one at each key.
+    odd = lengths > _MAX_MATRIX_WIDTH
+    if step == 1 and not joined.isascii():
+        odd |= (matrix >= 0x80).any(axis=1)
+    elif longest <= _MAX_MATRIX_WIDTH:
         return hashes, owners
-    odd = (matrix >= 0x80).any(axis=1) | (lengths > _MAX_MATRIX_WIDTH)
     for row in np.flatnonzero(odd).tolist():
         hashes[row] = key_hash(topics[owners[row]], joined[starts[row] : ends[row]].decode())
     return hashes, owners
+
+
+def _letters(joined: bytes, starts: Ints, ends: Ints) -> tuple[npt.NDArray[Any], Ints, Ints]:
+    """What Java hashes, and where keys start and end in it: bytes as they are in ASCII, else letters of UTF-16."""
+    data = np.frombuffer(joined, np.uint8)
+    if joined.isascii():
+        return data, starts, ends
+    try:
+        wide = np.frombuffer(joined.decode().encode("utf-16-le"), "<u2")
+    except UnicodeDecodeError:  # in any property; the keys may be sound
+        return data, starts, ends
+    # Each letter counts where it begins, one of four bytes twice.
+    before = np.concatenate(([0], np.cumsum((data & 0xC0 != 0x80).astype(np.int64) + (data >= 0xF0))))
+    return wide, before[starts], before[ends]
 
 
 def count_keys(properties: Sequence[bytes]) -> int:
@@ -185,7 +203,7 @@ def _split(
 
 
 def _hash_rows(
-    matrix: npt.NDArray[np.uint8],
+    matrix: npt.NDArray[Any],
     lengths: npt.NDArray[np.int64],
     topics: Sequence[str],
     owners: npt.NDArray[np.int64],
