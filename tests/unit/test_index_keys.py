@@ -45,6 +45,14 @@ def test_keys_are_the_same_as_one_by_one() -> None:
         assert count_keys([text.encode() for text in properties]) == len(expected)
 
 
+@pytest.mark.parametrize("letter", ["k", "ü"])
+def test_a_long_key_beside_very_many_short_ones_is_hashed_right(letter: str) -> None:
+    long = [letter * length for length in (63, 64, 65, 255, 256, 257)]
+    text = "KEYS\x01" + " ".join([*(f"{number:x}" for number in range(9_000)), *long])
+    hashes, _ = hash_keys(["orders"], [text.encode()])
+    assert hashes.tolist() == [number for number, _ in keys_of(["orders"], [text])]
+
+
 def test_keys_beside_bytes_that_are_no_text_are_found() -> None:
     hashes, owners = hash_keys(["t", "t"], [b"x\x01\xff\xfe\x02KEYS\x01a \xc3\xbc", b"KEYS\x01b"])
     assert hashes.tolist() == [key_hash("t", key) for key in ("a", "ü", "b")]

@@ -20,6 +20,7 @@ _UNIQUE_KEY_WORD = int.from_bytes(b"UNIQ_KEY", "little")
 _KEYS_WORD = int.from_bytes(b"\x02KEYS", "little")
 # Keys longer than this are hashed one by one; a matrix as wide as the longest would be mostly empty.
 _MAX_MATRIX_WIDTH = 256
+_MANY_KEYS, _NARROW_WIDTH = 8_192, 64  # and where there are so many of them, longer than this
 _POWERS_OF_31 = np.array([pow(31, power, 1 << 32) for power in range(_MAX_MATRIX_WIDTH + 1)], np.uint32)
 
 
@@ -102,19 +103,20 @@ def hash_keys(
     letters, firsts, lasts = _letters(joined, starts, ends)
     lengths = lasts - firsts
     longest = int(lengths.max())
-    width = min(longest, _MAX_MATRIX_WIDTH)
+    # One long key would make the rows of all others as wide.
+    width = min(longest, _MAX_MATRIX_WIDTH if len(starts) <= _MANY_KEYS else _NARROW_WIDTH)
     step = letters.itemsize
     rows_at_any_letter = np.ndarray((len(letters) - width + 1, width), letters.dtype, letters, strides=(step, step))
     matrix = rows_at_any_letter[lasts - width]
     if lengths.min() < width:
         matrix[np.arange(width) < (width - lengths)[:, None]] = 0
-    hashes = _hash_rows(matrix, np.minimum(lengths, _MAX_MATRIX_WIDTH), topics, owners)
+    hashes = _hash_rows(matrix, np.minimum(lengths, width), topics, owners)
     # Long keys do not fit, and bytes that are no letters cannot be told here: those go one by one. That there are none
     # is most often told by one look at all bytes, ten times as fast as by one at each key.
-    odd = lengths > _MAX_MATRIX_WIDTH
+    odd = lengths > width
     if step == 1 and not joined.isascii():
         odd |= (matrix >= 0x80).any(axis=1)
-    elif longest <= _MAX_MATRIX_WIDTH:
+    elif longest <= width:
         return hashes, owners
     for row in np.flatnonzero(odd).tolist():
         hashes[row] = key_hash(topics[owners[row]], joined[starts[row] : ends[row]].decode())
