@@ -2,6 +2,7 @@
 
 from random import Random
 
+import numpy as np
 import pytest
 
 from latermq.broker.broker import Broker
@@ -10,7 +11,7 @@ from latermq.config import Size, StoreConfig
 from latermq.errors import IllegalMessage
 from latermq.message.batch import BatchMember, encode_batch
 from latermq.store.block import KEY_COST
-from latermq.store.dispatch import IndexKeys, count_keys, hash_keys, key_hash
+from latermq.store.dispatch import HashedKeys, IndexKeys, count_keys, hash_keys, key_hash
 from latermq.store.memory_disk import MemoryDisk
 from latermq.store.message_store import INDEX_BATCH, INDEX_BATCH_BYTES
 from tests.brokers_in_memory import HOST, messages, open_broker, pass_time
@@ -51,6 +52,16 @@ def test_a_long_key_beside_very_many_short_ones_is_hashed_right(letter: str) -> 
     text = "KEYS\x01" + " ".join([*(f"{number:x}" for number in range(9_000)), *long])
     hashes, _ = hash_keys(["orders"], [text.encode()])
     assert hashes.tolist() == [number for number, _ in keys_of(["orders"], [text])]
+
+
+@pytest.mark.parametrize("many", [0, 9_000])
+def test_keys_end_to_end_have_the_same_hashes(many: int) -> None:
+    keys = ["", "a", "ü", "語🎯", *("ük"[number % 2] * number for number in (63, 64, 65, 256, 257)), ""]
+    for some in (keys, [key for key in keys if key.isascii()], []):
+        listed = [*some, *(f"{number:x}" for number in range(many))]
+        ends = np.cumsum([0, *(len(key.encode()) for key in listed)])
+        found = HashedKeys("".join(listed).encode(), ends).under(["t#", "ü#"], np.ones(len(listed), np.intp))
+        assert found.tolist() == [key_hash("ü", key) for key in listed]
 
 
 def test_keys_beside_bytes_that_are_no_text_are_found() -> None:

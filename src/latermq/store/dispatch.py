@@ -100,27 +100,36 @@ def hash_keys(
         return np.empty(0, np.int32), np.empty(0, np.int64)
     sizes = np.fromiter(map(len, properties), np.int64, len(properties))
     owners = np.searchsorted(np.cumsum(sizes + 1), starts - _MAX_MATRIX_WIDTH - 1, side="right")
-    letters, firsts, lasts = _letters(joined, starts, ends)
+    matrix, lengths, odd = _rows_of(joined, starts, ends)
+    hashes = _hash_rows(matrix, lengths, topics, owners)
+    for row in odd:
+        hashes[row] = key_hash(topics[owners[row]], joined[starts[row] : ends[row]].decode())
+    return hashes, owners
+
+
+def _rows_of(padded: bytes, starts: Ints, ends: Ints) -> tuple[npt.NDArray[Any], Ints, list[int]]:
+    """The letters of each key, right-aligned in a row, and how many are there; and which keys must go one by one.
+
+    Those are long ones, which do not fit, and bytes that are no letters. That there are none is most often told by one
+    look at all bytes, ten times as fast as by one at each key.
+    """
+    letters, firsts, lasts = _letters(padded, starts, ends)
     lengths = lasts - firsts
-    longest = int(lengths.max())
+    longest = int(lengths.max(initial=1))
     # One long key would make the rows of all others as wide.
     width = min(longest, _MAX_MATRIX_WIDTH if len(starts) <= _MANY_KEYS else _NARROW_WIDTH)
     step = letters.itemsize
     rows_at_any_letter = np.ndarray((len(letters) - width + 1, width), letters.dtype, letters, strides=(step, step))
     matrix = rows_at_any_letter[lasts - width]
-    if lengths.min() < width:
+    if lengths.min(initial=width) < width:
         matrix[np.arange(width) < (width - lengths)[:, None]] = 0
-    hashes = _hash_rows(matrix, np.minimum(lengths, width), topics, owners)
-    # Long keys do not fit, and bytes that are no letters cannot be told here: those go one by one. That there are none
-    # is most often told by one look at all bytes, ten times as fast as by one at each key.
+    fitting = np.minimum(lengths, width)
     odd = lengths > width
-    if step == 1 and not joined.isascii():
+    if step == 1 and not padded.isascii():
         odd |= (matrix >= 0x80).any(axis=1)
     elif longest <= width:
-        return hashes, owners
-    for row in np.flatnonzero(odd).tolist():
-        hashes[row] = key_hash(topics[owners[row]], joined[starts[row] : ends[row]].decode())
-    return hashes, owners
+        return matrix, fitting, []
+    return matrix, fitting, np.flatnonzero(odd).tolist()
 
 
 def _letters(joined: bytes, starts: Ints, ends: Ints) -> tuple[npt.NDArray[Any], Ints, Ints]:
@@ -152,21 +161,14 @@ class HashedKeys:
 
     def __init__(self, data: bytes, offsets: npt.NDArray[np.int64]) -> None:
         """The keys lie end to end in `data`, as UTF-8."""
-        starts, ends = offsets[:-1], offsets[1:]
-        lengths = ends - starts
-        width = int(min(lengths.max(initial=1), _MAX_MATRIX_WIDTH))
         # Zeros before the first key let every key be taken with the bytes before it.
-        padded = bytes(width) + data
-        rows_at_any_byte = np.ndarray((len(padded) - width + 1, width), np.uint8, padded, strides=(1, 1))
-        matrix = rows_at_any_byte[ends]
-        matrix[np.arange(width) < (width - lengths)[:, None]] = 0
-        self._values = matrix.astype(np.uint32) @ _POWERS_OF_31[width - 1 :: -1]
-        self._powers = _POWERS_OF_31[np.minimum(lengths, _MAX_MATRIX_WIDTH)]
-        odd = lengths > _MAX_MATRIX_WIDTH
-        if not data.isascii():  # other letters hash as UTF-16
-            odd |= (matrix >= 0x80).any(axis=1)
-        for row in np.flatnonzero(odd).tolist():
-            key = data[starts[row] : ends[row]].decode()
+        padded = bytes(_MAX_MATRIX_WIDTH) + data
+        starts, ends = offsets[:-1] + _MAX_MATRIX_WIDTH, offsets[1:] + _MAX_MATRIX_WIDTH
+        matrix, lengths, odd = _rows_of(padded, starts, ends)
+        self._values = matrix.astype(np.uint32) @ _POWERS_OF_31[matrix.shape[1] - 1 :: -1]
+        self._powers = _POWERS_OF_31[lengths]
+        for row in odd:
+            key = padded[starts[row] : ends[row]].decode()
             self._values[row] = java_string_hash(key) & 0xFFFFFFFF
             self._powers[row] = pow(31, len(key.encode("utf-16-le")) // 2, 1 << 32)
 
