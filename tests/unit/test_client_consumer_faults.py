@@ -346,6 +346,7 @@ def test_what_is_pulled_ahead_of_the_handlers_is_bounded() -> None:
 def test_a_broadcast_goes_on_when_its_offsets_can_be_kept_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("WARNING", "latermq.client")
     broker = OneQueue(b"one", b"two")
     folder = tmp_path / "offsets"
     folder.touch()  # in the way, so that nothing can be read there
