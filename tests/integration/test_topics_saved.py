@@ -22,6 +22,23 @@ TOPICS = "config/topics.json"
 
 
 @contextmanager
+def no_room_for_topics(process: BrokerProcess) -> Iterator[None]:
+    """The disk is full whenever topics.json is to be written."""
+    replace = process._disk.replace
+
+    def fail(path: str, data: bytes) -> None:
+        if path == TOPICS:
+            raise StoreError("cannot write config/topics.json: No space left on device", hint="Free disk space")
+        replace(path, data)
+
+    process._disk.replace = fail  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        process._disk.replace = replace  # type: ignore[method-assign]
+
+
+@contextmanager
 def slow_disk(process: BrokerProcess, go: threading.Event) -> Iterator[None]:
     """Writing the table of topics takes until `go` is set."""
     replace = process._disk.replace
@@ -64,20 +81,12 @@ def test_others_are_served_while_a_new_topic_is_saved(tmp_path: Path) -> None:
 
 def test_a_message_is_refused_for_as_long_as_its_topic_cannot_be_saved(tmp_path: Path) -> None:
     async def scenario(process: BrokerProcess) -> None:
-        replace = process._disk.replace
-
-        def fail(path: str, data: bytes) -> None:
-            if path == TOPICS:
-                raise StoreError("cannot write config/topics.json: No space left on device", hint="Free disk space")
-            replace(path, data)
-
-        process._disk.replace = fail  # type: ignore[method-assign]
         async with connect(process.listener.port) as client:
-            for _ in range(3):
-                reply = await send(client, "new")
-                assert reply.code != Response.SUCCESS
-                assert "topics.json" in (reply.remark or "")
-            process._disk.replace = replace  # type: ignore[method-assign]
+            with no_room_for_topics(process):
+                for _ in range(3):
+                    reply = await send(client, "new")
+                    assert reply.code != Response.SUCCESS
+                    assert "topics.json" in (reply.remark or "")
             assert (await send(client, "new")).code == Response.SUCCESS
 
     run_with_broker(tmp_path, scenario)
@@ -252,23 +261,15 @@ def test_a_cancel_does_not_overtake_the_timer_that_waits_for_its_topic(tmp_path:
 
 def test_a_topic_that_cannot_be_saved_is_no_reason_to_refuse_what_came_behind_its_message(tmp_path: Path) -> None:
     async def scenario(process: BrokerProcess) -> None:
-        replace = process._disk.replace
-
-        def fail(path: str, data: bytes) -> None:
-            if path == TOPICS:
-                raise StoreError("cannot write config/topics.json: No space left on device", hint="Free disk space")
-            replace(path, data)
-
         async with connect(process.listener.port) as client:
             assert (await send(client, "old")).code == Response.SUCCESS
-            process._disk.replace = fail  # type: ignore[method-assign]
             frames = [
                 encode_frame(Request.SEND_MESSAGE_V2, number, fields=send_fields(topic), body=b"x")
                 for number, topic in enumerate(("new", "old", "new"))
             ]
-            await client.send(b"".join(frames))
-            codes = {reply.opaque: reply.code for reply in [await client.receive() for _ in range(3)]}
-            process._disk.replace = replace  # type: ignore[method-assign]
+            with no_room_for_topics(process):
+                await client.send(b"".join(frames))
+                codes = {reply.opaque: reply.code for reply in [await client.receive() for _ in range(3)]}
             assert [codes[number] == Response.SUCCESS for number in range(3)] == [False, True, False]
 
     run_with_broker(tmp_path, scenario)

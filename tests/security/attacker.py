@@ -2,10 +2,9 @@
 
 import contextlib
 import socket
-import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
+from latermq.cli import process_usage
 from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame
 
 TIMEOUT_S = 30.0
@@ -67,23 +66,13 @@ def attacking(port: int, *, receive_buffer_bytes: int | None = None) -> Iterator
 
 def resident_bytes(pid: int) -> int:
     """What a process holds in memory now that is its own: files of the store that it has mapped do not count."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    raise ProcessLookupError(f"process {pid} has no memory")
+    found = process_usage.memory(pid)
+    assert found is not None, f"process {pid} has ended"
+    return found.anonymous_bytes
 
 
 def cpu_s(pid: int) -> float:
     """The CPU time that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100
-
-
-def slowest_of(ask: Iterator[object]) -> float:
-    """The longest that one step of `ask` took, in seconds: what another client feels while an attack runs."""
-    slowest_s = 0.0
-    began_s = time.monotonic()
-    for _ in ask:
-        now_s = time.monotonic()
-        slowest_s, began_s = max(slowest_s, now_s - began_s), now_s
-    return slowest_s
+    found = process_usage.cpu_s(pid)
+    assert found is not None, f"process {pid} has ended"
+    return found

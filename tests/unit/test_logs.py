@@ -3,7 +3,6 @@
 import io
 import json
 import logging
-from collections.abc import Iterator
 from typing import Literal
 
 import pytest
@@ -11,16 +10,7 @@ import structlog
 
 from latermq.config import LogConfig
 from latermq.server.logs import set_up_logs
-
-
-@pytest.fixture
-def stream() -> Iterator[io.StringIO]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield io.StringIO()
-    structlog.reset_defaults()
-    root.handlers[:] = handlers
-    root.setLevel(level)
+from tests.log_stream import stream as stream  # a fixture
 
 
 def test_json_lines_are_one_object_each_and_name_the_part(stream: io.StringIO) -> None:

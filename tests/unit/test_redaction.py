@@ -2,7 +2,6 @@
 
 import io
 import logging
-from collections.abc import Iterator
 
 import pytest
 import structlog
@@ -12,6 +11,7 @@ from latermq.config import load_config
 from latermq.errors import MAX_MESSAGE_CHARS, StoreError
 from latermq.redaction import redacted
 from latermq.server.logs import set_up_logs
+from tests.log_stream import stream as stream  # a fixture
 
 SECRETS = ("AKIAKEY", "hush", "hu/sh", "h@sh", "t0ken", "c2ln")
 
@@ -72,16 +72,6 @@ def test_errors_and_settings_tell_none() -> None:
 def test_an_error_that_is_cut_does_not_show_half_of_one() -> None:
     error = StoreError("x" * (MAX_MESSAGE_CHARS - 12) + " s3://AKIAKEY:hush@bucket/t is away")
     assert not any(secret in error.remark for secret in SECRETS)
-
-
-@pytest.fixture
-def stream() -> Iterator[io.StringIO]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield io.StringIO()
-    structlog.reset_defaults()
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 @pytest.mark.parametrize("format_", ["text", "json"])

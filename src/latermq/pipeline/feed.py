@@ -86,11 +86,6 @@ class BrokerFeed:
     def start(self) -> None:
         self._thread.start()
 
-    @property
-    def is_ingesting(self) -> bool:
-        """Whether its stream runs, as far as is known."""
-        return self._query is not None and self._thread.is_alive()
-
     def join(self, timeout_s: float) -> bool:
         """Wait for its end, once the stop is asked for; whether it came."""
         self._thread.join(max(0.0, timeout_s))
