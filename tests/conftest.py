@@ -8,9 +8,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.leftovers import kill_all, leftovers_after_grace, mark_session
-from tests.needs import LONG
-from tests.spark_session import spark as spark  # a fixture, for those who name it
+from tests.support.leftovers import kill_all, leftovers_after_grace, mark_session
+from tests.support.needs import LONG
+from tests.support.pipeline.spark_session import spark as spark  # a fixture, for those who name it
 
 # Of the others, tests/fault has modules that say so themselves.
 REAL_TIERS = {"bench", "integration", "interop", "security"}
@@ -45,7 +45,7 @@ def _spread(items: list[pytest.Item]) -> None:
     for path in dict.fromkeys(item.path for item in items):
         folders.setdefault(path.parent, []).append(path)
     places = {
-        path: at / len(paths) * (1.0 if folder.name == "unit" else 0.75)
+        path: at / len(paths) * (1.0 if "unit" in folder.parts else 0.75)
         for folder, paths in folders.items()
         for at, path in enumerate(paths)
     }

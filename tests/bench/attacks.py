@@ -28,7 +28,7 @@ from latermq.protocol.remoting.frames import encode_frame
 from latermq.protocol.remoting.headers import PULL_SUBSCRIPTION
 from tests.bench.load import Figures
 from tests.security.attacker import Attacker, attacking
-from tests.serving import serving
+from tests.support.serving import serving
 
 BROKER, NAMESRV = "broker", "namesrv"
 WIDE_QUEUES = 1_000

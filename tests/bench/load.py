@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from latermq.cli.process_usage import cpu_s, memory
+from latermq.cli.bench.process_usage import cpu_s, memory
 from tests.bench.contenders import Contender
 from tests.interop.programs import Json, Program
 from tests.interop.toolchain import JAVA_SOURCES, build_java
-from tests.needs import need_tool
+from tests.support.needs import need_tool
 
 SOURCES = Path(__file__).parent / "java" / "src"
 CLASSES = SOURCES.parent / "target" / "classes"

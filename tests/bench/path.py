@@ -14,10 +14,10 @@ from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import FrameReader, encode_frame
 from latermq.protocol.remoting.headers import PULL_SUSPEND
 from latermq.protocol.remoting.send_requests import decode_request
-from latermq.server.broker_service import BrokerService
-from latermq.server.connection import Connection
-from latermq.server.listener import Listener
-from latermq.store.disk import FileDisk
+from latermq.server.handlers.broker_service import BrokerService
+from latermq.server.remoting.connection import Connection
+from latermq.server.remoting.listener import Listener
+from latermq.store.files.disk import FileDisk
 from latermq.store.message_store import INDEX_BATCH
 
 TOPIC = "bench-path"

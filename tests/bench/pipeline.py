@@ -15,17 +15,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from latermq.config import PipelineConfig, Size
+from latermq.handover.window import Window
 from latermq.message.properties import encode_properties
 from latermq.message.timer_code import TIMER
-from latermq.pipeline.brokers import masters
-from latermq.pipeline.link import BrokerLink
-from latermq.pipeline.local_roll import roll_locally
-from latermq.pipeline.roll_process import NICE
-from latermq.pipeline.root import open_root
-from latermq.pipeline.window import Window
+from latermq.pipeline.driver.brokers import masters
+from latermq.pipeline.driver.link import BrokerLink
+from latermq.pipeline.timeline.root import open_root
+from latermq.pipeline.windows.build_process import NICE
+from latermq.pipeline.windows.local_build import roll_locally
 from latermq.protocol.remoting.pipeline_bodies import PipelineState
-from latermq.store.disk import FileDisk
-from latermq.timer.far_names import FarNames, Waiting
+from latermq.store.files.disk import FileDisk
+from latermq.timer.far.far_names import FarNames, Waiting
 from tests.bench.contenders import LATERMQ, LaterMQ
 from tests.bench.load import Figures, Load, SendShape, start_load
 from tests.bench.roll import written_bytes
@@ -33,7 +33,7 @@ from tests.bench.scenarios import Row
 from tests.bench.sizes import Sizes
 from tests.bench.timers import TimerLoad
 from tests.interop.waiting import wait_until
-from tests.pipeline_process import pipeline_process
+from tests.support.pipeline.pipeline_process import pipeline_process
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,8 +92,8 @@ class PipelineBench:
 
     def _schedule(self, count: int, *, fixed: int, large: int) -> float:
         """Schedule a Parquet file; rows a second."""
-        from latermq.pipeline.schedule_files import read_source
-        from latermq.pipeline.scheduling import schedule
+        from latermq.pipeline.bulk.bulk_schedule import schedule
+        from latermq.pipeline.bulk.schedule_files import read_source
 
         self._parts += 1
         self._large_rows += large
@@ -126,7 +126,7 @@ class PipelineBench:
 
     def _ingest(self) -> Figures:
         """Ingest all that is there. A stream starts once; what it does then is batches, from pull to commit."""
-        from latermq.pipeline.ingest import Ingest
+        from latermq.pipeline.driver.ingest import Ingest
 
         time.sleep(_FLUSHED_S)
         before = self._link.state()
@@ -142,8 +142,8 @@ class PipelineBench:
     # Rolling
 
     def _rolls(self, among: str, windows: dict[str, int]) -> Iterator[Row]:
-        from latermq.pipeline.compact import compact
-        from latermq.pipeline.roll import roll
+        from latermq.pipeline.timeline.compact import compact
+        from latermq.pipeline.windows.spark_build import roll
 
         state = self._link.state()
         done = compact(self._spark, self._root, [state])
@@ -229,7 +229,7 @@ def _now_ms() -> int:
 
 def run_pipeline(sizes: Sizes, folder: Path) -> Iterator[Row]:
     """A timeline that grows, with Spark on both cores: nothing else is asked of the machine meanwhile."""
-    from latermq.pipeline.session import close_session, open_session
+    from latermq.pipeline.spark.session import close_session, open_session
 
     os.environ["SPARK_LOCAL_DIRS"] = str(folder / "spark")
     settings = ("pipeline.enabled=true", f"pipeline.timeline={folder / 'pipeline'}", "pipeline.roll_deadline=1ms")

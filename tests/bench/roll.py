@@ -9,11 +9,11 @@ from latermq.clock import SimulatedClock
 from latermq.config import Config, TimerConfig
 from latermq.message.ids import pack_host
 from latermq.message.names import TIMER_TOPIC
-from latermq.store.disk import FileDisk
-from latermq.timer.engine import Units
-from latermq.timer.rocksdb_engine import RocksEngine
-from latermq.timer.rolling import LONGEST_WINDOW_MS
-from latermq.timer.timer_log import UNIT_BYTES
+from latermq.store.files.disk import FileDisk
+from latermq.timer.engine.interface import Units
+from latermq.timer.engine.rocksdb_engine import RocksEngine
+from latermq.timer.engine.timer_log import UNIT_BYTES
+from latermq.timer.intake.renewal import LONGEST_WINDOW_MS
 from tests.bench.load import Figures
 
 TOPIC = "bench-roll"

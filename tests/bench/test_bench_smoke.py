@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from latermq.cli.process_usage import cpu_s, listener_pid, memory
+from latermq.cli.bench.process_usage import cpu_s, listener_pid, memory
 from latermq.protocol.remoting.frames import FrameReader
 from tests.bench.__main__ import NEEDED_TOOLS, PAIRED, TIMERS, arguments, main
 from tests.bench.attacks import ATTACKS, measure_attacks
@@ -22,8 +22,8 @@ from tests.bench.reporting import markdown, medians
 from tests.bench.roll import measure_roll
 from tests.bench.scenarios import Row, SideBySide
 from tests.bench.sizes import Sizes
-from tests.needs import need_tool
-from tests.serving import Server, serving
+from tests.support.needs import need_tool
+from tests.support.serving import Server, serving
 
 TINY = Sizes(messages=300, repeats=2, warm=300, stored=500, sync_threads=2, rate=3_000.0)
 # Whatever takes a record apart, by the names under which modules hold it.

@@ -10,12 +10,12 @@ import pytest
 
 from latermq.client import OutgoingMessage, Producer
 from latermq.errors import StoreError
-from latermq.message.checked_line import decode_checked, encode_checked
-from latermq.timer.clock_guard import HOLD_S, PATH, Belief
-from tests.brokers_in_memory import bodies, run_until_quiet
+from latermq.handover.checked_file import decode_checked, encode_checked
+from latermq.timer.delivery.clock_guard import HOLD_S, PATH, Belief
 from tests.interop.waiting import wait_until
-from tests.serving import Server, serving
-from tests.unit.test_timers import Scene
+from tests.support.brokers_in_memory import bodies, run_until_quiet
+from tests.support.serving import Server, serving
+from tests.unit.timer.test_timers import Scene
 
 HOLD_MS = int(HOLD_S * 1_000)
 HOUR_MS = 3_600_000

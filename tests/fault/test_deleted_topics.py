@@ -7,7 +7,7 @@ import pytest
 
 from latermq.errors import StoreError
 from latermq.protocol.remoting.bodies import TopicConfig
-from tests.aging_broker import Aging
+from tests.support.faults.aging_broker import Aging
 
 CHECKPOINT = "latermq.checkpoint"
 LOSSES = [["consumequeue/kept/0"], ["consumequeue"], [CHECKPOINT], ["consumequeue", CHECKPOINT], ["index"]]

@@ -12,9 +12,9 @@ from latermq.message.names import TIMER_DEAD_LETTER_TOPIC
 from latermq.message.properties import DEAD_LETTER_REASON, MAX_PROPERTIES_BYTES
 from latermq.protocol.remoting.bodies import PERM_WRITE, TopicConfig
 from latermq.store.block import Block
-from latermq.store.memory_disk import MemoryDisk
+from latermq.store.files.memory_disk import MemoryDisk
 from latermq.store.message_store import MessageStore
-from tests.brokers_in_memory import HOST, STORE, bodies, messages, open_broker, pass_time, run_until_quiet, send
+from tests.support.brokers_in_memory import HOST, STORE, bodies, messages, open_broker, pass_time, run_until_quiet, send
 
 SEGMENT = 256 * 1024
 LARGEST = SEGMENT // 2

@@ -10,10 +10,10 @@ from latermq.clock import SimulatedClock
 from latermq.config import TimerConfig
 from latermq.protocol.remoting.timer_bodies import Verdict
 from latermq.store.commit_log import CommitLog
+from latermq.store.files.memory_disk import MemoryDisk
 from latermq.store.key_index import KeyIndex
-from latermq.store.memory_disk import MemoryDisk
-from tests.brokers_in_memory import bodies, open_broker, pass_time, send
-from tests.far_broker import Far
+from tests.support.brokers_in_memory import bodies, open_broker, pass_time, send
+from tests.support.pipeline.far_broker import Far
 
 CANCELS = 600
 DELAY_MS = 30_000

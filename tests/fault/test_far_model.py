@@ -13,13 +13,13 @@ import pytest
 from latermq.broker.broker import Broker
 from latermq.clock import SimulatedClock
 from latermq.config import Duration, PipelineConfig, TimerConfig
-from latermq.store.memory_disk import MemoryDisk
-from tests.brokers_in_memory import open_broker, pass_time
+from latermq.store.files.memory_disk import MemoryDisk
 from tests.fault.test_level_model import end_life, fail_sometimes
 from tests.fault.test_timer_model import ROLLING_STORE, Life, Model, lose_files
-from tests.needs import LONG
-from tests.seeds import live_through
-from tests.spark_twin import SparkTwin
+from tests.support.brokers_in_memory import open_broker, pass_time
+from tests.support.faults.seeds import live_through
+from tests.support.needs import LONG
+from tests.support.pipeline.spark_twin import SparkTwin
 
 SEEDS = 2_000 if LONG else 150
 SEEDS_A_TEST = 25

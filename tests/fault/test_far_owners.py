@@ -4,8 +4,8 @@ import pytest
 
 from latermq.message.names import TIMER_TOPIC
 from latermq.protocol.remoting.timer_bodies import Verdict
-from tests.brokers_in_memory import messages, pass_time, send
-from tests.far_broker import FAR_MS, SHORT, Far
+from tests.support.brokers_in_memory import messages, pass_time, send
+from tests.support.pipeline.far_broker import FAR_MS, SHORT, Far
 
 DELAY_MS = 300_000
 

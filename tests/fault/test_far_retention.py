@@ -8,9 +8,9 @@ import pytest
 from latermq.errors import ServiceUnavailable
 from latermq.protocol.remoting.timer_bodies import Verdict
 from latermq.timer.steps import at_once
-from tests.brokers_in_memory import messages, pass_time, send
-from tests.far_broker import FAR_MS, Far
 from tests.fault.test_far_model import LameTwin
+from tests.support.brokers_in_memory import messages, pass_time, send
+from tests.support.pipeline.far_broker import FAR_MS, Far
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from latermq.clock import SystemClock
 from latermq.config import load_config
 from latermq.errors import LaterMQError
 from latermq.message.properties import encode_properties
-from latermq.store.disk import FileDisk
-from tests.brokers_in_memory import HOST, send
-from tests.needs import small_tmpfs
+from latermq.store.files.disk import FileDisk
+from tests.support.brokers_in_memory import HOST, send
+from tests.support.needs import small_tmpfs
 
 pytestmark = pytest.mark.real
 SETTINGS = (

@@ -12,15 +12,15 @@ from latermq.broker.broker import Broker
 from latermq.clock import SimulatedClock
 from latermq.config import Size, TimerConfig
 from latermq.errors import CorruptStore
-from latermq.store.disk import FileDisk
-from latermq.store.memory_disk import MemoryDisk
+from latermq.store.files.disk import FileDisk
+from latermq.store.files.memory_disk import MemoryDisk
 from latermq.store.message_store import MessageStore
-from tests.brokers_in_memory import bodies as delivered
-from tests.brokers_in_memory import open_broker, pass_time, send
-from tests.dying_starts import after_dying_starts, die_in_start
-from tests.far_broker import FAR_MS, PIPELINE, SHORT, Far
-from tests.needs import LONG
-from tests.stores import SMALL, append, bodies, open_store
+from tests.support.brokers_in_memory import bodies as delivered
+from tests.support.brokers_in_memory import open_broker, pass_time, send
+from tests.support.faults.dying_starts import after_dying_starts, die_in_start
+from tests.support.needs import LONG
+from tests.support.pipeline.far_broker import FAR_MS, PIPELINE, SHORT, Far
+from tests.support.stores import SMALL, append, bodies, open_store
 
 SEEDS = 300 if LONG else 12
 QUEUES = 4

@@ -13,8 +13,8 @@ import pytest
 from latermq.client import MessageQueue, OutgoingMessage, Producer, PullConsumer, SendResult
 from latermq.errors import LaterMQError, ServiceUnavailable, TopicNotFound
 from latermq.message.record import Message
-from tests.needs import LONG
-from tests.serving import Server, serving
+from tests.support.needs import LONG
+from tests.support.serving import Server, serving
 
 pytestmark = pytest.mark.real
 KILLS = 10 if LONG else 3

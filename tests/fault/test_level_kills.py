@@ -15,8 +15,8 @@ from latermq.client import MessageQueue, OutgoingMessage, Producer, PullConsumer
 from latermq.errors import LaterMQError
 from latermq.message.record import Message
 from tests.interop.waiting import wait_until
-from tests.needs import LONG
-from tests.serving import Server, serving
+from tests.support.needs import LONG
+from tests.support.serving import Server, serving
 
 pytestmark = pytest.mark.real
 COUNT = 200_000 if LONG else 20_000

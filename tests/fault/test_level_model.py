@@ -17,11 +17,11 @@ from latermq.clock import SimulatedClock
 from latermq.config import TimerConfig
 from latermq.errors import StoreError
 from latermq.message.batch import BatchMember, encode_batch
-from latermq.store.memory_disk import MemoryDisk
+from latermq.store.files.memory_disk import MemoryDisk
 from latermq.timer.levels import LevelTable
-from tests.brokers_in_memory import HOST, messages, open_broker, pass_time, run_until_quiet
-from tests.needs import LONG
-from tests.seeds import live_through
+from tests.support.brokers_in_memory import HOST, messages, open_broker, pass_time, run_until_quiet
+from tests.support.faults.seeds import live_through
+from tests.support.needs import LONG
 
 SEEDS = 5_000 if LONG else 200
 SEEDS_A_TEST = 50

@@ -11,14 +11,14 @@ from latermq.clock import SimulatedClock
 from latermq.config import TimerConfig
 from latermq.errors import ServiceUnavailable
 from latermq.message.names import TIMER_TOPIC
-from latermq.store.memory_disk import MemoryDisk
-from tests.brokers_in_memory import open_broker
+from latermq.store.files.memory_disk import MemoryDisk
 from tests.fault.test_far_model import FarLife, LameTwin, pipeline
 from tests.fault.test_level_model import end_life
 from tests.fault.test_lost_files_model import GROUP, STORE, Ledger, LossyLife, run_out
-from tests.lost_files import lose_one
-from tests.needs import LONG
-from tests.seeds import live_through
+from tests.support.brokers_in_memory import open_broker
+from tests.support.faults.lost_files import lose_one
+from tests.support.faults.seeds import live_through
+from tests.support.needs import LONG
 
 SEEDS = 200 if LONG else 3
 SEEDS_A_TEST = 3

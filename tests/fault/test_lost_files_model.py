@@ -2,7 +2,7 @@
 
 The lives are those of test_timer_model.py, with delays, plain messages, consumers and a topic that is deleted and made
 again beside the timers, and with retention: most of what a life leaves has aged out before the last one ends. What is
-lost is told by tests/lost_files.py.
+lost is told by tests/support/faults/lost_files.py.
 """
 
 from dataclasses import dataclass, field
@@ -15,15 +15,15 @@ from latermq.broker.broker import Broker
 from latermq.clock import SimulatedClock
 from latermq.config import TimerConfig
 from latermq.protocol.remoting.bodies import TopicConfig
-from latermq.store.memory_disk import MemoryDisk
-from tests.aging_broker import AGING
-from tests.brokers_in_memory import HOST, messages, open_broker, run_until_quiet, send
-from tests.dying_starts import after_dying_starts
+from latermq.store.files.memory_disk import MemoryDisk
 from tests.fault.test_level_model import end_life, fail_sometimes
 from tests.fault.test_timer_model import LONGEST_WAIT_MS, Event, Life, Model
-from tests.lost_files import lose_one
-from tests.needs import LONG
-from tests.seeds import live_through
+from tests.support.brokers_in_memory import HOST, messages, open_broker, run_until_quiet, send
+from tests.support.faults.aging_broker import AGING
+from tests.support.faults.dying_starts import after_dying_starts
+from tests.support.faults.lost_files import lose_one
+from tests.support.faults.seeds import live_through
+from tests.support.needs import LONG
 
 LIVES_A_SEED = 5
 SEEDS = 400 if LONG else 8

@@ -9,14 +9,14 @@ import pytest
 
 from latermq.clock import SimulatedClock
 from latermq.errors import CorruptStore
-from latermq.message.checked_line import encode_checked
+from latermq.handover.checked_file import encode_checked
 from latermq.message.names import TIMER_TOPIC
 from latermq.protocol.remoting.timer_bodies import Verdict
 from latermq.store.checkpoint import load_checkpoint, save_checkpoint
-from latermq.store.disk import FileDisk
-from latermq.store.memory_disk import MemoryDisk
-from tests.aging_broker import AGING, Aging
-from tests.brokers_in_memory import open_broker, send
+from latermq.store.files.disk import FileDisk
+from latermq.store.files.memory_disk import MemoryDisk
+from tests.support.brokers_in_memory import open_broker, send
+from tests.support.faults.aging_broker import AGING, Aging
 
 CHECKPOINT = "latermq.checkpoint"
 NEW_FIELDS = ("queue_starts", "unfinished", "index_files", "index_file_bytes")

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from latermq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC
-from latermq.store.memory_disk import MemoryDisk
-from tests.aging_broker import AGING, Aging
-from tests.brokers_in_memory import bodies, open_broker
+from latermq.store.files.memory_disk import MemoryDisk
+from tests.support.brokers_in_memory import bodies, open_broker
+from tests.support.faults.aging_broker import AGING, Aging
 
 CHECKPOINT = "latermq.checkpoint"
 LEVEL_1 = f"consumequeue/{SCHEDULE_TOPIC}/0"

@@ -8,12 +8,12 @@ from latermq.config import TimerConfig
 from latermq.message.names import TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC
 from latermq.message.properties import encode_properties
 from latermq.message.timer_code import kind_and_due, timer_code_of
-from latermq.pipeline.records import KINDS, RecordBlock
+from latermq.pipeline.source.records import KINDS, RecordBlock
 from latermq.protocol.remoting.timer_bodies import Verdict
-from latermq.store.memory_disk import MemoryDisk
+from latermq.store.files.memory_disk import MemoryDisk
 from latermq.store.message_store import Draft
-from tests.brokers_in_memory import HOST, bodies, messages, open_broker, pass_time, send
 from tests.fault.test_level_model import CHECKPOINT
+from tests.support.brokers_in_memory import HOST, bodies, messages, open_broker, pass_time, send
 
 NAMED = {"REAL_TOPIC": "orders", "REAL_QID": "0"}
 DUE_MS = str(SimulatedClock().now_ms() + 60_000)

@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from latermq.broker.lost_entries import Lost, LostEntries, LostRow
-from latermq.message.cut import FOREVER_MS
+from latermq.broker.timers.lost_entries import Lost, LostEntries, LostRow
+from latermq.handover.cut import FOREVER_MS
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.timer_code import CANCEL, MOVED, TIMER
 from latermq.protocol.remoting.timer_bodies import Verdict
-from latermq.store.memory_disk import MemoryDisk
-from tests.brokers_in_memory import open_broker, send
-from tests.far_broker import FAR_MS, PIPELINE, Far
-from tests.spark_twin import Row
+from latermq.store.files.memory_disk import MemoryDisk
+from tests.support.brokers_in_memory import open_broker, send
+from tests.support.pipeline.far_broker import FAR_MS, PIPELINE, Far
+from tests.support.pipeline.spark_twin import Row
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_a_death_half_way_leaves_it_to_the_next_start(
     far, copy = copied
     far.put_back(copy)
     lost = lost_to(far)
-    monkeypatch.setattr("latermq.broker.lost_entries.WRITTEN_AT_ONCE", 2)
+    monkeypatch.setattr("latermq.broker.timers.lost_entries.WRITTEN_AT_ONCE", 2)
 
     def dying() -> Iterator[LostRow]:
         yield from lost_rows(far)[:rows_before]
@@ -249,7 +249,7 @@ def test_a_move_to_a_near_time_outlives_deaths_before_it_is_repeated(
     far.broker.store.flush()
     ingest_all(far)
     far.put_back(copy)
-    monkeypatch.setattr("latermq.broker.lost_entries.WRITTEN_AT_ONCE", 1)
+    monkeypatch.setattr("latermq.broker.timers.lost_entries.WRITTEN_AT_ONCE", 1)
     for rows_before in range(deaths):
         lost, rows = lost_to(far), lost_rows(far, far.broker.ingest.begin_mending(far.broker.far.next_entry))
 

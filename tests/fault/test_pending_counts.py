@@ -13,9 +13,9 @@ from latermq.errors import StoreError
 from latermq.message.names import TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC
 from latermq.message.properties import MAX_PROPERTIES_BYTES, REAL_TOPIC, encode_properties
 from latermq.protocol.remoting.timer_bodies import Verdict
-from latermq.store.memory_disk import MemoryDisk
-from tests.brokers_in_memory import HOST, bodies, messages, open_broker, pass_time, run_until_quiet
-from tests.needs import LONG
+from latermq.store.files.memory_disk import MemoryDisk
+from tests.support.brokers_in_memory import HOST, bodies, messages, open_broker, pass_time, run_until_quiet
+from tests.support.needs import LONG
 
 DAY_MS = 86_400_000
 SEEDS = range(200) if LONG else range(3)

@@ -25,16 +25,16 @@ from deltalake import DeltaTable, QueryBuilder
 
 from latermq.client import Admin, MessageQueue, OutgoingMessage, Producer
 from latermq.message.properties import TIMER_OUT_MS
-from latermq.pipeline.brokers import masters
-from latermq.pipeline.link import BrokerLink
+from latermq.pipeline.driver.brokers import masters
+from latermq.pipeline.driver.link import BrokerLink
 from latermq.protocol.remoting.timer_bodies import Outcome, Verdict
 from tests.fault.test_level_kills import QUEUES, TOPIC, read_until
 from tests.fault.test_timer_kills import answer_of, loading, now_ms
 from tests.fault.timer_ledger import Ledger
 from tests.interop.waiting import wait_until
-from tests.needs import LONG
-from tests.pipeline_process import PipelineProcess, pipeline_process
-from tests.serving import Server, serving
+from tests.support.needs import LONG
+from tests.support.pipeline.pipeline_process import PipelineProcess, pipeline_process
+from tests.support.serving import Server, serving
 
 pytestmark = pytest.mark.real
 COUNT = 100_000 if LONG else 5_000

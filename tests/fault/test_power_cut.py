@@ -10,12 +10,12 @@ import pytest
 from latermq.clock import SimulatedClock
 from latermq.config import Config, StoreConfig
 from latermq.errors import StoreError
-from latermq.store.memory_disk import MemoryDisk
+from latermq.store.files.memory_disk import MemoryDisk
 from latermq.store.message_store import Draft, MessageStore
-from tests.dying_starts import after_dying_starts
-from tests.needs import LONG
-from tests.seeds import live_through
-from tests.stores import HOST, SMALL, append, bodies, open_store
+from tests.support.faults.dying_starts import after_dying_starts
+from tests.support.faults.seeds import live_through
+from tests.support.needs import LONG
+from tests.support.stores import HOST, SMALL, append, bodies, open_store
 
 SEEDS = 5_000 if LONG else 200
 SEEDS_A_TEST = 50

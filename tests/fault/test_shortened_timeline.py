@@ -5,8 +5,8 @@ import pytest
 from latermq.errors import InvalidParameter
 from latermq.message.names import TIMER_TOPIC
 from latermq.protocol.remoting.timer_bodies import Verdict
-from tests.brokers_in_memory import pass_time
-from tests.far_broker import FAR_MS, Far
+from tests.support.brokers_in_memory import pass_time
+from tests.support.pipeline.far_broker import FAR_MS, Far
 
 
 @pytest.fixture

@@ -17,11 +17,11 @@ from latermq.config import load_config
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import encode_properties
 from latermq.message.timer_code import TIMER
-from latermq.store.disk import FileDisk
-from latermq.timer.far_names import Waiting
-from tests.brokers_in_memory import HOST, messages
+from latermq.store.files.disk import FileDisk
+from latermq.timer.far.far_names import Waiting
 from tests.interop.waiting import wait_until
-from tests.needs import LONG
+from tests.support.brokers_in_memory import HOST, messages
+from tests.support.needs import LONG
 
 pytestmark = pytest.mark.real
 KILLS = 250 if LONG else 20  # with each engine

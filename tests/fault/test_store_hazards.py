@@ -13,11 +13,11 @@ from latermq.clock import SimulatedClock
 from latermq.config import Config, Duration, Size
 from latermq.errors import CorruptStore, StoreError
 from latermq.store.commit_log import CommitLog
-from latermq.store.disk import Disk, FileDisk, MappedFile
-from latermq.store.memory_disk import MemoryDisk
+from latermq.store.files.disk import Disk, FileDisk, MappedFile
+from latermq.store.files.memory_disk import MemoryDisk
 from latermq.store.message_store import MessageStore
 from latermq.store.retention import Retention
-from tests.stores import HOST, SMALL, append, bodies, open_store
+from tests.support.stores import HOST, SMALL, append, bodies, open_store
 
 FIRST_SEGMENT = "commitlog/" + "0" * 20
 

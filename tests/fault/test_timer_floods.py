@@ -11,12 +11,12 @@ from latermq.config import Size, TimerConfig
 from latermq.errors import FlowControl
 from latermq.message.batch import BatchMember, encode_batch
 from latermq.protocol.remoting.timer_bodies import Verdict
-from latermq.store.memory_disk import MemoryDisk
+from latermq.store.files.memory_disk import MemoryDisk
 from latermq.timer.timers import READ_AT_ONCE
-from tests.brokers_in_memory import HOST, STORE, bodies, messages, open_broker, send
 from tests.fault.test_timer_hazards import check_punctual, due_of
-from tests.needs import LONG
-from tests.unit.test_timers import ENGINES, Scene
+from tests.support.brokers_in_memory import HOST, STORE, bodies, messages, open_broker, send
+from tests.support.needs import LONG
+from tests.unit.timer.test_timers import ENGINES, Scene
 
 FLUSH_EVERY_MS = 500
 RATE = 50_000 if LONG else 5_000  # scheduled in a second,

@@ -15,13 +15,13 @@ from latermq.message.names import TIMER_DEAD_LETTER_TOPIC
 from latermq.message.properties import DEAD_LETTER_REASON
 from latermq.message.record import Message
 from latermq.protocol.remoting.timer_bodies import Verdict
-from latermq.store.memory_disk import MemoryDisk
-from latermq.timer.clock_guard import HOLD_S
-from latermq.timer.delivery import LONGEST_PAUSE_MS
-from latermq.timer.timer_log import UNIT_BYTES
+from latermq.store.files.memory_disk import MemoryDisk
+from latermq.timer.delivery.clock_guard import HOLD_S
+from latermq.timer.delivery.delivery import LONGEST_PAUSE_MS
+from latermq.timer.engine.timer_log import UNIT_BYTES
 from latermq.timer.timers import RETRY_MS
-from tests.brokers_in_memory import bodies, messages, open_broker, run_until_quiet, send
-from tests.unit.test_timers import ENGINES, Scene
+from tests.support.brokers_in_memory import bodies, messages, open_broker, run_until_quiet, send
+from tests.unit.timer.test_timers import ENGINES, Scene
 
 MAX_STEP_MS = int(ClockConfig().max_step)
 HOLD_MS = int(HOLD_S * 1_000)

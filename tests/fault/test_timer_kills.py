@@ -19,15 +19,15 @@ from typing import NamedTuple, TypeVar
 import pytest
 
 from latermq.client import Admin, MessageQueue, OutgoingMessage, Producer
-from latermq.client.failures import ConnectionLost, NoBroker, NoNameServer, RequestTimedOut
+from latermq.client.session.failures import ConnectionLost, NoBroker, NoNameServer, RequestTimedOut
 from latermq.errors import ServiceUnavailable, TopicNotFound
 from latermq.protocol.remoting.timer_bodies import Outcome
 from tests.fault.test_level_kills import CHECKPOINT, QUEUES, TIMEOUT_S, TOPIC, read_until
 from tests.fault.timer_ledger import Ledger
 from tests.interop.ports import HOST, free_port
 from tests.interop.waiting import wait_until
-from tests.needs import LONG
-from tests.serving import Server, serving
+from tests.support.needs import LONG
+from tests.support.serving import Server, serving
 
 pytestmark = pytest.mark.real
 COUNT = 300_000 if LONG else 12_000

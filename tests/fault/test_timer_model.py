@@ -20,11 +20,11 @@ from latermq.errors import StoreError
 from latermq.message.batch import BatchMember, encode_batch
 from latermq.message.properties import encode_properties
 from latermq.protocol.remoting.timer_bodies import Verdict
-from latermq.store.memory_disk import MemoryDisk
-from tests.brokers_in_memory import HOST, STORE, messages, open_broker, pass_time, run_until_quiet
+from latermq.store.files.memory_disk import MemoryDisk
 from tests.fault.test_level_model import CHECKPOINT, STEPS_MS, end_life, fail_sometimes
-from tests.needs import LONG
-from tests.seeds import live_through
+from tests.support.brokers_in_memory import HOST, STORE, messages, open_broker, pass_time, run_until_quiet
+from tests.support.faults.seeds import live_through
+from tests.support.needs import LONG
 
 SEEDS = 5_000 if LONG else 200
 SEEDS_A_TEST = 25

@@ -10,11 +10,11 @@ from latermq.clock import SimulatedClock
 from latermq.config import Duration, TimerConfig
 from latermq.message.names import TIMER_TOPIC
 from latermq.protocol.remoting.timer_bodies import Verdict
-from latermq.store.memory_disk import MemoryDisk
-from tests.aging_broker import Aging
-from tests.brokers_in_memory import STORE, messages, open_broker, pass_time, run_until_quiet, send
-from tests.needs import LONG
-from tests.unit.test_timers import ENGINES
+from latermq.store.files.memory_disk import MemoryDisk
+from tests.support.brokers_in_memory import STORE, messages, open_broker, pass_time, run_until_quiet, send
+from tests.support.faults.aging_broker import Aging
+from tests.support.needs import LONG
+from tests.unit.timer.test_timers import ENGINES
 
 # Records are written again when they are two thirds as old, so timers further ahead than 20 s roll.
 SHORT = msgspec.structs.replace(STORE, retention=Duration.parse("30s"))

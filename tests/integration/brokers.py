@@ -19,7 +19,7 @@ from latermq.protocol.remoting.bodies import (
 )
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import JSON, Command
-from latermq.server.broker_server import BrokerProcess
+from latermq.server.broker.process import BrokerProcess
 from tests.integration.raw_client import RawClient
 
 NOBODY = "127.0.0.1:1"  # a name server that is not there; the broker goes on without

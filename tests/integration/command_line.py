@@ -7,7 +7,7 @@ from typing import Any
 from unittest import mock
 
 from latermq.cli import main
-from tests.serving import Server
+from tests.support.serving import Server
 
 
 class Cli:

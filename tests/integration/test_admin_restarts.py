@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from latermq.client.admin import Admin
-from latermq.client.failures import NoNameServer
-from latermq.client.push_consumer import PushConsumer
+from latermq.client.consumer.push_consumer import PushConsumer
+from latermq.client.session.failures import NoNameServer
 from latermq.clock import SystemClock
 from latermq.errors import LaterMQError, TopicNotFound
-from latermq.server.broker_server import BrokerProcess
-from latermq.server.name_server import NameServerProcess
+from latermq.server.broker.process import BrokerProcess
+from latermq.server.namesrv.name_server import NameServerProcess
 from tests.integration.brokers import small_config
 from tests.interop.ports import HOST, free_port
 

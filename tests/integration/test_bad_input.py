@@ -20,9 +20,9 @@ from latermq.config import Config, Duration, ServerConfig, Size
 from latermq.protocol.remoting.bodies import RegisterBrokerBody, TopicConfig, TopicConfigTable, encode_body
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import BINARY, FLAG_ONEWAY, JSON, encode_frame
-from latermq.server.broker_server import BrokerProcess
-from latermq.server.listener import Listener
-from latermq.server.name_server import NameServerProcess
+from latermq.server.broker.process import BrokerProcess
+from latermq.server.namesrv.name_server import NameServerProcess
+from latermq.server.remoting.listener import Listener
 from tests.integration.brokers import NOBODY, small_config
 from tests.integration.raw_client import RawClient, connect, eventually
 

@@ -12,8 +12,7 @@ from latermq.message.names import MAX_TOPIC_CHARS
 from latermq.protocol.remoting.bodies import LockBatchRequest, MessageQueue, encode_body
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import BINARY, FLAG_ONEWAY, JSON, encode_frame
-from latermq.server.broker_server import BrokerProcess
-from tests.brokers_in_memory import STAMP
+from latermq.server.broker.process import BrokerProcess
 from tests.integration.brokers import (
     heartbeat,
     ids,
@@ -25,6 +24,7 @@ from tests.integration.brokers import (
     send_fields,
 )
 from tests.integration.raw_client import connect, eventually
+from tests.support.brokers_in_memory import STAMP
 
 
 @pytest.mark.parametrize("encoding", [JSON, BINARY])

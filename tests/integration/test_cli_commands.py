@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.command_line import Cli
-from tests.serving import serving
+from tests.support.serving import serving
 
 
 @pytest.fixture(scope="module")

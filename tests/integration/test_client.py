@@ -18,7 +18,7 @@ from tests.integration.client_cluster import client_cluster
 from tests.interop.peer import apache_peer
 from tests.interop.target import IS_APACHE
 from tests.interop.waiting import wait_until
-from tests.serving import serving
+from tests.support.serving import serving
 
 _numbers = itertools.count()
 

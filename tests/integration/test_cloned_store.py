@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from latermq.errors import CorruptStore
-from latermq.pipeline.link import BrokerLink
-from latermq.pipeline.store_ids import StoreIds
+from latermq.pipeline.driver.link import BrokerLink
+from latermq.pipeline.driver.store_ids import StoreIds
 from latermq.protocol.remoting.pipeline_bodies import PipelineState
 from tests.integration.brokers import running_broker
 

@@ -15,8 +15,8 @@ from latermq.errors import Busy
 from latermq.message.ids import pack_host
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import FLAG_RESPONSE, Command, encode_frame, encode_response
-from latermq.server.connection import MAX_CALLS, Connection
-from latermq.server.listener import Listener
+from latermq.server.remoting.connection import MAX_CALLS, Connection
+from latermq.server.remoting.listener import Listener
 from tests.integration.raw_client import connect, eventually
 
 ECHO, FAIL, LATER, NO_REPLY = 1, 2, 3, 4

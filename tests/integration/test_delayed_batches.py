@@ -13,10 +13,10 @@ from latermq.message.names import SCHEDULE_TOPIC
 from latermq.message.record import Message
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command
-from latermq.server.broker_server import BrokerProcess
+from latermq.server.broker.process import BrokerProcess
 from tests.integration.brokers import pull, run_with_broker, send_fields
 from tests.integration.raw_client import RawClient, connect
-from tests.serving import serving
+from tests.support.serving import serving
 
 LEVELS = "1s 2s"
 ARRIVAL_TIMEOUT_S = 20.0

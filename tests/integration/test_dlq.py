@@ -8,14 +8,14 @@ from unittest import mock
 
 import pytest
 
-from latermq.cli import dead_letters
+from latermq.cli.commands import dead_letters
 from latermq.client import Message, OutgoingMessage, blocking
 from latermq.errors import ServiceUnavailable
 from latermq.message.ids import parse_offset_message_id
-from tests.brokers_in_memory import STAMP
 from tests.integration.command_line import Cli
 from tests.interop.waiting import wait_until
-from tests.serving import Server, serving
+from tests.support.brokers_in_memory import STAMP
+from tests.support.serving import Server, serving
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import pytest
 from latermq.broker.broker import Broker
 from latermq.clock import SystemClock
 from latermq.config import load_config
-from latermq.store.disk import FileDisk
-from tests.brokers_in_memory import HOST
+from latermq.store.files.disk import FileDisk
+from tests.support.brokers_in_memory import HOST
 
 LIMIT = 100
 QUEUES = 2 * LIMIT

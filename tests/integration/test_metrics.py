@@ -12,20 +12,21 @@ from pathlib import Path
 import pytest
 import structlog
 
-from latermq.broker.metrics import BrokerMetrics
+from latermq.broker.metrics.broker_metrics import BrokerMetrics
 from latermq.clock import SimulatedClock
 from latermq.config import load_config
 from latermq.errors import ConfigError, StoreError
-from latermq.server import broker_server, metrics_server
+from latermq.server import metrics_server
+from latermq.server.broker import process
 from latermq.server.metrics_server import MetricsServer
-from latermq.store.memory_disk import MemoryDisk
-from tests.brokers_in_memory import open_broker
+from latermq.store.files.memory_disk import MemoryDisk
 from tests.integration.brokers import running_broker
 from tests.integration.command_line import Cli
 from tests.interop.ports import HOST, accepts_connections, free_port
 from tests.interop.waiting import wait_until
-from tests.scraping import Figures
-from tests.serving import serving
+from tests.support.brokers_in_memory import open_broker
+from tests.support.scraping import Figures
+from tests.support.serving import serving
 
 GET = b"GET /metrics HTTP/1.1\r\nHost: broker\r\n\r\n"
 
@@ -86,11 +87,11 @@ def test_without_the_default_port_the_broker_goes_on_without_metrics(
 ) -> None:
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
-        monkeypatch.setattr(broker_server, "DEFAULT_METRICS_PORT", port)
+        monkeypatch.setattr(process, "DEFAULT_METRICS_PORT", port)
 
         async def scenario() -> None:
-            async with running_broker(tmp_path, f"metrics.port={port}") as process:
-                assert accepts_connections(process.listener.port)
+            async with running_broker(tmp_path, f"metrics.port={port}") as server:
+                assert accepts_connections(server.listener.port)
 
         with structlog.testing.capture_logs() as logs:
             asyncio.run(scenario())

@@ -28,7 +28,7 @@ from latermq.protocol.remoting.bodies import (
 )
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import BINARY, JSON, Command
-from latermq.server.name_server import NameServerProcess
+from latermq.server.namesrv.name_server import NameServerProcess
 from tests.integration.raw_client import RawClient, connect, eventually
 
 BROKER = {"brokerName": "a", "brokerAddr": "127.0.0.1:10911", "clusterName": "c", "brokerId": "0"}
@@ -267,7 +267,7 @@ def test_settings_are_shown_and_not_changed() -> None:
 SERVER = """
 import sys
 from latermq.config import load_config
-from latermq.server.name_server import run_name_server
+from latermq.server.namesrv.name_server import run_name_server
 config = load_config(settings=["server.namesrv_port=0", "server.max_connections=100"], environment={})
 sys.exit(run_name_server(config, None, lambda text: print(text, flush=True)))
 """

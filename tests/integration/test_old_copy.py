@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from latermq.client import OutgoingMessage, blocking
-from latermq.pipeline.brokers import masters
-from latermq.pipeline.link import BrokerLink
-from latermq.pipeline.root import Root, open_root
+from latermq.pipeline.driver.brokers import masters
+from latermq.pipeline.driver.link import BrokerLink
+from latermq.pipeline.timeline.root import Root, open_root
 from latermq.protocol.remoting.timer_bodies import Verdict
 from tests.interop.ports import free_port
 from tests.interop.waiting import wait_until
-from tests.serving import Server, serving
+from tests.support.serving import Server, serving
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +30,7 @@ LEAD_MS = 100_000  # for three starts on a slow machine
 @contextmanager
 def ingesting(spark: "SparkSession", root: Root, server: Server) -> Iterator[None]:
     """A stream that keeps up, so that far timers are Spark's; at the end it has all."""
-    from latermq.pipeline.ingest import Ingest, IngestSettings
+    from latermq.pipeline.driver.ingest import Ingest, IngestSettings
 
     [address] = wait_until(lambda: masters(server.namesrv), 30, "the broker").values()
     with (

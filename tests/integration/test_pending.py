@@ -12,10 +12,10 @@ from latermq.client import MessageQueue, OutgoingMessage, PendingTimer, Verdict,
 from latermq.errors import IllegalMessage, IllegalOperation
 from latermq.message.recall_handle import decode_recall_handle, encode_recall_handle
 from latermq.message.record import Message
-from tests.fed_clock import FedClock
 from tests.integration.command_line import Cli
 from tests.interop.waiting import wait_until
-from tests.serving import Server, serving
+from tests.support.fed_clock import FedClock
+from tests.support.serving import Server, serving
 
 SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
 ARRIVAL_TIMEOUT_S = 20.0

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from latermq.client import OutgoingMessage, blocking
-from latermq.message.ingest_claim import IngestClaim
-from latermq.pipeline.brokers import masters
-from latermq.pipeline.job_root import find_job_root
-from latermq.pipeline.known_stores import AbsentStores, find_brokers
-from latermq.pipeline.lost_entries import write_claim
-from latermq.pipeline.root import open_root
+from latermq.handover.ingest_claim import IngestClaim
+from latermq.pipeline.bulk.job_root import find_job_root
+from latermq.pipeline.driver.brokers import masters
+from latermq.pipeline.driver.known_stores import AbsentStores, find_brokers
+from latermq.pipeline.timeline.lost_entries import write_claim
+from latermq.pipeline.timeline.root import open_root
 from tests.interop.ports import free_port
 from tests.interop.waiting import wait_until
-from tests.serving import Server, serving
+from tests.support.serving import Server, serving
 
 HOUR_MS = 3_600_000
 

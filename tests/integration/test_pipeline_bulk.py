@@ -12,15 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from latermq.client import OutgoingMessage, blocking
-from latermq.message.ingest_claim import IngestClaim, claim_path
-from latermq.pipeline.brokers import masters
-from latermq.pipeline.link import BrokerLink
-from latermq.pipeline.lost_entries import write_claim
-from latermq.pipeline.root import Root, open_root
-from tests.drivers import begin_as_driver, driver_link
+from latermq.handover.ingest_claim import IngestClaim, claim_path
+from latermq.pipeline.driver.brokers import masters
+from latermq.pipeline.driver.link import BrokerLink
+from latermq.pipeline.timeline.lost_entries import write_claim
+from latermq.pipeline.timeline.root import Root, open_root
 from tests.integration.command_line import Cli
 from tests.interop.waiting import wait_until
-from tests.serving import Server, serving
+from tests.support.pipeline.drivers import begin_as_driver, driver_link
+from tests.support.serving import Server, serving
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,7 +69,7 @@ class Timers:
                 admin.move_timer("past", key=f"p{number + 10}", due_ms=self.now_ms + FAR_MS)
 
     def ingest(self) -> None:
-        from latermq.pipeline.ingest import Ingest
+        from latermq.pipeline.driver.ingest import Ingest
 
         with BrokerLink(self.address) as link:
             link.state(flush=True)
@@ -223,8 +223,8 @@ def test_what_a_predicate_holds_for_is_cancelled_near_and_far(timers: Timers, tm
 def test_a_job_that_was_cut_short_goes_on_with_the_rest_of_its_plan(
     timers: Timers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from latermq.pipeline import bulk, bulk_play
-    from latermq.pipeline.root import write_file
+    from latermq.pipeline.bulk import bulk, bulk_play
+    from latermq.pipeline.timeline.root import write_file
 
     timers.rows("schedule", timers.file_of(tmp_path / "rows.parquet", 90, "short"), "--job", "short")
     monkeypatch.setattr(bulk, "CHUNK_ROWS", 30)
@@ -249,7 +249,7 @@ def test_a_job_that_was_cut_short_goes_on_with_the_rest_of_its_plan(
 
 
 def test_a_plan_that_is_played_late_leaves_newer_timers_of_its_names_alone(timers: Timers) -> None:
-    from latermq.pipeline import bulk
+    from latermq.pipeline.bulk import bulk
 
     names = [f"late-{number}" for number in range(3)]
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from latermq.client import MessageQueue, OutgoingMessage, blocking
-from latermq.pipeline.attempts import read_attempt
-from latermq.pipeline.brokers import masters
-from latermq.pipeline.link import BrokerLink
-from latermq.pipeline.local_timeline import open_local_timeline
-from latermq.pipeline.root import Root, open_root
+from latermq.pipeline.driver.brokers import masters
+from latermq.pipeline.driver.link import BrokerLink
+from latermq.pipeline.timeline.local_timeline import open_local_timeline
+from latermq.pipeline.timeline.root import Root, open_root
+from latermq.pipeline.windows.attempts import read_attempt
 from tests.interop.waiting import wait_until
-from tests.pipeline_process import pipeline_process
-from tests.serving import serving
-from tests.spark_cluster import spark_cluster
+from tests.support.pipeline.pipeline_process import pipeline_process
+from tests.support.pipeline.spark_cluster import spark_cluster
+from tests.support.serving import serving
 
 COUNT = 40
 # Before a window is due its broker waits so long for Spark, which shares this machine with five other JVMs.

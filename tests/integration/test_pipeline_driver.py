@@ -15,20 +15,20 @@ import pytest
 from latermq.client import OutgoingMessage, blocking
 from latermq.config import load_config
 from latermq.errors import IllegalOperation
-from latermq.pipeline.attempts import read_attempt
-from latermq.pipeline.brokers import masters
-from latermq.pipeline.link import BrokerLink
-from latermq.pipeline.root import Root, open_root
-from tests.drivers import begin_as_driver, driver_link
+from latermq.pipeline.driver.brokers import masters
+from latermq.pipeline.driver.link import BrokerLink
+from latermq.pipeline.timeline.root import Root, open_root
+from latermq.pipeline.windows.attempts import read_attempt
 from tests.interop.ports import HOST, free_port
 from tests.interop.waiting import wait_until
-from tests.pipeline_process import pipeline_process
-from tests.serving import Server, serving
+from tests.support.pipeline.drivers import begin_as_driver, driver_link
+from tests.support.pipeline.pipeline_process import pipeline_process
+from tests.support.serving import Server, serving
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from latermq.pipeline.driver import Driver
+    from latermq.pipeline.driver.driver import Driver
 
 # Spark has more than a minute to roll a window, so the broker does not do it in its place.
 # And ingest may lag by a window before the broker keeps new timers to itself.
@@ -42,7 +42,7 @@ SLOW_S = 120.0  # on a busy machine Spark takes its time
 @contextmanager
 def driving(spark: "SparkSession", root: Root, namesrv: str) -> "Iterator[tuple[Driver, Future[None]]]":
     """A driver on a thread of this process, which has a Spark already."""
-    from latermq.pipeline.driver import Driver
+    from latermq.pipeline.driver.driver import Driver
 
     stop = threading.Event()
     driver = Driver(spark, root, namesrv, load_config(settings=SETTINGS, environment={}), stop)

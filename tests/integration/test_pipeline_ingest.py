@@ -11,13 +11,13 @@ import pytest
 from latermq.client import OutgoingMessage, blocking
 from latermq.errors import LaterMQError
 from latermq.message.record import decode_record
-from latermq.pipeline.brokers import masters
-from latermq.pipeline.link import BrokerLink
-from latermq.pipeline.root import Root, open_root
+from latermq.pipeline.driver.brokers import masters
+from latermq.pipeline.driver.link import BrokerLink
+from latermq.pipeline.timeline.root import Root, open_root
 from latermq.pipeline_secret import secret_path
-from tests.drivers import begin_as_driver, driver_link
 from tests.interop.waiting import wait_until
-from tests.serving import Server, serving
+from tests.support.pipeline.drivers import begin_as_driver, driver_link
+from tests.support.serving import Server, serving
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -73,7 +73,7 @@ def root(tmp_path: Path) -> Root:
 
 
 def ingest_all(spark: "SparkSession", root: Root, broker: Broker, batch_rows: int = 1000) -> None:
-    from latermq.pipeline.ingest import Ingest, IngestSettings
+    from latermq.pipeline.driver.ingest import Ingest, IngestSettings
 
     with closing(Ingest(spark, root, broker.namesrv, "broker-a", IngestSettings(batch_rows=batch_rows))) as ingest:
         query = ingest.start(available_now=True)
@@ -122,7 +122,7 @@ def test_far_records_are_kept_near_ones_and_cancels_only_by_name(
 def test_each_entry_is_there_once_whoever_ingests_again(
     spark: "SparkSession", root: Root, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from latermq.pipeline.timeline import ingested_entry
+    from latermq.pipeline.timeline.timeline import ingested_entry
 
     broker.schedule(25, HOUR_MS, "a")
     first_end = broker.flushed(25)
@@ -150,7 +150,7 @@ def test_each_entry_is_there_once_whoever_ingests_again(
 def test_a_running_stream_takes_what_comes_and_ends_when_another_driver_begins(
     spark: "SparkSession", root: Root, broker: Broker
 ) -> None:
-    from latermq.pipeline.ingest import Ingest, IngestSettings
+    from latermq.pipeline.driver.ingest import Ingest, IngestSettings
 
     with (
         closing(Ingest(spark, root, broker.namesrv, "broker-a", IngestSettings(every_ms=200))) as ingest,
@@ -179,7 +179,7 @@ def test_a_running_stream_takes_what_comes_and_ends_when_another_driver_begins(
 def test_a_driver_with_another_folder_is_refused_and_ends_no_other(
     spark: "SparkSession", root: Root, broker: Broker
 ) -> None:
-    from latermq.pipeline.ingest import Ingest, IngestSettings
+    from latermq.pipeline.driver.ingest import Ingest, IngestSettings
 
     broker.schedule(5, HOUR_MS, "a")
     broker.flushed(5)

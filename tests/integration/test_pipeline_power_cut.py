@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from latermq.pipeline.link import BrokerLink
-from latermq.pipeline.root import Root
-from latermq.pipeline.table_sync import added_files, newest_version
-from latermq.pipeline.torn_commits import take_out_torn_commits
+from latermq.pipeline.driver.link import BrokerLink
+from latermq.pipeline.timeline.root import Root
+from latermq.pipeline.timeline.table_sync import added_files, newest_version
+from latermq.pipeline.timeline.torn_commits import take_out_torn_commits
 from tests.integration.test_pipeline_ingest import HOUR_MS, Broker, ingest_all, rows_of
 from tests.integration.test_pipeline_ingest import broker as broker  # a fixture
 from tests.integration.test_pipeline_ingest import root as root  # a fixture
 from tests.interop.waiting import wait_until
-from tests.needs import need_tool
+from tests.support.needs import need_tool
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,7 +75,7 @@ def test_a_table_that_lost_its_last_commits_is_filled_again_from_the_log(
     root: Root,
     broker: Broker,
 ) -> None:
-    from latermq.pipeline.timeline import ingested_entry
+    from latermq.pipeline.timeline.timeline import ingested_entry
 
     broker.wait_for_cut()
     broker.schedule(10, HOUR_MS, "a")

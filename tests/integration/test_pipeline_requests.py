@@ -24,11 +24,11 @@ from latermq.protocol.remoting.pipeline_headers import (
     signed_fields,
 )
 from latermq.protocol.remoting.rows import encode_rows
-from latermq.server.broker_server import BrokerProcess
+from latermq.server.broker.process import BrokerProcess
 from tests.integration.brokers import run_with_broker, send
 from tests.integration.raw_client import TIMEOUT_S, RawClient, connect, eventually
-from tests.rows import Row, batch_of
-from tests.serving import Server, serving
+from tests.support.rows import Row, batch_of
+from tests.support.serving import Server, serving
 
 HOUR_MS = 3_600_000
 

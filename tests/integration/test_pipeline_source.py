@@ -11,7 +11,7 @@ import pytest
 from latermq.client import OutgoingMessage, blocking
 from latermq.message.names import TIMER_TOPIC
 from tests.interop.waiting import wait_until
-from tests.serving import Server, serving
+from tests.support.serving import Server, serving
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -148,7 +148,7 @@ def test_a_stream_takes_no_more_rows_at_once_than_it_is_allowed(
 
 def test_a_stream_adds_nothing_to_what_all_streams_share(spark: "SparkSession", server: Server, tmp_path: Path) -> None:
     """Spark adds to a map without care for others that do the same: two streams that start together would break it."""
-    from latermq.pipeline.datasource import register
+    from latermq.pipeline.source import register
 
     def shared() -> dict[str, str]:
         sources = spark._jsparkSession.sessionState().dataSourceManager()

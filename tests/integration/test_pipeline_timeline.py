@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from latermq.errors import ConfigError, CorruptStore
-from latermq.pipeline.root import Root, open_root
+from latermq.pipeline.timeline.root import Root, open_root
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +18,7 @@ def root(tmp_path: Path) -> Root:
 
 
 def batch(spark: "SparkSession", start: int, end: int, store_id: str = "s") -> "DataFrame":
-    from latermq.pipeline.timeline import SCHEMA
+    from latermq.pipeline.timeline.timeline import SCHEMA
 
     rows = [
         (store_id, entry, entry, "timer", 1000 + entry, "t", f"u{entry}", None, None, b"r")
@@ -28,7 +28,7 @@ def batch(spark: "SparkSession", start: int, end: int, store_id: str = "s") -> "
 
 
 def test_overlapping_and_repeated_batches_leave_each_entry_once(spark: "SparkSession", root: Root) -> None:
-    from latermq.pipeline.timeline import append, create_timeline, ingested_entry
+    from latermq.pipeline.timeline.timeline import append, create_timeline, ingested_entry
 
     create_timeline(spark, root)
     assert append(batch(spark, 0, 5), root, "s", 0, 5, 0)
@@ -44,7 +44,7 @@ def test_overlapping_and_repeated_batches_leave_each_entry_once(spark: "SparkSes
 
 
 def test_entries_are_passed_over_only_where_the_broker_has_none(spark: "SparkSession", root: Root) -> None:
-    from latermq.pipeline.timeline import append, create_timeline, ingested_entry
+    from latermq.pipeline.timeline.timeline import append, create_timeline, ingested_entry
 
     create_timeline(spark, root)
     with pytest.raises(CorruptStore, match="ends at entry 0 of store s, the batch begins at 4"):
@@ -54,7 +54,7 @@ def test_entries_are_passed_over_only_where_the_broker_has_none(spark: "SparkSes
 
 
 def test_a_table_of_another_schema_version_is_refused(spark: "SparkSession", root: Root) -> None:
-    from latermq.pipeline.timeline import create_timeline
+    from latermq.pipeline.timeline.timeline import create_timeline
 
     create_timeline(spark, root)
     create_timeline(spark, root)
@@ -66,7 +66,7 @@ def test_a_table_of_another_schema_version_is_refused(spark: "SparkSession", roo
 def test_the_table_is_clustered_and_readable_without_spark(spark: "SparkSession", root: Root) -> None:
     from deltalake import DeltaTable
 
-    from latermq.pipeline.timeline import SCHEMA, create_timeline
+    from latermq.pipeline.timeline.timeline import SCHEMA, create_timeline
 
     create_timeline(spark, root)
     detail = spark.sql(f"DESCRIBE DETAIL delta.`{root.timeline}`").collect()[0]

@@ -12,7 +12,7 @@ from latermq.protocol.remoting.bodies import decode_body
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import BINARY, JSON, Command
 from latermq.protocol.remoting.timer_bodies import Outcomes, PendingPage, Verdict
-from latermq.server.broker_server import BrokerProcess
+from latermq.server.broker.process import BrokerProcess
 from tests.integration.brokers import run_with_broker, send, send_fields
 from tests.integration.raw_client import RawClient, connect, eventually
 

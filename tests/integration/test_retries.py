@@ -9,7 +9,7 @@ from latermq.message.record import Message
 from latermq.protocol.remoting.bodies import LockBatchRequest, MessageQueue, SubscriptionGroup, encode_body
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import BINARY, JSON, Command
-from latermq.server.broker_server import BrokerProcess
+from latermq.server.broker.process import BrokerProcess
 from tests.integration.brokers import heartbeat, pull, run_with_broker, send
 from tests.integration.raw_client import RawClient, connect
 

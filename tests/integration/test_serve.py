@@ -11,7 +11,7 @@ import pytest
 
 from tests.interop.ports import HOST, accepts_connections, free_port
 from tests.interop.waiting import wait_until
-from tests.serving import children_of, is_alive, serving
+from tests.support.serving import children_of, is_alive, serving
 
 
 def _run(*arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:

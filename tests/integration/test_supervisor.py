@@ -15,7 +15,7 @@ import pytest
 from latermq.server import supervisor
 from latermq.server.supervisor import Addresses, Part, Supervisor
 from tests.interop.waiting import wait_until
-from tests.serving import is_alive
+from tests.support.serving import is_alive
 
 _PARTS = {
     # Ready at once, ends cleanly on SIGTERM; each life leaves a line with what it was started with.

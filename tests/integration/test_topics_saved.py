@@ -13,8 +13,8 @@ from latermq.errors import StoreError
 from latermq.message.properties import encode_properties
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import BINARY, FLAG_ONEWAY, JSON, encode_frame
-from latermq.server import broker_service
-from latermq.server.broker_server import BrokerProcess
+from latermq.server.broker.process import BrokerProcess
+from latermq.server.handlers import broker_service
 from tests.integration.brokers import pull, run_with_broker, send, send_fields
 from tests.integration.raw_client import connect, eventually
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from latermq.pipeline.link import BrokerLink
-from tests.drivers import begin_as_driver, driver_link
+from latermq.pipeline.driver.link import BrokerLink
 from tests.integration.command_line import Cli
-from tests.serving import Server, serving
+from tests.support.pipeline.drivers import begin_as_driver, driver_link
+from tests.support.serving import Server, serving
 
 pytest.importorskip("deltalake")
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from latermq.handover.manifest import MANIFEST, window_folder
 from latermq.message.properties import encode_properties
-from latermq.message.window_manifest import MANIFEST, window_folder
-from latermq.server.broker_server import BrokerProcess
-from tests.brokers_in_memory import HOST, messages
+from latermq.server.broker.process import BrokerProcess
 from tests.integration.brokers import running_broker
+from tests.support.brokers_in_memory import HOST, messages
 
 pytest.importorskip("deltalake")
 

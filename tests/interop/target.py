@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.interop.peer import apache_peer
-from tests.serving import serving
+from tests.support.serving import serving
 
 IS_APACHE = os.environ.get("LATERMQ_INTEROP_TARGET") == "apache"
 

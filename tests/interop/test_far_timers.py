@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from latermq.pipeline.link import BrokerLink
+from latermq.pipeline.driver.link import BrokerLink
 from latermq.protocol.remoting.pipeline_bodies import PipelineState
-from tests.fed_clock import FedClock
 from tests.interop.ports import HOST, free_port
 from tests.interop.programs import Program, start_java
 from tests.interop.target import IS_APACHE
 from tests.interop.test_levels import START_MS, count, stored, wait_for_count
 from tests.interop.test_timers import DAY_MS, DAY_S, HOUR_MS, SMALL_LOG
 from tests.interop.waiting import wait_until
-from tests.pipeline_process import pipeline_process
-from tests.serving import serving
+from tests.support.fed_clock import FedClock
+from tests.support.pipeline.pipeline_process import pipeline_process
+from tests.support.serving import serving
 
 # Windows of a day, so that forty days are forty of them.
 PIPELINE = tuple(

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.fed_clock import FedClock
 from tests.interop.programs import Json, Program, ProgramError, start_java
 from tests.interop.target import IS_APACHE
 from tests.interop.waiting import wait_until
-from tests.serving import serving
+from tests.support.fed_clock import FedClock
+from tests.support.serving import serving
 
 DELAYS_MS = [
     1_000, 5_000, 10_000, 30_000, 60_000, 120_000, 180_000, 240_000, 300_000, 360_000, 420_000, 480_000, 540_000,

@@ -7,7 +7,7 @@ import pytest
 from tests.interop.mqadmin import MqAdmin
 from tests.interop.programs import start_java
 from tests.interop.target import IS_APACHE
-from tests.serving import serving
+from tests.support.serving import serving
 
 
 @pytest.mark.skipif(IS_APACHE, reason="Apache's broker deletes what such a name leads to")

@@ -7,14 +7,14 @@ from random import Random
 
 import pytest
 
-from tests.fed_clock import FedClock
 from tests.interop.mqadmin import MqAdmin
 from tests.interop.ports import HOST, free_port
 from tests.interop.programs import Json, Program, ProgramError, start_java
 from tests.interop.target import IS_APACHE, Cluster, running_cluster
 from tests.interop.test_levels import START_MS, count, stored, wait_for_count
 from tests.interop.waiting import wait_until
-from tests.serving import serving
+from tests.support.fed_clock import FedClock
+from tests.support.serving import serving
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 HOUR_MS = 3_600_000

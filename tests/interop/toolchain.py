@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.needs import need_tool
+from tests.support.needs import need_tool
 
 HERE = Path(__file__).parent
 JAVA_SOURCES = HERE / "java"

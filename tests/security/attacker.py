@@ -4,7 +4,7 @@ import contextlib
 import socket
 from collections.abc import Iterator, Mapping
 
-from latermq.cli import process_usage
+from latermq.cli.bench import process_usage
 from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame
 
 TIMEOUT_S = 30.0

@@ -12,15 +12,15 @@ import msgspec
 from latermq.clock import SimulatedClock
 from latermq.config import Config
 from latermq.protocol.remoting import admin_headers, headers, pipeline_headers, timer_headers
-from latermq.server.broker_service import BrokerService
-from latermq.server.look_ups import LookUps
-from latermq.server.name_server import NameServer
-from latermq.server.pending_service import PendingService
-from latermq.server.pipeline_service import PipelineService
-from latermq.server.window_keeper import WindowKeeper
-from latermq.server.window_service import WindowService
-from latermq.store.memory_disk import MemoryDisk
-from tests.admins import Scene
+from latermq.server.handlers.broker_service import BrokerService
+from latermq.server.handlers.pending_service import PendingService
+from latermq.server.handlers.pipeline_service import PipelineService
+from latermq.server.handlers.window_service import WindowService
+from latermq.server.namesrv.name_server import NameServer
+from latermq.server.remoting.stepwise import LookUps
+from latermq.server.windows.window_loader import WindowKeeper
+from latermq.store.files.memory_disk import MemoryDisk
+from tests.support.admins import Scene
 
 
 @dataclass(frozen=True)

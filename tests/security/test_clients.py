@@ -20,7 +20,7 @@ from latermq.protocol.remoting.codes import Request, Response
 from tests.integration.brokers import pull_fields, send_fields
 from tests.interop.waiting import wait_until
 from tests.security.attacker import TIMEOUT_S, Attacker, attacking, resident_bytes
-from tests.serving import Server, serving
+from tests.support.serving import Server, serving
 
 pytestmark = pytest.mark.real
 

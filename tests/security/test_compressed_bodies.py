@@ -12,7 +12,7 @@ import zstandard
 
 from latermq.protocol.remoting.codes import Request, Response
 from tests.security.attacker import attacking
-from tests.serving import Server, serving
+from tests.support.serving import Server, serving
 
 MIB = 1 << 20
 BOMB_BYTES = 150 * MIB

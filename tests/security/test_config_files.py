@@ -5,7 +5,7 @@ from pathlib import Path
 from latermq.protocol.remoting.codes import Request, Response
 from tests.integration.brokers import send_fields
 from tests.security.attacker import attacking
-from tests.serving import serving
+from tests.support.serving import serving
 
 DEEP = [100, 900, *range(960, 1_001), 5_000, 100_000]
 

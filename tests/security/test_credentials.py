@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from latermq.pipeline.link import BrokerLink
+from latermq.pipeline.driver.link import BrokerLink
 from latermq.protocol.remoting.codes import Request
-from latermq.server.local_rolls import LocalRolls
+from latermq.server.windows.local_builds import LocalRolls
 from tests.interop.ports import free_port
 from tests.interop.waiting import wait_until
 from tests.security.attacker import attacking
-from tests.serving import children_of, command_line, serving
+from tests.support.serving import children_of, command_line, serving
 
 KEY, PASSWORD, TOKEN = "AKIAKEY", "hushhush", "t0ken"
 # No file system has this scheme: Arrow says so at once, with the whole URI.

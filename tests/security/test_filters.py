@@ -11,7 +11,7 @@ from latermq.protocol.remoting.bodies import ConsumerData, HeartbeatData, Subscr
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command
 from tests.security.attacker import Attacker, attacking, cpu_s, resident_bytes
-from tests.serving import Server, serving
+from tests.support.serving import Server, serving
 
 TOPIC = "orders"
 PARSE_FAILED = 23

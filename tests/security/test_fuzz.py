@@ -15,11 +15,11 @@ from latermq.client import MessageQueue, OutgoingMessage, blocking
 from latermq.protocol.remoting.codes import Response
 from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame
 from tests.interop.waiting import wait_until
-from tests.needs import LONG
 from tests.security.attacker import resident_bytes
 from tests.security.fuzzing import Fuzzer
 from tests.security.shapes import broker_shapes, name_server_shapes
-from tests.serving import Server, serving
+from tests.support.needs import LONG
+from tests.support.serving import Server, serving
 
 REQUESTS = 1_000_000 if LONG else 100_000
 NAME_SERVER_SHARE = 0.2

@@ -10,7 +10,7 @@ import pytest
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import encode_frame
 from tests.security.attacker import Attacker, attacking, resident_bytes
-from tests.serving import Server, serving
+from tests.support.serving import Server, serving
 
 MIB = 1 << 20
 SETTINGS = (

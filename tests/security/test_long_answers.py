@@ -8,7 +8,7 @@ import pytest
 
 from latermq.protocol.remoting.codes import Request, Response
 from tests.security.attacker import Attacker, attacking
-from tests.serving import Server, serving
+from tests.support.serving import Server, serving
 
 LONG_ID = "\x01" * 1_000  # six bytes each in JSON
 

@@ -21,7 +21,7 @@ from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command
 from tests.integration.brokers import send_fields
 from tests.security.attacker import Attacker, attacking, resident_bytes
-from tests.serving import Server, serving
+from tests.support.serving import Server, serving
 
 TOPIC = "TBW102"  # a topic that the broker has from its start
 EVIL = "203.0.113.9:666"

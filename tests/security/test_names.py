@@ -9,7 +9,7 @@ import pytest
 from latermq.protocol.remoting.codes import Request, Response
 from tests.integration.brokers import pull_fields, send_fields
 from tests.security.attacker import Attacker, attacking
-from tests.serving import Server, serving
+from tests.support.serving import Server, serving
 
 # Every one of these was joined to the folder of the queues.
 PATHS = [

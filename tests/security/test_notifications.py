@@ -10,7 +10,7 @@ from latermq.protocol.remoting.bodies import ConsumerData, HeartbeatData, Subscr
 from latermq.protocol.remoting.codes import Request, Response
 from tests.integration.brokers import send_fields
 from tests.security.attacker import Attacker, attacking, resident_bytes
-from tests.serving import Server, serving
+from tests.support.serving import Server, serving
 
 GROUP = "g" * 120
 WIDE, QUEUES = "wide", 40_000

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from latermq.client.failures import errors_from_wire
+from latermq.client.session.failures import errors_from_wire
 from latermq.errors import LaterMQError, NoPermission
-from latermq.pipeline.link import BrokerLink
+from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline_secret import load_secret, make_secret
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.pipeline_bodies import PipelineState
-from tests.drivers import begin_as_driver, driver_link
 from tests.integration.command_line import Cli
 from tests.security.attacker import attacking
-from tests.serving import Server, serving
+from tests.support.pipeline.drivers import begin_as_driver, driver_link
+from tests.support.serving import Server, serving
 
 FAR = ("--set", "pipeline.enabled=true", "--set", "store.flush_every=20ms")
 STRANGE = {

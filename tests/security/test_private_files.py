@@ -15,7 +15,7 @@ from latermq.server.private_files import close_to_others, keep_private
 from latermq.server.reach import is_loopback, warn_if_reachable
 from tests.integration.brokers import send_fields
 from tests.security.attacker import attacking
-from tests.serving import Server, serving
+from tests.support.serving import Server, serving
 
 OTHERS = 0o077
 SETTINGS = ("--set", "store.segment=16MiB", "--set", "timer.engine=rocksdb")

@@ -10,8 +10,8 @@ from pathlib import Path
 from latermq.protocol.remoting.codes import Request, Response
 from tests.integration.brokers import send_fields
 from tests.interop.ports import free_port
-from tests.needs import LONG
 from tests.security.attacker import Attacker, attacking
+from tests.support.needs import LONG
 
 LIMIT = 256
 TOPIC_QUEUES = 1_000

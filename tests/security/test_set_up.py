@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from latermq.errors import ConfigError
-from latermq.pipeline import jars
+from latermq.pipeline.spark import jars
 
 ROOT = Path(__file__).resolve().parents[2]
 UV = re.search(r"^uv==(\S+)", (ROOT / "scripts" / "uv.txt").read_text(), re.MULTILINE)
@@ -86,7 +86,7 @@ def test_a_jar_that_was_exchanged_is_not_given_to_spark(environment: Path, name:
         jar.write(b"\0")
     with pytest.raises(ConfigError, match="SHA-256") as refusal:
         jars.delta_jars()
-    assert "-m latermq.pipeline.jars" in refusal.value.hint
+    assert "-m latermq.pipeline.spark.jars" in refusal.value.hint
 
 
 def test_what_a_repository_answers_is_checked_before_any_of_it_is_kept(environment: Path, tmp_path: Path) -> None:

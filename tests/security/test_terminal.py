@@ -11,7 +11,7 @@ from latermq.protocol.remoting.codes import Request, Response
 from tests.integration.brokers import send_fields
 from tests.integration.command_line import Cli
 from tests.security.attacker import attacking
-from tests.serving import Server, serving
+from tests.support.serving import Server, serving
 
 # Clears the screen, sets the title, turns text around, begins a line of its own; C1 too, which 8-bit terminals obey.
 EVIL = "x\x1b[2J\x1b]0;owned\x07\x9b31m\u202eevil\u2066\u200b\nforged\r\u2028\x7f"

@@ -9,7 +9,7 @@ from latermq.protocol.remoting.admin_bodies import SubscriptionGroupList
 from latermq.protocol.remoting.bodies import SubscriptionGroup, encode_body
 from latermq.protocol.remoting.codes import Request, Response
 from tests.security.attacker import Attacker, attacking, resident_bytes
-from tests.serving import Server, serving
+from tests.support.serving import Server, serving
 
 MIB = 1 << 20
 GROUPS = 16_000

@@ -10,7 +10,7 @@ from latermq.protocol.remoting.frames import Command
 from tests.integration.brokers import pull_fields, send_fields
 from tests.interop.waiting import wait_until
 from tests.security.attacker import Attacker, attacking, resident_bytes
-from tests.serving import Server, serving
+from tests.support.serving import Server, serving
 
 LONG_MS = "60000"
 PER_CONNECTION = 1000

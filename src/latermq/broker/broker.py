@@ -4,25 +4,25 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from latermq.broker.adopted_topics import adopt_awaited, adopt_queues
-from latermq.broker.config_files import (
+from latermq.broker.messages.long_polling import WaitingPulls
+from latermq.broker.metrics.topic_traffic import TopicTraffic
+from latermq.broker.metrics.traffic import Traffic
+from latermq.broker.notifications import Notices
+from latermq.broker.tables.adopted_topics import adopt_awaited, adopt_queues
+from latermq.broker.tables.config_files import (
     DELAY_OFFSETS_PATH,
     TOPICS_PATH,
     DelayOffsetTable,
     load_table,
 )
-from latermq.broker.far_timers import FarTimers
-from latermq.broker.ingest_mark import IngestMark
-from latermq.broker.known_ends import delivered_until_ms, known_ends
-from latermq.broker.long_polling import WaitingPulls
-from latermq.broker.notices import Notices
-from latermq.broker.pending import PendingTimers
-from latermq.broker.start_replay import StartReplay
-from latermq.broker.table_files import open_tables
-from latermq.broker.tables import Tables
-from latermq.broker.topic_traffic import TopicTraffic
-from latermq.broker.traffic import Traffic
-from latermq.broker.window_skips import WindowSkips
+from latermq.broker.tables.known_ends import delivered_until_ms, known_ends
+from latermq.broker.tables.table_loader import open_tables
+from latermq.broker.tables.table_saver import Tables
+from latermq.broker.timers.far_timers import FarTimers
+from latermq.broker.timers.ingest_mark import IngestMark
+from latermq.broker.timers.pending import PendingTimers
+from latermq.broker.timers.start_replay import StartReplay
+from latermq.broker.timers.window_skips import WindowSkips
 from latermq.clock import Clock
 from latermq.config import Config
 from latermq.errors import IllegalMessage, InvalidParameter, MalformedRequest, NoPermission, ServiceUnavailable
@@ -57,20 +57,20 @@ from latermq.protocol.remoting.bodies import (
 )
 from latermq.protocol.remoting.codes import Response
 from latermq.store.consume_queue import ConsumeQueue
-from latermq.store.disk import Disk
 from latermq.store.dispatch import count_keys
+from latermq.store.files.disk import Disk
+from latermq.store.files.set_aside import Trouble
 from latermq.store.message_store import Appended, Draft, MessageStore
 from latermq.store.ranges import RangeSet
 from latermq.store.retention import Retention
-from latermq.store.set_aside import Trouble
 from latermq.timer.admission import Admission, Admitted, Wait, cancel_properties
-from latermq.timer.apache_timers import entries_done_by_apache
-from latermq.timer.clock_guard import ClockGuard
-from latermq.timer.delivery import Delivery
-from latermq.timer.engines import open_engine
-from latermq.timer.far_names import FarNames
+from latermq.timer.apache_import import entries_done_by_apache
+from latermq.timer.delivery.clock_guard import ClockGuard
+from latermq.timer.delivery.delivery import Delivery
+from latermq.timer.engine.choice import open_engine
+from latermq.timer.far.far_names import FarNames
+from latermq.timer.intake.renewal import load_roll_window_ms
 from latermq.timer.levels import LevelTable
-from latermq.timer.rolling import load_roll_window_ms
 from latermq.timer.timers import Timers
 
 GROWTH_BYTES = 2_048  # what a record has beside body and properties, and what it may gain when it is written again

@@ -5,24 +5,12 @@ from collections.abc import Sequence
 
 import typer
 
-from latermq.cli import (
-    bench,
-    broker,
-    cancel,
-    consume,
-    dlq,
-    doctor,
-    group,
-    message,
-    move,
-    namesrv,
-    pending,
-    pipeline,
-    send,
-    serve,
-    topic,
-)
+from latermq.cli.bench import bench
+from latermq.cli.commands import cancel, consume, dlq, group, message, move, pending, send, topic
+from latermq.cli.doctor import doctor
 from latermq.cli.output import print_error
+from latermq.cli.pipeline import pipeline
+from latermq.cli.servers import broker, namesrv, serve
 from latermq.errors import ConfigError, LaterMQError
 
 # Plain help: drawing it with rich takes 0.4 s, four times as long as all the rest.

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from latermq.message.visible_text import visible, visible_json
 from latermq.redaction import redacted
+from latermq.visible_text import visible, visible_json
 
 _WIDTH_WITHOUT_TERMINAL = 200  # wide enough that a pipe gets each row on one line
 

@@ -1,7 +1,13 @@
 """The Python SDK over RocketMQ's remoting protocol, for asyncio; `latermq.client.blocking` has the same without it."""
 
 from latermq.client.admin import Admin
-from latermq.client.failures import (
+from latermq.client.consumer.pull import PullResult
+from latermq.client.consumer.pull_consumer import PullConsumer
+from latermq.client.consumer.push_consumer import PushConsumer
+from latermq.client.consumer.subscription import Sql
+from latermq.client.producer.outgoing import OutgoingMessage, SendResult
+from latermq.client.producer.producer import Producer
+from latermq.client.session.failures import (
     BrokerFailed,
     ClientClosed,
     ConnectionLost,
@@ -12,12 +18,6 @@ from latermq.client.failures import (
     UnreadableBody,
     errors_from_wire,
 )
-from latermq.client.outgoing import OutgoingMessage, SendResult
-from latermq.client.producer import Producer
-from latermq.client.pull_consumer import PullConsumer
-from latermq.client.pulling import PullResult
-from latermq.client.push_consumer import PushConsumer
-from latermq.client.subscription import Sql
 from latermq.message.record import Message
 from latermq.protocol.remoting.bodies import MessageQueue
 from latermq.protocol.remoting.timer_bodies import Density, Outcome, PendingTimer, Verdict

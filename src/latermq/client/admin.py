@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from latermq.client import queue_offsets
-from latermq.client.compression import MAX_BODY_BYTES, opened
-from latermq.client.failures import BrokerFailed, UnreadableBody
-from latermq.client.keyed_tables import keyed_table
-from latermq.client.offsets import BrokerOffsets
-from latermq.client.session import Session
+from latermq.client.consumer import queue_offsets
+from latermq.client.consumer.keyed_tables import keyed_table
+from latermq.client.consumer.offsets import BrokerOffsets
+from latermq.client.producer.compression import MAX_BODY_BYTES, opened
+from latermq.client.session.failures import BrokerFailed, UnreadableBody
+from latermq.client.session.session import Session
 from latermq.client.timers import TimerAdmin
 from latermq.errors import ConsumerOffline, LaterMQError, QueryNotFound
 from latermq.message.ids import parse_offset_message_id

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from latermq import client
-from latermq.client.consumer_settings import CLUSTERING
-from latermq.client.loop_thread import BlockingClient, loop_thread
-from latermq.client.offsets import DEFAULT_FOLDER
-from latermq.client.outgoing import OutgoingMessage, SendResult
-from latermq.client.producer import MAX_IN_FLIGHT
-from latermq.client.pulling import PullResult
-from latermq.client.subscription import ALL, Sql
+from latermq.client.consumer.consumer_settings import CLUSTERING
+from latermq.client.consumer.offsets import DEFAULT_FOLDER
+from latermq.client.consumer.pull import PullResult
+from latermq.client.consumer.subscription import ALL, Sql
+from latermq.client.producer.outgoing import OutgoingMessage, SendResult
+from latermq.client.producer.producer import MAX_IN_FLIGHT
+from latermq.client.session.loop_thread import BlockingClient, loop_thread
 from latermq.message.record import Message
 from latermq.protocol.remoting.bodies import (
     PERM_READ,

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
-from latermq.client.cluster import ClusterClient
-from latermq.client.failures import NoBroker
-from latermq.client.retrying import PASSING, UNDONE, within
+from latermq.client.session.cluster import ClusterClient
+from latermq.client.session.failures import NoBroker
+from latermq.client.session.retry import PASSING, UNDONE, within
 from latermq.errors import LaterMQError
 from latermq.message.recall_handle import decode_recall_handle
 from latermq.protocol.remoting.bodies import decode_body

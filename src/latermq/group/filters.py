@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from latermq.config import BrokerConfig
 from latermq.errors import FilterError
-from latermq.group.sql_filter import compile_sql_filter
-from latermq.group.sql_tokens import too_many_words
+from latermq.group.sql.filter import compile_sql_filter
+from latermq.group.sql.tokens import too_many_words
 from latermq.message.properties import decode_properties
 from latermq.message.record import record_properties, record_property
 from latermq.message.tags import tags_code

@@ -11,12 +11,12 @@ __all__ = ["cancel", "make_report", "move", "pending", "read_timeline", "registe
 
 # What Spark's users call. Their modules load Spark, which those who roll without it must not wait for.
 _JOBS = {
-    "cancel": "bulk",
-    "make_report": "report",
-    "move": "bulk",
-    "pending": "pending_timers",
-    "read_timeline": "pending_timers",
-    "schedule": "scheduling",
+    "cancel": "bulk.bulk",
+    "make_report": "report.report",
+    "move": "bulk.bulk",
+    "pending": "query.pending_timers",
+    "read_timeline": "query.pending_timers",
+    "schedule": "bulk.bulk_schedule",
 }
 
 
@@ -28,7 +28,7 @@ def __getattr__(name: str) -> Any:
 
 def register(spark: "SparkSession") -> None:
     """Make `format("latermq")` known to a session."""
-    from latermq.pipeline.datasource import register as register_source
+    from latermq.pipeline.source import register as register_source
 
     register_source(spark)
 

@@ -14,8 +14,8 @@ import structlog
 from structlog.typing import EventDict, Processor
 
 from latermq.config import LogConfig
-from latermq.message.visible_text import visible
 from latermq.redaction import redacted
+from latermq.visible_text import visible
 
 _MAX_ENTRIES = 32  # of a list or a table in a line
 _MAX_LEVELS = 8  # of lists in lists; a traceback in JSON has five

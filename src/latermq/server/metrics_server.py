@@ -8,7 +8,7 @@ from http import HTTPStatus
 import structlog
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, PROCESS_COLLECTOR, generate_latest
 
-from latermq.broker.metrics import BrokerMetrics, Reading
+from latermq.broker.metrics.broker_metrics import BrokerMetrics, Reading
 from latermq.errors import LaterMQError
 
 PATH = b"/metrics"

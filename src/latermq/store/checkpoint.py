@@ -5,9 +5,9 @@ import struct
 import msgspec
 
 from latermq.errors import CorruptStore
-from latermq.message.checked_line import decode_checked, encode_checked
-from latermq.message.cut import Cut
-from latermq.store.disk import Disk
+from latermq.handover.checked_file import decode_checked, encode_checked
+from latermq.handover.cut import Cut
+from latermq.store.files.disk import Disk
 
 PATH = "latermq.checkpoint"
 APACHE_PATH = "checkpoint"

@@ -20,7 +20,7 @@ from latermq.message.record import (
     check_record,
 )
 from latermq.message.record_batch import RecordBatch, check_records
-from latermq.store.disk import Disk, MappedFile
+from latermq.store.files.disk import Disk, MappedFile
 from latermq.store.segments import Segments, segment_name, segment_starts
 
 FOLDER = "commitlog"

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from latermq.store.disk import Disk, MappedFile
+from latermq.store.files.disk import Disk, MappedFile
 from latermq.store.map_pool import MapPool
 from latermq.store.segments import RestingSegments, segment_name, segment_starts
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import numpy as np
 import numpy.typing as npt
 
-from latermq.store.disk import Disk
 from latermq.store.dispatch import IndexKeys, key_hash
+from latermq.store.files.disk import Disk
 
 FOLDER = "index"
 HEADER = struct.Struct(">qqqqii")  # first and last store time, first and last log offset, used slots, entries + 1

@@ -12,7 +12,7 @@ from itertools import islice
 from threading import Lock
 
 from latermq.errors import StoreError
-from latermq.store.mapped_file import MappedFile
+from latermq.store.files.mapped_file import MappedFile
 
 _TOO_MANY = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _LET_GO_AT_ONCE = 8

@@ -33,8 +33,8 @@ from latermq.store.block import Block
 from latermq.store.checkpoint import Checkpoint, TimerMarks, load_checkpoint, save_checkpoint
 from latermq.store.commit_log import CommitLog
 from latermq.store.consume_queue import ENTRY, FOLDER, ConsumeQueue, are_cut_short
-from latermq.store.disk import Disk
 from latermq.store.dispatch import IndexKeys, index_keys, queue_tags_code
+from latermq.store.files.disk import Disk
 from latermq.store.key_index import NO_HIT, KeyIndex
 from latermq.store.map_pool import MapPool
 from latermq.store.ranges import RangeSet

@@ -19,8 +19,8 @@ from latermq.store.checkpoint import PATH as CHECKPOINT_PATH
 from latermq.store.checkpoint import Checkpoint, TimerMarks, Unfinished, load_checkpoint, save_checkpoint
 from latermq.store.commit_log import CommitLog
 from latermq.store.consume_queue import FOLDER, ConsumeQueue
-from latermq.store.disk import Disk
 from latermq.store.dispatch import index_keys, is_queued
+from latermq.store.files.disk import Disk
 from latermq.store.index_check import check_size, find_damage, find_foreign_damage
 from latermq.store.key_index import KeyIndex
 from latermq.store.ranges import RangeSet

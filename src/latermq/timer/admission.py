@@ -25,7 +25,7 @@ from latermq.message.properties import (
     decode_properties,
     encode_properties,
 )
-from latermq.timer.engine import SLOT_MS
+from latermq.timer.engine.interface import SLOT_MS
 from latermq.timer.levels import LevelTable
 
 # How a timer's time can be named, the first that is there counts: by how much one is multiplied to be milliseconds,

@@ -33,7 +33,7 @@ from latermq.message.timer_code import CANCEL, MOVED, is_due, kind_and_due, time
 from latermq.message.timer_name import timer_name
 from latermq.store.key_index import NO_HIT
 from latermq.store.message_store import MessageStore
-from latermq.timer.far_names import FarName, FarNames
+from latermq.timer.far.far_names import FarName, FarNames
 from latermq.timer.steps import Steps, in_haste
 
 RECALL_TAG = "_RECALL_TAG_"

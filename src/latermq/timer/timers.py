@@ -20,17 +20,17 @@ from latermq.store.checkpoint import TimerMarks
 from latermq.store.consume_queue import ConsumeQueue
 from latermq.store.message_store import MessageStore
 from latermq.store.ranges import RangeSet
-from latermq.timer.done import Done, not_in
-from latermq.timer.engine import SLOT_MS, Bools, Engine, Ints, Units, slot_of
-from latermq.timer.frontier import Frontier
-from latermq.timer.lateness import DELAY_BOUNDS_MS, PUNCTUAL_MS, Distribution
-from latermq.timer.rolling import wakes_of
-from latermq.timer.slot_orders import SlotOrder, SlotOrders
-from latermq.timer.taken import GONE, TAKEN_SIZE, Taken, Taking, Verdict, notes_of
-from latermq.timer.tallies import Tallies
-from latermq.timer.timer_source import TimerSource
-from latermq.timer.unput import Unput
-from latermq.timer.windows import Window, Windows
+from latermq.timer.counters import Tallies
+from latermq.timer.delivery.lateness import DELAY_BOUNDS_MS, PUNCTUAL_MS, Distribution
+from latermq.timer.delivery.timer_source import TimerSource
+from latermq.timer.engine.interface import SLOT_MS, Bools, Engine, Ints, Units, slot_of
+from latermq.timer.engine.slot_order import SlotOrder, SlotOrders
+from latermq.timer.far.frontier import Frontier
+from latermq.timer.far.windows import Window, Windows
+from latermq.timer.intake.cancellations import GONE, TAKEN_SIZE, Taken, Taking, Verdict, notes_of
+from latermq.timer.intake.delivered_set import Done, not_in
+from latermq.timer.intake.renewal import wakes_of
+from latermq.timer.intake.write_queue import Unput
 
 READ_AT_ONCE = 16_384  # entries that one step takes from the queue: about 1 ms
 PUT_AT_ONCE = 16_384

@@ -2,7 +2,7 @@
 
 Python reads a number of any length and writes it back. The clients of the other side cannot: a topic with one of
 them in its route has no route for them. So every integer of this protocol has one of these types, which
-tests/unit/test_numbers.py holds.
+tests/unit/protocol/test_numbers.py holds.
 """
 
 from typing import Annotated

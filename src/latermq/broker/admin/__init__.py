@@ -1,0 +1,1 @@
+"""Topics, groups, messages and the broker itself, as operators see them."""

@@ -1,0 +1,129 @@
+"""Topics as operators see them: made, changed, deleted, and the state of their queues."""
+
+from collections.abc import Callable, Mapping
+
+from latermq.broker.admin.keyed_maps import keyed_map
+from latermq.broker.broker import Broker
+from latermq.errors import IllegalMessage, InvalidParameter
+from latermq.message.names import is_system_topic
+from latermq.protocol.remoting.admin_bodies import TopicStats
+from latermq.protocol.remoting.bodies import MessageQueue, TopicConfig, TopicOffset
+from latermq.store.consume_queue import ConsumeQueue
+from latermq.timer.steps import Steps
+
+MAX_PERM = 7
+
+# What RocketMQ knows as a topic's attributes, each with the values that this broker can keep its word about.
+_ATTRIBUTES: Mapping[str, frozenset[str]] = {
+    "message.type": frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"}),
+    "queue.type": frozenset({"SimpleCQ"}),
+    "cleanup.policy": frozenset({"DELETE"}),
+    "reserve.time": frozenset({"-1"}),
+}
+
+
+def is_own_topic(broker: Broker, topic: str) -> bool:
+    """Whether a topic is the broker's own, which operators neither change nor delete."""
+    return is_system_topic(topic) or topic in (broker.config.broker.cluster, broker.config.broker.name)
+
+
+def own_topics(broker: Broker) -> list[str]:
+    """The broker's own topics."""
+    return [topic for topic in broker.topics.names() if is_own_topic(broker, topic)]
+
+
+def check_not_own(broker: Broker, topic: str) -> None:
+    """Refuse to touch a topic that the broker itself lives by."""
+    if not topic.strip():
+        raise InvalidParameter("the topic is blank", hint="Name a topic")
+    if is_own_topic(broker, topic):
+        raise InvalidParameter(f"topic {topic!r} belongs to the broker", hint="It stays as it is; name one of your own")
+
+
+def delete_topic(broker: Broker, topic: str) -> list[Callable[[], None]]:
+    """Forget a topic, its queues and all offsets in it; what is returned does so on disk, like `Tables.savers`."""
+    check_not_own(broker, topic)
+    try:
+        return broker.delete_topic(topic)
+    except IllegalMessage as error:
+        raise InvalidParameter(error.message, hint=error.hint) from None
+
+
+def put_topic(broker: Broker, topic: TopicConfig, changes: Mapping[str, str]) -> TopicConfig:
+    """Make a topic or change the one that is there; attributes that are not named in `changes` stay."""
+    check_not_own(broker, topic.topicName)
+    if not 0 <= topic.perm <= MAX_PERM:
+        raise InvalidParameter(f"{topic.perm} is no permission", hint="2 lets write, 4 lets read, 6 lets do both")
+    known = broker.topics.find(topic.topicName)
+    topic.attributes = _changed_attributes(known.attributes if known else {}, changes)
+    if known == topic:
+        return known
+    try:
+        return broker.topics.put(topic)
+    except IllegalMessage as error:
+        raise InvalidParameter(error.message, hint=error.hint) from None
+
+
+def parse_attributes(text: str | None) -> dict[str, str]:
+    """`+name=value,-name` as a map of what to do: the sign stays with the name."""
+    changes: dict[str, str] = {}
+    for part in filter(None, (text or "").split(",")):
+        name, _, value = part.partition("=")
+        if name in changes:
+            raise InvalidParameter(f"attribute {name!r} is named twice")
+        changes[name] = value
+    return changes
+
+
+def _changed_attributes(current: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
+    attributes = dict(current)
+    for signed, value in changes.items():
+        sign, name = signed[:1], signed[1:]
+        allowed = _ATTRIBUTES.get(name)
+        if allowed is None or sign not in ("+", "-"):
+            raise InvalidParameter(
+                f"{signed!r} is no change of an attribute",
+                hint=f"Write +name=value or -name; names are {', '.join(_ATTRIBUTES)}",
+            )
+        if sign == "-":
+            attributes.pop(name, None)
+        elif value in allowed:
+            attributes[name] = value
+        else:
+            raise InvalidParameter(
+                f"attribute {name} cannot be {value!r} here", hint=f"It can be {', '.join(sorted(allowed))}"
+            )
+    return attributes
+
+
+def topic_stats(broker: Broker, topic: str) -> Steps[TopicStats]:
+    """First and next offset of each queue, when it last got a message, and how fast messages come."""
+    config = broker.topics.require(topic)
+    queues = max(config.readQueueNums, config.writeQueueNums)
+    name = broker.config.broker.name
+    entries = []
+    for queue_id in range(queues):
+        state = _queue_state(broker, broker.store.find_queue(topic, queue_id))
+        entries.append((MessageQueue(topic, name, queue_id), state))
+        yield
+    table = yield from keyed_map(entries)
+    taken = broker.topic_traffic.taken(topic, queues, broker.clock.monotonic_s())
+    return TopicStats(topicPutTps=taken.minute.per_second, offsetTable=table)
+
+
+def _queue_state(broker: Broker, queue: ConsumeQueue | None) -> TopicOffset:
+    if queue is None:
+        return TopicOffset(minOffset=0, maxOffset=0)
+    stored_ms = broker.store.store_timestamp_ms(queue, queue.next_offset - 1)
+    return TopicOffset(minOffset=queue.min_offset, maxOffset=queue.next_offset, lastUpdateTimestamp=max(stored_ms, 0))
+
+
+def find_queue(broker: Broker, topic: str, queue_id: int) -> ConsumeQueue | None:
+    """A queue that the topic has or once had; None while nothing was ever put into it."""
+    queue = broker.queue(topic, queue_id)
+    config = broker.topics.require(topic)
+    if queue is None and not 0 <= queue_id < max(config.readQueueNums, config.writeQueueNums):
+        raise InvalidParameter(
+            f"topic {topic!r} has no queue {queue_id}", hint=f"Its queues are 0 to {config.readQueueNums - 1}"
+        )
+    return queue

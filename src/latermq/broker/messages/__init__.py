@@ -1,0 +1,1 @@
+"""Pulls, long polling, retries and dead letters."""

@@ -1,0 +1,77 @@
+"""Records of a queue end to end, as they lie in the log: what the pipeline pulls. Only what is flushed is told."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from latermq.broker.tables.topics import Topics
+from latermq.errors import InvalidParameter, NoPermission, QueryNotFound
+from latermq.protocol.remoting.bodies import PERM_READ
+from latermq.store.message_store import MessageStore
+
+LOOKED_AT_ONCE = 16_384  # queue entries: 320 KiB, and records of 4 MiB where each has 250 bytes
+
+
+class PulledRecords(NamedTuple):
+    """Whole records, and where the next pull begins."""
+
+    records: bytes
+    next_offset: int
+    min_offset: int
+    flushed_offset: int  # the first entry that is not flushed
+
+
+class RecordPulls:
+    """Reads queues in bulk: a few array operations a pull, and one copy where records are neighbours in the log."""
+
+    def __init__(self, store: MessageStore, topics: Topics, *, max_bytes: int) -> None:
+        """`max_bytes` is what one answer holds at most, whoever asks for more; but always one record."""
+        self._store = store
+        self._topics = topics
+        self._max_bytes = max_bytes
+
+    def pull(
+        self, topic: str, queue_id: int, offset: int, max_bytes: int, until_offset: int | None = None
+    ) -> PulledRecords:
+        """Flushed records from `offset` on, at most up to `until_offset`."""
+        self._check_readable(topic, queue_id)
+        queue = self._store.find_queue(topic, queue_id)
+        low = queue.min_offset if queue else 0
+        high = self._store.flushed_end(queue) if queue else 0
+        if offset < low:
+            raise QueryNotFound(
+                f"entry {offset} of queue {queue_id} of topic {topic!r} is gone, minOffset is {low}",
+                hint="Its records were removed by age; go on from minOffset",
+            )
+        end = queue.next_offset if queue else 0
+        if offset > end:
+            raise QueryNotFound(
+                f"entry {offset} of queue {queue_id} of topic {topic!r} is not there, the queue ends at {end}",
+                hint="If this store was restored from a copy, whoever asks has seen more of it than there is",
+            )
+        stop = high if until_offset is None else min(high, until_offset)
+        limit = max(1, min(max_bytes, self._max_bytes))
+        pieces: list[bytes] = []
+        while queue is not None and offset < stop and limit > 0:
+            found = queue.array(offset, min(stop - offset, LOOKED_AT_ONCE))
+            sizes = found["size"].astype(np.int64)
+            count = int(np.searchsorted(np.cumsum(sizes), limit, side="right"))
+            if not count and not pieces:
+                count = 1
+            if count:
+                pieces.append(self._store.log.read_all(found["offset"][:count].astype(np.int64), sizes[:count]))
+                limit -= len(pieces[-1])
+                offset += count
+            if count < len(found):
+                break
+        records = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return PulledRecords(records, offset, low, high)
+
+    def _check_readable(self, topic: str, queue_id: int) -> None:
+        """The timer topic may be pulled too, which no consumer may read."""
+        config = self._topics.require(topic)
+        if not config.perm & PERM_READ:
+            raise NoPermission(f"topic {topic!r} is not readable", hint="Change its permission with updateTopic -p 6")
+        queues = max(config.readQueueNums, config.writeQueueNums)
+        if not 0 <= queue_id < queues:
+            raise InvalidParameter(f"topic {topic!r} has {queues} queues, none with the id {queue_id}")

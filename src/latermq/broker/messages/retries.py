@@ -1,0 +1,173 @@
+"""Retries and dead letters: what becomes of a message that a consumer could not handle."""
+
+from latermq.broker.broker import Broker, Sent
+from latermq.errors import MessageGone
+from latermq.group.retry_backoff import next_wait
+from latermq.message.entry_id import MAX_LEVELS
+from latermq.message.ids import offset_message_id, pack_host
+from latermq.message.names import RETRY_PREFIX, dead_letter_topic, retry_topic
+from latermq.message.properties import (
+    DEAD_LETTER_REASON,
+    DELAY_LEVEL,
+    MAX_PROPERTIES_BYTES,
+    ORIGIN_MESSAGE_ID,
+    RETRY_TOPIC,
+    WAIT_STORE_OK,
+    decode_properties,
+    encode_properties,
+)
+from latermq.message.record import SYSFLAG_FROM_SENDER, Message
+from latermq.protocol.remoting.bodies import SubscriptionGroup
+from latermq.protocol.remoting.headers import SendBackHeader, SendHeader, SendHeaderV2
+from latermq.timer.admission import without_scheduling
+
+DEAD_LETTER_QUEUES = 1
+ANY_QUEUE = -1
+# The ordinal of V3_4_9 among RocketMQ's versions: clients before it put something else into maxReconsumeTimes.
+_KNOWS_MAX_RECONSUME_TIMES = 121
+
+
+class Retries:
+    """Puts failed messages into their group's retry topic, or into its dead letters."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def send_back(self, request: SendBackHeader, client_version: int, by: bytes = b"") -> int:
+        """A consumer gives a stored message back; the end of its new record, 0 where its group keeps no retries."""
+        broker = self._broker
+        group = broker.groups.require(request.group, by)
+        if group.retryQueueNums <= 0:
+            return 0
+        topic = retry_topic(group.groupName)
+        # Before the message is looked for, and for dead letters too: RocketMQ answers in this order.
+        broker.make_retry_topic(topic, group.retryQueueNums, by)
+        message = broker.store.read_message(request.offset)
+        if message is None:
+            raise MessageGone(
+                f"no message begins at {request.offset} of the log",
+                hint="It may have been removed by age; send it again from its source",
+            )
+        properties = without_scheduling(message.properties)
+        properties.setdefault(RETRY_TOPIC, message.topic)
+        if not properties.get(ORIGIN_MESSAGE_ID, "").strip():
+            properties[ORIGIN_MESSAGE_ID] = message.message_id
+        properties[WAIT_STORE_OK] = "false"
+        limit = _limit(group, request.maxReconsumeTimes, client_version)
+        if request.delayLevel < 0:
+            return self._bury(group, message, properties, "its consumer gave it up", by=by)[3]
+        if message.reconsume_times >= limit:
+            reason = _failed_too_often(message.reconsume_times + 1, limit)
+            return self._bury(group, message, properties, reason, by=by)[3]
+        name, wait = next_wait(group, message.reconsume_times)
+        if request.delayLevel:
+            name, wait = DELAY_LEVEL, str(min(request.delayLevel, MAX_LEVELS))
+        properties[name] = wait
+        return broker.send(
+            topic,
+            ANY_QUEUE,
+            message.body,
+            encode_properties(properties),
+            message.born_timestamp_ms,
+            pack_host(*message.born_host),
+            message.flag,
+            message.sysflag & SYSFLAG_FROM_SENDER,
+            message.reconsume_times + 1,
+            is_retry=True,
+        )[3]
+
+    def send(self, request: SendHeader | SendHeaderV2, body: bytes, born_host: bytes, client_version: int) -> Sent:
+        """A client puts a message into a retry topic by itself.
+
+        Clients do so when a send-back failed, and when a consumer in order has tried often enough. A group whose
+        members hold queues consumes in order: what it gives back has had all its tries.
+        """
+        broker = self._broker
+        group = broker.groups.require(request.topic.removeprefix(RETRY_PREFIX), born_host)
+        limit = _limit(group, request.maxReconsumeTimes, client_version)
+        in_order = broker.locks.is_held(group.groupName)
+        if len(body) > broker.config.broker.max_message:
+            raise broker.too_long(len(body))
+        if in_order or request.reconsumeTimes > limit:
+            # A client counts the attempt that is to come; what gets none has failed that many times.
+            failed = _failed_too_often(request.reconsumeTimes, limit)
+            reason = failed if request.reconsumeTimes > limit else "its consumer, which goes in order, gave it up"
+            message = Message(
+                request.topic,
+                body,
+                flag=request.flag,
+                sysflag=request.sysFlag,
+                born_timestamp_ms=request.bornTimestamp,
+                reconsume_times=request.reconsumeTimes - 1,
+            )
+            properties = without_scheduling(decode_properties(request.properties))
+            return self._bury(group, message, properties, reason, by=born_host, born_host=born_host)
+        is_retry = request.reconsumeTimes > 0
+        return broker.send(
+            request.topic,
+            request.queueId,
+            body,
+            _only_its_level(request.properties) if is_retry else request.properties,
+            request.bornTimestamp,
+            born_host,
+            request.flag,
+            request.sysFlag,
+            request.reconsumeTimes,
+            request.defaultTopic,
+            request.defaultTopicQueueNums,
+            is_retry=is_retry,
+        )
+
+    def _bury(
+        self,
+        group: SubscriptionGroup,
+        message: Message,
+        properties: dict[str, str],
+        reason: str,
+        *,
+        by: bytes,
+        born_host: bytes | None = None,
+    ) -> Sent:
+        """Put a message into its group's dead letters, with one more failure and the reason."""
+        broker = self._broker
+        sysflag = message.sysflag & SYSFLAG_FROM_SENDER
+        encoded = broker.admit_properties(encode_properties(properties), sysflag)
+        with_reason = encoded + encode_properties({DEAD_LETTER_REASON: reason}).encode()
+        if len(with_reason) <= MAX_PROPERTIES_BYTES:
+            encoded = with_reason  # rather a dead letter without its reason than none
+        topic = dead_letter_topic(group.groupName)
+        broker.make_retry_topic(topic, DEAD_LETTER_QUEUES, by)
+        at, queue_offset, end_offset = broker.store.append(
+            topic,
+            0,
+            message.body,
+            encoded,
+            message.born_timestamp_ms,
+            pack_host(*message.born_host) if born_host is None else born_host,
+            message.flag,
+            sysflag,
+            message.reconsume_times + 1,
+        )
+        broker.waiting.touch(topic, 0)
+        broker.traffic.messages_in += 1
+        return offset_message_id(broker.store_host, at), 0, queue_offset, end_offset, ""
+
+
+def _limit(group: SubscriptionGroup, asked: int | None, client_version: int) -> int:
+    """How many retries a message of the group gets."""
+    if asked is not None and client_version >= _KNOWS_MAX_RECONSUME_TIMES:
+        return asked
+    return group.retryMaxTimes
+
+
+def _failed_too_often(failures: int, limit: int) -> str:
+    return f"failed at try {failures}, {limit} retries are allowed"
+
+
+def _only_its_level(encoded: str) -> str:
+    """The properties of a retry without what an earlier wait left; the level is the one to wait now."""
+    given = decode_properties(encoded)
+    properties = without_scheduling(given)
+    if DELAY_LEVEL in given:
+        properties[DELAY_LEVEL] = given[DELAY_LEVEL]
+    return encode_properties(properties)

@@ -1,0 +1,1 @@
+"""Counters, rates, limits and the metric families made of them."""

@@ -1,0 +1,208 @@
+"""What a broker tells monitoring systems: RocketMQ's metrics under its names, and what RocketMQ does not tell.
+
+`read` takes plain numbers from counters that are kept anyway, in a moment; what it returns makes the text out of them
+and may do so in another thread.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from latermq.broker.admin.runtime_info import earliest_ms
+from latermq.broker.broker import Broker
+from latermq.broker.metrics.limits import limits
+from latermq.broker.metrics.metric_families import FAMILIES, Family, Kind
+from latermq.message.names import TIMER_TOPIC
+from latermq.timer.delivery.lateness import Counts
+from latermq.timer.engine.interface import SLOT_MS
+
+SNAPSHOT_BOUNDS_S = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)  # RocketMQ's own
+SNAPSHOT_EVERY_S = 15.0
+SNAPSHOT_SHARE = 0.001  # of the time, at most: the wheel is counted in 2 ms, RocksDB takes 0.2 s for 200,000 timers
+TIMER, LEVEL = "timer", "level"
+ROLLERS = ("spark", "local")  # as the names of attempts begin
+
+
+Value = float | Counts | Mapping[str, float] | Mapping[str, Counts]
+
+
+class Reading(Collector):
+    """A broker's figures at one moment."""
+
+    def __init__(self, labels: Mapping[str, str], values: Mapping[str, Value]) -> None:
+        self._labels = labels
+        self._values = values
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family with its samples."""
+        for family in FAMILIES:
+            value = self._values[family.name]
+            samples = value if isinstance(value, Mapping) else {"": value}
+            labels = dict(self._labels)
+            if family.of_storage:
+                labels |= {"storage_type": "local", "storage_medium": "disk"}
+            names = [*labels, *([family.label] if family.label else ())]
+            metric = _metric(family, names)
+            for own, sample in samples.items():
+                texts = [*labels.values(), *([own] if family.label else ())]
+                if isinstance(metric, HistogramMetricFamily):
+                    assert isinstance(sample, Counts)
+                    metric.add_metric(texts, _buckets(sample, family.scale), sample.sum_ms / family.scale)
+                else:
+                    assert not isinstance(sample, Counts)
+                    metric.add_metric(texts, sample)
+            yield metric
+
+
+def _metric(family: Family, labels: list[str]) -> CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily:
+    match family.kind:
+        case Kind.COUNTER:
+            return CounterMetricFamily(family.name, family.meaning, labels=labels)
+        case Kind.GAUGE:
+            return GaugeMetricFamily(family.name, family.meaning, labels=labels)
+        case Kind.HISTOGRAM:
+            return HistogramMetricFamily(family.name, family.meaning, labels=labels)
+
+
+def _buckets(counts: Counts, scale: int) -> list[tuple[str, float]]:
+    bounds = [str(bound / scale) for bound in counts.bounds_ms]
+    return [*zip(bounds, map(float, counts.upto), strict=True), ("+Inf", float(counts.total))]
+
+
+class BrokerMetrics:
+    """Reads one broker. Called by the thread that serves it."""
+
+    def __init__(self, broker: Broker, connections: Callable[[], Mapping[str, int]] = dict) -> None:
+        """`connections` tells of sockets, of which the broker knows nothing."""
+        self._broker = broker
+        self._connections = connections
+        settings = broker.config.broker
+        self._labels = {"cluster": settings.cluster, "node_type": "broker", "node_id": settings.name}
+        self._snapshot: dict[str, float] = {}
+        self._snapshot_again_s = float("-inf")
+
+    def read(self) -> Reading:
+        """Everything as it is now."""
+        told = (self._timers(), self._deliveries(), self._far(), self._store(), self._clients())
+        return Reading(self._labels, {name: value for values in told for name, value in values.items()})
+
+    def _timers(self) -> dict[str, Value]:
+        broker = self._broker
+        now_ms = broker.clock.now_ms()
+        timers, tallies = broker.timers, broker.timers.tallies
+        unput, unput_ms = self._unput(now_ms)
+        late, late_ms = broker.delivery.late_timers(now_ms)
+        return {
+            "rocketmq_timer_enqueue_lag": unput,
+            "rocketmq_timer_enqueue_latency": unput_ms,
+            "rocketmq_timer_dequeue_lag": late,
+            "rocketmq_timer_dequeue_latency": late_ms,
+            "rocketmq_timer_enqueue_total": self._of_topics(tallies.scheduled(timers.pending)),
+            "rocketmq_timer_dequeue_total": self._of_topics(tallies.delivered),
+            "rocketmq_timing_messages": self._of_topics(timers.pending),
+            "rocketmq_timer_message_snapshot": self._due_within(now_ms),
+            "rocketmq_delay_message_latency": timers.delays.counts(),
+            "latermq_timers_cancelled_total": tallies.cancelled,
+            "latermq_timers_moved_total": tallies.moved,
+            "latermq_timers_rolled_total": tallies.rolled,
+            "latermq_timers_refused_total": tallies.refused,
+            "latermq_timers_loaded": timers.live.rows + timers.backlog.rows,
+        }
+
+    def _of_topics(self, counts: Mapping[str, int]) -> dict[str, float]:
+        """Without topics that are gone: monitoring systems keep every label they ever saw."""
+        topics, pending = self._broker.topics.table.topicConfigTable, self._broker.timers.pending
+        return {topic: count for topic, count in counts.items() if topic in topics or pending[topic]}
+
+    def _unput(self, now_ms: int) -> tuple[int, int]:
+        """How many entries of the timer topic are on their way into the engine, and how long the first has been."""
+        store = self._broker.store
+        queue = store.find_queue(TIMER_TOPIC, 0)
+        first = self._broker.timers.put_upto()
+        if queue is None or first >= queue.next_offset:
+            return 0, 0
+        return queue.next_offset - first, max(0, now_ms - store.store_timestamp_ms(queue, first))
+
+    def _due_within(self, now_ms: int) -> dict[str, float]:
+        """How many timers are due up to each bound, from the one before on."""
+        clock = self._broker.clock
+        now_s = clock.monotonic_s()
+        if now_s >= self._snapshot_again_s:
+            start_ms = now_ms // SLOT_MS * SLOT_MS
+            seconds = self._broker.timers.density(start_ms, start_ms + SNAPSHOT_BOUNDS_S[-1] * SLOT_MS)
+            sums = np.add.reduceat(seconds, (0, *SNAPSHOT_BOUNDS_S[:-1])).tolist()
+            self._snapshot = {str(bound): count for bound, count in zip(SNAPSHOT_BOUNDS_S, sums, strict=True)}
+            took_s = clock.monotonic_s() - now_s
+            self._snapshot_again_s = now_s + max(SNAPSHOT_EVERY_S, took_s / SNAPSHOT_SHARE)
+        return self._snapshot
+
+    def _deliveries(self) -> dict[str, Value]:
+        delivery = self._broker.delivery
+        counts = delivery.own_statistics()
+        lateness = {TIMER: delivery.timer_lateness, LEVEL: delivery.level_lateness}
+        return {
+            "latermq_timer_lateness_milliseconds": {kind: own.counts() for kind, own in lateness.items()},
+            "latermq_early_deliveries_total": sum(own.negative for own in lateness.values()),
+            "latermq_deliveries_total": {kind: own.total for kind, own in lateness.items()},
+            "latermq_dead_letters_total": delivery.dead_letters,
+            "latermq_staged_messages": counts["staged_records"] + counts["staged_overdue"],
+            "latermq_staged_bytes": counts["staged_bytes"],
+            "latermq_kept_back_messages": counts["kept_back"],
+            "latermq_clock_held": int(delivery.guard.is_holding),
+        }
+
+    def _far(self) -> dict[str, Value]:
+        far = self._broker.far
+        return {
+            "latermq_ingest_lag_milliseconds": far.lag_ms(self._broker.clock.now_ms()) if far.frontier.last else 0,
+            "latermq_pipeline_refused_total": self._broker.ingest.refused,
+            "latermq_windows_waiting": len(far.windows.waiting()),
+            "latermq_windows_rolled_total": {by: far.rolled_by[by] for by in ROLLERS},
+        }
+
+    def _store(self) -> dict[str, Value]:
+        store = self._broker.store
+        counts = store.statistics()
+        return {
+            "latermq_queues": counts["queues"],
+            "latermq_mapped_queue_files": counts["mapped_queue_files"],
+            "rocketmq_storage_size": store.log.end - store.log.start,
+            "rocketmq_storage_flush_behind_bytes": store.log.end - store.log.flushed,
+            "rocketmq_storage_dispatch_behind_bytes": 0,
+            "rocketmq_storage_message_reserve_time": max(0, self._broker.clock.now_ms() - earliest_ms(self._broker)),
+            "latermq_disk_used_ratio": store.used_ratio(),
+        }
+
+    def _clients(self) -> dict[str, Value]:
+        broker = self._broker
+        sockets = self._connections()
+        members, waiting = broker.members.statistics(), broker.waiting.statistics()
+        filters = broker.filters.statistics()
+        unused = broker.topics.auto_created.statistics() | broker.groups.auto_created.statistics()
+        tables = broker.offsets.statistics() | unused
+        bounds, used = limits(broker.config, {**broker.statistics(), **sockets})
+        return {
+            "rocketmq_messages_in_total": broker.traffic.messages_in,
+            "rocketmq_messages_out_total": broker.traffic.messages_out,
+            "rocketmq_topic_number": len(broker.topics.table.topicConfigTable),
+            "rocketmq_consumer_group_number": len(broker.groups.table.subscriptionGroupTable),
+            "rocketmq_producer_connections": members["producers"],
+            "rocketmq_consumer_connections": members["consumers"],
+            "latermq_connections": sockets.get("connections", 0),
+            "latermq_connections_refused_total": sockets.get("refused", 0),
+            "latermq_connections_held_bytes": sockets.get("held_bytes", 0),
+            "latermq_connections_let_go_total": sockets.get("let_go", 0),
+            "latermq_turns_used_up_total": sockets.get("turns_used_up", 0),
+            "latermq_held_notices": broker.notices.statistics()["notices_held"],
+            "latermq_waiting_pulls": waiting["waiting_pulls"],
+            "latermq_refused_pulls_total": waiting["refused_pulls"] + waiting["displaced_pulls"],
+            "latermq_filter_cache_bytes": filters["filters_kept_bytes"],
+            "latermq_filters_refused_total": filters["filters_refused"],
+            "latermq_worn_out_pulls_total": broker.worn_out_pulls,
+            "latermq_requests_refused_total": sockets.get("refused_requests", 0),
+            "latermq_limit": bounds,
+            "latermq_limit_used": used,
+            **{f"latermq_{name}": count for name, count in tables.items()},
+        }

@@ -1,0 +1,32 @@
+"""Topics made again at a start that have messages or timers, but no configuration: it was not saved, or is lost."""
+
+from collections.abc import Iterable, Mapping
+
+from latermq.broker.tables.config_files import TOPICS_PATH
+from latermq.broker.tables.topics import Topics
+from latermq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC, is_stored_topic
+from latermq.protocol.remoting.bodies import TopicConfig
+from latermq.store.consume_queue import ConsumeQueue
+from latermq.store.files.set_aside import Trouble
+
+
+def adopt_queues(
+    topics: Topics, stored: Iterable[ConsumeQueue], troubles: Iterable[Trouble], default_queues: int
+) -> list[str]:
+    """Make the topics again that have queues, or that a damaged file named; their names."""
+    lost = [name for trouble in troubles if trouble.path == TOPICS_PATH for name in trouble.lost]
+    queues = dict.fromkeys(filter(is_stored_topic, lost), default_queues)
+    for queue in stored:
+        if topics.find(queue.topic) is None and queue.topic not in (SCHEDULE_TOPIC, TIMER_TOPIC):
+            queues[queue.topic] = max(queues.get(queue.topic, 0), queue.queue_id + 1)
+    for topic, count in queues.items():
+        topics.adopt(TopicConfig(topicName=topic, readQueueNums=count, writeQueueNums=count))
+    return sorted(queues)
+
+
+def adopt_awaited(topics: Topics, pending: Mapping[str, int]) -> list[str]:
+    """Make the topics again that timers wait for, of which nothing else is known: they would be dead letters."""
+    adopted = [topic for topic, count in pending.items() if count > 0 and topics.find(topic) is None]
+    for topic in adopted:
+        topics.adopt_lost(topic, 0)
+    return adopted

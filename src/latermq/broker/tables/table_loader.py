@@ -1,0 +1,39 @@
+"""The tables of a broker as a start finds them: topics, groups and consumer offsets."""
+
+from latermq.broker.tables.config_files import GROUPS_PATH, OFFSETS_PATH, TOPICS_PATH, load_table
+from latermq.broker.tables.topics import Topics
+from latermq.clock import Clock
+from latermq.config import BrokerConfig
+from latermq.group.auto_created import AutoCreated
+from latermq.group.offsets import ConsumerOffsets
+from latermq.group.subscriptions import SubscriptionGroups
+from latermq.protocol.remoting.bodies import OffsetTable, SubscriptionGroupTable, TopicConfigTable
+from latermq.store.files.disk import Disk
+from latermq.store.files.set_aside import Trouble
+
+
+def open_tables(
+    disk: Disk, settings: BrokerConfig, clock: Clock, client_clock: Clock, troubles: list[Trouble]
+) -> tuple[Topics, SubscriptionGroups, ConsumerOffsets]:
+    """Topics, groups and consumer offsets as the last process left them, as far as they are understood."""
+    topics = Topics(
+        load_table(disk, TOPICS_PATH, TopicConfigTable, TopicConfigTable, troubles),
+        settings,
+        clock,
+        AutoCreated("topics", client_clock, settings.max_auto_created),
+    )
+    groups = SubscriptionGroups(
+        load_table(disk, GROUPS_PATH, SubscriptionGroupTable, SubscriptionGroupTable, troubles),
+        clock,
+        auto_create=settings.auto_create_groups,
+        max_groups=settings.max_groups,
+        max_config_bytes=int(settings.max_group_configs),
+        auto_created=AutoCreated("groups", client_clock, settings.max_auto_created),
+    )
+    offsets = ConsumerOffsets(load_table(disk, OFFSETS_PATH, OffsetTable, OffsetTable, troubles), settings.max_offsets)
+    in_trouble = {trouble.path for trouble in troubles}
+    # What stands in for a file is saved soon: the next start need not look for it again.
+    topics.changed = TOPICS_PATH in in_trouble
+    groups.changed = GROUPS_PATH in in_trouble
+    offsets.changed = OFFSETS_PATH in in_trouble
+    return topics, groups, offsets

@@ -1,0 +1,1 @@
+"""Pending timers as clients, operators and the pipeline see them."""

@@ -1,0 +1,137 @@
+"""What the timer topic tells at a start: cuts are noted, cancels and moves act again that the engine may not know of.
+
+A record that cannot be understood does nothing and stops no start.
+"""
+
+import numpy as np
+
+from latermq.errors import CorruptStore
+from latermq.handover.cut import Cut, decode_cut
+from latermq.message.names import TIMER_TOPIC
+from latermq.message.properties import (
+    DUE_MS,
+    REAL_TOPIC,
+    TIMER_DELETE_KEY,
+    UNIQUE_KEY,
+    decode_properties,
+    find_property,
+)
+from latermq.message.record import record_properties
+from latermq.message.timer_code import CANCEL, CUT, MOVED, TIMER, is_timer_code, kinds_and_dues, timer_kind
+from latermq.message.timer_name import meanings, names_of
+from latermq.store.consume_queue import ConsumeQueue
+from latermq.store.message_store import MessageStore
+from latermq.timer.far.far_names import FarNames
+from latermq.timer.intake.replayed_cancels import Name, Taker, Takers
+from latermq.timer.intake.unreadable_records import PassedOver
+from latermq.timer.timers import Timers
+
+READ_AT_ONCE = 1 << 16  # queue entries
+TAKERS_AT_ONCE = 1 << 16  # whose names are looked for together: some 30 MB while it lasts
+_DELETE_KEY, _REAL_TOPIC, _UNIQUE_KEY = TIMER_DELETE_KEY.encode(), REAL_TOPIC.encode(), UNIQUE_KEY.encode()
+_DUE_MS = DUE_MS.encode()
+
+
+class StartReplay:
+    """Reads the timer topic's queue, and only of what is no timer the records."""
+
+    def __init__(self, store: MessageStore, far_names: FarNames, timers: Timers) -> None:
+        self._store = store
+        self._timers = timers
+        self._takers = Takers(store, far_names, timers)
+        self.passed_over = PassedOver()
+
+    def run(self) -> None:
+        """Before `Timers.start`, which needs to know whose each timer is."""
+        queue = self._store.find_queue(TIMER_TOPIC, 0)
+        if queue is None:
+            return
+        self._learn_frontiers(queue)
+        # Where the whole log was read again, those that the engine knows of are still to be counted.
+        start = min(self._timers.put_upto_at_start, queue.offset_of_log(self._store.recovery.scanned_from))
+        takers: list[Taker] = []
+        while (found := queue.array(start, READ_AT_ONCE)).size:
+            codes = found["tags"].astype(np.int64)
+            kinds, _ = kinds_and_dues(codes)
+            rows = np.flatnonzero(~is_timer_code(codes) | (kinds != TIMER))
+            for row, offset, size in zip(
+                rows.tolist(), found["offset"][rows].tolist(), found["size"][rows].tolist(), strict=True
+            ):
+                takers += self._read(offset, size, start + row)
+            start += len(found)
+            if len(takers) >= TAKERS_AT_ONCE:
+                self._takers.act(takers)
+                takers = []
+        self._takers.act(takers)
+
+    def act_again(self, physical_offset: int, size: int, entry: int) -> None:
+        """Let a single record act on what the log holds before it."""
+        self._takers.act(self._read(physical_offset, size, entry))
+
+    def _learn_frontiers(self, queue: ConsumeQueue) -> None:
+        """Whose an entry is must be known for all that is in the log.
+
+        A checkpoint may know less: it is of an older version, or a death brought back a segment that was let go of.
+        """
+        frontier = self._timers.frontier
+        known_from = frontier.ownership.known_from
+        if queue.min_offset >= known_from:
+            return
+        cuts: list[Cut] = []
+        start = queue.min_offset
+        while start < known_from and (found := queue.array(start, min(READ_AT_ONCE, known_from - start))).size:
+            kinds, _ = kinds_and_dues(found["tags"].astype(np.int64))
+            for row in np.flatnonzero(kinds == CUT).tolist():
+                properties = self._properties(int(found["offset"][row]), int(found["size"][row]))
+                cut = self._cut_of(properties, start + row)
+                cuts += [cut] if cut is not None else []
+            start += len(found)
+        frontier.learn_before(queue.min_offset, cuts)
+
+    def _properties(self, physical_offset: int, size: int) -> bytes:
+        if not self._store.log.start <= physical_offset <= self._store.log.end - size:
+            return b""
+        return record_properties(self._store.log.read(physical_offset, size))
+
+    def _cut_of(self, properties: bytes, entry: int) -> Cut | None:
+        """The cut of a record; None where it is a blank, or cannot be understood."""
+        try:
+            return decode_cut(decode_properties(properties.decode(errors="replace")), entry)
+        except CorruptStore as error:
+            self.passed_over.note(entry, error.message)
+            return None
+
+    def _read(self, physical_offset: int, size: int, entry: int) -> list[Taker]:
+        """An entry that is no timer: a cut is noted, of a cancel or a move each name is told."""
+        properties = self._properties(physical_offset, size)
+        kind = timer_kind(properties)
+        if kind == CUT:
+            cut = self._cut_of(properties, entry)
+            if cut is not None:
+                self._timers.frontier.add(cut)
+        elif not properties:
+            self.passed_over.note(entry, f"the log holds no record at {physical_offset}")
+        if kind not in (CANCEL, MOVED):
+            return []
+        is_counted = physical_offset >= self._store.recovery.scanned_from
+        names = _names_taken_by(properties) if kind == CANCEL else [_own_name(properties)]
+        if kind == MOVED:
+            self._timers.pending[names[0][0]] += is_counted
+        return [Taker(entry, physical_offset + size, name, is_counted) for name in names]
+
+
+def _names_taken_by(cancel: bytes) -> list[Name]:
+    """The topics and unique keys that the record of a cancel names."""
+    key = find_property(cancel, _DELETE_KEY) or b""
+    text = key.decode(errors="replace")
+    if find_property(cancel, _UNIQUE_KEY) == key:
+        return names_of(text)
+    if find_property(cancel, _DUE_MS):
+        return []  # it came in vain, as nothing was pending
+    # RocketMQ's own are not indexed by what they take, and may mean several names.
+    return [found for name in meanings(text, _own_name(cancel)[0]) for found in names_of(name)]
+
+
+def _own_name(properties: bytes) -> Name:
+    topic, unique_key = (find_property(properties, name) or b"" for name in (_REAL_TOPIC, _UNIQUE_KEY))
+    return topic.decode(errors="replace"), unique_key.decode(errors="replace")

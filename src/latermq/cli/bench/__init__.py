@@ -1,0 +1,1 @@
+"""`latermq bench`: how fast a broker takes and gives messages."""

@@ -1,0 +1,1 @@
+"""Commands for messages, timers, topics and groups."""

@@ -1,0 +1,43 @@
+"""`latermq cancel`: timers that shall not be delivered."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from latermq.cli.event_loop import run
+from latermq.cli.options import (
+    DEFAULT_NAMESRV,
+    Json,
+    Namesrv,
+    TimerHandle,
+    TimerKey,
+    TimerUniqueKey,
+    parse_timer_name,
+)
+from latermq.cli.views.timer_rows import tell_outcomes
+
+if TYPE_CHECKING:
+    from latermq.client import Outcome
+
+
+def cancel(
+    topic: Annotated[str, typer.Argument(help="The topic the timer was sent to.")],
+    key: TimerKey = None,
+    unique_key: TimerUniqueKey = None,
+    handle: TimerHandle = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    json: Json = False,
+) -> None:
+    """Cancel timers and print what became of each; exit 1 if nothing was cancelled.
+
+    Example: latermq cancel orders --key 4711
+    """
+    name = parse_timer_name(key, unique_key, handle)
+
+    async def work() -> "list[Outcome]":
+        from latermq.client import Admin
+
+        async with Admin(namesrv) as admin:
+            return await admin.cancel_timer(topic, **name)
+
+    tell_outcomes(run(work()), "cancelled", nothing_known=f"topic {topic} has no timer with key {key}", as_json=json)

@@ -1,0 +1,147 @@
+"""`latermq dlq`: dead letters; list, show, send again."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from latermq.cli.event_loop import run
+from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv, Raw, parse_moment_ms
+from latermq.cli.output import print_fields, print_rows
+from latermq.cli.views.message_rows import readable_row
+
+if TYPE_CHECKING:
+    from latermq.client import Message
+
+app = typer.Typer(help="Dead letters: list, show, send again.", no_args_is_help=True)
+
+_READER = "TOOLS_CONSUMER"
+Group = Annotated[
+    str, typer.Argument(metavar="GROUP", help="The consumer group; rmq_sys_timer_dlq for what could not be delivered.")
+]
+From = Annotated[str | None, typer.Option("--from", metavar="TIME", help="Only dead letters stored from then on.")]
+To = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Only dead letters stored before then.")]
+Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only those with this key.")]
+
+
+@app.command("list")
+def list_dead_letters(
+    group: Annotated[
+        str | None,
+        typer.Argument(metavar="[GROUP]", help="The consumer group; without it, how many each group has."),
+    ] = None,
+    key: Key = None,
+    start: From = None,
+    end: To = None,
+    count: Annotated[int | None, typer.Option("--count", metavar="N", min=1, help="At most N messages.")] = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    json: Json = False,
+    raw: Raw = False,
+) -> None:
+    """List the dead letters of a group, or how many every group has. Example: latermq dlq list billing"""
+    if group is None:
+        _list_groups(namesrv, as_json=json)
+        return
+    from_ms, to_ms = _moment_ms(start), _moment_ms(end)
+
+    async def work() -> list[dict[str, Any]]:
+        from latermq.cli.commands.dead_letters import Selection, dead_letter_row, select, topic_of
+        from latermq.client import Admin, PullConsumer
+
+        selection = Selection(key=key, from_ms=from_ms, to_ms=to_ms)
+        rows: list[dict[str, Any]] = []
+        async with Admin(namesrv) as admin, PullConsumer(namesrv, group=_READER) as consumer:
+            async for message in select(admin, consumer, topic_of(group), selection, lambda _count: None):
+                rows.append(dead_letter_row(message))
+                if len(rows) == count:
+                    break
+        return rows
+
+    columns = {
+        "message_id": "message id",
+        "stored": "stored",
+        "original_topic": "topic",
+        "keys": "keys",
+        "failures": "failures",
+        "reason": "reason",
+        "body": "body",
+    }
+    print_rows(run(work()), columns, as_json=json, empty=f"no dead letters of {group}", raw=raw)
+
+
+@app.command()
+def show(
+    group: Group,
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="Its message id or offset message id.")],
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    json: Json = False,
+    raw: Raw = False,
+) -> None:
+    """Show one dead letter with its properties and its reason. Example: latermq dlq show billing 7F0000010F2A0000"""
+
+    async def work() -> "Message":
+        from latermq.cli.commands.dead_letters import find, topic_of
+        from latermq.client import Admin
+
+        async with Admin(namesrv) as admin:
+            return await find(admin, topic_of(group), message_id)
+
+    message = run(work())
+    from latermq.cli.commands.dead_letters import dead_letter_row, original_topic, reason_of
+
+    if json:
+        print_fields(dead_letter_row(message), as_json=True)
+    else:
+        told = {"original_topic": original_topic(message), "reason": reason_of(message)}
+        print_fields({**told, **readable_row(message)}, as_json=False, raw=raw)
+
+
+@app.command()
+def resend(
+    group: Group,
+    ids: Annotated[
+        list[str] | None, typer.Option("--id", metavar="ID", help="The message with this id; repeatable.")
+    ] = None,
+    key: Key = None,
+    start: From = None,
+    end: To = None,
+    everything: Annotated[bool, typer.Option("--all", help="All dead letters of the group.")] = False,
+    after: Annotated[
+        str | None,
+        typer.Option("--after", metavar="ID", help="Go on after this one (an offset message id), which was sent."),
+    ] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", metavar="T", help="Send to this topic, not to the original one.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Send nothing, tell what would be sent.")] = False,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    json: Json = False,
+) -> None:
+    """Send dead letters again, to the topic each was for. They stay among the dead letters, too.
+
+    Example: latermq dlq resend billing --from 2027-01-01T00:00:00 --to 2027-01-02T00:00:00 --dry-run
+    """
+    by_rule = [key, start, end, after, everything or None]
+    if bool(ids) == any(option is not None for option in by_rule):
+        raise typer.BadParameter("say which: --id, or --key, --from, --to, --after or --all")
+    from_ms, to_ms = _moment_ms(start), _moment_ms(end)
+
+    from latermq.cli.commands.dead_letters import Resending, Selection
+
+    selection = Selection(tuple(ids or ()), key, from_ms, to_ms, after)
+    run(Resending(group, selection, topic=topic, dry_run=dry_run, as_json=json).run(namesrv))
+
+
+def _list_groups(namesrv: str, *, as_json: bool) -> None:
+    async def work() -> list[dict[str, Any]]:
+        from latermq.cli.commands.dead_letters import counts
+        from latermq.client import Admin
+
+        async with Admin(namesrv) as admin:
+            return await counts(admin)
+
+    columns = {"group": "group", "messages": "messages", "last_stored": "last stored"}
+    print_rows(run(work()), columns, as_json=as_json, empty="no dead letters")
+
+
+def _moment_ms(text: str | None) -> int | None:
+    return None if text is None else parse_moment_ms(text)

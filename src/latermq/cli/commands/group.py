@@ -1,0 +1,219 @@
+"""`latermq group`: consumer groups; list, create, delete, show how far they are, reset where they go on."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from latermq.cli.event_loop import run
+from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv, parse_moment_ms
+from latermq.cli.output import print_note, print_rows
+from latermq.cli.views.message_rows import moment
+from latermq.errors import ConsumerOffline, GroupNotFound, InvalidParameter
+
+if TYPE_CHECKING:
+    from latermq.client import Admin
+
+app = typer.Typer(help="Consumer groups: list, create, delete, show how far they are, reset.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
+Topic = Annotated[str, typer.Option("--topic", metavar="T", help="The topic.")]
+
+
+@app.command("list")
+def list_groups(
+    everything: Annotated[bool, typer.Option("--all", help="Also the groups of the system.")] = False,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    json: Json = False,
+) -> None:
+    """List the groups. Example: latermq group list"""
+
+    async def work() -> list[dict[str, Any]]:
+        from latermq.client import Admin
+        from latermq.group.subscriptions import BUILT_IN_GROUPS
+
+        async with Admin(namesrv) as admin:
+            return [
+                {
+                    "group": group.groupName,
+                    "members": await _member_count(admin, group.groupName),
+                    "consume": group.consumeEnable,
+                    "orderly": group.consumeMessageOrderly,
+                    "retry_max_times": group.retryMaxTimes,
+                    "retry_levels": group.attributes.get("retry.levels"),
+                }
+                for group in await admin.groups()
+                if everything or group.groupName not in BUILT_IN_GROUPS
+            ]
+
+    columns = {
+        "group": "group",
+        "members": "members",
+        "consume": "may consume",
+        "orderly": "ordered",
+        "retry_max_times": "retries",
+        "retry_levels": "back-off",
+    }
+    print_rows(run(work()), columns, as_json=json, empty="no groups yet; --all shows the system's own")
+
+
+@app.command()
+def create(
+    group: Name,
+    retries: Annotated[
+        int, typer.Option("--retries", metavar="N", min=0, help="Failures until a message is a dead letter.")
+    ] = 16,
+    orderly: Annotated[bool, typer.Option("--orderly", help="Its members consume in order.")] = False,
+    disabled: Annotated[bool, typer.Option("--disabled", help="It may not consume.")] = False,
+    retry_levels: Annotated[
+        str | None,
+        typer.Option(
+            "--retry-levels",
+            metavar="N,N,…",
+            help="What passes before each retry, as delay levels or times: 1,2,5 or 500ms,30s,2h; the last counts for "
+            "all that follow. 'default': 3,4,5,…",
+        ),
+    ] = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+) -> None:
+    """Make a group, or change the one that is there. Example: latermq group create audit --retries 3"""
+    levels = None if retry_levels is None else _parse_backoff(retry_levels)
+
+    async def work() -> None:
+        from latermq.client import Admin
+
+        async with Admin(namesrv) as admin:
+            await admin.create_group(
+                group,
+                retry_max_times=retries,
+                orderly=orderly,
+                consume_enabled=not disabled,
+                retry_levels=levels,
+            )
+
+    run(work())
+    print_note(f"group {group} is there")
+
+
+@app.command()
+def delete(
+    group: Name,
+    keep_offsets: Annotated[bool, typer.Option("--keep-offsets", help="Keep how far it was.")] = False,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+) -> None:
+    """Remove a group and its offsets. Example: latermq group delete audit"""
+
+    async def work() -> None:
+        from latermq.client import Admin
+
+        async with Admin(namesrv) as admin:
+            await _require(admin, group)
+            await admin.delete_group(group, remove_offsets=not keep_offsets)
+
+    run(work())
+    print_note(f"group {group} is gone")
+
+
+@app.command()
+def show(
+    group: Name,
+    topic: Annotated[str | None, typer.Option("--topic", metavar="T", help="Only this topic.")] = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    json: Json = False,
+) -> None:
+    """Show who is connected for a group and how far it is in each queue. Example: latermq group show audit"""
+
+    async def work() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        from latermq.client import Admin
+
+        async with Admin(namesrv) as admin:
+            await _require(admin, group)
+            return await _members(admin, group), await _progress(admin, group, topic)
+
+    members, queues = run(work())
+    member_columns = {"client_id": "member", "address": "address", "language": "language"}
+    print_rows(members, member_columns, as_json=json, empty=f"no member of {group} is connected")
+    queue_columns = {
+        "topic": "topic",
+        "broker": "broker",
+        "queue_id": "queue",
+        "offset": "group's offset",
+        "max_offset": "next offset",
+        "lag": "lag",
+        "last_consumed": "last consumed",
+    }
+    print_rows(queues, queue_columns, as_json=json, empty=f"{group} has consumed nothing yet")
+
+
+@app.command()
+def reset(
+    group: Name,
+    topic: Topic,
+    to: Annotated[
+        str, typer.Option("--to", metavar="WHERE", help="first, last, or a time as 2027-01-01T00:00:00+08:00.")
+    ],
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    json: Json = False,
+) -> None:
+    """Let a group go on at another place. Example: latermq group reset audit --topic orders --to first"""
+    place = to if to in ("first", "last") else parse_moment_ms(to)
+
+    async def work() -> list[dict[str, Any]]:
+        from latermq.client import Admin
+
+        async with Admin(namesrv) as admin:
+            return [
+                {"topic": queue.topic, "broker": queue.brokerName, "queue_id": queue.queueId, "offset": offset}
+                for queue, offset in (await admin.reset_offsets(group, topic, place)).items()
+            ]
+
+    columns = {"topic": "topic", "broker": "broker", "queue_id": "queue", "offset": "new offset"}
+    print_rows(run(work()), columns, as_json=json, empty=f"topic {topic} has no queues")
+
+
+def _parse_backoff(text: str) -> tuple[str, ...]:
+    """The steps of a list; none of its own for `default`."""
+    from latermq.group.retry_backoff import parse_backoff
+
+    if text == "default":
+        return ()
+    try:
+        return parse_backoff(text)
+    except InvalidParameter as error:
+        raise typer.BadParameter(f"{error.message}. {error.hint}") from None
+
+
+async def _require(admin: "Admin", group: str) -> None:
+    if group not in {known.groupName for known in await admin.groups()}:
+        raise GroupNotFound(f"there is no group {group}", hint="`latermq group list` shows those that are there")
+
+
+async def _member_count(admin: "Admin", group: str) -> int:
+    return len(await _members(admin, group))
+
+
+async def _members(admin: "Admin", group: str) -> list[dict[str, Any]]:
+    try:
+        found = await admin.consumer_connections(group)
+    except ConsumerOffline:
+        return []
+    return [
+        {"kind": "member", "client_id": member.clientId, "address": member.clientAddr, "language": member.language}
+        for member in found.connectionSet
+    ]
+
+
+async def _progress(admin: "Admin", group: str, topic: str | None) -> list[dict[str, Any]]:
+    return [
+        {
+            "kind": "queue",
+            "topic": queue.topic,
+            "broker": queue.brokerName,
+            "queue_id": queue.queueId,
+            "offset": offsets.consumerOffset,
+            "max_offset": offsets.brokerOffset,
+            "lag": offsets.brokerOffset - offsets.consumerOffset,
+            "last_consumed_ms": offsets.lastTimestamp,
+            "last_consumed": moment(offsets.lastTimestamp),
+        }
+        for queue, offsets in (await admin.consume_stats(group, topic)).items()
+    ]

@@ -1,0 +1,68 @@
+"""The work of `latermq consume`: prints what a group member is handed, up to a number or until nothing comes."""
+
+import asyncio
+from collections.abc import Callable
+
+from latermq.cli.output import print_json, print_line, print_note, progress
+from latermq.cli.views.message_rows import message_line, message_row
+from latermq.client import Message, PushConsumer, Sql
+from latermq.errors import QueryNotFound
+
+
+class Consuming:
+    """One run of the command."""
+
+    def __init__(
+        self, topic: str, group: str, *, count: int | None, timeout_s: float | None, as_json: bool, raw: bool
+    ) -> None:
+        self._topic = topic
+        self._group = group
+        self._count = count
+        self._timeout_s = timeout_s
+        self._as_json = as_json
+        self._raw = raw
+        self._seen = 0
+        self._came = asyncio.Event()
+        self._advance: Callable[[int], None] = lambda _count: None
+
+    async def run(self, namesrv: str, expression: str | Sql, consume_from: str | int, *, broadcast: bool) -> None:
+        consumer = PushConsumer(
+            namesrv,
+            self._group,
+            self._handle,
+            concurrency=1,
+            model="broadcasting" if broadcast else "clustering",
+            consume_from=consume_from,
+            shutdown_wait_s=0.0,  # the one handler that may still run is held back below, for good
+        )
+        async with consumer:
+            await consumer.subscribe(self._topic, expression)
+            with progress(f"consuming {self._topic}", self._count, prints_rows=True) as self._advance:
+                await self._until_done()
+        if self._count is not None and self._seen < self._count:
+            raise QueryNotFound(
+                f"{self._seen} of {self._count} messages came, then none for {self._timeout_s:g} s",
+                hint=f"`latermq group show {self._group}` tells how far the group is",
+            )
+        if not self._as_json:
+            print_note(f"{self._seen} messages")
+
+    async def _handle(self, message: Message) -> None:
+        if self._seen == self._count:
+            # Neither handled nor failed: the group's offset stays before it.
+            await asyncio.Event().wait()
+        if self._as_json:
+            print_json(message_row(message))
+        else:
+            print_line(message_line(message), raw=self._raw)
+        self._seen += 1
+        self._advance(1)
+        self._came.set()
+
+    async def _until_done(self) -> None:
+        while self._count is None or self._seen < self._count:
+            self._came.clear()
+            try:
+                await asyncio.wait_for(self._came.wait(), self._timeout_s)
+            except TimeoutError:
+                return

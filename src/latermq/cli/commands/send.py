@@ -1,0 +1,86 @@
+"""`latermq send`: one message, or many at a rate; now or later."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from latermq.cli.event_loop import run
+from latermq.cli.options import (
+    DEFAULT_NAMESRV,
+    At,
+    Delay,
+    Json,
+    Namesrv,
+    parse_duration_ms,
+    parse_moment_ms,
+    parse_pairs,
+)
+
+
+def send(
+    topic: Annotated[str, typer.Argument(help="The topic; made on the way where the broker allows it.")],
+    body: Annotated[str | None, typer.Argument(help="The body as text.")] = None,
+    file: Annotated[
+        str | None, typer.Option("--file", metavar="FILE", help="Take the body from a file; '-' is standard input.")
+    ] = None,
+    tag: Annotated[str, typer.Option("--tag", help="The tag that consumers filter by.")] = "",
+    keys: Annotated[
+        list[str] | None, typer.Option("--key", metavar="KEY", help="A key to find it by later; repeatable.")
+    ] = None,
+    properties: Annotated[
+        list[str] | None, typer.Option("--property", metavar="K=V", help="A property of your own; repeatable.")
+    ] = None,
+    delay: Delay = None,
+    at: At = None,
+    level: Annotated[
+        int | None, typer.Option("--level", metavar="N", min=1, help="After one of the broker's delay levels.")
+    ] = None,
+    count: Annotated[int, typer.Option("--count", metavar="N", min=1, help="Send the same message N times.")] = 1,
+    rate: Annotated[
+        float | None, typer.Option("--rate", metavar="R", min=0.001, help="At most R messages a second.")
+    ] = None,
+    batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Put N messages into each request.")] = 1,
+    oneway: Annotated[bool, typer.Option("--oneway", help="Do not wait for the broker's answer.")] = False,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    json: Json = False,
+) -> None:
+    """Send a message and print where it was stored; with --delay, --at or --level it arrives later.
+
+    Example: latermq send orders '{"order": 4711}' --tag created --key 4711 --delay 15m
+    """
+    if oneway and batch > 1:
+        raise typer.BadParameter("--oneway and --batch cannot go together")
+    if sum(option is not None for option in (delay, at, level)) > 1:
+        raise typer.BadParameter("--delay, --at and --level cannot go together")
+    content, own_properties = _read_body(body, file), parse_pairs(properties)
+    delay_ms = 0 if delay is None else parse_duration_ms(delay)
+    deliver_at_ms = 0 if at is None else parse_moment_ms(at)
+
+    from latermq.cli.commands.bulk_sender import Sending
+    from latermq.client import OutgoingMessage
+
+    message = OutgoingMessage(
+        topic,
+        content,
+        tag,
+        tuple(keys or ()),
+        own_properties,
+        delay_ms=delay_ms,
+        deliver_at_ms=deliver_at_ms,
+        delay_level=level or 0,
+    )
+    run(Sending(message, count=count, batch=batch, oneway=oneway, rate=rate, as_json=json).run(namesrv))
+
+
+def _read_body(body: str | None, file: str | None) -> bytes:
+    if (body is None) == (file is None):
+        raise typer.BadParameter("give the body either as an argument or with --file")
+    if body is not None:
+        return body.encode()
+    assert file is not None
+    try:
+        return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as error:
+        raise typer.BadParameter(f"cannot read {file}: {error.strerror}") from None

@@ -1,0 +1,156 @@
+"""`latermq topic`: list, create, delete, show and route."""
+
+from typing import Annotated, Any
+
+import typer
+
+from latermq.cli.event_loop import run
+from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv, parse_pairs
+from latermq.cli.output import print_note, print_rows
+from latermq.cli.views.message_rows import moment
+
+app = typer.Typer(help="Topics: list, create, delete, show their queues and where they are.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
+
+
+@app.command("list")
+def list_topics(
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also the topics of the system, of retries and of dead letters.")
+    ] = False,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    json: Json = False,
+) -> None:
+    """List the topics. Example: latermq topic list --all"""
+
+    async def work() -> list[dict[str, Any]]:
+        from latermq.client import Admin
+        from latermq.message.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic
+
+        async with Admin(namesrv) as admin:
+            # Every cluster and every broker is a topic too.
+            named = {name for cluster, brokers in (await admin.clusters()).items() for name in (cluster, *brokers)}
+            return [
+                {"topic": topic}
+                for topic in await admin.topics()
+                if everything
+                or not (
+                    topic in named or is_system_topic(topic) or topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+                )
+            ]
+
+    print_rows(run(work()), {"topic": "topic"}, as_json=json, empty="no topics yet; --all shows the system's own")
+
+
+@app.command()
+def create(
+    topic: Name,
+    queues: Annotated[int, typer.Option("--queues", metavar="N", min=1, help="Queues on each broker.")] = 8,
+    order: Annotated[bool, typer.Option("--order", help="Mark it as a topic of ordered messages.")] = False,
+    attributes: Annotated[
+        list[str] | None, typer.Option("--attribute", metavar="K=V", help="An attribute of the topic; repeatable.")
+    ] = None,
+    broker: Annotated[str | None, typer.Option("--broker", metavar="NAME", help="On this broker alone.")] = None,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+) -> None:
+    """Make a topic, or change the one that is there. Example: latermq topic create orders --queues 4"""
+    parsed = parse_pairs(attributes)
+
+    async def work() -> None:
+        from latermq.client import Admin
+
+        async with Admin(namesrv) as admin:
+            await admin.create_topic(topic, queues, order=order, attributes=parsed, broker=broker)
+
+    run(work())
+    print_note(f"topic {topic} has {queues} queues" + (f" on {broker}" if broker else " on each broker"))
+
+
+@app.command()
+def delete(topic: Name, namesrv: Namesrv = DEFAULT_NAMESRV) -> None:
+    """Remove a topic with its messages. Example: latermq topic delete orders"""
+
+    async def work() -> None:
+        from latermq.client import Admin
+
+        async with Admin(namesrv) as admin:
+            await admin.route(topic)  # says so where there is no such topic
+            await admin.delete_topic(topic)
+
+    run(work())
+    print_note(f"topic {topic} is gone")
+
+
+@app.command()
+def show(topic: Name, namesrv: Namesrv = DEFAULT_NAMESRV, json: Json = False) -> None:
+    """Show a topic's queues and what they hold. Example: latermq topic show orders"""
+
+    async def work() -> list[dict[str, Any]]:
+        from latermq.client import Admin
+
+        async with Admin(namesrv) as admin:
+            return [
+                {
+                    "topic": queue.topic,
+                    "broker": queue.brokerName,
+                    "queue_id": queue.queueId,
+                    "min_offset": offsets.minOffset,
+                    "max_offset": offsets.maxOffset,
+                    "messages": offsets.maxOffset - offsets.minOffset,
+                    "last_stored_ms": offsets.lastUpdateTimestamp,
+                    "last_stored": moment(offsets.lastUpdateTimestamp),
+                }
+                for queue, offsets in (await admin.topic_stats(topic)).items()
+            ]
+
+    columns = {
+        "broker": "broker",
+        "queue_id": "queue",
+        "min_offset": "first offset",
+        "max_offset": "next offset",
+        "messages": "messages",
+        "last_stored": "last stored",
+    }
+    print_rows(run(work()), columns, as_json=json, empty=f"topic {topic} has no queues")
+
+
+@app.command()
+def route(topic: Name, namesrv: Namesrv = DEFAULT_NAMESRV, json: Json = False) -> None:
+    """Show which brokers hold a topic and where they are. Example: latermq topic route orders"""
+
+    async def work() -> list[dict[str, Any]]:
+        from latermq.client import Admin
+
+        async with Admin(namesrv) as admin:
+            found = await admin.route(topic)
+        queues = {data.brokerName: data for data in found.queueDatas}
+        return [
+            {
+                "cluster": broker.cluster,
+                "broker": broker.brokerName,
+                "broker_id": broker_id,
+                "address": address,
+                "read_queues": queues[broker.brokerName].readQueueNums,
+                "write_queues": queues[broker.brokerName].writeQueueNums,
+                "permission": _permission(queues[broker.brokerName].perm),
+            }
+            for broker in found.brokerDatas
+            for broker_id, address in sorted(broker.brokerAddrs.items())
+            if broker.brokerName in queues
+        ]
+
+    columns = {
+        "cluster": "cluster",
+        "broker": "broker",
+        "broker_id": "id",
+        "address": "address",
+        "read_queues": "read queues",
+        "write_queues": "write queues",
+        "permission": "permission",
+    }
+    print_rows(run(work()), columns, as_json=json, empty=f"no broker holds topic {topic}")
+
+
+def _permission(bits: int) -> str:
+    return ("r" if bits & 4 else "-") + ("w" if bits & 2 else "-")

@@ -1,0 +1,1 @@
+"""`latermq doctor`: checks of this machine and of a stopped store."""

@@ -1,0 +1,67 @@
+"""`latermq doctor`: is this machine fit to run a server, and does the one that runs answer?"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from latermq.cli.options import DEFAULT_NAMESRV, ConfigFile, Json, Settings
+
+if TYPE_CHECKING:
+    from latermq.cli.doctor.checks import Check
+    from latermq.config import Config
+
+_COLUMNS = {"check": "check", "status": "status", "found": "found", "advice": "what to do"}
+
+
+def doctor(
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="DIR", help="The data directory to look at, there or not yet.")
+    ] = None,
+    namesrv: Annotated[
+        str | None,
+        typer.Option(
+            "--namesrv", metavar="HOST:PORT", envvar="NAMESRV_ADDR", help="A name server that must be reachable."
+        ),
+    ] = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    json: Json = False,
+) -> None:
+    """Check this machine, and a stopped store: Python, Java, ports, open files, disk, clock, kernel settings, files.
+
+    A store in the data directory is opened as a start would open it, without changing it, and damage is named.
+    Each line is ok, warn or fail and says what to do. Exits 1 if any check fails.
+    """
+    from latermq.cli.output import print_rows
+    from latermq.config import load_config
+
+    checks = _all_checks(load_config(config, settings=settings or ()), (data or Path()).absolute(), namesrv)
+    rows = [{field: getattr(check, field) for field in _COLUMNS} for check in checks]
+    print_rows(rows, _COLUMNS, as_json=json, empty="")
+    if any(check.status == "fail" for check in checks):
+        raise typer.Exit(1)
+
+
+def _all_checks(config: "Config", data: Path, namesrv: str | None) -> list["Check"]:
+    from latermq.cli.doctor import checks
+    from latermq.cli.doctor.store_checks import check_store
+
+    server = config.server
+    return [
+        checks.check_python(),
+        checks.check_java(),
+        checks.check_port("name server", server.host, server.namesrv_port, "--namesrv-port"),
+        checks.check_port("broker", server.host, server.port, "--port"),
+        checks.check_reach(server.host),
+        checks.check_file_limit(config),
+        checks.check_open_queues(config),
+        checks.check_data_dir(data),
+        *check_store(data, config),
+        checks.check_disk_space(data, config),
+        checks.check_fallocate(data),
+        checks.check_clock(),
+        checks.check_huge_pages(),
+        checks.check_map_count(),
+        checks.check_name_server(namesrv or DEFAULT_NAMESRV, required=namesrv is not None),
+    ]

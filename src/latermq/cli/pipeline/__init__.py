@@ -1,0 +1,1 @@
+"""`latermq pipeline`: the driver and its bulk commands."""

@@ -1,0 +1,178 @@
+"""`latermq pipeline cancel` and `move`: all timers that an SQL predicate holds for, near and far."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from latermq.cli.options import (
+    DEFAULT_NAMESRV,
+    ConfigFile,
+    Json,
+    Namesrv,
+    Settings,
+    parse_duration_ms,
+    parse_moment_ms,
+)
+from latermq.cli.output import print_json, print_note, print_rows, progress
+from latermq.cli.pipeline.sql import as_plain
+from latermq.cli.pipeline.timeline_options import (
+    DryRun,
+    Job,
+    Master,
+    Partial,
+    Timeline,
+    pipeline_config,
+    spark_session,
+    tell_absent,
+)
+
+if TYPE_CHECKING:
+    from latermq.config import PipelineConfig
+    from latermq.pipeline.bulk.bulk import BulkResult, Preview
+
+Where = Annotated[
+    str | None,
+    typer.Option("--where", metavar="SQL", help="Which: a predicate over the columns of pending, as in topic = 'a'."),
+]
+
+
+def cancel(
+    where: Where = None,
+    job: Job = None,
+    dry_run: DryRun = False,
+    partial: Partial = False,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    timeline: Timeline = None,
+    master: Master = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    json: Json = False,
+) -> None:
+    """Cancel all timers that a predicate holds for; --job NAME alone goes on with a job that was cut short.
+
+    Example: latermq pipeline cancel --where "topic = 'orders' AND due < '2027-01-01'" --dry-run
+    """
+    effective = pipeline_config(config, settings, timeline=timeline, master=master)
+    _run("cancel", effective, where, job, namesrv, dry_run=dry_run, partial=partial, as_json=json)
+
+
+def move(
+    where: Where = None,
+    by: Annotated[
+        str | None, typer.Option("--by", metavar="D", help="Each so much later, as in 1h; earlier as in -30m.")
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", help="All to this moment, as in 2027-01-01T00:00:00+08:00.")
+    ] = None,
+    job: Job = None,
+    dry_run: DryRun = False,
+    partial: Partial = False,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    timeline: Timeline = None,
+    master: Master = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    json: Json = False,
+) -> None:
+    """Give all timers that a predicate holds for a new due time; --job NAME alone goes on with a job.
+
+    Example: latermq pipeline move --where "topic = 'orders'" --by 1h --job outage-of-june
+    """
+    if where is not None and not dry_run and (by is None) == (to is None):
+        raise typer.BadParameter("say when: --by or --to, one of them")
+    effective = pipeline_config(config, settings, timeline=timeline, master=master)
+    by_ms = None if by is None else _signed_ms(by)
+    to_ms = None if to is None else parse_moment_ms(to)
+    _run(
+        "move", effective, where, job, namesrv, dry_run=dry_run, partial=partial, as_json=json, by_ms=by_ms, to_ms=to_ms
+    )
+
+
+def _signed_ms(text: str) -> int:
+    return -parse_duration_ms(text[1:]) if text.startswith("-") else parse_duration_ms(text)
+
+
+def _run(
+    verb: str,
+    config: "PipelineConfig",
+    where: str | None,
+    job: str | None,
+    namesrv: str,
+    *,
+    dry_run: bool,
+    partial: bool,
+    as_json: bool,
+    by_ms: int | None = None,
+    to_ms: int | None = None,
+) -> None:
+    if where is None:
+        if job is None or dry_run:
+            raise typer.BadParameter("say which timers: --where" + ("" if dry_run else ", or --job to go on with one"))
+        _tell(_play(verb, job, config, namesrv), as_json=as_json)
+        return
+    with spark_session(config) as spark:
+        from latermq.pipeline.bulk.bulk import BulkAction, make_plan, new_job, preview
+        from latermq.pipeline.bulk.bulk_job import find_root
+
+        if dry_run:
+            shown = preview(spark, where, config.timeline, namesrv, allow_partial=partial)
+            _show(shown, verb, as_json=as_json)
+            return
+        action = BulkAction("cancel", where) if verb == "cancel" else BulkAction("move", where, by_ms, to_ms)
+        name = job or new_job(action)
+        make_plan(spark, action, find_root(config.timeline), namesrv, name, allow_partial=partial)
+        _tell(_play(verb, name, config, namesrv), as_json=as_json)
+
+
+def _play(verb: str, job: str, config: "PipelineConfig", namesrv: str) -> "BulkResult":
+    from latermq.pipeline.bulk.bulk import find_job, resume
+    from latermq.pipeline.bulk.bulk_job import find_root
+
+    found = find_job(find_root(config.timeline), job)
+    if found is not None and found.order.action != verb:
+        raise typer.BadParameter(f"job {job} is a {found.order.action}, not a {verb}")
+    print_note(f"job {job}; should it be cut short, `latermq pipeline {verb} --job {job}` goes on with it")
+    with progress(verb, found.rows if found is not None else None, prints_rows=False) as advance:
+        return resume(job, config.timeline, namesrv, on_planned=lambda _rows, done: advance(done), on_done=advance)
+
+
+def _tell(result: "BulkResult", *, as_json: bool) -> None:
+    from latermq.pipeline.bulk.bulk_play import REFUSED
+    from latermq.protocol.remoting.timer_bodies import Verdict
+
+    rows = [{"verdict": verdict, "names": count} for verdict, count in result.verdicts.most_common()]
+    if as_json:
+        told = {"job": result.job, "names": result.rows, "done_before": result.done_before, **result.verdicts}
+        print_json(told | _absent(result.absent))
+    else:
+        print_rows(rows, {"verdict": "verdict", "names": "names"}, as_json=False, empty="no timer was chosen")
+        if result.done_before:
+            print_note(f"{result.done_before} of them by an earlier run")
+    tell_absent(result.absent)
+    if result.verdicts[Verdict.REPLACED]:
+        print_note(
+            f"{result.verdicts[Verdict.REPLACED]} names have newer timers by now, which were not planned: "
+            "nothing was done to them"
+        )
+    if result.verdicts[REFUSED]:
+        print_note(f"why {result.verdicts[REFUSED]} were refused is in the table bulk/{result.job}/results")
+        raise typer.Exit(1)
+
+
+def _show(found: "Preview", verb: str, *, as_json: bool) -> None:
+    by_hour: list[dict[str, Any]] = [as_plain(row) for row in found.by_hour]
+    sample: list[dict[str, Any]] = [as_plain(row) for row in found.sample]
+    if as_json:
+        print_json({"timers": found.rows, "by_hour": by_hour, "sample": sample} | _absent(found.absent))
+        return
+    print_rows(by_hour, {"hour": "hour", "topic": "topic", "timers": "timers"}, as_json=False, empty="nothing is due")
+    columns = ("due", "topic", "keys", "tags", "unique_key", "body_bytes")
+    if sample:
+        print_rows(sample, {name: name.replace("_", " ") for name in columns}, as_json=False, empty="")
+    print_note(f"{verb} would hit {found.rows} timers; nothing was done")
+    tell_absent(found.absent)
+
+
+def _absent(absent: Sequence[str]) -> dict[str, Any]:
+    return {"absent": list(absent)} if absent else {}

@@ -1,0 +1,88 @@
+"""`latermq pipeline`: the Spark driver that keeps far timers, and what can be asked of the timeline."""
+
+import os
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from latermq.cli.options import ConfigFile, ParentPid, Settings
+from latermq.cli.pipeline import bulk, report, schedule, sql, windows
+from latermq.cli.servers.part import run_part
+
+
+class _RunByDefault(TyperGroup):
+    """Without the name of a subcommand it is `run`, whose options may follow at once."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] != "--help"):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_RunByDefault,
+    help="Far timers on Spark: run the driver (what it does without a subcommand), and ask for or change many at once.",
+)
+
+
+@app.command()
+def run(
+    namesrv: Annotated[
+        str | None,
+        typer.Option(
+            "--namesrv",
+            metavar="HOST:PORT",
+            envvar="NAMESRV_ADDR",
+            help="The name servers of the brokers it works for, joined by ';'.",
+        ),
+    ] = None,
+    master: Annotated[
+        str | None,
+        typer.Option("--master", metavar="URL", help="Where Spark runs: local[1], spark://HOST:PORT, yarn or k8s://…"),
+    ] = None,
+    timeline: Annotated[
+        str | None,
+        typer.Option("--timeline", metavar="URI", help="The folder with the timeline; the same as the brokers'."),
+    ] = None,
+    nice: Annotated[
+        int, typer.Option("--nice", metavar="N", min=0, max=19, help="How far it gives way to other processes.")
+    ] = 0,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    parent_pid: ParentPid = None,
+) -> None:
+    """Run the Spark driver: it ingests far timers of every broker, rolls their windows and compacts the timeline.
+
+    Prints one line that starts with "latermq ready" once Spark runs. SIGTERM and Ctrl-C stop it, and it exits 0. It
+    exits 2 when it could not start, and 1 when it cannot go on.
+
+    Example: latermq pipeline --namesrv 10.0.0.5:9876 --master spark://10.0.0.9:7077 --timeline s3a://timers/timeline
+    """
+    from latermq.config import load_config
+
+    options = {"server.namesrv": namesrv, "pipeline.master": master, "pipeline.timeline": timeline}
+    own = [f"{key}={value}" for key, value in options.items() if value is not None]
+    effective = load_config(config, settings=[*(settings or ()), *own])
+    if nice:
+        os.nice(nice)
+
+    def driver(ready: Callable[[str], None]) -> int:
+        from latermq.pipeline.spark.requirements import check_requirements
+
+        check_requirements()
+
+        from latermq.pipeline.driver.driver import run_pipeline
+
+        return run_pipeline(effective, ready)
+
+    raise typer.Exit(run_part("pipeline", effective, parent_pid, driver))
+
+
+app.command("sql")(sql.sql)
+app.command("schedule")(schedule.schedule)
+app.command("cancel")(bulk.cancel)
+app.command("move")(bulk.move)
+app.command("report")(report.report)
+app.command("windows")(windows.windows)

@@ -1,0 +1,64 @@
+"""`latermq pipeline report`: forecast, lateness and reconciliation, as tables and as a page."""
+
+from typing import Annotated
+
+import typer
+
+from latermq.cli.options import DEFAULT_NAMESRV, ConfigFile, Json, Namesrv, Settings, parse_moment_ms
+from latermq.cli.output import print_fields, print_note
+from latermq.cli.pipeline.timeline_options import Master, Partial, Timeline, pipeline_config, spark_session, tell_absent
+from latermq.redaction import redacted
+
+
+def report(
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="Look back from then; else a day before --until.")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="Look back until then; else a minute ago.")
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="DIR", help="Where report.html goes; else beside its tables.")
+    ] = None,
+    partial: Partial = False,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    timeline: Timeline = None,
+    master: Master = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    json: Json = False,
+) -> None:
+    """Say what is due when, how late timers were, and what became of every one; exit 1 if one is missing.
+
+    Example: latermq pipeline report --from 2027-01-01T00:00:00 --until 2027-01-02T00:00:00 --out /var/www/timers
+    """
+    from_ms = None if start is None else parse_moment_ms(start)
+    until_ms = None if end is None else parse_moment_ms(end)
+    effective = pipeline_config(config, settings, timeline=timeline, master=master)
+    with spark_session(effective) as spark:
+        from latermq.pipeline.report.report import make_report
+
+        made = make_report(
+            spark, effective.timeline, namesrv, from_ms=from_ms, until_ms=until_ms, out=out, allow_partial=partial
+        )
+    fates = ("delivered", "dead letter", "cancelled", "moved", "not kept", "missing")
+    counts = {fate.replace(" ", "_"): made.count(fate) for fate in fates}
+    print_fields(
+        {
+            "waiting": made.waiting,
+            "scheduled": made.scheduled,
+            **counts,
+            "early": made.early,
+            "delivered_twice": made.doubled,
+            "page": made.page,
+            "tables": redacted(made.folder),
+            **({"absent": list(made.absent)} if made.absent else {}),
+        },
+        as_json=json,
+    )
+    tell_absent(made.absent)
+    for row in made.worst[:1]:
+        print_note(f"the worst second is {row['second']:%Y-%m-%d %H:%M:%S} UTC: {row['timers']} timers")
+    if not made.is_clean:
+        print_note("not every timer was delivered once and in time, cancelled or moved; the page lists them")
+        raise typer.Exit(1)

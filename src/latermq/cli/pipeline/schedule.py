@@ -1,0 +1,110 @@
+"""`latermq pipeline schedule`: the rows of a file or a table become timers, each once."""
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from latermq.cli.options import DEFAULT_NAMESRV, ConfigFile, Json, Namesrv, Settings, parse_pairs
+from latermq.cli.output import print_fields, print_note, progress
+from latermq.cli.pipeline.timeline_options import DryRun, Job, Master, Timeline, pipeline_config, spark_session
+
+if TYPE_CHECKING:
+    from latermq.pipeline.bulk.spool import Scheduled
+
+
+def schedule(
+    source: Annotated[str, typer.Argument(metavar="FILE", help="FILE.parquet, .csv or .json, a folder, or a table.")],
+    job: Job = None,
+    topic: Annotated[
+        str, typer.Option("--topic", metavar="T", help="The topic of rows that have no column topic.")
+    ] = "",
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--column",
+            metavar="NAME=SQL",
+            help="What a column of timers is: topic, body, due_ms, delay_ms, due, key, tag or properties; repeatable.",
+        ),
+    ] = None,
+    format_: Annotated[
+        str | None, typer.Option("--format", metavar="F", help="parquet, csv, json, delta or table; else by its name.")
+    ] = None,
+    dry_run: DryRun = False,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    timeline: Timeline = None,
+    master: Master = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    json: Json = False,
+) -> None:
+    """Schedule every row, once however often it is run under the same --job. A bad row stops it before the first.
+
+    Example: latermq pipeline schedule orders.parquet --job reminders --topic orders --column key=id --column due=pay_by
+    """
+    if job is None:
+        raise typer.BadParameter("name the job: --job NAME; run again under it, nothing is scheduled twice")
+    mapping = parse_pairs(columns)
+    effective = pipeline_config(config, settings, timeline=timeline, master=master)
+    with spark_session(effective) as spark:
+        from latermq.pipeline.bulk.bulk_schedule import schedule as schedule_rows
+        from latermq.pipeline.bulk.schedule_files import read_source, timer_rows
+
+        rows = timer_rows(read_source(spark, source, format_), mapping)
+        began_s = time.monotonic()
+        bar = _Bar()
+        with bar:
+            done = schedule_rows(
+                rows,
+                effective.timeline or None,
+                namesrv,
+                job=job,
+                topic=topic,
+                on_checked=bar.begin,
+                on_sent=bar.advance,
+                dry_run=dry_run,
+            )
+    if dry_run:
+        print_fields({"rows": bar.rows, "scheduled": 0, "repeated": done.repeated}, as_json=json)
+        print_note(f"all {bar.rows} rows can be scheduled; nothing was done")
+        _note_repeated(done)
+        return
+    took_s = time.monotonic() - began_s
+    counts = {"rows": bar.rows, "scheduled": done.scheduled, "known": done.known, "repeated": done.repeated}
+    print_fields(counts, as_json=json)
+    _note_repeated(done)
+    if bar.rows and not done.scheduled:
+        print_note(f"job {job} has scheduled all of these rows before: nothing was done")
+        return
+    print_note(f"job {job}: {bar.rows} rows in {took_s:.2f} s ({bar.rows / took_s:,.0f} a second)")
+
+
+def _note_repeated(done: "Scheduled") -> None:
+    from latermq.pipeline.bulk.bulk_schedule import repeated_note
+
+    if done.repeated:
+        print_note(repeated_note(done))
+
+
+class _Bar:
+    """The progress bar, which begins when it is known how many rows there are."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._stack = ExitStack()
+        self._advance: Callable[[int], None] = lambda _count: None
+
+    def __enter__(self) -> "_Bar":
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._stack.close()
+
+    def begin(self, rows: int) -> None:
+        self.rows = rows
+        self._advance = self._stack.enter_context(progress("scheduling", rows, prints_rows=False))
+
+    def advance(self, count: int) -> None:
+        self._advance(count)

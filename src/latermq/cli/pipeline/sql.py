@@ -1,0 +1,85 @@
+"""`latermq pipeline sql`: questions to all timers that wait, and to the timeline as it is or was."""
+
+import datetime
+import decimal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from latermq.cli.options import DEFAULT_NAMESRV, ConfigFile, Json, Namesrv, Settings, parse_moment_ms
+from latermq.cli.output import print_note, print_rows
+from latermq.cli.pipeline.timeline_options import Master, Partial, Timeline, pipeline_config, spark_session, tell_absent
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def sql(
+    query: Annotated[str, typer.Argument(metavar="SELECT", help="SQL over the tables pending and timeline.")],
+    version: Annotated[
+        int | None, typer.Option("--version", metavar="N", min=0, help="The timeline as it was in this version.")
+    ] = None,
+    as_of: Annotated[
+        str | None, typer.Option("--as-of", metavar="TIME", help="The timeline as it was at this moment.")
+    ] = None,
+    partial: Partial = False,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Print at most N rows.")] = 1000,
+    namesrv: Namesrv = DEFAULT_NAMESRV,
+    timeline: Timeline = None,
+    master: Master = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    json: Json = False,
+) -> None:
+    """Ask by SQL: `pending` has every timer that waits, near and far, of all brokers; `timeline` what Spark keeps.
+
+    Example: latermq pipeline sql "SELECT topic, count(*) FROM pending GROUP BY topic"
+    """
+    if version is not None and as_of is not None:
+        raise typer.BadParameter("--version and --as-of cannot go together")
+    moment = None if as_of is None else _delta_moment(as_of)
+    effective = pipeline_config(config, settings, timeline=timeline, master=master)
+    with spark_session(effective) as spark:
+        from latermq.pipeline.query.sql import ask
+
+        found, absent = ask(
+            spark, query, effective.timeline, namesrv, version=version, timestamp=moment, allow_partial=partial
+        )
+        print_frame(found, limit, as_json=json)
+    tell_absent(absent)
+
+
+def print_frame(found: "DataFrame", limit: int, *, as_json: bool) -> None:
+    """The first rows of a frame; a note where there are more."""
+    from latermq.pipeline.spark.spark_failures import told_by_spark
+
+    with told_by_spark("the query"):
+        rows = [as_plain(row.asDict()) for row in found.limit(limit + 1).collect()]
+    print_rows(rows[:limit], {name: name for name in found.columns}, as_json=as_json, empty="no rows")
+    if len(rows) > limit:
+        print_note(f"there are more than {limit} rows; --limit N prints more")
+
+
+def as_plain(value: Any) -> Any:
+    """A value of Spark's as JSON knows it."""
+    if isinstance(value, datetime.datetime):
+        return value.astimezone().isoformat(timespec="milliseconds")
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    if isinstance(value, bytes | bytearray):
+        return bytes(value).hex()
+    if isinstance(value, decimal.Decimal):
+        return float(value)
+    if isinstance(value, Mapping):
+        return {str(key): as_plain(entry) for key, entry in value.items()}
+    if hasattr(value, "asDict"):
+        return as_plain(value.asDict())
+    if isinstance(value, list | tuple):
+        return [as_plain(entry) for entry in value]
+    return value
+
+
+def _delta_moment(text: str) -> str:
+    moment = datetime.datetime.fromtimestamp(parse_moment_ms(text) / 1000, datetime.UTC)
+    return moment.strftime("%Y-%m-%d %H:%M:%S.%f")

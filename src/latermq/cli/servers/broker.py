@@ -1,0 +1,40 @@
+"""`latermq broker`: a broker alone."""
+
+from typing import Annotated
+
+import typer
+
+from latermq.cli.doctor.writable import require_writable
+from latermq.cli.options import ConfigFile, Data, Host, ParentPid, Port, Settings, effective_config
+from latermq.cli.servers.part import run_part
+
+
+def broker(
+    data: Data,
+    namesrv: Annotated[
+        str | None,
+        typer.Option(
+            "--namesrv",
+            metavar="HOST:PORT",
+            envvar="NAMESRV_ADDR",
+            help="The name servers to register at, joined by ';'.",
+        ),
+    ] = None,
+    host: Host = None,
+    port: Port = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    parent_pid: ParentPid = None,
+) -> None:
+    """Run a broker alone and register it at name servers that run elsewhere.
+
+    Prints one line that starts with "latermq ready" when it accepts connections. SIGTERM and Ctrl-C stop it: it takes
+    no more work, flushes, writes its checkpoint and exits 0.
+    """
+    settings = [*(settings or ()), *([f"server.namesrv={namesrv}"] if namesrv else ())]
+    effective = effective_config(config, settings, host=host, namesrv_port=None, port=port)
+    require_writable(data)
+
+    from latermq.server.broker.process import run_broker
+
+    raise typer.Exit(run_part("broker", effective, parent_pid, lambda ready: run_broker(effective, data, ready)))

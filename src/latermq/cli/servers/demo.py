@@ -1,0 +1,352 @@
+"""`make demo`: a server in a temporary folder does its main job, survives kill -9 of its broker, and ends by itself.
+
+Run as `python -m latermq.cli.servers.demo`. It exits 0 only if every step did what it should.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from latermq.cli.doctor.store_checks import check_store
+from latermq.cli.event_loop import run
+from latermq.client import Admin, Message, OutgoingMessage, Producer, PullConsumer, PushConsumer
+from latermq.config import load_config
+from latermq.errors import LaterMQError
+from latermq.protocol.remoting.codes import Request, Response
+from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame
+
+TOPIC, STREAM, GROUP = "demo-orders", "demo-stream", "demo-audit"
+LATER = "demo-reminders"
+REMINDERS, CANCELLED, MOVED = 100, 10, 10
+ORDERS = 20
+STREAM_MESSAGES, KILL_AFTER_MESSAGES, SENDERS = 20_000, 7_000, 64
+RETRY_PAUSE_S = 0.2
+DEADLINE_S = 50.0
+
+console = Console(highlight=False)
+
+
+class DemoFailed(Exception):
+    """A step did not do what it should."""
+
+
+class Server:
+    """A `latermq serve` of the demo's own."""
+
+    def __init__(self, data: Path, log: Path) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "latermq",
+            "serve",
+            "--no-pipeline",
+            "--data",
+            str(data),
+            "--port",
+            "0",
+            "--namesrv-port",
+            "0",
+        ]
+        with log.open("wb") as log_file:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log_file, text=True)
+        assert self._process.stdout is not None
+        self.ready_line = self._process.stdout.readline().strip()
+        found = re.search(r"name server (\S+), broker (\S+),", self.ready_line)
+        if found is None:
+            self.close()
+            raise DemoFailed("the server did not start")
+        self.namesrv, self.broker = found[1], found[2]
+
+    def broker_pid(self) -> int | None:
+        """The broker's process, None while it is being restarted."""
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        for pid in map(int, children):
+            with contextlib.suppress(OSError):
+                if b"\0broker\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    return pid
+        return None
+
+    def kill_broker(self) -> int:
+        pid = self.broker_pid()
+        if pid is None:
+            raise DemoFailed("there is no broker process")
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def stop(self) -> int:
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(30)
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+class Summary:
+    """The steps of the demo, told as they happen and once more at the end."""
+
+    def __init__(self) -> None:
+        self._started_s = time.monotonic()
+        self._rows: list[tuple[str, str, float]] = []
+
+    @contextlib.contextmanager
+    def step(self, name: str) -> Iterator[list[str]]:
+        """The block puts what it saw into the yielded list."""
+        console.print(f"[bold]{len(self._rows) + 1}. {name}[/bold]")
+        started_s, seen = time.monotonic(), list[str]()
+        yield seen
+        for line in seen:
+            console.print(f"   {line}", markup=False)
+        self._rows.append((name, seen[-1] if seen else "", time.monotonic() - started_s))
+
+    def print(self) -> None:
+        table = Table(title="LaterMQ demo", title_justify="left")
+        table.add_column("step")
+        table.add_column("what happened")
+        table.add_column("seconds", justify="right")
+        for name, result, took_s in self._rows:
+            table.add_row(name, result, f"{took_s:.1f}")
+        console.print(table)
+        console.print(f"[green]All {len(self._rows)} steps did what they should.[/green]")
+
+
+async def show(server: Server, summary: Summary) -> None:
+    """The demo between the server's start and its end."""
+    async with Admin(server.namesrv) as admin, Producer(server.namesrv) as producer:
+        with summary.step("create topics") as seen:
+            await admin.create_topic(TOPIC, queues=4)
+            await admin.create_topic(STREAM, queues=4)
+            await admin.create_topic(LATER, queues=4)
+            seen.append(f"{TOPIC}, {STREAM} and {LATER}, 4 queues each")
+        with summary.step("send orders with tags and keys") as seen:
+            seen += await send_orders(producer)
+        with summary.step(f"consume them as group {GROUP}") as seen:
+            seen += await consume_orders(server.namesrv)
+        with summary.step("find one by its key") as seen:
+            found = await admin.query_by_key(TOPIC, "order-7")
+            check(len(found) == 1, f"{len(found)} messages with key order-7")
+            seen.append(f"order-7: {found[0].body.decode()} in queue {found[0].queue_id}")
+        with summary.step("send reminders for later, each for a millisecond of its own") as seen:
+            for number in range(REMINDERS):
+                reminder = OutgoingMessage(
+                    LATER, b"reminder %d" % number, keys=(f"order-{number}",), delay_ms=5_000 + 17 * number
+                )
+                await producer.send(reminder)
+            early = [message async for message in everything_in(server.namesrv, LATER)]
+            check(not early, f"{len(early)} reminders are there already")
+            seen.append(f"{REMINDERS} acknowledged, none of them in {LATER} yet")
+        with summary.step("cancel some, move others") as seen:
+            seen += await change_reminders(admin)
+        with summary.step("let a stranger try to delete the log and to break the next start") as seen:
+            seen += await asyncio.to_thread(answers_to_a_stranger, server.broker)
+        with summary.step("kill -9 the broker in the middle of sending") as seen:
+            await send_through_a_crash(server, producer, seen)
+        with summary.step("look for every acknowledged message") as seen:
+            stored = [message.properties["KEYS"] async for message in everything_in(server.namesrv, STREAM)]
+            missing = {f"n-{number}" for number in range(STREAM_MESSAGES)} - set(stored)
+            check(not missing, f"{len(missing)} of {STREAM_MESSAGES} acknowledged messages are missing")
+            if twice := len(stored) - len(set(stored)):
+                seen.append(f"{twice} are there twice: stored before the kill, acknowledged only when sent again")
+            seen.append(f"{STREAM_MESSAGES} acknowledged, all of them stored, 0 missing")
+        with summary.step("wait for the reminders") as seen:
+            seen += await arrived_reminders(server.namesrv)
+
+
+def answers_to_a_stranger(broker: str) -> list[str]:
+    """Send what no client sends. Whether it did any harm the next steps show."""
+    host, _, port = broker.rpartition(":")
+    nested = b'{"groupName":"evil","attributes":' + b'{"a":' * 1_000 + b"1" + b"}" * 1_001
+    attempts = [
+        (Request.DELETE_TOPIC_IN_BROKER, {"topic": "../commitlog"}, b""),
+        (Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, nested),
+    ]
+    told = []
+    with socket.create_connection((host, int(port)), timeout=10) as sock:
+        for code, fields, body in attempts:
+            sock.sendall(encode_frame(code, 1, fields=fields, body=body))
+            reader, replies = FrameReader(), list[Command]()
+            while not replies:
+                data = sock.recv(1 << 16)
+                check(bool(data), f"{code.name} was not answered")
+                replies = reader.feed(data)
+            check(replies[0].code != Response.SUCCESS, f"{code.name} was done")
+            told.append(f"{code.name}: {(replies[0].remark or '')[:90]}")
+    return [*told, f"{len(attempts)} attempts refused"]
+
+
+async def change_reminders(admin: Admin) -> list[str]:
+    """Cancel the first reminders by their key, and give the next ones another time."""
+    for number in range(CANCELLED):
+        (outcome,) = await admin.cancel_timer(LATER, key=f"order-{number}")
+        check(outcome.verdict == "cancelled", f"order-{number} was {outcome.verdict} instead of cancelled")
+    for number in range(CANCELLED, CANCELLED + MOVED):
+        (outcome,) = await admin.move_timer(LATER, key=f"order-{number}", delay_ms=8_000)
+        check(outcome.verdict == "moved", f"order-{number} was {outcome.verdict} instead of moved")
+    left = await admin.count_timers(topic=LATER)
+    check(left == REMINDERS - CANCELLED, f"{left} reminders are pending")
+    return [f"{CANCELLED} cancelled and {MOVED} moved by their keys, {left} pending"]
+
+
+async def arrived_reminders(namesrv: str) -> list[str]:
+    """Wait for the reminders, which fell due while the broker was dead or after, and look when each was stored."""
+    deadline_s = time.monotonic() + 20
+    while True:
+        stored = [message async for message in everything_in(namesrv, LATER)]
+        if len(stored) >= REMINDERS - CANCELLED or time.monotonic() > deadline_s:
+            break
+        await asyncio.sleep(0.1)
+    bodies = {message.body for message in stored}
+    expected = {b"reminder %d" % number for number in range(CANCELLED, REMINDERS)}
+    check(bodies <= expected, f"{len(bodies - expected)} cancelled reminders came")
+    check(bodies == expected, f"{len(expected - bodies)} reminders did not come")
+    check(len(stored) == len(bodies), f"{len(stored) - len(bodies)} reminders came twice")
+    late_ms = [message.store_timestamp_ms - int(message.properties["LMQ_DUE_MS"]) for message in stored]
+    check(min(late_ms) >= 0, f"one was {-min(late_ms)} ms early")
+    return [f"{len(stored)} arrived once each, none early, no cancelled one, the last {max(late_ms)} ms after its time"]
+
+
+async def send_orders(producer: Producer) -> list[str]:
+    results = [
+        await producer.send(
+            OutgoingMessage(
+                TOPIC, f'{{"order": {n}}}'.encode(), tag="created" if n % 2 else "paid", keys=(f"order-{n}",)
+            )
+        )
+        for n in range(ORDERS)
+    ]
+    check(all(result.status == "SEND_OK" for result in results), "a send was not acknowledged")
+    queues = {result.queue.queueId for result in results}
+    return [f"{len(results)} acknowledged, spread over {len(queues)} queues"]
+
+
+async def consume_orders(namesrv: str) -> list[str]:
+    got: list[Message] = []
+    all_came = asyncio.Event()
+
+    def handle(message: Message) -> None:
+        got.append(message)
+        if len(got) == ORDERS:
+            all_came.set()
+
+    async with PushConsumer(namesrv, GROUP, handle, consume_from="first") as consumer:
+        await consumer.subscribe(TOPIC)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(all_came.wait(), 15)
+    check(len(got) == ORDERS, f"{len(got)} of {ORDERS} messages came")
+    first = [
+        f"{message.properties['KEYS']} ({message.properties['TAGS']}): {message.body.decode()}" for message in got[:3]
+    ]
+    return [*first, f"{len(got)} consumed"]
+
+
+async def send_through_a_crash(server: Server, producer: Producer, seen: list[str]) -> None:
+    """Send the stream from many senders at once, kill the broker on the way, go on until all is acknowledged."""
+    numbers = iter(range(STREAM_MESSAGES))
+    acknowledged = failed_sends = 0
+    last_s, longest_gap_s = time.monotonic(), 0.0
+
+    def on_acknowledged() -> None:
+        nonlocal acknowledged, last_s, longest_gap_s
+        now_s = time.monotonic()
+        last_s, longest_gap_s = now_s, max(longest_gap_s, now_s - last_s)
+        acknowledged += 1
+        if acknowledged == KILL_AFTER_MESSAGES:
+            pid = server.kill_broker()
+            seen.append(f"broker process {pid} killed when {acknowledged} of {STREAM_MESSAGES} were acknowledged")
+
+    async def send_numbers() -> None:
+        nonlocal failed_sends
+        for number in numbers:
+            message = OutgoingMessage(STREAM, b"x" * 200, keys=(f"n-{number}",))
+            # As an application does: what was not acknowledged is sent again.
+            while True:
+                try:
+                    await producer.send(message)
+                    break
+                except LaterMQError:
+                    failed_sends += 1
+                    await asyncio.sleep(RETRY_PAUSE_S)
+            on_acknowledged()
+
+    await asyncio.gather(*(send_numbers() for _ in range(SENDERS)))
+    seen.append(f"back as process {server.broker_pid()}; sends were held up for {longest_gap_s:.1f} s")
+    seen.append(f"{acknowledged} acknowledged in the end, after {failed_sends} sends that failed and were repeated")
+
+
+async def everything_in(namesrv: str, topic: str) -> AsyncIterator[Message]:
+    async with PullConsumer(namesrv, group="demo-reader") as consumer:
+        for queue in await consumer.queues(topic):
+            at, end = await consumer.min_offset(queue), await consumer.max_offset(queue)
+            while at < end:
+                result = await consumer.pull(queue, at, 256)
+                for message in result.messages:
+                    yield message
+                check(result.next_offset > at, f"reading {queue} stopped at {at} of {end}")
+                at = result.next_offset
+
+
+def lose_index(data: Path, log: Path, cleanup: contextlib.ExitStack) -> list[str]:
+    """Remove a folder that the next start must notice, and see it say so and find everything again."""
+    shutil.rmtree(data / "index")
+    damage = [one.found for one in check_store(data, load_config()) if one.status != "ok"]
+    check(any("index" in found for found in damage), f"the doctor found {damage}")
+    server = Server(data, log)
+    cleanup.callback(server.close)
+
+    async def find() -> list[Message]:
+        async with Admin(server.namesrv) as admin:
+            return await admin.query_by_key(TOPIC, "order-7")
+
+    found = run(asyncio.wait_for(find(), DEADLINE_S))
+    check(len(found) == 1, f"{len(found)} messages with key order-7")
+    check(server.stop() == 0, "serve did not stop cleanly")
+    return [f"doctor: {damage[-1]}", "built again from the log at the start; order-7 is found"]
+
+
+def check(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise DemoFailed(otherwise)
+
+
+def main() -> int:
+    summary = Summary()
+    with tempfile.TemporaryDirectory(prefix="latermq-demo-") as folder, contextlib.ExitStack() as cleanup:
+        log = Path(folder) / "serve.log"
+        try:
+            with summary.step("start latermq serve") as seen:
+                server = Server(Path(folder) / "data", log)
+                cleanup.callback(server.close)
+                seen.append(server.ready_line)
+            run(asyncio.wait_for(show(server, summary), DEADLINE_S))
+            with summary.step("stop it with SIGTERM") as seen:
+                code = server.stop()
+                check(code == 0, f"serve exited with {code}")
+                seen.append("exit code 0, flushed and checkpointed")
+            with summary.step("lose the key index, ask the doctor, start again") as seen:
+                seen += lose_index(Path(folder) / "data", log, cleanup)
+        except (DemoFailed, LaterMQError, TimeoutError) as error:
+            console.print(f"[red]The demo failed: {error or 'it took too long'}[/red]")
+            console.print(f"The server's log ends:\n{log.read_text()[-3000:]}", markup=False, soft_wrap=True)
+            return 1
+    summary.print()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

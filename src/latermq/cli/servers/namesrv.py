@@ -1,0 +1,39 @@
+"""`latermq namesrv`: the name server alone."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from latermq.cli.options import ConfigFile, Host, ParentPid, Settings, effective_config
+from latermq.cli.servers.part import run_part
+
+
+def namesrv(
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            metavar="DIR",
+            help="Where its key-value table and the names of its brokers are kept; none: in memory.",
+        ),
+    ] = None,
+    host: Host = None,
+    port: Annotated[
+        int | None, typer.Option("--port", metavar="P", min=0, max=65535, help="Port to listen on; 0: any free one.")
+    ] = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    parent_pid: ParentPid = None,
+) -> None:
+    """Run the name server alone: brokers register there, clients ask it where topics are.
+
+    Prints one line that starts with "latermq ready" when it accepts connections. SIGTERM and Ctrl-C stop it.
+    """
+    effective = effective_config(config, settings, host=host, namesrv_port=port, port=None)
+
+    from latermq.server.namesrv.name_server import run_name_server
+
+    raise typer.Exit(
+        run_part("name server", effective, parent_pid, lambda ready: run_name_server(effective, data, ready))
+    )

@@ -1,0 +1,215 @@
+"""`latermq serve`: every part of a server at once, supervised."""
+
+import contextlib
+import errno
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from latermq.cli.doctor.writable import require_writable
+from latermq.cli.options import ConfigFile, Data, Host, NamesrvPort, Port, Settings, as_settings, effective_config
+from latermq.errors import ConfigError, StoreError
+
+if TYPE_CHECKING:
+    from latermq.config import Config
+
+NAME_SERVER = "name server"
+BROKER = "broker"
+PIPELINE = "pipeline"
+PIPELINE_NICE = 10  # so that the broker's loop stays punctual
+
+_PREDECESSOR_TIMEOUT_S = 3.0  # a server that was killed a moment ago still holds its ports and its lock
+_POLL_S = 0.05
+
+
+def serve(
+    data: Data,
+    host: Host = None,
+    namesrv_port: NamesrvPort = None,
+    port: Port = None,
+    grpc_port: Annotated[
+        int | None,
+        typer.Option("--grpc-port", metavar="P", min=0, max=65535, help="Port of the gRPC proxy; not yet used."),
+    ] = None,
+    http_port: Annotated[
+        int | None,
+        typer.Option("--http-port", metavar="P", min=0, max=65535, help="Port of HTTP API and console; not yet used."),
+    ] = None,
+    no_grpc: Annotated[bool, typer.Option("--no-grpc", help="Leave out the gRPC proxy.")] = False,
+    no_http: Annotated[bool, typer.Option("--no-http", help="Leave out HTTP API and console.")] = False,
+    no_pipeline: Annotated[
+        bool, typer.Option("--no-pipeline", help="Leave out the Spark pipeline: all timers are the broker's.")
+    ] = False,
+    config: ConfigFile = None,
+    settings: Settings = None,
+) -> None:
+    """Run a name server, a broker and the Spark pipeline, and keep them running.
+
+    When every part accepts connections, one line that starts with "latermq ready" names their addresses on standard
+    output; everything else goes to standard error. A part that dies is started again. SIGTERM or Ctrl-C: the broker
+    takes no more work, flushes and writes its checkpoint, then serve exits 0. It exits 2 when it could not start.
+
+    The pipeline is not waited for: it takes some seconds to start, and no timer depends on it. Without Java or its
+    packages serve runs as with --no-pipeline, and says so. A driver that runs elsewhere is expected with --no-pipeline
+    --set pipeline.enabled=true.
+
+    gRPC and HTTP are not part of this version; their options are accepted and change nothing.
+
+    Example: latermq serve --data /var/lib/latermq --host 10.0.0.5 --set store.retention=40d
+    """
+    # What is set by hand goes above the option: then the broker expects a driver that is not one of these parts.
+    settings = [*(["pipeline.enabled=false"] if no_pipeline else ()), *(settings or ())]
+    defaults = {"pipeline": {"enabled": True}}
+    effective = effective_config(config, settings, host=host, namesrv_port=namesrv_port, port=port, defaults=defaults)
+    from latermq.server.private_files import keep_private
+
+    pipeline = _choose_pipeline(effective, no_pipeline)
+    settings.append(f"pipeline.enabled={str(pipeline.enabled).lower()}")
+    keep_private(effective)  # the driver too, whose timeline is then in the data directory
+    require_writable(data)
+    _wait_for_predecessor(effective, data)
+
+    import asyncio
+
+    from latermq.config import as_environment
+    from latermq.server.logs import set_up_logs
+    from latermq.server.supervisor import Part, Supervisor
+
+    set_up_logs(effective.log, "serve")
+    inherited = _inherited_options(config)
+    settings += as_settings(host, namesrv_port, port)
+    shared = as_environment(settings)
+    parts = [
+        Part(NAME_SERVER, lambda ready: _name_server_command(data, inherited, ready), environment=shared),
+        Part(BROKER, lambda ready: _broker_command(data, inherited, effective, ready), environment=shared),
+    ]
+    if pipeline.is_part:
+        own = as_environment([*settings, *_pipeline_places(data, effective)])
+        parts.append(Part(PIPELINE, _pipeline_command(inherited, effective), is_optional=True, environment=own))
+
+    async def supervise() -> int:
+        return await Supervisor(parts, lambda addresses: _announce(addresses, pipeline)).run()
+
+    raise typer.Exit(asyncio.run(supervise()))
+
+
+class _Pipeline(NamedTuple):
+    """Whether the driver is a part of this server, whether the broker counts on one, and how that is told."""
+
+    is_part: bool
+    enabled: bool
+    told: str
+
+
+def _choose_pipeline(config: "Config", no_pipeline: bool) -> _Pipeline:
+    if no_pipeline or not config.pipeline.enabled:
+        elsewhere = config.pipeline.enabled
+        return _Pipeline(False, elsewhere, "pipeline elsewhere" if elsewhere else "no pipeline")
+
+    from latermq.pipeline.spark.requirements import check_requirements
+
+    try:
+        check_requirements()
+    except ConfigError as error:
+        return _Pipeline(False, False, f"no pipeline: {error.message}")
+    return _Pipeline(True, True, f"pipeline starting on {config.pipeline.master}")
+
+
+def _announce(addresses: Mapping[str, str], pipeline: _Pipeline) -> None:
+    running = ", ".join(f"{part} {addresses[part]}" for part in (NAME_SERVER, BROKER))
+    print(f"latermq ready: {running}, {pipeline.told} (no gRPC or HTTP in this version)", flush=True)
+
+
+def _inherited_options(config: Path | None) -> list[str]:
+    options = ["--parent-pid", str(os.getpid())]
+    if config is not None:
+        options += ["--config", str(config)]
+    return options
+
+
+def _name_server_command(data: Path, inherited: list[str], ready: Mapping[str, str]) -> list[str]:
+    command = [sys.executable, "-m", "latermq", "namesrv", "--data", str(data / "namesrv"), *inherited]
+    return command + _same_port(ready.get(NAME_SERVER))
+
+
+def _broker_command(data: Path, inherited: list[str], config: "Config", ready: Mapping[str, str]) -> list[str]:
+    command = [sys.executable, "-m", "latermq", "broker", "--data", str(data), *inherited]
+    namesrv = config.server.namesrv or _reachable(ready[NAME_SERVER])
+    return [*command, "--namesrv", namesrv, *_same_port(ready.get(BROKER))]
+
+
+def _pipeline_places(data: Path, config: "Config") -> list[str]:
+    """Where the driver finds what the broker has: the timeline and the secret."""
+    from latermq.pipeline_secret import secret_path
+
+    places = config.pipeline
+    timeline = places.timeline or str(data.absolute() / "pipeline")
+    secret = secret_path(places.secret_file, places.timeline, data)
+    return [f"pipeline.timeline={timeline}", f"pipeline.secret_file={secret}"]
+
+
+def _pipeline_command(inherited: list[str], config: "Config") -> Callable[[Mapping[str, str]], Sequence[str]]:
+    command = [sys.executable, "-m", "latermq", "pipeline", "run", "--nice", str(PIPELINE_NICE), *inherited]
+    return lambda ready: [*command, "--namesrv", config.server.namesrv or _reachable(ready[NAME_SERVER])]
+
+
+def _same_port(address: str | None) -> list[str]:
+    """A part that comes back listens where it did before, also when the kernel chose that port."""
+    if address is None:
+        return []
+    return ["--port", address.rpartition(":")[2]]
+
+
+def _reachable(address: str) -> str:
+    """An address to connect to: one that listens everywhere is reached over loopback."""
+    host, _, port = address.rpartition(":")
+    if host in ("0.0.0.0", "::", "[::]", ""):
+        return f"127.0.0.1:{port}"
+    return address
+
+
+def _wait_for_predecessor(config: "Config", data: Path) -> None:
+    """Let a server that was just killed leave its ports and its data directory; raise if a living one holds a port."""
+    ports = {"--namesrv-port": config.server.namesrv_port, "--port": config.server.port}
+    deadline_s = time.monotonic() + _PREDECESSOR_TIMEOUT_S
+    while True:
+        taken = [option for option, port in ports.items() if not _is_free(config.server.host, port)]
+        if not taken and _is_unlocked(data):
+            return
+        if time.monotonic() > deadline_s:
+            break
+        time.sleep(_POLL_S)
+    for option in taken:
+        raise ConfigError(
+            f"port {ports[option]} on {config.server.host} is in use",
+            hint=f"Stop what listens there, or choose another with {option}",
+        )
+
+
+def _is_free(host: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            # Whatever else is wrong with the address, the part that listens there says it.
+            return error.errno != errno.EADDRINUSE
+        return True
+
+
+def _is_unlocked(data: Path) -> bool:
+    from latermq.store.files.disk import FileDisk
+
+    disk = FileDisk(data)
+    with contextlib.suppress(StoreError):
+        disk.lock()
+        disk.unlock()
+        return True
+    return False

@@ -1,0 +1,1 @@
+"""Messages and timers as commands show them."""

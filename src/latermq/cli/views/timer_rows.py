@@ -1,0 +1,94 @@
+"""Timers as commands show them: what a cancel or a move hit, what is pending, and how dense it lies."""
+
+from typing import TYPE_CHECKING, Any
+
+from latermq.cli.output import print_note, print_rows
+from latermq.cli.views.message_rows import moment
+from latermq.errors import LaterMQError, QueryNotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from latermq.client import Density, Outcome, PendingTimer
+
+_BAR_CHARS = 40
+_SECOND_MS, _MINUTE_MS, _HOUR_MS, _DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
+_HINTS = {
+    "already delivered": "`latermq message query TOPIC --key K` shows it in its topic",
+    "not found": "Look at topic and key; `latermq pending TOPIC` lists what waits",
+    "cancelled": "A cancelled timer does not come back; send the message again",
+}
+
+Span = tuple[int, int, int]  # start, length in milliseconds, timers due in it
+
+
+def tell_outcomes(outcomes: "list[Outcome]", wanted: str, *, nothing_known: str, as_json: bool) -> None:
+    """Print what became of each timer; an error where none of them is now as it was wanted, `cancelled` or `moved`."""
+    if not outcomes:
+        raise QueryNotFound(nothing_known, hint=_HINTS["not found"])
+    columns = {"verdict": "verdict", "message_id": "message id", "due": "due", "timers": "timers"}
+    print_rows([_outcome_row(outcome) for outcome in outcomes], columns, as_json=as_json, empty="")
+    verdicts = {str(outcome.verdict): None for outcome in outcomes}
+    if "accepted" in verdicts:
+        print_note("accepted: the broker is still finding its timers; the same command later tells what it hit")
+    elif wanted not in verdicts:
+        hint = next((_HINTS[verdict] for verdict in verdicts if verdict in _HINTS), "")
+        raise LaterMQError(f"nothing was {wanted}: {', '.join(verdicts)}", hint=hint)
+
+
+def _outcome_row(outcome: "Outcome") -> dict[str, Any]:
+    return {
+        "verdict": str(outcome.verdict),
+        "topic": outcome.topic,
+        "message_id": outcome.unique_key,
+        "due_ms": outcome.due_ms,
+        "due": moment(outcome.due_ms),
+        "timers": outcome.timers,
+    }
+
+
+def pending_row(timer: "PendingTimer") -> dict[str, Any]:
+    """One timer that waits."""
+    return {
+        "due_ms": timer.due_ms,
+        "due": moment(timer.due_ms),
+        "topic": timer.topic,
+        "queue_id": timer.queue_id,
+        "message_id": timer.unique_key,
+        "tag": timer.tags or None,
+        "keys": timer.keys.split(),
+        "scheduled_ms": timer.scheduled_ms,
+        "scheduled": moment(timer.scheduled_ms),
+        "timer_id": timer.timer_id,
+        "body_bytes": timer.body_bytes,
+        "body": timer.sample,
+    }
+
+
+def density_spans(density: "Density") -> "Iterator[Span]":
+    """Every span of time in which something is due, as fine as the broker counts it."""
+    for counts, begin_ms, span_ms in (
+        (density.seconds, density.start_ms, _SECOND_MS),
+        (density.minutes, density.start_ms + _HOUR_MS, _MINUTE_MS),
+        (density.hours, density.start_ms + _DAY_MS, _HOUR_MS),
+    ):
+        yield from ((begin_ms + number * span_ms, span_ms, timers) for number, timers in enumerate(counts) if timers)
+
+
+def density_rows(density: "Density") -> list[dict[str, Any]]:
+    """The same for people: the next hour by minutes, then hours, and how much each weighs."""
+    rows: dict[int, dict[str, Any]] = {}
+    for start_ms, span_ms, timers in density_spans(density):
+        shown_ms = _MINUTE_MS if span_ms == _SECOND_MS else _HOUR_MS
+        from_ms = start_ms - (start_ms - density.start_ms) % shown_ms
+        row = rows.setdefault(
+            from_ms,
+            {"from": moment(from_ms), "span": "1m" if shown_ms == _MINUTE_MS else "1h", "timers": 0, "busiest": None},
+        )
+        row["timers"] += timers
+        if span_ms == _SECOND_MS:
+            row["busiest"] = max(row["busiest"] or 0, timers)
+    most = max((row["timers"] for row in rows.values()), default=1)
+    for row in rows.values():
+        row["load"] = "█" * max(1, round(_BAR_CHARS * row["timers"] / most))
+    return list(rows.values())

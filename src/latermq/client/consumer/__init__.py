@@ -1,0 +1,1 @@
+"""Consumers: assignment, pulling, handling and offsets."""

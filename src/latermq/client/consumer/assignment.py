@@ -1,0 +1,344 @@
+"""The queues of a push consumer: taken and given up by rebalancing, locked if in order, pulled, and committed."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+from latermq.client.consumer import queue_offsets
+from latermq.client.consumer.assigned_queue import AssignedQueue
+from latermq.client.consumer.consumer_settings import ConsumerSettings
+from latermq.client.consumer.offsets import BrokerOffsets, LocalOffsets, OffsetStore
+from latermq.client.consumer.pull import NO_NEW, OFFSET_MOVED, pull
+from latermq.client.consumer.rebalance import allocate_averagely, changes
+from latermq.client.session.failures import BrokerFailed
+from latermq.client.session.session import Session
+from latermq.errors import GroupNotFound, LaterMQError, SubscriptionNotFound, SubscriptionOutdated, TopicNotFound
+from latermq.message.names import RETRY_PREFIX
+from latermq.message.record import Message
+from latermq.protocol.remoting.bodies import (
+    ConsumerIdList,
+    LockBatchRequest,
+    LockBatchResponse,
+    MessageQueue,
+    SubscriptionData,
+    decode_body,
+    encode_body,
+)
+from latermq.protocol.remoting.codes import Request
+
+_log = logging.getLogger("latermq.client")
+
+Deliver = Callable[[AssignedQueue, list[Message]], None]
+
+FIRST_PAUSE_S = 0.2
+LONGEST_PULL_PAUSE_S = 5.0
+FIRST_REBALANCE_PAUSE_S = 1.0
+# A broker lets a lock go after 60 s; half of it leaves time for a handler that began just before.
+LOCK_LIFE_S = 30.0
+# How long a queue that is given up waits for its running handlers, so that fewer messages are handled twice.
+GIVE_UP_WAIT_S = 1.0
+# A pull that comes back empty although it was to be held must not be repeated without end.
+EMPTY_PULL_PAUSE_S = 0.02
+
+
+class Assignment:
+    """Which queues this member reads, kept in agreement with the rest of its group."""
+
+    def __init__(self, session: Session, settings: ConsumerSettings, instance: str, deliver: Deliver) -> None:
+        self.subscriptions: dict[str, SubscriptionData] = {}
+        self.queues: dict[MessageQueue, AssignedQueue] = {}
+        self.offsets: OffsetStore = (
+            BrokerOffsets(session, settings.group)
+            if settings.clustering
+            else LocalOffsets(settings.offsets_folder, settings.group, instance)
+        )
+        self._session = session
+        self._settings = settings
+        self._deliver = deliver
+        self._leaving: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._one_at_a_time = asyncio.Lock()
+        self._again = asyncio.Event()
+        self._locks_queues = settings.orderly and settings.clustering
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closing = False
+
+    def start(self) -> None:
+        self._tasks = [self._session.spawn(self._rebalance_forever()), self._session.spawn(self._commit_forever())]
+        if self._locks_queues:
+            self._tasks.append(self._session.spawn(self._renew_locks_forever()))
+
+    def rebalance_soon(self) -> None:
+        self._again.set()
+
+    async def rebalance(self) -> bool:
+        """Take and give up queues as the group's members share them; whether nothing was left undone."""
+        async with self._one_at_a_time:
+            complete = True
+            for topic in list(self.subscriptions):
+                if self._closing:
+                    return True
+                try:
+                    complete &= await self._rebalance_topic(topic)
+                except TopicNotFound:
+                    await self._apply(topic, [])
+                    complete = False
+                except LaterMQError as error:
+                    _log.warning("the queues of %s could not be shared out: %s", topic, error)
+                    complete = False
+            for topic in {queue.topic for queue in self.queues} - self.subscriptions.keys():
+                await self._apply(topic, [])
+            return complete
+
+    async def commit(self, queues: Iterable[AssignedQueue] | None = None) -> None:
+        """Store how far the queues are that moved since the last time."""
+        chosen = list(self.queues.values() if queues is None else queues)
+        moved = {queue: queue.position for queue in chosen if queue.position != queue.saved}
+        if not moved:
+            return
+        await self.offsets.save({queue.queue: position for queue, position in moved.items()})
+        for queue, position in moved.items():
+            queue.saved = position
+
+    async def close(self) -> None:
+        """Start nothing new, let running handlers end, store the offsets, let locks go."""
+        self._closing = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        assigned = list(self.queues.values())
+        for queue in assigned:
+            queue.drop()
+        await asyncio.gather(*(queue.idle(self._settings.shutdown_wait_s) for queue in assigned))
+        await asyncio.gather(*self._leaving.values(), return_exceptions=True)
+        await self._leave(assigned)
+        self.queues.clear()
+
+    async def reset(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
+        """Go on at other offsets: stop the queues, let running handlers end, move, store, go on."""
+        chosen = [queue for queue in self.queues.values() if queue.queue.topic == topic and queue.queue in offsets]
+        for queue in chosen:
+            queue.seek(offsets[queue.queue])
+            self._start_pulling(queue)  # the pull that is held by the broker now asks for the old offset
+        await asyncio.gather(*(queue.idle(self._settings.shutdown_wait_s) for queue in chosen))
+        for queue in chosen:
+            if not queue.dropped:
+                queue.saved = None
+        await self.commit(queue for queue in chosen if not queue.dropped)
+
+    async def _rebalance_forever(self) -> None:
+        pause_s = FIRST_REBALANCE_PAUSE_S
+        while True:
+            if await self.rebalance():
+                wait_s, pause_s = self._settings.rebalance_every_s, FIRST_REBALANCE_PAUSE_S
+            else:
+                wait_s, pause_s = pause_s, min(pause_s * 2, self._settings.rebalance_every_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._again.wait()
+            self._again.clear()
+
+    async def _rebalance_topic(self, topic: str) -> bool:
+        route = await self._session.routes.get(topic)
+        if not self._settings.clustering:
+            return await self._apply(topic, route.readable)
+        if not route.readable:
+            return await self._apply(topic, [])
+        members = await self._members(route.readable[0])
+        if self._session.client_id not in members:
+            self._session.heartbeat_soon()
+            return False
+        mine = allocate_averagely(sorted(route.readable), members, self._session.client_id)
+        return await self._apply(topic, mine)
+
+    async def _members(self, queue: MessageQueue) -> list[str]:
+        """The group as a queue's broker knows it; nobody, if it has heard of no member yet."""
+        address = await self._session.routes.broker_address(queue)
+        try:
+            answer = await self._session.connections.call(
+                address,
+                Request.GET_CONSUMER_LIST_BY_GROUP,
+                {"consumerGroup": self._settings.group},
+                timeout_s=self._session.request_timeout_s,
+            )
+        except (BrokerFailed, GroupNotFound) as error:
+            _log.debug("%s does not know the group yet: %s", address, error)
+            return []
+        return sorted(decode_body(answer.body, ConsumerIdList).consumerIdList)
+
+    async def _apply(self, topic: str, mine: list[MessageQueue]) -> bool:
+        held = [queue for queue in self.queues if queue.topic == topic]
+        lost, gained = changes(held, mine)
+        for queue in lost:
+            self._give_up(self.queues.pop(queue))
+        if not gained:
+            return True
+        free = [queue for queue in gained if queue not in self._leaving]
+        locked_until_s = time.monotonic() + LOCK_LIFE_S
+        if self._locks_queues:
+            free = await self._lock(free)
+        started = await asyncio.gather(*(self._take(queue, locked_until_s) for queue in free))
+        return len(free) == len(gained) and all(started)
+
+    def _give_up(self, assigned: AssignedQueue) -> None:
+        assigned.drop()
+        queue = assigned.queue
+        task = self._session.spawn(self._finish_and_leave(assigned))
+        self._leaving[queue] = task
+        task.add_done_callback(lambda done: self._leaving.pop(queue, None))
+
+    async def _finish_and_leave(self, assigned: AssignedQueue) -> None:
+        # In order means that the next holder must not begin while a handler is still at work here.
+        await assigned.idle(self._settings.shutdown_wait_s if self._locks_queues else GIVE_UP_WAIT_S)
+        await self._leave([assigned])
+
+    async def _leave(self, assigned: list[AssignedQueue]) -> None:
+        try:
+            await self.commit(assigned)
+        except LaterMQError as error:
+            _log.warning("offsets could not be stored, messages will be handled again: %s", error)
+        if self._locks_queues:
+            with contextlib.suppress(LaterMQError):
+                await self._unlock([queue.queue for queue in assigned])
+
+    async def _take(self, queue: MessageQueue, locked_until_s: float) -> bool:
+        data = self.subscriptions.get(queue.topic)
+        try:
+            offset = await self._start_offset(queue)
+        except LaterMQError as error:
+            _log.warning("no offset to start %s at: %s", queue, error)
+            return False
+        if self._closing or data is None:
+            return True
+        settings = self._settings
+        assigned = AssignedQueue(queue, data, offset, settings.max_cached_messages, settings.max_cached_bytes)
+        assigned.saved = offset
+        assigned.locked_until_s = locked_until_s
+        self.queues[queue] = assigned
+        self._deliver(assigned, [])
+        self._start_pulling(assigned)
+        return True
+
+    def _start_pulling(self, assigned: AssignedQueue) -> None:
+        if assigned.puller is not None:
+            assigned.puller.cancel()
+        assigned.puller = self._session.spawn(self._pull_forever(assigned))
+
+    async def _start_offset(self, queue: MessageQueue) -> int:
+        stored = await self.offsets.load(queue)
+        if stored is not None:
+            return stored
+        # A failed message must not be passed over because its group starts at the end of its topics.
+        if queue.topic.startswith(RETRY_PREFIX) or self._settings.consume_from == "first":
+            return await queue_offsets.min_offset(self._session, queue)
+        if isinstance(self._settings.consume_from, int):
+            return await queue_offsets.search_offset(self._session, queue, self._settings.consume_from)
+        return await queue_offsets.max_offset(self._session, queue)
+
+    async def _pull_forever(self, assigned: AssignedQueue) -> None:
+        pause_s = FIRST_PAUSE_S
+        while not assigned.dropped:
+            await assigned.room()
+            generation, began_s = assigned.generation, time.monotonic()
+            try:
+                result = await pull(
+                    self._session,
+                    self._settings.group,
+                    assigned.queue,
+                    assigned.next_offset,
+                    self.subscriptions.get(assigned.queue.topic, assigned.data),
+                    max_messages=self._settings.pull_batch,
+                    wait_s=self._settings.long_poll_s,
+                    carry_subscription=False,
+                )
+            except LaterMQError as error:
+                await self._recover(assigned.queue, error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, LONGEST_PULL_PAUSE_S)
+                continue
+            pause_s = FIRST_PAUSE_S
+            if assigned.dropped or assigned.generation != generation:
+                continue
+            assigned.pulled_ms = time.time_ns() // 1_000_000
+            if result.status == OFFSET_MOVED:
+                _log.warning("%s: offset %d moved to %d", assigned.queue, assigned.next_offset, result.next_offset)
+                assigned.seek(result.next_offset)
+                await asyncio.sleep(EMPTY_PULL_PAUSE_S)
+                continue
+            assigned.take(result.messages, result.next_offset)
+            if result.messages:
+                self._deliver(assigned, result.messages)
+            elif result.status == NO_NEW and time.monotonic() - began_s < EMPTY_PULL_PAUSE_S:
+                await asyncio.sleep(EMPTY_PULL_PAUSE_S)
+
+    async def _recover(self, queue: MessageQueue, error: LaterMQError) -> None:
+        if isinstance(error, SubscriptionNotFound | SubscriptionOutdated):
+            self._session.heartbeat_soon()
+            return
+        _log.warning("a pull of %s failed: %s", queue, error)
+        try:
+            await self._session.routes.refresh(queue.topic)
+        except LaterMQError as problem:
+            _log.warning("the route of %s could not be refreshed: %s", queue.topic, problem)
+        self.rebalance_soon()
+
+    async def _commit_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.commit_every_s)
+            try:
+                await self.commit()
+            except LaterMQError as error:
+                _log.warning("offsets could not be stored, the next attempt is in a moment: %s", error)
+
+    async def _renew_locks_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.lock_every_s)
+            held = list(self.queues)
+            locked = set(await self._lock(held))
+            for queue in held:
+                if queue not in locked:
+                    _log.warning("the lock of %s is gone; its messages wait", queue)
+            if len(locked) < len(held):
+                self.rebalance_soon()
+
+    async def _lock(self, queues: list[MessageQueue]) -> list[MessageQueue]:
+        """Those of `queues` that this member may handle alone for the next while."""
+        locked: list[MessageQueue] = []
+        for body, address in await self._by_broker(queues):
+            began_s = time.monotonic()
+            try:
+                answer = await self._session.connections.call(
+                    address, Request.LOCK_BATCH_MQ, {}, encode_body(body), timeout_s=self._session.request_timeout_s
+                )
+            except LaterMQError as error:
+                _log.warning("%s locked no queue: %s", address, error)
+                continue
+            granted = set(decode_body(answer.body, LockBatchResponse).lockOKMQSet)
+            for queue in body.mqSet:
+                if queue in granted:
+                    locked.append(queue)
+                if queue in self.queues:
+                    self.queues[queue].locked_until_s = began_s + LOCK_LIFE_S if queue in granted else 0.0
+        return locked
+
+    async def _unlock(self, queues: list[MessageQueue]) -> None:
+        for body, address in await self._by_broker(queues):
+            await self._session.connections.call(
+                address, Request.UNLOCK_BATCH_MQ, {}, encode_body(body), timeout_s=self._session.request_timeout_s
+            )
+
+    async def _by_broker(self, queues: list[MessageQueue]) -> list[tuple[LockBatchRequest, str]]:
+        groups: dict[str, list[MessageQueue]] = defaultdict(list)
+        for queue in queues:
+            groups[await self._session.routes.broker_address(queue)].append(queue)
+        return [
+            (
+                LockBatchRequest(
+                    consumerGroup=self._settings.group, clientId=self._session.client_id, mqSet=sorted(members)
+                ),
+                address,
+            )
+            for address, members in groups.items()
+        ]

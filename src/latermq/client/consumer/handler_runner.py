@@ -1,0 +1,245 @@
+"""Handing messages to the caller's handler: many at a time, or one after the other for each queue."""
+
+import asyncio
+import inspect
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from enum import Enum
+from typing import Protocol
+
+from latermq.client.consumer.assigned_queue import AssignedQueue
+from latermq.client.consumer.consumer_settings import ConsumerSettings
+from latermq.client.producer.compression import OpenBodies
+from latermq.client.session.failures import UnreadableBody
+from latermq.client.session.session import Session
+from latermq.errors import LaterMQError
+from latermq.message.names import RETRY_PREFIX
+from latermq.message.properties import RETRY_TOPIC
+from latermq.message.record import SYSFLAG_COMPRESSED, Message
+from latermq.protocol.remoting.bodies import MessageQueue
+from latermq.protocol.remoting.codes import Request
+
+_log = logging.getLogger("latermq.client")
+
+Handler = Callable[[Message], Awaitable[None] | None]
+
+BROKER_DECIDES = 0  # delay level of a send-back: the broker takes the next one
+DEAD_LETTER = -1
+SUSPEND_S = 1.0
+LONGEST_LOCAL_PAUSE_S = 30.0
+UNLOCKED_PAUSE_S = 0.1
+# Plain functions never give way by themselves; after this many messages a worker lets heartbeats and pulls run.
+GIVE_WAY_EVERY = 64
+
+
+async def run_handler(handler: Handler, message: Message) -> None:
+    """Show a message to the handler as its sender meant it: real topic, open body."""
+    if message.topic.startswith(RETRY_PREFIX):
+        message.topic = message.properties.get(RETRY_TOPIC, message.topic)
+    try:
+        result = handler(message)
+        if inspect.isawaitable(result):
+            await result
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # Nobody wants this task to end: let through, it would end all the same, and its messages never be handled.
+        raise RuntimeError("the handler waited for something that was cancelled") from error
+
+
+class Trial(Enum):
+    """How a message fared with the handler."""
+
+    DONE = 1
+    FAILED = 2
+    HOPELESS = 3  # no try can open its body; in order, it would hold its queue for ever
+
+
+class Handling(Protocol):
+    """A way of handing messages over."""
+
+    def start(self) -> None: ...
+
+    def deliver(self, assigned: AssignedQueue, messages: list[Message]) -> None: ...
+
+    def statistics(self) -> dict[str, int]: ...
+
+
+class _Base:
+    def __init__(self, session: Session, settings: ConsumerSettings, handler: Handler) -> None:
+        self._session = session
+        self._settings = settings
+        self._handler = handler
+        self._bodies = OpenBodies(settings.max_body_bytes)
+        self._handled = 0
+        self._failed = 0
+        self._sent_back = 0
+
+    def statistics(self) -> dict[str, int]:
+        return {
+            "handled": self._handled,
+            "failed": self._failed,
+            "sent_back": self._sent_back,
+            **self._bodies.statistics(),
+        }
+
+    async def _try(self, assigned: AssignedQueue, message: Message) -> Trial:
+        assigned.began()
+        shown = message
+        try:
+            if message.sysflag & SYSFLAG_COMPRESSED:
+                shown = await self._bodies.open(message)  # a copy: what is kept for another try stays compressed
+            await run_handler(self._handler, shown)
+        except UnreadableBody as error:
+            self._failed += 1
+            _log.warning("a message of %s cannot be handled: %s", assigned.queue, error.remark)
+            return Trial.HOPELESS if error.is_final else Trial.FAILED
+        except Exception:  # whatever the handler raises, the message is not handled
+            self._failed += 1
+            _log.warning("the handler failed on %s at offset %d", assigned.queue, message.queue_offset, exc_info=True)
+            return Trial.FAILED
+        finally:
+            if shown is not message:
+                message.topic = shown.topic
+                self._bodies.close(shown)
+            assigned.ended()
+            assigned.handled_ms = time.time_ns() // 1_000_000
+        self._handled += 1
+        return Trial.DONE
+
+    async def _send_back(self, queue: MessageQueue, message: Message, delay_level: int) -> None:
+        max_times = self._settings.max_reconsume_times
+        # Without a limit of this consumer's own, that of its group holds.
+        limit = {} if max_times is None else {"maxReconsumeTimes": str(max_times)}
+        await self._session.connections.call(
+            await self._session.routes.broker_address(queue),
+            Request.CONSUMER_SEND_MSG_BACK,
+            {
+                "offset": str(message.physical_offset),
+                "group": self._settings.group,
+                "delayLevel": str(delay_level),
+                "originMsgId": message.message_id,
+                "originTopic": message.topic,
+                "unitMode": "false",
+                **limit,
+            },
+            timeout_s=self._session.request_timeout_s,
+        )
+        self._sent_back += 1
+
+
+class ConcurrentHandling(_Base):
+    """`concurrency` workers; a failed message goes back to its broker, which delivers it again later."""
+
+    def __init__(self, session: Session, settings: ConsumerSettings, handler: Handler) -> None:
+        super().__init__(session, settings, handler)
+        # Bounded by what the assigned queues may cache.
+        self._ready: asyncio.Queue[tuple[AssignedQueue, int, Message]] = asyncio.Queue()
+
+    def start(self) -> None:
+        for _ in range(self._settings.concurrency):
+            self._session.spawn(self._work())
+
+    def deliver(self, assigned: AssignedQueue, messages: list[Message]) -> None:
+        for message in messages:
+            self._ready.put_nowait((assigned, assigned.generation, message))
+
+    async def _work(self) -> None:
+        count = 0
+        while True:
+            assigned, generation, message = await self._ready.get()
+            if assigned.dropped or assigned.generation != generation:
+                continue
+            if await self._try(assigned, message) == Trial.DONE:
+                assigned.done(message, generation)
+            else:
+                await self._put_back(assigned, generation, message)
+            count += 1
+            if count % GIVE_WAY_EVERY == 0:
+                await asyncio.sleep(0)
+
+    async def _put_back(self, assigned: AssignedQueue, generation: int, message: Message) -> None:
+        if not self._settings.clustering:
+            _log.warning("%s offset %d is dropped: broadcasting has no retry", assigned.queue, message.queue_offset)
+            assigned.done(message, generation)
+            return
+        try:
+            await self._send_back(assigned.queue, message, BROKER_DECIDES)
+        except LaterMQError as error:
+            # The message stays cached, which holds the offset: it is handled again here, or by the next holder.
+            message.reconsume_times += 1
+            pause_s = min(2.0 ** min(message.reconsume_times, 10) / 2, LONGEST_LOCAL_PAUSE_S)
+            _log.warning("sending back failed, trying here again in %.1f s: %s", pause_s, error)
+            self._session.spawn(self._again_later(assigned, generation, message, pause_s))
+        else:
+            assigned.done(message, generation)
+
+    async def _again_later(self, assigned: AssignedQueue, generation: int, message: Message, pause_s: float) -> None:
+        await asyncio.sleep(pause_s)
+        self._ready.put_nowait((assigned, generation, message))
+
+
+class OrderlyHandling(_Base):
+    """One message at a time for each queue; a failed one holds its queue and is tried again after a moment."""
+
+    def __init__(self, session: Session, settings: ConsumerSettings, handler: Handler) -> None:
+        super().__init__(session, settings, handler)
+        self._slots = asyncio.Semaphore(settings.concurrency)
+        self._readers: set[AssignedQueue] = set()
+
+    def start(self) -> None:
+        """Nothing runs before a queue is assigned."""
+
+    def deliver(self, assigned: AssignedQueue, messages: list[Message]) -> None:
+        if assigned not in self._readers:
+            self._readers.add(assigned)
+            task = self._session.spawn(self._read(assigned))
+            task.add_done_callback(lambda done: self._readers.discard(assigned))
+        assigned.in_order.extend(messages)
+        assigned.arrived.set()
+
+    async def _read(self, assigned: AssignedQueue) -> None:
+        count = 0
+        while not assigned.dropped:
+            if not assigned.in_order:
+                assigned.arrived.clear()
+                await assigned.arrived.wait()
+            elif self._settings.clustering and assigned.locked_until_s <= time.monotonic():
+                await asyncio.sleep(UNLOCKED_PAUSE_S)
+            elif not await self._handle_first(assigned):
+                await asyncio.sleep(SUSPEND_S)
+            else:
+                count += 1
+                if count % GIVE_WAY_EVERY == 0:
+                    await asyncio.sleep(0)
+
+    async def _handle_first(self, assigned: AssignedQueue) -> bool:
+        """Whether the queue may go on with its next message."""
+        message, generation = assigned.in_order[0], assigned.generation
+        async with self._slots:
+            if assigned.dropped or assigned.generation != generation:
+                return True
+            trial = await self._try(assigned, message)
+        finished = trial == Trial.DONE or await self._gives_up(assigned, message, trial)
+        if finished and assigned.generation == generation:
+            assigned.in_order.popleft()
+            assigned.done(message, generation)
+        return finished or assigned.generation != generation
+
+    async def _gives_up(self, assigned: AssignedQueue, message: Message, trial: Trial) -> bool:
+        """Whether a message that failed too often, or can never be handled, went to the dead letters."""
+        max_times = self._settings.max_reconsume_times
+        may_try_again = max_times is None or message.reconsume_times < max_times
+        if may_try_again and trial != Trial.HOPELESS:
+            message.reconsume_times += 1
+            return False
+        if not self._settings.clustering:
+            return True
+        try:
+            await self._send_back(assigned.queue, message, DEAD_LETTER)
+        except LaterMQError as error:
+            _log.warning("a message could not be moved to the dead letters, its queue waits: %s", error)
+            return False
+        return True

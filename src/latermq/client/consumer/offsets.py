@@ -1,0 +1,133 @@
+"""Consumer offsets: kept by the broker for a group that shares its work, in a local file for one that broadcasts."""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from latermq.client.session.session import Session
+from latermq.errors import StoreError
+from latermq.protocol.remoting.bodies import MessageQueue
+from latermq.protocol.remoting.codes import Request, Response
+
+DEFAULT_FOLDER = Path("~/.latermq/offsets")
+MAX_FILE_BYTES = 64 * 1024 * 1024
+
+
+class OffsetAnswer(msgspec.Struct):
+    """Header fields of answers that carry one offset."""
+
+    offset: int
+
+
+class _StoredOffset(msgspec.Struct):
+    topic: str
+    broker: str
+    queue: int
+    offset: int
+
+
+class OffsetStore(Protocol):
+    """Where a consumer remembers how far it is."""
+
+    async def load(self, queue: MessageQueue) -> int | None: ...
+
+    async def save(self, offsets: Mapping[MessageQueue, int]) -> None: ...
+
+
+class BrokerOffsets:
+    """Offsets of a group, kept by the broker of each queue."""
+
+    def __init__(self, session: Session, group: str) -> None:
+        self._session = session
+        self._group = group
+
+    async def load(self, queue: MessageQueue) -> int | None:
+        """The stored offset, None if there is none."""
+        answer = await self._session.connections.call(
+            await self._session.routes.broker_address(queue),
+            Request.QUERY_CONSUMER_OFFSET,
+            {"consumerGroup": self._group, "topic": queue.topic, "queueId": str(queue.queueId)},
+            timeout_s=self._session.request_timeout_s,
+            accept=(Response.QUERY_NOT_FOUND,),
+        )
+        return None if answer.code == Response.QUERY_NOT_FOUND else answer.header(OffsetAnswer).offset
+
+    async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Store offsets, all at the same time; the first failure is raised when all have ended."""
+        results = await asyncio.gather(
+            *(self._save_one(queue, offset) for queue, offset in offsets.items()), return_exceptions=True
+        )
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _save_one(self, queue: MessageQueue, offset: int) -> None:
+        await self._session.connections.call(
+            await self._session.routes.broker_address(queue),
+            Request.UPDATE_CONSUMER_OFFSET,
+            {
+                "consumerGroup": self._group,
+                "topic": queue.topic,
+                "queueId": str(queue.queueId),
+                "commitOffset": str(offset),
+            },
+            timeout_s=self._session.request_timeout_s,
+        )
+
+
+class LocalOffsets:
+    """Offsets in one JSON file, replaced as a whole; for broadcasting, where each member reads everything."""
+
+    def __init__(self, folder: Path, group: str, instance: str) -> None:
+        name = "".join(char if char.isalnum() or char in "-_.%" else "_" for char in f"{group}@{instance or 'default'}")
+        self._file = folder.expanduser() / f"{name}.json"
+        self._offsets: dict[MessageQueue, int] | None = None
+
+    async def load(self, queue: MessageQueue) -> int | None:
+        if self._offsets is None:
+            self._offsets = await asyncio.to_thread(self._read)
+        return self._offsets.get(queue)
+
+    async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
+        if self._offsets is None:
+            self._offsets = await asyncio.to_thread(self._read)
+        self._offsets.update(offsets)
+        await asyncio.to_thread(self._write, dict(self._offsets))
+
+    def _read(self) -> dict[MessageQueue, int]:
+        try:
+            if self._file.stat().st_size > MAX_FILE_BYTES:
+                raise StoreError(f"{self._file} is larger than {MAX_FILE_BYTES} bytes", hint="It is no offset file")
+            stored = msgspec.json.decode(self._file.read_bytes(), type=list[_StoredOffset])
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise self._unusable(error) from error
+        except msgspec.MsgspecError as error:
+            raise StoreError(
+                f"{self._file} does not hold offsets: {error}", hint="Remove it to start from `consume_from`"
+            ) from None
+        return {MessageQueue(entry.topic, entry.broker, entry.queue): entry.offset for entry in stored}
+
+    def _write(self, offsets: dict[MessageQueue, int]) -> None:
+        stored = [_StoredOffset(q.topic, q.brokerName, q.queueId, offset) for q, offset in sorted(offsets.items())]
+        draft = self._file.with_suffix(f".{os.getpid()}.tmp")
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with draft.open("wb") as file:
+                file.write(msgspec.json.encode(stored))
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(self._file)
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: OSError) -> StoreError:
+        return StoreError(
+            f"offsets cannot be kept in {self._file}: {error.strerror or error}",
+            hint="Make room there, or name a folder that this user may write to: `offsets_folder`",
+        )

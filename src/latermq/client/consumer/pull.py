@@ -1,0 +1,93 @@
+"""One pull: the request both consumers make, and its answer with the bodies opened."""
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from latermq.client.consumer.subscription import wanted
+from latermq.client.session.session import Session
+from latermq.message.record import Message, decode_records
+from latermq.protocol.remoting.bodies import MessageQueue, SubscriptionData
+from latermq.protocol.remoting.codes import Request, Response
+from latermq.protocol.remoting.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+
+FOUND = "FOUND"
+NO_NEW = "NO_NEW"
+NO_MATCH = "NO_MATCH"
+OFFSET_MOVED = "OFFSET_MOVED"
+_STATUS = {
+    Response.SUCCESS: FOUND,
+    Response.PULL_NOT_FOUND: NO_NEW,
+    Response.PULL_RETRY_IMMEDIATELY: NO_MATCH,
+    Response.PULL_OFFSET_MOVED: OFFSET_MOVED,
+}
+_ACCEPTED = tuple(_STATUS)
+# What a held pull may take longer than it was told to be held.
+ANSWER_MARGIN_S = 15.0
+
+
+@dataclass(slots=True)
+class PullResult:
+    """What a pull brought: FOUND, NO_NEW (the end of the queue), NO_MATCH (all filtered) or OFFSET_MOVED."""
+
+    status: str
+    messages: list[Message] = field(default_factory=list)
+    next_offset: int = 0
+    min_offset: int = 0
+    max_offset: int = 0
+
+
+class PullAnswer(msgspec.Struct, gc=False):
+    """Header fields of a pull's answer, named as on the wire."""
+
+    nextBeginOffset: int = 0
+    minOffset: int = 0
+    maxOffset: int = 0
+
+
+async def pull(
+    session: Session,
+    group: str,
+    queue: MessageQueue,
+    offset: int,
+    data: SubscriptionData,
+    *,
+    max_messages: int,
+    wait_s: float,
+    carry_subscription: bool,
+    commit_offset: int | None = None,
+) -> PullResult:
+    """Messages of a queue from `offset` on. With `wait_s` the broker holds the request until something comes.
+
+    A group without heartbeats sends its subscription along; one with heartbeats has told it already.
+    """
+    flags = (
+        (PULL_SUSPEND if wait_s > 0 else 0)
+        | (PULL_SUBSCRIPTION if carry_subscription else 0)
+        | (PULL_COMMIT_OFFSET if commit_offset is not None else 0)
+    )
+    fields = {
+        "consumerGroup": group,
+        "topic": queue.topic,
+        "queueId": str(queue.queueId),
+        "queueOffset": str(offset),
+        "maxMsgNums": str(max_messages),
+        "sysFlag": str(flags),
+        "commitOffset": str(commit_offset or 0),
+        "suspendTimeoutMillis": str(int(wait_s * 1000)),
+        "subVersion": str(data.subVersion),
+        "expressionType": data.expressionType or "TAG",
+    }
+    if carry_subscription:
+        fields["subscription"] = data.subString
+    answer = await session.connections.call(
+        await session.routes.broker_address(queue),
+        Request.PULL_MESSAGE,
+        fields,
+        timeout_s=wait_s + ANSWER_MARGIN_S,
+        accept=_ACCEPTED,
+    )
+    header = answer.header(PullAnswer)
+    messages = [message for message in decode_records(answer.body) if wanted(data, message)] if answer.body else []
+    status = _STATUS[Response(answer.code)]
+    return PullResult(status, messages, header.nextBeginOffset, header.minOffset, header.maxOffset)

@@ -1,0 +1,98 @@
+"""The pull consumer: the caller decides which queue it reads, from where, and when it commits."""
+
+from latermq.client.consumer import queue_offsets
+from latermq.client.consumer.offsets import BrokerOffsets
+from latermq.client.consumer.pull import PullResult, pull
+from latermq.client.consumer.subscription import ALL, Sql, subscription
+from latermq.client.producer.compression import MAX_BODY_BYTES, opened_together
+from latermq.client.session.retry import within
+from latermq.client.session.session import Client, Session
+from latermq.message.names import check_group
+from latermq.protocol.remoting.bodies import MessageQueue
+
+
+class PullConsumer(Client):
+    """Reads queues by offset. It joins no group: `group` only names whose committed offsets it reads and writes."""
+
+    def __init__(
+        self,
+        namesrv: str = "127.0.0.1:9876",
+        *,
+        group: str = "DEFAULT_CONSUMER",
+        instance: str = "",
+        request_timeout_s: float = 3.0,
+        encoding: str = "json",
+        max_body_bytes: int = MAX_BODY_BYTES,
+    ) -> None:
+        """`max_body_bytes` is what compressed bodies may open to, those of one pull together."""
+        check_group(group)
+        self._max_body_bytes = max_body_bytes
+        self._group = group
+        self._session = Session(namesrv, instance=instance, encoding=encoding, request_timeout_s=request_timeout_s)
+        self._offsets = BrokerOffsets(self._session, group)
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic that can be read, as the name server says now; asked again while servers restart."""
+        self._session.check_running()
+        routes, timeout_s = self._session.routes, self._session.request_timeout_s
+        return list((await within(timeout_s, lambda left_s: routes.refresh(topic))).readable)
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_messages: int = 32,
+        expression: str | Sql = ALL,
+        *,
+        wait_s: float = 0.0,
+    ) -> PullResult:
+        """Up to `max_messages` from `offset` on; with `wait_s` the broker waits that long for the first to come.
+
+        Raises UnreadableBody if the first one cannot be opened; whoever wants to pass over it pulls again from one
+        behind the error's `offset`.
+        """
+        self._session.check_running()
+        data = subscription(queue.topic, expression)
+        result = await pull(
+            self._session,
+            self._group,
+            queue,
+            offset,
+            data,
+            max_messages=max_messages,
+            wait_s=wait_s,
+            carry_subscription=True,
+        )
+        shown = opened_together(result.messages, self._max_body_bytes)
+        if len(shown) < len(result.messages):
+            result.next_offset = result.messages[len(shown)].queue_offset
+        result.messages = shown
+        return result
+
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
+        """Store that the group has read everything before `offset`."""
+        self._session.check_running()
+        await self._offsets.save({queue: offset})
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The group's stored offset, None if there is none."""
+        self._session.check_running()
+        return await self._offsets.load(queue)
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """The offset of the oldest message that is still kept."""
+        self._session.check_running()
+        return await queue_offsets.min_offset(self._session, queue)
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """The offset that the next message will get."""
+        self._session.check_running()
+        return await queue_offsets.max_offset(self._session, queue)
+
+    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The offset of the first message stored at or after a time."""
+        self._session.check_running()
+        return await queue_offsets.search_offset(self._session, queue, timestamp_ms)
+
+    def statistics(self) -> dict[str, int]:
+        return {**self._session.connections.statistics(), **self._session.routes.statistics()}

@@ -1,0 +1,183 @@
+"""The push consumer: a member of a group that gets its share of the messages handed to a function."""
+
+import time
+from pathlib import Path
+
+from latermq.client.consumer.assignment import Assignment
+from latermq.client.consumer.consumer_requests import ConsumerRequests
+from latermq.client.consumer.consumer_settings import CLUSTERING, ConsumerSettings
+from latermq.client.consumer.handler_runner import ConcurrentHandling, Handler, Handling, OrderlyHandling
+from latermq.client.consumer.offsets import DEFAULT_FOLDER
+from latermq.client.consumer.subscription import ALL, SQL, Sql, subscription
+from latermq.client.producer.compression import MAX_BODY_BYTES
+from latermq.client.session.failures import NoBroker
+from latermq.client.session.session import Client, Session
+from latermq.errors import LaterMQError, ServiceUnavailable, TopicNotFound
+from latermq.message.names import check_topic, retry_topic
+from latermq.protocol.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData, encode_body
+from latermq.protocol.remoting.codes import Request
+
+_CONSUME_FROM = {"first": "CONSUME_FROM_FIRST_OFFSET", "last": "CONSUME_FROM_LAST_OFFSET"}
+
+
+class PushConsumer(Client):
+    """Hands the messages of subscribed topics to `handler`, a coroutine function or a plain one that does not block.
+
+    A handler that raises has failed: the message comes again later, after `max_reconsume_times` failures it goes to
+    the group's dead letters. In order (`orderly=True`) a failed message holds its queue instead.
+
+    - `concurrency`: handlers at the same time. `pull_batch`: messages a pull.
+    - `model`: "clustering" shares the messages among the group, "broadcasting" gives all to every member; the latter
+      keeps its offsets in `offsets_folder`, and drops what fails.
+    - `consume_from`: where a new group starts: "first", "last", or epoch milliseconds.
+    - `max_cached_messages`, `max_cached_bytes`: what is pulled ahead of the handlers, for each queue.
+    - `max_body_bytes`: what a compressed body may open to, and how much all those that are being handled have together;
+      at that, the next ones wait. A message that opens to more has failed.
+    - `commit_every_s`: how often offsets are stored. `shutdown_wait_s`: how long `close` waits for running handlers.
+    """
+
+    def __init__(
+        self,
+        namesrv: str,
+        group: str,
+        handler: Handler,
+        *,
+        concurrency: int = 20,
+        orderly: bool = False,
+        model: str = CLUSTERING,
+        consume_from: str | int = "last",
+        max_reconsume_times: int | None = None,
+        pull_batch: int = 32,
+        max_cached_messages: int = 1000,
+        max_cached_bytes: int = 16 * 1024 * 1024,
+        max_body_bytes: int = MAX_BODY_BYTES,
+        commit_every_s: float = 5.0,
+        rebalance_every_s: float = 20.0,
+        long_poll_s: float = 15.0,
+        lock_every_s: float = 20.0,
+        shutdown_wait_s: float = 10.0,
+        offsets_folder: Path = DEFAULT_FOLDER,
+        instance: str = "",
+        encoding: str = "json",
+    ) -> None:
+        self._settings = ConsumerSettings(
+            group=group,
+            concurrency=concurrency,
+            orderly=orderly,
+            model=model,
+            consume_from=consume_from,
+            max_reconsume_times=max_reconsume_times,
+            pull_batch=pull_batch,
+            max_cached_messages=max_cached_messages,
+            max_cached_bytes=max_cached_bytes,
+            max_body_bytes=max_body_bytes,
+            commit_every_s=commit_every_s,
+            rebalance_every_s=rebalance_every_s,
+            long_poll_s=long_poll_s,
+            lock_every_s=lock_every_s,
+            shutdown_wait_s=shutdown_wait_s,
+            offsets_folder=offsets_folder,
+        )
+        self._session = Session(namesrv, instance=instance, encoding=encoding)
+        self._session.heartbeat = self._heartbeat
+        handling = OrderlyHandling if orderly else ConcurrentHandling
+        self._handling: Handling = handling(self._session, self._settings, handler)
+        self._assignment = Assignment(self._session, self._settings, instance, self._handling.deliver)
+        self._session.on_routes_refreshed = lambda changed: self._assignment.rebalance_soon() if changed else None
+        ConsumerRequests(self._session, self._settings, self._assignment, handler, self.statistics)
+        if self._settings.clustering:
+            topic = retry_topic(group)
+            self._assignment.subscriptions[topic] = subscription(topic, version=_now_ms())
+
+    async def start(self) -> None:
+        """Begin to consume what is subscribed so far."""
+        await super().start()
+        self._handling.start()
+        try:
+            for data in list(self._assignment.subscriptions.values()):
+                await self._announce(data)
+        except BaseException:
+            await self._session.close()
+            raise
+        await self._assignment.rebalance()
+        self._assignment.start()
+
+    async def close(self) -> None:
+        """End cleanly: running handlers finish, offsets are stored, the others of the group take over."""
+        if self._session.running:
+            await self._assignment.close()
+        await self._session.close([{"consumerGroup": self._settings.group}])
+
+    async def subscribe(self, topic: str, expression: str | Sql = ALL) -> None:
+        """Get the messages of a topic: all (`*`), those with a tag (`red || blue`), or those that fit a `Sql`.
+
+        On return this member has its queues, if the topic exists; one made later is found by itself.
+        """
+        check_topic(topic)
+        data = subscription(topic, expression, version=_now_ms())
+        previous = self._assignment.subscriptions.get(topic)
+        self._assignment.subscriptions[topic] = data
+        if not self._session.running:
+            return
+        try:
+            await self._announce(data)
+        except LaterMQError:
+            if previous is None:
+                del self._assignment.subscriptions[topic]
+            else:
+                self._assignment.subscriptions[topic] = previous
+            raise
+        await self._assignment.rebalance()
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Get no more messages of a topic."""
+        self._assignment.subscriptions.pop(topic, None)
+        if self._session.running:
+            await self._session.send_heartbeats()
+            await self._assignment.rebalance()
+
+    def statistics(self) -> dict[str, int]:
+        """Counts since the start, and what is cached and assigned now."""
+        queues = self._assignment.queues.values()
+        return {
+            **self._handling.statistics(),
+            "queues": len(queues),
+            "cached_messages": sum(queue.cached for queue in queues),
+            "cached_bytes": sum(queue.cached_bytes for queue in queues),
+            "running_handlers": sum(queue.running for queue in queues),
+            **self._session.connections.statistics(),
+            **self._session.routes.statistics(),
+        }
+
+    async def _announce(self, data: SubscriptionData) -> None:
+        """Tell the topic's brokers of the subscription; a broker that does not understand it says so now."""
+        try:
+            route = await self._session.routes.get(data.topic)
+        except (TopicNotFound, ServiceUnavailable, NoBroker):
+            return  # a consumer may start before its topic does, and before its brokers
+        if data.expressionType == SQL:
+            body = {"clientId": self.client_id, "group": self._settings.group, "subscriptionData": data}
+            for address in route.addresses.values():
+                await self._session.connections.call(
+                    address,
+                    Request.CHECK_CLIENT_CONFIG,
+                    {},
+                    encode_body(body),
+                    timeout_s=self._session.request_timeout_s,
+                )
+        await self._session.send_heartbeats()
+
+    def _heartbeat(self) -> HeartbeatData:
+        settings = self._settings
+        from_where = _CONSUME_FROM.get(str(settings.consume_from), "CONSUME_FROM_TIMESTAMP")
+        consumer = ConsumerData(
+            groupName=settings.group,
+            messageModel=settings.model.upper(),
+            consumeFromWhere=from_where,
+            subscriptionDataSet=list(self._assignment.subscriptions.values()),
+        )
+        return HeartbeatData(clientID=self.client_id, consumerDataSet=[consumer])
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

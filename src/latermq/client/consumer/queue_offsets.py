@@ -1,0 +1,31 @@
+"""Offsets of one queue as its broker tells them: the first, the next, and the one at a time."""
+
+from latermq.client.consumer.offsets import OffsetAnswer
+from latermq.client.session.session import Session
+from latermq.protocol.remoting.bodies import MessageQueue
+from latermq.protocol.remoting.codes import Request
+
+
+async def min_offset(session: Session, queue: MessageQueue) -> int:
+    """The offset of the oldest message that is still kept."""
+    return await _ask(session, queue, Request.GET_MIN_OFFSET)
+
+
+async def max_offset(session: Session, queue: MessageQueue) -> int:
+    """The offset that the next message will get."""
+    return await _ask(session, queue, Request.GET_MAX_OFFSET)
+
+
+async def search_offset(session: Session, queue: MessageQueue, timestamp_ms: int) -> int:
+    """The offset of the first message stored at or after a time."""
+    return await _ask(session, queue, Request.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=str(timestamp_ms))
+
+
+async def _ask(session: Session, queue: MessageQueue, code: int, **more: str) -> int:
+    answer = await session.connections.call(
+        await session.routes.broker_address(queue),
+        code,
+        {"topic": queue.topic, "queueId": str(queue.queueId), **more},
+        timeout_s=session.request_timeout_s,
+    )
+    return answer.header(OffsetAnswer).offset

@@ -1,0 +1,1 @@
+"""Producers: batching, compression and sends that survive a failing broker."""

@@ -1,0 +1,220 @@
+"""The producer: messages go out pipelined over one connection per broker, bounded, and in order per shard."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Sequence
+
+import msgspec
+
+from latermq.client.producer.compression import compress
+from latermq.client.producer.outgoing import OutgoingMessage, SendResult, encode_batch_body, encode_message_properties
+from latermq.client.producer.sender import Sender
+from latermq.client.session.session import Client, Session
+from latermq.clock import SystemClock
+from latermq.errors import IllegalMessage
+from latermq.message.ids import UniqueKeys
+from latermq.message.names import check_group
+from latermq.message.properties import UNIQUE_KEY
+from latermq.message.recall_handle import decode_recall_handle
+from latermq.protocol.remoting.bodies import HeartbeatData, MessageQueue, ProducerData
+from latermq.protocol.remoting.codes import Request
+
+MAX_IN_FLIGHT = 10_000
+
+
+class _RecallAnswer(msgspec.Struct):
+    """Header fields of a recall's answer, named as on the wire."""
+
+    msgId: str = ""
+
+
+class Producer(Client):
+    """Sends messages. Use it in `async with`.
+
+    Bounds: at most `max_in_flight` messages and `max_in_flight_bytes` bytes are between `submit` and their result.
+    `send` waits for room; `submit` raises Busy without it, so call `await ready()` before.
+    """
+
+    def __init__(
+        self,
+        namesrv: str = "127.0.0.1:9876",
+        *,
+        group: str = "DEFAULT_PRODUCER",
+        instance: str = "",
+        send_timeout_s: float = 3.0,
+        retries: int = 2,
+        max_message_bytes: int = 4 * 1024 * 1024,
+        compress_above_bytes: int | None = 4096,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        max_in_flight_bytes: int = 64 * 1024 * 1024,
+        encoding: str = "json",
+    ) -> None:
+        check_group(group)
+        self._session = Session(namesrv, instance=instance, encoding=encoding)
+        self._session.heartbeat = lambda: HeartbeatData(
+            clientID=self.client_id, producerDataSet=[ProducerData(groupName=group)]
+        )
+        self._sender = Sender(
+            self._session,
+            group,
+            retries=retries,
+            max_in_flight=max_in_flight,
+            max_in_flight_bytes=max_in_flight_bytes,
+        )
+        self._session.on_routes_refreshed = self._sender.take_new_routes
+        self._group = group
+        self._send_timeout_s = send_timeout_s
+        self._max_message_bytes = max_message_bytes
+        self._compress_above_bytes = max_message_bytes if compress_above_bytes is None else compress_above_bytes
+        self._clock = SystemClock()
+        family = socket.AF_INET6 if ":" in self._session.ip else socket.AF_INET
+        self._unique_keys = UniqueKeys(self._clock, socket.inet_pton(family, self._session.ip), os.getpid(), os.urandom)
+
+    async def start(self) -> None:
+        await super().start()
+        self._sender.start()
+
+    async def close(self) -> None:
+        """Wait for what is in flight, at most as long as a send may take, then end."""
+        if self._session.running:
+            await self._sender.finish(self._send_timeout_s)
+        await self._session.close([{"producerGroup": self._group}])
+        self._sender.give_up()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether `submit` would be refused now."""
+        return self._sender.is_full
+
+    async def ready(self) -> None:
+        """Wait until `submit` has room for a message."""
+        await self._sender.ready()
+
+    async def send(
+        self,
+        message: OutgoingMessage,
+        *,
+        queue: MessageQueue | None = None,
+        shard: str | int | None = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """Send one message and wait until it is stored. The same `shard` goes to the same queue."""
+        if self.is_full:
+            await self.ready()
+        return await self.submit(message, queue=queue, shard=shard, timeout_s=timeout_s)
+
+    def submit(
+        self,
+        message: OutgoingMessage,
+        *,
+        queue: MessageQueue | None = None,
+        shard: str | int | None = None,
+        timeout_s: float | None = None,
+    ) -> "asyncio.Future[SendResult]":
+        """Send one message without waiting; the future gets its result. Sends of one shard leave in this order."""
+        body = message.body
+        if not 0 < len(body) <= self._max_message_bytes:
+            raise self._illegal_size(len(body))
+        unique_key = message.properties.get(UNIQUE_KEY) or self._unique_keys.next()
+        properties = encode_message_properties(message, unique_key)
+        sysflag = 0
+        if len(body) > self._compress_above_bytes:
+            body, sysflag = compress(body)
+        send = self._sender.new_send(
+            message.topic,
+            Request.SEND_MESSAGE_V2,
+            body,
+            properties,
+            unique_key,
+            queue,
+            shard,
+            self._clock.now_ms(),
+            self._send_timeout_s if timeout_s is None else timeout_s,
+        )
+        send.sysflag = sysflag
+        send.flag = message.flag
+        self._sender.dispatch(send)
+        return send.future
+
+    async def send_batch(
+        self,
+        messages: Sequence[OutgoingMessage],
+        *,
+        queue: MessageQueue | None = None,
+        shard: str | int | None = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """Send messages of one topic as one frame into one queue; the result's ids are joined by commas."""
+        if not messages:
+            raise IllegalMessage("a batch needs at least one message")
+        if not all(message.body for message in messages):
+            raise self._illegal_size(0)
+        keys = [message.properties.get(UNIQUE_KEY) or self._unique_keys.next() for message in messages]
+        body = encode_batch_body(messages, keys)
+        if len(body) > self._max_message_bytes:
+            raise IllegalMessage(
+                f"the batch has {len(body)} bytes, the limit is {self._max_message_bytes}", hint="Send it in parts"
+            )
+        if self.is_full:
+            await self.ready()
+        properties = f"{UNIQUE_KEY}\x01{self._unique_keys.next()}\x02"
+        send = self._sender.new_send(
+            messages[0].topic,
+            Request.SEND_BATCH_MESSAGE,
+            body,
+            properties,
+            ",".join(keys),
+            queue,
+            shard,
+            self._clock.now_ms(),
+            self._send_timeout_s if timeout_s is None else timeout_s,
+        )
+        self._sender.dispatch(send)
+        return await send.future
+
+    async def send_oneway(
+        self, message: OutgoingMessage, *, queue: MessageQueue | None = None, shard: str | int | None = None
+    ) -> None:
+        """Send without an answer: fast, and nobody says whether it arrived."""
+        if not 0 < len(message.body) <= self._max_message_bytes:
+            raise self._illegal_size(len(message.body))
+        properties = encode_message_properties(message, message.properties.get(UNIQUE_KEY) or self._unique_keys.next())
+        body, sysflag = message.body, 0
+        if len(body) > self._compress_above_bytes:
+            body, sysflag = compress(body)
+        now_ms = self._clock.now_ms()
+        await self._sender.write_oneway(message.topic, properties, body, sysflag, message.flag, now_ms, queue, shard)
+
+    async def recall(self, topic: str, handle: str) -> str:
+        """Take a timer back by the handle that its send returned; its message id.
+
+        IllegalOperation where it is not pending any more, or never was. Apache's broker does not know: it takes the
+        recall of any handle whose time has not come. Admin.cancel_timer tells what happened.
+        """
+        self._session.check_running()
+        queue = MessageQueue(topic, decode_recall_handle(handle).broker_name, 0)
+        fields = {"producerGroup": self._group, "topic": topic, "recallHandle": handle}
+        answer = await self._session.connections.call(
+            await self._session.routes.broker_address(queue),
+            Request.RECALL_MESSAGE,
+            fields,
+            timeout_s=self._send_timeout_s,
+        )
+        return answer.header(_RecallAnswer).msgId
+
+    def statistics(self) -> dict[str, int]:
+        """Counts since the start, and what is under way now."""
+        return {
+            **self._sender.statistics(),
+            **self._session.connections.statistics(),
+            **self._session.routes.statistics(),
+        }
+
+    def _illegal_size(self, size_bytes: int) -> IllegalMessage:
+        if not size_bytes:
+            return IllegalMessage("the body is empty, which RocketMQ's brokers do not take", hint="Send a byte or more")
+        return IllegalMessage(
+            f"the body has {size_bytes} bytes, the limit is {self._max_message_bytes}",
+            hint="Raise max_message_bytes here and in the broker, or store it elsewhere and send its address",
+        )

@@ -1,0 +1,392 @@
+"""Sends under way: bounded, written to a chosen queue, matched with their answers, and retried."""
+
+import asyncio
+import contextlib
+import os
+from collections import deque
+
+from latermq.client.producer.outgoing import SendAnswer, SendFrames, SendResult
+from latermq.client.producer.shards import shard_index
+from latermq.client.session.failures import BrokerFailed, ConnectionLost, RequestTimedOut, errors_from_wire
+from latermq.client.session.routes import DEFAULT_TOPIC_QUEUES, Route
+from latermq.client.session.session import Session
+from latermq.errors import Busy, IllegalMessage, LaterMQError, MalformedRequest
+from latermq.message.names import check_sendable_topic
+from latermq.protocol.remoting.bodies import MessageQueue
+from latermq.protocol.remoting.codes import Response
+from latermq.protocol.remoting.frames import Command
+
+# The codes after which Java's producer tries again, elsewhere if it can.
+RETRY_CODES = frozenset({
+    Response.SYSTEM_ERROR, Response.SYSTEM_BUSY, Response.SERVICE_NOT_AVAILABLE,
+    Response.NO_PERMISSION, Response.TOPIC_NOT_EXIST,
+})  # fmt: skip
+STALE_ROUTE_CODES = frozenset({Response.NO_PERMISSION, Response.TOPIC_NOT_EXIST})
+RETRY_PAUSE_S = 0.05
+LONGEST_RETRY_PAUSE_S = 0.5
+MAX_TOPICS = 10_000
+
+_STATUS: dict[int, str] = {
+    Response.SUCCESS: "SEND_OK",
+    Response.FLUSH_DISK_TIMEOUT: "FLUSH_DISK_TIMEOUT",
+    Response.SLAVE_NOT_AVAILABLE: "SLAVE_NOT_AVAILABLE",
+    Response.FLUSH_SLAVE_TIMEOUT: "FLUSH_SLAVE_TIMEOUT",
+}
+
+
+class PendingSend:
+    """One message between `submit` and its result."""
+
+    __slots__ = (
+        "attempts", "body", "born_ms", "code", "deadline_s", "due_s", "flag", "future", "last_broker", "pinned",
+        "properties", "queue", "sender", "shard", "size_bytes", "sysflag", "topic", "unique_key",
+    )  # fmt: skip
+
+    sender: "Sender"
+    topic: "SendTopic"
+    future: "asyncio.Future[SendResult]"
+    code: int
+    body: bytes
+    properties: str
+    sysflag: int
+    flag: int
+    born_ms: int
+    unique_key: str
+    queue: MessageQueue
+    pinned: MessageQueue | None
+    shard: str | int | None
+    attempts: int
+    deadline_s: float
+    due_s: float
+    last_broker: str
+    size_bytes: int
+
+    def on_reply(self, reply: Command | LaterMQError) -> None:
+        if isinstance(reply, LaterMQError):
+            self.sender.failed(self, reply, isinstance(reply, ConnectionLost))
+            return
+        status = _STATUS.get(reply.code)
+        if status is None:
+            error = errors_from_wire(reply.code, reply.remark, self.queue.brokerName)
+            self.sender.failed(self, error, reply.code in RETRY_CODES)
+            return
+        try:
+            answer = reply.header(SendAnswer)
+        except MalformedRequest as error:
+            said = f"{self.queue.brokerName} took the message, but its answer is not understood: {error.remark}"
+            self.sender.failed(self, BrokerFailed(said), retry=False)
+            return
+        queue = self.queue
+        if answer.queueId != queue.queueId:
+            queue = MessageQueue(queue.topic, queue.brokerName, answer.queueId)
+        handle = answer.recallHandle or ""
+        self.sender.succeeded(
+            self, SendResult(status, self.unique_key, answer.msgId, queue, answer.queueOffset, handle)
+        )
+
+
+class SendTopic:
+    """What the producer knows of one topic: its queues, and the sends that wait for a route or a connection."""
+
+    def __init__(self, name: str, frames: SendFrames) -> None:
+        self.name = name
+        self.frames = frames
+        self.route: Route | None = None
+        self.stale = False
+        self.turn = int.from_bytes(os.urandom(2), "big")  # producers that start together begin at different queues
+        self.backlog: deque[PendingSend] = deque()
+        self.draining = False
+
+
+class Sender:
+    """All sends of one producer between `submit` and their results."""
+
+    def __init__(
+        self, session: Session, group: str, *, retries: int, max_in_flight: int, max_in_flight_bytes: int
+    ) -> None:
+        self._session = session
+        self._group = group
+        self._retries = retries
+        self._max_in_flight = max_in_flight
+        self._max_in_flight_bytes = max_in_flight_bytes
+        self._topics: dict[str, SendTopic] = {}
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._idle: asyncio.Future[None] | None = None  # set while somebody waits for the last result
+        self._in_flight = 0
+        self._in_flight_bytes = 0
+        self._sent = 0
+        self._retried = 0
+        self._errors = 0
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    async def finish(self, timeout_s: float) -> None:
+        """Wait until nothing is in flight, or for so long."""
+        if self._in_flight:
+            self._idle = self._loop.create_future()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._idle
+
+    def give_up(self) -> None:
+        """Fail what was not written yet."""
+        for topic in self._topics.values():
+            while topic.backlog:
+                self._finish(topic.backlog.popleft(), ConnectionLost("the producer was closed before this was sent"))
+
+    def statistics(self) -> dict[str, int]:
+        return {
+            "sent": self._sent,
+            "failed": self._errors,
+            "retried": self._retried,
+            "in_flight": self._in_flight,
+            "in_flight_bytes": self._in_flight_bytes,
+            "waiting_for_route": sum(len(topic.backlog) for topic in self._topics.values()),
+        }
+
+    @property
+    def is_full(self) -> bool:
+        """Whether `submit` would be refused now."""
+        return self._in_flight >= self._max_in_flight or self._in_flight_bytes >= self._max_in_flight_bytes
+
+    async def ready(self) -> None:
+        """Wait until `submit` has room for a message."""
+        while self.is_full:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            finally:
+                # There may be room for more than one, and one that was woken and cancelled must not keep it.
+                if waiter.done():
+                    self._wake_next()
+
+    def new_send(
+        self,
+        topic: str,
+        code: int,
+        body: bytes,
+        properties: str,
+        unique_key: str,
+        queue: MessageQueue | None,
+        shard: str | int | None,
+        born_ms: int,
+        timeout_s: float,
+    ) -> PendingSend:
+        """A send that counts as in flight from now on; `dispatch` lets it go."""
+        self._session.check_running()
+        if self._in_flight >= self._max_in_flight or self._in_flight_bytes >= self._max_in_flight_bytes:
+            raise Busy(
+                f"{self._in_flight} messages with {self._in_flight_bytes} bytes are in flight",
+                hint="Call `await producer.ready()` before `submit`",
+            )
+        if queue is not None and queue.topic != topic:
+            raise IllegalMessage(f"a message to topic {topic!r} cannot go to a queue of topic {queue.topic!r}")
+        send = PendingSend()
+        send.sender = self
+        send.topic = self._topics.get(topic) or self._topic(topic)
+        send.future = self._loop.create_future()
+        send.code = code
+        send.body = body
+        send.properties = properties
+        send.sysflag = send.flag = 0
+        send.born_ms = born_ms
+        send.unique_key = unique_key
+        send.pinned = queue
+        send.shard = shard
+        send.attempts = 0
+        send.deadline_s = self._loop.time() + timeout_s
+        send.due_s = 0.0
+        send.last_broker = ""
+        send.size_bytes = len(body) + 256
+        self._in_flight += 1
+        self._in_flight_bytes += send.size_bytes
+        return send
+
+    async def write_oneway(
+        self,
+        name: str,
+        properties: str,
+        body: bytes,
+        sysflag: int,
+        flag: int,
+        born_ms: int,
+        pinned: MessageQueue | None,
+        shard: str | int | None,
+    ) -> None:
+        """Write a message that nobody answers, once its broker is connected."""
+        self._session.check_running()
+        topic = self._topics.get(name) or self._topic(name)
+        if topic.route is None:
+            await self._prepare(topic)
+        queue = self._choose(topic, pinned, shard, "")
+        connections = self._session.connections
+        connection = await connections.open(await self._session.routes.broker_address(queue))
+        opaque = connections.next_opaque()
+        connection.send(
+            topic.frames.frame(opaque, queue.queueId, sysflag, born_ms, flag, properties, body, oneway=True)
+        )
+        self._sent += 1
+        await connection.drained()
+
+    def _topic(self, name: str) -> SendTopic:
+        topic = self._topics.get(name)
+        if topic is None:
+            check_sendable_topic(name)
+            if len(self._topics) >= MAX_TOPICS:
+                raise Busy(f"this producer sends to {MAX_TOPICS} topics already", hint="Use another producer")
+            frames = SendFrames(self._group, name, DEFAULT_TOPIC_QUEUES, self._session.connections.encoding)
+            topic = self._topics[name] = SendTopic(name, frames)
+        return topic
+
+    def take_new_routes(self, changed: bool) -> None:
+        for topic in self._topics.values():
+            known = self._session.routes.known(topic.name)
+            if known is not None and known.writable:
+                topic.route = known
+            else:
+                topic.stale = True  # a borrowed route, or a topic that is gone: the next send asks again
+
+    def dispatch(self, send: PendingSend) -> None:
+        """Write it now if its broker is known and connected; else it waits in its topic's backlog."""
+        topic = send.topic
+        ordered = send.shard is not None or send.pinned is not None
+        # Behind a backlog, what must stay in order waits too.
+        if topic.route is None or topic.stale or (topic.backlog and ordered) or not self._write(send):
+            topic.backlog.append(send)
+            self._drain_soon(topic)
+
+    def _write(self, send: PendingSend) -> bool:
+        topic = send.topic
+        queue = self._choose(topic, send.pinned, send.shard, send.last_broker)
+        session = self._session
+        connection = session.connections.get(session.routes.brokers.get(queue.brokerName, ""))
+        if connection is None:
+            return False
+        send.queue = queue
+        send.attempts += 1
+        opaque = session.connections.next_opaque()
+        frame = topic.frames.frame(
+            opaque, queue.queueId, send.sysflag, send.born_ms, send.flag, send.properties, send.body, code=send.code
+        )
+        connection.request(opaque, frame, send.on_reply, send.deadline_s)
+        return True
+
+    def _choose(
+        self, topic: SendTopic, pinned: MessageQueue | None, shard: str | int | None, avoid: str
+    ) -> MessageQueue:
+        """The queue to write to: the named one, the shard's, or the next whose broker is connected."""
+        if pinned is not None:
+            return pinned
+        assert topic.route is not None
+        queues = topic.route.writable
+        if shard is not None:
+            return queues[shard_index(shard, len(queues))]
+        brokers, connections = self._session.routes.brokers, self._session.connections
+        second_best = None
+        for _ in range(len(queues)):
+            topic.turn = (topic.turn + 1) % len(queues)
+            queue = queues[topic.turn]
+            if connections.get(brokers.get(queue.brokerName, "")) is not None:
+                if queue.brokerName != avoid:
+                    return queue
+                second_best = queue
+        return second_best or queues[topic.turn]
+
+    def failed(self, send: PendingSend, error: LaterMQError, retry: bool) -> None:
+        if isinstance(error, RequestTimedOut):
+            error.hint = "The message may be stored or not; its unique key is the same if you send it again"
+        now_s = self._loop.time()
+        if not retry or send.attempts > self._retries or now_s >= send.deadline_s or not self._session.running:
+            self._finish(send, error)
+            return
+        self._retried += 1
+        send.last_broker = send.queue.brokerName
+        if isinstance(error, ConnectionLost):
+            send.topic.stale = True
+        else:
+            send.topic.stale |= error.code in STALE_ROUTE_CODES
+            send.due_s = now_s + RETRY_PAUSE_S * 2**send.attempts
+        send.topic.backlog.append(send)
+        self._drain_soon(send.topic)
+
+    def succeeded(self, send: PendingSend, result: SendResult) -> None:
+        self._sent += 1
+        self._release(send)
+        if not send.future.done():
+            send.future.set_result(result)
+
+    def _finish(self, send: PendingSend, error: LaterMQError) -> None:
+        self._errors += 1
+        self._release(send)
+        if not send.future.done():
+            send.future.set_exception(error)
+
+    def _release(self, send: PendingSend) -> None:
+        self._in_flight -= 1
+        self._in_flight_bytes -= send.size_bytes
+        if self._idle is not None and not self._in_flight and not self._idle.done():
+            self._idle.set_result(None)
+        if self._waiters:
+            self._wake_next()
+
+    def _wake_next(self) -> None:
+        while self._waiters and not self.is_full:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def _drain_soon(self, topic: SendTopic) -> None:
+        if not topic.draining:
+            topic.draining = True
+            self._session.spawn(self._drain(topic))
+
+    async def _drain(self, topic: SendTopic) -> None:
+        """Write a topic's backlog as soon as route and connections are there; give up what is past its deadline."""
+        pause_s = RETRY_PAUSE_S
+        try:
+            while topic.backlog:
+                problem = await self._try_prepare(topic)
+                left: deque[PendingSend] = deque()
+                now_s = self._loop.time()
+                while topic.backlog:
+                    send = topic.backlog.popleft()
+                    if problem is not None and (not problem.retriable or now_s >= send.deadline_s):
+                        self._finish(send, problem)
+                    elif now_s >= send.deadline_s:
+                        self._finish(
+                            send, RequestTimedOut(f"no broker of topic {topic.name!r} could be reached in time")
+                        )
+                    elif problem is not None or send.due_s > now_s or not self._write(send):
+                        left.append(send)
+                topic.backlog = left
+                if left:
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(pause_s * 2, LONGEST_RETRY_PAUSE_S)
+        finally:
+            topic.draining = False
+
+    async def _try_prepare(self, topic: SendTopic) -> LaterMQError | None:
+        try:
+            await self._prepare(topic)
+        except LaterMQError as error:
+            return error
+        return None
+
+    async def _prepare(self, topic: SendTopic) -> None:
+        """Get the topic's route and connect to its brokers; an error only when no broker can be reached."""
+        if topic.route is None or topic.stale:
+            topic.route = await self._session.routes.get_for_sending(topic.name, fresh=topic.stale)
+            topic.stale = False
+        names = {queue.brokerName for queue in topic.route.writable}
+        addresses = [topic.route.addresses[name] for name in names if name in topic.route.addresses]
+        self._session.routes.brokers.update(topic.route.addresses)
+        opened = await asyncio.gather(
+            *(self._session.connections.open(address) for address in addresses), return_exceptions=True
+        )
+        problems = [result for result in opened if isinstance(result, BaseException)]
+        if problems and len(problems) == len(opened):
+            topic.stale = True
+            raise problems[0]

@@ -1,0 +1,1 @@
+"""What producers and consumers share: connections, routes and retries."""

@@ -1,0 +1,82 @@
+"""A client that asks brokers one by one: which there are, where they are, and which hold a topic."""
+
+from latermq.client.session.failures import NoBroker
+from latermq.client.session.retry import PASSING, within
+from latermq.client.session.routes import Route
+from latermq.client.session.session import Client
+from latermq.errors import LaterMQError
+from latermq.protocol.remoting.bodies import BrokerData, ClusterInfo, decode_body
+from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.frames import Command
+
+MASTER = 0
+
+
+class ClusterClient(Client):
+    """Knows the brokers of a cluster and calls each of them."""
+
+    async def clusters(self) -> dict[str, list[str]]:
+        """The names of the brokers in each cluster."""
+        return {name: sorted(brokers) for name, brokers in (await self._cluster_info()).clusterAddrTable.items()}
+
+    async def brokers(self) -> list[BrokerData]:
+        """Every broker with its addresses."""
+        return _sorted_brokers(await self._cluster_info())
+
+    async def _call(
+        self,
+        address: str,
+        code: int,
+        fields: dict[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        passing: tuple[type[LaterMQError], ...] = PASSING,
+    ) -> Command:
+        self._session.check_running()
+        connections = self._session.connections
+        return await within(
+            self._session.request_timeout_s,
+            lambda left_s: connections.call(address, code, fields, body, timeout_s=left_s),
+            passing,
+        )
+
+    async def _cluster_info(self) -> ClusterInfo:
+        return decode_body(await self._ask_name_server(Request.GET_BROKER_CLUSTER_INFO), ClusterInfo)
+
+    async def _ask_name_server(self, code: int) -> bytes:
+        self._session.check_running()
+        routes = self._session.routes
+        return await within(
+            self._session.request_timeout_s, lambda left_s: routes.ask_name_server(code, timeout_s=left_s)
+        )
+
+    async def _route(self, topic: str) -> Route:
+        """The route of a topic as it is now; TopicNotFound only where nobody who could have it is away."""
+        self._session.check_running()
+        return await within(self._session.request_timeout_s, lambda left_s: self._session.routes.refresh(topic))
+
+    async def _masters(self, name: str | None = None) -> dict[str, str]:
+        """Broker name → address of those that take writes."""
+
+        self._session.check_running()
+
+        async def find(left_s: float) -> dict[str, str]:
+            body = await self._session.routes.ask_name_server(Request.GET_BROKER_CLUSTER_INFO, timeout_s=left_s)
+            masters = {
+                broker.brokerName: broker.brokerAddrs[MASTER]
+                for broker in _sorted_brokers(decode_body(body, ClusterInfo))
+                if MASTER in broker.brokerAddrs and name in (None, broker.brokerName)
+            }
+            if not masters:
+                what = f"no broker {name!r}" if name else "the name server knows no broker"
+                raise NoBroker(what, hint="Is one running?")
+            return masters
+
+        return await within(self._session.request_timeout_s, find)
+
+    async def _brokers_of(self, topic: str) -> list[str]:
+        return sorted(set((await self._route(topic)).addresses.values()))
+
+
+def _sorted_brokers(info: ClusterInfo) -> list[BrokerData]:
+    return [info.brokerAddrTable[name] for name in sorted(info.brokerAddrTable)]

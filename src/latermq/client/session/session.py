@@ -1,0 +1,216 @@
+"""What every client shares: its identity, connections, routes, heartbeats, and the requests that servers send it."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from types import TracebackType
+from typing import Self
+
+from latermq.client.session.connection import Connection, Connections, split_address
+from latermq.client.session.failures import ClientClosed
+from latermq.client.session.routes import REFRESH_S, Routes
+from latermq.errors import LaterMQError
+from latermq.protocol.remoting.bodies import HeartbeatData, encode_body
+from latermq.protocol.remoting.codes import Request, Response
+from latermq.protocol.remoting.frames import Command, encode_response
+
+_log = logging.getLogger("latermq.client")
+
+HEARTBEAT_S = 30.0
+FAILED_HEARTBEAT_PAUSE_S = 1.0
+MAX_SERVER_REQUESTS = 64
+
+ServerRequestHandler = Callable[[Command], Awaitable[bytes | None]]
+
+
+def local_ip(server: str) -> str:
+    """The address under which `server` sees this machine; no packet is sent to find out."""
+    host, port = split_address(server)
+    try:
+        family, kind, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(target)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"
+
+
+class Session:
+    """The life of one client, from `start` to `close`."""
+
+    def __init__(
+        self,
+        namesrv: str,
+        *,
+        instance: str = "",
+        encoding: str = "json",
+        request_timeout_s: float = 3.0,
+        heartbeat_every_s: float = HEARTBEAT_S,
+        refresh_routes_every_s: float = REFRESH_S,
+    ) -> None:
+        self.request_timeout_s = request_timeout_s
+        self.connections = Connections(
+            on_request=self._on_request, encoding=encoding, connect_timeout_s=request_timeout_s
+        )
+        self.routes = Routes(self.connections, namesrv, timeout_s=request_timeout_s)
+        self.ip = local_ip(self.routes.servers[0])
+        self.client_id = f"{self.ip}@{instance or f'{os.getpid()}#{time.monotonic_ns()}'}"
+        self.heartbeat: Callable[[], HeartbeatData] | None = None
+        self.on_routes_refreshed: Callable[[bool], None] = lambda changed: None
+        self.server_requests: dict[int, ServerRequestHandler] = {}
+        self._heartbeat_every_s = heartbeat_every_s
+        self._refresh_routes_every_s = refresh_routes_every_s
+        self._heartbeat_now = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._answering = 0
+        self._started = False
+        self._closed = False
+
+    @property
+    def running(self) -> bool:
+        return self._started and not self._closed
+
+    def check_running(self) -> None:
+        if not self.running:
+            state = "is closed" if self._closed else "was not started"
+            raise ClientClosed(f"this client {state}", hint="Use it inside `async with`")
+
+    def start(self) -> None:
+        if self._started:
+            raise ClientClosed("this client was started before", hint="Make a new one")
+        self._started = True
+        self.connections.on_lost = lambda address: self._heartbeat_now.set()
+        self.spawn(self._refresh_routes())
+        if self.heartbeat is not None:
+            self.spawn(self._send_heartbeats())
+
+    def spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
+        """Run something in the background until it ends or the session does."""
+        task = asyncio.ensure_future(work)
+        assert isinstance(task, asyncio.Task)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def close(self, unregister: Iterable[dict[str, str]] = ()) -> None:
+        """Say goodbye to the brokers that know this client, then close all connections."""
+        if self._closed:
+            return
+        self._closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for fields in unregister:
+            for address in set(self.routes.brokers.values()):
+                if self.connections.get(address) is None:
+                    continue
+                with contextlib.suppress(LaterMQError):
+                    await self.connections.call(
+                        address, Request.UNREGISTER_CLIENT, {"clientID": self.client_id, **fields}, timeout_s=1.0
+                    )
+        await self.routes.close()
+        await self.connections.close()
+
+    async def send_heartbeats(self) -> bool:
+        """Tell every known broker who this client is; whether all of them took it."""
+        if self.heartbeat is None:
+            return True
+        body = encode_body(self.heartbeat())
+        addresses = set(self.routes.brokers.values())
+        results = await asyncio.gather(
+            *(
+                self.connections.call(address, Request.HEART_BEAT, {}, body, timeout_s=self.request_timeout_s)
+                for address in addresses
+            ),
+            return_exceptions=True,
+        )
+        for result in results:
+            if isinstance(result, LaterMQError):
+                _log.debug("a heartbeat failed: %s", result)
+            elif isinstance(result, BaseException):
+                raise result
+        return not any(isinstance(result, LaterMQError) for result in results)
+
+    def heartbeat_soon(self) -> None:
+        self._heartbeat_now.set()
+
+    async def _send_heartbeats(self) -> None:
+        while True:
+            self._heartbeat_now.clear()
+            pause_s = self._heartbeat_every_s if await self.send_heartbeats() else FAILED_HEARTBEAT_PAUSE_S
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._heartbeat_now.wait()
+                # A connection that was just lost comes back more likely a moment later.
+                await asyncio.sleep(FAILED_HEARTBEAT_PAUSE_S / 10)
+
+    async def _refresh_routes(self) -> None:
+        while True:
+            await asyncio.sleep(self._refresh_routes_every_s)
+            self.on_routes_refreshed(await self.routes.refresh_all())
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a background task of the client failed", exc_info=error)
+
+    def _on_request(self, connection: Connection, request: Command) -> None:
+        handler = self.server_requests.get(request.code)
+        if handler is None or self._closed:
+            self._answer(connection, request, Response.REQUEST_CODE_NOT_SUPPORTED, f"no answer to {request.code} here")
+        elif self._answering >= MAX_SERVER_REQUESTS:
+            self._answer(
+                connection, request, Response.SYSTEM_BUSY, f"{MAX_SERVER_REQUESTS} requests are being answered"
+            )
+        else:
+            self.spawn(self._serve(connection, request, handler))
+
+    async def _serve(self, connection: Connection, request: Command, handler: ServerRequestHandler) -> None:
+        self._answering += 1
+        try:
+            body = await handler(request)
+        except LaterMQError as error:
+            self._answer(connection, request, error.code, error.remark)
+        else:
+            self._answer(connection, request, Response.SUCCESS, None, body or b"")
+        finally:
+            self._answering -= 1
+
+    def _answer(
+        self, connection: Connection, request: Command, code: int, remark: str | None, body: bytes = b""
+    ) -> None:
+        if not request.is_oneway and connection.is_open:
+            connection.send(encode_response(request, code, fields={}, remark=remark, body=body))
+
+
+class Client:
+    """The outside of a session: used in `async with`, closed once."""
+
+    _session: Session
+
+    async def start(self) -> None:
+        """Begin to work; `async with` does it."""
+        self._session.start()
+
+    async def close(self) -> None:
+        """End cleanly; `async with` does it."""
+        await self._session.close()
+
+    @property
+    def client_id(self) -> str:
+        """How servers know this client: `ip@instance`."""
+        return self._session.client_id
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,311 @@
+"""SQL92 property filters: an expression compiled once per subscription, asked once per candidate message.
+
+Compiled means closures: every node of the tree becomes a function of `properties.get`, so nothing is dispatched while
+messages are matched.
+
+The answers are RocketMQ's, except where its evaluation dies of a value that is a number after all: it reads a property
+as exactly the type of the literal, so that 3.5 > 3 and 3000000000 > 1 fail there. Here they are compared.
+"""
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from latermq.group.sql.parser import (
+    AllOf,
+    AnyOf,
+    Condition,
+    Equal,
+    HasText,
+    IsNull,
+    Literal,
+    Negative,
+    Node,
+    Not,
+    OneOf,
+    Ordered,
+    Property,
+    Truth,
+    parse_sql,
+)
+from latermq.group.sql.tokens import tokenize
+
+Value = str | int | float | bool | None
+Get = Callable[[str], str | None]
+Test = Callable[[Get], bool | None]
+Evaluator = Callable[[Get], Value]
+
+_MAX_WHOLE_DIGITS = 19  # what a long holds; longer numbers are compared as doubles
+# A longer text is no number. Every comparison of an expression reads its property again, which then costs a microsecond
+# at most; properties may have 32 KiB.
+MAX_NUMBER_CHARS = 128
+# Python's own search takes a time that goes with the product of both lengths, up to 0.6 ms, unless the text has at
+# least 100 characters and the value 2,500 and three times as many as the text. Beyond this product values are filled up
+# to that; shorter texts are found by a pattern, which is slower to begin, but whose time goes with the sum.
+_MAX_SEARCH_PRODUCT = 1 << 14
+_LONG_TEXT_CHARS = 100
+_LONG_VALUE_CHARS = 2_500
+_WHOLE = re.compile(r"[+-]?[0-9]{1,19}").fullmatch
+# What Java's Double.valueOf takes, less hexadecimal and NaN, which no comparison could place.
+# Nothing in it is tried twice: `++` and `*+` never give back what they took.
+_DOUBLE = re.compile(
+    r"[\x00-\x20]*+([+-]?(?:Infinity|(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?))[fFdD]?[\x00-\x20]*+"
+).fullmatch
+_ORDERS: dict[str, Callable[[float, float], bool]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
+_MIRRORED = {">": "<", ">=": "<=", "<": ">", "<=": ">="}
+
+
+class NotComparable(Exception):
+    """A property's text is no number where one is needed; it ends the evaluation and the message does not match."""
+
+
+@dataclass(frozen=True, slots=True)
+class SqlFilter:
+    """A compiled filter, and what one message costs it at most: so many words and searches are evaluated."""
+
+    expression: str
+    words: int
+    searches: int
+    _test: Test = field(repr=False, compare=False)
+
+    def matches(self, properties: Mapping[str, str]) -> bool:
+        """Whether the expression is true of a message with these properties; unknown is not true."""
+        try:
+            return self._test(properties.get) is True
+        except NotComparable:
+            return False
+
+
+def compile_sql_filter(expression: str, *, max_words: int) -> SqlFilter:
+    """The filter of an expression; FilterError says what is wrong with it and where."""
+    tokens = tokenize(expression, max_words)
+    searches = sum(token.kind == "CONTAINS" for token in tokens)
+    return SqlFilter(expression, len(tokens), searches, _compile_condition(parse_sql(tokens)))
+
+
+def _compile_condition(node: Node) -> Test:
+    match node:
+        case AllOf(parts=parts):
+            return _all_of(tuple(_compile_condition(part) for part in parts))
+        case AnyOf(parts=parts):
+            return _any_of(tuple(_compile_condition(part) for part in parts))
+        case Not(operand=IsNull(operand=operand)):
+            present = _compile_value(operand)
+            return lambda get: present(get) is not None
+        case Not(operand=operand):
+            return _not(_compile_condition(operand))
+        case IsNull(operand=operand):
+            value = _compile_value(operand)
+            return lambda get: value(get) is None
+        case Equal():
+            return _equal(node)
+        case Ordered():
+            return _ordered(node)
+        case OneOf():
+            return _one_of(node)
+        case HasText():
+            return _has_text(node)
+        case Truth(name=name):
+            return lambda get: None if get(name) is None else False
+        case Literal(value=bool() | None as constant):
+            return lambda get: constant
+    raise AssertionError(f"the parser let {node} stand where a condition belongs")
+
+
+def _compile_value(node: Node) -> Evaluator:
+    match node:
+        case Property(name=name):
+            return lambda get: get(name)
+        case Literal(value=constant) | Negative(value=constant):
+            return lambda get: constant
+        case Condition():
+            return _compile_condition(node)
+
+
+def _all_of(tests: tuple[Test, ...]) -> Test:
+    def all_of(get: Get) -> bool | None:
+        answer: bool | None = True
+        for test in tests:
+            found = test(get)
+            if found is False:
+                return False
+            if found is None:
+                answer = None
+        return answer
+
+    return all_of
+
+
+def _any_of(tests: tuple[Test, ...]) -> Test:
+    def any_of(get: Get) -> bool | None:
+        answer: bool | None = False
+        for test in tests:
+            found = test(get)
+            if found:
+                return True
+            if found is None:
+                answer = None
+        return answer
+
+    return any_of
+
+
+def _not(test: Test) -> Test:
+    def negation(get: Get) -> bool | None:
+        found = test(get)
+        return None if found is None else not found
+
+    return negation
+
+
+def _equal(node: Equal) -> Test:
+    """The two shapes that nearly all filters have, property = string and property = number, go without dispatch."""
+    match node.left, node.right:
+        case Property(name=name), Literal(value=str() as text):
+
+            def equals_text(get: Get) -> bool | None:
+                value = get(name)
+                return None if value is None else value == text
+
+            return equals_text
+        case Property(name=name), Literal(value=(bool() | int() | float()) as constant) | Negative(
+            value=(int() | float()) as constant
+        ):
+            read = _READERS[type(constant)]
+
+            def equals_constant(get: Get) -> bool | None:
+                value = get(name)
+                return None if value is None else read(value) == constant
+
+            return equals_constant
+    left, right = _compile_value(node.left), _compile_value(node.right)
+    return lambda get: _equal_values(left(get), right(get))
+
+
+def _ordered(node: Ordered) -> Test:
+    left_node, right_node, symbol = node.left, node.right, node.operator
+    if isinstance(right_node, Property):
+        left_node, right_node, symbol = right_node, left_node, _MIRRORED[symbol]
+    compare = _ORDERS[symbol]
+    match left_node, right_node:
+        case Property(name=name), Literal(value=(int() | float()) as number) | Negative(
+            value=(int() | float()) as number
+        ):
+            read = _READERS[type(number)]
+
+            def ordered_to_number(get: Get) -> bool | None:
+                value = get(name)
+                return None if value is None else compare(read(value), number)
+
+            return ordered_to_number
+    left, right = _compile_value(left_node), _compile_value(right_node)
+    return lambda get: _order_values(compare, left(get), right(get))
+
+
+def _one_of(node: OneOf) -> Test:
+    name, values, negated = node.name, node.values, node.negated
+
+    def one_of(get: Get) -> bool | None:
+        value = get(name)
+        return None if value is None else (value in values) is not negated
+
+    return one_of
+
+
+def _has_text(node: HasText) -> Test:
+    """Never unknown: nothing but a string has or lacks a text, and the empty text is neither had nor lacked."""
+    if not node.text or isinstance(node.operand, Condition):
+        return lambda get: False
+    value_of, text, negated = _compile_value(node.operand), node.text, node.negated
+    find = _find(node.operator, text)
+
+    def has_text(get: Get) -> bool:
+        value = value_of(get)
+        return isinstance(value, str) and find(value) is not negated
+
+    return has_text
+
+
+def _find(symbol: str, text: str) -> Callable[[str], bool]:
+    if symbol == "STARTSWITH":
+        return lambda value: value.startswith(text)
+    if symbol == "ENDSWITH":
+        return lambda value: value.endswith(text)
+    short_chars = _MAX_SEARCH_PRODUCT // len(text)
+    search = _long_search(text) if len(text) >= _LONG_TEXT_CHARS else _short_search(text)
+    return lambda value: text in value if len(value) <= max(short_chars, len(text)) else search(value)
+
+
+def _long_search(text: str) -> Callable[[str], bool]:
+    width = max(_LONG_VALUE_CHARS, 3 * len(text) + 16)
+    filling = next(char for char in map(chr, range(len(text) + 1)) if char not in text)
+    return lambda value: text in value.ljust(width, filling)
+
+
+def _short_search(text: str) -> Callable[[str], bool]:
+    pattern: re.Pattern[str] | None = None  # made when it is needed: few values are long
+
+    def contains(value: str) -> bool:
+        nonlocal pattern
+        if pattern is None:
+            pattern = re.compile(re.escape(text))
+        return pattern.search(value) is not None
+
+    return contains
+
+
+def _equal_values(left: Value, right: Value) -> bool | None:
+    """Null on the left is unknown, null on the right is false, and two nulls are equal: RocketMQ's rule."""
+    if left is None:
+        return True if right is None else None
+    if right is None:
+        return False
+    if type(left) is type(right):
+        return left == right
+    if isinstance(left, str):
+        return _READERS[type(right)](left) == right
+    if isinstance(right, str):
+        return left == _READERS[type(left)](right)
+    if isinstance(left, bool) or isinstance(right, bool):
+        return False
+    return left == right
+
+
+def _order_values(compare: Callable[[float, float], bool], left: Value, right: Value) -> bool | None:
+    """Two properties, as doubles, or two numbers."""
+    if left is None or right is None:
+        return None
+    left_number = _read_double(left) if isinstance(left, str) else left
+    right_number = _read_double(right) if isinstance(right, str) else right
+    return compare(left_number, right_number)
+
+
+def _read_number(text: str) -> int | float:
+    """A property beside a whole number."""
+    if len(text) <= _MAX_WHOLE_DIGITS and text.isdigit() and text.isascii():
+        return int(text)  # half the time of the pattern below
+    return int(text) if len(text) <= _MAX_WHOLE_DIGITS + 1 and _WHOLE(text) else _read_double(text)
+
+
+def _read_double(text: str) -> float:
+    match = _DOUBLE(text) if len(text) <= MAX_NUMBER_CHARS else None
+    if match is None:
+        raise NotComparable(text)
+    return float(match[1])
+
+
+def _read_boolean(text: str) -> bool:
+    return len(text) == 4 and text.lower() == "true"
+
+
+_READERS: dict[type, Callable[[str], int | float | bool]] = {
+    int: _read_number,
+    float: _read_double,
+    bool: _read_boolean,
+}

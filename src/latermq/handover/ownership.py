@@ -1,0 +1,97 @@
+"""Whose a timer is: the broker's own (near) or Spark's (far). Both sides decide by this, over the same frontiers.
+
+A cut in the timer topic sets a frontier. It holds for the entries behind the cut, up to the next one: what is due
+before it is near, all else far. Only the broker reads cuts; its state tells the pipeline the frontiers.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from latermq.errors import CorruptStore
+from latermq.handover.cut import FOREVER_MS, Cut
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Row = tuple[int, int]  # an entry, and the frontier that holds from it on
+
+
+class Ownership:
+    """The frontiers that hold from some entry on, in the order of the timer topic."""
+
+    def __init__(self, rows: Iterable[Row] = ((0, FOREVER_MS),)) -> None:
+        """`rows` are in order, and at least one. Entries before the first of them cannot be judged."""
+        self._rows: list[Row] = []
+        for start, frontier_ms in rows:
+            self._append(start, frontier_ms)
+        assert self._rows, "a frontier holds always"
+        self._index()
+
+    @classmethod
+    def of_cuts(cls, first_entry: int, cuts: Iterable[Cut]) -> "Ownership":
+        """What all cuts from an entry on say; the first of them tells of the frontier that held before it."""
+        cuts = list(cuts)
+        first_ms = cuts[0].last_frontier_ms if cuts else FOREVER_MS
+        return cls([(first_entry, first_ms), *((cut.entry + 1, cut.frontier_ms) for cut in cuts)])
+
+    def _append(self, start: int, frontier_ms: int) -> None:
+        """Frontiers that decide about no timer are left out, so idle times take no room."""
+        if self._rows:
+            last_start, last_ms = self._rows[-1]
+            if last_ms == frontier_ms:
+                return
+            if start == last_start or (start - 1 == last_start and len(self._rows) > 1):
+                self._rows.pop()  # nothing but the cut itself lies between
+        self._rows.append((start, frontier_ms))
+
+    def _index(self) -> None:
+        self._starts, self._frontiers = (np.array(column, np.int64) for column in zip(*self._rows, strict=True))
+
+    @property
+    def known_from(self) -> int:
+        """The first entry that can be judged."""
+        return self._rows[0][0]
+
+    @property
+    def frontier_ms(self) -> int:
+        """U: whatever comes next is the broker's if it is due before."""
+        return self._rows[-1][1]
+
+    @property
+    def rows(self) -> list[Row]:
+        return list(self._rows)
+
+    def is_near(self, entries: Ints, dues: Ints) -> Bools:
+        """Which of these timers are the broker's."""
+        at = np.searchsorted(self._starts, entries, side="right") - 1
+        if (at < 0).any():
+            raise CorruptStore(
+                f"nobody can tell whose entry {int(entries.min())} of the timer topic is: frontiers are known from "
+                f"entry {self.known_from} on",
+                hint="If the broker is older than the pipeline, update the broker first",
+            )
+        frontiers = self._frontiers[at]
+        near: Bools = (dues < frontiers) | (frontiers >= FOREVER_MS)
+        return near
+
+    def add(self, cut: Cut) -> None:
+        """A cut stands behind all that are known."""
+        self._append(cut.entry + 1, cut.frontier_ms)
+        self._index()
+
+    def learn_before(self, first_entry: int, cuts: Iterable[Cut]) -> None:
+        """Know the entries from this one on too, where these are all the cuts from it to what is known."""
+        cuts = list(cuts)
+        first_ms = cuts[0].last_frontier_ms if cuts else self._rows[0][1]
+        earlier = [(first_entry, first_ms), *((cut.entry + 1, cut.frontier_ms) for cut in cuts)]
+        self._rows = Ownership([*earlier, *self._rows])._rows
+        self._index()
+
+    def forget_below(self, entry: int) -> None:
+        """Nobody will ask about entries below this one."""
+        first = max(0, int(np.searchsorted(self._starts, entry, side="right")) - 1)
+        start, frontier_ms = self._rows[first]
+        if first or start < entry:
+            self._rows = [(max(start, entry), frontier_ms), *self._rows[first + 1 :]]
+            self._index()

@@ -1,0 +1,1 @@
+"""Bulk jobs: schedule, cancel and move many timers."""

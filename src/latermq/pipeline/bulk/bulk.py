@@ -1,0 +1,247 @@
+"""Cancelling and moving by SQL predicate: what it hits is written down as a plan, and the plan is played.
+
+A job that is run again plays the plan that it has, not what the predicate would hit by then.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from latermq.errors import ConfigError, CorruptStore
+from latermq.pipeline.bulk.bulk_job import find_namesrv, find_root, job_folder, read_json, same_order, write_json
+from latermq.pipeline.bulk.bulk_play import CHUNK_ROWS, PLAN, play_plan, sync_plan
+from latermq.pipeline.query.pending_timers import Seen, look
+from latermq.pipeline.query.read_only_sql import check_expression
+from latermq.pipeline.query.sql import checked
+from latermq.pipeline.spark.spark_failures import told_by_spark
+from latermq.pipeline.timeline.root import Root
+
+ORDER = "job.json"
+SAMPLE_ROWS = 10
+HOUR_ROWS = 1_000
+# Of timers of one name so many are listed in a plan; where none of these is left, the others are left alone.
+MAX_IDS = 100
+
+
+class BulkAction(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What shall happen to which timers: cancelled, or moved by a span or to a moment."""
+
+    action: Literal["cancel", "move"]
+    where: str
+    by_ms: int | None = None
+    to_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.where.strip():
+            raise ConfigError("nothing says which timers", hint="Write a predicate; TRUE is all of them")
+        times = (self.by_ms is not None) + (self.to_ms is not None)
+        if times != (self.action == "move"):
+            raise ConfigError("a move is by a span or to a moment", hint="Give one of the two")
+
+
+class BulkOrder(msgspec.Struct, frozen=True):
+    """What a job was asked, written when its plan is complete."""
+
+    order: BulkAction
+    rows: int
+    planned_ms: int
+    absent: tuple[str, ...] = ()  # stores whose timers were not looked at
+
+
+@dataclass(frozen=True)
+class BulkResult:
+    """What became of the names of a plan: how many of each verdict, over all runs of the job."""
+
+    job: str
+    rows: int
+    verdicts: Counter[str]
+    done_before: int  # by earlier runs
+    absent: tuple[str, ...] = ()  # stores whose timers were not looked at when it was planned
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What an action would hit now."""
+
+    rows: int
+    by_hour: list[dict[str, Any]]  # topic, hour, timers
+    sample: list[dict[str, Any]]
+    absent: tuple[str, ...] = ()  # stores whose timers were not looked at
+
+
+def cancel(
+    spark: SparkSession,
+    where: str,
+    root: Root | str | None = None,
+    namesrv: str | None = None,
+    *,
+    job: str | None = None,
+    allow_partial: bool = False,
+    on_planned: Callable[[int, int], None] = lambda rows, done: None,
+    on_done: Callable[[int], None] = lambda rows: None,
+) -> BulkResult:
+    """Cancel every timer that a predicate over the columns of `pending` holds for.
+
+    `on_planned` is told how many there are and how many of them an earlier run has done, `on_done` how many more are.
+    A broker that is away is an error; with `allow_partial` its timers are left out, and the result names its store.
+    """
+    return _run(spark, BulkAction("cancel", where), root, namesrv, job, on_planned, on_done, allow_partial)
+
+
+def move(
+    spark: SparkSession,
+    where: str,
+    root: Root | str | None = None,
+    namesrv: str | None = None,
+    *,
+    by_ms: int | None = None,
+    to_ms: int | None = None,
+    job: str | None = None,
+    allow_partial: bool = False,
+    on_planned: Callable[[int, int], None] = lambda rows, done: None,
+    on_done: Callable[[int], None] = lambda rows: None,
+) -> BulkResult:
+    """Move every timer that a predicate holds for, each by the same span or all to one moment."""
+    return _run(spark, BulkAction("move", where, by_ms, to_ms), root, namesrv, job, on_planned, on_done, allow_partial)
+
+
+def _run(
+    spark: SparkSession,
+    action: BulkAction,
+    root: Root | str | None,
+    namesrv: str | None,
+    job: str | None,
+    on_planned: Callable[[int, int], None],
+    on_done: Callable[[int], None],
+    allow_partial: bool,
+) -> BulkResult:
+    folder, servers = find_root(root), find_namesrv(namesrv)
+    name = job or new_job(action)
+    make_plan(spark, action, folder, servers, name, allow_partial=allow_partial)
+    return resume(name, folder, servers, on_planned=on_planned, on_done=on_done)
+
+
+def new_job(action: BulkAction) -> str:
+    """A name for a job that was given none."""
+    return f"{action.action}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{time.time_ns() // 1_000_000 % 1000:03d}"
+
+
+def resume(
+    job: str,
+    root: Root | str | None = None,
+    namesrv: str | None = None,
+    *,
+    on_planned: Callable[[int, int], None] = lambda rows, done: None,
+    on_done: Callable[[int], None] = lambda rows: None,
+) -> BulkResult:
+    """Play what is left of a job's plan. It takes no Spark."""
+    folder = find_root(root)
+    found = find_job(folder, job)
+    if found is None:
+        raise ConfigError(f"there is no job {job} at {folder.uri}", hint="Say what it shall do: --where")
+    done_before, verdicts = play_plan(
+        folder, job, found.rows, find_namesrv(namesrv), lambda done: on_planned(found.rows, done), on_done
+    )
+    return BulkResult(job, found.rows, verdicts, done_before, found.absent)
+
+
+def find_job(root: Root, job: str) -> BulkOrder | None:
+    """What a job was asked; nothing if it has no complete plan."""
+    path = f"{job_folder(root, job)}/{ORDER}"
+    found = read_json(root, path)
+    if found is None:
+        return None
+    try:
+        return msgspec.convert(found, BulkOrder)
+    except msgspec.ValidationError as error:
+        raise CorruptStore(f"{path}: {error}") from error
+
+
+def make_plan(
+    spark: SparkSession, action: BulkAction, root: Root, namesrv: str, job: str, *, allow_partial: bool = False
+) -> BulkOrder:
+    """Write down what the action hits, unless the job has a plan already, which then must be of the same action."""
+    known = find_job(root, job)
+    if known is not None:
+        same_order(msgspec.to_builtins(known.order), msgspec.to_builtins(action), job)
+        return known
+    seen = look(spark, root, namesrv, allow_partial=allow_partial)
+    chosen = plan_rows(seen.rows, action, ends_of(seen))
+    folder = f"{root.uri}/bulk/{job}/{PLAN}"
+    with told_by_spark(f"the plan of job {job}"):
+        # What a run that was killed left of a plan is written over: it has no order, and was not played.
+        chosen.write.option("maxRecordsPerFile", CHUNK_ROWS).mode("overwrite").parquet(folder)
+        rows = spark.read.schema(chosen.schema).parquet(folder).count()
+    sync_plan(root, job)
+    order = BulkOrder(action, rows, time.time_ns() // 1_000_000, seen.brokers.absent)
+    write_json(root, f"{job_folder(root, job)}/{ORDER}", order)
+    return order
+
+
+def chosen_rows(waiting: DataFrame, where: str) -> DataFrame:
+    """The timers that a predicate holds for."""
+    check_expression(waiting.sparkSession, where)
+    return checked(lambda: waiting.drop("record").where(F.expr(where)))
+
+
+def ends_of(seen: Seen) -> dict[str, int]:
+    """For each store the first entry that was not looked at."""
+    return {broker.state.store_id: broker.state.flushed_entry for broker in seen.brokers.present}
+
+
+def plan_rows(waiting: DataFrame, action: BulkAction, ends: Mapping[str, int]) -> DataFrame:
+    """Timers that wait → the plan: identities, name and new due time, a row for each name, the next due first.
+
+    Timers of one name are cancelled together and moved together: a move by a span counts from the first of them.
+    `ends` are the entries of the stores at which looking ended: what is scheduled from there on is not in the plan.
+    """
+    rows = chosen_rows(waiting, action.where)
+    ids = F.slice(F.array_sort(F.collect_set("timer_id")), 1, MAX_IDS)
+    names = rows.groupBy("store_id", "topic", "unique_key").agg(
+        F.min("timer_id").alias("timer_id"),
+        ids.alias("timer_ids"),
+        F.min("due_ms").alias("due_ms"),
+        F.count("*").alias("timers"),
+    )
+    end = F.lit(None).cast("bigint")
+    for store_id, entry in ends.items():
+        end = F.when(F.col("store_id") == store_id, F.lit(entry).cast("bigint")).otherwise(end)
+    names = names.withColumn("scheduled_before", end)
+    if action.to_ms is not None:
+        new_due = F.lit(action.to_ms).cast("bigint")
+    elif action.by_ms is not None:
+        new_due = F.greatest(F.col("due_ms") + F.lit(action.by_ms), F.lit(0)).cast("bigint")
+    else:
+        new_due = F.lit(None).cast("bigint")
+    columns = (
+        "store_id", "timer_id", "topic", "unique_key", "due_ms", "timers", "new_due_ms", "timer_ids",
+        "scheduled_before",
+    )  # fmt: skip
+    return names.withColumn("new_due_ms", new_due).select(*columns).orderBy("due_ms", "store_id", "timer_id")
+
+
+def preview(
+    spark: SparkSession,
+    where: str,
+    root: Root | str | None = None,
+    namesrv: str | None = None,
+    *,
+    allow_partial: bool = False,
+) -> Preview:
+    """What a predicate holds for now: how many, when and of which topics, and the next few."""
+    seen = look(spark, root, namesrv, allow_partial=allow_partial)
+    rows = chosen_rows(seen.rows, where).cache()
+    try:
+        with told_by_spark("the dry run"):
+            hours = rows.groupBy("topic", F.date_trunc("hour", "due").alias("hour")).agg(F.count("*").alias("timers"))
+            by_hour = [row.asDict() for row in hours.orderBy("hour", "topic").limit(HOUR_ROWS).collect()]
+            sample = [row.asDict() for row in rows.orderBy("due_ms", "timer_id").limit(SAMPLE_ROWS).collect()]
+            return Preview(rows.count(), by_hour, sample, seen.brokers.absent)
+    finally:
+        rows.unpersist()

@@ -1,0 +1,224 @@
+"""Playing the plan of a bulk job: its files in order, many requests in flight, and what became of each written down."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from latermq.client.session.connection import Connections
+from latermq.errors import CorruptStore, LaterMQError, StoreError
+from latermq.pipeline.bulk.bulk_job import files_in, job_folder
+from latermq.pipeline.driver.brokers import masters
+from latermq.pipeline.driver.link import BrokerLink
+from latermq.pipeline.timeline.durable import sync_file, sync_folder
+from latermq.pipeline.timeline.root import Root, file_errors, write_file
+from latermq.protocol.remoting.bodies import decode_body
+from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.timer_bodies import Outcomes
+
+PLAN, RESULTS = "plan", "results"
+# What is played again where a run was killed; each file of a plan has so many rows at most.
+CHUNK_ROWS = 5_000
+IN_FLIGHT = 64
+TIMEOUT_S = 30.0
+PATIENCE_S = 60.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
+REFUSED = "refused"
+
+_RESULT = pa.schema(
+    [
+        ("store_id", pa.string()),
+        ("timer_id", pa.int64()),
+        ("topic", pa.string()),
+        ("unique_key", pa.string()),
+        ("new_due_ms", pa.int64()),
+        ("verdict", pa.string()),
+        ("detail", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One name of a plan."""
+
+    store_id: str
+    timer_id: int
+    topic: str
+    unique_key: str
+    new_due_ms: int | None
+    timer_ids: Sequence[int] = ()
+    scheduled_before: int | None = None
+
+    def request(self) -> tuple[int, dict[str, str]]:
+        """It acts on the timers that were planned, not on what is scheduled under their name by then."""
+        ids = ",".join(map(str, self.timer_ids or (self.timer_id,)))
+        fields = {"topic": self.topic, "uniqueKey": self.unique_key, "timerIds": ids}
+        if self.scheduled_before is not None:
+            fields["scheduledBefore"] = str(self.scheduled_before)
+        if self.new_due_ms is None:
+            return Request.CANCEL_TIMER, fields
+        return Request.MOVE_TIMER, {**fields, "dueMs": str(self.new_due_ms)}
+
+
+def play_plan(
+    root: Root, job: str, rows: int, namesrv: str, on_begun: Callable[[int], None], on_done: Callable[[int], None]
+) -> tuple[int, Counter[str]]:
+    """Play the files that have no result yet; how many rows had one, and how many ended in each verdict.
+
+    `rows` is how many the plan has: one that lost some is not played, as if it were whole.
+    """
+    folder = job_folder(root, job)
+    verdicts: Counter[str] = Counter()
+    files = files_in(root, f"{folder}/{PLAN}", ".parquet")
+    _check_rows(root, f"{folder}/{PLAN}", files, rows)
+    played = set(files_in(root, f"{folder}/{RESULTS}", ".parquet"))
+    for name in sorted(played):
+        verdicts.update(_read(root, f"{folder}/{RESULTS}/{name}").column("verdict").to_pylist())
+    done_before = verdicts.total()
+    on_begun(done_before)
+    left = [name for name in files if name not in played]
+    if left:
+        # A thread of its own: the caller, a notebook for one, may have a loop that runs already.
+        with ThreadPoolExecutor(1) as thread:
+            addresses = addresses_by_store(namesrv)
+            verdicts += thread.submit(asyncio.run, _play_files(root, folder, left, addresses, on_done)).result()
+    return done_before, verdicts
+
+
+def sync_plan(root: Root, job: str) -> None:
+    """Make a plan safe from a power cut, before anything says that it is there: Spark syncs nothing."""
+    if not root.is_local:
+        return
+    folder = f"{job_folder(root, job)}/{PLAN}"
+    with file_errors(folder):
+        for name in files_in(root, folder, ".parquet"):
+            sync_file(f"{folder}/{name}")
+        sync_folder(folder)
+
+
+def _check_rows(root: Root, folder: str, files: Sequence[str], rows: int) -> None:
+    there = 0
+    for name in files:
+        path = f"{folder}/{name}"
+        try:
+            with file_errors(path), root.files.open_input_file(path) as file:
+                there += pq.read_metadata(file).num_rows
+        except pa.ArrowException as error:
+            raise _damaged(path, str(error)) from error
+    if there != rows:
+        raise _damaged(folder, f"it has {there} rows, not {rows}")
+
+
+def _damaged(path: str, why: str) -> CorruptStore:
+    return CorruptStore(
+        f"the plan {path} is damaged: {why}",
+        hint="Give the order again under the name of another job: what this one has done is not done twice",
+    )
+
+
+def addresses_by_store(namesrv: str) -> dict[str, str]:
+    """Store id → where its broker listens."""
+    found = {}
+    for address in masters(namesrv).values():
+        with BrokerLink(address) as link:
+            found[link.state().store_id] = address
+    return found
+
+
+async def _play_files(
+    root: Root, folder: str, names: Sequence[str], addresses: dict[str, str], on_done: Callable[[int], None]
+) -> Counter[str]:
+    verdicts: Counter[str] = Counter()
+    connections = Connections(on_request=lambda connection, command: None)
+    try:
+        for name in names:
+            steps = steps_of(_read(root, f"{folder}/{PLAN}/{name}"))
+            player = _Player(connections, addresses, on_done)
+            results = await player.play(steps)
+            table = pa.Table.from_pylist(
+                [
+                    {**_fields(step), "verdict": verdict, "detail": detail}
+                    for step, (verdict, detail) in zip(steps, results, strict=True)
+                ],
+                _RESULT,
+            )
+            sink = pa.BufferOutputStream()
+            pq.write_table(table, sink)
+            write_file(root, f"{folder}/{RESULTS}/{name}", sink.getvalue().to_pybytes())
+            verdicts.update(verdict for verdict, _ in results)
+    finally:
+        await connections.close()
+    return verdicts
+
+
+class _Player:
+    """Plays the steps of one file: as many at once as are worth it, each until there is an answer."""
+
+    def __init__(self, connections: Connections, addresses: dict[str, str], on_done: Callable[[int], None]) -> None:
+        self._connections = connections
+        self._addresses = addresses
+        self._on_done = on_done
+
+    async def play(self, steps: Sequence[Step]) -> list[tuple[str, str]]:
+        missing = {step.store_id for step in steps} - self._addresses.keys()
+        if missing:
+            raise StoreError(
+                f"the broker of store {', '.join(sorted(missing))} is not there",
+                hint="Start it, and run the job again: what is done is not done twice",
+            )
+        results = [("", "")] * len(steps)
+        numbers = iter(range(len(steps)))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(IN_FLIGHT, len(steps))):
+                    group.create_task(self._work(steps, numbers, results))
+        except* LaterMQError as failed:
+            failure = failed.exceptions[0]
+        else:
+            return results
+        raise failure
+
+    async def _work(self, steps: Sequence[Step], numbers: Iterator[int], results: list[tuple[str, str]]) -> None:
+        for number in numbers:
+            results[number] = await self._ask(steps[number])
+            self._on_done(1)
+
+    async def _ask(self, step: Step) -> tuple[str, str]:
+        """Verdict and detail. A cancel that is asked again has the same answer, and a move the same effect."""
+        code, fields = step.request()
+        give_up_s = time.monotonic() + PATIENCE_S
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                reply = await self._connections.call(self._addresses[step.store_id], code, fields, timeout_s=TIMEOUT_S)
+                (outcome,) = decode_body(reply.body, Outcomes).outcomes
+                return str(outcome.verdict), ""
+            except LaterMQError as error:
+                if not error.retriable:
+                    return REFUSED, error.message
+                if time.monotonic() + pause_s > give_up_s:
+                    raise
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+def steps_of(plan: pa.Table) -> list[Step]:
+    """The steps that the rows of a plan ask for."""
+    names = ("store_id", "timer_id", "topic", "unique_key", "new_due_ms", "timer_ids", "scheduled_before")
+    # A plan of an older version has not the last two: then it acts where its one timer is alone.
+    return [Step(**row) for row in plan.select([name for name in names if name in plan.schema.names]).to_pylist()]
+
+
+def _fields(step: Step) -> dict[str, object]:
+    return {name: getattr(step, name) for name in ("store_id", "timer_id", "topic", "unique_key", "new_due_ms")}
+
+
+def _read(root: Root, path: str) -> pa.Table:
+    with file_errors(path), root.files.open_input_file(path) as file:
+        return pq.read_table(file)

@@ -1,0 +1,220 @@
+"""Scheduling a DataFrame in bulk: all rows are checked and kept first, and only then does the first become a timer."""
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from latermq.config import Duration
+from latermq.errors import ConfigError, IllegalMessage, LaterMQError
+from latermq.pipeline.bulk.bulk_job import brokers_of_job, check_job, find_namesrv, job_folder
+from latermq.pipeline.bulk.job_root import find_job_root
+from latermq.pipeline.bulk.row_frames import BadRow, Target, check_columns, requests_of
+from latermq.pipeline.bulk.spool import Scheduled, SpoolFile, look_for_repeated, send_spool, write_spool
+from latermq.pipeline.driver.brokers import masters, queues_of
+from latermq.pipeline.driver.link import BrokerLink
+from latermq.pipeline.timeline.root import Root, open_root
+from latermq.protocol.remoting.codes import Request
+
+_log = logging.getLogger("latermq.pipeline")
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_FILES = pa.schema(
+    [
+        ("broker", pa.string()),
+        ("path", pa.string()),
+        ("rows", pa.int64()),
+        ("size_bytes", pa.int64()),
+        ("topics", pa.list_(pa.string())),
+        ("problem", pa.string()),
+        ("hint", pa.string()),
+    ]
+)
+_FILES_DDL = (
+    "broker string, path string, rows bigint, size_bytes bigint, topics array<string>, problem string, hint string"
+)
+
+
+@dataclass(frozen=True)
+class Order:
+    """A job as tasks and driver need to know it. Spark carries it to its workers."""
+
+    root_uri: str
+    namesrv: str
+    target: Target
+    run: str  # names this run: an earlier one that was killed may have left files
+
+    @property
+    def folder(self) -> str:
+        """Where the rows wait."""
+        return f"{job_folder(open_root(self.root_uri), self.target.job)}/spool/{self.run}"
+
+
+def make_order(root: Root, namesrv: str, job: str, topic: str = "") -> Order:
+    """Ask the brokers of a job what they take."""
+    addresses = masters(namesrv)
+    brokers = brokers_of_job(root, check_job(job), addresses)
+    settings = [broker_settings(addresses[name]) for name in brokers]
+    target = Target(
+        job=job,
+        brokers=tuple(brokers),
+        topic=topic,
+        max_body_bytes=min(
+            (int(one["maxMessageSize"]) for one in settings if "maxMessageSize" in one), default=4 << 20
+        ),
+        max_delay_ms=min(_max_delay_ms(one) for one in settings),
+        now_ms=time.time_ns() // 1_000_000,
+    )
+    return Order(root.uri, namesrv, target, secrets.token_hex(4))
+
+
+def broker_settings(address: str) -> dict[str, str]:
+    """A broker's settings, by RocketMQ's names and our own."""
+    with BrokerLink(address) as link:
+        text = bytes(link.call(Request.GET_BROKER_CONFIG)[1]).decode()
+    pairs = (line.partition("=") for line in text.splitlines() if line and not line.startswith("#"))
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _max_delay_ms(settings: dict[str, str]) -> int:
+    text = settings.get("timer.max_delay", "")
+    if text.isdigit():
+        return int(text)
+    with suppress(ValueError):
+        return int(Duration.parse(text))
+    return Target.max_delay_ms
+
+
+def spool_partition(order: Order, batches: Iterator[pa.RecordBatch], partition: int) -> list[SpoolFile]:
+    """What a task does: check its rows and keep them."""
+
+    def requests() -> Iterator[Any]:
+        first_row = 0
+        for batch in batches:
+            yield from requests_of(
+                batch, order.target, where=f" of partition {partition}" if partition else "", first_row=first_row
+            )
+            first_row += batch.num_rows
+
+    return write_spool(open_root(order.root_uri), order.folder, requests())
+
+
+def finish(order: Order, files: Sequence[SpoolFile], on_sent: Callable[[int], None] = lambda rows: None) -> Scheduled:
+    """What the driver does: schedule what the tasks kept."""
+    root = open_root(order.root_uri)
+    try:
+        addresses = masters(order.namesrv)
+        check_topics(order.namesrv, addresses, files)
+        done = send_spool(root, files, addresses, order.target.job, on_sent)
+        if done.repeated:
+            _log.warning("job %s: %s", order.target.job, repeated_note(done))
+        return done
+    finally:
+        forget(order)
+
+
+def repeated_note(done: Scheduled) -> str:
+    """Which rows were left out because of others, for users."""
+    keys = ", ".join(map(repr, done.repeated_keys))
+    return f"{done.repeated} rows have the key of another row and are left out; among these keys are {keys}"
+
+
+def forget(order: Order) -> None:
+    """Remove the rows that were kept."""
+    with suppress(OSError):  # nothing was kept
+        open_root(order.root_uri).files.delete_dir(order.folder)
+
+
+def check_topics(namesrv: str, addresses: dict[str, str], files: Sequence[SpoolFile]) -> None:
+    """Refuse a topic that a broker neither has nor may make."""
+    makes = {
+        name: broker_settings(addresses[name]).get("autoCreateTopicEnable") == "true"
+        for name in sorted({file.broker for file in files})
+        if name in addresses
+    }
+    wanted = {(topic, file.broker) for file in files for topic in file.topics if not makes.get(file.broker)}
+    for topic in sorted({topic for topic, _ in wanted}):
+        there: set[str] = set()
+        with suppress(LaterMQError):
+            there = {place.broker for place in queues_of(namesrv, topic)}
+        for broker in sorted(name for of, name in wanted if of == topic and name not in there):
+            raise IllegalMessage(
+                f"topic {topic!r} is not on broker {broker}, and it may not make it",
+                hint=f"Make it first: latermq topic create {topic}",
+            )
+
+
+def schedule(
+    rows: "DataFrame",
+    root: Root | str | None = None,
+    namesrv: str | None = None,
+    *,
+    job: str,
+    topic: str = "",
+    on_checked: Callable[[int], None] = lambda rows: None,
+    on_sent: Callable[[int], None] = lambda rows: None,
+    dry_run: bool = False,
+) -> Scheduled:
+    """Make every row of a frame a timer, once, however often and however late this is called under the same job.
+
+    What a job has scheduled is remembered in its folder below the root. Of rows with one key one becomes a timer, and
+    the others are counted.
+
+    `on_checked` is told how many rows there are once all of them were found good, `on_sent` how many more are
+    scheduled. A dry run ends with the check: what it finds is told, nothing is scheduled.
+    """
+    from pyspark import TaskContext
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from latermq.pipeline.spark.spark_failures import told_by_spark
+
+    schema = to_arrow_schema(rows.schema, timezone="UTC")
+    check_columns({field.name: field.type for field in schema}, has_topic=bool(topic))
+    servers = find_namesrv(namesrv)
+    order = make_order(find_job_root(root, servers, check_job(job)), servers, job, topic)
+
+    def keep(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        try:
+            files = spool_partition(order, batches, context.partitionId() if context is not None else 0)
+        except BadRow as error:
+            # Told as a row, not raised: an error of a task comes back as a page.
+            yield pa.RecordBatch.from_pylist([{"problem": error.message, "hint": error.hint}], _FILES)
+            return
+        yield pa.RecordBatch.from_pylist([{**vars(file), "topics": list(file.topics)} for file in files], _FILES)
+
+    try:
+        with told_by_spark(f"reading the rows of job {job}"):
+            found = rows.mapInArrow(keep, _FILES_DDL).collect()
+        for row in found:
+            if row.problem is not None:
+                raise BadRow(row.problem, hint=row.hint or "")
+        files = [SpoolFile(row.broker, row.path, row.rows, row.size_bytes, tuple(row.topics)) for row in found]
+        on_checked(sum(file.rows for file in files))
+        if dry_run:
+            check_topics(order.namesrv, masters(order.namesrv), files)
+            repeated = look_for_repeated(open_root(order.root_uri), files)
+            return Scheduled(repeated=repeated.rows, repeated_keys=repeated.sample)
+        return finish(order, files, on_sent)
+    finally:
+        forget(order)
+
+
+def parse_write_options(options: dict[str, str]) -> tuple[Root, str, str, str]:
+    """Root, name servers, job and topic out of the options of `df.write`."""
+    given = {name.lower(): value for name, value in options.items()}
+    unknown = given.keys() - {"namesrv", "root", "job", "topic", "path"}
+    if unknown:
+        raise ConfigError(
+            f"option {', '.join(sorted(unknown))} is not known for writing", hint="Options: namesrv, root, job, topic"
+        )
+    servers, job = find_namesrv(given.get("namesrv")), check_job(given.get("job", ""))
+    root = find_job_root(given.get("root"), servers, job)
+    return root, servers, job, given.get("topic") or given.get("path") or ""

@@ -1,0 +1,151 @@
+"""The keys that a job has scheduled, beside the timeline: they are known for as long as the job's folder is kept.
+
+Brokers know a name only while it waits and for their retention after it; a job may be run again later than that.
+"""
+
+import hashlib
+import secrets
+import struct
+import threading
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+import numpy as np
+import numpy.typing as npt
+
+from latermq.errors import CorruptStore, StoreError
+from latermq.pipeline.bulk.bulk_job import files_in, job_folder
+from latermq.pipeline.timeline.root import Root, file_errors, write_file
+from latermq.protocol.remoting.rows import RowBatch, decode_rows
+
+FOLDER, ENDING = "scheduled", ".keys"
+MAGIC = b"LMQKEYS1"
+KEY_BYTES = 16
+# Beyond so many files of one job they are made one when a run ends.
+MANY_FILES = 32
+SAMPLE_KEYS = 5
+_HEAD = struct.Struct("<8sQ")  # magic, keys
+_CHECKSUM = struct.Struct("<I")  # CRC-32 of all before it
+
+# 16 bytes each; all are of that length, so that numpy compares them as a whole.
+Keys = npt.NDArray[np.bytes_]
+_KEY = np.dtype(f"S{KEY_BYTES}")
+
+
+def keys_of(batch: RowBatch) -> Keys:
+    """What names the rows of a batch: unique key and topic. Under two topics one unique key is two timers."""
+    unique_keys = np.frombuffer(bytes.fromhex(batch.unique_keys.data.decode()), np.uint64).reshape(-1, 2)
+    digests = [hashlib.blake2b(topic.encode(), digest_size=KEY_BYTES).digest() for topic in batch.topics]
+    topics = np.frombuffer(b"".join(digests), np.uint64).reshape(-1, 2)
+    return (unique_keys ^ topics[batch.topic_of]).view(_KEY).ravel()
+
+
+class JobKeys:
+    """All keys of one job. Senders ask and add beside each other; each file is written whole."""
+
+    def __init__(self, root: Root, job: str) -> None:
+        self._root = root
+        self._folder = f"{job_folder(root, job)}/{FOLDER}"
+        self._files = files_in(root, self._folder, ENDING)
+        self._known = self._read_all()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def known(self, keys: Keys) -> npt.NDArray[np.bool_]:
+        """Which of these an earlier run has scheduled."""
+        if not len(self._known):
+            return np.zeros(len(keys), bool)
+        at = np.minimum(np.searchsorted(self._known, keys), len(self._known) - 1)
+        found: npt.NDArray[np.bool_] = self._known[at] == keys
+        return found
+
+    def add(self, keys: Sequence[Keys]) -> None:
+        """Remember keys whose timers are safe with their brokers."""
+        if keys:
+            name = self._write(_sorted(keys))
+            with self._lock:
+                self._files.append(name)
+
+    def tidy(self) -> None:
+        """Make many small files one. A run that dies on the way leaves keys twice, which changes nothing."""
+        if len(self._files) <= MANY_FILES:
+            return
+        known, old = self._read_all(), list(self._files)
+        self._files = [self._write(known)]
+        for name in old:
+            with file_errors(name), suppress(FileNotFoundError):  # another run was faster
+                self._root.files.delete_file(f"{self._folder}/{name}")
+
+    def _read_all(self) -> Keys:
+        """All keys. A run beside this one may be making its files one; they are then listed again."""
+        while True:
+            try:
+                return _sorted(self._read(name) for name in self._files)
+            except StoreError:
+                there = files_in(self._root, self._folder, ENDING)
+                if there == self._files:
+                    raise
+                self._files = there
+
+    def _write(self, keys: Keys) -> str:
+        name = f"{secrets.token_hex(8)}{ENDING}"
+        data = _HEAD.pack(MAGIC, len(keys)) + keys.tobytes()
+        write_file(self._root, f"{self._folder}/{name}", data + _CHECKSUM.pack(zlib.crc32(data)))
+        return name
+
+    def _read(self, name: str) -> Keys:
+        path = str(PurePosixPath(self._folder) / name)
+        with file_errors(path), self._root.files.open_input_stream(path) as stream:
+            data = bytes(stream.read())
+        end = len(data) - _CHECKSUM.size
+        whole = end >= _HEAD.size and data[end:] == _CHECKSUM.pack(zlib.crc32(data[:end]))
+        if not whole or _HEAD.unpack_from(data) != (MAGIC, (end - _HEAD.size) // KEY_BYTES):
+            raise CorruptStore(
+                f"{path} is damaged: which rows the job has scheduled is not known",
+                hint="Put it back from a copy. Without it, rows of it that were delivered longer ago than the brokers' "
+                "store.retention are scheduled again",
+            )
+        return np.frombuffer(data, _KEY, (end - _HEAD.size) // KEY_BYTES, _HEAD.size)
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """Rows of one run whose key another row of it has: only one of them becomes a timer."""
+
+    rows: int = 0
+    sample: tuple[str, ...] = ()  # some of their keys
+
+
+def find_repeated(bodies: Iterable[bytes], again: Iterable[bytes]) -> Repeated:
+    """Count them; `again` are the same bodies, read once more only where there are some. 16 bytes a row are held."""
+    columns = [keys_of(decode_rows(body)) for body in bodies]
+    keys = np.concatenate([np.empty(0, _KEY), *columns])
+    # Numbers sort five times as fast as texts, and where all of them differ so do the keys.
+    heads = np.sort(keys.view(np.uint64)[::2])
+    if not (heads[1:] == heads[:-1]).any():
+        return Repeated()
+    distinct, counts = np.unique(keys, return_counts=True)
+    several = distinct[counts > 1]
+    sample: list[str] = []
+    for unique_key, key in _named(again if len(several) else ()):
+        if len(sample) == SAMPLE_KEYS:
+            break
+        if several[min(int(np.searchsorted(several, unique_key)), len(several) - 1)] == unique_key:
+            sample += [key] if key not in sample else []
+    return Repeated(len(keys) - len(distinct), tuple(sample))
+
+
+def _named(bodies: Iterable[bytes]) -> Iterator[tuple[np.bytes_, str]]:
+    for body in bodies:
+        batch = decode_rows(body)
+        names = (value.decode(errors="replace") for value in batch.keys.values())
+        yield from zip(keys_of(batch), names, strict=True)
+
+
+def _sorted(pieces: Iterable[Keys]) -> Keys:
+    return np.unique(np.concatenate([np.empty(0, _KEY), *pieces]))

@@ -1,0 +1,71 @@
+"""Where a job that schedules is remembered: with the timeline, which its brokers name where nobody else does."""
+
+import logging
+import os
+import socket
+from pathlib import Path
+
+from latermq.client.session.connection import split_address
+from latermq.errors import ConfigError
+from latermq.pipeline.bulk.bulk_job import BROKERS, ROOT_VARIABLE, find_root, job_folder, read_json, write_first
+from latermq.pipeline.driver.brokers import masters
+from latermq.pipeline.driver.link import BrokerLink
+from latermq.pipeline.timeline.root import Root, open_root
+from latermq.redaction import HIDDEN
+
+_log = logging.getLogger("latermq.pipeline")
+
+
+def find_job_root(root: Root | str | None, namesrv: str, job: str) -> Root:
+    """The pipeline's folder: as given, else as the environment names it, else the one that the brokers use."""
+    if root or os.environ.get(ROOT_VARIABLE):
+        return find_root(root)
+    found = open_root(_timeline_of(namesrv))
+    _adopt(found, job)
+    return found
+
+
+def _timeline_of(namesrv: str) -> str:
+    uris = set()
+    for name, address in masters(namesrv).items():
+        with BrokerLink(address) as link:
+            uri = link.state().timeline
+        if HIDDEN in uri:
+            raise _not_named(f"broker {name} does not tell the credentials in its own")
+        if not uri or ("://" not in uri and not _is_reached(uri, address)):
+            raise _not_named(f"that of broker {name} cannot be reached from here")
+        uris.add(uri)
+    if len(uris) != 1:
+        raise _not_named("the brokers do not share one" if uris else "no broker is running")
+    return uris.pop()
+
+
+def _is_reached(path: str, address: str) -> bool:
+    """Whether a path of a broker's is the same folder here: only if the broker is on this machine."""
+    host, _ = split_address(address)
+    try:
+        with socket.create_server((host, 0)):
+            return Path(path).parent.is_dir()
+    except OSError:  # the address is another machine's
+        return False
+
+
+def _not_named(why: str) -> ConfigError:
+    return ConfigError(
+        f"the folder of the timeline, where jobs are remembered, is not named, and {why}",
+        hint=f"Name it: --timeline URI, the option root, or {ROOT_VARIABLE}; it is the brokers' pipeline.timeline, "
+        "by default DATA/pipeline",
+    )
+
+
+def _adopt(root: Root, job: str) -> None:
+    """Take over a job that an older version remembered in the user's own folder, which was the default then."""
+    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    old = open_root(f"{state}/latermq")
+    path = f"{job_folder(root, job)}/{BROKERS}"
+    if read_json(root, path) is not None:
+        return
+    brokers = read_json(old, f"{job_folder(old, job)}/{BROKERS}")
+    if brokers is not None:
+        write_first(root, path, brokers)
+        _log.info("job %s, remembered in %s until now, is from now on in %s", job, old.uri, root.uri)

@@ -1,0 +1,88 @@
+"""Files and tables as rows to schedule: columns renamed or computed, and brought to the types that timers have."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, DataType, MapType, StructType
+
+from latermq.errors import ConfigError
+from latermq.pipeline.bulk.row_frames import COLUMNS
+from latermq.pipeline.query.read_only_sql import check_expression
+from latermq.pipeline.query.sql import checked
+
+FORMATS = ("parquet", "csv", "json", "delta", "table")
+_ENDINGS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
+
+
+def format_of(source: str) -> str:
+    """What a file is by its name; a folder is a Delta table if it has a log, and any other name a table's."""
+    path = Path(source)
+    if "://" not in source and path.is_dir():
+        return "delta" if (path / "_delta_log").is_dir() else "parquet"
+    found = _ENDINGS.get(path.suffix.lower())
+    if found is None and ("://" in source or path.exists()):
+        raise ConfigError(f"what {source} holds cannot be told by its name", hint=f"Name it: {', '.join(FORMATS)}")
+    return found or "table"
+
+
+def read_source(spark: SparkSession, source: str, format_: str | None = None) -> DataFrame:
+    """The rows of a file, a folder or a table."""
+    kind = format_ or format_of(source)
+    if kind not in FORMATS:
+        raise ConfigError(f"{kind} is no format that can be read", hint=f"One of {', '.join(FORMATS)}")
+    if kind == "table":
+        return checked(lambda: spark.table(source))
+    if "://" not in source and not Path(source).exists():
+        raise ConfigError(f"there is no file {source}", hint="Look at the path")
+    # A quote inside quotes is doubled, as everybody but Spark's default has it.
+    reader = spark.read.options(header=True, escape='"', multiLine=True) if kind == "csv" else spark.read
+    # Spark takes a path without a scheme for one of its default file system, which may be another.
+    path = source if "://" in source else Path(source).absolute().as_uri()
+    return checked(lambda: reader.format(kind).load(path))
+
+
+def timer_rows(source: DataFrame, columns: Mapping[str, str]) -> DataFrame:
+    """The columns of timers out of any others: `columns` says by SQL what each is; the rest is found by its name.
+
+    What is no number, time or map becomes NULL, and is then refused with its row.
+    """
+    unknown = [name for name in columns if name not in COLUMNS]
+    if unknown:
+        raise ConfigError(f"a timer has no {', '.join(unknown)}", hint=f"It has {', '.join(COLUMNS)}")
+    named = {name: F.col(name) for name in COLUMNS if name in source.columns}
+    for text in columns.values():
+        check_expression(source.sparkSession, text)
+    named |= {name: F.expr(text) for name, text in columns.items()}
+    if not named:
+        raise ConfigError(
+            f"none of the columns {', '.join(source.columns[:20])} is one of a timer",
+            hint=f"Say what is what, as in --column key=order_id; a timer has {', '.join(COLUMNS)}",
+        )
+    chosen = checked(lambda: source.select(*(column.alias(name) for name, column in named.items())))
+    return chosen.select(*(_typed(name, chosen.schema[name].dataType).alias(name) for name in chosen.columns))
+
+
+def _typed(name: str, type_: DataType) -> Column:
+    column = F.col(name)
+    if name in ("due_ms", "delay_ms"):
+        return column.try_cast("bigint")
+    if name == "due":
+        return column.try_cast("timestamp")
+    if name == "properties":
+        return _properties(column, type_)
+    if name == "body" and isinstance(type_, BinaryType):
+        return column
+    if name == "body" and isinstance(type_, StructType | MapType):
+        return F.to_json(column)
+    return column.cast("string")
+
+
+def _properties(column: Column, type_: DataType) -> Column:
+    if isinstance(type_, MapType):
+        return column.cast("map<string,string>")
+    text = F.to_json(column) if isinstance(type_, StructType) else column.cast("string")
+    # What is no JSON object must not pass for no properties: without a name it is refused.
+    unreadable = F.when(F.trim(text) != "", F.create_map(F.lit(""), text))
+    return F.coalesce(F.from_json(text, "map<string,string>"), unreadable)

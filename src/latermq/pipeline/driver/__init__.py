@@ -1,0 +1,1 @@
+"""The driver: finds brokers, ingests their timer topics and keeps the jobs running."""

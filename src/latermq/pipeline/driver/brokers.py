@@ -1,0 +1,64 @@
+"""Which brokers there are and which queues a topic has, asked of the name servers by a blocking connection."""
+
+from dataclasses import dataclass
+
+from latermq.client.session.failures import ConnectionLost, NoBroker, NoNameServer, RequestTimedOut
+from latermq.client.session.routes import MASTER, build_route
+from latermq.errors import ConfigError
+from latermq.message.names import TIMER_TOPIC
+from latermq.pipeline.driver.link import BrokerLink
+from latermq.protocol.remoting.bodies import ClusterInfo, TopicRoute, decode_body
+from latermq.protocol.remoting.codes import Request
+
+
+@dataclass(frozen=True, order=True)
+class QueuePlace:
+    """One queue of a topic and where its broker listens."""
+
+    broker: str
+    queue_id: int
+    address: str
+
+
+def masters(namesrv: str) -> dict[str, str]:
+    """Broker name → address, of those that take writes."""
+    info = decode_body(_ask(namesrv, Request.GET_BROKER_CLUSTER_INFO, {}), ClusterInfo)
+    return {
+        name: broker.brokerAddrs[MASTER]
+        for name, broker in sorted(info.brokerAddrTable.items())
+        if MASTER in broker.brokerAddrs
+    }
+
+
+def queues_of(namesrv: str, topic: str, broker: str = "") -> list[QueuePlace]:
+    """The queues of a topic, of one broker or of all. The timer topic is in no route: every broker has its own."""
+    if topic == TIMER_TOPIC:
+        found = [QueuePlace(name, 0, address) for name, address in masters(namesrv).items()]
+    else:
+        fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
+        route = build_route(topic, decode_body(_ask(namesrv, Request.GET_ROUTEINFO_BY_TOPIC, fields), TopicRoute))
+        found = [
+            QueuePlace(queue.brokerName, queue.queueId, route.addresses[queue.brokerName])
+            for queue in route.readable
+            if queue.brokerName in route.addresses
+        ]
+    found = sorted(place for place in found if broker in ("", place.broker))
+    if not found:
+        of = f" of broker {broker!r}" if broker else ""
+        raise NoBroker(f"the name server knows no queue of topic {topic!r}{of}", hint="Is the broker running?")
+    return found
+
+
+def _ask(namesrv: str, code: int, fields: dict[str, str]) -> bytes:
+    servers = [part.strip() for part in namesrv.replace(",", ";").split(";") if part.strip()]
+    if not servers:
+        raise ConfigError("no name server is named", hint="Write host:port, several parted by semicolons")
+    problems = []
+    for server in servers:
+        try:
+            # The next server is asked rather than this one again.
+            with BrokerLink(server, timeout_s=5.0, patience_s=0.0) as link:
+                return bytes(link.call(code, fields)[1])
+        except (ConnectionLost, RequestTimedOut) as error:
+            problems.append(error.message)
+    raise NoNameServer(f"no name server answers at {', '.join(servers)} ({'; '.join(problems)})")

@@ -1,0 +1,230 @@
+"""The driver's life: it finds the brokers, keeps a feed for each, compacts now and then, and ends when it is told."""
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from latermq.config import Config
+from latermq.errors import ConfigError, LaterMQError, ServiceUnavailable, StoreError
+from latermq.pipeline.driver.brokers import masters
+from latermq.pipeline.driver.feed import BrokerFeed, FeedSettings
+from latermq.pipeline.driver.store_ids import StoreIds
+from latermq.pipeline.driver.trouble import Trouble
+from latermq.pipeline.spark.session import close_session, open_session
+from latermq.pipeline.timeline.compact import compact
+from latermq.pipeline.timeline.local_timeline import open_local_timeline
+from latermq.pipeline.timeline.root import Root, file_errors, open_root
+from latermq.pipeline.timeline.table_sync import TableSyncs
+from latermq.pipeline.timeline.torn_commits import take_out_torn_commits
+from latermq.pipeline_secret import secret_path
+
+_log = logging.getLogger("latermq.pipeline")
+
+LOOK_EVERY_S = 5.0  # for brokers that came
+_WATCH_EVERY_S = 0.5
+_FEEDS_END_S = 10.0
+_CLOSE_S = 20.0  # then the JVM is killed
+# What fails comes back as an exception and is told in a line; these would add a page of Java, as at every restart of
+# a broker.
+_TALKATIVE = (
+    "org.apache.spark.sql.execution.streaming",
+    "org.apache.spark.sql.execution.datasources",
+    "org.apache.spark.sql.execution.python",
+    "org.apache.spark.sql.delta",
+    "org.apache.spark.api.python",
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.util.Utils",
+)
+
+
+class Driver:
+    """All work on one timeline. `run` belongs to one thread; the feeds and the compaction have theirs."""
+
+    def __init__(self, spark: SparkSession, root: Root, namesrv: str, config: Config, stop: threading.Event) -> None:
+        self._spark = spark
+        self._root = root
+        self._namesrv = namesrv
+        self._config = config
+        self._stop = stop
+        self._feed_settings = FeedSettings.of(config)
+        self._table_syncs = TableSyncs(root)
+        self._store_ids = StoreIds()
+        self.feeds: dict[str, BrokerFeed] = {}
+        self.compactions = 0
+        self._looking = Trouble("the look for brokers")
+        self._compactor = threading.Thread(target=self._compact_now_and_then, name="latermq-compact", daemon=True)
+
+    def run(self) -> None:
+        """Work until the stop is asked for; raises what it cannot go on with."""
+        self._compactor.start()
+        look_at_s = 0.0
+        try:
+            while True:
+                if time.monotonic() >= look_at_s:
+                    look_at_s = time.monotonic() + self._look()
+                if self._stop.wait(_WATCH_EVERY_S):
+                    return
+                self._watch()
+        finally:
+            self._stop.set()
+            self._end_feeds()
+
+    def _look(self) -> float:
+        """Begin to work for brokers that are new; the answer is how soon to look again."""
+        try:
+            found = masters(self._namesrv)
+        except ConfigError:
+            raise
+        except LaterMQError as error:
+            return self._looking.met(error)
+        self._looking.over()
+        self._store_ids.found(found.values())
+        for name in found:
+            if name not in self.feeds:
+                _log.info("broker %s found at %s", name, found[name])
+                self.feeds[name] = BrokerFeed(
+                    self._spark,
+                    self._root,
+                    self._namesrv,
+                    name,
+                    self._feed_settings,
+                    self._stop,
+                    table_sync=self._table_syncs.timeline,
+                    store_ids=self._store_ids,
+                )
+                self.feeds[name].start()
+        return LOOK_EVERY_S
+
+    def _watch(self) -> None:
+        """Raise what ends it all."""
+        for feed in self.feeds.values():
+            if feed.failure is not None:
+                raise feed.failure
+        if has_died(self._spark):
+            raise StoreError("Spark has ended", hint="What it printed before says why; start the pipeline again")
+
+    def _compact_now_and_then(self) -> None:
+        every_s = self._config.pipeline.compact_every / 1000
+        trouble = Trouble("the compaction")
+        pause_s = every_s
+        while not self._stop.wait(pause_s):
+            states = [feed.state for feed in list(self.feeds.values()) if feed.state is not None]
+            try:
+                keep_ms = int(self._config.pipeline.keep)
+                compact(
+                    self._spark,
+                    self._root,
+                    states,
+                    keep_ms=keep_ms,
+                    fence=self._check_place,
+                    table_syncs=self._table_syncs,
+                )
+            except Exception as error:
+                if self._stop.is_set():
+                    return
+                pause_s = max(trouble.met(error), min(every_s, 60.0))
+            else:
+                trouble.over()
+                self.compactions += 1
+                pause_s = every_s
+
+    def _check_place(self) -> None:
+        """Raise unless the timeline is still this driver's: no broker has another, and one at least says so."""
+        confirmed = [feed.broker for feed in list(self.feeds.values()) if feed.is_in_place()]
+        if not confirmed:
+            raise ServiceUnavailable("no broker confirms this driver", hint="It is tried again")
+
+    def _end_feeds(self) -> None:
+        give_up_s = time.monotonic() + _FEEDS_END_S
+        for feed in self.feeds.values():
+            if not feed.join(give_up_s - time.monotonic()):
+                _log.warning("a feed is still at work and is left behind")
+
+
+def run_pipeline(config: Config, ready: Callable[[str], None]) -> int:
+    """Run the driver until SIGTERM or SIGINT; the answer is the exit code."""
+    if not config.server.namesrv:
+        raise ConfigError("no name server is named", hint="Say where the brokers register with --namesrv HOST:PORT")
+    if not config.pipeline.timeline:
+        raise ConfigError(
+            "no timeline is named", hint="Name the folder that the brokers use with --timeline or pipeline.timeline"
+        )
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(_is_worth_telling)
+    root = open_root(config.pipeline.timeline)
+    secret_path(config.pipeline.secret_file, root.uri)  # one that is not there yet is waited for
+    _check_timeline(root)
+    spark = open_session(config.pipeline)
+    stop = threading.Event()
+    # Not before: Spark sets a handler of its own, and until now there is nothing to lose.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: stop.set())
+    _quieten(spark)
+    try:
+        driver = Driver(spark, root, config.server.namesrv, config, stop)
+        ready(f"pipeline {config.pipeline.master}")
+        driver.run()
+    finally:
+        _log.info("stopping")
+        _close(spark)
+    return 0
+
+
+def _is_worth_telling(record: logging.LogRecord) -> bool:
+    """Py4J tells of every connection, and of every one that ends; under the root's name too.
+
+    What it tells with a stack trace it also raises, and whoever asked says in a sentence what that means.
+    """
+    return "py4j" not in record.pathname or (record.levelno >= logging.WARNING and not record.exc_info)
+
+
+def _check_timeline(root: Root) -> None:
+    """Tell what is wrong with the folder, or mend it, before Spark takes its seconds to start."""
+    with file_errors(f"the timeline {root.uri}"):
+        root.files.create_dir(root.path, recursive=True)
+    for address in (root.timeline, root.archive):
+        take_out_torn_commits(root, address)
+    open_local_timeline(root, "")
+
+
+def has_died(spark: SparkSession) -> bool:
+    """Whether Spark is gone: its JVM was killed, or it gave up, as when a cluster's master does not come back."""
+    gateway = spark.sparkContext._gateway
+    process = getattr(gateway, "proc", None)  # none where Spark started this process and not the other way round
+    if process is not None and process.poll() is not None:
+        return True
+    try:
+        return bool(spark.sparkContext._jsc.sc().isStopped())
+    except Py4JError:  # it died while it was asked
+        return True
+
+
+def _quieten(spark: SparkSession) -> None:
+    log4j = spark.sparkContext._gateway.jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+    for name in _TALKATIVE:
+        log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
+
+
+def _close(spark: SparkSession) -> None:
+    """End Spark, by force where it takes too long: whatever it was at is done again."""
+    process = getattr(spark.sparkContext._gateway, "proc", None)
+    if process is not None and process.poll() is not None:
+        return
+    watchdog = threading.Timer(_CLOSE_S, process.kill if process is not None else lambda: os._exit(1))
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        spark.sparkContext.setLogLevel("OFF")  # of what is cut short nothing is lost, and nothing needs to be said
+        spark.sparkContext.cancelAllJobs()
+        close_session(spark)
+    except Exception as error:
+        _log.warning("Spark did not stop as it should: %s", error)
+    finally:
+        watchdog.cancel()

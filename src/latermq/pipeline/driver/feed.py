@@ -1,0 +1,230 @@
+"""One broker's share of the driver's work: its ingest stream is kept going, and its windows are rolled."""
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from latermq.client.session.failures import ConnectionLost
+from latermq.config import Config
+from latermq.errors import ConfigError, CorruptStore, IllegalOperation, InvalidParameter, LaterMQError
+from latermq.pipeline.driver.ingest import Ingest, IngestSettings
+from latermq.pipeline.driver.link import BrokerLink
+from latermq.pipeline.driver.store_ids import StoreIds
+from latermq.pipeline.driver.trouble import Trouble, name_of
+from latermq.pipeline.timeline.root import Root
+from latermq.pipeline.timeline.table_sync import TableSync
+from latermq.pipeline.windows.spark_build import roll_ready_windows
+from latermq.protocol.remoting.pipeline_bodies import PipelineState
+
+_log = logging.getLogger("latermq.pipeline")
+
+LONGEST_ROUND_S = 5.0
+_PATIENCE_S = 2.0  # the next round asks again
+_STREAM_STOP_S = 5.0
+
+
+@dataclass(frozen=True)
+class FeedSettings:
+    """What of the configuration concerns one broker's feed."""
+
+    ingest: IngestSettings
+    rolls: bool  # here, or without Spark at the broker
+    round_s: float  # between two looks at what is to be done
+
+    @classmethod
+    def of(cls, config: Config) -> "FeedSettings":
+        pipeline = config.pipeline
+        ingest = IngestSettings(
+            every_ms=int(pipeline.ingest_every),
+            import_precision_ms=int(config.timer.import_precision),
+            secret_file=pipeline.secret_file,
+        )
+        round_s = min(pipeline.ingest_every / 2000, LONGEST_ROUND_S)
+        return cls(ingest, pipeline.roll_on == "spark", round_s)
+
+
+class _StoppedError(Exception):
+    """The driver is asked to end while a feed is at work."""
+
+
+class BrokerFeed:
+    """A thread of its own, so that a broker that is away holds up no other."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        root: Root,
+        namesrv: str,
+        broker: str,
+        settings: FeedSettings,
+        stop: threading.Event,
+        *,
+        table_sync: TableSync,
+        store_ids: StoreIds,
+    ) -> None:
+        self._spark = spark
+        self._root = root
+        self._namesrv = namesrv
+        self.broker = broker
+        self._settings = settings
+        self._stop = stop
+        self._table_sync = table_sync
+        self._store_ids = store_ids
+        self._ingest: Ingest | None = None
+        self._query: StreamingQuery | None = None
+        self._link: BrokerLink | None = None
+        self._trouble = Trouble(f"the feed of {broker}")
+        self.failure: LaterMQError | None = None  # that neither this feed nor a new one gets over
+        self.state: PipelineState | None = None  # as the broker told it last
+        # A daemon: a request to Spark that never returns must not keep the process from ending.
+        self._thread = threading.Thread(target=self._live, name=f"latermq-feed-{broker}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for its end, once the stop is asked for; whether it came."""
+        self._thread.join(max(0.0, timeout_s))
+        return not self._thread.is_alive()
+
+    def _live(self) -> None:
+        pause_s = 0.0
+        while not self._stop.wait(pause_s):
+            try:
+                self._step()
+            except _StoppedError:
+                break
+            except Exception as error:
+                if self._stop.is_set():
+                    break  # Spark is being closed under its feet
+                self.failure = self._fatal(error)
+                if self.failure is not None:
+                    break
+                self._leave_broker()
+                pause_s = self._trouble.met(error)
+            else:
+                self._trouble.over()
+                pause_s = self._settings.round_s
+        self._end_stream()
+        self._leave_broker()
+
+    def _step(self) -> None:
+        if self._query is None:
+            self._begin()
+        assert self._query is not None
+        if not self._query.isActive:
+            error = self._query.exception()
+            self._query = None
+            raise error or ConnectionLost(f"the stream of {self.broker} has ended")
+        self._check_place()
+        assert self.state is not None
+        if self._settings.rolls:
+            roll_ready_windows(self._spark, self._root, self.state, self._tell, fence=self._check_place)
+
+    def _check_place(self) -> None:
+        """Ask the broker where it stands, and whether it is still this driver's, and the only one of its store."""
+        assert self._link is not None
+        assert self._ingest is not None
+        assert self._ingest.epoch is not None
+        self.state = self._link.state()
+        if self.state.epoch > self._ingest.epoch:
+            raise _replaced(self.broker)
+        try:
+            if self.state.timeline != self._ingest.timeline:
+                raise CorruptStore(
+                    f"broker {self.broker} was started again with another pipeline.timeline, {self.state.timeline}",
+                    hint="Whether that is this driver's folder is looked at before it goes on",
+                )
+            self._store_ids.check(self._ingest.address, self.state)
+        except CorruptStore:
+            self._end_stream()  # which would go on by itself
+            raise
+
+    def is_in_place(self) -> bool:
+        """Whether the broker says that this driver is still its own, asked by any thread; raises if another one is."""
+        ingest = self._ingest
+        if ingest is None or ingest.epoch is None:
+            return False
+        try:
+            with BrokerLink(ingest.address, patience_s=_PATIENCE_S) as link:
+                epoch = link.state().epoch
+        except LaterMQError:  # it is away, and may come back as another driver's
+            return False
+        if epoch > ingest.epoch:
+            raise _replaced(self.broker)
+        return True
+
+    def _begin(self) -> None:
+        self._leave_broker()
+        self._ingest = Ingest(
+            self._spark,
+            self._root,
+            self._namesrv,
+            self.broker,
+            self._settings.ingest,
+            table_sync=self._table_sync,
+            store_ids=self._store_ids,
+        )
+        self._link = self._ingest.open_link(patience_s=_PATIENCE_S)
+        self._query = self._ingest.start()
+
+    def _tell(self, number: int, attempt: str) -> None:
+        assert self._link is not None
+        assert self._ingest is not None
+        assert self._ingest.epoch is not None
+        try:
+            self._link.window_ready(number, attempt, self._ingest.epoch)
+        except LaterMQError as error:
+            if error.code != InvalidParameter.code:
+                raise
+            _log.debug("window %d of %s is done with", number, self.broker)
+        if self._stop.is_set():
+            raise _StoppedError
+
+    def _fatal(self, error: Exception) -> LaterMQError | None:
+        """What ends the whole driver: settings that cannot work, or another driver in this one's place."""
+        if isinstance(error, ConfigError):
+            return error
+        if name_of(error) == IllegalOperation.__name__ and self._is_replaced():
+            return _replaced(self.broker)
+        return None
+
+    def _is_replaced(self) -> bool:
+        epoch = self._ingest.epoch if self._ingest is not None else None
+        try:
+            return epoch is not None and self._link is not None and self._link.state().epoch > epoch
+        except LaterMQError:
+            return False  # asked again when the next begin is refused or not
+
+    def _leave_broker(self) -> None:
+        if self._query is not None:
+            return  # the stream goes on by itself; only a request beside it failed
+        if self._ingest is not None:
+            self._ingest.close()
+        if self._link is not None:
+            self._link.close()
+        self._ingest = self._link = None
+
+    def _end_stream(self) -> None:
+        query, self._query = self._query, None
+        if query is None:
+            return
+        try:
+            # Between two batches: a batch that is cut short is done again, but Spark tells of it in a page of Java.
+            give_up_s = time.monotonic() + _STREAM_STOP_S
+            while query.status["isTriggerActive"] and time.monotonic() < give_up_s:
+                time.sleep(0.05)
+            query.stop()
+        except Exception as error:
+            _log.debug("the stream of %s did not stop: %s", self.broker, error)
+
+
+def _replaced(broker: str) -> IllegalOperation:
+    return IllegalOperation(
+        f"another driver has taken over broker {broker}",
+        hint="One pipeline is enough for all brokers of a name server: stop one of the two",
+    )

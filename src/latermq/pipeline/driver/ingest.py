@@ -1,0 +1,240 @@
+"""The ingest of one broker: its timer topic as a stream, appended to the timeline, and the broker told how far."""
+
+import contextlib
+import json
+import logging
+import secrets
+from dataclasses import dataclass
+
+from pyarrow import fs
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from latermq.config import Duration
+from latermq.errors import CorruptStore, IllegalOperation
+from latermq.handover.driver_note import encode_note, note_path
+from latermq.handover.ingest_claim import IngestClaim
+from latermq.message.names import TIMER_TOPIC
+from latermq.pipeline.driver.brokers import queues_of
+from latermq.pipeline.driver.link import BrokerLink
+from latermq.pipeline.driver.store_ids import StoreIds
+from latermq.pipeline.source.ranges import offset_key
+from latermq.pipeline.timeline.lost_entries import read_claim, write_claim
+from latermq.pipeline.timeline.root import Root, file_errors, write_file
+from latermq.pipeline.timeline.table_sync import TableSync
+from latermq.pipeline.timeline.timeline import SCHEMA, append, create_timeline, ingested_entry
+from latermq.pipeline_secret import load_secret, secret_path
+from latermq.protocol.remoting.pipeline_bodies import PipelineState
+
+_log = logging.getLogger("latermq.pipeline")
+
+# What a batch holds at most. Delta takes about a second for a commit, however few rows it has.
+BATCH_ROWS = 500_000
+MIN_PART_ROWS = 50_000
+INGESTED_COLUMNS = ("queue_offset", "timer_id", "kind", "due_ms", "topic", "unique_key", "keys", "tags", "record")
+
+
+@dataclass(frozen=True)
+class IngestSettings:
+    """How much is ingested at once, and how often if there is less."""
+
+    every_ms: int = Duration.parse("30s")
+    batch_rows: int = BATCH_ROWS
+    import_precision_ms: int = 1000
+    secret_file: str = ""  # empty: beside the timeline's folder
+
+
+class Ingest:
+    """One broker's entries on their way into the timeline. Whoever begins last ingests; those before are refused."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        root: Root,
+        namesrv: str,
+        broker: str,
+        settings: IngestSettings | None = None,
+        *,
+        table_sync: TableSync | None = None,
+        store_ids: StoreIds | None = None,
+    ) -> None:
+        """All ingests of a driver share the last two."""
+        self._spark = spark
+        self._root = root
+        self._table_sync = table_sync or TableSync(root, root.timeline)
+        self._store_ids = store_ids or StoreIds()
+        self._namesrv = namesrv
+        self._settings = settings or IngestSettings()
+        self._place = queues_of(namesrv, TIMER_TOPIC, broker)[0]
+        # Read anew each time: one that was missing or wrong may have been put right.
+        self._secret = load_secret(secret_path(self._settings.secret_file, root.uri))
+        self._link = self.open_link()
+        self._state: PipelineState | None = None
+        self._start = 0
+
+    def open_link(self, **settings: float) -> BrokerLink:
+        """Another connection to the broker, as its driver."""
+        return BrokerLink(self._place.address, secret=self._secret, **settings)
+
+    @property
+    def address(self) -> str:
+        """Where the broker listens."""
+        return self._place.address
+
+    @property
+    def epoch(self) -> int | None:
+        """As which driver it ingests; None before it has begun."""
+        return None if self._state is None else self._state.epoch
+
+    @property
+    def timeline(self) -> str:
+        """The folder that the broker named when this ingest began; empty where its release names none."""
+        return "" if self._state is None else self._state.timeline
+
+    @property
+    def checkpoint(self) -> str:
+        """Where Spark keeps the stream's place below the root, anew for each epoch.
+
+        The table and the broker know where to go on, so a checkpoint that disagrees with them is never believed.
+        """
+        assert self._state is not None
+        return f"checkpoints/{self._state.store_id}/{self._state.epoch}"
+
+    def start(self, *, available_now: bool = False) -> StreamingQuery:
+        """Take over the broker's ingest and go on where the table ends; `available_now`: up to what is there."""
+        known, ingested = self._check()
+        state = self._state = self._link.begin(self._leave_note(known.store_id), ingested)
+        if ingested < known.ingest_offset:
+            _log.warning(
+                "the timeline ends at entry %d of %s, below %d: what it lost is ingested again from the broker's log",
+                ingested,
+                state.broker_name,
+                known.ingest_offset,
+            )
+        create_timeline(self._spark, self._root)
+        self._start = max(ingested, state.min_entry)
+        self._forget_checkpoints(state)
+        _log.info("ingest of %s (epoch %d) begins at entry %d", state.broker_name, state.epoch, self._start)
+        stream = self._stream(state)
+        writer = (
+            stream.writeStream.queryName(f"ingest {state.broker_name}")
+            .option("checkpointLocation", f"{self._root.uri}/{self.checkpoint}")
+            .foreachBatch(self._take)
+        )
+        return (writer.trigger(availableNow=True) if available_now else writer).start()
+
+    def _check(self) -> tuple[PipelineState, int]:
+        """What the broker says, and where the table ends, once nothing is found that would stop this driver.
+
+        To begin ends the driver that is at work: one that cannot take its place must leave it alone.
+        """
+        state = self._link.state()
+        ingested = ingested_entry(self._root, state.store_id)
+        self._note_other(read_claim(self._root, state.store_id))
+        self._store_ids.check(self.address, state)
+        check_agreement(state, ingested, self._root.timeline)
+        return state, ingested
+
+    def _note_other(self, claim: IngestClaim | None) -> None:
+        """Another broker fed this store's entries before. It may be registered elsewhere, and alive."""
+        if claim is not None and claim.address not in ("", self.address):
+            self._store_ids.found([claim.address])
+
+    def _leave_note(self, store_id: str) -> str:
+        """By which the broker sees that this is its own folder."""
+        token = secrets.token_hex(16)
+        write_file(self._root, self._root.at(note_path(store_id)), encode_note(token))
+        return token
+
+    def close(self) -> None:
+        self._link.close()
+
+    def _stream(self, state: PipelineState) -> DataFrame:
+        settings, place = self._settings, self._place
+        tasks = max(1, self._spark.sparkContext.defaultParallelism)
+        options: dict[str, str | int] = {
+            "namesrv": self._namesrv,
+            "topic": TIMER_TOPIC,
+            "broker": place.broker,
+            "columns": ",".join(INGESTED_COLUMNS),
+            "startingOffsets": json.dumps({place.broker: {str(place.queue_id): self._start}}),
+            "maxRowsPerTrigger": settings.batch_rows,
+            "minRowsPerTrigger": settings.batch_rows,
+            "maxTriggerDelayMs": int(settings.every_ms),
+            "maxRowsPerPartition": max(MIN_PART_ROWS, -(-settings.batch_rows // tasks)),
+            # What the broker has removed was delivered or cancelled, else it would have kept it.
+            "failOnDataLoss": "false",
+            "importPrecisionMs": settings.import_precision_ms,
+            "epoch": state.epoch,
+            "timeline": "true",
+        }
+        return timeline_rows(self._spark.readStream.format("latermq").options(**options).load(), state.store_id)
+
+    def _take(self, rows: DataFrame, batch_id: int) -> None:
+        """One batch: claimed, then into the table and on disk, and only then the broker is told to forget it.
+
+        The checkpoint need not be on disk: a driver that begins after a power cut has one of its own.
+        """
+        assert self._state is not None
+        start = self._start if batch_id == 0 else self._end_of(batch_id - 1)
+        end = self._end_of(batch_id)
+        self._check_epoch(self._state)
+        claim = IngestClaim(end=end, epoch=self._state.epoch, broker=self._state.broker_name, address=self.address)
+        self._note_other(write_claim(self._root, self._state.store_id, claim))
+        wrote = append(rows, self._root, self._state.store_id, start, end, self._state.min_entry)
+        self._table_sync.sync()
+        self._link.commit_ingest(end, self._state.epoch)
+        _log.debug("entries %d to %d of %s ingested (new: %s)", start, end, self._state.broker_name, wrote)
+
+    def _check_epoch(self, state: PipelineState) -> None:
+        """What was pulled in time is not appended by a driver that another has followed meanwhile."""
+        epoch = self._link.state().epoch
+        if epoch > state.epoch:
+            raise IllegalOperation(
+                f"epoch {state.epoch} is over, the pipeline that began last has epoch {epoch}",
+                hint="Another driver has taken over: stop this one",
+            )
+
+    def _end_of(self, batch_id: int) -> int:
+        """Where a batch ends. Spark writes it down before it starts one, and tells it to nobody else."""
+        path = self._root.at(self.checkpoint, "offsets", str(batch_id))
+        with file_errors(f"reading the checkpoint {path}"), self._root.files.open_input_stream(path) as file:
+            lines = bytes(file.read()).decode().splitlines()
+        return int(json.loads(lines[-1])[offset_key(self._place)])
+
+    def _forget_checkpoints(self, state: PipelineState) -> None:
+        """Remove those of earlier epochs, whose drivers are refused."""
+        folder = self._root.at("checkpoints", state.store_id)
+        selector = fs.FileSelector(folder, allow_not_found=True)
+        with file_errors(f"removing old checkpoints in {folder}"):
+            for found in self._root.files.get_file_info(selector):
+                with contextlib.suppress(FileNotFoundError):
+                    self._root.files.delete_dir(found.path)
+
+
+def timeline_rows(entries: DataFrame, store_id: str) -> DataFrame:
+    """Entries of the timer topic, as the source hands them to the timeline, under the timeline's columns."""
+    named = entries.withColumnRenamed("queue_offset", "entry_offset").withColumn("store_id", F.lit(store_id))
+    return named.select(*SCHEMA.names)
+
+
+def check_agreement(state: PipelineState, ingested: int, where: str) -> None:
+    """Refuse a table or a store that is an older copy, where going on would lose timers or pass over new ones.
+
+    What a table lacks that the log still holds is ingested again.
+    """
+    if ingested < min(state.ingest_offset, state.min_entry):
+        raise CorruptStore(
+            f"broker {state.broker_name} was told that the timeline holds its entries below {state.ingest_offset}, "
+            f"but {where} ends at {ingested}, and the broker's log begins at {state.min_entry}: of what was scheduled "
+            f"as entries {ingested} to {state.min_entry - 1} the far timers are lost, and cancels and moves not known",
+            hint="Set pipeline.timeline to the folder that was used before, or put its newest copy back. If there is "
+            "none, stop the broker and remove latermq.ingest from its store: ingest then goes on without them",
+        )
+    if state.flushed_entry < ingested:
+        raise CorruptStore(
+            f"the log of broker {state.broker_name} ends at entry {state.flushed_entry}, "
+            f"but {where} holds its entries below {ingested}",
+            hint="The store was put back from an old copy: start its broker again with this timeline in reach",
+        )

@@ -1,0 +1,56 @@
+"""What keeps a piece of the driver's work from going on: told once, tried again after pauses that grow."""
+
+import logging
+import re
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from latermq.errors import LaterMQError
+from latermq.pipeline.spark.spark_failures import first_line
+
+_log = logging.getLogger("latermq.pipeline")
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+# An error of this package that was raised in one of Spark's Python processes is part of the text of Spark's own.
+_OURS = re.compile(r"^latermq\.[\w.]+\.(\w+): (.+)$", re.MULTILINE)
+
+
+class Trouble:
+    """One piece of work and whether it is stuck."""
+
+    def __init__(self, work: str) -> None:
+        self._work = work
+        self._told = ""
+        self._pause_s = 0.0
+
+    def met(self, error: Exception) -> float:
+        """Tell what went wrong unless it is known; the answer is how long to wait."""
+        told = in_a_line(error)
+        if told != self._told:
+            self._told = told
+            _log.warning("%s waits: %s", self._work, told)
+            if not isinstance(error, LaterMQError | PySparkException | Py4JError):
+                _log.warning("this was not expected", exc_info=error)
+        self._pause_s = min(max(FIRST_PAUSE_S, 2 * self._pause_s), LONGEST_PAUSE_S)
+        return self._pause_s
+
+    def over(self) -> None:
+        """It goes on."""
+        if self._told:
+            _log.info("%s goes on", self._work)
+        self._told, self._pause_s = "", 0.0
+
+
+def in_a_line(error: Exception) -> str:
+    """An error in a line, also where Spark made a page of it."""
+    if isinstance(error, LaterMQError):
+        return error.remark
+    ours = _OURS.findall(str(error))
+    return str(ours[-1][1]) if ours else first_line(error) or type(error).__name__
+
+
+def name_of(error: Exception) -> str:
+    """The class of an error, of this package's own where Spark wrapped it."""
+    ours = _OURS.findall(str(error)) if isinstance(error, PySparkException | Py4JError) else []
+    return str(ours[-1][0]) if ours else type(error).__name__

@@ -1,0 +1,1 @@
+"""SQL over pending timers and the timeline, read only."""

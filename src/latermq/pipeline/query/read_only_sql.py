@@ -1,0 +1,153 @@
+"""SQL that only reads the timers: looked at as Spark parsed it, before anything of it is resolved or run.
+
+What is not known to be harmless is refused: a plan may hold these nodes, name these tables and call Spark's own
+functions. All parts of a parsed statement are reached through Scala's products, subqueries and CTEs among them.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+from py4j.java_gateway import JavaObject
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from latermq.errors import ConfigError
+from latermq.pipeline.spark.spark_failures import first_line
+
+_TREE = "org.apache.spark.sql.catalyst.trees.TreeNode"
+_PLAN = "org.apache.spark.sql.catalyst.plans.logical.LogicalPlan"
+_NODES = frozenset({
+    "Aggregate", "AsOfJoin", "Deduplicate", "Distinct", "Except", "Filter", "Generate", "GlobalLimit", "Intersect",
+    "Join", "LateralJoin", "LimitAll", "LocalLimit", "LocalRelation", "Offset", "OneRowRelation", "PipeOperator",
+    "Pivot", "Project", "Repartition", "RepartitionByExpression", "ResolvedInlineTable", "Sample", "Sort",
+    "SubqueryAlias", "Union", "Unpivot", "UnresolvedHaving", "UnresolvedHint", "UnresolvedInlineTable",
+    "UnresolvedQualify", "UnresolvedRelation", "UnresolvedSubqueryColumnAliases", "UnresolvedTVFAliases",
+    "UnresolvedTableValuedFunction", "UnresolvedWith", "Window", "WithWindowDefinition",
+})  # fmt: skip
+# Functions whose name is computed, and those of others, as expressions.
+_UNKNOWN_FUNCTIONS = frozenset({"ExpressionWithUnresolvedIdentifier", "PythonUDF", "ScalaUDF"})
+# They call any method of any class, or open a file or a URL that they are given the name of: those of XPath the one
+# that a document names as its DTD, whoever wrote the document.
+_CLOSED_FUNCTIONS = frozenset({
+    "java_method", "reflect", "try_reflect", "from_avro", "to_avro", "schema_of_avro", "from_protobuf", "to_protobuf",
+    "xpath", "xpath_boolean", "xpath_double", "xpath_float", "xpath_int", "xpath_long", "xpath_number", "xpath_short",
+    "xpath_string",
+})  # fmt: skip
+# What they are given beyond so many arguments are options, one of which names a file.
+_WITHOUT_OPTIONS = {"from_xml": 2, "schema_of_xml": 1}
+_ANY_NUMBER = 1 << 31
+# Delta has others, which read tables by their path.
+_TABLE_FUNCTIONS = frozenset({
+    "explode", "explode_outer", "inline", "inline_outer", "json_tuple", "posexplode", "posexplode_outer", "range",
+    "stack", "variant_explode", "variant_explode_outer",
+})  # fmt: skip
+
+
+class BadQuery(ConfigError):
+    """SQL that does not parse, names what is not there, or would do more than read."""
+
+
+def check_query(spark: SparkSession, query: str, tables: Collection[str]) -> set[str]:
+    """Refuse what is no query over these tables; which of them it names."""
+    _check_text(spark, query)
+    plan = _parsed(lambda: _parser(spark).parsePlan(query))
+    nodes = list(_nodes(spark, plan))
+    ctes = [cte for kind, _, node in nodes if kind == "UnresolvedWith" for cte in _each(node.cteRelations().iterator())]
+    named = _check(spark, nodes, {*tables, *(str(cte._1()).lower() for cte in ctes)}, own_functions=False)
+    return named & set(tables)
+
+
+def check_expression(spark: SparkSession, text: str) -> None:
+    """Refuse an expression that does more than look at its row; the caller may call functions of its own."""
+    _check_text(spark, text)
+    expression = _parsed(lambda: _parser(spark).parseExpression(text))
+    _check(spark, _nodes(spark, expression), (), own_functions=True)
+
+
+def _check_text(spark: SparkSession, text: str) -> None:
+    """Refuse what Spark would put values into before it parses: of the environment, where credentials are."""
+    if "${" in text and spark.conf.get("spark.sql.variable.substitute") == "true":
+        raise _refused("${…} stands for a setting or a variable of the environment")
+
+
+def _check(
+    spark: SparkSession, nodes: Iterable[tuple[str, bool, Any]], tables: Collection[str], *, own_functions: bool
+) -> set[str]:
+    named: set[str] = set()
+    for kind, is_plan, node in nodes:
+        if kind == "RelationTimeTravel":
+            raise _refused("it names no version", hint="Ask the timeline as it was by --version N or --as-of TIME")
+        if is_plan and kind not in _NODES:
+            raise _refused(f"{kind} does more than that")
+        if kind in _UNKNOWN_FUNCTIONS:
+            raise _refused("a function whose name is computed may be any")
+        if kind == "UnresolvedRelation":
+            name = _dotted(node.multipartIdentifier())
+            # Of several parts the first may be a format, and the second a path.
+            if node.multipartIdentifier().size() != 1 or name.lower() not in tables:
+                raise _refused(f"there is no table {name}")
+            named.add(name.lower())
+        elif kind == "UnresolvedTableValuedFunction":
+            name = _dotted(node.name())
+            if name.lower() not in _TABLE_FUNCTIONS:
+                raise _refused(f"{name} is no function that makes a table here")
+        elif kind == "UnresolvedFunction":
+            name = _dotted(node.nameParts())
+            last = name.rpartition(".")[2].lower()
+            if last in _CLOSED_FUNCTIONS:
+                raise _refused(f"the function {name} is not among those that may be called")
+            if node.arguments().size() > _WITHOUT_OPTIONS.get(last, _ANY_NUMBER):
+                raise _refused(f"the function {name} may not be given options")
+            if not own_functions and not _is_builtin(spark, name):
+                raise _refused(f"{name} is no function of Spark's own")
+    return named
+
+
+def _refused(why: str, hint: str = "Write a SELECT over these tables, with Spark's own functions") -> BadQuery:
+    return BadQuery(f"this only reads the tables pending and timeline: {why}", hint=hint)
+
+
+def _parser(spark: SparkSession) -> Any:
+    return spark._jsparkSession.sessionState().sqlParser()
+
+
+def _parsed(parse: Any) -> Any:
+    try:
+        return parse()
+    except PySparkException as error:
+        raise BadQuery(f"Spark does not understand it: {first_line(error)}") from error
+
+
+def _is_builtin(spark: SparkSession, name: str) -> bool:
+    catalyst = spark.sparkContext._jvm.org.apache.spark.sql.catalyst  # type: ignore[union-attr]
+    return bool(catalyst.analysis.FunctionRegistry.builtin().functionExists(catalyst.FunctionIdentifier(name)))
+
+
+def _dotted(parts: Any) -> str:
+    return ".".join(str(part) for part in _each(parts.iterator()))
+
+
+def _nodes(spark: SparkSession, root: Any) -> Iterator[tuple[str, bool, Any]]:
+    """Every plan and expression in a parsed tree: the name of its class, whether it is a plan, and itself."""
+    jvm = spark.sparkContext._jvm
+    loader = root.getClass().getClassLoader()
+    tree, plan, product, iterable = (
+        jvm.java.lang.Class.forName(name, True, loader)  # type: ignore[union-attr]
+        for name in (_TREE, _PLAN, "scala.Product", "scala.collection.Iterable")
+    )
+    left = [root]
+    while left:
+        found = left.pop()
+        if not isinstance(found, JavaObject):
+            continue
+        if tree.isInstance(found):
+            yield str(found.getClass().getSimpleName()).rstrip("$"), bool(plan.isInstance(found)), found
+        if iterable.isInstance(found):
+            left.extend(_each(found.iterator()))
+        elif product.isInstance(found):
+            left.extend(_each(found.productIterator()))
+
+
+def _each(iterator: Any) -> Iterator[Any]:
+    while iterator.hasNext():
+        yield iterator.next()

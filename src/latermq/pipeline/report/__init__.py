@@ -1,0 +1,1 @@
+"""Reports: forecast, lateness and reconciliation."""

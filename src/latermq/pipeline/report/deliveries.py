@@ -1,0 +1,112 @@
+"""What was delivered, as the topics tell: each delivered record names the entry that it replaces."""
+
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import ExitStack
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from latermq.errors import LaterMQError, TopicNotFound
+from latermq.message.names import TIMER_DEAD_LETTER_TOPIC
+from latermq.pipeline.driver.brokers import QueuePlace, queues_of
+from latermq.pipeline.driver.known_stores import KnownBroker
+from latermq.pipeline.driver.link import BrokerLink, QueueRange
+from latermq.pipeline.source.options import SourceOptions
+from latermq.pipeline.source.part_frames import TopicPart, read_parts
+from latermq.pipeline.source.ranges import parts
+from latermq.pipeline.source.records import RecordBlock
+
+SCHEMA = (
+    "store_id string, entry_offset bigint, timer_id bigint, topic string, due_ms bigint, store_ms bigint, dead boolean"
+)
+_COLUMNS = ("broker", "topic", "timer_id", "due_ms", "store_ms", "replaces_level", "replaces_entry")
+
+
+class Kept(NamedTuple):
+    """What topics still hold: all of it in parts, and since when nothing was removed; 0 where nothing ever was."""
+
+    parts: list[TopicPart]
+    since_ms: int
+
+
+def kept_records(namesrv: str, topics: Iterable[str], brokers: Collection[str]) -> Kept:
+    """Ask these brokers for the ends of every queue of these topics."""
+    found: list[TopicPart] = []
+    since_ms = 0
+    with ExitStack() as stack:
+        links: dict[str, BrokerLink] = {}
+        for topic in topics:
+            options = SourceOptions(topic, fail_on_data_loss=False)
+            for place in _places(namesrv, topic, brokers):
+                if place.address not in links:
+                    links[place.address] = stack.enter_context(BrokerLink(place.address))
+                start, end = links[place.address].bounds(topic, place.queue_id)
+                found += [TopicPart(options, part) for part in parts(place, start, end, options.max_rows_per_partition)]
+                if 0 < start < end:
+                    since_ms = max(since_ms, _first_stored_ms(links[place.address], topic, place.queue_id, start))
+    return Kept(found, since_ms)
+
+
+def _places(namesrv: str, topic: str, brokers: Collection[str]) -> list[QueuePlace]:
+    try:
+        return [place for place in queues_of(namesrv, topic) if place.broker in brokers]
+    except TopicNotFound:
+        return []  # it was deleted, and what was delivered to it with it
+
+
+def _first_stored_ms(link: BrokerLink, topic: str, queue_id: int, start: int) -> int:
+    pulled = link.pull(QueueRange(topic, queue_id, start, start + 1), max_bytes=1)
+    (stored_ms,) = RecordBlock([pulled.records]).batch(("store_ms",)).slice(0, 1).column(0).to_pylist()
+    return int(stored_ms)
+
+
+def read_deliveries(
+    spark: SparkSession, kept: Kept, brokers: Sequence[KnownBroker], from_ms: int, until_ms: int
+) -> DataFrame:
+    """Deliveries of timers due in [from, until) into topics, and into the timer dead letters."""
+    stores = spark.createDataFrame(
+        [(one.name, one.state.store_id) for one in brokers], "broker string, store_id string"
+    )
+    records = read_parts(spark, kept.parts, _COLUMNS, (from_ms, until_ms))
+    found = delivered_rows(records.join(F.broadcast(stores), "broker"))
+    return found.unionByName(maybe_due_in(dead_letters(spark, brokers), from_ms, until_ms))
+
+
+def maybe_due_in(letters: DataFrame, from_ms: int, until_ms: int) -> DataFrame:
+    """Dead letters of timers due in [from, until), and those whose record could not be read: their entry tells."""
+    due_ms = F.col("due_ms")
+    return letters.where(due_ms.isNull() | ((due_ms >= from_ms) & (due_ms < until_ms)))
+
+
+def delivered_rows(records: DataFrame) -> DataFrame:
+    """Records of topics → those that are deliveries of timers."""
+    mine = records.where((F.col("replaces_level") == 0) & F.col("replaces_entry").isNotNull())
+    named = mine.withColumnRenamed("replaces_entry", "entry_offset").withColumn("dead", F.lit(False))
+    return named.select("store_id", "entry_offset", "timer_id", "topic", "due_ms", "store_ms", "dead")
+
+
+def dead_letters(spark: SparkSession, brokers: Iterable[KnownBroker]) -> DataFrame:
+    """Timers that could never be delivered: they are in the broker's own topic, which is in no route. They are few."""
+    rows: list[tuple[object, ...]] = []
+    names = ("replaces_entry", "timer_id", "topic", "due_ms", "store_ms", "replaces_level")
+    for broker in brokers:
+        with BrokerLink(broker.address) as link:
+            for batch in _records(link, names):
+                for row in batch.to_pylist():
+                    if row.pop("replaces_level") == 0:
+                        rows.append((broker.state.store_id, *row.values(), True))
+    return spark.createDataFrame(rows, SCHEMA)
+
+
+def _records(link: BrokerLink, columns: Sequence[str]) -> Iterable[pa.RecordBatch]:
+    try:
+        start, end = link.bounds(TIMER_DEAD_LETTER_TOPIC, 0)
+    except LaterMQError as error:
+        if error.retriable:
+            raise
+        return  # this broker never had one
+    if start < end:
+        for piece in link.pull_all(QueueRange(TIMER_DEAD_LETTER_TOPIC, 0, start, end)):
+            yield RecordBlock([piece]).batch(columns)

@@ -1,0 +1,164 @@
+"""The report: what is to come, how late it was, and that every timer of a closed time range met its fate."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from delta.tables import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from latermq.errors import InvalidParameter
+from latermq.pipeline.bulk.bulk_job import find_namesrv, find_root
+from latermq.pipeline.driver.known_stores import KnownBroker, find_brokers
+from latermq.pipeline.query.pending_timers import all_entries
+from latermq.pipeline.report import reconciliation
+from latermq.pipeline.report.deliveries import kept_records, read_deliveries
+from latermq.pipeline.report.report_page import render_page
+from latermq.pipeline.spark.spark_failures import told_by_spark
+from latermq.pipeline.timeline.root import Root, open_root, write_file
+from latermq.pipeline.timeline.timeline import SCHEMA
+from latermq.pipeline.windows import survivors
+from latermq.pipeline.windows.survivors import ENTRY
+
+DAY_MS = 86_400_000
+# What was due a moment ago may be delivered and not yet flushed, which is when the pipeline sees it.
+SETTLED_MS = 60_000
+WORST_SECONDS = 20
+SPANS = 120
+LISTED = 200  # of each kind on the page; the tables have all
+_NARROW = [name for name in SCHEMA.names if name != "record"]
+
+
+@dataclass
+class Report:
+    """The numbers of a report, and where its tables and its page are."""
+
+    name: str
+    from_ms: int
+    until_ms: int
+    made_ms: int
+    folder: str
+    page: str = ""
+    waiting: int = 0
+    fates: dict[str, dict[str, int]] = field(default_factory=dict)  # topic → fate → timers
+    early: int = 0
+    doubled: int = 0
+    missing: list[dict[str, Any]] = field(default_factory=list)
+    lateness: list[dict[str, Any]] = field(default_factory=list)
+    worst: list[dict[str, Any]] = field(default_factory=list)
+    span_s: int = 1
+    spans_from_s: int = 0
+    spans: list[dict[str, Any]] = field(default_factory=list)
+    absent: tuple[str, ...] = ()  # stores that nothing is told of
+
+    def count(self, fate: str) -> int:
+        """How many timers of all topics met it."""
+        return sum(of_topic.get(fate, 0) for of_topic in self.fates.values())
+
+    @property
+    def scheduled(self) -> int:
+        return sum(sum(of_topic.values()) for of_topic in self.fates.values())
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether every timer was delivered once and in time, cancelled or moved."""
+        return not (self.count(reconciliation.MISSING) or self.early or self.doubled)
+
+
+def make_report(
+    spark: SparkSession,
+    root: Root | str | None = None,
+    namesrv: str | None = None,
+    *,
+    from_ms: int | None = None,
+    until_ms: int | None = None,
+    out: str | None = None,
+    allow_partial: bool = False,
+) -> Report:
+    """Look ahead over all that waits, and back over what was due in [from, until): by default the last day.
+
+    Its tables are Delta tables below `reports/`; the page is there too, or in the folder `out`. A broker that is away
+    is an error; with `allow_partial` the report tells of the others, and names its store.
+    """
+    folder, servers = find_root(root), find_namesrv(namesrv)
+    brokers, absent = find_brokers(folder, servers, allow_partial=allow_partial)
+    now_ms = min((broker.state.now_ms for broker in brokers), default=time.time_ns() // 1_000_000)
+    until = now_ms - SETTLED_MS if until_ms is None else until_ms
+    since = until - DAY_MS if from_ms is None else from_ms
+    if since >= until or until > now_ms:
+        raise InvalidParameter(
+            "what is looked back over must lie behind, and begin before it ends", hint="Look at --from and --until"
+        )
+    name = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_ms / 1000))
+    report = Report(name, since, until, now_ms, f"{folder.uri}/reports/{name}", absent=absent)
+    with told_by_spark("the report"):
+        _look_ahead(spark, folder, brokers, report)
+        _look_back(spark, folder, servers, brokers, report)
+    place = open_root(out) if out else folder
+    path = place.at("report.html") if out else place.at("reports", name, "report.html")
+    write_file(place, path, render_page(report).encode())
+    report.page = path
+    return report
+
+
+def _look_ahead(spark: SparkSession, root: Root, brokers: Sequence[KnownBroker], report: Report) -> None:
+    needs_records = any(survivors.is_behind(broker.state) for broker in brokers)
+    entries = all_entries(spark, root, brokers, (*_NARROW, "record") if needs_records else _NARROW)
+    waiting = survivors.pending(entries, [broker.state for broker in brokers])
+    _write(reconciliation.forecast(waiting), report, "forecast")
+    expected = spark.read.format("delta").load(f"{report.folder}/forecast")
+    _write(reconciliation.worst_seconds(expected, WORST_SECONDS), report, "worst_seconds")
+    report.worst = _rows(spark, report, "worst_seconds", F.desc("timers"), "second")
+    ends = expected.agg(
+        F.min(F.unix_timestamp("second")), F.max(F.unix_timestamp("second")), F.coalesce(F.sum("timers"), F.lit(0))
+    ).first()
+    assert ends is not None
+    report.waiting = ends[2]
+    if report.waiting:
+        report.spans_from_s = ends[0]
+        report.span_s = max(1, -(-(ends[1] + 1 - ends[0]) // SPANS))
+        spans = reconciliation.load_over_time(expected, report.spans_from_s, report.span_s)
+        report.spans = [row.asDict() for row in spans.orderBy("bucket", "topic").collect()]
+
+
+def _look_back(spark: SparkSession, root: Root, namesrv: str, brokers: Sequence[KnownBroker], report: Report) -> None:
+    entries = all_entries(spark, root, brokers, _NARROW)
+    if DeltaTable.isDeltaTable(spark, root.archive):
+        archived = spark.read.format("delta").load(root.archive).select(*_NARROW)
+        # A compaction that was cut short has archived what is still in the timeline.
+        entries = entries.unionByName(archived).dropDuplicates(list(ENTRY))
+    # Of others there are no deliveries to hold against them.
+    entries = entries.where(F.col("store_id").isin([broker.state.store_id for broker in brokers]))
+    inside = (F.col("due_ms") >= report.from_ms) & (F.col("due_ms") < report.until_ms)
+    topics = sorted(
+        row.topic for row in entries.where(inside & (F.col("kind") != "cancel")).select("topic").distinct().collect()
+    )
+    kept = kept_records(namesrv, topics, {broker.name for broker in brokers})
+    deliveries = read_deliveries(spark, kept, brokers, report.from_ms, report.until_ms)
+    _write(deliveries, report, "deliveries")
+    delivered = spark.read.format("delta").load(f"{report.folder}/deliveries")
+    _write(reconciliation.lateness(delivered), report, "lateness")
+    report.lateness = _rows(spark, report, "lateness", "hour", "topic")
+    _write(
+        reconciliation.fates(entries, delivered, report.from_ms, report.until_ms, kept.since_ms),
+        report,
+        "reconciliation",
+    )
+    found = spark.read.format("delta").load(f"{report.folder}/reconciliation")
+    for row in reconciliation.fates_by_topic(found).collect():
+        report.fates.setdefault(row.topic, {})[row.fate] = row.timers
+    missing = found.where(F.col("fate") == reconciliation.MISSING).orderBy("due_ms", *ENTRY)
+    report.missing = [row.asDict() for row in missing.limit(LISTED).collect()]
+    report.early = reconciliation.early(delivered).count()
+    report.doubled = reconciliation.doubled(delivered).count()
+
+
+def _write(rows: DataFrame, report: Report, table: str) -> None:
+    rows.write.format("delta").mode("overwrite").save(f"{report.folder}/{table}")
+
+
+def _rows(spark: SparkSession, report: Report, table: str, *order: str | Column) -> list[dict[str, Any]]:
+    found = spark.read.format("delta").load(f"{report.folder}/{table}")
+    return [row.asDict() for row in found.orderBy(*order).collect()]

@@ -1,0 +1,113 @@
+"""The options of the data source, read once and checked; docs/pipeline.md tells users of them."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from latermq.errors import ConfigError
+from latermq.message.names import TIMER_TOPIC
+from latermq.pipeline.driver.link import PULL_BYTES
+
+EARLIEST, LATEST = "earliest", "latest"
+DEFAULT_NAMESRV = "127.0.0.1:9876"
+
+# Broker name → queue id → offset: where reading starts or ends.
+Offsets = dict[str, dict[int, int]]
+
+OPTION_NAMES = (
+    "namesrv", "topic", "broker", "columns", "startingOffsets", "endingOffsets", "maxRowsPerTrigger",
+    "minRowsPerTrigger", "maxTriggerDelayMs", "maxRowsPerPartition", "maxBytesPerPull",
+    "failOnDataLoss", "importPrecisionMs", "epoch", "timeline",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What to read, from where to where, and in which portions."""
+
+    topic: str
+    namesrv: str = DEFAULT_NAMESRV
+    broker: str = ""
+    columns: tuple[str, ...] = ()
+    starting_offsets: str | Offsets = EARLIEST
+    ending_offsets: str | Offsets = LATEST
+    max_rows_per_trigger: int = 0  # 0: all there is
+    min_rows_per_trigger: int = 0
+    max_trigger_delay_ms: int = 60_000  # after so long fewer rows do
+    max_rows_per_partition: int = 200_000
+    max_bytes_per_pull: int = PULL_BYTES
+    fail_on_data_loss: bool = True
+    import_precision_ms: int = 1000
+    epoch: int | None = None
+    timeline: bool = False
+
+    @property
+    def is_timer_topic(self) -> bool:
+        return self.topic == TIMER_TOPIC
+
+
+def parse_options(given: Mapping[str, str]) -> SourceOptions:
+    """The options as Spark hands them over: names in any case, values as texts."""
+    options = {name.lower(): value for name, value in given.items()}
+    unknown = options.keys() - {name.lower() for name in OPTION_NAMES} - {"path"}
+    if unknown:
+        raise ConfigError(
+            f"option {', '.join(sorted(unknown))} is not known", hint=f"Options: {', '.join(OPTION_NAMES)}"
+        )
+    topic = options.get("topic") or options.get("path")
+    if not topic:
+        raise ConfigError("no topic is named", hint='Write .option("topic", "orders")')
+    parsed = SourceOptions(
+        topic=topic,
+        namesrv=options.get("namesrv") or os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESRV,
+        broker=options.get("broker", ""),
+        columns=tuple(part.strip() for part in options.get("columns", "").split(",") if part.strip()),
+        starting_offsets=_offsets("startingOffsets", options.get("startingoffsets", EARLIEST)),
+        ending_offsets=_offsets("endingOffsets", options.get("endingoffsets", LATEST)),
+        max_rows_per_trigger=_number(options, "maxRowsPerTrigger", 0, at_least=1),
+        min_rows_per_trigger=_number(options, "minRowsPerTrigger", 0, at_least=0),
+        max_trigger_delay_ms=_number(options, "maxTriggerDelayMs", 60_000, at_least=0),
+        max_rows_per_partition=_number(options, "maxRowsPerPartition", 200_000, at_least=1),
+        max_bytes_per_pull=_number(options, "maxBytesPerPull", PULL_BYTES, at_least=1),
+        fail_on_data_loss=_truth(options, "failOnDataLoss", True),
+        import_precision_ms=_number(options, "importPrecisionMs", 1000, at_least=0),
+        epoch=_number(options, "epoch", 0, at_least=0) if "epoch" in options else None,
+        timeline=_truth(options, "timeline", False),
+    )
+    if parsed.timeline and not parsed.is_timer_topic:
+        raise ConfigError(f"only {TIMER_TOPIC} is read as the timeline takes it", hint="Leave the option timeline out")
+    if parsed.ending_offsets == EARLIEST:
+        raise ConfigError("endingOffsets must be latest, or JSON")
+    return parsed
+
+
+def _number(options: Mapping[str, str], name: str, default: int, *, at_least: int) -> int:
+    text = options.get(name.lower())
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit()) or int(text) < at_least:
+        raise ConfigError(f"option {name} is {text!r}", hint=f"Give a whole number of at least {at_least}")
+    return int(text)
+
+
+def _truth(options: Mapping[str, str], name: str, default: bool) -> bool:
+    text = options.get(name.lower(), str(default)).lower()
+    if text not in ("true", "false"):
+        raise ConfigError(f"option {name} is {text!r}", hint="Give true or false")
+    return text == "true"
+
+
+def _offsets(name: str, text: str) -> str | Offsets:
+    if text.lower() in (EARLIEST, LATEST):
+        return text.lower()
+    try:
+        return {
+            str(broker): {int(queue): int(offset) for queue, offset in queues.items()}
+            for broker, queues in json.loads(text).items()
+        }
+    except (ValueError, TypeError, AttributeError):
+        raise ConfigError(
+            f"option {name} is {text[:80]!r}",
+            hint='Give earliest, latest or JSON: broker, queue, offset, as in {"broker-a": {"0": 1200}}',
+        ) from None

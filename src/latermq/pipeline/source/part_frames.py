@@ -1,0 +1,43 @@
+"""Parts of queues as one DataFrame: many queues of many topics, pulled by the executors in one job.
+
+A frame of the data source is of one topic, and Spark starts three processes to plan each: too many for a report.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from latermq.pipeline.source.options import SourceOptions
+from latermq.pipeline.source.ranges import QueuePart
+from latermq.pipeline.source.reader import read_part
+from latermq.pipeline.source.records import COLUMN_TYPES
+
+TASKS_PER_CORE = 4
+
+
+class TopicPart(NamedTuple):
+    """A part of a queue, and how its records are read."""
+
+    options: SourceOptions
+    part: QueuePart
+
+
+def read_parts(
+    spark: SparkSession, parts: Sequence[TopicPart], columns: Sequence[str], due_ms: tuple[int, int] | None = None
+) -> DataFrame:
+    """The records of these parts; of those that have a due time in [low, high) if that is given."""
+    schema = from_arrow_schema(pa.schema([(name, COLUMN_TYPES[name]) for name in columns]))
+    if not parts:
+        return spark.createDataFrame([], schema)
+    chosen = list(parts)
+
+    def pull(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from read_part(chosen[number].part, columns, chosen[number].options, due_ms)
+
+    tasks = min(len(chosen), TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
+    return spark.range(0, len(chosen), 1, tasks).mapInArrow(pull, schema)

@@ -1,0 +1,81 @@
+"""What a task does: pull its part of a queue, and yield it as Arrow batches."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from latermq.handover.ownership import Ownership
+from latermq.pipeline.driver.link import BrokerLink, QueueRange
+from latermq.pipeline.source.options import SourceOptions
+from latermq.pipeline.source.ranges import QueuePart
+from latermq.pipeline.source.records import CUT_KIND, RecordBlock
+from latermq.pipeline.source.spans import Ints
+from latermq.pipeline.timeline.ownership import far_timers
+
+# Records sorted at once: all of them are in memory, twice while they are put in order.
+SORTED_BYTES = 32 << 20
+BATCH_BYTES = 8 << 20
+
+
+def read_part(
+    part: QueuePart, columns: Sequence[str], options: SourceOptions, due_ms: tuple[int, int] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The records of a part, of those that are due in [low, high) if that is given."""
+    place = part.place
+    range_ = QueueRange(options.topic, place.queue_id, part.start, part.end, options.epoch)
+    with BrokerLink(place.address) as link:
+        pieces = link.pull_all(range_, options.max_bytes_per_pull)
+        for gathered in _gathered(pieces, SORTED_BYTES if options.timeline else 0):
+            block = RecordBlock(
+                gathered,
+                broker=place.broker,
+                waiting=options.is_timer_topic,
+                precision_ms=options.import_precision_ms,
+            )
+            chosen = None if due_ms is None else _due_rows(block, *due_ms)
+            if options.timeline:
+                yield from _sliced(timeline_batch(block, columns, part.ownership, chosen), block.size_bytes)
+            else:
+                yield block.batch(columns, chosen)
+
+
+def timeline_batch(
+    block: RecordBlock, columns: Sequence[str], ownership: Ownership, chosen: Ints | None = None
+) -> pa.RecordBatch:
+    """Entries of the timer topic as the timeline takes them: in due order, cuts left out, and the record itself only
+    of what is Spark's to keep. All of them, or those that were chosen."""
+    dues, _ = block.dues
+    kept = far_timers(block, ownership)
+    rows = np.arange(len(block)) if chosen is None else chosen
+    rows = rows[block.kinds[rows] != CUT_KIND]
+    return block.batch(columns, rows[np.argsort(dues[rows], kind="stable")], ~kept)
+
+
+def _due_rows(block: RecordBlock, low: int, high: int) -> Ints:
+    dues, present = block.dues
+    # The bounds may lie beyond 64 bits, which Python compares and numpy does not. No due time has 62.
+    low, high = (min(max(bound, -(1 << 62)), 1 << 62) for bound in (low, high))
+    return np.flatnonzero(present & (dues >= low) & (dues < high))
+
+
+def _gathered(pieces: Iterator[bytearray], size_bytes: int) -> Iterator[list[bytearray]]:
+    """Pieces put together up to a size; one by one if that is 0."""
+    held: list[bytearray] = []
+    held_bytes = 0
+    for piece in pieces:
+        if held and held_bytes + len(piece) > size_bytes:
+            yield held
+            held, held_bytes = [], 0
+        held.append(piece)
+        held_bytes += len(piece)
+    if held:
+        yield held
+
+
+def _sliced(batch: pa.RecordBatch, size_bytes: int) -> Iterator[pa.RecordBatch]:
+    """A batch in parts: Spark holds each whole."""
+    count = -(-size_bytes // BATCH_BYTES)
+    rows = -(-batch.num_rows // count)
+    for at in range(0, batch.num_rows, max(1, rows)):
+        yield batch.slice(at, rows)

@@ -1,0 +1,292 @@
+"""Pulled CommitLog records as Arrow columns: fields are read from all records at once, never one by one."""
+
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from latermq.errors import CorruptStore
+from latermq.message.entry_id import decode_entry_ids
+from latermq.message.properties import (
+    CUT,
+    DUE_MS,
+    KEYS,
+    MOVE,
+    REAL_TOPIC,
+    TAGS,
+    TIMER_DELETE_KEY,
+    TIMER_ID,
+    TIMER_OUT_MS,
+    UNIQUE_KEY,
+    well_formed,
+)
+from latermq.message.record import (
+    BORN_TIMESTAMP_AT,
+    MIN_RECORD_BYTES,
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
+)
+from latermq.message.record_layouts import Numbers, lay_out
+from latermq.message.timer_code import MAX_DUE_DIGITS, UNKNOWN_DUE_MS
+from latermq.pipeline.source.spans import PADDING_BYTES, WORD_BYTES, Bools, Ints, Properties, Spans, numbers
+
+MESSAGE, TIMER, CANCEL, MOVED, CUT_KIND = range(5)
+KINDS = ("message", "timer", "cancel", "move", "cut")
+_LONGEST_RUN, _SHORT_RUN, _NO_LOOK = 512, 20, 200
+_CRC_AT = 8  # in a record
+_unpack_size = struct.Struct(">I").unpack_from
+
+TEXT_MAP = pa.map_(pa.string(), pa.string())
+# Every column that a record can be read as; docs/pipeline.md says what each of them means.
+COLUMN_TYPES: dict[str, pa.DataType] = {
+    "broker": pa.string(),
+    "topic": pa.string(),
+    "queue_id": pa.int32(),
+    "queue_offset": pa.int64(),
+    "kind": pa.string(),
+    "timer_id": pa.int64(),
+    "due_ms": pa.int64(),
+    "unique_key": pa.string(),
+    "keys": pa.string(),
+    "tags": pa.string(),
+    "born_ms": pa.int64(),
+    "store_ms": pa.int64(),
+    "replaces_level": pa.int32(),
+    "replaces_entry": pa.int64(),
+    "properties": TEXT_MAP,
+    "body": pa.binary(),
+    "record": pa.binary(),
+}
+
+
+class RecordBlock:
+    """Whole records that lie end to end, and what is read from them. Only columns that are asked for are made."""
+
+    def __init__(
+        self, pieces: Iterable[bytes | bytearray], *, broker: str = "", waiting: bool = False, precision_ms: int = 1000
+    ) -> None:
+        """`waiting`: they are entries of the timer topic. RocketMQ's own are due at most `precision_ms` later."""
+        self._raw = b"".join((*pieces, bytes(PADDING_BYTES)))
+        self._broker = broker
+        self._waiting = waiting
+        self._precision_ms = precision_ms
+        self._octets = np.frombuffer(self._raw, np.uint8)
+        self._read = Numbers(self._raw, len(self._raw))
+        self._starts, self._ends = _walk(self._raw, len(self._raw) - PADDING_BYTES)
+        self._lay_out()
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self._raw) - PADDING_BYTES
+
+    @property
+    def sizes(self) -> Ints:
+        return self._ends - self._starts
+
+    def check_parts(self) -> None:
+        """Raise where a record is not what recovery takes for whole; RecordBlock itself looks at their lengths only."""
+        made = [zlib.crc32(body) & 0x7FFFFFFF for body in self._cut_out(self._bodies)]
+        if not np.array_equal(self._read.u32(self._starts + _CRC_AT), np.array(made, np.int64)):
+            raise CorruptStore("the checksum of a body is wrong")
+        if not well_formed(b"".join(self._cut_out(self._regions))):
+            raise CorruptStore("the properties of a record do not read as text")
+
+    def lie_in(self, topic: bytes) -> bool:
+        """Whether all of these are records of this topic, whatever they wait for."""
+        begins, ends = self._own_topics
+        if (ends - begins != len(topic)).any():
+            return False
+        at = begins[:, None] + np.arange(len(topic))
+        return bool((self._octets[at] == np.frombuffer(topic, np.uint8)).all())
+
+    def _cut_out(self, spans: Spans) -> list[memoryview]:
+        view = memoryview(self._raw)
+        return [view[begin:end] for begin, end in zip(spans.begins.tolist(), spans.ends.tolist(), strict=True)]
+
+    @cached_property
+    def queue_offsets(self) -> Ints:
+        return self._read.i64(self._starts + QUEUE_OFFSET_AT)
+
+    @cached_property
+    def kinds(self) -> npt.NDArray[np.int8]:
+        """Numbers of KINDS."""
+        if not self._waiting:
+            return np.zeros(len(self), np.int8)
+        kinds = np.full(len(self), TIMER, np.int8)
+        kinds[self._find(MOVE).present] = MOVED
+        names_one = self._find(TIMER_DELETE_KEY).present
+        kinds[names_one] = CANCEL
+        kinds[names_one & self._find(CUT).present] = CUT_KIND
+        return kinds
+
+    @cached_property
+    def dues(self) -> tuple[Ints, Bools]:
+        """When each is due, and which of them have a due time at all."""
+        due_ms, exact = numbers(self._octets, self._find(DUE_MS), MAX_DUE_DIGITS)
+        if not self._waiting or exact.all():
+            return due_ms, exact
+        # The same as timer_code.py says of one record: whose a timer is follows from it.
+        rounded_ms, is_rounded = numbers(self._octets, self._find(TIMER_OUT_MS), MAX_DUE_DIGITS)
+        rounded_ms = np.where(is_rounded, rounded_ms + self._precision_ms, UNKNOWN_DUE_MS)
+        return np.where(exact, due_ms, rounded_ms), np.ones(len(self), np.bool_)
+
+    @cached_property
+    def timer_ids(self) -> tuple[Ints, Bools]:
+        """The entry that first scheduled each timer, and which records are timers or came from one."""
+        told, is_told = numbers(self._octets, self._find(TIMER_ID))
+        if self._waiting:
+            return np.where(is_told, told, self.queue_offsets), np.ones(len(self), np.bool_)
+        levels, entries, replaces = self._replaced
+        delivered = replaces & (levels == 0)
+        return np.where(is_told, told, entries), delivered
+
+    def batch(
+        self, columns: Sequence[str], rows: Ints | None = None, without_record: Bools | None = None
+    ) -> pa.RecordBatch:
+        """These columns of all records, or of some in the order given; `without_record` says of all whose is NULL."""
+        taken = np.arange(len(self)) if rows is None else rows
+        arrays = []
+        for name in columns:
+            if name == "record" and without_record is not None:
+                arrays.append(self._texts(self._records, taken, pa.binary(), ~without_record))
+            else:
+                arrays.append(self._builders[name](taken))
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([(name, COLUMN_TYPES[name]) for name in columns]))
+
+    @property
+    def _builders(self) -> dict[str, Callable[[Ints], pa.Array]]:
+        return {
+            "broker": lambda rows: pa.repeat(pa.scalar(self._broker), len(rows)),
+            "topic": lambda rows: self._texts(self._topics, rows),
+            "queue_id": lambda rows: pa.array(self._read.u32(self._starts + QUEUE_ID_AT)[rows].astype(np.int32)),
+            "queue_offset": lambda rows: pa.array(self.queue_offsets[rows]),
+            "kind": lambda rows: _kind_texts().take(pa.array(self.kinds[rows])),
+            "timer_id": lambda rows: _longs_of(self.timer_ids, rows),
+            "due_ms": lambda rows: _longs_of(self.dues, rows),
+            "unique_key": lambda rows: self._texts(self._names, rows),
+            "keys": lambda rows: self._texts(self._find(KEYS), rows),
+            "tags": lambda rows: self._texts(self._find(TAGS), rows),
+            "born_ms": lambda rows: pa.array(self._read.i64(self._starts + BORN_TIMESTAMP_AT)[rows]),
+            "store_ms": lambda rows: pa.array(self._read.i64(self._store_timestamps_at)[rows]),
+            "replaces_level": lambda rows: pa.array(
+                self._replaced[0][rows].astype(np.int32), mask=~self._replaced[2][rows]
+            ),
+            "replaces_entry": lambda rows: _longs_of(self._replaced[1:], rows),
+            "properties": self._maps,
+            "body": lambda rows: self._texts(self._bodies, rows, pa.binary(), np.ones(len(self), np.bool_)),
+            "record": lambda rows: self._texts(self._records, rows, pa.binary()),
+        }
+
+    def _lay_out(self) -> None:
+        """Find where the parts lie; records that do not add up are refused."""
+        parts = lay_out(self._read, self._starts, self._ends)
+        if not parts.fits.all():
+            at = int(self._starts[np.argmin(parts.fits)])
+            raise CorruptStore(f"no whole record at byte {at} of {self.size_bytes} that were pulled")
+        self._store_timestamps_at = parts.store_timestamps_at
+        self._prepared_at = parts.prepared_at
+        self._records = Spans(self._starts, self._ends)
+        self._bodies = Spans(parts.bodies_at, parts.bodies_end)
+        self._own_topics = Spans(parts.topics_at, parts.topics_end)
+        self._regions = Spans(parts.properties_at, self._ends)
+
+    @cached_property
+    def _properties(self) -> Properties:
+        words = np.ndarray((len(self._raw) - WORD_BYTES + 1,), "<u8", self._raw, strides=(1,))  # one at any byte
+        return Properties(self._octets, words, self._regions)
+
+    @cached_property
+    def _found(self) -> dict[str, Spans]:
+        return {}
+
+    def _find(self, name: str) -> Spans:
+        spans = self._found.get(name)
+        if spans is None:
+            spans = self._found[name] = self._properties.find(name)
+        return spans
+
+    @property
+    def _topics(self) -> Spans:
+        """Of what waits, the topic it waits for."""
+        return self._find(REAL_TOPIC).else_(self._own_topics) if self._waiting else self._own_topics
+
+    @property
+    def _names(self) -> Spans:
+        """Unique keys; a cancel has the whole name of what it takes."""
+        unique_keys = self._find(UNIQUE_KEY)
+        return self._find(TIMER_DELETE_KEY).else_(unique_keys) if self._waiting else unique_keys
+
+    @cached_property
+    def _replaced(self) -> tuple[Ints, Ints, Bools]:
+        """Level and offset of the entries that these records replace, and which of them replace one."""
+        prepared = self._read.i64(self._prepared_at)
+        levels, entries = decode_entry_ids(prepared)
+        return levels, entries, levels >= 0
+
+    def _texts(
+        self, spans: Spans, rows: Ints, type_: pa.DataType | None = None, present: Bools | None = None
+    ) -> pa.Array:
+        """Spans as one Arrow array, NULL where they are empty or not wanted."""
+        kept = spans.present if present is None else present
+        slots = self._slots(np.column_stack(spans).ravel(), type_ or pa.string())
+        return slots.take(pa.array(rows * 2, mask=~kept[rows]))
+
+    def _maps(self, rows: Ints) -> pa.Array:
+        counts, names, values = self._properties.split()
+        slots = self._slots(np.column_stack((*names, *values)).ravel(), pa.string())
+        at = np.arange(len(names.begins)) * 4
+        ends = np.cumsum(counts)
+        offsets = pa.array(np.concatenate(([0], ends)), pa.int32())
+        maps = pa.MapArray.from_arrays(offsets, slots.take(pa.array(at)), slots.take(pa.array(at + 2)))
+        return maps if len(rows) == len(self) and (rows == np.arange(len(self))).all() else maps.take(pa.array(rows))
+
+    def _slots(self, bounds: Ints, type_: pa.DataType) -> pa.Array:
+        """An array over the buffer itself: each slot is what lies between two bounds, so every other one is a gap."""
+        offsets = np.append(bounds, bounds[-1:] if len(bounds) else 0).astype(np.int32)
+        return pa.Array.from_buffers(type_, len(bounds), [None, pa.py_buffer(offsets), pa.py_buffer(self._raw)])
+
+
+@cache
+def _kind_texts() -> pa.Array:
+    return pa.array(KINDS)  # not at import: Arrow loads pandas for it, which those who only plan a query do not need
+
+
+def _walk(raw: bytes, end: int) -> tuple[Ints, Ints]:
+    """Where records start and end. Each tells how long it is, so this goes one by one, at some 0.3 µs a record.
+
+    Records of one length often lie together; a run of them is one step.
+    """
+    sizes = np.ndarray((len(raw) - 3,), ">u4", raw, strides=(1,))
+    starts: list[Ints] = []
+    singles: list[int] = []
+    at = last = alone = 0
+    while at < end:
+        (size,) = _unpack_size(raw, at)
+        if size < MIN_RECORD_BYTES or at + size > end:
+            raise CorruptStore(f"no whole record at byte {at} of {end} that were pulled")
+        if size != last or alone:
+            singles.append(at)
+            at, last, alone = at + size, size, max(0, alone - 1)
+            continue
+        run = at + size * np.arange(min(_LONGEST_RUN, (end - at) // size))
+        differs = sizes[run] != size
+        length = int(differs.argmax()) if differs.any() else len(run)
+        starts += (np.array(singles, np.int64), run[:length])
+        singles = []
+        at += size * length
+        # A look ahead costs as much as ten records: where lengths vary it is not worth it.
+        alone = _NO_LOOK if length < _SHORT_RUN else 0
+    bounds = np.concatenate([*starts, np.array([*singles, end], np.int64)])
+    return bounds[:-1], bounds[1:]
+
+
+def _longs_of(values: tuple[Ints, Bools], rows: Ints) -> pa.Array:
+    numbers_, present = values
+    return pa.array(numbers_[rows], mask=~present[rows])

@@ -1,0 +1,206 @@
+"""`format("latermq")`: a topic as a table or a stream, pulled by the executors themselves, and rows as timers."""
+
+import math
+import time
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from functools import cached_property
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from latermq.errors import ConfigError
+from latermq.handover.ownership import Ownership
+from latermq.pipeline.driver.brokers import QueuePlace, queues_of
+from latermq.pipeline.driver.link import BrokerLink
+from latermq.pipeline.source.filters import Pushed
+from latermq.pipeline.source.options import SourceOptions, parse_options
+from latermq.pipeline.source.ranges import Bounds, QueuePart, check_named, limited, offset_key, parts, resolve
+from latermq.pipeline.source.reader import read_part
+from latermq.pipeline.source.records import COLUMN_TYPES
+from latermq.pipeline.source.writer import TimerWriter, make_writer
+from latermq.pipeline.timeline.ownership import ownership_of
+
+SCHEMA: StructType = from_arrow_schema(pa.schema(list(COLUMN_TYPES.items())))
+
+
+class LaterMQSource(DataSource):
+    """What Spark asks first: the name, the schema, the readers and the writer."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._given = dict(options)
+
+    @cached_property
+    def _parsed(self) -> SourceOptions:
+        """The options of a reader; a writer has others."""
+        return parse_options(self._given)
+
+    @classmethod
+    def name(cls) -> str:
+        return "latermq"
+
+    def schema(self) -> StructType:
+        columns = self._parsed.columns or tuple(COLUMN_TYPES)
+        unknown = [name for name in columns if name not in COLUMN_TYPES]
+        if unknown:
+            raise ConfigError(f"no column {', '.join(unknown)}", hint=f"Columns: {', '.join(COLUMN_TYPES)}")
+        return StructType([SCHEMA[name] for name in columns])
+
+    def reader(self, schema: StructType) -> "TopicReader":
+        return TopicReader(self._parsed, checked_columns(schema))
+
+    def streamReader(self, schema: StructType) -> "TopicStreamReader":
+        return TopicStreamReader(self._parsed, checked_columns(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> TimerWriter:
+        return make_writer(self._given, schema, overwrite)
+
+
+def checked_columns(schema: StructType) -> tuple[str, ...]:
+    """The columns of a schema, which a user may have written by hand."""
+    for field in schema.fields:
+        if field.name not in COLUMN_TYPES or field.dataType != SCHEMA[field.name].dataType:
+            raise ConfigError(
+                f"no column {field.name} of type {field.dataType.simpleString()}",
+                hint="Use the option columns rather than a schema",
+            )
+    return tuple(schema.names)
+
+
+class TopicReader(DataSourceReader):
+    """A topic as it is now."""
+
+    def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+        self._pushed = Pushed()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        return self._pushed.take(filters)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options, pushed = self._options, self._pushed
+        every = queues_of(options.namesrv, options.topic, options.broker)
+        for wanted in (options.starting_offsets, options.ending_offsets):
+            check_named(wanted, every)
+        places = [
+            place
+            for place in every
+            if pushed.allows("broker", place.broker) and pushed.allows("queue_id", place.queue_id)
+        ]
+        bounds = queue_bounds(options, places, flush=True)
+        starts, ends = resolve(options.starting_offsets, bounds), resolve(options.ending_offsets, bounds)
+        low, high = pushed.range_of("queue_offset")
+        found: list[QueuePart] = []
+        for place, (first, flushed) in bounds.items():
+            start = starts[place] if options.fail_on_data_loss else max(first, starts[place])
+            owned = timeline_ownership(options, place)
+            found += parts(
+                place, max(start, low), min(ends[place], flushed, high), options.max_rows_per_partition, owned
+            )
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, QueuePart):  # Spark's stand-in where there are no parts
+            return iter(())
+        due_ms = self._pushed.ranges.get("due_ms")
+        return read_part(partition, self._columns, self._options, due_ms)
+
+
+class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A topic as it grows. Offsets are `broker/queue` → the next entry to read."""
+
+    def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+        self._target: dict[str, int] | None = None
+        self._last_trigger_s = -math.inf
+
+    def initialOffset(self) -> dict[str, int]:
+        starts = resolve(self._options.starting_offsets, self._bounds())
+        return {offset_key(place): start for place, start in starts.items()}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        rows = self._options.max_rows_per_trigger
+        return ReadMaxRows(rows) if rows else ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        # A queue whose broker is away keeps its place.
+        end = {**start, **(self._target if self._target is not None else self._flushed())}
+        end = {key: max(high, start.get(key, 0)) for key, high in end.items()}
+        if not self._is_worth_it(start, end):
+            return start
+        return limited(start, end, limit.max_rows) if isinstance(limit, ReadMaxRows) else end
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._flushed(flush=True)
+
+    def reportLatestOffset(self) -> dict[str, int]:
+        return self._flushed()
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        moved = {key: (start.get(key), high) for key, high in end.items() if start.get(key) != high}
+        if not moved:
+            return []
+        options = self._options
+        places = {offset_key(place): place for place in queues_of(options.namesrv, options.topic, options.broker)}
+        missing = moved.keys() - places.keys()
+        if missing:
+            raise ConfigError(f"no broker has the queue {', '.join(sorted(missing))} any more", hint="Start it again")
+        found: list[QueuePart] = []
+        for key, (low, high) in moved.items():
+            place = places[key]
+            if low is None or not options.fail_on_data_loss:
+                first, _ = queue_bounds(options, [place])[place]
+                low = max(first, low or 0)
+            found += parts(place, low, high, options.max_rows_per_partition, timeline_ownership(options, place))
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, QueuePart)
+        return read_part(partition, self._columns, self._options)
+
+    def _is_worth_it(self, start: dict[str, int], end: dict[str, int]) -> bool:
+        """Whether there is anything new, and enough of it or nothing for long: small batches cost as much as large."""
+        rows = sum(high - start.get(key, 0) for key, high in end.items())
+        now_s = time.monotonic()
+        waited_ms = (now_s - self._last_trigger_s) * 1000
+        if not rows or (
+            self._target is None
+            and rows < self._options.min_rows_per_trigger
+            and waited_ms < self._options.max_trigger_delay_ms
+        ):
+            return False
+        self._last_trigger_s = now_s
+        return True
+
+    def _bounds(self, *, flush: bool = False) -> Bounds:
+        options = self._options
+        return queue_bounds(options, queues_of(options.namesrv, options.topic, options.broker), flush=flush)
+
+    def _flushed(self, *, flush: bool = False) -> dict[str, int]:
+        return {offset_key(place): flushed for place, (_, flushed) in self._bounds(flush=flush).items()}
+
+
+def queue_bounds(options: SourceOptions, places: Sequence[QueuePlace], *, flush: bool = False) -> Bounds:
+    """First and flushed entries of queues, with `flush` up to all that was acknowledged; a connection each broker."""
+    found = {}
+    for address in sorted({place.address for place in places}):
+        with BrokerLink(address) as link:
+            if flush:
+                link.state(flush=True)
+            for place in places:
+                if place.address == address:
+                    found[place] = link.bounds(options.topic, place.queue_id)
+    return dict(sorted(found.items()))
+
+
+def timeline_ownership(options: SourceOptions, place: QueuePlace) -> Ownership | None:
+    """Whose a broker's entries are, where rows are read as the timeline takes them."""
+    if not options.timeline:
+        return None
+    with BrokerLink(place.address) as link:
+        return ownership_of(link.state())

@@ -1,0 +1,48 @@
+"""`df.write.format("latermq")`: the rows of a DataFrame become timers, all of them or, where one is bad, none."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from latermq.errors import ConfigError
+from latermq.pipeline.bulk.bulk_schedule import Order, finish, forget, make_order, parse_write_options, spool_partition
+from latermq.pipeline.bulk.row_frames import check_columns
+from latermq.pipeline.bulk.spool import SpoolFile
+
+
+@dataclass
+class Kept(WriterCommitMessage):
+    """What a task tells the driver: where its rows wait."""
+
+    files: list[SpoolFile]
+
+
+class TimerWriter(DataSourceArrowWriter):
+    """Tasks check and keep their rows; when all have, the driver schedules them. Every step may be repeated."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Kept:
+        context = TaskContext.get()
+        return Kept(spool_partition(self._order, iterator, context.partitionId() if context is not None else 0))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        finish(self._order, [file for message in messages if isinstance(message, Kept) for file in message.files])
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        forget(self._order)
+
+
+def make_writer(options: dict[str, str], schema: StructType, overwrite: bool) -> TimerWriter:
+    """The writer of one job; what can be said without looking at rows is said now."""
+    if overwrite:
+        raise ConfigError("timers cannot be overwritten", hint='Write with mode("append")')
+    root, namesrv, job, topic = parse_write_options(options)
+    check_columns({field.name: field.type for field in to_arrow_schema(schema, timezone="UTC")}, has_topic=bool(topic))
+    return TimerWriter(make_order(root, namesrv, job, topic))

@@ -1,0 +1,1 @@
+"""The Spark session: requirements, jars, settings and readable failures."""

@@ -1,0 +1,128 @@
+"""The jars of Delta Lake: fetched once at set-up, found at every start, so that starting needs no network.
+
+`python -m latermq.pipeline.spark.jars` fetches them into the environment it runs in.
+"""
+
+import contextlib
+import hashlib
+import shutil
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from latermq.errors import ConfigError
+
+# Delta names each jar after the Spark and the Scala that it was built for.
+_SPARK_SERIES = ".".join(version("pyspark").split(".")[:2])
+_DELTA = version("delta-spark")
+PACKAGES = {
+    f"delta-spark_{_SPARK_SERIES}_2.13-{_DELTA}.jar": f"io.delta:delta-spark_{_SPARK_SERIES}_2.13:{_DELTA}",
+    f"delta-storage-{_DELTA}.jar": f"io.delta:delta-storage:{_DELTA}",
+}
+# SHA-256 of the jars of the versions in pyproject.toml. Spark runs what is in them with all that the driver may do, and
+# the repository, or a cache that answers for it, checks only that they came over as it has them.
+CHECKSUMS = {
+    "delta-spark_4.2_2.13-4.4.0.jar": "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead",
+    "delta-storage-4.4.0.jar": "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc",
+}
+
+
+def jar_folder() -> Path:
+    """Where the jars of this environment lie."""
+    return Path(sys.prefix) / "share" / "latermq" / "jars"
+
+
+def delta_jars() -> list[Path]:
+    """The jars that Spark is started with, each the one that it should be: 10 ms for both."""
+    jars = [jar_folder() / name for name in PACKAGES]
+    missing = [jar.name for jar in jars if not jar.is_file()]
+    if missing:
+        raise ConfigError(
+            f"{', '.join(missing)} not found in {jar_folder()}",
+            hint=f"Fetch what is missing with: {sys.executable} -m latermq.pipeline.spark.jars",
+        )
+    for jar in jars:
+        check_jar(jar, jar.name)
+    return jars
+
+
+def check_jar(jar: Path, name: str) -> None:
+    """Refuse a file that is not the jar of this name."""
+    wanted = CHECKSUMS.get(name)
+    if wanted is None:
+        raise ConfigError(
+            f"no checksum is known for {name}",
+            hint="Install the versions of pyspark and delta-spark that pyproject.toml names",
+        )
+    with jar.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != wanted:
+        raise ConfigError(
+            f"{jar} is not the {name} it should be: its SHA-256 is {found}, not {wanted}",
+            hint=f"Find out who put it there; {sys.executable} -m latermq.pipeline.spark.jars fetches it anew",
+        )
+
+
+def keep_jars(found: Path, target: Path) -> None:
+    """Take the resolver's jars into the environment, all of them or none."""
+    for name in PACKAGES:
+        check_jar(found / f"io.delta_{name}", name)
+    target.mkdir(parents=True, exist_ok=True)
+    for name in PACKAGES:
+        # A copy under another name first: a fetch that is cut short leaves no half of a jar.
+        partial = target / f"{name}.partial"
+        shutil.copyfile(found / f"io.delta_{name}", partial)
+        partial.replace(target / name)
+
+
+def fetch_jars(target: Path) -> None:
+    """Let Spark's resolver find the jars, and keep them. It loads none of them."""
+    from pyspark.java_gateway import launch_gateway
+
+    with tempfile.TemporaryDirectory() as ivy:
+        gateway = launch_gateway()  # type: ignore[no-untyped-call]
+        try:
+            _resolve(gateway.jvm, ivy)
+        finally:
+            gateway.shutdown()
+        keep_jars(Path(ivy) / "jars", target)
+
+
+def _resolve(jvm: Any, ivy: str) -> None:
+    """Fetch the packages themselves into `ivy`, from where the settings of this machine's Spark say.
+
+    What they ask for beyond each other is in Spark already, or is for catalogs that are not used: 75 MB not fetched.
+    """
+    maven, option, log = jvm.org.apache.spark.util.MavenUtils, jvm.scala.Option, jvm.java.lang.System.err
+    settings = jvm.org.apache.spark.SparkConf()
+    repositories = option.apply(settings.get("spark.jars.repositories", None))
+    file = settings.get("spark.jars.ivySettings", None)
+    if file is None:
+        ivy_settings = maven.buildIvySettings(repositories, option.apply(ivy), True, log)
+    else:
+        ivy_settings = maven.loadIvySettings(file, repositories, option.apply(ivy), log)
+    nothing = jvm.scala.collection.immutable.List.newBuilder().result()
+    coordinates = ",".join(PACKAGES.values())
+    maven.resolveMavenCoordinates(coordinates, ivy_settings, option.empty(), False, nothing, False, log)
+
+
+def main() -> None:
+    with contextlib.suppress(ConfigError):
+        delta_jars()
+        return
+    try:
+        fetch_jars(jar_folder())
+    except ConfigError as refused:
+        raise SystemExit(refused.remark) from None
+    except Exception as failure:  # the JVM has said more by then, and a Python traceback would only bury it
+        raise SystemExit(
+            f"{', '.join(PACKAGES.values())} could not be fetched from Maven Central: {failure}\n"
+            "See above for what was tried. Java has certificates of its own: behind a proxy that answers for "
+            "others, its authority must be in Java's cacerts, too."
+        ) from failure
+
+
+if __name__ == "__main__":
+    main()

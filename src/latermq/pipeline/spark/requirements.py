@@ -1,0 +1,33 @@
+"""What Spark needs on this machine: Java and some packages. Asked without loading any of them."""
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+
+from latermq.errors import ConfigError
+
+PACKAGES = ("pyspark", "delta", "deltalake", "pandas", "pyarrow")
+
+
+def check_requirements() -> None:
+    """Raise what is missing and how to get it."""
+    check_java()
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"{', '.join(missing)} not installed", hint="Install latermq with its pipeline: latermq[pipeline]"
+        )
+
+    from latermq.pipeline.spark.jars import delta_jars
+
+    delta_jars()
+
+
+def check_java() -> None:
+    """Say in plain words what Spark says in a page."""
+    home = os.environ.get("JAVA_HOME")
+    java = Path(home) / "bin" / "java" if home else shutil.which("java")
+    if java is None or not Path(java).is_file():
+        where = f"JAVA_HOME ({home})" if home else "PATH"
+        raise ConfigError(f"no java found by {where}: Spark needs Java 17 or newer", hint="Install a JRE")

@@ -1,0 +1,222 @@
+"""Compaction: what is long behind goes to the archive, the rest is clustered, files that nothing needs are removed."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+
+from delta.tables import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from latermq.config import Duration
+from latermq.pipeline.spark.spark_failures import told_by_spark
+from latermq.pipeline.timeline.local_timeline import open_local_timeline
+from latermq.pipeline.timeline.root import Root
+from latermq.pipeline.timeline.table_sync import TableSync, TableSyncs
+from latermq.pipeline.timeline.timeline import SCHEMA
+from latermq.pipeline.windows.attempts import remove_windows_behind
+from latermq.pipeline.windows.survivors import ENTRY, name, takers
+from latermq.protocol.remoting.pipeline_bodies import PipelineState
+
+_log = logging.getLogger("latermq.pipeline")
+
+KEEP_MS = int(Duration.parse("7d"))
+# For as long files of older versions are kept: what a reader may have open, and how far back SQL can look.
+VACUUM_HOURS = 168.0
+# A window is a small part of the table, so files that hold a small part of due time leave most of them unread.
+FILE_BYTES = 128 << 20
+_ARCHIVE_SCHEMA = StructType([field for field in SCHEMA if field.name != "record"])
+_ARCHIVE_PROPERTIES = {
+    "delta.dataSkippingStatsColumns": "due_ms,timer_id",
+    "delta.enableDeletionVectors": "false",
+    "delta.checkpointPolicy": "classic",
+}
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """What one compaction did."""
+
+    archived: int
+    deleted: int
+    files_before: int
+    files_after: int
+    windows_removed: int
+    took_s: float
+
+
+def compact(
+    spark: SparkSession,
+    root: Root,
+    states: Sequence[PipelineState],
+    *,
+    keep_ms: int = KEEP_MS,
+    vacuum_hours: float = VACUUM_HOURS,
+    fence: Callable[[], None] = lambda: None,
+    table_syncs: TableSyncs | None = None,
+) -> Compaction:
+    """Every step may be cut short and done again: a row is archived before it is deleted, and only once.
+
+    `fence` is asked before each step that writes or removes, and raises when another driver has begun.
+    """
+    began_s = time.monotonic()
+    syncs = table_syncs or TableSyncs(root)
+    fence()
+    removed = sum(len(remove_windows_behind(root, state)) for state in states)
+    archived = deleted = before = after = 0
+    if open_local_timeline(root, "") is not None:
+        with told_by_spark(f"the compaction of {root.timeline}"):
+            before = count_files(spark, root.timeline)
+            archived, deleted = retire(spark, root, states, keep_ms=keep_ms, fence=fence, archive_sync=syncs.archive)
+            for address, sync in ((root.timeline, syncs.timeline), (root.archive, syncs.archive)):
+                if DeltaTable.isDeltaTable(spark, address):
+                    tidy(spark, address, vacuum_hours, sync, fence=fence)
+            after = count_files(spark, root.timeline)
+    done = Compaction(archived, deleted, before, after, removed, time.monotonic() - began_s)
+    _log.info("compacted: %s", done)
+    return done
+
+
+def retire(
+    spark: SparkSession,
+    root: Root,
+    states: Sequence[PipelineState],
+    *,
+    keep_ms: int,
+    fence: Callable[[], None] = lambda: None,
+    archive_sync: TableSync | None = None,
+) -> tuple[int, int]:
+    """Move rows that are no longer needed to the archive; how many were archived, and how many deleted."""
+    old = reduce(or_, (_is_old(root, state, keep_ms) for state in states), F.lit(False))
+    table = DeltaTable.forPath(spark, root.timeline)
+    # One version for all that follows, whatever is appended meanwhile.
+    version = _version(table)
+    timeline = spark.read.format("delta").option("versionAsOf", version).load(root.timeline)
+    # Most of the time nothing is: the statistics of the files say so without a scan.
+    if timeline.where(old).isEmpty():
+        return 0, 0
+    taken = taken_by_old(timeline, old).cache()
+    try:
+        gone = timeline.where(old).select(*_ARCHIVE_SCHEMA.names).union(taken).dropDuplicates(list(ENTRY))
+        fence()
+        archived = _archive(spark, root, gone)
+        (archive_sync or TableSync(root, root.archive)).sync()  # before anything is deleted from the timeline
+        deleted = 0
+        fence()
+        # What is taken goes before what took it: the other way round a crash between them would bring it back.
+        if not taken.isEmpty():
+            same = "kept.store_id = gone.store_id AND kept.entry_offset = gone.entry_offset"
+            merge = table.alias("kept").merge(taken.alias("gone"), same)
+            deleted += _counted(table, "numTargetRowsDeleted", merge.whenMatchedDelete().execute)
+        fence()
+        deleted += _counted(table, "numDeletedRows", lambda: table.delete(old))
+    finally:
+        taken.unpersist()
+    return archived, deleted
+
+
+def taken_by_old(timeline: DataFrame, old: Column) -> DataFrame:
+    """Rows that are not old themselves, but taken by a cancel or a move that is: without it they must not stay."""
+    rest = timeline.where(~old & (F.col("kind") != "cancel"))
+    named = rest.select(*_ARCHIVE_SCHEMA.names, name().alias("name"))
+    joined = named.join(takers(timeline.where(old)), ["store_id", "name"])
+    found = joined.where(F.col("taken_at") > F.col("entry_offset"))
+    return found.select(*_ARCHIVE_SCHEMA.names).dropDuplicates(list(ENTRY))
+
+
+def _is_old(root: Root, state: PipelineState, keep_ms: int) -> Column:
+    """Which of a store's rows are so long behind that nothing asks for them.
+
+    A cancel or a move must stand before every cut whose window may still be rolled: all attempts of a window, also
+    one that is made after this, leave out what it took.
+    """
+    timeline = open_local_timeline(root, state.store_id)
+    ingested = 0 if timeline is None else timeline.ingested
+    first_cut = min([window.cut_entry for window in state.windows], default=state.ingest_offset)
+    return (
+        (F.col("store_id") == state.store_id)
+        & (F.col("due_ms") < state.done_wake_ms - keep_ms)
+        & (F.col("entry_offset") < min(state.done_upto, ingested))
+        & ((F.col("kind") == "timer") | (F.col("entry_offset") < first_cut))
+    )
+
+
+def _archive(spark: SparkSession, root: Root, gone: DataFrame) -> int:
+    builder = DeltaTable.createIfNotExists(spark).location(root.archive).addColumns(_ARCHIVE_SCHEMA).clusterBy("due_ms")
+    for key, value in _ARCHIVE_PROPERTIES.items():
+        builder = builder.property(key, value)
+    table = builder.execute()
+    span = gone.agg(F.min("due_ms"), F.max("due_ms")).first()
+    assert span is not None
+    there = table.toDF().where(F.col("due_ms").between(*span)).select(*ENTRY)
+    new = gone.join(there, list(ENTRY), "left_anti").select(*_ARCHIVE_SCHEMA.names)
+    return _counted(table, "numOutputRows", lambda: new.write.format("delta").mode("append").save(root.archive))
+
+
+def tidy(
+    spark: SparkSession,
+    address: str,
+    vacuum_hours: float,
+    sync: TableSync,
+    *,
+    fence: Callable[[], None] = lambda: None,
+) -> None:
+    """Cluster a table's new files, and remove those that only old versions need."""
+    table = DeltaTable.forPath(spark, address)
+    with _settings(
+        spark,
+        {
+            "spark.databricks.delta.optimize.maxFileSize": str(FILE_BYTES),
+            "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+            # VACUUM lists one folder in so many tasks, 10,000 unless told otherwise: minutes.
+            "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(
+                spark.conf.get("spark.sql.shuffle.partitions")
+            ),
+        },
+    ):
+        fence()
+        table.optimize().executeCompaction()
+        sync.sync()  # before the files go that these stand for
+        fence()
+        table.vacuum(vacuum_hours)
+
+
+def count_files(spark: SparkSession, address: str) -> int:
+    """How many files the newest version of a table has."""
+    detail = DeltaTable.forPath(spark, address).detail().select("numFiles").first()
+    assert detail is not None
+    return int(detail[0])
+
+
+def _version(table: DeltaTable) -> int:
+    last = table.history(1).select("version").first()
+    assert last is not None
+    return int(last[0])
+
+
+def _counted(table: DeltaTable, key: str, change: Callable[[], object]) -> int:
+    """What a change of a table counted. One that finds nothing to do writes no version; ingest may write in between."""
+    before = _version(table)
+    change()
+    since = table.history().where(F.col("version") > before).select("operationMetrics").collect()
+    return sum(int(row[0].get(key) or 0) for row in since if row[0].get(key))
+
+
+@contextmanager
+def _settings(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
+    before = {key: spark.conf.get(key, None) for key in settings}
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, old in before.items():
+            if old is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, old)

@@ -1,0 +1,147 @@
+"""The timeline read without a JVM: delta-rs, one version of the table, only what a window needs."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from latermq.errors import ConfigError, CorruptStore, LaterMQError, StoreError
+from latermq.handover.cut import FOREVER_MS
+from latermq.handover.window import Window
+from latermq.pipeline.timeline.root import Root
+
+SCHEMA_VERSION_PROPERTY = "latermq.schema.version"
+SCHEMA_VERSION = "1"
+_RECORD = pa.large_binary()  # many records in one array may take more than 2 GiB
+_NAME = pa.large_string()
+
+# The same rows as survivors.py finds; where the two differ, test_pipeline_local_build.py does.
+_SURVIVING = """
+WITH far AS (
+    SELECT entry_offset, timer_id, due_ms, topic || '+' || unique_key AS name, record
+    FROM timeline
+    WHERE {of_window} AND kind <> 'cancel' AND record IS NOT NULL
+), taker AS (
+    SELECT CASE WHEN kind = 'cancel' THEN unique_key ELSE topic || '+' || unique_key END AS name,
+           MAX(entry_offset) AS entry_offset
+    FROM timeline
+    WHERE store_id = '{store_id}' AND kind <> 'timer' AND entry_offset < {cut_entry}
+    GROUP BY 1
+)
+SELECT far.* FROM far LEFT ANTI JOIN taker ON far.name = taker.name AND taker.entry_offset > far.entry_offset
+"""
+_RECORDS = "SELECT entry_offset, record FROM timeline WHERE {of_window} AND record IS NOT NULL"
+
+
+@dataclass(frozen=True)
+class LocalTimeline:
+    """One version of one store's timeline."""
+
+    table: DeltaTable
+    version: int
+    ingested: int  # entries below it are in this version
+
+    def surviving(self, window: Window) -> Iterator[pa.RecordBatch]:
+        """The window's rows that no cancel and no move in the table took: keys, name and record, in no order.
+
+        A row may come twice, and a timer with several entries.
+        """
+        sql = _SURVIVING.format(
+            of_window=_of_window(window, window.from_ms, window.until_ms - 1),
+            store_id=_quoted(window.store_id),
+            cut_entry=window.cut_entry,
+        )
+        return self._query(sql)
+
+    def records(self, window: Window, first_due_ms: int, last_due_ms: int) -> Iterator[pa.RecordBatch]:
+        """Entry and record of the window's rows that are due from the first to the last of these times."""
+        return self._query(_RECORDS.format(of_window=_of_window(window, first_due_ms, last_due_ms)))
+
+    def records_at(self, store_id: str, places: Sequence[tuple[int, int]]) -> Iterator[pa.RecordBatch]:
+        """Entry and record of single rows, by entry and due time."""
+        rows = " OR ".join(f"(due_ms = {due_ms} AND entry_offset = {entry})" for entry, due_ms in places)
+        store = _quoted(store_id)
+        return self._query(
+            f"SELECT entry_offset, record FROM timeline WHERE store_id = '{store}' AND record IS NOT NULL AND ({rows})"
+        )
+
+    def far_dues(self, store_id: str, entry: int) -> tuple[int, int]:
+        """When the first and the last of a store's far timers from this entry on are due."""
+        [batch] = self._query(
+            f"SELECT COALESCE(MIN(due_ms), {FOREVER_MS}) AS first, COALESCE(MAX(due_ms), 0) AS last FROM timeline "
+            f"WHERE store_id = '{_quoted(store_id)}' AND entry_offset >= {entry} AND record IS NOT NULL"
+        )
+        [row] = batch.to_pylist()
+        return row["first"], row["last"]
+
+    def rows_from(self, store_id: str, entry: int) -> Iterator[pa.RecordBatch]:
+        """A store's far timers, cancels and moves from this entry on, in order."""
+        return self._query(
+            "SELECT entry_offset, kind, due_ms, topic, unique_key, record FROM timeline "
+            f"WHERE store_id = '{_quoted(store_id)}' AND entry_offset >= {entry} "
+            "AND (kind <> 'timer' OR record IS NOT NULL) ORDER BY entry_offset"
+        )
+
+    def _query(self, sql: str) -> Iterator[pa.RecordBatch]:
+        try:
+            reader = pa.RecordBatchReader.from_stream(QueryBuilder().register("timeline", self.table).execute(sql))
+            for batch in reader:
+                yield _owned(batch)
+        # A broken file shows as whatever the layer that met it raises.
+        except (DeltaError, pa.ArrowException, OSError, ValueError) as error:
+            raise _unreadable(self.table.table_uri, error) from error
+
+
+def open_local_timeline(root: Root, store_id: str, version: int | None = None) -> LocalTimeline | None:
+    """A version of the timeline, by default its newest; nothing if there is none yet."""
+    uri = root.timeline
+    try:
+        table = DeltaTable(uri, version=version)
+        version = table.version()
+        told = table.metadata().configuration.get(SCHEMA_VERSION_PROPERTY)
+        ingested = table.transaction_version(f"latermq-ingest-{store_id}")
+    except TableNotFoundError as error:
+        if not root.is_local and "scheme" in str(error):
+            raise _unreadable(uri, error) from error
+        return None
+    except (DeltaError, OSError, ValueError) as error:
+        raise _unreadable(uri, error) from error
+    if told != SCHEMA_VERSION:
+        raise ConfigError(
+            f"the timeline {uri} has schema version {told}, not {SCHEMA_VERSION}",
+            hint="Run the release that wrote it, or set pipeline.timeline to another folder",
+        )
+    return LocalTimeline(table, version, ingested or 0)
+
+
+def _of_window(window: Window, first_due_ms: int, last_due_ms: int) -> str:
+    return (
+        f"store_id = '{_quoted(window.store_id)}' AND due_ms BETWEEN {first_due_ms} AND {last_due_ms} "
+        f"AND entry_offset < {window.cut_entry}"
+    )
+
+
+def _quoted(text: str) -> str:
+    return text.replace("'", "''")
+
+
+def _owned(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with plain texts and bytes instead of views, which keep whole pages in memory and sort badly."""
+    arrays = []
+    for column in batch.columns:
+        if pa.types.is_int64(column.type):
+            arrays.append(column)
+        else:
+            arrays.append(column.cast(_RECORD if "binary" in str(column.type) else _NAME))
+    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+
+
+def _unreadable(uri: str, error: Exception) -> LaterMQError:
+    text = " ".join(str(error).split())[:300]
+    if any(word in text.lower() for word in ("parquet", "corrupt", "invalid", "checksum", "json", "eof")):
+        return CorruptStore(
+            f"the timeline {uri} is damaged: {text}", hint="Restore it from a copy; near timers are unaffected"
+        )
+    return StoreError(f"the timeline {uri} cannot be read: {text}", hint="Check pipeline.timeline; it is tried again")

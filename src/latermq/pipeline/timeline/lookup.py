@@ -1,0 +1,23 @@
+"""Single records out of the timeline, without a JVM: what a move of a far timer needs once the log has let it go."""
+
+from collections.abc import Sequence
+
+from latermq.errors import ServiceUnavailable
+from latermq.pipeline.timeline.local_timeline import open_local_timeline
+from latermq.pipeline.timeline.root import open_root
+
+
+def find_records(root_uri: str, store_id: str, places: Sequence[tuple[int, int]]) -> dict[int, bytes]:
+    """The records of these entries, each with its due time, by which the table is laid out."""
+    timeline = open_local_timeline(open_root(root_uri), store_id)
+    found: dict[int, bytes] = {}
+    for batch in timeline.records_at(store_id, places) if timeline is not None else ():
+        columns = (batch.column(name).to_pylist() for name in ("entry_offset", "record"))
+        found |= dict(zip(*columns, strict=True))
+    missing = [entry for entry, _ in places if entry not in found]
+    if missing:
+        raise ServiceUnavailable(
+            f"the timeline does not hold the record of entry {missing[0]}",
+            hint="Check pipeline.timeline",
+        )
+    return found

@@ -1,0 +1,63 @@
+"""What the timeline holds of a store that was put back from an old copy, beyond the copy's end. Read without a JVM."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from latermq.handover.cut import FOREVER_MS
+from latermq.handover.ingest_claim import IngestClaim, claim_path, decode_claim, encode_claim
+from latermq.pipeline.timeline.local_timeline import open_local_timeline
+from latermq.pipeline.timeline.root import Root, open_root, read_file, write_file
+from latermq.pipeline.windows.attempts import windows_of
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a timeline holds of one store, in all and from some entry on."""
+
+    ingested: int  # all entries below it
+    newest_window: int  # that has a folder
+    far_from_ms: int  # when the first and
+    far_until_ms: int  # the last far timer from that entry on are due; for ever and 0 where there is none
+
+
+def write_claim(root: Root, store_id: str, claim: IngestClaim) -> IngestClaim | None:
+    """Say how far the table may soon hold a store's entries; what was said before.
+
+    It never goes back, whoever writes it late.
+    """
+    known = read_claim(root, store_id)
+    if known is not None:
+        claim = IngestClaim(
+            end=max(known.end, claim.end),
+            epoch=max(known.epoch, claim.epoch),
+            broker=claim.broker or known.broker,
+            address=claim.address or known.address,
+        )
+    write_file(root, root.at(claim_path(store_id)), encode_claim(claim))
+    return known
+
+
+def read_claim(root: Root, store_id: str) -> IngestClaim | None:
+    """What a driver said last; nothing where none ever ingested here."""
+    path = root.at(claim_path(store_id))
+    data = read_file(root, path)
+    return None if data is None else decode_claim(data, path)
+
+
+def look_up(root_uri: str, store_id: str, entry: int) -> Held:
+    """Ask the table and the windows."""
+    root = open_root(root_uri)
+    timeline = open_local_timeline(root, store_id)
+    newest = max(windows_of(root, store_id), default=0)
+    if timeline is None:
+        return Held(0, newest, FOREVER_MS, 0)
+    from_ms, until_ms = timeline.far_dues(store_id, entry)
+    return Held(timeline.ingested, newest, from_ms, until_ms)
+
+
+def rows_from(root_uri: str, store_id: str, entry: int) -> Iterator[dict[str, Any]]:
+    """Far timers, cancels and moves from this entry on, in order; only what was Spark's has a record."""
+    timeline = open_local_timeline(open_root(root_uri), store_id)
+    for batch in timeline.rows_from(store_id, entry) if timeline is not None else ():
+        yield from batch.to_pylist()

@@ -1,0 +1,30 @@
+"""Whose the entries of a broker's timer topic are, as its state tells: the same rule as the broker's own."""
+
+import numpy as np
+
+from latermq.handover.cut import FOREVER_MS
+from latermq.handover.ownership import Ownership
+from latermq.pipeline.source.records import MOVED, TIMER, RecordBlock
+from latermq.pipeline.source.spans import Bools
+from latermq.protocol.remoting.pipeline_bodies import PipelineState
+
+
+def ownership_of(state: PipelineState) -> Ownership:
+    """By what the broker decides. Whoever asks about an entry that this does not tell of gets an error.
+
+    Brokers that do not say from where on they tell leave out the frontier before their first cut, unless it is the
+    first ever.
+    """
+    told_from = state.owned_from
+    if told_from is None and (not state.cuts or state.cuts[0].number == 1):
+        told_from = 0
+    base = [] if told_from is None else [(told_from, FOREVER_MS)]
+    return Ownership([*base, *((cut.entry + 1, cut.frontier_ms) for cut in state.cuts)])
+
+
+def far_timers(block: RecordBlock, ownership: Ownership) -> Bools:
+    """Which records of the timer topic are timers and moves that are Spark's to keep."""
+    found: Bools = np.isin(block.kinds, (TIMER, MOVED))
+    dues, _ = block.dues
+    found[found] = ~ownership.is_near(block.queue_offsets[found], dues[found])
+    return found

@@ -1,0 +1,115 @@
+"""The pipeline's root folder, local or behind a URI, and what its failures mean."""
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import fs
+
+from latermq.errors import ConfigError, LaterMQError, StoreError
+from latermq.message.names import is_file_name
+from latermq.pipeline.timeline.durable import sync_file, sync_folders
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+# Hadoop's names for what Arrow calls s3.
+_ALIASES = {"s3a": "s3", "s3n": "s3"}
+
+
+@dataclass(frozen=True)
+class Root:
+    """A folder that holds the timeline, its windows and its archive."""
+
+    uri: str
+    files: fs.FileSystem
+    path: str
+
+    @property
+    def is_local(self) -> bool:
+        return isinstance(self.files, fs.LocalFileSystem)
+
+    @property
+    def timeline(self) -> str:
+        """The address of the Delta table, as Spark and delta-rs take it."""
+        return f"{self.uri}/timeline"
+
+    @property
+    def archive(self) -> str:
+        """The address of the Delta table with what compaction took out of the timeline."""
+        return f"{self.uri}/archive"
+
+    def at(self, *parts: str) -> str:
+        """A path below it, as `files` takes it; parts are made of what brokers and files say, and none leads out."""
+        below = "/".join(parts)
+        if not all(map(is_file_name, below.split("/"))):
+            raise StoreError(
+                f"{below[:80]!r} is no path below {self.uri}", hint="Look for who gave a store or a file such a name"
+            )
+        return f"{self.path}/{below}"
+
+
+def open_root(uri: str) -> Root:
+    """The folder at a local path or at a URI that Arrow has a file system for. It need not exist yet."""
+    if "://" not in uri:
+        path = str(Path(uri).absolute())
+        return Root(path, fs.LocalFileSystem(), path)
+    scheme, _, rest = uri.rstrip("/").partition("://")
+    try:
+        files, path = fs.FileSystem.from_uri(f"{_ALIASES.get(scheme, scheme)}://{rest}")
+    except (pa.ArrowException, OSError, ImportError) as error:
+        raise ConfigError(
+            f"the timeline {uri} cannot be opened: {_first_line(error)}",
+            hint="Set pipeline.timeline to a folder that this machine can write to",
+        ) from error
+    path = path.rstrip("/")
+    # Spark and delta-rs read the escapes of file:// in different ways; of a plain path there is one reading.
+    return Root(path if isinstance(files, fs.LocalFileSystem) else f"{scheme}://{rest}", files, path)
+
+
+@contextmanager
+def file_errors(what: str) -> Iterator[None]:
+    """Say of a failed file operation what it was about and what helps."""
+    try:
+        yield
+    except LaterMQError:
+        raise
+    except OSError as error:
+        # Arrow's own I/O errors are OSErrors too, some with the number in their text only.
+        if error.errno in _NO_ROOM or os.strerror(errno.ENOSPC) in str(error):
+            raise StoreError(f"no room left for {what}", hint="Free space; it is tried again") from error
+        raise StoreError(
+            f"{what}: {_first_line(error)}", hint="Check pipeline.timeline and who may write there"
+        ) from error
+
+
+def write_file(root: Root, path: str, data: bytes) -> None:
+    """Write a file that is there as a whole or not at all, and stays through a power cut."""
+    folder = path.rpartition("/")[0]
+    with file_errors(path):
+        root.files.create_dir(folder)
+        if not root.is_local:
+            with root.files.open_output_stream(path) as stream:
+                stream.write(data)
+            return
+        draft = Path(f"{path}.{secrets.token_hex(4)}.draft")
+        draft.write_bytes(data)
+        sync_file(draft)
+        draft.replace(path)
+        sync_folders(folder, root.path)
+
+
+def read_file(root: Root, path: str) -> bytes | None:
+    """A small file as a whole; nothing where there is none."""
+    with file_errors(path):
+        if root.files.get_file_info(path).type == fs.FileType.NotFound:
+            return None
+        with root.files.open_input_stream(path) as stream:
+            return bytes(stream.read())
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__

@@ -1,0 +1,255 @@
+"""Writing window attempts: sorted rows into Parquet parts with bounded row groups, and then the manifest."""
+
+import os
+import secrets
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from latermq.handover.manifest import MANIFEST, Manifest, WindowFile, encode_manifest
+from latermq.handover.window import Window
+from latermq.pipeline.timeline.durable import sync_folder, sync_folders
+from latermq.pipeline.timeline.root import Root, file_errors
+from latermq.pipeline.windows.attempts import KEY, SCHEMA, Attempt, attempt_folder, follow_up
+
+# What the broker loads at once while it plays a window.
+GROUP_ROWS = 20_000
+GROUP_BYTES = 8 << 20
+PART_ROWS = 1_000_000
+
+
+def attempt_name(made_by: str, now_ms: int) -> str:
+    """A name that no other attempt has."""
+    return f"{made_by}-{now_ms}-{secrets.token_hex(4)}"
+
+
+def part_name(number: int) -> str:
+    """The name of a file of rows; files follow one another in the order of their numbers."""
+    return f"part-{number:05d}.parquet"
+
+
+def without_repeats(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Sorted rows, of which one that follows itself comes once: a timeline may hold a row twice.
+
+    Of a timer one entry is left by then, so its due time and id say which row it is.
+    """
+    last: tuple[int, int] | None = None
+    for batch in batches:
+        if not len(batch):
+            continue
+        due_ms, timer_id = (batch.column(name).to_numpy() for name in KEY[:2])
+        is_new = np.ones(len(batch), np.bool_)
+        is_new[1:] = (due_ms[1:] != due_ms[:-1]) | (timer_id[1:] != timer_id[:-1])
+        is_new[0] = (due_ms[0], timer_id[0]) != last
+        last = due_ms[-1], timer_id[-1]
+        yield batch if is_new.all() else batch.filter(pa.array(is_new))
+
+
+def row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The same rows in groups of at most GROUP_ROWS rows and GROUP_BYTES of records; a larger record is alone.
+
+    Where a group ends depends on the rows only, not on the batches they come in.
+    """
+    held: list[pa.RecordBatch] = []
+    rows = size_bytes = 0
+    for batch in batches:
+        ends = np.cumsum(pc.binary_length(batch.column("record")).to_numpy(zero_copy_only=False), dtype=np.int64)
+        start = 0
+        while start < len(batch):
+            before = int(ends[start - 1]) if start else 0
+            fitting = int(np.searchsorted(ends, before + GROUP_BYTES - size_bytes, side="right")) - start
+            count = min(fitting, GROUP_ROWS - rows, len(batch) - start)
+            if count <= 0 and held:
+                yield pa.Table.from_batches(held)
+                held, rows, size_bytes = [], 0, 0
+                continue
+            count = max(count, 1)
+            held.append(batch.slice(start, count))
+            rows += count
+            start += count
+            size_bytes += int(ends[start - 1]) - before
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def write_part(root: Root, path: str, groups: Iterable[pa.Table]) -> WindowFile:
+    """Write one file of rows, and tell what the manifest says of it."""
+    # Renamed when complete: a task that is run again while its first run is still alive replaces equal bytes.
+    draft = f"{path}.{secrets.token_hex(4)}.draft" if root.is_local else path
+    rows = 0
+    with _open_sink(root, draft) as stream:
+        sink = _CountingSink(stream)
+        writer = pq.ParquetWriter(
+            sink,
+            SCHEMA,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=False,
+            write_page_index=False,
+            write_page_checksum=True,
+        )
+        with writer:
+            for group in groups:
+                writer.write_table(group.select(SCHEMA.names).cast(SCHEMA), row_group_size=GROUP_ROWS)
+                rows += group.num_rows
+        _settle(root, stream)
+    if root.is_local:
+        Path(draft).replace(path)
+    return WindowFile(path.rpartition("/")[2], rows, sink.size_bytes, sink.crc32)
+
+
+def write_attempt(
+    root: Root,
+    window: Window,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    made_by: str,
+    table_version: int,
+    ingest_offset: int,
+    now_ms: int,
+    name: str = "",
+) -> Attempt:
+    """Write sorted rows as an attempt. Whatever fails, nothing is left that looks like one."""
+    name = name or attempt_name(made_by, now_ms)
+    folder = begin_attempt(root, window, name)
+    files: list[WindowFile] = []
+    try:
+        with file_errors(f"window {window.number} at {root.uri}"):
+            for part in _parts(in_order(row_groups(batches), window)):
+                files.append(write_part(root, f"{folder}/{part_name(len(files))}", part))
+        return publish_attempt(
+            root, window, name, files, made_by=made_by, table_version=table_version, ingest_offset=ingest_offset
+        )
+    except BaseException:
+        discard_attempt(root, window, name)
+        raise
+
+
+def begin_attempt(root: Root, window: Window, name: str) -> str:
+    """Make the folder of an attempt."""
+    folder = attempt_folder(root, window, name)
+    with file_errors(f"window {window.number} at {root.uri}"):
+        root.files.create_dir(folder, recursive=True)
+    return folder
+
+
+def publish_attempt(
+    root: Root,
+    window: Window,
+    name: str,
+    files: list[WindowFile],
+    *,
+    made_by: str,
+    table_version: int,
+    ingest_offset: int,
+) -> Attempt:
+    """Write the manifest, which makes an attempt of the files that are there."""
+    manifest = Manifest(
+        store_id=window.store_id,
+        number=window.number,
+        cut_entry=window.cut_entry,
+        from_ms=window.from_ms,
+        until_ms=window.until_ms,
+        made_by=made_by,
+        table_version=table_version,
+        ingest_offset=ingest_offset,
+        rows=sum(file.rows for file in files),
+        files=files,
+        page_checksums=True,
+    )
+    folder = attempt_folder(root, window, name)
+    path = f"{folder}/{MANIFEST}"
+    draft = f"{path}.draft" if root.is_local else path
+    with file_errors(f"the manifest of window {window.number} at {root.uri}"):
+        if root.is_local:
+            sync_folder(folder)
+        with _open_sink(root, draft) as stream:
+            stream.write(encode_manifest(manifest))
+            _settle(root, stream)
+        if root.is_local:
+            Path(draft).replace(path)
+        if root.is_local:
+            sync_folders(folder, root.path)
+    return Attempt(name, manifest)
+
+
+def discard_attempt(root: Root, window: Window, name: str) -> None:
+    """Take away what was written of an attempt that failed; what stays for now goes with its window."""
+    with suppress(OSError):
+        root.files.delete_dir(attempt_folder(root, window, name))
+
+
+class _CountingSink:
+    """Counts and checks bytes on their way into a file, so that nothing has to be read again for the manifest."""
+
+    closed = False  # Arrow asks
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.size_bytes = 0
+        self.crc32 = 0
+
+    def write(self, data: bytes) -> int:
+        self._stream.write(data)
+        self.crc32 = zlib.crc32(data, self.crc32)
+        self.size_bytes += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self.size_bytes
+
+    def flush(self) -> None:
+        """The owner of the stream flushes it."""
+
+    def close(self) -> None:
+        """The owner of the stream closes it."""
+
+
+def _open_sink(root: Root, path: str) -> BinaryIO:
+    if root.is_local:
+        return Path(path).open("wb")
+    stream: BinaryIO = root.files.open_output_stream(path)
+    return stream
+
+
+def _settle(root: Root, stream: BinaryIO) -> None:
+    if root.is_local:
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _parts(groups: Iterator[pa.Table]) -> Iterator[Iterator[pa.Table]]:
+    """Groups dealt out to files of at most PART_ROWS rows; each part is to be used up before the next is asked for."""
+    waiting = list(_next(groups))
+    while waiting:
+
+        def part() -> Iterator[pa.Table]:
+            rows = 0
+            while waiting and (not rows or rows + waiting[0].num_rows <= PART_ROWS):
+                group = waiting.pop()
+                rows += group.num_rows
+                waiting.extend(_next(groups))
+                yield group
+
+        yield part()
+
+
+def _next(groups: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    group = next(groups, None)
+    if group is not None:
+        yield group
+
+
+def in_order(groups: Iterable[pa.Table], window: Window) -> Iterator[pa.Table]:
+    """The same groups, once their rows were seen to be sorted and the window's."""
+    last: tuple[int, ...] | None = None
+    for group in groups:
+        last = follow_up(group, last, window, "the rows to be written")
+        yield group

@@ -1,0 +1,282 @@
+"""Window attempts as they lie below the root: listed, read, checked against their manifests, and removed.
+
+docs/formats/window.md has the columns and the fields. An attempt is there once its manifest is; what a failed or
+killed roll leaves behind has none, and goes with its window. attempt_writing.py makes them.
+"""
+
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from latermq.errors import CorruptStore, LaterMQError, StoreError
+from latermq.handover.manifest import (
+    MANIFEST,
+    MAX_MANIFEST_BYTES,
+    Manifest,
+    WindowFile,
+    decode_manifest,
+    window_folder,
+)
+from latermq.handover.window import Window, is_behind
+from latermq.pipeline.timeline.root import Root, file_errors
+from latermq.protocol.remoting.pipeline_bodies import PipelineState
+
+KEY = ("due_ms", "timer_id", "entry_offset")  # the order of the rows
+SCHEMA = pa.schema(
+    [
+        pa.field("due_ms", pa.int64(), nullable=False),
+        pa.field("entry_offset", pa.int64(), nullable=False),
+        pa.field("timer_id", pa.int64(), nullable=False),
+        pa.field("record", pa.binary(), nullable=False),
+    ]
+)
+_CHUNK_BYTES = 1 << 20
+_MAX_DIGITS = 18  # of what fits into 64 bits
+# Of all columns, as the file says. Groups have 8 MiB of records, or one record; those of earlier releases had more.
+MAX_GROUP_BYTES = 256 << 20
+_ANOTHER = "Another attempt of the window holds the same rows, or is made"
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A complete attempt: its name and what its manifest says."""
+
+    name: str
+    manifest: Manifest
+
+    @property
+    def window(self) -> Window:
+        told = self.manifest
+        return Window(told.store_id, told.number, told.cut_entry, told.from_ms, told.until_ms)
+
+
+def attempt_folder(root: Root, window: Window, name: str) -> str:
+    """Where an attempt lies."""
+    return root.at(window_folder(window.store_id, window.number), name)
+
+
+# Listing and reading
+
+
+def stores_with_windows(root: Root) -> list[str]:
+    """The stores that have windows below this root."""
+    return _names(root, "windows")
+
+
+def windows_of(root: Root, store_id: str) -> list[int]:
+    """The numbers of a store's windows that have a folder, in order."""
+    return sorted(int(name) for name in _names(root, f"windows/{store_id}") if _is_number(name))
+
+
+def attempts_of(root: Root, store_id: str, number: int) -> list[str]:
+    """The names of a window's complete attempts, the oldest first."""
+    folder = window_folder(store_id, number)
+    names = _names(root, folder)
+    with file_errors(f"window {number} at {root.uri}"):
+        manifests = root.files.get_file_info([root.at(folder, name, MANIFEST) for name in names])
+    complete = [name for name, info in zip(names, manifests, strict=True) if info.type == fs.FileType.File]
+    return sorted(complete, key=_age)
+
+
+def _age(name: str) -> tuple[int, str]:
+    made_ms = name.split("-")[1:2]
+    return (int(made_ms[0]) if made_ms and _is_number(made_ms[0]) else 0, name)
+
+
+def _is_number(text: str) -> bool:
+    """Whether it is one as this package writes it: to Python more characters are digits than `int` takes."""
+    return text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
+
+
+def read_attempt(root: Root, store_id: str, number: int, name: str) -> Attempt:
+    """What an attempt's manifest says."""
+    path = root.at(window_folder(store_id, number), name, MANIFEST)
+    with file_errors(f"the manifest {path}"), root.files.open_input_stream(path) as stream:
+        data = stream.read(MAX_MANIFEST_BYTES + 1)
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise CorruptStore(f"the manifest {path} has more than {MAX_MANIFEST_BYTES} bytes", hint=_ANOTHER)
+    manifest = decode_manifest(data, path)
+    if (manifest.store_id, manifest.number) != (store_id, number):
+        raise CorruptStore(
+            f"the manifest {path} is of window {manifest.number} of store {manifest.store_id}", hint=_ANOTHER
+        )
+    if manifest.rows != sum(file.rows for file in manifest.files):
+        raise CorruptStore(f"the manifest {path} counts {manifest.rows} rows, its files others", hint=_ANOTHER)
+    return Attempt(name, manifest)
+
+
+def read_rows(root: Root, attempt: Attempt, columns: Iterable[str] = SCHEMA.names) -> Iterator[pa.Table]:
+    """The rows of an attempt in order, a row group at a time."""
+    for file in attempt.manifest.files:
+        yield from _read_part(root, f"{attempt_folder(root, attempt.window, attempt.name)}/{file.name}", list(columns))
+
+
+def _read_part(root: Root, path: str, columns: list[str]) -> Iterator[pa.Table]:
+    with file_errors(path), root.files.open_input_file(path) as stream, _decoding(root, path):
+        parquet = pq.ParquetFile(stream, page_checksum_verification=True)
+        if parquet.schema_arrow.remove_metadata() != SCHEMA:
+            raise CorruptStore(f"{path} has other columns than a window", hint=_ANOTHER)
+        for group in range(parquet.num_row_groups):
+            size_bytes = parquet.metadata.row_group(group).total_byte_size
+            if size_bytes > MAX_GROUP_BYTES:
+                raise CorruptStore(f"{path} has a row group of {size_bytes} bytes", hint=_ANOTHER)
+        for group in range(parquet.num_row_groups):
+            yield parquet.read_row_group(group, columns=columns)
+
+
+def read_checked(
+    root: Root, attempt: Attempt, columns: Iterable[str] = SCHEMA.names, *, whole_files: bool = True
+) -> Iterator[pa.Table]:
+    """The same with every row looked at, and each file compared with the manifest before its first row comes.
+
+    Without `whole_files` the checksums of its pages have to do, as for who must not wait until a file was read once.
+    CorruptStore says that the attempt holds something else than it should; any other error, that it could not be read.
+    """
+    folder = attempt_folder(root, attempt.window, attempt.name)
+    last: tuple[int, ...] | None = None
+    for file in attempt.manifest.files:
+        path = f"{folder}/{file.name}"
+        if whole_files:
+            _check_bytes(root, path, file)
+        rows = 0
+        for group in _read_part(root, path, list(columns)):
+            last = follow_up(group, last, attempt.window, f"the rows of {folder}")
+            rows += group.num_rows
+            yield group
+        if rows != file.rows:
+            raise CorruptStore(f"{path} holds {rows} rows, not {file.rows}", hint=_ANOTHER)
+
+
+def check_attempt(root: Root, attempt: Attempt) -> None:
+    """Compare every byte and every row of an attempt with its manifest."""
+    for _ in read_checked(root, attempt, KEY):
+        pass
+
+
+def sound_attempt(root: Root, window: Window) -> Attempt | None:
+    """A complete attempt of the window whose manifest is of this very window, or nothing."""
+    for name in attempts_of(root, window.store_id, window.number):
+        with suppress(LaterMQError):
+            attempt = read_attempt(root, window.store_id, window.number, name)
+            if attempt.window == window:
+                return attempt
+    return None
+
+
+def _check_bytes(root: Root, path: str, file: WindowFile) -> None:
+    with file_errors(path):
+        if root.files.get_file_info(path).type != fs.FileType.File:
+            raise StoreError(f"{path} is missing", hint="It is looked for again, and another attempt is played or made")
+        size_bytes, crc32 = _measure(root, path)
+    if size_bytes != file.size_bytes:
+        raise CorruptStore(f"{path} has {size_bytes} bytes, not {file.size_bytes}", hint=_ANOTHER)
+    if crc32 != file.crc32:
+        raise CorruptStore(f"the checksum of {path} is {crc32:08x}, not {file.crc32:08x}", hint=_ANOTHER)
+
+
+def _measure(root: Root, path: str) -> tuple[int, int]:
+    size_bytes = crc32 = 0
+    with root.files.open_input_stream(path) as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            crc32 = zlib.crc32(chunk, crc32)
+            size_bytes += len(chunk)
+    return size_bytes, crc32
+
+
+@contextmanager
+def _decoding(root: Root, path: str) -> Iterator[None]:
+    """Around the reading of a Parquet file: what does not decode is damaged, what cannot be read may be whole.
+
+    Parquet says of broken pages that they are I/O errors, but has no error number for them, as a local disk has for its
+    own. Of other file systems nobody knows.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None or not root.is_local:
+            raise
+        raise _undecodable(path, error) from error
+    except MemoryError as error:  # Arrow's own is one, too
+        raise StoreError(f"{path} needs more memory than there is", hint="It is tried again") from error
+    except pa.ArrowException as error:
+        raise _undecodable(path, error) from error
+
+
+def _undecodable(path: str, error: Exception) -> CorruptStore:
+    return CorruptStore(f"{path} does not read as Parquet: {error}", hint=_ANOTHER)
+
+
+def _names(root: Root, folder: str) -> list[str]:
+    with file_errors(f"{root.uri}/{folder}"):
+        found = root.files.get_file_info(fs.FileSelector(root.at(folder), allow_not_found=True))
+    return sorted(info.base_name for info in found if info.type == fs.FileType.Directory)
+
+
+# Checking rows
+
+
+def follow_up(rows: pa.Table, last: tuple[int, ...] | None, window: Window, where: str) -> tuple[int, ...] | None:
+    """The key of the last row, once all were seen to follow `last` and one another and to belong to the window."""
+    if not rows.num_rows:
+        return last
+    due, timer_id, entry = (rows.column(name).to_numpy() for name in KEY)
+    if last is not None:
+        due, timer_id, entry = (
+            np.concatenate(([of_last], column)) for of_last, column in zip(last, (due, timer_id, entry), strict=True)
+        )
+    later = _follows(due, timer_id, entry)
+    if not later.all():
+        at = int(np.argmin(later)) + 1
+        raise CorruptStore(f"{where} are out of order at entry {entry[at]}, due {due[at]}", hint=_ANOTHER)
+    inside = due.min() >= window.from_ms and due.max() < window.until_ms
+    if not inside or entry.min() < 0 or entry.max() >= window.cut_entry:
+        raise CorruptStore(
+            f"{where} do not all belong to window {window.number}: due {due.min()} to {due.max()}, "
+            f"entries up to {entry.max()}",
+            hint=_ANOTHER,
+        )
+    return int(due[-1]), int(timer_id[-1]), int(entry[-1])
+
+
+def _follows(due: Ints, timer_id: Ints, entry: Ints) -> npt.NDArray[np.bool_]:
+    """For each row but the first whether its key is above the one before."""
+    same_due, same_timer = due[1:] == due[:-1], timer_id[1:] == timer_id[:-1]
+    later: npt.NDArray[np.bool_] = (due[1:] > due[:-1]) | (
+        same_due & ((timer_id[1:] > timer_id[:-1]) | (same_timer & (entry[1:] > entry[:-1])))
+    )
+    return later
+
+
+# Removing
+
+
+def remove_windows_behind(root: Root, state: PipelineState) -> list[int]:
+    """Remove the windows of which every row is delivered or taken, and tell which they were.
+
+    Windows follow one another in due time, so what a killed roll left in an earlier one, without a manifest that could
+    tell its range, goes as well.
+    """
+    numbers = windows_of(root, state.store_id)
+    behind = [number for number in numbers if _is_behind(root, state, number)]
+    playing = {window.number for window in state.windows}
+    removed = [number for number in numbers if behind and number <= behind[-1] and number not in playing]
+    for number in removed:
+        with file_errors(f"removing window {number} at {root.uri}"):
+            root.files.delete_dir(root.at(window_folder(state.store_id, number)))
+    return removed
+
+
+def _is_behind(root: Root, state: PipelineState, number: int) -> bool:
+    for name in attempts_of(root, state.store_id, number):
+        with suppress(CorruptStore):  # then another attempt tells the range, or a later window
+            return is_behind(read_attempt(root, state.store_id, number, name).window, state)
+    return False

@@ -1,0 +1,312 @@
+"""The roll without a JVM: a window out of the timeline's newest version and what is not ingested yet.
+
+The order makes it complete, whatever ingest does meanwhile: the broker's state with the ingest offset first, then the
+newest version of the table, then the entries from there to the cut, from the broker itself.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from latermq.errors import CorruptStore, ServiceUnavailable
+from latermq.handover.ownership import Ownership
+from latermq.handover.window import Window
+from latermq.pipeline.source.records import CANCEL, MOVED, RecordBlock
+from latermq.pipeline.timeline.local_timeline import LocalTimeline, open_local_timeline
+from latermq.pipeline.timeline.ownership import far_timers, ownership_of
+from latermq.pipeline.timeline.root import Root
+from latermq.pipeline.timeline.torn_commits import newest_whole_version
+from latermq.pipeline.windows.attempt_writer import write_attempt
+from latermq.pipeline.windows.attempts import SCHEMA, Attempt
+from latermq.protocol.remoting.pipeline_bodies import PipelineState
+
+MADE_BY = "local"
+# How many bytes of records are in memory at once, some of them twice while they are sorted.
+HELD_BYTES = 256 << 20
+_YIELDED_ROWS = 10_000
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+# The records of the timer topic in [start, until), end to end, in as many pieces as it takes.
+Pull = Callable[[int, int], Iterable[bytes | bytearray]]
+
+
+@dataclass
+class _Rows:
+    """Rows of a window in no order. `records` is None where they are too much to be held at once."""
+
+    due_ms: Ints
+    entry_offset: Ints
+    timer_id: Ints
+    names: pa.ChunkedArray
+    size_bytes: Ints
+    records: pa.ChunkedArray | None
+
+    def __len__(self) -> int:
+        return len(self.due_ms)
+
+    def only(self, kept: Bools) -> "_Rows":
+        mask = pa.array(kept)
+        return _Rows(
+            self.due_ms[kept],
+            self.entry_offset[kept],
+            self.timer_id[kept],
+            self.names.filter(mask),
+            self.size_bytes[kept],
+            None if self.records is None else self.records.filter(mask),
+        )
+
+
+@dataclass
+class _Gathered:
+    """Rows as they come in, batch by batch."""
+
+    held_bytes: int
+    keys: list[tuple[Ints, Ints, Ints]] = field(default_factory=list)
+    names: list[pa.Array] = field(default_factory=list)
+    sizes: list[Ints] = field(default_factory=list)
+    records: list[pa.Array] = field(default_factory=list)
+    total_bytes: int = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self.keys.append(tuple(batch.column(name).to_numpy() for name in ("due_ms", "entry_offset", "timer_id")))
+        self.names.append(batch.column("name"))
+        record = batch.column("record")
+        self.sizes.append(pc.binary_length(record).to_numpy(zero_copy_only=False).astype(np.int64))
+        self.total_bytes += int(self.sizes[-1].sum())
+        if self.total_bytes > self.held_bytes:
+            self.records.clear()
+        else:
+            self.records.append(record)
+
+    def rows(self) -> _Rows:
+        due_ms, entry_offset, timer_id = (np.concatenate([_NONE, *column]) for column in _columns(self.keys, 3))
+        fits = self.total_bytes <= self.held_bytes
+        return _Rows(
+            due_ms,
+            entry_offset,
+            timer_id,
+            pa.chunked_array(self.names, pa.large_string()),
+            np.concatenate([_NONE, *self.sizes]),
+            pa.chunked_array(self.records, pa.large_binary()) if fits else None,
+        )
+
+
+_NONE = np.empty(0, np.int64)
+_SEPARATOR = pa.scalar("+", pa.large_string())
+
+
+def _columns(rows: list[tuple[Ints, Ints, Ints]], width: int) -> list[list[Ints]]:
+    return [[row[at] for row in rows] for at in range(width)]
+
+
+@dataclass
+class Tail:
+    """What a window needs of the entries that are not in the table yet."""
+
+    rows: _Rows
+    taker_names: pa.ChunkedArray
+    taker_entries: Ints
+
+
+def roll_locally(
+    root: Root, state: PipelineState, window: Window, pull: Pull, *, now_ms: int, held_bytes: int = HELD_BYTES
+) -> Attempt:
+    """Make an attempt of a window. `state` was asked for before anything else is read.
+
+    Where a power cut left the last commits of the table torn, and no driver came yet to take them out, what is before
+    them counts, and the log holds the rest. An empty commit would else be read as one that did nothing.
+    """
+    timeline = open_local_timeline(root, state.store_id, newest_whole_version(root, root.timeline))
+    start = tail_start(root, state, timeline)
+    tail = read_tail(state, window, start, pull)
+    return write_attempt(
+        root,
+        window,
+        window_batches(timeline, window, tail, held_bytes=held_bytes),
+        made_by=MADE_BY,
+        table_version=-1 if timeline is None else timeline.version,
+        ingest_offset=start,
+        now_ms=now_ms,
+    )
+
+
+def tail_start(root: Root, state: PipelineState, timeline: LocalTimeline | None) -> int:
+    """The first entry that the table does not hold.
+
+    It may be before the ingest offset, where cuts are all that ingest found since, or where a power cut took the last
+    commits of the table: what the log still holds is read from there. If more is missing, this is another table or an
+    old copy of it, and without an error the window would be silently short.
+    """
+    ingested = 0 if timeline is None else timeline.ingested
+    if ingested < min(state.ingest_offset, state.min_entry):
+        raise _lost(root, state, ingested)
+    return max(ingested, state.min_entry)
+
+
+def read_tail(state: PipelineState, window: Window, start: int, pull: Pull) -> Tail:
+    """The window's timers, and all cancels and moves, of the entries from `start` to the cut's."""
+    gathered = _Gathered(held_bytes=1 << 62)
+    names: list[pa.Array] = []
+    entries: list[Ints] = []
+    position = start
+    ownership = ownership_of(state)
+    for piece in pull(start, window.cut_entry) if start < window.cut_entry else ():
+        block = RecordBlock([piece], waiting=True)
+        offsets = block.queue_offsets
+        if not np.array_equal(offsets, np.arange(position, position + len(offsets))):
+            raise CorruptStore(
+                f"entries from {position} on were asked for, others came", hint="They may be deleted; it is tried again"
+            )
+        position += len(offsets)
+        before_cut = offsets < window.cut_entry
+        taking = np.flatnonzero(before_cut & np.isin(block.kinds, (CANCEL, MOVED)))
+        if len(taking):
+            names.append(_names(block, taking))
+            entries.append(offsets[taking])
+        mine = np.flatnonzero(before_cut & _of_window(block, window, ownership))
+        if len(mine):
+            gathered.add(_window_batch(block, mine))
+    if position < window.cut_entry:
+        raise ServiceUnavailable(
+            f"the entries from {position} to {window.cut_entry} cannot be read yet", hint="It is tried again"
+        )
+    return Tail(gathered.rows(), pa.chunked_array(names, pa.large_string()), np.concatenate([_NONE, *entries]))
+
+
+def _lost(root: Root, state: PipelineState, ingested: int) -> CorruptStore:
+    return CorruptStore(
+        f"the timeline {root.timeline} holds the entries below {ingested} of store {state.store_id}, "
+        f"but those below {state.ingest_offset} were ingested",
+        hint="Set pipeline.timeline to the folder it was written to, or restore that",
+    )
+
+
+def window_batches(
+    timeline: LocalTimeline | None, window: Window, tail: Tail, *, held_bytes: int = HELD_BYTES
+) -> Iterator[pa.RecordBatch]:
+    """What an attempt of the window holds, sorted."""
+    gathered = _Gathered(held_bytes)
+    for batch in timeline.surviving(window) if timeline is not None else ():
+        gathered.add(batch)
+    stored = gathered.rows()
+    stored = _without_taken(stored, tail.taker_names, tail.taker_entries)
+    fresh = _without_taken(tail.rows, tail.taker_names, tail.taker_entries)
+    order = _order(stored, fresh)
+    due_ms, entries, timer_ids, sizes = (
+        np.concatenate((getattr(stored, name), getattr(fresh, name)))[order]
+        for name in ("due_ms", "entry_offset", "timer_id", "size_bytes")
+    )
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < len(order):
+        before = int(ends[start - 1]) if start else 0
+        end = max(start + 1, int(np.searchsorted(ends, before + held_bytes, side="right")))
+        if stored.records is not None:  # all is in memory as it is
+            end = len(order)
+        chunk = slice(start, end)
+        values, at = _records_of(timeline, window, stored, fresh, order[chunk], due_ms[chunk], entries[chunk])
+        for first in range(0, end - start, _YIELDED_ROWS):
+            rows = slice(start + first, min(end, start + first + _YIELDED_ROWS))
+            record = values.take(pa.array(at[first : first + _YIELDED_ROWS]))
+            columns = [pa.array(column[rows]) for column in (due_ms, entries, timer_ids)]
+            yield pa.RecordBatch.from_arrays([*columns, record.cast(pa.binary())], schema=SCHEMA)
+        start = end
+
+
+def _order(stored: _Rows, fresh: _Rows) -> Ints:
+    """Where in the two, one behind the other, the rows are that count, sorted: one an entry and one a timer."""
+    due_ms = np.concatenate((stored.due_ms, fresh.due_ms))
+    timer_ids = np.concatenate((stored.timer_id, fresh.timer_id))
+    entries = np.concatenate((stored.entry_offset, fresh.entry_offset))
+    # By timer, its newest entry first, and of an entry that is there twice the first.
+    newest = np.lexsort((np.arange(len(entries)), -entries, timer_ids))
+    first = np.ones(len(newest), np.bool_)
+    first[1:] = timer_ids[newest][1:] != timer_ids[newest][:-1]
+    kept = newest[first]
+    order: Ints = kept[np.lexsort((entries[kept], timer_ids[kept], due_ms[kept]))]
+    return order
+
+
+def _without_taken(rows: _Rows, taker_names: pa.ChunkedArray, taker_entries: Ints) -> _Rows:
+    if not len(rows) or not len(taker_names):
+        return rows
+    takers = pa.table({"name": taker_names, "entry": pa.array(taker_entries)})
+    last = takers.group_by("name").aggregate([("entry", "max")])
+    at = pc.index_in(rows.names, value_set=last.column("name").combine_chunks())
+    last_taker = last.column("entry_max").take(at.combine_chunks()).fill_null(-1).to_numpy()
+    return rows.only(rows.entry_offset >= last_taker)  # a move does not take itself
+
+
+def _records_of(
+    timeline: LocalTimeline | None,
+    window: Window,
+    stored: _Rows,
+    fresh: _Rows,
+    order: Ints,
+    due_ms: Ints,
+    entries: Ints,
+) -> tuple[pa.Array, Ints]:
+    """The records of some rows, as an array and where in it each row's is."""
+    assert fresh.records is not None
+    if stored.records is not None:
+        values = _together([*stored.records.chunks, *fresh.records.chunks])
+        return values, order
+    assert timeline is not None
+    is_fresh = order >= len(stored)
+    from_table = np.sort(entries[~is_fresh])
+    chunks: list[pa.Array] = []
+    found: list[Ints] = []
+    for batch in timeline.records(window, int(due_ms[0]), int(due_ms[-1])):
+        offsets = batch.column("entry_offset").to_numpy()
+        at = np.minimum(np.searchsorted(from_table, offsets), max(len(from_table) - 1, 0))
+        wanted = from_table[at] == offsets if len(from_table) else np.zeros(len(offsets), np.bool_)
+        chunks.append(batch.column("record").filter(pa.array(wanted)))
+        found.append(offsets[wanted])
+    read = np.concatenate([_NONE, *found])
+    fresh_at = order[is_fresh] - len(stored)
+    chunks.append(_together(fresh.records.chunks).take(pa.array(fresh_at)))
+    places, first = np.unique(read, return_index=True)
+    if len(places) != len(from_table):
+        raise CorruptStore(f"the timeline lost rows of window {window.number} while it was read")
+    at = np.empty(len(order), np.int64)
+    at[~is_fresh] = first[np.searchsorted(places, entries[~is_fresh])]
+    at[is_fresh] = len(read) + np.arange(len(fresh_at))
+    return _together(chunks), at
+
+
+def _together(chunks: list[pa.Array]) -> pa.Array:
+    return pa.concat_arrays([pa.array([], pa.large_binary()), *chunks])
+
+
+def _of_window(block: RecordBlock, window: Window, ownership: Ownership) -> Bools:
+    due_ms, _ = block.dues
+    mine: Bools = (due_ms >= window.from_ms) & (due_ms < window.until_ms) & far_timers(block, ownership)
+    return mine
+
+
+def _names(block: RecordBlock, rows: Ints) -> pa.Array:
+    batch = block.batch(("topic", "unique_key"), rows)
+    unique_key = batch.column("unique_key").cast(pa.large_string())
+    whole = pc.binary_join_element_wise(batch.column("topic").cast(pa.large_string()), unique_key, _SEPARATOR)
+    return pc.if_else(pa.array(block.kinds[rows] == CANCEL), unique_key, whole)
+
+
+def _window_batch(block: RecordBlock, rows: Ints) -> pa.RecordBatch:
+    due_ms, _ = block.dues
+    timer_ids, _ = block.timer_ids
+    record = block.batch(("record",), rows).column("record").cast(pa.large_binary())
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(due_ms[rows]),
+            pa.array(block.queue_offsets[rows]),
+            pa.array(timer_ids[rows]),
+            _names(block, rows),
+            record,
+        ],
+        names=["due_ms", "entry_offset", "timer_id", "name", "record"],
+    )

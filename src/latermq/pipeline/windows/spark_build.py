@@ -1,0 +1,170 @@
+"""The roll on Spark: every window that ingest has passed becomes an attempt, and the broker is told."""
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+
+from latermq.errors import CorruptStore, LaterMQError, StoreError
+from latermq.handover.manifest import WindowFile
+from latermq.handover.window import Window, unfinished_windows
+from latermq.pipeline.spark.spark_failures import told_by_spark
+from latermq.pipeline.timeline.local_timeline import open_local_timeline
+from latermq.pipeline.timeline.root import Root, file_errors, open_root
+from latermq.pipeline.windows.attempt_writer import (
+    PART_ROWS,
+    attempt_name,
+    begin_attempt,
+    discard_attempt,
+    in_order,
+    part_name,
+    publish_attempt,
+    row_groups,
+    without_repeats,
+    write_part,
+)
+from latermq.pipeline.windows.attempts import Attempt, attempt_folder, sound_attempt
+from latermq.pipeline.windows.survivors import window_rows, window_shape
+from latermq.protocol.remoting.pipeline_bodies import PipelineState
+
+_log = logging.getLogger("latermq.pipeline")
+
+MADE_BY = "spark"
+_PART = pa.schema(
+    [
+        ("part", pa.int32()),
+        ("name", pa.string()),
+        ("rows", pa.int64()),
+        ("size_bytes", pa.int64()),
+        ("crc32", pa.int64()),
+        ("first_due_ms", pa.int64()),
+        ("last_due_ms", pa.int64()),
+    ]
+)
+_PART_DDL = (
+    "part int, name string, rows bigint, size_bytes bigint, crc32 bigint, first_due_ms bigint, last_due_ms bigint"
+)
+
+
+def roll_ready_windows(
+    spark: SparkSession,
+    root: Root,
+    state: PipelineState,
+    tell: Callable[[int, str], None],
+    *,
+    fence: Callable[[], None] = lambda: None,
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+) -> list[Attempt]:
+    """Give every window that the broker waits for an attempt, as far as ingest has come, and tell it. The new ones.
+
+    One that has an attempt is told again: the word may have been lost, and the broker knows which it plays. `fence`
+    raises when another driver has begun. A window that fails keeps no later one from being rolled: it is told at the
+    end, and the broker rolls it by itself in time.
+    """
+    made = []
+    failed: list[LaterMQError] = []
+    waiting = {window.number for window in state.windows if not window.attempt}
+    for window in unfinished_windows(state):
+        if window.number not in waiting or window.cut_entry > state.ingest_offset:
+            continue
+        try:
+            attempt = sound_attempt(root, window)
+            if attempt is None:
+                fence()
+                attempt = roll(spark, root, window, now_ms=now_ms(), fence=fence)
+                made.append(attempt)
+        except (CorruptStore, StoreError) as error:
+            fence()  # which may be what failed
+            failed.append(error)
+            continue
+        tell(window.number, attempt.name)
+    if failed:
+        raise failed[0]
+    return made
+
+
+def roll(
+    spark: SparkSession,
+    root: Root,
+    window: Window,
+    *,
+    now_ms: int,
+    part_rows: int = PART_ROWS,
+    fence: Callable[[], None] = lambda: None,
+) -> Attempt:
+    """Make an attempt of a window out of the timeline's newest version, which holds all before its cut.
+
+    `fence` raises when another driver has begun meanwhile: then no attempt is made of the files.
+    """
+    began_s = time.monotonic()
+    timeline = open_local_timeline(root, window.store_id)
+    ingested = 0 if timeline is None else timeline.ingested
+    if timeline is None or ingested < window.cut_entry:
+        raise CorruptStore(
+            f"the timeline {root.timeline} holds the entries below {ingested} of store {window.store_id}, "
+            f"but window {window.number} needs those below {window.cut_entry}",
+            hint="Set pipeline.timeline to the folder it was written to, or restore that",
+        )
+    name = attempt_name(MADE_BY, now_ms)
+    begin_attempt(root, window, name)
+    try:
+        with told_by_spark(f"the roll of window {window.number} from {root.timeline}"):
+            table = spark.read.format("delta").option("versionAsOf", timeline.version).load(root.timeline)
+            shape = window_shape(table, window, part_rows)
+            files = write_parts(window_rows(table, window, shape), root.uri, window, name)
+        fence()
+        attempt = publish_attempt(
+            root, window, name, files, made_by=MADE_BY, table_version=timeline.version, ingest_offset=ingested
+        )
+    except BaseException:
+        discard_attempt(root, window, name)
+        raise
+    _log.info(
+        "window %d: %d rows in %d files, %.1f s",
+        window.number,
+        attempt.manifest.rows,
+        len(files),
+        time.monotonic() - began_s,
+    )
+    return attempt
+
+
+def write_parts(rows: DataFrame, root_uri: str, window: Window, name: str) -> list[WindowFile]:
+    """Let every worker write its sorted rows as a file of the attempt, each once, and tell of the files in order."""
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        root = open_root(root_uri)
+        context = TaskContext.get()
+        number = context.partitionId() if context is not None else 0
+        ends: dict[str, int] = {}
+        groups = _noting_ends(in_order(row_groups(without_repeats(batches)), window), ends)
+        first = next(groups, None)
+        if first is None:
+            return
+
+        def all_groups() -> Iterator[pa.Table]:
+            yield first
+            yield from groups
+
+        path = f"{attempt_folder(root, window, name)}/{part_name(number)}"
+        with file_errors(f"window {window.number} at {root_uri}"):
+            file = write_part(root, path, all_groups())
+        told = [number, file.name, file.rows, file.size_bytes, file.crc32, ends["first"], ends["last"]]
+        yield pa.RecordBatch.from_pylist([dict(zip(_PART.names, told, strict=True))], _PART)
+
+    found: list[Any] = sorted(rows.mapInArrow(write, _PART_DDL).collect(), key=lambda row: row.part)
+    for before, after in itertools.pairwise(found):
+        assert before.last_due_ms <= after.first_due_ms, f"parts out of order: {before}, {after}"
+    return [WindowFile(row.name, row.rows, row.size_bytes, row.crc32) for row in found]
+
+
+def _noting_ends(groups: Iterator[pa.Table], ends: dict[str, int]) -> Iterator[pa.Table]:
+    for group in groups:
+        ends.setdefault("first", group.column("due_ms")[0].as_py())
+        ends["last"] = group.column("due_ms")[-1].as_py()
+        yield group

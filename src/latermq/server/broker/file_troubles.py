@@ -1,0 +1,25 @@
+"""Tells the log of files that a start did not understand."""
+
+from collections.abc import Iterable
+
+import structlog
+
+from latermq.store.files.set_aside import Trouble
+
+_SHOWN = 10
+_log = structlog.get_logger(__name__)
+
+
+def log_troubles(troubles: Iterable[Trouble]) -> None:
+    """One error for each."""
+    for trouble in troubles:
+        _log.error(
+            "config file not understood" if trouble.kept_as else "config file missing",
+            file=trouble.path,
+            reason=trouble.reason,
+            kept_as=trouble.kept_as,
+            used_instead=trouble.backup or ("nothing" if trouble.is_lost else "what is understood"),
+            lost=[name[:100] for name in trouble.lost[:_SHOWN]],
+            lost_count=len(trouble.lost),
+            hint=trouble.advice,
+        )

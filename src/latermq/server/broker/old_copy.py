@@ -1,0 +1,89 @@
+"""A store that was put back from an old copy: found at the start, before anybody is served.
+
+What Spark holds of it beyond its end is written again (broker/timers/lost_entries.py). What only the newer store had
+is gone: its near timers, and its messages.
+"""
+
+import asyncio
+from typing import Any
+
+import structlog
+
+from latermq.broker.broker import Broker
+from latermq.broker.timers.lost_entries import Lost, LostEntries, LostRow
+from latermq.errors import ConfigError, LaterMQError
+from latermq.handover.ingest_claim import IngestClaim, claim_path, decode_claim
+from latermq.server.broker.pipeline_folder import read_small_file
+
+_log = structlog.get_logger(__name__)
+_PATIENCE_S = 30.0  # for a timeline far away; without its word the broker starts all the same
+
+
+async def write_lost_entries(broker: Broker, root_uri: str) -> None:
+    """Compare the store with what the timeline may hold of it, and write again what an old copy lacks."""
+    store_id = broker.store.store_id
+    first_lost = broker.far.next_entry
+    is_half_mended = broker.ingest.mending_from is not None
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            claim = await asyncio.to_thread(_read_claim, root_uri, store_id)
+    except (LaterMQError, OSError, ImportError, TimeoutError) as error:
+        reason = error.message if isinstance(error, LaterMQError) else str(error) or "it takes too long"
+        if is_half_mended:
+            raise _half_mended(root_uri, reason) from error
+        _log.warning("whether the timeline is ahead of this store is not known", reason=reason)
+        return
+    if is_half_mended and claim is None:
+        raise _half_mended(root_uri, "nothing is there")
+    if claim is None or (claim.end <= first_lost and not is_half_mended):
+        return
+    _log.warning(
+        "this store is an old copy: what Spark holds of it is written again, what only the newer store had is gone",
+        ends_at_entry=first_lost,
+        timeline_ends_at=claim.end,
+    )
+    rows = await asyncio.to_thread(_mend, broker, root_uri, claim, first_lost)
+    _log.warning("the old copy goes on", entries=max(0, claim.end - first_lost), of_them_known=rows)
+
+
+def _half_mended(root_uri: str, reason: str) -> ConfigError:
+    return ConfigError(
+        f"this store is an old copy whose missing timers were only partly taken from {root_uri}: {reason}",
+        hint="Start it when the pipeline's folder can be read",
+    )
+
+
+def _mend(broker: Broker, root_uri: str, claim: IngestClaim, first_lost: int) -> int:
+    """Raises what keeps it from being mended: to serve as it is would lose timers."""
+    try:
+        from latermq.pipeline.timeline.lookup import find_records
+        from latermq.pipeline.timeline.lost_entries import look_up, rows_from
+    except ImportError as error:
+        raise ConfigError(
+            f"the timeline cannot be read: {error.name} is missing", hint="Install latermq[pipeline]"
+        ) from error
+
+    store_id = broker.store.store_id
+    held = look_up(root_uri, store_id, first_lost)
+    lost = Lost(claim.end, claim.epoch, held.ingested, held.far_from_ms, held.far_until_ms, held.newest_window)
+    entries = LostEntries(broker, lost)
+    began_at = broker.ingest.begin_mending(first_lost)
+    count = entries.write(_lost_row(row) for row in rows_from(root_uri, store_id, began_at))
+    for move in entries.moves.values():
+        places = broker.pending.records_to_fetch(move.topic, move.unique_key, "")
+        fetched = find_records(root_uri, store_id, places) if places else {}
+        broker.pending.move(move.topic, move.unique_key, move.due_ms, fetched)
+    broker.store.flush()
+    broker.ingest.end_mending()
+    return count
+
+
+def _lost_row(row: dict[str, Any]) -> LostRow:
+    texts = (row["topic"] or "", row["unique_key"] or "")
+    return LostRow(row["entry_offset"], row["kind"], row["due_ms"], *texts, row["record"] or b"")
+
+
+def _read_claim(root_uri: str, store_id: str) -> IngestClaim | None:
+    path = claim_path(store_id)
+    data = read_small_file(root_uri, path)
+    return None if data is None else decode_claim(data, f"{root_uri}/{path}")

@@ -1,0 +1,65 @@
+"""Small files in the pipeline's folder, read by the broker: the claim at its start, and the note of a driver."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from latermq.errors import Busy, LaterMQError, StoreError
+from latermq.handover.driver_note import decode_note, note_path
+from latermq.server.windows.daemon_threads import DaemonThreads
+
+MAX_SMALL_BYTES = 64 << 10
+TokenTold = Callable[[str | LaterMQError], None]
+
+
+def read_small_file(root_uri: str, path: str) -> bytes | None:
+    """The bytes of a file below the root, nothing where there is none. Blocks, for long where the folder is away."""
+    if "://" not in root_uri:  # read without the libraries that other places need, which take a while to load
+        try:
+            with (Path(root_uri) / path).open("rb") as file:
+                return file.read(MAX_SMALL_BYTES)  # what is longer has no checksum at its end, and is refused
+        except FileNotFoundError:
+            return None
+    from latermq.pipeline.timeline.root import open_root, read_file
+
+    root = open_root(root_uri)
+    return read_file(root, root.at(path))
+
+
+class DriverTokens:
+    """Reads the token that a driver left, off the loop; one read at a time, since the folder may not answer."""
+
+    def __init__(self, root_uri: str, store_id: str) -> None:
+        self.root_uri = root_uri
+        self._store_id = store_id
+        self._reader = DaemonThreads(1, "latermq-note")
+        self._reading: asyncio.Future[str] | None = None
+
+    def read(self, told: TokenTold) -> None:
+        """`told` hears of it on the loop, empty where there is none, or what failed."""
+        if self._reading is not None and not self._reading.done():
+            raise Busy("the pipeline's folder is being read", hint="It is asked again")
+
+        def done(reading: asyncio.Future[str]) -> None:
+            if reading.cancelled():
+                return
+            error = reading.exception()
+            if error is None:
+                told(reading.result())
+            elif isinstance(error, LaterMQError):
+                told(error)
+            else:  # whatever the file system's library raises
+                told(
+                    StoreError(
+                        f"this broker cannot read its pipeline.timeline {self.root_uri}: {error}",
+                        hint="Windows are read from there: check the folder, and latermq[pipeline] for what is no path",
+                    )
+                )
+
+        self._reading = asyncio.wrap_future(self._reader.submit(self._read))
+        self._reading.add_done_callback(done)
+
+    def _read(self) -> str:
+        path = note_path(self._store_id)
+        data = read_small_file(self.root_uri, path)
+        return "" if data is None else decode_note(data, path).token

@@ -1,0 +1,420 @@
+"""The broker as a process: its socket, its threads, its timers, from start to clean stop."""
+
+import asyncio
+import contextlib
+import errno
+import gc
+import os
+import signal
+import socket
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
+
+import structlog
+import uvloop
+
+from latermq.broker.broker import Broker
+from latermq.broker.metrics.broker_metrics import BrokerMetrics
+from latermq.broker.tables.table_saver import do_all
+from latermq.broker.tables.unused_names import remove_unused
+from latermq.clock import Clock, SystemClock
+from latermq.config import DEFAULT_METRICS_PORT, Config
+from latermq.errors import ConfigError, LaterMQError, StoreError
+from latermq.pipeline_secret import is_open_to_others, make_secret, secret_path
+from latermq.redaction import redacted
+from latermq.server.broker.clock_feed import open_clock
+from latermq.server.broker.far_records import FarRecords
+from latermq.server.broker.file_troubles import log_troubles
+from latermq.server.broker.flusher import Flusher, Preparer
+from latermq.server.broker.old_copy import write_lost_entries
+from latermq.server.broker.pipeline_folder import DriverTokens
+from latermq.server.broker.registrar import Registrar
+from latermq.server.broker.retainer import Retainer
+from latermq.server.broker.save_rounds import TableSaver
+from latermq.server.broker.timer_driver import TimerDriver
+from latermq.server.change_log import logged
+from latermq.server.handlers.admin.admin_service import AdminService
+from latermq.server.handlers.broker_service import BrokerService
+from latermq.server.handlers.pending_service import Fetched, PendingService
+from latermq.server.handlers.pipeline_service import PipelineService
+from latermq.server.handlers.window_service import WindowService
+from latermq.server.metrics_server import MetricsServer
+from latermq.server.private_files import close_to_others
+from latermq.server.remoting.listener import Listener
+from latermq.server.remoting.open_files import max_map_count, raise_file_limit, within_limits
+from latermq.server.remoting.stepwise import LookUps
+from latermq.server.windows.window_loader import WindowKeeper
+from latermq.store.files.disk import FileDisk
+
+_ANY_HOST = ("", "0.0.0.0", "::")
+_POLL_EXPIRY_S = 0.5
+_INDEX_EVERY_S = 0.2
+_WINDOWS_EVERY_S = 0.1
+_REBUILT_SHOWN = 20
+# Requests leave no cycles behind, so that the collector need not look at what they made while it is in use.
+_COLLECTOR_THRESHOLDS = (50_000, 20, 20)
+_log = structlog.get_logger(__name__)
+
+
+class BrokerProcess:
+    """A broker with everything around it: `start`, then `stop`, once each. `ended` tells when to stop."""
+
+    def __init__(self, config: Config, clock: Clock, data: Path) -> None:
+        wanted_open_queues = config.store.max_open_queues
+        file_limit = raise_file_limit()
+        self._config = config = within_limits(config, file_limit)
+        self._clock = clock
+        self._data = data
+        server = config.server
+        host = config.broker.advertise_host or server.host
+        self._port = server.port or _free_port(server.host)
+        self.advertised = _own_address() if host in _ANY_HOST else socket.gethostbyname(host)
+        self._disk = FileDisk(data, time.sleep)
+        close_to_others(data)
+        self.broker = Broker(
+            config,
+            self._disk,
+            clock,
+            host=self.advertised,
+            port=self._port,
+            new_store_id=uuid.uuid4().hex,
+            client_clock=SystemClock(),
+        )
+        self._log_recovery()
+        self._log_queues(wanted_open_queues, file_limit)
+        loop = asyncio.get_running_loop()
+        self.broker.waiting.later = loop.call_soon
+        self.broker.notices.later = loop.call_later
+        self._look_ups = LookUps(config.timer.max_lookup, loop.call_soon, lambda: self.service.settled())
+        self.service = BrokerService(
+            self.broker,
+            request_flush=lambda: self._flusher.request(),
+            on_topics_changed=self._topics_changed,
+            on_scheduled=lambda: self._driver.poke(),
+            between_requests=lambda: self._driver.run_if_late(),
+            save_topics=lambda when_done: self._table_saver.save_topics(when_done),
+            look_ups=self._look_ups,
+            later=loop.call_soon,
+        )
+        # Sockets go by real time, whatever deliveries go by.
+        self.listener = Listener(self.service, server, SystemClock())
+        name_servers = server.namesrv or f"{server.host}:{server.namesrv_port}"
+        self._registrar = Registrar(
+            self.broker, [name for name in name_servers.replace(",", ";").split(";") if name], self.address
+        )
+        self._admin = AdminService(
+            self.broker,
+            address=self.address,
+            program_version=version("latermq"),
+            beside=self._do_in_worker,
+            announce=self._registrar.announce,
+            retain=lambda: self._retainer.run(),
+            look_ups=self._look_ups,
+        )
+        self.service.handlers.update(self._admin.handlers)
+        pending = PendingService(self.broker, self.service, self._look_ups, self._fetch_far)
+        self.service.handlers.update(pending.handlers)
+        pipeline = PipelineService(
+            self.broker,
+            self.service,
+            beside=self._do_in_worker,
+            timeline=redacted(self._timeline_uri),
+            tokens=DriverTokens(self._timeline_uri, self.broker.store.store_id),
+            instance=uuid.uuid4().hex,
+            secret=self._pipeline_secret(),
+        )
+        self.service.handlers.update(pipeline.handlers)
+        self.service.handlers.update(WindowService(self.broker, lambda: self._keeper).handlers)
+        self.service.handlers.update(logged(self.service.handlers))
+        self._metrics = MetricsServer(BrokerMetrics(self.broker, self._server_statistics))
+        self._timers: list[asyncio.TimerHandle | None] = []
+        self._checkpointing = False
+        self._table_saver = TableSaver(self.broker, self._do_in_worker)
+        self._retainer = Retainer(self.broker, self._disk.remove, self._in_worker)
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-store")
+        # Done with None when it was told to stop, with an error when it cannot go on.
+        self.ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def address(self) -> str:
+        """Where clients reach this broker."""
+        return f"{self.advertised}:{self._port}"
+
+    def _server_statistics(self) -> dict[str, int]:
+        return self.listener.statistics() | self.service.statistics() | self._admin.statistics()
+
+    def _log_recovery(self) -> None:
+        broker, recovery = self.broker, self.broker.store.recovery
+        _log.info(
+            "store opened",
+            store=broker.store.store_id,
+            after="a crash" if recovery.crashed else "a clean stop",
+            log_end=recovery.log_end,
+            records_read=recovery.records,
+            offsets_brought_back=broker.clamped_offsets,
+        )
+        log_troubles(broker.troubles)
+        if recovery.rebuilt:
+            shown, count = recovery.rebuilt[:_REBUILT_SHOWN], len(recovery.rebuilt)
+            _log.warning("lost files built again from the log", count=count, of=shown)
+        if broker.adopted_topics:
+            _log.warning("topics without configuration made again", topics=broker.adopted_topics)
+        passed_over = broker.replay.passed_over
+        if passed_over.count:
+            _log.warning("timer records passed over", records=passed_over.count, first=passed_over.first)
+
+    def _log_queues(self, wanted_open: int, file_limit: int) -> None:
+        """How many queues there are, and what of the settings about them this process cannot have or has passed."""
+        store, counts = self._config.store, self.broker.store.statistics()
+        _log.info("queues", queues=counts["queues"], max_queues=store.max_queues, max_open=store.max_open_queues)
+        if store.max_open_queues < min(wanted_open, counts["queues"]):
+            _log.warning(
+                "fewer files of queues are kept open than configured",
+                max_open_queues=store.max_open_queues,
+                configured=wanted_open,
+                reason=f"the limit of open files is {file_limit}, that of maps {max_map_count()}",
+                hint="Nothing is lost, busy queues beyond it cost more time: raise the limits (ulimit -n, "
+                "vm.max_map_count) or lower store.max_open_queues",
+            )
+        if counts["queues"] > store.max_queues:
+            _log.warning(
+                "more queues than configured",
+                queues=counts["queues"],
+                max_queues=store.max_queues,
+                hint="They go on, but no new one is made: raise store.max_queues or delete topics that nobody uses",
+            )
+
+    @property
+    def _timeline_uri(self) -> str:
+        """The folder with the timeline, as others on this machine can name it too."""
+        uri = self._config.pipeline.timeline or str(self._data / "pipeline")
+        return uri if "://" in uri else str(Path(uri).absolute())
+
+    def _pipeline_secret(self) -> bytes:
+        pipeline = self._config.pipeline
+        path = secret_path(pipeline.secret_file, pipeline.timeline, self._data)
+        try:
+            secret = make_secret(path)
+        except LaterMQError as error:  # clients need no driver
+            _log.error("no driver is listened to", reason=error.message, hint=error.hint)
+            return b""
+        if is_open_to_others(path):
+            hint = "chmod 600: who reads it can keep far timers from being delivered"
+            _log.warning("the pipeline's secret can be read by others", path=str(path), hint=hint)
+        return secret
+
+    async def start(self) -> None:
+        """Accept connections, and be found at the name servers."""
+        config = self._config
+        self._flusher = Flusher(
+            self.broker.store.flush,
+            every_s=config.store.flush_every / 1000,
+            on_flushed=self.service.flushed,
+            on_failed=self.end,
+        )
+        self._preparer = Preparer(self.broker.store.prepare_ahead)
+        self.broker.store.log.on_low = self._preparer.request
+        self.broker.check_disk()
+        await write_lost_entries(self.broker, self._timeline_uri)
+        await self._start_metrics()
+        self._driver = TimerDriver(self.broker, on_failed=self.end)
+        self._far_records = FarRecords(self._timeline_uri, self.broker.store.store_id)
+        self._keeper = WindowKeeper(
+            self.broker,
+            root_uri=self._timeline_uri,
+            address=self.address,
+            on_fed=self._driver.run_now,
+        )
+        await self.listener.start(config.server.host, self._port)
+        await self._registrar.register()
+        self._every(_INDEX_EVERY_S, self.broker.store.index_pending)
+        self._every(_POLL_EXPIRY_S, lambda: self.broker.waiting.expire(time.monotonic()))
+        self._every(_WINDOWS_EVERY_S, self._keeper.tick)
+        self._every(1.0, self._each_second)
+        self._every(1.0, self._cut)
+        self._every(config.broker.register_every / 1000, self._registrar.announce)
+        self._every(config.store.checkpoint_every / 1000, self._checkpoint)
+        self._every(config.broker.offset_save_every / 1000, self._table_saver.save_all)
+        self._every(config.store.retention_every / 1000, self._retainer.run)
+        self._checkpoint()
+
+    async def _start_metrics(self) -> None:
+        """Several brokers on one machine need not care: the default port goes to the first of them."""
+        host, port = self._config.server.host, self._config.metrics.port
+        if not port:
+            return
+        try:
+            await self._metrics.start(host, port)
+        except OSError as error:
+            reason = f"port {port} on {host} cannot be had for the metrics: {error.strerror or error}"
+            hint = "Set metrics.port to a free one, or to 0 for none"
+            if port != DEFAULT_METRICS_PORT or error.errno != errno.EADDRINUSE:
+                raise ConfigError(reason, hint=hint) from None
+            _log.warning("no metrics", reason=reason, hint=hint)
+        else:
+            _log.info("metrics are served", url=f"http://{host}:{port}/metrics")
+
+    def _every(self, interval_s: float, action: Callable[[], None]) -> None:
+        """Do something at intervals; a failure is logged and the next time comes all the same."""
+        loop = asyncio.get_running_loop()
+        slot = len(self._timers)
+        self._timers.append(None)
+        failure = ""
+
+        def run() -> None:
+            nonlocal failure
+            self._timers[slot] = loop.call_later(interval_s, run)
+            try:
+                action()
+                failure = ""
+            except LaterMQError as error:
+                if error.remark != failure:
+                    failure = error.remark
+                    _log.error("upkeep failed", action=getattr(action, "__name__", "?"), reason=failure)
+
+        self._timers[slot] = loop.call_later(interval_s, run)
+
+    def _each_second(self) -> None:
+        self.broker.sample_traffic()
+        self._admin.sample()
+        self.broker.check_disk()
+        self.service.notify(self.broker.expire_clients())
+        topics, groups = remove_unused(self.broker)
+        if topics or groups:
+            _log.info("unused topics and groups removed", topics=topics, groups=groups)
+            self.service.settled()  # tells the name servers, and saves
+        if self.broker.store.bytes_since_checkpoint >= self._config.store.checkpoint_after:
+            self._checkpoint()
+
+    def _fetch_far(self, places: Sequence[tuple[int, int]], when_done: Callable[[Fetched], None]) -> None:
+        self._far_records.fetch(places, when_done)
+
+    def _cut(self) -> None:
+        if not self.broker.delivery.guard.is_holding:  # a clock that leapt is not believed yet
+            self.broker.far.run()
+
+    def _topics_changed(self) -> None:
+        """A topic nobody can find is no use, and one made on the way must not be forgotten by a crash."""
+        self._registrar.announce()
+        self._table_saver.save()
+
+    def _checkpoint(self) -> None:
+        if self._checkpointing or not self.broker.store.bytes_since_checkpoint:
+            return
+        plan = self.broker.store.plan_checkpoint()
+        self._checkpointing = True
+
+        def saved(_: LaterMQError | None) -> None:
+            self._checkpointing = False
+
+        self._do_in_worker([lambda: self.broker.store.save(plan)], saved)
+
+    def _in_worker(self, work: Callable[[], None]) -> None:
+        """Do something that blocks, one after the other, beside the loop."""
+        self._do_in_worker([work], lambda error: None)
+
+    def _do_in_worker(self, works: list[Callable[[], None]], when_done: Callable[[LaterMQError | None], None]) -> None:
+        """The same with several things; `when_done` hears on the loop that they are done or what failed."""
+
+        def done(error: BaseException | None) -> None:
+            when_done(error if error is None or isinstance(error, LaterMQError) else LaterMQError("the store failed"))
+            if isinstance(error, StoreError):
+                _log.error("upkeep failed", reason=error.remark)  # no disk space now; the next time may go better
+            elif error is not None:
+                self.end(error)
+
+        loop = asyncio.get_running_loop()
+        future = self._worker.submit(do_all, works)
+        future.add_done_callback(lambda finished: loop.call_soon_threadsafe(done, finished.exception()))
+
+    def look_at_clock(self) -> None:
+        """The time was set: deliver what is due now."""
+        with contextlib.suppress(StoreError):  # it is tried again within a second, and told then
+            self._cut()
+        self._driver.run_now()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Let `ended` be done."""
+        if not self.ended.done():
+            self.ended.set_result(error)
+
+    async def stop(self) -> None:
+        """Take no more work, answer what is under way, sync everything and leave."""
+        self.broker.refuse("the broker is stopping")
+        for timer in self._timers:
+            if timer is not None:
+                timer.cancel()
+        await self._registrar.close()
+        self._driver.stop()
+        self._look_ups.stop()
+        self._table_saver.stop()
+        self._retainer.stop()
+        await self._keeper.stop()
+        self._far_records.stop()
+        self.broker.waiting.finish()
+        self._preparer.stop()
+        self._flusher.stop()
+        self.service.flushed(self.broker.store.flush())
+        await self.listener.close()
+        await self._metrics.close()
+        self._worker.shutdown()
+        self.broker.close()
+
+
+def _free_port(host: str) -> int:
+    """A port nobody listens on; message ids hold it, so it must be known before the store is opened."""
+    with socket.create_server((host, 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _own_address() -> str:
+    """The address other machines reach this one at, as far as it can tell; loopback where there is no network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # nothing is sent; the kernel only chooses the route
+            address: str = probe.getsockname()[0]
+        except OSError:
+            return "127.0.0.1"
+        return address
+
+
+def _relieve_collector() -> None:
+    """Keep the garbage collector from what the start made, which stays: 40,000 objects, 15 to 50 ms at every full look.
+
+    It stops everything meanwhile. Without this it takes 2 % of the CPU of a broker that is busy with sends.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_COLLECTOR_THRESHOLDS)
+
+
+def run_broker(config: Config, data: Path, ready: Callable[[str], None]) -> int:
+    """Run a broker until SIGTERM or SIGINT; `ready` is told its address once clients can use it."""
+
+    async def run() -> int:
+        clock, feed = open_clock(config.clock.source)
+        process = BrokerProcess(config, clock, data)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, process.end)
+        await process.start()
+        _relieve_collector()
+        if feed is not None:
+            feed.start(process.look_at_clock)
+        ready(f"broker {process.address}")
+        error = await process.ended
+        if error is not None:
+            # What is on disk is no longer known: end at once, and let recovery find out.
+            _log.critical("the store failed", reason=repr(error))
+            os._exit(1)
+        if feed is not None:
+            feed.stop()
+        await process.stop()
+        return 0
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(run())

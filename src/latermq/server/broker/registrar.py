@@ -1,0 +1,108 @@
+"""Keeps the broker registered: tells every name server its topics, at intervals and when they change."""
+
+import asyncio
+import zlib
+from collections.abc import Callable
+
+import structlog
+
+from latermq.broker.broker import Broker
+from latermq.client.session.connection import Connections
+from latermq.errors import LaterMQError
+from latermq.protocol.remoting.bodies import RegisterBrokerBody, encode_body
+from latermq.protocol.remoting.codes import Request
+
+CALL_TIMEOUT_S = 3.0
+
+_log = structlog.get_logger(__name__)
+
+
+class Registrar:
+    """Registers one broker at several name servers; one that is away does not hold up the others."""
+
+    def __init__(self, broker: Broker, name_servers: list[str], address: str) -> None:
+        self._broker = broker
+        self._name_servers = name_servers
+        self._address = address
+        self._connections = Connections(on_request=lambda connection, command: None)
+        self._failed: set[str] = set()
+        self._closed = False
+        self._running: asyncio.Task[None] | None = None
+        self._again = False
+        self._listening: list[Callable[[], None]] = []
+
+    @property
+    def _identity(self) -> dict[str, str]:
+        config = self._broker.config.broker
+        return {
+            "brokerName": config.name,
+            "brokerAddr": self._address,
+            "clusterName": config.cluster,
+            "brokerId": str(config.id),
+        }
+
+    def announce(self, then: Callable[[], None] | None = None) -> None:
+        """Register soon; changes that come while one registration runs are told by the next.
+
+        `then` is called when every name server has answered or had its time.
+        """
+        if self._closed:
+            return  # who leaves does not come back
+        if then is not None:
+            self._listening.append(then)
+        if self._running is None:
+            self._running = asyncio.create_task(self._announce())
+        else:
+            self._again = True
+
+    async def _announce(self) -> None:
+        told, self._listening = self._listening, []
+        try:
+            await self.register()
+        finally:
+            self._running = None
+            for then in told:
+                then()
+            if self._again:
+                self._again = False
+                self.announce()
+
+    async def register(self) -> None:
+        """Register at every name server once."""
+        body = encode_body(RegisterBrokerBody(topicConfigSerializeWrapper=self._broker.topics.table))
+        fields = {
+            **self._identity,
+            "haServerAddr": "",
+            "compressed": "false",
+            "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
+        }
+        await asyncio.gather(*(self._register_at(server, fields, body) for server in self._name_servers))
+
+    async def _register_at(self, server: str, fields: dict[str, str], body: bytes) -> None:
+        try:
+            await self._connections.call(server, Request.REGISTER_BROKER, fields, body, timeout_s=CALL_TIMEOUT_S)
+        except LaterMQError as error:
+            if server not in self._failed:
+                self._failed.add(server)
+                _log.warning("not registered", name_server=server, reason=error.remark)
+        else:
+            if server in self._failed:
+                self._failed.discard(server)
+                _log.info("registered again", name_server=server)
+
+    async def close(self) -> None:
+        """Leave the name servers, so that clients stop coming."""
+        self._closed = True
+        if self._running is not None:
+            self._again = False
+            await asyncio.wait([self._running])
+        await asyncio.gather(*(self._unregister_at(server) for server in self._name_servers))
+        await self._connections.close()
+
+    async def _unregister_at(self, server: str) -> None:
+        if self._connections.get(server) is None:
+            return
+        try:
+            await self._connections.call(server, Request.UNREGISTER_BROKER, self._identity, timeout_s=1.0)
+        except LaterMQError as error:
+            _log.warning("not unregistered", name_server=server, reason=error.remark)

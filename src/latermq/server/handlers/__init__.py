@@ -1,0 +1,1 @@
+"""One handler per request of the remoting protocol, grouped by subject."""

@@ -1,0 +1,187 @@
+"""Administration requests that only a connected consumer can answer: they are passed on, and so is its answer."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Protocol, runtime_checkable
+
+import msgspec
+
+from latermq.broker.admin import message_admin
+from latermq.broker.messages.answer_room import SPARE_BYTES
+from latermq.errors import Busy, ConsumerOffline, ConsumerSilent, LaterMQError
+from latermq.group.members import Member
+from latermq.message.ids import parse_offset_message_id
+from latermq.protocol.remoting.admin_bodies import ConsumerStatus
+from latermq.protocol.remoting.admin_headers import ClientHeader, ConsumerStatusHeader
+from latermq.protocol.remoting.bodies import encode_body, raw_fields
+from latermq.protocol.remoting.codes import Request, Response
+from latermq.protocol.remoting.frames import Command, encode_response
+from latermq.server.handlers.admin.ground import Ground, Handler, answer, refuse
+from latermq.server.remoting.connection import Connection
+from latermq.server.remoting.stepwise import Reply
+from latermq.timer.steps import Steps
+
+# Tools wait 15 s for an answer; a client that dumps its threads takes some of them.
+CLIENT_TIMEOUT_S = 10.0
+STATUS_TIMEOUT_S = 4.0  # tools wait 5 s for this one
+
+
+@runtime_checkable
+class Askable(Protocol):
+    """A connection over which a client can be asked something."""
+
+    @property
+    def is_paused(self) -> bool: ...
+
+    def call(
+        self, code: int, *, fields: Mapping[str, str] | None = None, body: bytes = b"", timeout_s: float
+    ) -> "asyncio.Future[Command]": ...
+
+
+class ClientRequests:
+    """Requests for a consumer's own view of things."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._broker = ground.broker
+        self._max_asked = ground.broker.config.broker.max_client_calls
+        self._asked = 0  # questions that clients have not answered yet
+        self.handlers: dict[int, Handler] = {
+            Request.GET_CONSUMER_RUNNING_INFO: self._running_info,
+            Request.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
+            Request.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: ground.look_ups.stepwise(self._status),
+        }
+
+    def _running_info(self, connection: Connection, command: Command) -> None:
+        self._pass_on(connection, command, command.text_fields(), command.body)
+
+    def _consume_directly(self, connection: Connection, command: Command) -> None:
+        """Let one client consume one message, whether or not it has consumed it before."""
+        header = command.header(ClientHeader)
+        _, _, physical_offset = parse_offset_message_id(header.msgId)
+        record = message_admin.read_record(self._broker, physical_offset)
+        fields = {**command.text_fields(), "brokerName": self._broker.config.broker.name}
+        self._pass_on(connection, command, fields, record)
+
+    def _pass_on(self, connection: Connection, command: Command, fields: Mapping[str, str], body: bytes) -> None:
+        header = command.header(ClientHeader)
+        member = self._member(header.consumerGroup, header.clientId)
+
+        def pass_back(answered: Command) -> None:
+            reply = encode_response(
+                command, answered.code, fields=answered.text_fields(), remark=answered.remark, body=answered.body
+            )
+            answer(connection, command, reply)
+
+        def fail(error: LaterMQError) -> None:
+            refuse(connection, command, error)
+
+        self._take_room(1)
+        self._ask(member, command.code, fields, body, CLIENT_TIMEOUT_S, pass_back, fail)
+
+    def _member(self, group: str, client_id: str) -> Member:
+        connected = self._broker.members.consumer_group(group)
+        member = connected.members.get(client_id) if connected else None
+        if member is None:
+            raise LaterMQError(
+                f"consumer {client_id!r} of group {group!r} is not online",
+                hint="consumerConnection -g lists the clients that are",
+            )
+        return member
+
+    def _status(self, connection: Connection, command: Command) -> Steps[Reply]:
+        """Ask every member of a group, or one, for its offsets in a topic; who does not answer is left out."""
+        header = command.header(ConsumerStatusHeader)
+        group = self._broker.members.consumer_group(header.group)
+        members = list(group.members.values()) if group else []
+        if header.clientAddr:
+            members = [member for member in members if member.client_id == header.clientAddr]
+        if not members:
+            raise LaterMQError(f"no consumer of group {header.group!r} is online", hint="Start one, or name another")
+        self._take_room(len(members))
+        status = ConsumerStatus()
+        left = {member.client_id for member in members}
+        room_bytes = int(self._broker.config.server.max_frame) - SPARE_BYTES
+
+        def done_with(client_id: str) -> None:
+            left.discard(client_id)
+            if left:
+                return
+            if room_bytes < 0:
+                error = LaterMQError("the answers of all members do not fit one frame", hint="Ask for one client only")
+                refuse(connection, command, error)
+            else:
+                answer(connection, command, encode_response(command, body=encode_body(status)))
+
+        def ask(member: Member) -> None:
+            def take(answered: Command) -> None:
+                nonlocal room_bytes
+                offsets = raw_fields(answered.body).get("messageQueueTable")
+                if answered.code == Response.SUCCESS and offsets is not None:
+                    room_bytes -= len(offsets) + len(member.client_id) + len('"":,')
+                    if room_bytes < 0:
+                        status.consumerTable.clear()
+                    else:
+                        status.consumerTable[member.client_id] = msgspec.Raw(bytes(offsets))
+                done_with(member.client_id)
+
+            fields = {"group": header.group, "topic": header.topic}
+            code = Request.GET_CONSUMER_STATUS_FROM_CLIENT
+            self._ask(member, code, fields, b"", STATUS_TIMEOUT_S, take, lambda error: done_with(member.client_id))
+
+        for member in members:
+            ask(member)
+            yield
+        return None
+
+    def _take_room(self, questions: int) -> None:
+        """So many are about to be asked, each of them once."""
+        if self._asked + questions > self._max_asked:
+            raise Busy(
+                f"{self._asked} questions wait for clients to answer, broker.max_client_calls allows {self._max_asked}",
+                hint="Ask again in a moment",
+            )
+        self._asked += questions
+
+    def _ask(
+        self,
+        member: Member,
+        code: int,
+        fields: Mapping[str, str],
+        body: bytes,
+        timeout_s: float,
+        on_answer: Callable[[Command], None],
+        on_failure: Callable[[LaterMQError], None],
+    ) -> None:
+        """Ask a client, for which there is room; exactly one of the two is called, now or later."""
+        channel = member.channel
+        try:
+            if not isinstance(channel, Askable):
+                raise LaterMQError(f"client {member.client_id!r} cannot be asked over its protocol")
+            if channel.is_paused:
+                raise Busy(f"client {member.client_id!r} is behind with reading", hint="Ask again when it has read")
+            future = channel.call(code, fields=fields, body=body, timeout_s=timeout_s)
+        except LaterMQError as error:
+            self._asked -= 1
+            on_failure(error)
+            return
+
+        def done(finished: "asyncio.Future[Command]") -> None:
+            self._asked -= 1
+            if finished.cancelled():
+                return  # the loop is ending
+            error = finished.exception()
+            if error is None:
+                try:
+                    on_answer(finished.result())
+                except LaterMQError as unreadable:
+                    on_failure(unreadable)
+            elif isinstance(error, TimeoutError):
+                on_failure(ConsumerSilent(f"client {member.client_id!r} did not answer within {timeout_s:g} s"))
+            else:
+                on_failure(ConsumerOffline(f"client {member.client_id!r} has gone"))
+
+        future.add_done_callback(done)
+
+    def statistics(self) -> dict[str, int]:
+        """How many questions clients have not answered yet."""
+        return {"client_calls": self._asked}

@@ -1,0 +1,297 @@
+"""Administration requests about consumer groups, their offsets, and who is connected."""
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from latermq.broker.admin import group_admin
+from latermq.broker.admin.keyed_maps import keyed_map
+from latermq.broker.messages.answer_room import AnswerRoom
+from latermq.broker.notifications import CPP, Notice
+from latermq.errors import ConsumerOffline, LaterMQError, MalformedRequest
+from latermq.group.members import Member
+from latermq.protocol.remoting.admin_bodies import (
+    ConsumeStatsList,
+    ConsumeTimeSpans,
+    CorrectionOffsets,
+    OffsetsByQueue,
+    ProducerInfo,
+    ProducerTable,
+    QueueOffset,
+    QueueOffsets,
+    SubscriptionAnswer,
+    SubscriptionGroupList,
+)
+from latermq.protocol.remoting.admin_headers import (
+    BrokerConsumeStatsHeader,
+    CloneOffsetHeader,
+    ConsumeStatsHeader,
+    CorrectionOffsetHeader,
+    DeleteGroupHeader,
+    GroupConfigHeader,
+    GroupTopicHeader,
+    ProducerGroupHeader,
+    ResetOffsetHeader,
+)
+from latermq.protocol.remoting.bodies import Connection as ConnectionInfo
+from latermq.protocol.remoting.bodies import (
+    ConsumerConnection,
+    MessageQueue,
+    ProducerConnection,
+    SubscriptionGroup,
+    decode_body,
+    encode_body,
+)
+from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command, encode_frame, encode_response
+from latermq.protocol.remoting.headers import GroupHeader
+from latermq.server.handlers.admin.ground import Ground, Handler
+from latermq.server.remoting.connection import Connection
+from latermq.server.remoting.stepwise import Reply
+from latermq.timer.steps import Steps
+
+_TOPIC_SEPARATOR = ";"
+_MEMBERS_A_STEP = 10  # 2 µs each
+Told = TypeVar("Told")
+
+
+class GroupRequests:
+    """Groups made, changed, deleted and looked at; offsets read and set."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._broker = ground.broker
+        self.handlers: dict[int, Handler] = {
+            Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._put,
+            Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._configs,
+            Request.GET_SUBSCRIPTIONGROUP_CONFIG: self._config,
+            Request.QUERY_SUBSCRIPTION_BY_CONSUMER: self._subscription,
+            Request.GET_ALL_CONSUMER_OFFSET: self._offsets,
+            **ground.in_slices({
+                Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self._put_all,
+                Request.DELETE_SUBSCRIPTIONGROUP: self._delete,
+                Request.GET_CONSUMER_CONNECTION_LIST: self._consumers,
+                Request.GET_PRODUCER_CONNECTION_LIST: self._producers,
+                Request.GET_ALL_PRODUCER_INFO: self._all_producers,
+                Request.GET_CONSUME_STATS: self._consume_stats,
+                Request.GET_BROKER_CONSUME_STATS: self._all_consume_stats,
+                Request.QUERY_CONSUME_TIME_SPAN: self._time_spans,
+                Request.QUERY_CORRECTION_OFFSET: self._correction_offsets,
+                Request.CLONE_GROUP_OFFSET: self._clone_offsets,
+                Request.INVOKE_BROKER_TO_RESET_OFFSET: self._reset_offsets,
+            }),
+        }  # fmt: skip
+
+    # Configuration
+
+    def _put(self, connection: Connection, command: Command) -> None:
+        self._ground.saves.check_room()
+        group_admin.put_group(self._broker, decode_body(command.body, SubscriptionGroup))
+        self._answer_when_saved(connection, command)
+
+    def _put_all(self, connection: Connection, command: Command) -> Steps[Reply]:
+        self._ground.saves.check_room()
+        groups = decode_body(command.body, SubscriptionGroupList).groupConfigList
+        if not groups:
+            raise MalformedRequest("the list of groups is empty", hint="Name at least one")
+        for group in groups:
+            group_admin.put_group(self._broker, group)
+            yield
+        self._answer_when_saved(connection, command)
+        return None
+
+    def _delete(self, connection: Connection, command: Command) -> Steps[Reply]:
+        self._ground.saves.check_room()
+        header = command.header(DeleteGroupHeader)
+        self._broker.delete_group(header.groupName, clean_offsets=header.cleanOffset)
+        topics = self._broker.offsets.topics_of(header.groupName)
+        yield from self._broker.tables.encode_offsets_of(header.groupName, topics)
+        self._answer_when_saved(connection, command)
+        return None
+
+    def _answer_when_saved(self, connection: Connection, command: Command, body: bytes = b"") -> None:
+        self._ground.answer_when_saved(connection, command, encode_response(command, body=body))
+
+    def _configs(self, connection: Connection, command: Command) -> bytes:
+        table = self._broker.groups.table
+        fields = {"totalGroupNum": str(len(table.subscriptionGroupTable))}
+        body = self._broker.tables.groups_body(AnswerRoom(self._broker.config))
+        return encode_response(command, fields=fields, body=body)
+
+    def _config(self, connection: Connection, command: Command) -> bytes:
+        group = group_admin.group_config(self._broker, command.header(GroupConfigHeader).group)
+        return encode_response(command, body=encode_body(group))
+
+    # Who is connected
+
+    def _consumers(self, connection: Connection, command: Command) -> Steps[Reply]:
+        name = command.header(GroupHeader).consumerGroup
+        group = self._broker.members.consumer_group(name)
+        if group is None:
+            raise ConsumerOffline(
+                f"consumer group {name!r} is not online", hint="No member is connected to this broker; start one"
+            )
+        room = AnswerRoom(self._broker.config)
+        room.take(len(encode_body(group.subscriptions)))
+        body = ConsumerConnection(
+            connectionSet=(yield from _each(_connection_info, group.members.values(), room)),
+            subscriptionTable=group.subscriptions,
+            consumeType=group.consume_type,
+            messageModel=group.message_model,
+            consumeFromWhere=group.consume_from,
+        )
+        return encode_response(command, body=encode_body(body))
+
+    def _producers(self, connection: Connection, command: Command) -> Steps[Reply]:
+        name = command.header(ProducerGroupHeader).producerGroup
+        members = self._broker.members.producers(name)
+        if not members:
+            raise LaterMQError(
+                f"producer group {name!r} does not exist", hint="No member is connected to this broker; start one"
+            )
+        room = AnswerRoom(self._broker.config)
+        body = ProducerConnection(connectionSet=(yield from _each(_connection_info, members, room)))
+        return encode_response(command, body=encode_body(body))
+
+    def _all_producers(self, connection: Connection, command: Command) -> Steps[Reply]:
+        table = {}
+        room = AnswerRoom(self._broker.config)
+        for name, members in self._broker.members.producer_groups().items():
+            yield
+            room.take(len(encode_body(name)))
+            table[name] = yield from _each(_producer_info, members, room)
+        return encode_response(command, body=encode_body(ProducerTable(data=table)))
+
+    def _subscription(self, connection: Connection, command: Command) -> bytes:
+        header = command.header(GroupTopicHeader)
+        group = self._broker.members.consumer_group(header.group)
+        subscription = group.subscriptions.get(header.topic) if group else None
+        body = SubscriptionAnswer(group=header.group, topic=header.topic, subscriptionData=subscription)
+        return encode_response(command, body=encode_body(body))
+
+    # Offsets
+
+    def _consume_stats(self, connection: Connection, command: Command) -> Steps[Reply]:
+        header = command.header(ConsumeStatsHeader)
+        broker, group = self._broker, header.consumerGroup
+        named = [name for name in (header.topicList or "").split(_TOPIC_SEPARATOR) if name]
+        if named:
+            found = [broker.topics.find(name) for name in sorted(set(named))]
+            topics = [topic for topic in found if topic is not None]
+        else:
+            wanted = [header.topic] if header.topic else (yield from group_admin.topics_of(broker, group))
+            topics = group_admin.watched_topics(broker, group, wanted)
+        stats = yield from group_admin.consume_stats(broker, group, topics)
+        return encode_response(command, body=encode_body(stats))
+
+    def _all_consume_stats(self, connection: Connection, command: Command) -> Steps[Reply]:
+        header = command.header(BrokerConsumeStatsHeader)
+        listed, left = yield from group_admin.all_consume_stats(self._broker, only_ordered=header.isOrder)
+        body = ConsumeStatsList(consumeStatsList=listed, brokerAddr=self._ground.identity.address, totalDiff=left)
+        return encode_response(command, body=encode_body(body))
+
+    def _time_spans(self, connection: Connection, command: Command) -> Steps[Reply]:
+        header = command.header(GroupTopicHeader)
+        spans = yield from group_admin.time_spans(self._broker, header.group, header.topic)
+        return encode_response(command, body=encode_body(ConsumeTimeSpans(consumeTimeSpanSet=spans)))
+
+    def _offsets(self, connection: Connection, command: Command) -> bytes:
+        return encode_response(command, body=self._broker.tables.offsets_body(AnswerRoom(self._broker.config)))
+
+    def _correction_offsets(self, connection: Connection, command: Command) -> Steps[Reply]:
+        header = command.header(CorrectionOffsetHeader)
+        offsets = yield from group_admin.correction_offsets(
+            self._broker, header.topic, header.compareGroup, header.filterGroups.split(",")
+        )
+        return encode_response(command, body=encode_body(CorrectionOffsets(correctionOffsets=offsets)))
+
+    def _clone_offsets(self, connection: Connection, command: Command) -> Steps[Reply]:
+        self._ground.saves.check_room()
+        header = command.header(CloneOffsetHeader)
+        cloned = yield from group_admin.clone_offsets(
+            self._broker, header.srcGroup, header.destGroup, header.topic, offline=header.offline
+        )
+        yield from self._broker.tables.encode_offsets_of(header.destGroup, cloned)
+        self._answer_when_saved(connection, command)
+        return None
+
+    def _reset_offsets(self, connection: Connection, command: Command) -> Steps[Reply]:
+        """Change the offsets here, and tell the members: they hold offsets of their own and would write them back."""
+        header = command.header(ResetOffsetHeader)
+        self._ground.saves.check_room()
+        self._broker.notices.check_room()
+        offsets = yield from group_admin.reset_offsets(
+            self._broker,
+            header.group,
+            header.topic,
+            timestamp_ms=header.timestamp,
+            queue_id=header.queueId,
+            offset=header.offset,
+            force=header.isForce,
+        )
+        yield from self._broker.tables.encode_offsets_of(header.group, [header.topic])
+        name = self._broker.config.broker.name
+        queues = [(MessageQueue(header.topic, name, queue_id), offset) for queue_id, offset in offsets.items()]
+        body = encode_body(OffsetsByQueue(offsetTable=(yield from keyed_map(queues))))
+        group = self._broker.members.consumer_group(header.group)
+        if group is not None:
+            has_cpp = any(member.language == CPP for member in group.members.values())
+            self._broker.notices.tell(_reset_notice(header, body, _listed(queues) if has_cpp else None))
+        self._answer_when_saved(connection, command, body)
+        return None
+
+
+def _reset_notice(header: ResetOffsetHeader, body: bytes, cpp_body: bytes | None) -> Notice:
+    """What members are told of a reset. It is made once, however many there are: a wide topic's table takes MiBs."""
+    code = Request.RESET_CONSUMER_CLIENT_OFFSET
+    fields = {
+        "topic": header.topic,
+        "group": header.group,
+        "timestamp": str(header.timestamp),
+        "isForce": str(header.isForce).lower(),
+    }
+
+    def notice(form: bytes, for_cpp: Notice | None = None) -> Notice:
+        frame = encode_frame(code, 0, flag=FLAG_ONEWAY, fields=fields, body=form)
+        return Notice((code, header.group, header.topic, header.queueId), header.group, frame, for_cpp)
+
+    return notice(body, notice(cpp_body) if cpp_body is not None else None)
+
+
+def _listed(queues: list[tuple[MessageQueue, int]]) -> bytes:
+    """The table as a C++ client reads it."""
+    return encode_body(QueueOffsets(offsetTable=[_queue_offset(queue, offset) for queue, offset in queues]))
+
+
+def _each(told: Callable[[Member], Told], members: Iterable[Member], room: AnswerRoom) -> Steps[list[Told]]:
+    """What is told of each member, in steps, as long as all of it fits the answer."""
+    found = []
+    for member in list(members):
+        one = told(member)
+        room.take(len(encode_body(one)))
+        found.append(one)
+        if len(found) % _MEMBERS_A_STEP == 0:
+            yield
+    return found
+
+
+def _connection_info(member: Member) -> ConnectionInfo:
+    return ConnectionInfo(
+        clientId=member.client_id,
+        clientAddr=member.channel.peer_name,
+        language=member.language,
+        version=member.version,
+    )
+
+
+def _producer_info(member: Member) -> ProducerInfo:
+    return ProducerInfo(
+        clientId=member.client_id,
+        remoteIP=member.channel.peer_name,
+        language=member.language,
+        version=member.version,
+        lastUpdateTimestamp=member.seen_ms,
+    )
+
+
+def _queue_offset(queue: MessageQueue, offset: int) -> QueueOffset:
+    return QueueOffset(topic=queue.topic, brokerName=queue.brokerName, queueId=queue.queueId, offset=offset)

@@ -1,0 +1,269 @@
+"""The broker's side of requests about timers that wait: recall, cancel, move, status, list, count, density."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from latermq.broker.broker import Broker
+from latermq.broker.timers.pending import Meant
+from latermq.broker.timers.pending_pages import DueRange
+from latermq.errors import FlowControl, IllegalOperation, InvalidParameter, LaterMQError, NoPermission
+from latermq.message.recall_handle import RecallHandle, decode_recall_handle
+from latermq.message.timer_code import MAX_ENTRY_DIGITS
+from latermq.protocol.remoting.bodies import encode_body
+from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.frames import Command, encode_response
+from latermq.protocol.remoting.timer_bodies import Outcome, Outcomes, PendingCount, Verdict
+from latermq.protocol.remoting.timer_headers import ListTimersHeader, MoveTimerHeader, RecallHeader, TimerNameHeader
+from latermq.server.handlers.admin.ground import Handler, answer
+from latermq.server.remoting.connection import Connection
+from latermq.server.remoting.stepwise import LookUps, Reply
+from latermq.timer.steps import Steps
+
+MAX_PAGE_TIMERS = 1000
+MAX_MEANT = 1000  # timers of one name that a request may list
+MAX_FETCHING = 100  # moves that wait for records out of the timeline; as many as look-ups
+MAX_PAGE_BYTES = 4 << 20  # keys may be long; a frame that no client takes would be no answer
+
+# Verdicts that rest on a record of the log, and are told when it is as safe as a sent message.
+_WRITTEN = (Verdict.CANCELLED, Verdict.MOVED, Verdict.ACCEPTED)
+
+
+class Flushing(Protocol):
+    """Who keeps replies back until the log is flushed, where `store.flush = sync` asks for it."""
+
+    def check_unflushed(self) -> None:
+        """Refuse more work while too many replies wait for the disk."""
+        ...
+
+    def reply_when_flushed(self, connection: Connection, command: Command, reply: bytes) -> bytes | None:
+        """The reply itself if it may go now; None where it is sent once the log is safe up to its present end."""
+        ...
+
+    def when_flushed(self, then: Callable[[], None]) -> None:
+        """Call back once the log is safe up to its present end, however it is flushed otherwise."""
+        ...
+
+
+Fetched = Mapping[int, bytes] | LaterMQError
+FetchFar = Callable[[Sequence[tuple[int, int]], Callable[[Fetched], None]], None]
+
+
+def fetch_nothing(places: Sequence[tuple[int, int]], when_done: Callable[[Fetched], None]) -> None:
+    """There is no timeline to look into."""
+    when_done({})
+
+
+class _Name(NamedTuple):
+    """What a request calls a timer: its unique key, or one of its message keys."""
+
+    unique_key: str
+    key: str
+
+
+class PendingService:
+    """All handlers of requests about timers, by request code."""
+
+    def __init__(
+        self, broker: Broker, flushing: Flushing, look_ups: LookUps, fetch_far: FetchFar = fetch_nothing
+    ) -> None:
+        """`fetch_far` brings records of far timers that have left the log, and calls back on the loop."""
+        self._broker = broker
+        self._look_ups = look_ups
+        self._fetch_far = fetch_far
+        self._fetching = 0
+        self._flushing = flushing
+        self.handlers: dict[int, Handler] = {
+            Request.RECALL_MESSAGE: self._recall,
+            Request.CANCEL_TIMER: self._cancel,
+            Request.MOVE_TIMER: self._move,
+            Request.TIMER_STATUS: self._status,
+            Request.LIST_TIMERS: self._list,
+            Request.COUNT_TIMERS: self._count,
+            Request.TIMER_DENSITY: self._density,
+        }
+
+    def _recall(self, connection: Connection, command: Command) -> bytes | None:
+        """RocketMQ's own cancel: by handle alone, and with an error where nothing was cancelled."""
+        header = command.header(RecallHeader)
+        broker = self._broker
+        self._check_allowed()
+        broker.topics.require(header.topic)
+        handle = self._own_handle(header.topic, header.recallHandle)
+        self._flushing.check_unflushed()
+
+        def recall() -> Steps[Reply]:
+            outcome = yield from broker.pending.cancel_steps(handle.topic, handle.unique_key)
+            if outcome.verdict not in _WRITTEN:
+                raise self._recalled_nothing(handle, outcome)
+            reply = encode_response(command, fields={"msgId": handle.unique_key, "MSG_REGION": "DefaultRegion"})
+            return self._flushing.reply_when_flushed(connection, command, reply)
+
+        return self._look_ups.answer(connection, command, recall())
+
+    def _recalled_nothing(self, handle: RecallHandle, outcome: Outcome) -> IllegalOperation:
+        """The directory knows best; only where it knows nothing the handle's own time is looked at."""
+        left_ms = handle.timestamp_ms - self._broker.clock.now_ms()
+        if outcome.verdict == Verdict.NOT_FOUND and not 0 < left_ms < self._broker.config.timer.max_delay:
+            hint = "The time in the handle has passed, or is none"
+        else:
+            hint = "It was delivered, or was never stored here"
+        return IllegalOperation(f"nothing was recalled: {outcome.verdict}", hint=hint)
+
+    def _cancel(self, connection: Connection, command: Command) -> bytes | None:
+        header = command.header(TimerNameHeader)
+        self._check_allowed()
+        name = self._name(header)
+        meant = _meant(header)
+        self._flushing.check_unflushed()
+        pending = self._broker.pending
+
+        def cancel() -> Steps[Reply]:
+            if name.key:
+                outcomes = yield from pending.cancel_key_steps(header.topic, name.key)
+            else:
+                outcomes = [(yield from pending.cancel_steps(header.topic, name.unique_key, meant))]
+            return self._tell(connection, command, outcomes)
+
+        return self._look_ups.answer(connection, command, cancel())
+
+    def _move(self, connection: Connection, command: Command) -> bytes | None:
+        header = command.header(MoveTimerHeader)
+        self._check_allowed()
+        name = self._name(header)
+        due_ms = self._due_ms(header)
+        meant = _meant(header)
+        self._flushing.check_unflushed()
+        pending = self._broker.pending
+
+        def move(fetched: Mapping[int, bytes]) -> Steps[Reply]:
+            if name.key:
+                outcomes = yield from pending.move_key_steps(header.topic, name.key, due_ms, fetched)
+            else:
+                outcomes = [(yield from pending.move_steps(header.topic, name.unique_key, due_ms, fetched, meant))]
+            return self._tell(connection, command, outcomes)
+
+        def fetch_and_move() -> Steps[Reply]:
+            places = yield from pending.fetch_steps(header.topic, name.unique_key, name.key)
+            if not places:
+                return (yield from move({}))
+            if self._fetching >= MAX_FETCHING:
+                raise FlowControl(f"{MAX_FETCHING} moves wait for the timeline", hint="Ask again in a moment")
+            self._fetching += 1
+            self._fetch_far(places, lambda fetched: self._answer_later(connection, command, fetched, move))
+            return None
+
+        return self._look_ups.answer(connection, command, fetch_and_move())
+
+    def _answer_later(
+        self,
+        connection: Connection,
+        command: Command,
+        fetched: Mapping[int, bytes] | LaterMQError,
+        move: Callable[[Mapping[int, bytes]], Steps[Reply]],
+    ) -> None:
+        self._fetching -= 1
+        try:
+            if isinstance(fetched, LaterMQError):
+                raise fetched
+            reply = self._look_ups.answer(connection, command, move(fetched))
+        except Exception as error:
+            answer(connection, command, connection.refuse(command, error))
+            return
+        if reply is not None:
+            answer(connection, command, reply)
+        self._broker.settle()
+
+    def _status(self, connection: Connection, command: Command) -> bytes | None:
+        header = command.header(TimerNameHeader)
+        name = self._name(header)
+        if name.key:
+            raise InvalidParameter(
+                "the state of a timer is asked by unique key or handle", hint="LIST_TIMERS lists what has a message key"
+            )
+
+        def status() -> Steps[Reply]:
+            outcome = yield from self._broker.pending.status_steps(header.topic, name.unique_key)
+            return self._tell(connection, command, [outcome])
+
+        return self._look_ups.answer(connection, command, status())
+
+    def _list(self, connection: Connection, command: Command) -> bytes | None:
+        header = command.header(ListTimersHeader)
+        asked = DueRange(header.topic, header.fromMs, header.untilMs)
+
+        def page_of(limit: int) -> Steps[Reply]:
+            while True:
+                steps = self._broker.pending.list_steps(asked, key=header.key, limit=limit, cursor=header.cursor)
+                body = encode_body((yield from steps))
+                if len(body) <= MAX_PAGE_BYTES or limit == 1:
+                    return encode_response(command, body=body)
+                limit //= 2
+
+        return self._look_ups.answer(connection, command, page_of(max(1, min(header.limit, MAX_PAGE_TIMERS))))
+
+    def _count(self, connection: Connection, command: Command) -> bytes | None:
+        header = command.header(ListTimersHeader)
+
+        def count() -> Steps[Reply]:
+            asked = DueRange(header.topic, header.fromMs, header.untilMs)
+            timers = yield from self._broker.pending.count_steps(asked, key=header.key)
+            return encode_response(command, body=encode_body(PendingCount(timers=timers)))
+
+        return self._look_ups.answer(connection, command, count())
+
+    def _density(self, connection: Connection, command: Command) -> bytes:
+        return encode_response(command, body=encode_body(self._broker.pending.density()))
+
+    def _check_allowed(self) -> None:
+        if not self._broker.config.timer.recall:
+            raise NoPermission("timers cannot be recalled, cancelled or moved here", hint="Set timer.recall = true")
+        self._broker.check_changeable()
+
+    def _tell(self, connection: Connection, command: Command, outcomes: Iterable[Outcome]) -> bytes | None:
+        told = list(outcomes)
+        reply = encode_response(command, body=encode_body(Outcomes(outcomes=told)))
+        if any(outcome.verdict in _WRITTEN for outcome in told):
+            return self._flushing.reply_when_flushed(connection, command, reply)
+        return reply
+
+    def _name(self, header: TimerNameHeader) -> _Name:
+        if sum(bool(one) for one in (header.uniqueKey, header.key, header.recallHandle)) != 1:
+            raise InvalidParameter("a timer is named by uniqueKey, key or recallHandle, by one of them")
+        if header.recallHandle:
+            return _Name(self._own_handle(header.topic, header.recallHandle).unique_key, "")
+        return _Name(header.uniqueKey or "", header.key or "")
+
+    def _own_handle(self, topic: str, text: str) -> RecallHandle:
+        """A handle that this broker gave out for this topic."""
+        handle = decode_recall_handle(text)
+        if handle.topic != topic:
+            raise IllegalOperation(f"the handle is of topic {handle.topic!r}, not {topic!r}")
+        name = self._broker.config.broker.name
+        if handle.broker_name != name:
+            raise IllegalOperation(
+                f"the handle is of broker {handle.broker_name!r}, this is {name!r}", hint="Ask the broker that it names"
+            )
+        return handle
+
+    def _due_ms(self, header: MoveTimerHeader) -> int:
+        if (header.dueMs is None) == (header.delayMs is None):
+            raise InvalidParameter("a timer is moved to dueMs, or by delayMs from now, by one of them")
+        if header.dueMs is not None:
+            return header.dueMs
+        assert header.delayMs is not None
+        return self._broker.clock.now_ms() + header.delayMs
+
+
+def _meant(header: TimerNameHeader) -> Meant | None:
+    """The timers that whoever asks has seen under the name, if it says so."""
+    if header.timerIds is None:
+        if header.scheduledBefore is not None:
+            raise InvalidParameter("scheduledBefore goes with timerIds")
+        return None
+    ids = header.timerIds.split(",")
+    are_ids = all(one.isascii() and one.isdigit() and len(one) <= MAX_ENTRY_DIGITS for one in ids)
+    if header.uniqueKey is None or len(ids) > MAX_MEANT or not are_ids:
+        raise InvalidParameter(
+            f"timerIds are up to {MAX_MEANT} numbers, joined by commas, of the timers of one unique key"
+        )
+    return Meant(frozenset(map(int, ids)), header.scheduledBefore)

@@ -1,0 +1,259 @@
+"""The broker's side of the requests that the pipeline makes: its state, epochs, pulls, commits, windows and rows."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+from msgspec import Struct
+
+from latermq.broker.broker import Broker
+from latermq.broker.messages.record_pulls import RecordPulls
+from latermq.broker.timers.row_schedule import RowSchedule
+from latermq.errors import InvalidParameter, LaterMQError, NoPermission
+from latermq.handover.cut import FOREVER_MS
+from latermq.message.names import TIMER_TOPIC
+from latermq.pipeline_secret import is_signed
+from latermq.protocol.remoting.bodies import encode_body
+from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.frames import Command, encode_response
+from latermq.protocol.remoting.pipeline_bodies import CutState, PipelineState, WindowState
+from latermq.protocol.remoting.pipeline_headers import (
+    BeginPipelineHeader,
+    CommitIngestHeader,
+    PipelineStateHeader,
+    PullRecordsHeader,
+    ScheduleRowsHeader,
+    WindowReadyHeader,
+    signed_fields,
+)
+from latermq.protocol.remoting.rows import decode_rows
+from latermq.server.broker.pipeline_folder import TokenTold
+from latermq.server.handlers.admin.ground import Handler, WhenDone, Work, answer, do_at_once, refuse
+from latermq.server.handlers.pending_service import Flushing
+from latermq.server.remoting.connection import Connection
+from latermq.timer.far.frontier import Frontier
+
+_log = structlog.get_logger(__name__)
+
+
+class Tokens(Protocol):
+    """The folder of this broker's pipeline, and the token that a driver left there last."""
+
+    root_uri: str
+
+    def read(self, told: TokenTold) -> None: ...
+
+
+class PipelineService:
+    """All handlers of the pipeline's requests, by request code."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        flushing: Flushing,
+        *,
+        beside: Callable[[list[Work], WhenDone], None] = do_at_once,
+        timeline: str = "",
+        tokens: Tokens | None = None,
+        instance: str = "",
+        secret: bytes = b"",
+    ) -> None:
+        """`beside` does work that blocks, in order, off the loop.
+
+        `timeline` is the folder that this broker reads, `instance` this process's own. Without a `secret` there is no
+        driver that it listens to.
+        """
+        self._secret = secret
+        self._timeline = timeline
+        self._broker = broker
+        self._tokens = tokens
+        self._instance = instance
+        self._flushing = flushing
+        self._beside = beside
+        self._ingest = broker.ingest
+        # A quarter of a frame is more than the largest header and one record of more than was asked for.
+        self._pulls = RecordPulls(broker.store, broker.topics, max_bytes=broker.config.server.max_frame * 3 // 4)
+        self._rows = RowSchedule(broker)
+        self.handlers: dict[int, Handler] = {
+            Request.PIPELINE_STATE: self._state,
+            Request.BEGIN_PIPELINE: self._begin,
+            Request.PULL_RECORDS: self._pull,
+            Request.COMMIT_INGEST: self._commit,
+            Request.WINDOW_READY: self._window_ready,
+            Request.SCHEDULE_ROWS: self._schedule,
+        }
+
+    def _state(self, connection: Connection, command: Command) -> bytes | None:
+        def reply() -> bytes:
+            return encode_response(command, body=encode_body(self.state()))
+
+        if not command.header(PipelineStateHeader).flush:
+            return reply()
+        self._flushing.when_flushed(lambda: answer(connection, command, reply()))
+        return None
+
+    def _check_signature(self, command: Command, header: Struct, signature: str) -> None:
+        """Refuse who does not know the secret: what a driver says decides which timers leave the log."""
+        store_id = self._broker.store.store_id
+        if is_signed(signature, self._secret, command.code, store_id, signed_fields(header)):
+            return
+        self._ingest.refused += 1
+        if not self._secret:
+            raise NoPermission(
+                f"broker {self._broker.config.broker.name} has no secret to know its driver by",
+                hint="Its log says why; start it again when pipeline.secret_file can be read and written there",
+            )
+        raise NoPermission(
+            f"request {command.code} is not signed with the secret of broker {self._broker.config.broker.name}",
+            hint="The driver's pipeline.secret_file must hold the same as the broker's: copy that file",
+        )
+
+    def _begin(self, connection: Connection, command: Command) -> None:
+        header = command.header(BeginPipelineHeader)
+        self._check_signature(command, header, header.signature)
+        # Where nothing is Spark's, nor will be, it does not matter which folder a driver has.
+        if self._tokens is None or not self._broker.far.is_concerned:
+            self._begin_as(connection, command, header)
+            return
+        root_uri = self._tokens.root_uri
+
+        def told(found: str | LaterMQError) -> None:
+            try:
+                if isinstance(found, LaterMQError):
+                    raise found
+                if not found or found != header.token:
+                    raise InvalidParameter(
+                        f"broker {self._broker.config.broker.name} does not find this driver's note in its own "
+                        f"pipeline.timeline, {root_uri}: the driver uses another folder",
+                        hint="Give the driver the same --timeline as the broker",
+                    )
+                self._begin_as(connection, command, header)
+            except LaterMQError as error:
+                refuse(connection, command, error)
+
+        self._tokens.read(told)
+
+    def _begin_as(self, connection: Connection, command: Command, header: BeginPipelineHeader) -> None:
+        """Nothing that can be refused comes behind the epoch: it ends the driver before."""
+        if header.afterEpoch != self._ingest.epoch:
+            raise InvalidParameter(
+                f"this driver would follow epoch {header.afterEpoch}, the last one is {self._ingest.epoch}",
+                hint="Another driver began meanwhile, or the request was sent twice: ask for the state again",
+            )
+        queue = self._broker.store.find_queue(TIMER_TOPIC, 0)
+        min_entry = queue.min_offset if queue else 0
+        before = self._ingest.offset
+        epoch = self._ingest.begin(header.tableEnd, min_entry=min_entry, flushed_end=self._flushed_entry())
+        if self._ingest.offset < before:
+            _log.warning(
+                "the timeline lost entries that were ingested: they are ingested again",
+                from_entry=self._ingest.offset,
+                until_entry=before,
+            )
+
+        def reply() -> bytes:
+            # Others may have begun meanwhile: who asked is told the epoch that is its own.
+            state = self.state()
+            state.epoch = epoch
+            return encode_response(command, body=encode_body(state))
+
+        self._answer_when_saved(connection, command, reply)
+
+    def _commit(self, connection: Connection, command: Command) -> None:
+        header = command.header(CommitIngestHeader)
+        self._check_signature(command, header, header.signature)
+        offset = self._ingest.commit(header.offset, header.epoch, self._flushed_entry())
+        self._answer_when_saved(
+            connection, command, lambda: encode_response(command, fields={"ingestOffset": str(offset)})
+        )
+
+    def _answer_when_saved(self, connection: Connection, command: Command, reply: Callable[[], bytes]) -> None:
+        """What a driver was told is there after a crash."""
+
+        def when_done(error: LaterMQError | None) -> None:
+            if error is None:
+                answer(connection, command, reply())
+            else:
+                refuse(connection, command, error)
+
+        self._beside([self._ingest.save], when_done)
+
+    def _pull(self, connection: Connection, command: Command) -> bytes:
+        header = command.header(PullRecordsHeader)
+        if header.epoch is not None:
+            self._ingest.check(header.epoch)
+        pulled = self._pulls.pull(header.topic, header.queueId, header.offset, header.maxBytes, header.untilOffset)
+        fields = {
+            "nextOffset": str(pulled.next_offset),
+            "minOffset": str(pulled.min_offset),
+            "flushedOffset": str(pulled.flushed_offset),
+        }
+        return encode_response(command, fields=fields, body=pulled.records)
+
+    def _window_ready(self, connection: Connection, command: Command) -> bytes:
+        header = command.header(WindowReadyHeader)
+        self._check_signature(command, header, header.signature)
+        self._ingest.check(header.epoch)
+        self._broker.far.ready(header.number, header.attempt)
+        return encode_response(command)
+
+    def _schedule(self, connection: Connection, command: Command) -> bytes | None:
+        command.header(ScheduleRowsHeader)
+        self._flushing.check_unflushed()
+        done = self._rows.schedule(decode_rows(command.body), connection.peer_host)
+        fields = {"scheduled": str(done.scheduled), "known": str(done.known)}
+        # Rows that are known may have come a moment ago: they are told when they are as safe as new ones.
+        return self._flushing.reply_when_flushed(connection, command, encode_response(command, fields=fields))
+
+    def state(self) -> PipelineState:
+        """What a driver needs to know of this broker.
+
+        What is done is told as the last checkpoint has it: who removes by it removes nothing that a crash brings back.
+        """
+        broker, store = self._broker, self._broker.store
+        queue = store.find_queue(TIMER_TOPIC, 0)
+        marks = store.saved_timer_marks
+        offset = self._ingest.offset
+        min_entry = queue.min_offset if queue else 0
+        return PipelineState(
+            store_id=store.store_id,
+            broker_name=broker.config.broker.name,
+            epoch=self._ingest.epoch,
+            ingest_offset=offset,
+            min_entry=min_entry,
+            flushed_entry=self._flushed_entry(),
+            now_ms=broker.clock.now_ms(),
+            done_upto=marks.done_upto if marks else 0,
+            done_wake_ms=marks.done_wake_ms if marks else 0,
+            done=store.safely_delivered.get(0, []),
+            near_done_wake_ms=marks.near_done_wake_ms if marks else 0,
+            far_done=marks.far_done if marks else [],
+            cuts=cut_states(broker.far.frontier),
+            owned_from=broker.far.frontier.ownership.known_from,
+            windows=[
+                WindowState(window.number, window.cut_entry, window.from_ms, window.until_ms, window.attempt)
+                for window in broker.far.states()
+                if not window.is_skipped  # nobody waits for it
+            ],
+            timeline=self._timeline,
+            instance=self._instance,
+        )
+
+    def _flushed_entry(self) -> int:
+        queue = self._broker.store.find_queue(TIMER_TOPIC, 0)
+        return self._broker.store.flushed_end(queue) if queue else 0
+
+
+def cut_states(frontier: Frontier) -> list[CutState]:
+    """All frontiers that hold for anything in the log, as cuts: also the one whose cut has left it.
+
+    Drivers take what is before the first of these for the broker's, whatever their version.
+    """
+    kept = {cut.entry: cut for cut in frontier.cuts()}
+    states: list[CutState] = []
+    for start, frontier_ms in frontier.ownership.rows:
+        cut = kept.get(start - 1)
+        if states or cut is not None or frontier_ms != FOREVER_MS:
+            number, handback_ms = (cut.number, cut.handback_ms) if cut is not None else (0, 0)
+            states.append(CutState(number, start - 1, frontier_ms, handback_ms))
+    return states

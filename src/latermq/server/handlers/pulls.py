@@ -1,0 +1,141 @@
+"""The broker's side of pulls: answered at once, or when something comes for which they wait."""
+
+import time
+
+from latermq.broker.broker import Broker, Pulled
+from latermq.broker.messages.long_polling import WaitingPull
+from latermq.errors import LaterMQError, SubscriptionNotFound, SubscriptionOutdated
+from latermq.group.filters import MessageFilter, subscription_of
+from latermq.protocol.remoting.bodies import SubscriptionData
+from latermq.protocol.remoting.codes import Request, Response
+from latermq.protocol.remoting.frames import Command
+from latermq.protocol.remoting.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader
+from latermq.protocol.remoting.replies import encode_pull_reply
+from latermq.server.handlers.admin.ground import Handler
+from latermq.server.remoting.connection import Connection
+
+MAX_SUSPEND_MS = 60_000  # clients give up after 30 s; nobody may make a pull wait for ever
+_FOUND_NONE = (Response.PULL_NOT_FOUND, Response.PULL_RETRY_IMMEDIATELY)
+
+
+class Pulls:
+    """Serves pulls out of a Broker, and is who answers those that wait there."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        broker.waiting.answerer = self
+        self.handlers: dict[int, Handler] = {
+            Request.PULL_MESSAGE: self._pull,
+            Request.LITE_PULL_MESSAGE: self._pull,
+        }
+
+    def _pull(self, connection: Connection, command: Command) -> bytes | None:
+        header = command.header(PullHeader)
+        broker = self._broker
+        broker.check_readable(header.consumerGroup, header.topic, header.queueId, connection.peer_host)
+        message_filter = broker.filters.of(self._subscription(header))
+        if header.sysFlag & PULL_COMMIT_OFFSET and header.commitOffset >= 0:
+            broker.commit_offset(
+                header.consumerGroup, header.topic, header.queueId, header.commitOffset, connection.peer_host
+            )
+        pulled = broker.pull(
+            header.topic,
+            header.queueId,
+            header.queueOffset,
+            header.maxMsgNums,
+            message_filter=message_filter,
+            max_bytes=header.maxMsgBytes,
+        )
+        may_wait = header.sysFlag & PULL_SUSPEND and header.suspendTimeoutMillis > 0 and not command.is_oneway
+        if may_wait and _is_at_end(pulled):
+            self._let_wait(connection, command, header, message_filter, pulled.next_offset)
+            return None
+        if pulled.messages:
+            broker.topic_traffic.count_pulled(header.topic, header.consumerGroup, pulled.messages)
+        return _encode(command.opaque, command.encoding, pulled)
+
+    def _let_wait(
+        self, connection: Connection, command: Command, header: PullHeader, message_filter: MessageFilter, offset: int
+    ) -> None:
+        """Keep what the answer needs, in bounds and with the strings of the tables; the request itself may go."""
+        broker = self._broker
+        broker.waiting.check_room(connection, message_filter)
+        settings = broker.config.broker
+        pull = WaitingPull(
+            connection,
+            command.opaque,
+            command.encoding,
+            broker.groups.require(header.consumerGroup).groupName,
+            (broker.topics.require(header.topic).topicName, header.queueId),
+            header.queueOffset,
+            max(1, min(header.maxMsgNums, settings.pull_max_messages)),
+            max(0, min(header.maxMsgBytes or 0, settings.pull_batch)),
+            message_filter,
+        )
+        pull.offset = offset
+        broker.waiting.add(pull, time.monotonic() + min(header.suspendTimeoutMillis, MAX_SUSPEND_MS) / 1000)
+
+    def resume(self, pull: WaitingPull, must_answer: bool) -> bool:
+        """One more try; while nothing matches, a pull goes on from where it has looked."""
+        connection = pull.client
+        assert isinstance(connection, Connection)
+        topic, queue_id = pull.queue
+        try:
+            pulled = self._broker.pull(
+                topic,
+                queue_id,
+                pull.offset,
+                pull.max_messages,
+                message_filter=pull.message_filter,
+                max_bytes=pull.max_bytes,
+            )
+        except Exception as error:  # the others that wait must not suffer
+            connection.send(connection.refuse(_request_of(pull), error))
+            return True
+        self._broker.waiting.spend(pulled.work)
+        if _is_at_end(pulled) and not must_answer:
+            pull.offset = pulled.next_offset
+            return False
+        if pulled.messages:
+            self._broker.topic_traffic.count_pulled(topic, pull.group, pulled.messages)
+        if pulled.code == Response.PULL_NOT_FOUND and pull.offset != pull.first_offset:
+            pulled.code = Response.PULL_RETRY_IMMEDIATELY  # tells the client how far it may skip
+        connection.send(_encode(pull.opaque, pull.encoding, pulled))
+        return True
+
+    def refuse(self, pull: WaitingPull, error: LaterMQError) -> None:
+        """The pull has lost its place."""
+        connection = pull.client
+        assert isinstance(connection, Connection)
+        connection.send(connection.refuse(_request_of(pull), error))
+
+    def _subscription(self, header: PullHeader) -> SubscriptionData:
+        """What the pull wants: told in the request itself, or in an earlier heartbeat."""
+        if header.sysFlag & PULL_SUBSCRIPTION:
+            return subscription_of(header.topic, header.subscription, header.expressionType)
+        group = self._broker.members.consumer_group(header.consumerGroup)
+        subscription = group.subscriptions.get(header.topic) if group else None
+        if subscription is None:
+            raise SubscriptionNotFound(
+                f"group {header.consumerGroup!r} has not told what it wants of topic {header.topic!r}",
+                hint="All members of a group must subscribe to the same topics; the next heartbeat may mend it",
+            )
+        if subscription.subVersion < header.subVersion:
+            raise SubscriptionOutdated(f"the subscription of group {header.consumerGroup!r} is about to change")
+        return subscription
+
+
+def _is_at_end(pulled: Pulled) -> bool:
+    """Whether a pull has looked at everything there is and found nothing."""
+    return pulled.code in _FOUND_NONE and pulled.next_offset >= pulled.max_offset
+
+
+def _encode(opaque: int, encoding: int, pulled: Pulled) -> bytes:
+    return encode_pull_reply(
+        opaque, encoding, pulled.code, pulled.next_offset, pulled.min_offset, pulled.max_offset, pulled.pieces
+    )
+
+
+def _request_of(pull: WaitingPull) -> Command:
+    """As much of the request as an error needs."""
+    return Command(Request.PULL_MESSAGE, opaque=pull.opaque, encoding=pull.encoding)

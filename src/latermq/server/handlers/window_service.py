@@ -1,0 +1,81 @@
+"""The broker's side of what operators ask about windows: how they are, look at one again, give one up."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+import structlog
+
+from latermq.broker.broker import Broker
+from latermq.errors import Busy, LaterMQError
+from latermq.protocol.remoting.bodies import encode_body
+from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.frames import Command, encode_response
+from latermq.protocol.remoting.pipeline_headers import WindowNumberHeader
+from latermq.server.handlers.admin.ground import Handler, answer, refuse
+from latermq.server.remoting.connection import Connection
+from latermq.server.windows.window_reports import report_windows
+from latermq.server.windows.window_state import Care
+
+MAX_RUNNING = 100  # requests that wait for a window to be looked at
+
+_log = structlog.get_logger(__name__)
+
+
+class Keeper(Protocol):
+    """Who looks after windows."""
+
+    def care(self, number: int) -> Care: ...
+
+    async def repair(self, number: int) -> None: ...
+
+    async def skip(self, number: int) -> None: ...
+
+
+class WindowService:
+    """All handlers of requests about windows, by request code."""
+
+    def __init__(self, broker: Broker, keeper: Callable[[], Keeper]) -> None:
+        self._broker = broker
+        self._keeper = keeper
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.handlers: dict[int, Handler] = {
+            Request.WINDOW_STATES: self._states,
+            Request.REPAIR_WINDOW: self._repair,
+            Request.SKIP_WINDOW: self._skip,
+        }
+
+    def _states(self, connection: Connection, command: Command) -> bytes:
+        return encode_response(command, body=encode_body(report_windows(self._broker, self._keeper().care)))
+
+    def _repair(self, connection: Connection, command: Command) -> None:
+        self._check_room()
+        number = command.header(WindowNumberHeader).number
+        self._answer_when_done(connection, command, self._keeper().repair(number))
+
+    def _skip(self, connection: Connection, command: Command) -> None:
+        self._check_room()
+        number = command.header(WindowNumberHeader).number
+        self._answer_when_done(connection, command, self._keeper().skip(number))
+
+    def _check_room(self) -> None:
+        if len(self._tasks) >= MAX_RUNNING:
+            raise Busy(f"{MAX_RUNNING} requests about windows are under way", hint="Ask again in a moment")
+
+    def _answer_when_done(self, connection: Connection, command: Command, work: Coroutine[Any, Any, None]) -> None:
+        """What an operator was told is there after a crash."""
+
+        async def run() -> None:
+            try:
+                await work
+            except LaterMQError as error:
+                refuse(connection, command, error)
+            except Exception as error:
+                _log.error("request about a window failed", exc_info=error)
+                refuse(connection, command, LaterMQError(f"it failed: {type(error).__name__}"))
+            else:
+                answer(connection, command, encode_response(command))
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,1 @@
+"""The name server: routes, registrations and the key-value table."""

@@ -1,0 +1,327 @@
+"""The name server: brokers register here, clients ask here where topics are."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import structlog
+import uvloop
+
+from latermq.clock import Clock, SystemClock
+from latermq.config import Config
+from latermq.errors import LaterMQError, MalformedRequest, NoPermission, QueryNotFound, StoreError, UnsupportedRequest
+from latermq.protocol.remoting.bodies import DataVersion, KVTable, decode_body, encode_body
+from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.frames import Command, encode_response
+from latermq.protocol.remoting.headers import (
+    BrokerMembersHeader,
+    BrokerNameHeader,
+    ClusterHeader,
+    DeleteRouteHeader,
+    KVKeyHeader,
+    LiveBrokerHeader,
+    NamespaceHeader,
+    PutKVHeader,
+    RegisterBrokerHeader,
+    TopicHeader,
+    UnregisterBrokerHeader,
+)
+from latermq.server.broker.file_troubles import log_troubles
+from latermq.server.change_log import logged
+from latermq.server.namesrv.known_brokers import KnownBrokers
+from latermq.server.namesrv.kv_configs import ORDER_TOPICS, KVConfigs
+from latermq.server.namesrv.late_files import BesideTheLoop, Doing, at_once
+from latermq.server.namesrv.registration import read_registration
+from latermq.server.namesrv.routes import Gone, Routes
+from latermq.server.private_files import close_to_others
+from latermq.server.remoting.connection import Connection, body_too_long
+from latermq.server.remoting.listener import Listener, network_of
+from latermq.store.files.disk import Disk, FileDisk
+
+EXPIRE_EVERY_S = 5.0
+
+_log = structlog.get_logger(__name__)
+_Handler = Callable[[Connection, Command], bytes | None]
+
+
+class NameServer:
+    """Answers every request that brokers, clients and operators make to a name server."""
+
+    def __init__(self, config: Config, clock: Clock, disk: Disk | None = None, doing: Doing = at_once) -> None:
+        """Without a disk it forgets its key-value table and its brokers when it ends. `doing` writes to the disk."""
+        timeout_s = config.server.broker_timeout / 1000
+        known = KnownBrokers(clock, timeout_s, disk, doing)
+        self.routes = Routes(clock, timeout_s, config.namesrv, known)
+        self.kv_configs = KVConfigs(config.namesrv, disk, doing)
+        self.troubles = [one for one in (known.trouble, self.kv_configs.trouble) if one is not None]
+        log_troubles(self.troubles)
+        self._config = config
+        handlers: dict[int, _Handler] = {
+            Request.GET_ROUTEINFO_BY_TOPIC: self._route,
+            Request.REGISTER_BROKER: self._register,
+            Request.UNREGISTER_BROKER: self._unregister,
+            Request.BROKER_HEARTBEAT: self._heartbeat,
+            Request.QUERY_DATA_VERSION: self._data_version,
+            Request.GET_BROKER_MEMBER_GROUP: self._members,
+            Request.GET_BROKER_CLUSTER_INFO: self._cluster_info,
+            Request.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topics,
+            Request.GET_TOPICS_BY_CLUSTER: self._topics_of_cluster,
+            Request.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
+            Request.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
+            Request.WIPE_WRITE_PERM_OF_BROKER: self._forbid_writing,
+            Request.ADD_WRITE_PERM_OF_BROKER: self._allow_writing,
+            Request.PUT_KV_CONFIG: self._put_kv,
+            Request.GET_KV_CONFIG: self._get_kv,
+            Request.DELETE_KV_CONFIG: self._delete_kv,
+            Request.GET_KVLIST_BY_NAMESPACE: self._list_kv,
+            Request.GET_NAMESRV_CONFIG: self._get_config,
+            Request.UPDATE_NAMESRV_CONFIG: self._update_config,
+        }
+        self.handlers = logged(handlers)
+
+    def opened(self, connection: Connection) -> None:
+        """Nothing is known of a connection before its first request."""
+
+    def serve(self, connection: Connection, command: Command) -> bytes | None:
+        handler = self.handlers.get(command.code)
+        if handler is None:
+            raise UnsupportedRequest(
+                f"a name server does not serve request {command.code}", hint="Brokers serve what is about messages"
+            )
+        if len(command.body) > self._config.server.max_body and command.code != Request.REGISTER_BROKER:
+            raise body_too_long(command, self._config.server.max_body)
+        return handler(connection, command)
+
+    def settled(self) -> None:
+        """Every request is done when it is answered."""
+
+    def caught_up(self, connection: Connection) -> None:
+        """Nothing is sent to clients but answers."""
+
+    def closed(self, connection: Connection) -> None:
+        if connection.attachment is not None:
+            for gone in self.routes.owner_gone(connection):
+                _log_gone(gone, "its connection closed")
+
+    def expire(self) -> None:
+        """Drop brokers that have been silent for too long, and their connections."""
+        for gone in self.routes.expire():
+            _log_gone(gone, "no heartbeat")
+            if isinstance(gone.owner, Connection):
+                gone.owner.close()
+
+    def finish(self) -> None:
+        """Keep what is not on disk yet."""
+        try:
+            self.routes.known.finish()
+            self.kv_configs.finish()
+        except StoreError as error:
+            _log.error("not all was kept", reason=error.remark)
+
+    def statistics(self) -> dict[str, int]:
+        set_aside = {"config_files_set_aside": sum(bool(trouble.kept_as) for trouble in self.troubles)}
+        return self.routes.statistics() | self.kv_configs.statistics() | set_aside
+
+    # Brokers.
+
+    def _register(self, connection: Connection, command: Command) -> bytes:
+        header = command.header(RegisterBrokerHeader)
+        # It lives, whether or not what it brings can be taken: else a topic too many would expel it.
+        self.routes.heartbeat(header.clusterName, header.brokerAddr, connection)
+        body = read_registration(header, command.body, self._config.namesrv)
+        registered = self.routes.register(header, body, connection, network_of(connection.peer[0]))
+        if connection.attachment is None:
+            connection.attachment = self  # marks the connection as a broker's
+            connection.watch_peer()
+        broker = {"cluster": header.clusterName, "broker": header.brokerName, "address": header.brokerAddr}
+        if registered.is_new:
+            _log.info("broker registered", **broker, id=header.brokerId, replaced=registered.replaced)
+        fields = {}
+        if registered.master_address is not None:
+            fields = {"masterAddr": registered.master_address, "haServerAddr": registered.ha_address or ""}
+        try:
+            order_topics = encode_body(KVTable(table=self.kv_configs.entries(ORDER_TOPICS)))
+        except QueryNotFound:
+            order_topics = b""
+        return encode_response(command, fields=fields, body=order_topics)
+
+    def _unregister(self, connection: Connection, command: Command) -> bytes:
+        header = command.header(UnregisterBrokerHeader)
+        gone = self.routes.unregister(header.clusterName, header.brokerAddr, connection)
+        if gone is not None:
+            _log_gone(gone, "it unregistered")
+        return encode_response(command)
+
+    def _heartbeat(self, connection: Connection, command: Command) -> bytes:
+        header = command.header(LiveBrokerHeader)
+        self.routes.heartbeat(header.clusterName, header.brokerAddr, connection)
+        return encode_response(command)
+
+    def _data_version(self, connection: Connection, command: Command) -> bytes:
+        header = command.header(LiveBrokerHeader)
+        theirs = decode_body(command.body, DataVersion)
+        ours = self.routes.data_version(header.clusterName, header.brokerAddr)
+        self.routes.heartbeat(header.clusterName, header.brokerAddr, connection)
+        changed = "false" if ours == theirs else "true"
+        body = b"" if ours is None else encode_body(ours)
+        return encode_response(command, fields={"changed": changed}, body=body)
+
+    def _members(self, _: Connection, command: Command) -> bytes:
+        header = command.header(BrokerMembersHeader)
+        members = self.routes.members(header.clusterName, header.brokerName)
+        return encode_response(command, body=encode_body({"brokerMemberGroup": members}))
+
+    # Clients and operators.
+
+    def _route(self, _: Connection, command: Command) -> bytes:
+        topic = command.header(TopicHeader).topic
+        route = self.routes.route(topic)
+        route.orderTopicConf = self.kv_configs.get(ORDER_TOPICS, topic)
+        return encode_response(command, body=encode_body(route))
+
+    def _cluster_info(self, _: Connection, command: Command) -> bytes:
+        return encode_response(command, body=encode_body(self.routes.cluster_info()))
+
+    def _topics(self, _: Connection, command: Command) -> bytes:
+        return encode_response(command, body=encode_body(self.routes.topics()))
+
+    def _topics_of_cluster(self, _: Connection, command: Command) -> bytes:
+        topics = self.routes.topics_of_cluster(command.header(ClusterHeader).cluster)
+        return encode_response(command, body=encode_body(topics))
+
+    def _system_topics(self, _: Connection, command: Command) -> bytes:
+        return encode_response(command, body=encode_body(self.routes.system_topics()))
+
+    def _delete_topic(self, _: Connection, command: Command) -> bytes:
+        header = command.header(DeleteRouteHeader)
+        self.routes.delete_topic(header.topic, header.clusterName)
+        return encode_response(command)
+
+    def _forbid_writing(self, _: Connection, command: Command) -> bytes:
+        return encode_response(command, fields={"wipeTopicCount": self._set_writable(command, False)})
+
+    def _allow_writing(self, _: Connection, command: Command) -> bytes:
+        return encode_response(command, fields={"addTopicCount": self._set_writable(command, True)})
+
+    def _set_writable(self, command: Command, writable: bool) -> str:
+        return str(self.routes.set_writable(command.header(BrokerNameHeader).brokerName, writable))
+
+    # Key-value table and settings.
+
+    def _put_kv(self, connection: Connection, command: Command) -> None:
+        header = command.header(PutKVHeader)
+        self.kv_configs.put(header.namespace, header.key, header.value, _answering(connection, command))
+
+    def _get_kv(self, _: Connection, command: Command) -> bytes:
+        header = command.header(KVKeyHeader)
+        value = self.kv_configs.get(header.namespace, header.key)
+        if value is None:
+            raise QueryNotFound(f"the name server holds no key {header.key!r} in namespace {header.namespace!r}")
+        return encode_response(command, fields={"value": value})
+
+    def _delete_kv(self, connection: Connection, command: Command) -> None:
+        header = command.header(KVKeyHeader)
+        self.kv_configs.delete(header.namespace, header.key, _answering(connection, command))
+
+    def _list_kv(self, _: Connection, command: Command) -> bytes:
+        entries = self.kv_configs.entries(command.header(NamespaceHeader).namespace)
+        return encode_response(command, body=encode_body(KVTable(table=entries)))
+
+    def _get_config(self, _: Connection, command: Command) -> bytes:
+        text = "".join(f"{key}={value}\n" for key, value in self._settings().items())
+        return encode_response(command, body=text.encode())
+
+    def _update_config(self, _: Connection, command: Command) -> bytes:
+        """Settings are fixed for the life of the process; asking for what already holds is fine."""
+        try:
+            lines = [line.strip() for line in command.body.decode().splitlines()]
+        except UnicodeDecodeError:
+            raise MalformedRequest("the settings are no text") from None
+        settings = self._settings()
+        for line in lines:
+            key, separator, value = line.partition("=")
+            if line and not line.startswith("#") and (not separator or settings.get(key.strip()) != value.strip()):
+                raise NoPermission(
+                    f"the name server's setting {key.strip()!r} cannot be changed while it runs",
+                    hint="Change it in the configuration file and restart the name server",
+                )
+        return encode_response(command)
+
+    def _settings(self) -> dict[str, str]:
+        own = {
+            f"{section}.{key}": str(value)
+            for section, settings in (("server", self._config.server), ("namesrv", self._config.namesrv))
+            for key, value in msgspec.structs.asdict(settings).items()
+        }
+        return {"listenPort": str(self._config.server.namesrv_port), **own}
+
+
+class NameServerProcess:
+    """A name server with its socket and its disk: `start`, then `stop`, once each."""
+
+    def __init__(self, config: Config, clock: Clock, data: Path | None = None) -> None:
+        self._config = config
+        self._beside = BesideTheLoop("names")
+        disk = FileDisk(data) if data is not None else None
+        if data is not None:
+            close_to_others(data)
+        self.server = NameServer(config, clock, disk, self._beside)
+        self.listener = Listener(self.server, config.server, clock)
+        self._expiring: asyncio.TimerHandle | None = None
+
+    @property
+    def address(self) -> str:
+        return f"{self._config.server.host}:{self.listener.port}"
+
+    async def start(self) -> None:
+        await self.listener.start(self._config.server.host, self._config.server.namesrv_port)
+        self._expire_again(asyncio.get_running_loop())
+
+    async def stop(self) -> None:
+        if self._expiring is not None:
+            self._expiring.cancel()
+        await self.listener.close()
+        self._beside.stop()
+        self.server.finish()
+
+    def _expire_again(self, loop: asyncio.AbstractEventLoop) -> None:
+        every_s = min(EXPIRE_EVERY_S, self._config.server.broker_timeout / 4000)
+        self._expiring = loop.call_later(every_s, self._expire_again, loop)
+        self.server.expire()
+
+
+def run_name_server(config: Config, data: Path | None, ready: Callable[[str], None]) -> int:
+    """Run a name server until SIGTERM or SIGINT; `ready` is told its address once it accepts connections."""
+
+    async def run() -> None:
+        process = NameServerProcess(config, SystemClock(), data)
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await process.start()
+        try:
+            ready(f"name server {process.address}")
+            await stop.wait()
+        finally:
+            await process.stop()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())
+    return 0
+
+
+def _answering(connection: Connection, command: Command) -> Callable[[LaterMQError | None], None]:
+    """Answers a change once it is on disk, or could not be kept."""
+
+    def answer(error: LaterMQError | None) -> None:
+        reply = encode_response(command) if error is None else connection.refuse(command, error)
+        if not command.is_oneway:
+            connection.send(reply)
+
+    return answer
+
+
+def _log_gone(gone: Gone, reason: str) -> None:
+    _log.info("broker gone", cluster=gone.cluster, broker=gone.name, address=gone.address, reason=reason)

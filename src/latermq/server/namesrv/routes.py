@@ -1,0 +1,398 @@
+"""The name server's tables: which brokers are alive, which queues they have, and the routes that follow from it."""
+
+from dataclasses import dataclass, field
+
+from latermq.clock import Clock
+from latermq.config import NameServerConfig
+from latermq.errors import LaterMQError, NoPermission, ServiceUnavailable, TopicNotFound
+from latermq.protocol.remoting.bodies import (
+    PERM_READ,
+    PERM_WRITE,
+    BrokerData,
+    ClusterInfo,
+    DataVersion,
+    QueueData,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicList,
+    TopicRoute,
+)
+from latermq.protocol.remoting.headers import RegisterBrokerHeader
+from latermq.server.namesrv.known_brokers import KnownBrokers
+
+MASTER_ID = 0
+_NAMES_IN_A_REMARK = 3
+
+Address = tuple[str, str]  # (cluster, host:port): names one broker process
+
+
+@dataclass(slots=True)
+class _Live:
+    """One broker process that registered and has not been silent for too long since."""
+
+    name: str
+    heard_s: float
+    timeout_s: float
+    version: DataVersion
+    ha_address: str
+    filter_servers: list[str]
+    owner: object
+    host: str
+
+
+@dataclass(slots=True)
+class Registered:
+    """What a registration is answered with; a replica learns who its master is."""
+
+    ha_address: str | None = None
+    master_address: str | None = None
+    is_new: bool = False
+    replaced: str | None = None  # the address that had the same name and id until now
+
+
+@dataclass(slots=True)
+class Gone:
+    """A broker process that has left the routes, and the connection it had registered on."""
+
+    cluster: str
+    name: str
+    address: str
+    owner: object
+
+
+@dataclass(slots=True)
+class _Held:
+    """What one broker name has in the tables, and the host that brought it."""
+
+    host: str
+    topics: dict[str, None] = field(default_factory=dict)  # in the order in which they came
+
+
+@dataclass(slots=True)
+class Routes:
+    """Registrations in, routes out.
+
+    An `owner` is what a registration came on: when it goes, the broker goes. While it is there and speaks, nobody else
+    speaks for that broker: no other connection can replace it, expel it or keep it alive.
+    """
+
+    clock: Clock
+    broker_timeout_s: float
+    bounds: NameServerConfig
+    known: KnownBrokers
+    _live: dict[Address, _Live] = field(default_factory=dict)
+    _brokers: dict[str, BrokerData] = field(default_factory=dict)
+    _topics: dict[str, dict[str, QueueData]] = field(default_factory=dict)  # topic → broker name → queues
+    _held: dict[str, _Held] = field(default_factory=dict)  # by broker name
+
+    # What brokers say.
+
+    def register(
+        self, header: RegisterBrokerHeader, body: RegisterBrokerBody, owner: object, host: str = ""
+    ) -> Registered:
+        """Take a broker, new or known, and the topics it has; what it no longer names stays until it is deleted."""
+        table = body.topicConfigSerializeWrapper
+        address = (header.clusterName, header.brokerAddr)
+        self._check_owner(header, owner)
+        self.heartbeat(*address, owner)  # it lives, whether or not there is room for what it brings
+        self._check_brokers(address, header.brokerName, host)
+        brings_topics = header.brokerId == MASTER_ID or (
+            header.enableActingMaster is not None and header.brokerId == min(self._ids_with(header))
+        )
+        if brings_topics:
+            self._check_topics(header.brokerName, table.topicConfigTable, host)
+        rival_address = self._rival_of(header)
+        if rival_address is not None:
+            del self._live[rival_address]  # it was registered on this connection, too
+        previous = self._live.get(address)
+        if previous is not None and previous.name != header.brokerName:
+            self._remove(address)
+            previous = None
+        addresses = self._take_address(header)
+        if brings_topics:
+            changed = previous is None or previous.version != table.dataVersion
+            self._take_topics(header.brokerName, table.topicConfigTable, changed, host)
+        timeout_ms = header.heartbeatTimeoutMillis
+        self._live[address] = _Live(
+            name=header.brokerName,
+            heard_s=self.clock.monotonic_s(),
+            # Who asks for longer would stay in the routes when it is gone.
+            timeout_s=self.broker_timeout_s if timeout_ms is None else min(timeout_ms / 1000, self.broker_timeout_s),
+            version=table.dataVersion,
+            ha_address=header.haServerAddr,
+            filter_servers=body.filterServerList,
+            owner=owner,
+            host=host,
+        )
+        answer = self._answer(header, addresses)
+        answer.is_new = previous is None
+        answer.replaced = rival_address[1] if rival_address is not None else None
+        return answer
+
+    def heartbeat(self, cluster: str, address: str, owner: object) -> None:
+        """A broker is alive and has nothing new to say; what others say of it does not count."""
+        live = self._live.get((cluster, address))
+        if live is not None and live.owner is owner:
+            live.heard_s = self.clock.monotonic_s()
+
+    def data_version(self, cluster: str, address: str) -> DataVersion | None:
+        """Which state of its topics a broker registered last."""
+        live = self._live.get((cluster, address))
+        return None if live is None else live.version
+
+    def unregister(self, cluster: str, address: str, owner: object) -> Gone | None:
+        """A broker leaves by its own wish."""
+        live = self._live.get((cluster, address))
+        if live is not None and live.owner is not owner:
+            raise NoPermission(
+                f"broker {live.name!r} at {address} registered on another connection",
+                hint="It leaves when it unregisters itself, ends, or is silent for server.broker_timeout",
+            )
+        return self._remove((cluster, address))
+
+    def owner_gone(self, owner: object) -> list[Gone]:
+        """A connection has closed: every broker whose last registration came on it leaves at once."""
+        return self._remove_all([address for address, live in self._live.items() if live.owner is owner])
+
+    def expire(self) -> list[Gone]:
+        """Every broker that has been silent for longer than its time leaves."""
+        now_s = self.clock.monotonic_s()
+        return self._remove_all(
+            [address for address, live in self._live.items() if now_s - live.heard_s > live.timeout_s]
+        )
+
+    # What clients and operators ask.
+
+    def route(self, topic: str) -> TopicRoute:
+        """The queues of a topic and where they are."""
+        queues = self._topics.get(topic, {})
+        brokers = [self._brokers[name] for name in queues if name in self._brokers]
+        if not brokers:
+            raise self._no_route(topic)
+        servers = {
+            address: live.filter_servers
+            for broker in brokers
+            for address in broker.brokerAddrs.values()
+            if (live := self._live.get((broker.cluster, address))) is not None and live.filter_servers
+        }
+        return TopicRoute(queueDatas=list(queues.values()), brokerDatas=brokers, filterServerTable=servers)
+
+    def _no_route(self, topic: str) -> LaterMQError:
+        """Whether a topic exists nobody can say while a broker that may have it is away."""
+        away = self.known.away()
+        if away:
+            names = sorted(away)[:_NAMES_IN_A_REMARK]
+            more = f" or one of {len(away) - len(names)} more" if len(away) > len(names) else ""
+            return ServiceUnavailable(
+                f"no route to topic {topic!r}: {', '.join(names)}{more} may have it and is away",
+                hint="Ask again when it is back",
+            )
+        if not self._brokers:
+            return ServiceUnavailable(
+                f"no route to topic {topic!r}: no broker is registered here", hint="Start one, or ask again in a moment"
+            )
+        return TopicNotFound(
+            f"no route to topic {topic!r}: no broker that is registered here has it",
+            hint="Create it, or send to it where brokers auto-create topics",
+        )
+
+    def cluster_info(self) -> ClusterInfo:
+        """Every broker, and which cluster has which."""
+        clusters: dict[str, list[str]] = {}
+        for broker in self._brokers.values():
+            clusters.setdefault(broker.cluster, []).append(broker.brokerName)
+        return ClusterInfo(brokerAddrTable=self._brokers, clusterAddrTable=clusters)
+
+    def topics(self) -> TopicList:
+        return TopicList(topicList=list(self._topics))
+
+    def topics_of_cluster(self, cluster: str) -> TopicList:
+        found: dict[str, None] = {}
+        for name, held in self._held.items():
+            if self._brokers[name].cluster == cluster:
+                found |= held.topics
+        return TopicList(topicList=list(found))
+
+    def system_topics(self) -> TopicList:
+        """Clusters and broker names, which are topics too, and a broker to ask for the rest."""
+        names: dict[str, None] = {}
+        address = None
+        for broker in self._brokers.values():
+            names |= {broker.cluster: None, broker.brokerName: None}
+            address = address or next(iter(broker.brokerAddrs.values()), None)
+        return TopicList(topicList=list(names), brokerAddr=address)
+
+    def members(self, cluster: str, name: str) -> BrokerData:
+        """The processes of one broker name by their ids; none where it is not known."""
+        broker = self._brokers.get(name)
+        return BrokerData(cluster=cluster, brokerName=name, brokerAddrs={} if broker is None else broker.brokerAddrs)
+
+    def delete_topic(self, topic: str, cluster: str = "") -> None:
+        """Forget a topic on the brokers of one cluster, or everywhere; a broker that still has it brings it back."""
+        queues = self._topics.get(topic, {})
+        for name in list(queues):
+            broker = self._brokers.get(name)
+            if not cluster or (broker is not None and broker.cluster == cluster):
+                del queues[name]
+                del self._held[name].topics[topic]
+        if not queues:
+            self._topics.pop(topic, None)
+
+    def set_writable(self, name: str, writable: bool) -> int:
+        """Let clients send to all topics of a broker, or to none, until its topics change; the number of topics."""
+        held = self._held.get(name)
+        affected = [self._topics[topic][name] for topic in held.topics] if held is not None else []
+        for queue in affected:
+            queue.perm = queue.perm | PERM_READ | PERM_WRITE if writable else queue.perm & ~PERM_WRITE
+        return len(affected)
+
+    def statistics(self) -> dict[str, int]:
+        away = self.known.away()
+        return {
+            "brokers": len(self._live),
+            "brokers_away": len(away),
+            "max_brokers": self.bounds.max_brokers,
+            "max_host_brokers": self.bounds.max_host_brokers,
+            "broker_names": len(self._brokers),
+            "topics": len(self._topics),
+            "broker_topics": sum(len(held.topics) for held in self._held.values()),
+            "broker_topics_kept": sum(broker.topics for broker in away.values()),
+            "max_topics": self.bounds.max_topics,
+            "max_host_topics": self.bounds.max_host_topics,
+            "max_registration_bytes": self.bounds.max_registration,
+        }
+
+    # Who may register, and how much.
+
+    def _check_owner(self, header: RegisterBrokerHeader, owner: object) -> None:
+        """Refuse what would put a registration into the place of another connection's."""
+        broker = self._brokers.get(header.brokerName)
+        for (cluster, address), live in self._live.items():
+            if live.owner is owner:
+                continue
+            if address == header.brokerAddr:
+                raise _taken(f"address {address} is registered as broker {live.name!r}")
+            if live.name != header.brokerName:
+                continue
+            if cluster != header.clusterName:
+                raise _taken(f"broker {live.name!r} is registered in cluster {cluster!r}")
+            if broker is not None and broker.brokerAddrs.get(header.brokerId) == address:
+                raise _taken(f"broker {live.name!r} with id {header.brokerId} is registered at {address}")
+
+    def _check_brokers(self, address: Address, name: str, host: str) -> None:
+        known = self._live.get(address)
+        if known is not None and known.name == name:
+            return
+        away = self.known.away()
+        kept = len(away) - (name in away)  # a broker that comes back has its place
+        here = sum(live.host == host for live in self._live.values())
+        here += sum(broker.host == host and other != name for other, broker in away.items())
+        for count, limit, setting in (
+            (len(self._live) + kept, self.bounds.max_brokers, "namesrv.max_brokers"),
+            (here, self.bounds.max_host_brokers, "namesrv.max_host_brokers"),
+        ):
+            if count >= limit:
+                raise ServiceUnavailable(
+                    f"the name server holds {count} brokers, {limit} are the limit ({setting})",
+                    hint="Raise it, or use another name server",
+                )
+
+    def _check_topics(self, name: str, topics: dict[str, TopicConfig], host: str) -> None:
+        own = self._held.get(name)
+        held = len(own.topics | topics) if own is not None else len(topics)
+        away = self.known.away()
+        others = [(other.host, len(other.topics)) for key, other in self._held.items() if key != name]
+        others += [(other.host, other.topics) for key, other in away.items() if key != name]
+        for count, limit, setting in (
+            (held + sum(count for _, count in others), self.bounds.max_topics, "namesrv.max_topics"),
+            (
+                held + sum(count for other, count in others if other == host),
+                self.bounds.max_host_topics,
+                "namesrv.max_host_topics",
+            ),
+        ):
+            # Where it brings nothing new, what others hold cannot be held against it.
+            if count > limit and (own is None or held > len(own.topics)):
+                raise ServiceUnavailable(
+                    f"the name server would hold {count} topics, {limit} are the limit ({setting})",
+                    hint="Delete topics that nobody uses, or raise it",
+                )
+
+    def _ids_with(self, header: RegisterBrokerHeader) -> set[int]:
+        """The ids of a broker name once this registration is taken."""
+        broker = self._brokers.get(header.brokerName)
+        known = broker.brokerAddrs if broker is not None else {}
+        return {id_ for id_, address in known.items() if address != header.brokerAddr} | {header.brokerId}
+
+    def _rival_of(self, header: RegisterBrokerHeader) -> Address | None:
+        """Another living process under the name and id that a registration claims."""
+        broker = self._brokers.get(header.brokerName)
+        held = broker.brokerAddrs.get(header.brokerId) if broker is not None else None
+        if held is None or held == header.brokerAddr or (header.clusterName, held) not in self._live:
+            return None
+        return (header.clusterName, held)
+
+    def _take_address(self, header: RegisterBrokerHeader) -> dict[int, str]:
+        broker = self._brokers.get(header.brokerName)
+        if broker is None:
+            broker = BrokerData(cluster=header.clusterName, brokerName=header.brokerName, brokerAddrs={})
+            self._brokers[header.brokerName] = broker
+            self.known.came(header.brokerName)
+        broker.cluster = header.clusterName
+        # One address has one id: a replica that became the master registers again under id 0.
+        broker.brokerAddrs = {id_: known for id_, known in broker.brokerAddrs.items() if known != header.brokerAddr}
+        broker.brokerAddrs[header.brokerId] = header.brokerAddr
+        return broker.brokerAddrs
+
+    def _take_topics(self, name: str, topics: dict[str, TopicConfig], changed: bool, host: str) -> None:
+        held = self._held.setdefault(name, _Held(host))
+        held.host = host
+        if not changed and topics.keys() <= held.topics.keys():
+            return  # what most registrations are: the same again
+        for topic, config in topics.items():
+            held.topics[topic] = None
+            queues = self._topics.setdefault(topic, {})
+            # Where nothing changed the queues stay as they are, so that a wiped write permission stays wiped.
+            if changed or name not in queues:
+                queues[name] = QueueData(
+                    brokerName=name,
+                    readQueueNums=config.readQueueNums,
+                    writeQueueNums=config.writeQueueNums,
+                    perm=config.perm,
+                    topicSysFlag=config.topicSysFlag,
+                )
+
+    def _answer(self, header: RegisterBrokerHeader, addresses: dict[int, str]) -> Registered:
+        master = addresses.get(MASTER_ID) if header.brokerId != MASTER_ID else None
+        live = self._live.get((header.clusterName, master)) if master is not None else None
+        return Registered() if live is None else Registered(ha_address=live.ha_address, master_address=master)
+
+    def _remove_all(self, addresses: list[Address]) -> list[Gone]:
+        return [gone for address in addresses if (gone := self._remove(address)) is not None]
+
+    def _remove(self, address: Address) -> Gone | None:
+        live = self._live.pop(address, None)
+        if live is None:
+            return None
+        broker = self._brokers.get(live.name)
+        if broker is not None:
+            broker.brokerAddrs = {id_: known for id_, known in broker.brokerAddrs.items() if known != address[1]}
+            if not broker.brokerAddrs:
+                self._forget_broker(live.name, live.host)
+        return Gone(cluster=address[0], name=live.name, address=address[1], owner=live.owner)
+
+    def _forget_broker(self, name: str, host: str) -> None:
+        del self._brokers[name]
+        held = self._held.pop(name, None) or _Held(host)
+        self.known.went(name, host, len(held.topics))
+        for topic in held.topics:
+            del self._topics[topic][name]
+            if not self._topics[topic]:
+                del self._topics[topic]
+
+
+def _taken(what: str) -> NoPermission:
+    return NoPermission(
+        f"{what} on another connection",
+        hint="It can be registered anew when that connection closes, or is silent for server.broker_timeout",
+    )

@@ -1,0 +1,1 @@
+"""The remoting protocol on sockets: listener, connections, fair turns and the send lane."""

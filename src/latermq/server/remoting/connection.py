@@ -1,0 +1,566 @@
+"""One accepted connection of the remoting protocol: frames in, one joined write of replies out, bounds on both."""
+
+import asyncio
+import socket
+from collections.abc import Mapping
+from typing import Protocol, cast
+
+import structlog
+
+from latermq.clock import Clock
+from latermq.config import ServerConfig
+from latermq.errors import Busy, LaterMQError, MalformedRequest
+from latermq.message.ids import pack_host
+from latermq.protocol.remoting.frames import (
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    Command,
+    FrameReader,
+    encode_frame,
+    encode_response,
+)
+from latermq.protocol.remoting.send_requests import decode_request
+from latermq.server.remoting.held_bytes import HeldBytes
+from latermq.server.remoting.turns import Turns
+
+# Requests of ours that one client may leave unanswered; they come from an operator's hand, one at a time.
+MAX_CALLS = 64
+# Requests of one client that are answered in slices at the same time; its others wait for them.
+MAX_UNDER_WAY = 4
+CUT_AT_ONCE = 64  # frames that are decoded before the first of them is served
+# What is written leaves with the loop's next turn; only more than this counts as not read.
+FREE_REPLY_BYTES = 16 * 1024
+# What a peer may leave unread while all connections together hold much.
+TIGHT_REPLY_BYTES = 64 * 1024
+JOINED_BYTES = 256 * 1024  # replies that are joined into one write; what is written counts as held
+# What a decoded request takes beside its body: measured 400 to 700 bytes.
+_REQUEST_BYTES = 600
+
+_NO_PEER = ("0.0.0.0", 0)
+# A read of this size has filled the event loop's buffer (256,000 bytes in uvloop, 256 KiB in asyncio). uvloop goes on
+# reading then, up to 32 times before anything else gets its turn: 0.24 s of sends, in which no timer runs.
+_FULL_READ_BYTES = 200_000
+_log = structlog.get_logger(__name__)
+
+
+class Service(Protocol):
+    """What a listener serves: the broker or the name server."""
+
+    def opened(self, connection: "Connection") -> None:
+        """A client has connected."""
+        ...
+
+    def serve(self, connection: "Connection", command: Command) -> bytes | None:
+        """Answer one request: the whole reply frame, or None where `connection.send` brings it later or never."""
+        ...
+
+    def settled(self) -> None:
+        """All commands of one turn have been served: the place to commit them as a group and to wake who waits."""
+        ...
+
+    def caught_up(self, connection: "Connection") -> None:
+        """A client that was behind with reading (`is_paused`) no longer is."""
+        ...
+
+    def closed(self, connection: "Connection") -> None:
+        """A client has gone; nothing can be sent to it any more."""
+        ...
+
+
+class Lane(Protocol):
+    """A shorter way for runs of ordinary requests."""
+
+    def take(self, commands: list[Command], at: int, born_host: bytes, replies: list[bytes]) -> int:
+        """Serve as many commands from `at` on as it can, add a reply for each, and return where it stopped."""
+        ...
+
+
+class Owner(Protocol):
+    """Who holds a connection: it admits, counts and forgets it."""
+
+    config: ServerConfig
+    clock: Clock
+    turns: Turns
+    held: HeldBytes
+    received_frames: int
+    refused_requests: int
+
+    def admit(self, connection: "Connection") -> bool: ...
+
+    def forget(self, connection: "Connection") -> None: ...
+
+
+class Connection(asyncio.Protocol):
+    """One client. The service answers its requests in order; `send` and `call` reach it at any other time."""
+
+    __slots__ = (
+        "_active",
+        "_admitted",
+        "_calls",
+        "_closing_since_s",
+        "_counted_bytes",
+        "_in_line",
+        "_is_aborted",
+        "_is_free",
+        "_is_lost",
+        "_is_reading",
+        "_kept_back",
+        "_last_opaque",
+        "_monotonic_s",
+        "_owner",
+        "_paused_since_s",
+        "_quiet_since_s",
+        "_reader",
+        "_refusal_logged",
+        "_room_bytes",
+        "_service",
+        "_transport",
+        "_turns",
+        "_under_way",
+        "_unsent_bytes",
+        "_waiting",
+        "attachment",
+        "lane",
+        "peer",
+        "peer_host",
+    )
+
+    def __init__(self, service: Service, owner: Owner) -> None:
+        self.peer: tuple[str, int] = _NO_PEER
+        self.peer_host: bytes = b""
+        self.attachment: object | None = None  # the service's own state of this connection
+        self.lane: Lane | None = None  # set by a service that has one
+        self._service = service
+        self._owner = owner
+        self._turns = owner.turns
+        self._monotonic_s = owner.clock.monotonic_s
+        self._reader = FrameReader(owner.config.max_frame, decode_request, owner.config.max_header)
+        self._room_bytes = int(owner.config.write_buffer)
+        self._transport = cast(asyncio.Transport, None)  # there is one from connection_made on
+        self._admitted = False
+        self._waiting: list[Command] = []  # cut, but not served yet; more may wait uncut
+        self._unsent_bytes = 0  # replies of this turn
+        self._counted_bytes = 0  # what the owner was told that this connection holds
+        self._in_line = False
+        self._is_free = True  # requests may be served as they come: nothing of the following holds
+        self._is_reading = True
+        self._is_aborted = False
+        self._is_lost = False
+        self._under_way = 0
+        self._kept_back = False
+        self._calls: dict[int, asyncio.Future[Command]] | None = None
+        self._last_opaque = 0
+        # Set by every frame in either direction and taken back by the sweep: cheaper than the time of each frame.
+        self._active = True
+        self._refusal_logged = False
+        self._quiet_since_s = 0.0
+        self._paused_since_s: float | None = None
+        self._closing_since_s: float | None = None
+
+    @property
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the peer is behind with reading. Who sends on its own account should wait until it is not."""
+        return self._paused_since_s is not None
+
+    @property
+    def peer_name(self) -> str:
+        return f"{self.peer[0]}:{self.peer[1]}"
+
+    def send(self, frame: bytes) -> None:
+        """Send a late reply or a notification; to a peer that has gone it goes nowhere."""
+        if not self._transport.is_closing():
+            self._active = True
+            self._transport.write(frame)
+            if self._transport.get_write_buffer_size() > FREE_REPLY_BYTES:
+                self.recount()
+
+    def begin_work(self) -> None:
+        """A request is answered in slices: `end_work` follows. While there are too many, no other is served."""
+        self._under_way += 1
+        self._is_free = self._is_free and self._under_way < MAX_UNDER_WAY
+
+    def end_work(self) -> None:
+        self._under_way -= 1
+        if self._under_way == MAX_UNDER_WAY - 1:
+            self._go_on()
+
+    def keep_back(self, kept_back: bool) -> None:
+        """Serve nothing more until it is taken back."""
+        self._kept_back = kept_back
+        self._go_on()
+
+    def recount(self) -> None:
+        """Tell the owner what is held here: frames that are not whole, requests not served, replies not read."""
+        unread_bytes = 0 if self._is_lost or self._is_aborted else self._transport.get_write_buffer_size()
+        held_bytes = self._reader.held_bytes + (unread_bytes if unread_bytes > FREE_REPLY_BYTES else 0)
+        if self._waiting:
+            held_bytes += sum(_REQUEST_BYTES + len(command.body) for command in self._waiting)
+        if held_bytes != self._counted_bytes:
+            self._counted_bytes = held_bytes
+            self._owner.held.change(self, held_bytes, self._owner.clock.monotonic_s())
+        if unread_bytes > FREE_REPLY_BYTES and self._owner.held.is_tight:
+            self._set_room(TIGHT_REPLY_BYTES)
+
+    def _set_room(self, room_bytes: int) -> None:
+        """Let so much be unread before nothing more is served: the peer may be paused by this."""
+        if room_bytes != self._room_bytes and not self.is_closing:
+            self._room_bytes = min(room_bytes, int(self._owner.config.write_buffer))
+            self._transport.set_write_buffer_limits(high=self._room_bytes)
+
+    def let_go(self) -> str:
+        """Hold nothing any more; what was done for that."""
+        if not self._waiting and self._transport.get_write_buffer_size() <= FREE_REPLY_BYTES:
+            command = self._reader.drop()
+            if command is not None:
+                self.recount()
+                if not command.flag & (FLAG_RESPONSE | FLAG_ONEWAY):
+                    self.send(self.refuse(command, _too_much_held()))
+                return "its request was refused"
+        self.abort()
+        self.recount()
+        return "it was cut off"
+
+    def call(
+        self, code: int, *, fields: Mapping[str, str] | None = None, body: bytes = b"", timeout_s: float
+    ) -> "asyncio.Future[Command]":
+        """Ask the client something. The future ends in TimeoutError or ConnectionResetError when no answer comes."""
+        if self._calls is None:
+            self._calls = {}
+        if len(self._calls) >= MAX_CALLS:
+            raise Busy(f"client {self.peer_name} has {MAX_CALLS} requests to answer", hint="Ask again when it has")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Command] = loop.create_future()
+        if self.is_closing:
+            future.set_exception(ConnectionResetError(f"client {self.peer_name} has gone"))
+            return future
+        opaque = self._last_opaque = (self._last_opaque + 1) & 0x7FFFFFFF
+        calls = self._calls
+        calls[opaque] = future
+        timer = loop.call_later(timeout_s, self._give_up, opaque)
+
+        def end(_: "asyncio.Future[Command]") -> None:
+            timer.cancel()
+            calls.pop(opaque, None)
+
+        future.add_done_callback(end)
+        self.send(encode_frame(code, opaque, fields=fields, body=body))
+        return future
+
+    def watch_peer(self) -> None:
+        """Have the kernel ask a silent peer whether it is there: one whose host died is gone within half a minute."""
+        sock = self._transport.get_extra_info("socket")
+        for level, option, value in (
+            (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+            (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
+            (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+            (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
+        ):
+            sock.setsockopt(level, option, value)
+
+    def close(self) -> None:
+        """Close after what was sent has been written."""
+        if self._closing_since_s is None:
+            self._closing_since_s = self._owner.clock.monotonic_s()
+            self._is_free = False
+            self._waiting = []
+            self._reader.clear()
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once; what was sent and not yet written is lost."""
+        self.close()
+        self._is_aborted = True
+        self._transport.abort()
+
+    def cut_off(self, reason: str) -> None:
+        """The same, and log why."""
+        _log.warning("connection cut off", peer=self.peer_name, reason=reason)
+        self.abort()
+
+    def sweep(self, now_s: float) -> None:
+        """Look after this connection, from time to time: cut it off where it stalls, close it where it idles."""
+        config = self._owner.config
+        stalled_s = config.stalled_timeout / 1000
+        self._refusal_logged = False
+        if self._closing_since_s is not None:
+            if now_s - self._closing_since_s >= stalled_s:
+                self._transport.abort()
+        elif self._paused_since_s is not None:
+            if now_s - self._paused_since_s >= stalled_s:
+                self.cut_off(f"it read nothing for {stalled_s:g} s")
+        elif self._active or self._has_work:
+            self._active = False
+            self._quiet_since_s = now_s
+        elif now_s - self._quiet_since_s >= config.idle_timeout / 1000:
+            # Whole frames count, not bytes: a frame that comes byte by byte keeps nothing open.
+            reason = "a frame was begun and never ended" if self._reader.held_bytes else "idle"
+            _log.info("connection closed", peer=self.peer_name, reason=reason)
+            self.close()
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._quiet_since_s = self._owner.clock.monotonic_s()
+        # None where the peer had gone before it was accepted.
+        address = transport.get_extra_info("peername") or _NO_PEER
+        self.peer = (_plain_ip(address[0]), address[1])
+        if not self._owner.admit(self):
+            self._closing_since_s = self._quiet_since_s
+            self._transport.abort()
+            return
+        self._admitted = True
+        self.peer_host = pack_host(*self.peer)
+        self._transport.set_write_buffer_limits(high=self._room_bytes)
+        self._service.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        reader = self._reader
+        if not self._is_free or self._turns.is_used_up:
+            if self._closing_since_s is None:
+                reader.hold(data)
+                self._wait_for_turn()
+            return
+        commands = reader.feed(data, CUT_AT_ONCE)
+        if commands:
+            self._active = True
+            self._owner.received_frames += len(commands)
+            self._serve_turn(commands, self._turns.turn_s)
+        elif reader.broken is not None:
+            self._close_broken()
+        if self._counted_bytes or not reader.is_clear:
+            self.recount()
+        if len(data) >= _FULL_READ_BYTES and self._is_reading:
+            self._stop_reading()
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _wait_for_turn(self) -> None:
+        if self._is_free:
+            self._join()
+            self._turns.join_new(self)
+        self.recount()
+
+    def pause_writing(self) -> None:
+        self._paused_since_s = self._owner.clock.monotonic_s()
+        self._is_free = False
+        self._stop_reading()
+
+    def resume_writing(self) -> None:
+        self._paused_since_s = None
+        if not self._owner.held.is_tight:
+            self._set_room(int(self._owner.config.write_buffer))
+        self._go_on()
+        self.recount()
+        if self._paused_since_s is None and not self.is_closing:
+            self._service.caught_up(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._admitted:
+            return
+        self._is_lost = True
+        for future in list((self._calls or {}).values()):
+            if not future.done():
+                future.set_exception(ConnectionResetError(f"client {self.peer_name} has gone"))
+        # What came before it closed is served: it may have sent one-way.
+        self._paused_since_s = None
+        self._go_on()
+
+    def _gone(self) -> None:
+        if self._reader.held_bytes and self._closing_since_s is None:
+            _log.info("connection lost", peer=self.peer_name, reason="it ended inside a frame")
+        self._waiting = []
+        self._reader.clear()
+        self.recount()
+        self._admitted = False
+        self._owner.forget(self)
+        self._service.closed(self)
+
+    # Whether there is anything to do, and whether it may be done.
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self._waiting) or self._reader.has_more
+
+    def _look_whether_free(self) -> None:
+        self._is_free = not (
+            self._in_line
+            or self._kept_back
+            or self._under_way >= MAX_UNDER_WAY
+            or self._paused_since_s is not None
+            or self._closing_since_s is not None
+        )
+
+    def _join(self) -> None:
+        """Stand in line."""
+        self._stop_reading()
+        self._in_line = True
+        self._is_free = False
+
+    def _go_on(self) -> None:
+        """Serve what waits, or read on, or end, where nothing speaks against it any more."""
+        self._look_whether_free()
+        if self._is_free and self._has_work:
+            self._join()
+            self._turns.join(self)
+        elif self._is_lost:
+            if self._admitted and not self._has_work:
+                self._gone()
+        elif self._is_free:
+            if self._reader.broken is not None:
+                self._close_broken()
+            elif not self._is_reading and not self.is_closing:
+                self._is_reading = True
+                self._transport.resume_reading()
+        else:
+            self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        if self._is_reading and not self.is_closing:
+            self._is_reading = False
+            self._transport.pause_reading()
+
+    def _cut(self) -> list[Command]:
+        commands = self._reader.cut(CUT_AT_ONCE)
+        if commands:
+            self._active = True
+            self._owner.received_frames += len(commands)
+        return commands
+
+    def take_turn(self, turn_s: float) -> None:
+        """Its turn in the line has come."""
+        self._in_line = False
+        self._look_whether_free()
+        if self._is_free:
+            commands, self._waiting = self._waiting or self._cut(), []
+            self._serve_turn(commands, turn_s)
+            if self._counted_bytes:
+                self.recount()
+        self._go_on()
+
+    # The way of a request.
+
+    def _serve_turn(self, commands: list[Command], turn_s: float) -> None:
+        """Serve these commands and what waits behind them until the turn is used up, and write their replies."""
+        reader, turns, monotonic_s = self._reader, self._turns, self._monotonic_s
+        began_s = monotonic_s()
+        until_s = began_s + turn_s
+        replies: list[bytes] = []
+        while True:
+            at = self._serve(commands, replies, until_s)
+            if at < len(commands):
+                self._waiting = commands[at:] if self._closing_since_s is None else []
+                break
+            if reader.is_clear or not (reader.has_more and self._is_free) or monotonic_s() >= until_s:
+                break
+            commands = self._cut()
+        if replies:
+            self._write(replies)
+        try:
+            self._service.settled()
+        except Exception:
+            _log.exception("settling failed", peer=self.peer_name)
+        turns.spent_s += monotonic_s() - began_s
+        if turns.spent_s >= turns.turn_s:
+            turns.use_up()
+        if not (self._is_free and reader.is_clear) or self._waiting:
+            self._go_on()
+
+    def _serve(self, commands: list[Command], replies: list[bytes], until_s: float) -> int:
+        """Serve commands while this connection may; where the first stands that was not."""
+        serve, monotonic_s = self._service.serve, self._monotonic_s
+        at, end = 0, len(commands)
+        while at < end:
+            if (lane := self.lane) is not None:  # a request before may have closed it
+                # A run is part of one read, so its replies need no look at the room between them.
+                first = len(replies)
+                try:
+                    at = lane.take(commands, at, self.peer_host, replies)
+                except Exception:
+                    self._give_up_run(replies)
+                    return end
+                self._unsent_bytes += sum(map(len, replies[first:]))
+                if at == end:
+                    break
+            command = commands[at]
+            try:
+                reply = None
+                if command.flag & FLAG_RESPONSE:
+                    self._answered(command)
+                else:
+                    reply = serve(self, command)
+            except Exception as error:
+                reply = self.refuse(command, error)
+            at += 1
+            if reply is not None and not command.flag & FLAG_ONEWAY:
+                replies.append(reply)
+                self._unsent_bytes += len(reply)
+                if self._unsent_bytes > JOINED_BYTES or self._unsent_bytes > self._room_bytes:
+                    self._write(replies)
+            if not self._is_free or (at < end and monotonic_s() >= until_s):
+                break
+        return at
+
+    def _write(self, replies: list[bytes]) -> None:
+        self.send(b"".join(replies) if len(replies) > 1 else replies[0])
+        replies.clear()
+        self._unsent_bytes = 0
+
+    def _give_up_run(self, replies: list[bytes]) -> None:
+        """The lane has failed, and how much of its run is stored nobody knows: to serve it again might store it twice.
+
+        The client loses its connection, and with it the answers it still waits for, as it would to a broken cable.
+        """
+        _log.exception("connection closed", peer=self.peer_name, reason="a run of messages failed half-way")
+        if replies:
+            self._write(replies)
+        self.close()
+
+    def refuse(self, command: Command, error: Exception) -> bytes:
+        """The reply to a request that failed, after a line in the log where it deserves one."""
+        self._owner.refused_requests += 1
+        if not isinstance(error, LaterMQError):
+            _log.error("request failed", peer=self.peer_name, request=command.code, exc_info=error)
+            return encode_response(command, LaterMQError.code, remark=f"internal error: {type(error).__name__}")
+        # One line for each sweep: a client that repeats its mistake must not fill the disk with it.
+        if not (self._refusal_logged or error.ordinary):
+            self._refusal_logged = True
+            level = _log.debug if error.retriable else _log.info
+            level("request refused", peer=self.peer_name, request=command.code, code=error.code, reason=error.remark)
+        return encode_response(command, error.code, remark=error.remark)
+
+    def _answered(self, command: Command) -> None:
+        future = self._calls.get(command.opaque) if self._calls else None
+        if future is not None and not future.done():
+            future.set_result(command)
+
+    def _give_up(self, opaque: int) -> None:
+        future = self._calls.get(opaque) if self._calls else None
+        if future is not None and not future.done():
+            future.set_exception(TimeoutError(f"client {self.peer_name} did not answer in time"))
+
+    def _close_broken(self) -> None:
+        if self._closing_since_s is None:
+            _log.warning("connection closed", peer=self.peer_name, reason=str(self._reader.broken))
+            self.close()
+
+
+def body_too_long(command: Command, limit: int) -> MalformedRequest:
+    """The error for a request whose body would take too long to decode."""
+    return MalformedRequest(
+        f"the body of request {command.code} takes {len(command.body)} bytes, the limit is {limit}",
+        hint="Ask for less at once, or raise server.max_body",
+    )
+
+
+def _too_much_held() -> Busy:
+    return Busy("the server holds too many bytes of unfinished requests", hint="Send again later, or smaller requests")
+
+
+def _plain_ip(ip: str) -> str:
+    """An address without its scope, and as IPv4 where IPv6 only wraps it."""
+    ip = ip.partition("%")[0]
+    return ip[7:] if ip.startswith("::ffff:") and "." in ip else ip

@@ -1,0 +1,140 @@
+"""The send lane: runs of plain messages and ordinary timers, which nearly all are, taken a shorter way than the rest.
+
+A message is plain when it goes to an ordinary topic that is open, into a queue that the topic has, and holds nothing
+that the broker has to look at: no delay, no transaction, no batch. A timer is ordinary when that would be true without
+its time (`Admission.ordinary_timer`). Any other is left to `Broker.send`, untouched, and so is whatever has to be
+refused: nothing is decided here but that a message can be taken. Both ways store the same bytes and answer the same
+bytes (tests/unit/broker/test_send_lane.py).
+
+Measured in runs of 64 with 200-byte bodies, in µs a message: 8.9 the long way, 6.2 this way. Of those, frame and header
+take 1.9, the checks here 0.6, record and queue entry 1.9, the key index 0.9 and the reply 0.7. Of timers
+the long way takes 63 where this one takes 24 (14 in a quiet moment).
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from latermq.broker.broker import MAX_TIMER_PROPERTIES_BYTES, Broker
+from latermq.message.names import TIMER_TOPIC
+from latermq.message.properties import MAX_PROPERTIES_BYTES, OWN_PREFIX, with_stamp
+from latermq.message.record import SYSFLAG_FROM_SENDER, SYSFLAG_TRANSACTION_MASK
+from latermq.message.timer_code import TIMER, timer_code
+from latermq.protocol.remoting.frames import Command
+from latermq.protocol.remoting.replies import SendReplies
+from latermq.protocol.remoting.send_requests import SendRequest
+from latermq.store.message_store import PlainMessage
+from latermq.timer.admission import OrdinaryTimer, rounded_ms
+
+# Retry and dead-letter topics begin with it; other topics may, and are then no worse off than before.
+_GROUP_TOPIC_SIGN = "%"
+RUN_AT_ONCE = 64  # then others have their turn: about 1 ms where all are timers
+
+
+class _Timer(NamedTuple):
+    """What of a timer is not in its record's place: where it goes, and what its sender recalls it by."""
+
+    topic: str
+    queue_id: int
+    due_ms: int
+    unique_key: str
+
+
+class SendLane:
+    """For connections in IPv4 to a broker in IPv4 that does not wait for its disk."""
+
+    def __init__(self, broker: Broker, between_runs: Callable[[], None]) -> None:
+        self._broker = broker
+        self._between_runs = between_runs
+        # A longer one that waits needs a closer look, whether it fits a segment when it is delivered.
+        self._max_message = min(int(broker.config.broker.max_message), broker.max_waiting - MAX_PROPERTIES_BYTES)
+        self._replies = SendReplies(broker.store_host.hex().upper())
+
+    def take(self, commands: list[Command], at: int, born_host: bytes, replies: list[bytes]) -> int:
+        """Store messages from `at` on, add a reply for each, and return where the first stands that is left."""
+        while at < len(commands):
+            taken = self._take_run(commands[at : at + RUN_AT_ONCE], born_host, replies)
+            at += taken
+            if taken < RUN_AT_ONCE:
+                break
+            self._between_runs()
+        return at
+
+    def _take_run(self, commands: list[Command], born_host: bytes, replies: list[bytes]) -> int:
+        """The same for one run; how many it was."""
+        broker = self._broker
+        timers: dict[int, _Timer] = {}
+        now_ms = broker.clock.now_ms()
+        run = self._find_run(commands, now_ms, timers) if broker.takes_messages else []
+        if not run:
+            return 0
+        appended = broker.store.append_run(run, born_host, now_ms)
+        count = len(appended)
+        broker.traffic.messages_in += count
+        if timers:
+            broker.note_timers([timer.topic for number, timer in timers.items() if number < count])
+        if broker.waiting.by_queue:
+            for number, message in enumerate(run[:count]):
+                if number not in timers:
+                    broker.waiting.touch(message[0], message[1])
+        template, prefixes, of_timer = self._replies.template, self._replies.prefixes, self._replies.of_timer
+        for number, (command, (physical_offset, queue_offset)) in enumerate(zip(commands, appended, strict=False)):
+            if number in timers:
+                topic, queue_id, due_ms, unique_key = timers[number]
+                handle = broker.handle_of(topic, rounded_ms(due_ms), unique_key)
+                replies.append(of_timer(command.opaque, physical_offset, queue_id, queue_offset, handle))
+            else:
+                reply = template % (command.opaque, physical_offset, run[number][1], queue_offset)
+                replies.append(prefixes[len(reply)] + reply)
+        return count
+
+    def _find_run(self, commands: list[Command], now_ms: int, timers: dict[int, _Timer]) -> list[PlainMessage]:
+        """What can be taken up to the first that cannot; `timers` gets those among it, by their place."""
+        open_topics = self._broker.topics.open
+        max_message, stamp, has_queue = self._max_message, self._broker.stamp, self._broker.store.has_queue
+        timer_room: int | None = None
+        run: list[PlainMessage] = []
+        for command in commands:
+            if not isinstance(command, SendRequest) or command.flag:
+                break
+            header = command.json_fields
+            topic, queue_id, properties, sysflag = header.topic, header.queueId, header.properties, header.sysFlag
+            config = open_topics.get(topic)
+            if (
+                config is None
+                or not 0 <= queue_id < config.writeQueueNums
+                or topic[0] == _GROUP_TOPIC_SIGN
+                or len(command.body) > max_message
+                or header.batch
+                or sysflag & SYSFLAG_TRANSACTION_MASK
+                or "\0" in properties
+            ):
+                break
+            timer: OrdinaryTimer | None = None
+            # The same as in `Broker.send`. Looking into a text takes 0.04 µs, into bytes five times as long.
+            needs_look = "DEL" in properties or "TIMER_" in properties or OWN_PREFIX in properties
+            properties = with_stamp(properties, stamp)
+            if needs_look:
+                if timer_room is None:
+                    timer_room = self._broker.timer_room(now_ms)
+                timer = self._broker.admission.ordinary_timer(topic, queue_id, properties, now_ms)
+                # A timer whose queue is not there yet needs a place there first.
+                if timer is None or len(timers) >= timer_room or not has_queue(topic, queue_id):
+                    break
+                properties = timer.properties
+            try:
+                encoded = properties.encode()
+            except UnicodeEncodeError:
+                break
+            if len(encoded) > (MAX_PROPERTIES_BYTES if timer is None else MAX_TIMER_PROPERTIES_BYTES):
+                break
+            code = None
+            if timer is not None:
+                timers[len(run)] = _Timer(topic, queue_id, timer.due_ms, timer.unique_key)
+                topic, queue_id, code = TIMER_TOPIC, 0, timer_code(TIMER, timer.due_ms)
+            run.append(
+                (
+                    topic, queue_id, command.body, encoded, header.bornTimestamp, header.flag,
+                    sysflag & SYSFLAG_FROM_SENDER, header.reconsumeTimes, code,
+                )
+            )  # fmt: skip
+        return run

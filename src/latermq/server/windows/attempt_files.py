@@ -1,0 +1,118 @@
+"""The files of windows' attempts as the broker reads them. Everything here blocks, and is called beside the loop."""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from latermq.errors import ConfigError, CorruptStore
+from latermq.timer.far.windows import Window, WindowRows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from latermq.handover import window as pipeline_window
+    from latermq.pipeline.timeline.root import Root
+    from latermq.pipeline.windows.attempts import Attempt
+
+
+def open_pipeline_root(uri: str) -> "Root":
+    """The folder with the timeline, where the packages that read it are installed."""
+    try:
+        from latermq.pipeline.timeline.root import open_root
+    except ImportError as error:
+        raise ConfigError(
+            f"windows cannot be read without {error.name}",
+            hint="Install latermq with its pipeline: latermq[pipeline]",
+        ) from None
+    return open_root(uri)
+
+
+class AttemptFiles:
+    """Lists, checks and reads the attempts of one store's windows.
+
+    CorruptStore says that an attempt holds something else than it should; any other error, that it could not be read.
+    """
+
+    def __init__(self, root_uri: str, store_id: Callable[[], str]) -> None:
+        self.root_uri = root_uri
+        self._store_id = store_id
+
+    def names(self, window: Window) -> list[str]:
+        """The names of its complete attempts, the oldest first."""
+        root = open_pipeline_root(self.root_uri)
+        from latermq.pipeline.windows.attempts import attempts_of
+
+        return attempts_of(root, self._store_id(), window.number)
+
+    def check(self, window: Window, name: str) -> int:
+        """Look at every byte of an attempt; the number of its rows."""
+        root = open_pipeline_root(self.root_uri)
+        from latermq.pipeline.windows.attempts import check_attempt
+
+        attempt = self._open(root, window, name)
+        check_attempt(root, attempt)
+        return attempt.manifest.rows
+
+    def pieces(self, window: Window, name: str, *, was_checked: bool) -> tuple[int, Iterator[WindowRows]]:
+        """How many rows an attempt has, and the rows, each piece checked before it comes.
+
+        A file without checksums of its pages is read once as a whole before, unless the attempt was checked just now.
+        """
+        root = open_pipeline_root(self.root_uri)
+        attempt = self._open(root, window, name)
+        whole_files = not (was_checked or attempt.manifest.page_checksums)
+        return attempt.manifest.rows, _pieces(root, attempt, whole_files=whole_files)
+
+    def proven(self, window: Window, name: str) -> Iterator[WindowRows]:
+        """The rows of an attempt's files that are as the manifest says, up to the first that is not."""
+        root = open_pipeline_root(self.root_uri)
+        yield from _pieces(root, self._open(root, window, name), whole_files=True)
+
+    def salvaged(self, window: Window, troubles: list[str]) -> Iterator[WindowRows]:
+        """Rows that may be the window's, out of attempts that are damaged and out of the timeline."""
+        root = open_pipeline_root(self.root_uri)
+        from latermq.pipeline.windows.salvage import salvaged_rows
+
+        for table in salvaged_rows(root, self.described(window), troubles):
+            yield window_rows(table)
+
+    def described(self, window: Window) -> "pipeline_window.Window":
+        """The window as the pipeline knows it."""
+        from latermq.handover import window as pipeline_window
+
+        return pipeline_window.Window(
+            self._store_id(), window.number, window.cut_entry, window.from_ms, window.until_ms
+        )
+
+    def _open(self, root: "Root", window: Window, name: str) -> "Attempt":
+        """An attempt of this very window."""
+        from latermq.pipeline.windows.attempts import read_attempt
+
+        attempt = read_attempt(root, self._store_id(), window.number, name)
+        own = self.described(window)
+        if attempt.window != own:
+            raise CorruptStore(f"it is of another window than {own}", hint="Another attempt is made")
+        return attempt
+
+
+def _pieces(root: "Root", attempt: "Attempt", *, whole_files: bool) -> Iterator[WindowRows]:
+    from latermq.pipeline.windows.attempt_records import check_records
+    from latermq.pipeline.windows.attempts import read_checked
+
+    for table in read_checked(root, attempt, whole_files=whole_files):
+        check_records(table, f"attempt {attempt.name}")
+        yield window_rows(table)
+
+
+def window_rows(table: "pa.Table") -> WindowRows:
+    """A row group as the stage takes it: the records of a column already lie end to end."""
+    if not table.num_rows:
+        none = np.empty(0, np.int64)
+        return WindowRows(none, none, none, b"")
+    record = table.column("record").combine_chunks()
+    _, offsets, data = record.buffers()
+    ends = np.frombuffer(offsets, np.int32)[record.offset : record.offset + len(record) + 1].astype(np.int64)
+    raw = bytes(memoryview(data)[int(ends[0]) : int(ends[-1])])
+    entries, dues = (table.column(name).to_numpy().astype(np.int64) for name in ("entry_offset", "due_ms"))
+    return WindowRows(entries, dues, np.diff(ends), raw)

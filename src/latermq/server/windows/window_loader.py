@@ -1,0 +1,433 @@
+"""Keeps the broker supplied with windows: looks for attempts, makes one itself where Spark is late, and reads them.
+
+Reading what is played, checking what is to be, and rolling are lanes of their own, each with its own threads or
+processes and bounded by itself. What blocks or fails in one lane, or for one window, holds up no other.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import structlog
+
+from latermq.broker.broker import Broker
+from latermq.errors import CorruptStore, InvalidParameter, LaterMQError, ServiceUnavailable
+from latermq.message.names import TIMER_TOPIC
+from latermq.server.backoff import Backoff
+from latermq.server.windows.attempt_files import AttemptFiles
+from latermq.server.windows.lanes import Lanes
+from latermq.server.windows.local_builds import LocalRolls, RollTimedOut, Told
+from latermq.server.windows.window_skipper import Salvage, WindowSkipper
+from latermq.server.windows.window_state import Care, Reading
+from latermq.timer.far.windows import Window, WindowRows
+
+_log = structlog.get_logger(__name__)
+FEEDS_AT_ONCE = 8
+LATE_FEEDS_AT_ONCE = 2  # of windows that are over: what is due now has its own
+# Of windows that failed before, or that take long, some are under way beside those that do not.
+CHECKS_AT_ONCE, BRISK_CHECKS_AT_ONCE = 8, 2
+ROLLS_AT_ONCE = 3
+_ROLLED_AT_ONCE = 16  # by one process, whose start takes longer than a small roll
+_SLOW_SHARE = 8  # of pipeline.roll_deadline
+_MOST_DOUBLINGS = 3  # of the time that a roll may take: a large window is not killed for ever
+_TRIES = 3  # to read an attempt, before another one is looked for or made
+_MOST_UNREAD = 4  # attempts of a window that cannot be read; then no further one is made
+_LOOK_AGAIN_S = 30.0
+_READ_LIMIT_S = 120.0  # for one piece; what hangs for longer is read anew by another thread
+# Of each lane: a thread that hangs in a read cannot be ended, and the others go on without it.
+_THREADS = 16
+
+
+def _limit_s(limit_s: float, failures: int) -> float:
+    """What is merely slow succeeds in the end, however large it is."""
+    return limit_s * float(1 << min(failures, _MOST_DOUBLINGS))
+
+
+class Files(Salvage, Protocol):
+    """What the keeper needs of the attempts' files; all of it blocks."""
+
+    def check(self, window: Window, name: str) -> int: ...
+
+    def pieces(self, window: Window, name: str, *, was_checked: bool) -> tuple[int, Iterator[WindowRows]]: ...
+
+
+class Rolls(Protocol):
+    """The roll without Spark."""
+
+    async def roll(self, numbers: Sequence[int], limit_s: float, told: Told) -> None: ...
+
+
+@dataclass
+class _Rolling:
+    numbers: list[int]
+    is_retry: bool
+    progress_s: float
+
+
+class WindowKeeper:
+    """Its `tick` is called a few times a second on the loop, and starts what is to be done."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        root_uri: str,
+        address: str,
+        on_fed: Callable[[], None],
+        files: Files | None = None,
+        rolls: Rolls | None = None,
+    ) -> None:
+        self._broker = broker
+        self._far = broker.far
+        self._on_fed = on_fed
+        self._files = files or AttemptFiles(root_uri, lambda: broker.store.store_id)
+        self._rolls = rolls or LocalRolls(root_uri, lambda: address)
+        threads = {"feed": _THREADS, "check": _THREADS, "skip": _THREADS, "save": 1, "names": 1}
+        self._lanes = Lanes(threads, lambda: self._now_s)
+        self._rolling: dict[int, _Rolling] = {}  # by the first window of each
+        self._cares: dict[int, Care] = {}
+        self._names = Backoff()
+        self._unsaved_skips: set[int] = set()
+        self._skipper = WindowSkipper(
+            broker.window_skips,
+            self._files,
+            lambda work: self._lanes.read_beside("skip", _READ_LIMIT_S, work),
+            self._far.check_rows,
+        )
+
+    @property
+    def failure(self) -> str:
+        """What the first window that cannot go on waits for."""
+        told = (self._cares[number].error for number in sorted(self._cares))
+        return next((one for one in told if one), self._names.error)
+
+    def care(self, number: int) -> Care:
+        """What is known of a window."""
+        return self._cares.setdefault(number, Care())
+
+    def tick(self) -> None:
+        """Start what is to be done and is not under way."""
+        unfinished = {window.number for window in self._far.windows.unfinished()}
+        for number in self._cares.keys() - unfinished:
+            del self._cares[number]
+        self._feed_wanted()
+        self._check_waiting()
+        self._roll_late()
+        self._skip_asked()
+        self._keep_names()
+
+    @property
+    def _now_s(self) -> float:
+        return self._broker.client_clock.monotonic_s()
+
+    @property
+    def _slow_s(self) -> float:
+        """What takes longer than this keeps no other waiting."""
+        return self._broker.config.pipeline.roll_deadline / 1000 / _SLOW_SHARE
+
+    # Reading what is played
+
+    def _feed_wanted(self) -> None:
+        now_ms, now_s, windows = self._broker.clock.now_ms(), self._now_s, self._far.windows
+        busy = self._lanes.under_way("feed")
+        others = busy | {number for number, care in self._cares.items() if not care.feed.is_ready(now_s)}
+        while len(busy) < FEEDS_AT_ONCE:
+            window = self._far.windows.wants(now_ms, others)
+            if window is None:
+                return
+            late = [one for one in busy if (fed := windows.find(one)) is not None and windows.is_late(fed, now_ms)]
+            if windows.is_late(window, now_ms) and len(late) >= LATE_FEEDS_AT_ONCE:
+                return
+            self._lanes.start("feed", window.number, partial(self._feed, window), self.care(window.number).feed)
+            busy.add(window.number)
+            others.add(window.number)
+
+    async def _feed(self, window: Window) -> None:
+        """Read a window piece by piece and give it to the stage, as long as that has room."""
+        number, attempt = window.number, window.attempt
+        care = self.care(number)
+        limit_s = _limit_s(_READ_LIMIT_S, care.feed.failures)
+        if care.reading is None or care.reading.attempt != attempt:
+            care.reading = Reading(attempt)
+        reading = care.reading
+        while self._far.windows.is_wanted(window, self._broker.clock.now_ms()):
+            try:
+                rows = await self._lanes.read_beside("feed", limit_s, self._read, window, attempt, care, reading)
+                if rows is not None:
+                    self._far.check_rows(rows)
+            except Exception as error:
+                care.reading = None
+                if isinstance(error, CorruptStore):
+                    await self._note_damage(window, attempt, error)
+                elif care.feed.failures + 1 >= _TRIES and window.attempt == attempt:
+                    # Others have the same rows, and one more can always be made.
+                    self._far.windows.restart(number, "")
+                    self._lanes.met("read", number, care.unread.setdefault(attempt, Backoff()), error)
+                raise
+            if window.attempt != attempt or window.is_skipped:
+                care.reading = None
+                return
+            self._far.windows.feed(number, rows)
+            if care.feed.failures:
+                _log.info("window goes on", window=number, attempt=attempt)
+            care.feed.over()
+            self._on_fed()
+            if rows is None:
+                care.reading = None
+                return
+
+    def _read(self, window: Window, attempt: str, care: Care, reading: Reading) -> WindowRows | None:
+        if reading.pieces is None:
+            care.rows, reading.pieces = self._files.pieces(window, attempt, was_checked=care.checked == attempt)
+        return next(reading.pieces, None)
+
+    async def _note_damage(self, window: Window, attempt: str, error: CorruptStore) -> None:
+        """The attempt is never played again, unless an operator asks for it."""
+        _log.error("window attempt is damaged", window=window.number, attempt=attempt, reason=error.message)
+        self._far.notes.note_damage(window.number, attempt, error.message)
+        care = self.care(window.number)
+        care.check_again_s = 0.0
+        care.unread.pop(attempt, None)
+        if window.attempt == attempt:
+            self._far.windows.restart(window.number, "")
+        await self._lanes.beside("save", self._far.notes_writer())
+
+    # Choosing an attempt
+
+    def _check_waiting(self) -> None:
+        now_s, flushed = self._now_s, self._flushed_entry()
+        busy = self._lanes.under_way("check")
+        long_ago_s = now_s - self._slow_s
+        for window in self._far.windows.waiting():
+            if len(busy) >= CHECKS_AT_ONCE:
+                return
+            number = window.number
+            if window.attempt or window.is_skipped or number in busy or not self._is_due(window, flushed):
+                continue
+            care = self.care(number)
+            if not care.check.is_ready(now_s) or (now_s < care.check_again_s and number not in self._far.offered):
+                continue
+            # Of those that failed before, and of the others, only so many at once.
+            alike = [one for one in busy if self.care(one).is_suspect == care.is_suspect]
+            brisk = [one for one in alike if care.is_suspect or self.care(one).check_began_s > long_ago_s]
+            if len(brisk) < BRISK_CHECKS_AT_ONCE:
+                care.check_began_s = now_s
+                self._lanes.start("check", number, partial(self._check, window, care), care.check)
+                busy.add(number)
+
+    def _is_due(self, window: Window, flushed: int) -> bool:
+        """Whether an attempt is to be chosen now: a driver offers one, or it is time to have one."""
+        if flushed <= window.cut_entry:
+            return False  # a cut that a power cut may take back has no window
+        return window.number in self._far.offered or self._is_late(window)
+
+    def _flushed_entry(self) -> int:
+        queue = self._broker.store.find_queue(TIMER_TOPIC, 0)
+        return 0 if queue is None else self._broker.store.flushed_end(queue)
+
+    def _is_late(self, window: Window) -> bool:
+        """Whether Spark is not waited for any longer."""
+        config = self._broker.config.pipeline
+        if not config.enabled or config.roll_on == "local" or self.care(window.number).is_forced:
+            return True
+        return self._broker.clock.now_ms() >= window.from_ms - config.roll_deadline
+
+    async def _check(self, window: Window, care: Care) -> None:
+        """Choose an attempt that is whole; where there is none, have one made or look again later."""
+        offered = self._far.offered.get(window.number, "")
+        limit_s = self._broker.config.pipeline.roll_timeout / 1000
+        names = await self._lanes.read_beside("check", limit_s, self._files.names, window)
+        care.check.over()
+        care.attempts = len(names)
+        damaged = self._far.notes.damaged(window.number)
+        for name in sorted(names, key=lambda name: name != offered):
+            unread = care.unread.get(name)
+            if name in damaged or (unread is not None and not unread.is_ready(self._now_s)):
+                continue
+            try:
+                may_take_s = _limit_s(limit_s, unread.failures if unread is not None else 0)
+                care.rows = await self._lanes.read_beside("check", may_take_s, self._files.check, window, name)
+            except CorruptStore as error:
+                await self._note_damage(window, name, error)
+            except Exception as error:
+                self._lanes.met("check", window.number, care.unread.setdefault(name, Backoff()), error)
+            else:
+                care.checked = name
+                await self._choose(window, name, care)
+                return
+        self._look_later(window, names, care)
+
+    def _look_later(self, window: Window, names: Sequence[str], care: Care) -> None:
+        self._far.offered.pop(window.number, None)
+        damaged = self._far.notes.damaged(window.number)
+        unread = [care.unread[name] for name in names if name in care.unread and name not in damaged]
+        care.needs_roll = len(unread) < _MOST_UNREAD and all(one.failures >= _TRIES for one in unread)
+        care.check_again_s = min([self._now_s + _LOOK_AGAIN_S, *(one.not_before_s for one in unread)])
+        if care.was_rolled:
+            care.was_rolled = False
+            care.roll.met("the attempt that was made cannot be played", self._now_s)
+
+    async def _choose(self, window: Window, attempt: str, care: Care) -> None:
+        self._far.choose(window.number, attempt)
+        await self._lanes.beside("save", self._far.save_attempts)
+        if window.is_skipped:
+            return
+        self._far.windows.restart(window.number, attempt)
+        care.settle()
+        _log.info("window chosen", window=window.number, attempt=attempt)
+
+    # Rolling without Spark
+
+    def _roll_late(self) -> None:
+        """Start a process for what is to be rolled.
+
+        Windows that failed before are rolled one at a time, beside the others; so is what takes long.
+        """
+        if len(self._rolling) >= ROLLS_AT_ONCE:
+            return
+        now_s, flushed = self._now_s, self._flushed_entry()
+        busy = {number for rolling in self._rolling.values() for number in rolling.numbers}
+        wanted = [
+            window.number
+            for window in self._far.windows.waiting()
+            if (care := self._cares.get(window.number)) is not None
+            and care.needs_roll
+            and care.roll.is_ready(now_s)
+            and not (window.attempt or window.is_skipped or window.number in busy)
+            and flushed > window.cut_entry
+            and self._is_late(window)
+        ]
+        fresh = [number for number in wanted if not self.care(number).roll.failures]
+        again = [number for number in wanted if self.care(number).roll.failures]
+        slow = [one for one in self._rolling.values() if one.is_retry or now_s - one.progress_s >= self._slow_s]
+        if fresh and len(slow) == len(self._rolling):
+            self._start_roll(fresh[:_ROLLED_AT_ONCE], is_retry=False)
+        elif again and not any(one.is_retry for one in self._rolling.values()):
+            self._start_roll(again[:1], is_retry=True)
+
+    def _start_roll(self, numbers: list[int], *, is_retry: bool) -> None:
+        _log.warning("windows rolled without Spark", windows=numbers)
+        rolling = _Rolling(numbers, is_retry, self._now_s)
+        care = self.care(numbers[0])
+        limit_s = _limit_s(self._broker.config.pipeline.roll_timeout / 1000, care.timeouts)
+        task = self._lanes.start("roll", numbers[0], partial(self._roll, rolling, limit_s), care.roll)
+        self._rolling[numbers[0]] = rolling
+        task.add_done_callback(lambda _: self._rolling.pop(numbers[0], None))
+
+    async def _roll(self, rolling: _Rolling, limit_s: float) -> None:
+        left = list(rolling.numbers)
+
+        def told(number: int, error: str) -> None:
+            rolling.progress_s = self._now_s
+            if number in left:
+                left.remove(number)
+                self._rolled(number, error)
+
+        try:
+            await self._rolls.roll(rolling.numbers, limit_s, told)
+        # Whatever it is, it concerns the window that was under way, which may not be the first.
+        except Exception as error:
+            if left:
+                care = self.care(left[0])
+                care.timeouts += isinstance(error, RollTimedOut)
+                self._lanes.met("roll", left[0], care.roll, error)
+
+    def _rolled(self, number: int, error: str) -> None:
+        care = self.care(number)
+        if error:
+            self._lanes.met("roll", number, care.roll, LaterMQError(error))
+        else:
+            care.needs_roll, care.was_rolled, care.check_again_s = False, True, 0.0
+
+    # What operators ask for
+
+    async def skip(self, number: int) -> None:
+        """Give a window up: once this returns it is certain that its timers become dead letters."""
+        window = self._find(number)
+        if window.is_skipped:
+            return
+        if self._flushed_entry() <= window.cut_entry:
+            # A power cut may take the cut back, and its number and entry then stand for something else.
+            raise ServiceUnavailable(f"window {number} was cut just now", hint="Ask again in a moment")
+        self._broker.window_skips.ask(window, self._broker.clock.now_ms())
+        self._unsaved_skips.add(number)
+        try:
+            await self._lanes.beside("save", self._far.notes_writer())
+        except BaseException:
+            self._broker.window_skips.take_back(window)
+            raise
+        finally:
+            self._unsaved_skips.discard(number)
+        _log.warning("window is given up", window=number)
+
+    async def repair(self, number: int) -> None:
+        """Look at all attempts of a window again, and make one at once where none can be played."""
+        window = self._find(number)
+        if window.is_skipped or window.is_loaded:
+            raise InvalidParameter(
+                f"window {number} is {'given up' if window.is_skipped else 'read to its end'}",
+                hint="There is nothing to repair",
+            )
+        care = self.care(number)
+        had_trouble = bool(care.error)
+        care.start_over()
+        care.is_forced = True
+        self._far.notes.forget_damage(number)
+        if had_trouble and window.attempt:
+            self._far.windows.restart(number, "")
+        for first, rolling in list(self._rolling.items()):
+            if number in rolling.numbers and (task := self._lanes.tasks.get(("roll", first))) is not None:
+                task.cancel()  # it may hang; the others of it are rolled anew
+        await self._lanes.beside("save", self._far.notes_writer())
+        _log.warning("window is looked at again", window=number)
+
+    def _find(self, number: int) -> Window:
+        window = self._far.windows.find(number)
+        if window is None:
+            raise InvalidParameter(
+                f"there is no window {number}", hint="`latermq pipeline windows` shows those that are not done with"
+            )
+        return window
+
+    def _skip_asked(self) -> None:
+        if self._lanes.under_way("skip"):
+            return
+        for window in self._far.windows.waiting():
+            if not window.is_skipped or window.number in self._unsaved_skips:
+                continue
+            care = self.care(window.number)
+            if care.skip.is_ready(self._now_s) and self._broker.window_skips.may_bury(window):
+                self._lanes.start("skip", window.number, partial(self._bury, window, care), care.skip)
+                return
+
+    async def _bury(self, window: Window, care: Care) -> None:
+        is_last_try = care.skip.failures >= _TRIES
+        try:
+            names = await self._lanes.read_beside("skip", _READ_LIMIT_S, self._files.names, window)
+        # The last try goes on with what the log and the names tell.
+        except Exception:
+            if not is_last_try:
+                raise
+            names = []
+        await self._skipper.skip(window, names, is_last_try=is_last_try)
+        care.start_over()
+        care.skip.over()
+        await self._lanes.beside("save", self._far.notes_writer())
+
+    # Names of what leaves the log
+
+    def _keep_names(self) -> None:
+        if self._lanes.under_way("names") or not self._names.is_ready(self._now_s):
+            return
+        names = self._far.names_to_keep()
+        if names is not None:
+            self._lanes.start("names", 0, partial(self._write_names, names), self._names)
+
+    async def _write_names(self, names: list[Any]) -> None:
+        await self._lanes.beside("names", partial(self._far.keep_names, names))
+        self._names.over()
+
+    async def stop(self) -> None:
+        """End what is under way."""
+        await self._lanes.stop(waited_for=frozenset({"save", "names"}))

@@ -1,0 +1,254 @@
+"""Files as the store uses them: mapped segments with reserved space, small files replaced atomically.
+
+No path leads out of the directory, whatever it was made of, and removing never goes through a symbolic link.
+
+Each operation is a sequence of system calls between which the process or the machine may die. The store takes a Disk
+as an argument: `memory_disk.py` is the same one on a simulated machine, which can fail, fill up, die between any two of
+these calls and forget what was not synced.
+"""
+
+import contextlib
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from latermq.errors import StoreError
+from latermq.store.files.mapped_file import CallMappedFile, MappedFile
+from latermq.store.files.paths import check_inside
+from latermq.store.files.system_calls import FOLDER_MODE, Calls, SystemCalls
+
+__all__ = ["CallDisk", "Disk", "FileDisk", "MappedFile"]
+
+GOING_PREFIX = "removing-"
+_GOING_CHARACTERS = 100  # of the name that goes: with the prefix it must still be one
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+class Disk(Protocol):
+    """A directory. Paths are relative, with `/`."""
+
+    def map_file(self, path: str, size: int) -> MappedFile:
+        """Open the file at this size, creating it (sparse) where it is missing."""
+
+    def resting_file(self, path: str, size: int, *, is_made: bool) -> MappedFile:
+        """The same without a map, until it is woken. One that `is_made` is there with this size, and not looked at."""
+
+    def list_names(self, folder: str) -> list[str]:
+        """Names inside a folder, sorted; none where the folder is missing."""
+
+    def file_size(self, path: str) -> int: ...
+
+    def read(self, path: str) -> bytes | None:
+        """The whole content of a small file, None where it is missing."""
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Write a small file so that, whatever happens, either the old or the new content is found."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file or a folder with all it holds; fine when it is missing. A power cut may bring a file back."""
+
+    def sync_names(self, folder: str) -> None:
+        """Return when what was made and removed in a folder would survive the death of the machine."""
+
+    def library_folder(self, name: str) -> Path:
+        """A folder of the machine for a library that keeps files of its own, made where it is missing."""
+
+    def lock(self) -> None:
+        """Keep every other process out of this directory, until the process ends."""
+
+    def unlock(self) -> None: ...
+
+    def used_ratio(self) -> float:
+        """How full the disk is, 0 to 1."""
+
+
+class CallDisk:
+    """A Disk, by system calls."""
+
+    def __init__(self, calls: Calls, where: str) -> None:
+        self._calls = calls
+        self._where = where
+        self._lock_fd: int | None = None
+        self._entered: set[str] = set()  # folders of small files that the folders above them are known to have synced
+
+    def map_file(self, path: str, size: int) -> MappedFile:
+        return self._open_file(path, size, is_made=False, is_awake=True)
+
+    def resting_file(self, path: str, size: int, *, is_made: bool) -> MappedFile:
+        return self._open_file(path, size, is_made=is_made, is_awake=False)
+
+    def _open_file(self, path: str, size: int, *, is_made: bool, is_awake: bool) -> MappedFile:
+        check_inside(path)
+        try:
+            try:
+                return self._make_mapped(path, size, is_made=is_made, is_awake=is_awake)
+            except FileNotFoundError:  # as only the first file of a folder finds it
+                self._make_folders(_parent(path))
+                return self._make_mapped(path, size, is_made=is_made, is_awake=is_awake)
+        except OSError as error:
+            raise StoreError(f"cannot open {path}: {error.strerror}", hint="`latermq doctor` checks limits") from None
+
+    def _make_mapped(self, path: str, size: int, *, is_made: bool, is_awake: bool) -> MappedFile:
+        return CallMappedFile(self._calls, path, size, is_made=is_made, is_awake=is_awake)
+
+    def _make_folders(self, folder: str) -> None:
+        if folder and not self._calls.is_folder(folder):
+            self._make_folders(_parent(folder))
+            try:
+                self._calls.make_folder(folder)
+            except FileExistsError:
+                if not self._calls.is_folder(folder):  # else another thread made it
+                    raise
+
+    def list_names(self, folder: str) -> list[str]:
+        check_inside(folder)
+        try:
+            return sorted(self._calls.list_folder(folder))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StoreError(f"cannot look into {folder}: {error.strerror}", hint="Check what it is") from None
+
+    def file_size(self, path: str) -> int:
+        return self._calls.file_size(check_inside(path))
+
+    def read(self, path: str) -> bytes | None:
+        try:
+            fd = self._calls.open(check_inside(path), read_only=True)
+        except FileNotFoundError:
+            return None
+        try:
+            return self._calls.read(fd, self._calls.size(fd), 0)
+        finally:
+            self._calls.close(fd)
+
+    def replace(self, path: str, data: bytes) -> None:
+        draft = f"{check_inside(path)}.draft"
+        try:
+            self._make_folders(_parent(path))
+            fd = self._calls.open(draft, create=True, empty=True)
+            try:
+                left, at = memoryview(data), 0
+                while left:
+                    written = self._calls.write(fd, left, at)
+                    at, left = at + written, left[written:]
+                self._calls.sync(fd)
+            finally:
+                self._calls.close(fd)
+            self._calls.rename(draft, path)
+            self._sync_way_to(path)
+        except OSError as error:
+            raise StoreError(f"cannot write {path}: {error.strerror}", hint="Free disk space") from None
+
+    def _sync_way_to(self, path: str) -> None:
+        """Let a power cut find this name, and its folder, which may be new: the folder above must know it."""
+        folder = _parent(path)
+        self._calls.sync_folder(folder)
+        while folder and folder not in self._entered:
+            self._calls.sync_folder(_parent(folder))
+            self._entered.add(folder)
+            folder = _parent(folder)
+
+    def remove(self, path: str) -> None:
+        check_inside(path)
+        try:
+            if self._is_own_folder(path):
+                self._remove_folder(path)
+            else:
+                with contextlib.suppress(FileNotFoundError):
+                    self._calls.unlink(path)
+        except OSError as error:
+            raise StoreError(f"cannot remove {path}: {error.strerror}", hint="Check the permissions") from None
+
+    def _is_own_folder(self, path: str) -> bool:
+        """A folder whose content goes with it. Of a link the link alone goes: what it leads to is not ours."""
+        return self._calls.is_folder(path) and not self._calls.is_link(path)
+
+    def _remove_folder(self, path: str) -> None:
+        """A folder goes at once or not at all: half of one would look like damage."""
+        name = path.rpartition("/")[2]
+        going = f"{GOING_PREFIX}{name[:_GOING_CHARACTERS]}"
+        self._remove_all(going)
+        try:
+            self._calls.rename(path, going)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            # The folder above is a link to another disk. What is left after a death half-way goes at the next start.
+            going = path
+        self._calls.sync_folder(_parent(path))
+        self._remove_all(going)
+
+    def _remove_all(self, path: str) -> None:
+        """Remove a folder and what it holds, file by file, or a file; fine when it is missing."""
+        with contextlib.suppress(FileNotFoundError):
+            if not self._is_own_folder(path):
+                self._calls.unlink(path)
+                return
+            for name in self._calls.list_folder(path):
+                self._remove_all(f"{path}/{name}")
+            self._calls.remove_folder(path)
+
+    def sync_names(self, folder: str) -> None:
+        check_inside(folder)
+        with contextlib.suppress(FileNotFoundError):
+            self._calls.sync_folder(folder)
+
+    def _make_library_folder(self, name: str) -> None:
+        check_inside(name)
+        try:
+            if not self._calls.is_folder(name):
+                self._make_folders(name)
+                self._calls.sync_folder(_parent(name))
+        except OSError as error:
+            raise StoreError(f"cannot make {name}: {error.strerror}", hint="Check the permissions") from None
+
+    def _clear_away(self) -> None:
+        """Remove what a process that died half-way through it was removing."""
+        for name in self.list_names(""):
+            if name.startswith(GOING_PREFIX):
+                with contextlib.suppress(OSError):  # the next start tries again
+                    self._remove_all(name)
+
+    def lock(self) -> None:
+        try:
+            self._lock_fd = self._calls.lock("lock")
+        except BlockingIOError:
+            raise StoreError(
+                f"{self._where} is in use by another process", hint="Stop that broker, or name another --data"
+            ) from None
+        except OSError as error:
+            raise StoreError(
+                f"cannot open {self._where}/lock: {error.strerror}", hint="Name a writable directory with --data"
+            ) from None
+        self._clear_away()
+
+    def unlock(self) -> None:
+        if self._lock_fd is not None:
+            self._calls.close(self._lock_fd)
+            self._lock_fd = None
+
+    def used_ratio(self) -> float:
+        return self._calls.used_ratio()
+
+
+class FileDisk(CallDisk):
+    """A Disk that is a directory of the machine."""
+
+    def __init__(self, root: Path, pause: Callable[[float], None] = lambda seconds: None) -> None:
+        super().__init__(SystemCalls(root, pause), str(root))
+        self._root = root
+        try:
+            root.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(
+                f"cannot make the data directory {root}: {error.strerror}", hint="Name a writable one with --data"
+            ) from None
+
+    def library_folder(self, name: str) -> Path:
+        self._make_library_folder(name)
+        return self._root / name

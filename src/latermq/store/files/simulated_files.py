@@ -1,0 +1,229 @@
+"""Files and folders of a simulated machine: what a dead process leaves of them, and what a dead machine does.
+
+A dead process leaves everything that it had written. A dead machine leaves what was synced; of the rest, each page and
+each length of a file is there or not, as chance has it, and the changes of a folder up to some point in their order.
+"""
+
+import mmap
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from latermq.store.files.library_folder import LibraryFolder
+from latermq.store.files.mapped_file import PAGE_BYTES
+
+Pages = dict[int, bytes]  # by number; a page that is not named is zeros
+_STRAY_BYTES = 16 * PAGE_BYTES  # how far behind its reserved space a file is searched for what must not be there
+
+
+class Inode:
+    """A file without its name. Large ones are nearly empty: their map is of huge pages, read as zeros without being."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.allocated = 0  # bytes from the start that have disk space
+        self.data: mmap.mmap | bytearray = bytearray()  # not longer than the file; what is missing is zeros
+        self.synced: Pages = {}
+        self.synced_size = 0
+
+    def mapped(self) -> mmap.mmap:
+        """The content as a map, the same for all that ask."""
+        if not isinstance(self.data, mmap.mmap) or len(self.data) < self.size:
+            grown = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            grown.madvise(mmap.MADV_HUGEPAGE)
+            for page, data in self.pages().items():
+                grown[page * PAGE_BYTES : page * PAGE_BYTES + len(data)] = data
+            self.data = grown
+        return self.data
+
+    def pages(self) -> Pages:
+        """What is not zeros."""
+        end = min(self.allocated, self.size, len(self.data))
+        whole = end // PAGE_BYTES
+        words = np.frombuffer(self.data, np.uint64, whole * PAGE_BYTES // 8).reshape(whole, PAGE_BYTES // 8)
+        used = np.bitwise_or.reduce(words, axis=1).nonzero()[0].tolist()
+        found = {page: bytes(self.data[page * PAGE_BYTES : (page + 1) * PAGE_BYTES]) for page in used}
+        if (rest := bytes(self.data[whole * PAGE_BYTES : end])).strip(b"\0"):
+            found[whole] = rest
+        stray = bytes(self.data[end : min(end + _STRAY_BYTES, self.size)])
+        assert not stray.strip(b"\0"), (
+            f"written at {end + len(stray) - len(stray.lstrip(bytes(1)))} without reserved space"
+        )
+        return found
+
+    def next_page(self, at: int, *, is_used: bool) -> int | None:
+        """The first place from `at` on in a page with anything in it, or with nothing; None where there is none."""
+        used = np.zeros(-(-self.size // PAGE_BYTES), bool)
+        used[list(self.pages())] = True
+        found = np.flatnonzero(used[at // PAGE_BYTES :] == is_used) if at < self.size else used[:0]
+        return max(at, int(found[0] + at // PAGE_BYTES) * PAGE_BYTES) if len(found) else None
+
+    def put(self, data: bytes | memoryview, at: int) -> None:
+        end = at + len(data)
+        if len(self.data) < end and isinstance(self.data, bytearray):
+            self.data.extend(bytes(end - len(self.data)))
+        self.data[at:end] = bytes(data)
+        self.size = max(self.size, end)
+
+    def clear(self, start: int, end: int) -> None:
+        """Make these bytes zeros."""
+        end = min(end, len(self.data))
+        if start >= end:
+            return
+        if isinstance(self.data, bytearray):
+            self.data[start:end] = bytes(end - start)
+            return
+        page_start, page_end = -(-start // PAGE_BYTES) * PAGE_BYTES, end // PAGE_BYTES * PAGE_BYTES
+        if end == len(self.data):
+            page_end = -(-end // PAGE_BYTES) * PAGE_BYTES
+        if page_start < page_end:
+            self.data.madvise(mmap.MADV_DONTNEED, page_start, page_end - page_start)  # of no file: read as zeros then
+            self.data[start:page_start] = bytes(page_start - start)
+            start = page_end
+        if start < end:
+            self.data[start:end] = bytes(end - start)
+
+    def cut(self, size: int) -> None:
+        """Change the length."""
+        if size < self.size:
+            self.clear(size, self.size)
+            if isinstance(self.data, bytearray):
+                del self.data[size:]
+            self.allocated = min(self.allocated, -(-size // PAGE_BYTES) * PAGE_BYTES)
+        self.size = size
+
+    def sync(self) -> None:
+        self.synced, self.synced_size = self.pages(), self.size
+
+    def copy(self, pages: Pages, size: int) -> "Inode":
+        """Another one with this content."""
+        other = Inode()
+        other.size, other.allocated = size, min(self.allocated, -(-size // PAGE_BYTES) * PAGE_BYTES)
+        other.synced, other.synced_size = self.synced, self.synced_size
+        if isinstance(self.data, mmap.mmap) and size:
+            other.mapped()
+        for page, data in pages.items():
+            if page * PAGE_BYTES < size:
+                other.put(data[: size - page * PAGE_BYTES], page * PAGE_BYTES)
+        return other
+
+    def survivor(self, chance: Random) -> "Inode":
+        """What a dead machine leaves of it."""
+        old, new = self.synced, self.pages()
+        size = self.size if self.size == self.synced_size or chance.random() < 0.5 else self.synced_size
+        pages = {
+            page: content[page]
+            for page in sorted(old.keys() | new.keys())
+            if page in (content := new if chance.random() < 0.5 else old)
+        }
+        other = self.copy(pages, size)
+        if pages:  # space that was given back is taken again
+            other.allocated = max(other.allocated, (max(pages) + 1) * PAGE_BYTES)
+        other.sync()
+        return other
+
+
+@dataclass(eq=False)
+class Folder:
+    """A folder, and what a library keeps in it, if it is one of those."""
+
+    library: LibraryFolder | None = None
+
+
+Node = Inode | Folder
+Tree = dict[str, Node]
+
+
+@dataclass
+class Change:
+    """A change of the tree: a node gets a new name; without an old one it is new itself, without a new one it goes."""
+
+    path: str
+    new_path: str
+    node: Node | None
+    is_safe: bool = False
+
+    @property
+    def folders(self) -> list[str]:
+        """Those whose names change."""
+        return [parent(path) for path in (self.path, self.new_path) if path]
+
+    def make(self, tree: Tree) -> None:
+        """As far as the tree has what it takes."""
+        if not all(folder in tree for folder in self.folders):
+            return
+        if self.new_path:
+            for name in [name for name in tree if is_inside(name, self.new_path)]:
+                del tree[name]
+        for name in [name for name in tree if self.path and is_inside(name, self.path)]:
+            node = tree.pop(name)
+            if self.new_path:
+                tree[self.new_path + name[len(self.path) :]] = node
+        if self.node is not None:
+            tree[self.new_path] = self.node
+
+
+def parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def is_inside(path: str, folder: str) -> bool:
+    """Whether this is the folder or lies in it."""
+    return path.startswith(folder) and path[len(folder) :][:1] in ("", "/")
+
+
+class Names:
+    """The tree of folders and files, and those of its changes that a dead machine may forget."""
+
+    def __init__(self, tree: Tree | None = None) -> None:
+        self.tree: Tree = tree if tree is not None else {"": Folder()}
+        self._safe: Tree = dict(self.tree)
+        self._changes: list[Change] = []  # since then, in order
+
+    def change(self, path: str, new_path: str, node: Node | None = None) -> None:
+        change = Change(path, new_path, node)
+        change.make(self.tree)
+        self._changes.append(change)
+
+    def sync(self, folder: str) -> None:
+        """What was changed in this folder is safe from here on."""
+        for change in self._changes:
+            change.is_safe = change.is_safe or folder in change.folders
+        while self._changes and self._changes[0].is_safe:
+            self._changes.pop(0).make(self._safe)
+
+    def survivors(self, chance: Random) -> Tree:
+        """The tree that a dead machine leaves."""
+        waiting = Counter(folder for change in self._changes if not change.is_safe for folder in change.folders)
+        left = {
+            folder: count if chance.random() < 0.5 else chance.randint(0, count) for folder, count in waiting.items()
+        }
+        tree = dict(self._safe)
+        for change in self._changes:
+            if not change.is_safe:
+                survives = all(left[folder] > 0 for folder in change.folders)
+                for folder in change.folders:
+                    left[folder] = left[folder] - 1 if survives else 0
+                if not survives:
+                    continue
+            change.make(tree)
+        return tree
+
+    def copy(self, of: Callable[[Node], Node]) -> "Names":
+        """The same with copies of its nodes."""
+        copies: dict[int, Node] = {}
+
+        def copied(node: Node) -> Node:
+            if id(node) not in copies:
+                copies[id(node)] = of(node)
+            return copies[id(node)]
+
+        other = Names({path: copied(node) for path, node in self.tree.items()})
+        other._safe = {path: copied(node) for path, node in self._safe.items()}
+        other._changes = [
+            Change(one.path, one.new_path, copied(one.node) if one.node else None, one.is_safe) for one in self._changes
+        ]
+        return other

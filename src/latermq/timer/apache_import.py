@@ -1,0 +1,110 @@
+"""Timers that Apache RocketMQ left: which of them still wait, told by its timer log and its timer checkpoint.
+
+RocketMQ does not note in the log what it delivered or rolled, so its timer topic alone would deliver everything again.
+What its files say is kept in a small file of ours, from which it is known even when the checkpoint should be lost; then
+LaterMQ's own engine takes the place of those files.
+"""
+
+import msgspec
+import numpy as np
+
+from latermq.errors import CorruptStore
+from latermq.message.names import TIMER_TOPIC
+from latermq.message.properties import REAL_TOPIC, TIMER_DELETE_KEY, UNIQUE_KEY
+from latermq.message.timer_code import CANCEL, TIMER, kind_and_due
+from latermq.message.timer_name import meanings, timer_name
+from latermq.store.files.disk import Disk
+from latermq.store.message_store import MessageStore
+from latermq.store.ranges import RangeSet
+from latermq.timer import apache_checkpoint
+from latermq.timer.apache_checkpoint import OWN_STATE, TimerCheckpoint, decode_timer_checkpoint, timer_checkpoint_file
+from latermq.timer.engine import timer_log
+from latermq.timer.engine.timer_log import DELETE, TimerLog, is_unit
+
+PATH = "latermq.importedtimers"  # entries of the timer topic that were done with before the first start, as ranges
+
+
+def entries_done_by_apache(disk: Disk, store: MessageStore) -> RangeSet:
+    """Entries of the timer topic that RocketMQ delivered, rolled or cancelled, looked up once and then remembered."""
+    kept = imported_entries(disk)
+    if kept is not None:
+        return kept
+    data = disk.read(apache_checkpoint.PATH)
+    if data is None or (checkpoint := decode_timer_checkpoint(data)).state_version == OWN_STATE:
+        return RangeSet()
+    done = _done(disk, store, checkpoint)
+    disk.replace(PATH, msgspec.json.encode(done.ranges()))
+    disk.replace(apache_checkpoint.PATH, timer_checkpoint_file(checkpoint._replace(state_version=OWN_STATE)))
+    return done
+
+
+def imported_entries(disk: Disk) -> RangeSet | None:
+    """What an earlier start remembered, None where there was nothing to.
+
+    The file is not set aside where it does not parse: what RocketMQ delivered would be delivered again.
+    """
+    kept = disk.read(PATH)
+    if kept is None:
+        return None
+    try:
+        return RangeSet(msgspec.json.decode(kept, type=list[tuple[int, int]]))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptStore(
+            f"{PATH} does not parse: {error}",
+            hint="Restore it from a copy. Without it, timers that RocketMQ delivered are delivered again",
+        ) from None
+
+
+def _done(disk: Disk, store: MessageStore, checkpoint: TimerCheckpoint) -> RangeSet:
+    queue = store.find_queue(TIMER_TOPIC, 0)
+    done = RangeSet()
+    if queue is None:
+        return done
+    upto = min(checkpoint.queue_offset, queue.next_offset)
+    start = 0
+    for entry in sorted(_waiting(disk, store, checkpoint)):
+        if entry < upto:
+            done.add(start, entry)
+            start = entry + 1
+    done.add(start, upto)
+    return done
+
+
+def _not_due(store: MessageStore, checkpoint: TimerCheckpoint) -> set[int]:
+    """Without a timer log: all entries that were not due when RocketMQ stopped. One that rolled may come twice."""
+    queue = store.queue(TIMER_TOPIC, 0)
+    waiting = set()
+    for entry in range(queue.min_offset, queue.next_offset):
+        place = queue.entry(entry)
+        kind, due_ms = kind_and_due(store.waiting_code_at(place[0])) if place else (CANCEL, 0)
+        if kind == TIMER and due_ms > checkpoint.last_read_ms:
+            waiting.add(entry)
+    return waiting
+
+
+def _waiting(disk: Disk, store: MessageStore, checkpoint: TimerCheckpoint) -> set[int]:
+    """The entries that RocketMQ's timer log holds for slots that it has not read."""
+    names = disk.list_names(timer_log.FOLDER)
+    log = TimerLog(disk, file_bytes=disk.file_size(f"{timer_log.FOLDER}/{names[0]}")) if names else None
+    if log is None or not log.open_at(checkpoint.log_flushed):
+        return _not_due(store, checkpoint)
+    waiting: dict[tuple[int, str], set[int]] = {}  # by slot and name, as its cancels take them
+    cancelled: list[tuple[int, str]] = []
+    for _, units in log.chunks(4096):
+        units = units[is_unit(units)]
+        slots = units["write_ms"].astype(np.int64) + units["delay_ms"]
+        for row in np.flatnonzero(slots >= checkpoint.last_read_ms).tolist():
+            message = store.read_message(int(units["offset"][row]))
+            if message is None or message.topic != TIMER_TOPIC:
+                continue
+            properties = message.properties
+            if units["magic"][row] & DELETE:
+                names = meanings(properties.get(TIMER_DELETE_KEY, ""), properties.get(REAL_TOPIC, ""))
+                cancelled += [(int(slots[row]), name) for name in names]
+                continue
+            name = timer_name(properties.get(REAL_TOPIC, ""), properties.get(UNIQUE_KEY, ""))
+            waiting.setdefault((int(slots[row]), name), set()).add(message.queue_offset)
+    log.close()
+    for key in cancelled:
+        waiting.pop(key, None)
+    return set().union(*waiting.values())

@@ -1,0 +1,131 @@
+"""Timers as a source of the stage: what wakes soon, read from the engine ahead of its time, in order."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from latermq.errors import StoreError
+from latermq.timer.delivery.level_source import Batch
+from latermq.timer.engine.interface import SLOT_MS, Bools, Engine, Ints, Units
+
+_NEVER_MS = 1 << 62
+
+
+class _Run(NamedTuple):
+    units: Units  # in the order of their wakes
+    at: int  # how many are taken
+
+
+class TimerSource:
+    """Entries that wake in (start, stop]; without a stop it goes on for ever.
+
+    What is loaded lies in runs, each in order by itself; the stage does not mind that they overlap. Nothing may be put
+    into the engine while a slot is being read: who puts looks at `is_reading`.
+    """
+
+    level = 0
+
+    def __init__(
+        self, engine: Engine, start_ms: int, stop_ms: int | None, keep: Callable[[Units], Units], *, first_ms: int = -1
+    ) -> None:
+        """What is older than `start_ms` is done with, but for what may be added that wakes after `first_ms`."""
+        self._engine = engine
+        self._first_ms = first_ms
+        self._stop_ms = stop_ms
+        self._keep = keep
+        self._runs: list[_Run] = []
+        self._reading: Iterator[Units] | None = None
+        self._pieces: list[Units] = []  # of the slot that is being read
+        self.horizon_ms = start_ms  # all that wakes at or before it is loaded, or being read
+        self.rows = 0
+
+    @property
+    def is_reading(self) -> bool:
+        return self._reading is not None
+
+    def covers(self, wakes: Ints) -> Bools:
+        """Which of these times lie in what is loaded: their entries are to be added here."""
+        return (wakes > self._first_ms) & (wakes <= self.horizon_ms)
+
+    def load(self, until_ms: int, max_rows: int) -> bool:
+        """Read a piece of what wakes up to then; whether there is more to read at once."""
+        if self._stop_ms is not None:
+            until_ms = min(until_ms, self._stop_ms)
+        if self._reading is None:
+            if self.rows >= max_rows or self.horizon_ms >= until_ms:
+                return False
+            slot_ms = self._engine.next_slot_ms(self.horizon_ms)
+            if slot_ms is None or slot_ms >= until_ms:
+                self.horizon_ms = -(-until_ms // SLOT_MS) * SLOT_MS
+                return False
+            self.horizon_ms = slot_ms + SLOT_MS
+            self._reading = self._engine.read(slot_ms, self.horizon_ms)
+        try:
+            piece = next(self._reading, None)
+        except StoreError:
+            # From the beginning again; nothing was put into the slot meanwhile.
+            self._pieces = []
+            self._reading = self._engine.read(self.horizon_ms - SLOT_MS, self.horizon_ms)
+            raise
+        if piece is not None:
+            self._pieces.append(self._keep(piece))
+            return True
+        self._reading = None
+        for piece in self._pieces:
+            self.add(piece)
+        self._pieces = []
+        return True
+
+    def add(self, units: Units) -> None:
+        """Take entries in that wake at or before the horizon."""
+        for rolls in (False, True):
+            own = units.where(units.rolls == rolls)
+            if len(own.entries):
+                self._runs.append(_Run(own.in_order(), 0))
+                self.rows += len(own.entries)
+        self._merge()
+
+    def _merge(self) -> None:
+        """Keep runs few: two of like size become one, so each entry is sorted again only a few times."""
+        while len(self._runs) > 1:
+            before, last = self._runs[-2:]
+            left, right = len(before.units.entries) - before.at, len(last.units.entries) - last.at
+            if before.units.rolls[0] != last.units.rolls[0] or left > 4 * right or left + right > 100_000:
+                return
+            rest = [run.units.where(np.arange(run.at, len(run.units.entries))) for run in (before, last)]
+            self._runs[-2:] = [_Run(Units.join(rest).in_order(), 0)]
+
+    def head_due_ms(self) -> int | None:
+        """When the next loaded entry wakes, None where none is loaded."""
+        return min((int(run.units.wakes[run.at]) for run in self._runs), default=None)
+
+    def count_due(self, now_ms: int) -> int:
+        """How many loaded entries should have been taken by now."""
+        ends = (np.searchsorted(run.units.wakes, now_ms, side="right") for run in self._runs)
+        return sum(max(0, int(end) - run.at) for end, run in zip(ends, self._runs, strict=True))
+
+    def all_wake_from_ms(self) -> int:
+        """Nothing of this source that is not taken yet wakes before this time."""
+        loaded_ms = self.horizon_ms + 1 - (SLOT_MS if self.is_reading else 0)
+        if self._stop_ms is not None and self.horizon_ms >= self._stop_ms and not self.is_reading:
+            loaded_ms = _NEVER_MS
+        head_ms = self.head_due_ms()
+        return loaded_ms if head_ms is None else min(loaded_ms, head_ms)
+
+    def take(self, until_ms: int, max_count: int, max_bytes: int) -> Batch:
+        """The next entries of one run that wake at or before `until_ms`: at least one, whatever its record's size."""
+        number = min(range(len(self._runs)), key=lambda index: int(self._runs[index].units.wakes[self._runs[index].at]))
+        units, at = self._runs[number]
+        end = int(np.searchsorted(units.wakes, until_ms, side="right"))
+        end = max(at, min(end, at + max_count))
+        fitting = int(np.searchsorted(np.cumsum(units.sizes[at:end]), max_bytes, side="right"))
+        end = at + min(end - at, max(1, fitting))
+        taken = units.where(np.arange(at, end))
+        self.rows -= end - at
+        if end == len(units.entries):
+            del self._runs[number]
+        else:
+            self._runs[number] = _Run(units, end)
+        is_roll = bool(len(taken.rolls) and taken.rolls[0])
+        return Batch(taken.entries, taken.wakes, taken.physical_offsets, taken.sizes, is_roll)

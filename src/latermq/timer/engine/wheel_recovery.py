@@ -1,0 +1,112 @@
+"""Building the wheel again from the units of the timer log, after a crash or when its file is lost."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from latermq.timer.engine.interface import Bools, Ints, slot_of
+from latermq.timer.engine.timer_log import DELETE, ROLL, UNIT_BYTES, TimerLog, UnitRows, is_unit, wakes_of
+from latermq.timer.engine.timer_wheel import Slots, TimerWheel
+
+CHUNK = 1 << 18  # units at once: about 60 MB of columns
+
+
+class Forgotten(NamedTuple):
+    """Slots before a time were forgotten when the log had this end; what was put into them later was not."""
+
+    below_ms: int
+    upto: int
+
+
+def rebuild_wheel(
+    log: TimerLog, wheel: TimerWheel, from_ms: int, forgotten: Sequence[Forgotten]
+) -> dict[int, int] | None:
+    """Fill the wheel with the lists of the slots from this time on; None where the log is damaged.
+
+    Returns for each file of the log the latest slot of its units.
+    """
+    wheel.clear()
+    wheel.reserve()
+    lists_at = np.zeros(wheel.total, np.int64)
+    latest: dict[int, int] = {}
+    for start, units in log.chunks(CHUNK):
+        if not is_unit(units).all():
+            return None
+        slots = slot_of(wakes_of(units))
+        file = start // log.file_bytes
+        latest[file] = max(latest.get(file, 0), int(slots.max()))
+        live = slots >= from_ms
+        for below_ms, upto in forgotten:
+            if from_ms < below_ms:
+                live &= (slots >= below_ms) | (start + UNIT_BYTES * np.arange(len(units)) >= upto)
+        if not live.any():
+            continue
+        chunk = _chunk(start, units, slots, live)
+        if chunk is None or not _add(wheel, chunk, lists_at):
+            return None
+    return latest
+
+
+class _Chunk(NamedTuple):
+    """Those units of a piece of the log that are not forgotten."""
+
+    positions: Ints
+    slots: Ints
+    deletes: Bools
+    rolls: Bools
+    outward: Ints  # rows of the units that link to none of the chunk,
+    links: Ints  # and to where they link
+    targets: Ints  # rows of the units that one of the chunk links to
+
+
+def _chunk(start: int, units: UnitRows, slots: Ints, live: Bools) -> _Chunk | None:
+    """Look at the units' links; None where they are not those of lists.
+
+    A unit links to an earlier one of its slot, to which no other links, or out of the chunk.
+    """
+    previous = units["previous"].astype(np.int64)
+    deletes = (units["magic"] & DELETE) != 0
+    rolls = ((units["magic"] & ROLL) != 0) & (units["reserved"] != 0)  # RocketMQ does not count its own
+    rows = np.arange(len(units))
+    if not live.all():
+        rows, slots, previous, deletes, rolls = (one[live] for one in (rows, slots, previous, deletes, rolls))
+    positions = start + UNIT_BYTES * rows
+    if (previous >= positions).any():
+        return None
+    inward = previous >= start
+    targets = (previous[inward] - start) // UNIT_BYTES
+    if len(rows) < len(units):
+        # A link to what is forgotten becomes one to the last row, which stands elsewhere: no unit links that far.
+        targets = np.where(live, np.cumsum(live) - 1, -1)[targets]
+    if (positions[targets] != previous[inward]).any() or (slots[targets] != slots[inward]).any():
+        return None
+    if (np.bincount(targets, minlength=1) > 1).any():
+        return None
+    outward = np.flatnonzero(~inward)
+    return _Chunk(positions, slots, deletes, rolls, outward, previous[outward], targets)
+
+
+def _add(wheel: TimerWheel, chunk: _Chunk, lists_at: Ints) -> bool:
+    """Lengthen the lists by a chunk; False where it does not go on where they end.
+
+    Only one unit of a slot may link out of the chunk. So all of its slot are one list, and nothing needs sorting.
+    """
+    own = chunk.slots[chunk.outward]
+    numbers = np.arange(len(own))
+    before = wheel.get(own)
+    places = wheel.places(own)
+    lists_at[places] = numbers
+    if (lists_at[places] != numbers).any() or len(wheel.taken(own)) or (chunk.links != before.lasts).any():
+        return False  # two lists in one place, or one that begins elsewhere
+    lists = lists_at[wheel.places(chunk.slots)]
+    is_last = np.ones(len(chunk.slots), bool)
+    is_last[chunk.targets] = False
+    lasts = np.empty(len(own), np.int64)
+    lasts[lists[is_last]] = chunk.positions[is_last]
+    signs = np.where(chunk.deletes, -1, 1)
+    counts, rolls = (np.bincount(lists, weights, len(own)).astype(np.int64) for weights in (signs, signs * chunk.rolls))
+    firsts = np.where(before.firsts < 0, chunk.positions[chunk.outward], before.firsts)
+    counts = np.maximum(before.counts + counts, 0)
+    wheel.put(own, Slots(firsts, lasts, counts, np.clip(before.rolls + rolls, 0, counts)))
+    return True

@@ -1,0 +1,279 @@
+"""Windows as sources of the stage: what Spark handed back, in due order, played from the files of one attempt each.
+
+Each window is a source of its own. One that cannot be had holds back T, and no other window.
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from latermq.handover.cut import Cut
+from latermq.timer.delivery.lateness import PUNCTUAL_MS
+from latermq.timer.delivery.level_source import Batch
+from latermq.timer.engine.interface import Bools, Ints
+from latermq.timer.far.frontier import Frontier
+
+_NEVER_MS = 1 << 62
+_LATE_AT_ONCE = 8  # windows that are caught up with at the same time
+_NONE: Ints = np.empty(0, np.int64)
+
+
+class WindowRows(NamedTuple):
+    """A piece of an attempt: timers in due order, their records end to end."""
+
+    entries: Ints
+    dues: Ints
+    sizes: Ints
+    raw: bytes
+
+    def where(self, rows: Bools) -> "WindowRows":
+        """Some of the rows."""
+        if rows.all():
+            return self
+        ends = np.cumsum(self.sizes)
+        spans = zip((ends - self.sizes)[rows].tolist(), ends[rows].tolist(), strict=True)
+        raw = b"".join(self.raw[start:end] for start, end in spans)
+        return WindowRows(self.entries[rows], self.dues[rows], self.sizes[rows], raw)
+
+
+@dataclass(slots=True, eq=False)
+class Window:
+    """What Spark hands back at one cut, as far as it is played: a source of the stage once rows of it are loaded."""
+
+    number: int
+    cut_entry: int
+    from_ms: int
+    until_ms: int
+    # Up to when cancels of windows' rows are loaded, where one is due at this time.
+    covered_ms: Callable[[int], int] = lambda due_ms: _NEVER_MS
+    attempt: str = ""  # that is played; empty while there is none
+    pieces: int = 0  # that were taken in
+    last_due_ms: int = 0  # of what was taken in,
+    last_entries: Ints = field(default_factory=lambda: _NONE)  # and which of it were due then
+    is_loaded: bool = False
+    is_skipped: bool = False  # its timers become dead letters; nothing more of it is played
+    rows: int = 0  # that are loaded and not taken
+    size_bytes: int = 0
+    _loaded: deque[WindowRows] = field(default_factory=deque)
+    _at: int = 0  # rows of the first loaded piece that are taken
+    _raw_at: int = 0
+
+    level = 0
+
+    @property
+    def unread_from_ms(self) -> int:
+        """Nothing of it that was not taken in is due before."""
+        return max(self.from_ms, self.last_due_ms)
+
+    def unseen(self, rows: WindowRows) -> WindowRows:
+        """Those of some rows that were not taken in yet, from whichever attempt they are."""
+        seen = np.isin(rows.entries, self.last_entries)
+        return rows.where((rows.dues > self.last_due_ms) | ((rows.dues == self.last_due_ms) & ~seen))
+
+    def note_seen(self, rows: WindowRows) -> None:
+        """These were taken in; attempts need not be cut into the same pieces."""
+        if len(rows.dues):
+            last_ms = int(rows.dues[-1])
+            same = [self.last_entries] if last_ms == self.last_due_ms else []
+            self.last_entries = np.concatenate([*same, rows.entries[rows.dues == last_ms]])
+            self.last_due_ms = last_ms
+
+    def load(self, rows: WindowRows) -> None:
+        """Keep rows, of which there is at least one, until they are taken."""
+        self._loaded.append(rows)
+        self.size_bytes += len(rows.raw)
+        self.rows += len(rows.entries)
+
+    # As a source of the stage
+
+    @property
+    def _head_ms(self) -> int:
+        return int(self._loaded[0].dues[self._at])
+
+    def head_due_ms(self) -> int | None:
+        """When the next loaded row is due; None where none is, or where cancels of that time are not loaded yet."""
+        if not self._loaded:
+            return None
+        due_ms = self._head_ms
+        return due_ms if due_ms <= self.covered_ms(due_ms) else None
+
+    def take(self, until_ms: int, max_count: int, max_bytes: int) -> Batch:
+        """The next rows due at or before `until_ms`: at least one, whatever its record's size."""
+        piece = self._loaded[0]
+        at = self._at
+        until_ms = min(until_ms, self.covered_ms(int(piece.dues[at])))
+        end = int(np.searchsorted(piece.dues, until_ms, side="right"))
+        end = max(at, min(end, at + max_count))
+        fitting = int(np.searchsorted(np.cumsum(piece.sizes[at:end]), max_bytes, side="right"))
+        end = at + min(end - at, max(1, fitting))
+        size = int(piece.sizes[at:end].sum())
+        raw = piece.raw[self._raw_at : self._raw_at + size]
+        batch = Batch(piece.entries[at:end], piece.dues[at:end], _NONE, piece.sizes[at:end], raw=raw)
+        self.rows -= end - at
+        if end == len(piece.entries):
+            self._loaded.popleft()
+            self._at = self._raw_at = 0
+            self.size_bytes -= len(piece.raw)
+        else:
+            self._at, self._raw_at = end, self._raw_at + size
+        return batch
+
+    def is_overdue(self, now_ms: int) -> bool:
+        """Whether what comes next should have gone some time ago."""
+        return bool(self._loaded) and self._head_ms < now_ms - PUNCTUAL_MS
+
+    def count_due(self, now_ms: int) -> int:
+        """How many loaded rows should have been taken by now."""
+        counts = [int(np.searchsorted(piece.dues, now_ms, side="right")) for piece in self._loaded]
+        return max(0, sum(counts) - self._at)
+
+    def all_wake_from_ms(self) -> int:
+        """Nothing of it that was not taken from here is due before."""
+        loaded_ms = self._head_ms if self._loaded else _NEVER_MS
+        return loaded_ms if self.is_loaded else min(loaded_ms, self.unread_from_ms)
+
+
+class Windows:
+    """All windows that are not done with, the earliest first. No two of them overlap in due time."""
+
+    def __init__(self, frontier: Frontier, *, max_bytes: int, ahead_ms: int) -> None:
+        self._frontier = frontier
+        self._max_bytes = max_bytes
+        self._ahead_ms = ahead_ms
+        self._windows: deque[Window] = deque()
+        self._open: list[Window] = []  # with rows that are loaded
+        # Set by who owns the timers: which rows are still wanted, and up to when cancels of windows' rows are loaded.
+        self.still_wanted: Callable[[Ints, Ints], Bools] = lambda entries, dues: np.ones(len(entries), bool)
+        self.covered_ms: Callable[[int], int] = lambda due_ms: _NEVER_MS
+
+    # Which windows there are
+
+    def open(self, cut: Cut) -> None:
+        """A cut was made: its window comes next."""
+        if cut.has_window:
+            self._windows.append(
+                Window(cut.number, cut.entry, cut.last_handback_ms, cut.handback_ms, lambda due: self.covered_ms(due))
+            )
+
+    def open_all(self, cuts: Iterable[Cut], attempts: dict[int, str]) -> None:
+        """At a start: those that are not done with, and the attempts that were chosen for them."""
+        for cut in cuts:
+            self.open(cut)
+        for window in self._windows:
+            window.attempt = attempts.get(window.number, "")
+
+    def waiting(self) -> list[Window]:
+        """All that are not loaded to their end, the earliest first."""
+        return [window for window in self._windows if not window.is_loaded]
+
+    def unfinished(self) -> list[Window]:
+        """All that are not done with."""
+        return list(self._windows)
+
+    def find(self, number: int) -> Window | None:
+        return next((window for window in self._windows if window.number == number), None)
+
+    def close_before(self, wake_ms: int) -> None:
+        """Forget windows all of whose rows are done with, and a checkpoint on disk says so."""
+        while self._windows and self._windows[0].is_loaded and self._windows[0].until_ms <= wake_ms:
+            self._windows.popleft()
+
+    # Loading
+
+    def wants(self, now_ms: int, others: Collection[int] = ()) -> Window | None:
+        """A window whose next piece is to be read now; `others` are numbers of windows that are not asked for.
+
+        What is on time comes before what is late, which gets half of the room.
+        """
+        late: Window | None = None
+        for window in self._windows:
+            if window.unread_from_ms > now_ms + self._ahead_ms:
+                break  # and so are all that follow
+            if window.number in others or not self.is_wanted(window, now_ms):
+                continue
+            if not self.is_late(window, now_ms):
+                return window
+            late = late or window
+        return late
+
+    def is_wanted(self, window: Window, now_ms: int) -> bool:
+        """Whether the next piece of this window is to be read now."""
+        if window.is_loaded or window.is_skipped or not window.attempt:
+            return False
+        if window.unread_from_ms > now_ms + self._ahead_ms:
+            return False
+        if self.is_late(window, now_ms):
+            has_place = window.rows or len(self.sources()) < _LATE_AT_ONCE
+            return bool(has_place) and self.size_bytes < max(1, self._max_bytes // 2)
+        return self.size_bytes < self._max_bytes
+
+    def is_late(self, window: Window, now_ms: int) -> bool:
+        """Whether all of it should have gone. What may hold something that is due soon is not late."""
+        return window.until_ms <= now_ms - PUNCTUAL_MS
+
+    def feed(self, number: int, rows: WindowRows | None) -> None:
+        """Take the next piece of a window in; None says that there is no further one."""
+        window = self.find(number)
+        assert window is not None, f"window {number} is not there"
+        assert not window.is_loaded, f"window {number} has no further piece"
+        if rows is None:
+            window.is_loaded = True
+            return
+        window.pieces += 1
+        rows = window.unseen(rows)
+        window.note_seen(rows)
+        rows = rows.where(self.still_wanted(rows.entries, rows.dues))
+        if len(rows.entries):
+            if window not in self.sources():
+                self._open.append(window)
+            window.load(rows)
+
+    def restart(self, number: int, attempt: str) -> None:
+        """Play another attempt of a window from its beginning: attempts have equal rows, and ids decide."""
+        window = self.find(number)
+        assert window is not None
+        window.attempt, window.pieces = attempt, 0
+
+    # As sources of the stage
+
+    def sources(self) -> list[Window]:
+        """The windows of which rows are loaded."""
+        if not all(window.rows for window in self._open):
+            self._open = [window for window in self._open if window.rows]
+        return self._open
+
+    @property
+    def rows(self) -> int:
+        """How many rows are loaded."""
+        return sum(window.rows for window in self.sources())
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes the loaded rows take."""
+        return sum(window.size_bytes for window in self.sources())
+
+    def all_wake_from_ms(self) -> int:
+        """Nothing that Spark holds, or handed back and was not taken from here, is due before."""
+        wake_ms = self._frontier.handback_ms if self._frontier.has_far else _NEVER_MS
+        for window in self._windows:
+            wake_ms = min(wake_ms, window.all_wake_from_ms())
+            if not window.is_loaded:
+                break  # the rows of those that follow are due later
+        return wake_ms
+
+    def played_spans(self, held: Ints) -> Iterator[tuple[int, int]]:
+        """The due times of each window up to which all its rows were delivered; `held` are on their way, in order."""
+        for window in self._windows:
+            until_ms = min(window.until_ms, window.all_wake_from_ms())
+            at = int(np.searchsorted(held, window.from_ms))
+            if at < len(held):
+                until_ms = min(until_ms, int(held[at]))
+            if until_ms > window.from_ms:
+                yield window.from_ms, until_ms
+
+    def statistics(self) -> dict[str, int]:
+        """How much is loaded, and how many windows are not done with."""
+        return {"windows": len(self._windows), "window_rows_loaded": self.rows, "window_bytes_loaded": self.size_bytes}

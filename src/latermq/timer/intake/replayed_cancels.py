@@ -1,0 +1,180 @@
+"""Cancels and moves that act again at a start: what each of them took, found for many at once.
+
+After a change of engines these are all that the log holds. So the key index is asked for all their names together,
+queue entries tell what its hits are and when they are due, and of the records only those are read that may be taken and
+are not delivered, each once.
+"""
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from latermq.message.names import TIMER_TOPIC
+from latermq.message.properties import REAL_TOPIC, TIMER_DELETE_KEY, UNIQUE_KEY, find_property
+from latermq.message.record import QUEUE_OFFSET_AT, record_properties
+from latermq.message.timer_code import CANCEL, MOVED, TIMER
+from latermq.message.timer_name import timer_name
+from latermq.store.dispatch import HashedKeys
+from latermq.store.message_store import MessageStore
+from latermq.timer.engine.interface import Bools, Ints
+from latermq.timer.far.far_names import FarNames
+from latermq.timer.intake.cancellations import GONE
+from latermq.timer.timers import Timers
+
+Name = tuple[str, str]  # a topic and a unique key
+_REAL_TOPIC, _UNIQUE_KEY, _DELETE_KEY = REAL_TOPIC.encode(), UNIQUE_KEY.encode(), TIMER_DELETE_KEY.encode()
+
+
+class Taker(NamedTuple):
+    """A cancel or a move, and a name that it takes."""
+
+    entry: int
+    end_offset: int  # where its record ends in the log
+    name: Name
+    is_counted: bool  # whether what it takes is still counted as pending
+
+
+class _Scheduled(NamedTuple):
+    """A timer, a roll of one or a move: what can be taken."""
+
+    entry: int
+    due_ms: int
+    physical_offset: int
+    size: int
+
+
+class _Hits(NamedTuple):
+    """Entries of the timer topic that the index has for some names: a row of each array a hit."""
+
+    rows: Ints  # for which name
+    entries: Ints
+    physical_offsets: Ints
+    sizes: Ints
+    kinds: Ints
+    dues: Ints
+
+    def where(self, kept: Bools) -> "_Hits":
+        return _Hits(*(column[kept] for column in self))
+
+
+class Takers:
+    """Lets cancels and moves act on what the log holds before them."""
+
+    def __init__(self, store: MessageStore, far_names: FarNames, timers: Timers) -> None:
+        self._store = store
+        self._far_names = far_names
+        self._timers = timers
+
+    def act(self, takers: Sequence[Taker]) -> None:
+        """These are in the order of the log; those before them have acted."""
+        if not takers:
+            return
+        found = list(self._taken_by(takers))
+        columns = [(number, *scheduled) for number, scheduled in found]
+        numbers, entries, dues, physical, sizes = np.array(sorted(columns), np.int64).reshape(len(found), 5).T
+        by = np.array([taker.entry for taker in takers], np.int64)[numbers]
+        ends = np.array([taker.end_offset for taker in takers], np.int64)[numbers]
+        self._timers.take_all_out(by, ends, self._timers.taking(entries, dues, physical, sizes))
+        left = Counter(takers[number].name[0] for number, _ in found if takers[number].is_counted)
+        for topic, count in left.items():
+            self._timers.leave(topic, count)
+
+    def _taken_by(self, takers: Sequence[Taker]) -> Iterator[tuple[int, _Scheduled]]:
+        """All that is taken, each with the number of who takes it: the first taker behind it."""
+        own: defaultdict[Name, dict[int, int]] = defaultdict(dict)  # of each name its takers' entries and numbers
+        for number, taker in enumerate(takers):
+            own[taker.name][taker.entry] = number
+        names = list(own)
+        known = np.array([taker.entry for taker in takers], np.int64)
+        scheduled, others = self._scheduled(names, np.array([max(own[name]) for name in names], np.int64), known)
+        for row, name in enumerate(names):
+            numbers = own[name]
+            in_order = sorted(numbers.keys() | others[row]) if scheduled[row] else []
+            for one in scheduled[row]:
+                at = bisect_right(in_order, one.entry)
+                if at < len(in_order) and in_order[at] in numbers:
+                    yield numbers[in_order[at]], one
+
+    def _scheduled(
+        self, names: Sequence[Name], last_takers: Ints, known: Ints
+    ) -> tuple[defaultdict[int, list[_Scheduled]], defaultdict[int, set[int]]]:
+        """For each name what was scheduled before its last taker and is not done, and its takers that are not known."""
+        scheduled: defaultdict[int, list[_Scheduled]] = defaultdict(list)
+        takers: defaultdict[int, set[int]] = defaultdict(set)
+        hits = self._hits([key for _, key in names])
+        hits = hits.where(((hits.kinds == TIMER) | (hits.kinds == MOVED)) & (hits.entries < last_takers[hits.rows]))
+        waits = ~self._timers.is_done(hits.entries, hits.dues, hits.physical_offsets)
+        for row, waiting, kind, one in self._of_names(hits, waits, waits | (hits.kinds == MOVED), names):
+            if kind == MOVED:
+                takers[row].add(one.entry)
+            if waiting:
+                scheduled[row].append(one)
+        self._add_far(names, scheduled)
+        # Earlier cancels count only where something of the name is left for somebody to have taken.
+        rows = np.array([row for row, found in scheduled.items() if found], np.int64)
+        hits = self._hits([timer_name(*names[row]) for row in rows.tolist()])
+        hits = hits.where((hits.kinds == CANCEL) & ~np.isin(hits.entries, known))
+        for row, properties, one in self._records(hits):
+            name = int(rows[row])
+            if find_property(properties, _DELETE_KEY) == timer_name(*names[name]).encode():
+                takers[name].add(one.entry)
+        return scheduled, takers
+
+    def _of_names(
+        self, hits: _Hits, waits: Bools, wanted: Bools, names: Sequence[Name]
+    ) -> Iterator[tuple[int, bool, int, _Scheduled]]:
+        """Those of the wanted hits that have the very name: a hash can collide."""
+        encoded = [(topic.encode(), unique_key.encode()) for topic, unique_key in names]
+        kept = hits.where(wanted)
+        marks = zip(waits[wanted].tolist(), kept.kinds.tolist(), strict=True)
+        for (waiting, kind), (row, properties, one) in zip(marks, self._records(kept), strict=True):
+            name = (find_property(properties, _REAL_TOPIC) or b"", find_property(properties, _UNIQUE_KEY) or b"")
+            if name == encoded[row]:
+                yield row, waiting, kind, one
+
+    def _records(self, hits: _Hits) -> Iterator[tuple[int, bytes, _Scheduled]]:
+        """Which name each hit is for, the properties of its record, and what it is if it schedules."""
+        columns = (hits.rows, hits.entries, hits.dues, hits.physical_offsets, hits.sizes)
+        for row, entry, due_ms, offset, size in zip(*(column.tolist() for column in columns), strict=True):
+            yield row, record_properties(self._store.log.read(offset, size)), _Scheduled(entry, due_ms, offset, size)
+
+    def _hits(self, keys: Sequence[str]) -> _Hits:
+        """The entries of the timer topic that may have these keys."""
+        store, queue = self._store, self._store.queue(TIMER_TOPIC, 0)
+        store.index_pending()
+        encoded = [key.encode() for key in keys]
+        ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+        hashed = HashedKeys(b"".join(encoded), ends).under([f"{TIMER_TOPIC}#"], np.zeros(len(keys), np.intp))
+        rows, offsets = store.index.find_all(hashed)
+        kept = (offsets >= store.log.start) & (offsets < store.log.end)
+        # By place and name, each pair once: keys that were put again after a full disk are there twice.
+        rows, offsets = np.unique(np.stack((offsets[kept], rows[kept])), axis=1)[::-1]
+        entries = store.log.gather(offsets, np.full_like(offsets, QUEUE_OFFSET_AT), ">i8")
+        inside = (entries >= queue.min_offset) & (entries < queue.next_offset)
+        order = np.flatnonzero(inside)[np.argsort(entries[inside], kind="stable")]
+        rows, offsets, entries = rows[order], offsets[order], entries[order]
+        found = queue.gather(entries)
+        own = found["offset"] == offsets  # else it is of another topic, under the same hash
+        found = found[own]
+        kinds, dues = self._timers.read_codes(found["tags"].astype(np.int64), offsets[own])
+        return _Hits(rows[own], entries[own], offsets[own], found["size"].astype(np.int64), kinds, dues)
+
+    def _add_far(self, names: Sequence[Name], scheduled: defaultdict[int, list[_Scheduled]]) -> None:
+        """What has left the log is older than all that is in it."""
+        if not self._far_names.upto:
+            return
+        wake_ms = self._timers.all_wake_from_ms()
+        known = self._far_names.known([(topic, unique_key.encode()) for topic, unique_key in names], wake_ms)
+        start = self._store.queue(TIMER_TOPIC, 0).min_offset  # a name may be here before its record has gone
+        for row in np.flatnonzero(known).tolist():
+            gone = [one for one in self._far_names.pending(*names[row], wake_ms) if one.entry < start]
+            entries, dues = (np.array([getattr(one, key) for one in gone], np.int64) for key in ("entry", "due_ms"))
+            done = self._timers.is_done(entries, dues, np.full_like(entries, GONE))
+            scheduled[row] += [
+                _Scheduled(entry, due_ms, GONE, 0)
+                for (entry, _, due_ms), is_done in zip(gone, done.tolist(), strict=True)
+                if not is_done
+            ]

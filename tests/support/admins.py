@@ -1,0 +1,133 @@
+"""A broker on a disk in memory with its administration handlers, asked in frames and without any socket."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from latermq.broker.broker import Broker
+from latermq.clock import SimulatedClock
+from latermq.config import BrokerConfig, Config
+from latermq.errors import LaterMQError
+from latermq.message.ids import pack_host
+from latermq.message.properties import encode_properties
+from latermq.protocol.remoting.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    ProducerData,
+    SubscriptionData,
+    TopicConfig,
+)
+from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame
+from latermq.server.handlers.admin.admin_service import AdminService
+from latermq.server.handlers.admin.ground import WhenDone, Work
+from latermq.server.remoting.connection import Connection
+from latermq.store.files.memory_disk import MemoryDisk
+from tests.support.stores import SMALL
+
+HOST = pack_host("127.0.0.1", 4711)
+ADDRESS = "127.0.0.1:10911"
+
+
+class FakeConnection:
+    """Keeps what it is sent; answers to `call` are given by the test."""
+
+    def __init__(self, peer_name: str = "127.0.0.1:5555") -> None:
+        self.peer_name = peer_name
+        self.is_closing = self.is_paused = False
+        self.sent: list[Command] = []
+        self.asked: list[tuple[int, dict[str, str], bytes, asyncio.Future[Command]]] = []
+
+    def send(self, frame: bytes) -> None:
+        self.sent += FrameReader().feed(frame)
+
+    def cut_off(self, reason: str) -> None:
+        self.is_closing = True
+
+    def call(
+        self, code: int, *, fields: Mapping[str, str] | None = None, body: bytes = b"", timeout_s: float
+    ) -> asyncio.Future[Command]:
+        future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        self.asked.append((code, dict(fields or {}), body, future))
+        return future
+
+
+class Scene:
+    """One broker. Work that a process would do on a thread is done at once, or kept in `kept` when `keeps` is set."""
+
+    def __init__(self, disk: MemoryDisk | None = None, **settings: Any) -> None:
+        self.disk = disk or MemoryDisk()
+        self.clock = SimulatedClock()
+        config = Config(broker=BrokerConfig(**settings), store=SMALL)
+        self.broker = Broker(config, self.disk, self.clock, host="127.0.0.1", port=10911, new_store_id="s" * 32)
+        self.keeps = False
+        self.kept: list[tuple[list[Work], WhenDone]] = []
+        self.untold: list[Callable[[], None]] = []
+        self.service = AdminService(
+            self.broker,
+            address=ADDRESS,
+            program_version="1.2.3",
+            beside=self._beside,
+            announce=lambda told: self.untold.append(told) if self.keeps else told(),
+        )
+
+    def _beside(self, works: list[Work], when_done: WhenDone) -> None:
+        self.kept.append((works, when_done))
+        if not self.keeps:
+            self.do_kept()
+
+    def do_kept(self) -> None:
+        """Do what is left to do beside the broker."""
+        while self.kept:
+            works, when_done = self.kept.pop(0)
+            try:
+                for work in works:
+                    work()
+            except LaterMQError as error:
+                when_done(error)
+            else:
+                when_done(None)
+
+    def ask(self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"") -> Command:
+        """The answer to a request, which must come at once; an error that refuses it is raised."""
+        connection = self.begin(code, fields, body)
+        [answer] = connection.sent
+        return answer
+
+    def begin(self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"") -> FakeConnection:
+        """The connection on which a request's answer has come or will come."""
+        texts = {name: str(value) for name, value in (fields or {}).items()}
+        [command] = FrameReader().feed(encode_frame(code, 7, fields=texts, body=body))
+        connection = FakeConnection()
+        reply = self.service.handlers[code](cast(Connection, connection), command)
+        if reply is not None:
+            connection.send(reply)
+        assert all(answer.opaque == 7 for answer in connection.sent)
+        return connection
+
+    def make_topic(self, topic: str, queues: int = 2) -> None:
+        self.broker.topics.put(TopicConfig(topicName=topic, readQueueNums=queues, writeQueueNums=queues))
+
+    def send(self, topic: str, body: bytes = b"body", *, queue_id: int = 0, **properties: str) -> str:
+        """Store a message and return its offset id."""
+        encoded = encode_properties(properties)
+        return self.broker.send(topic, queue_id, body, encoded, self.clock.now_ms(), HOST)[0]
+
+    def connect(
+        self, client_id: str, *, consumer: str = "", producer: str = "", topic: str = "orders", language: str = "JAVA"
+    ) -> FakeConnection:
+        """A client's heartbeat."""
+        beat = HeartbeatData(clientID=client_id)
+        if consumer:
+            self.broker.groups.require(consumer)
+            data = ConsumerData(groupName=consumer, subscriptionDataSet=[SubscriptionData(topic=topic, subVersion=1)])
+            beat.consumerDataSet.append(data)
+        if producer:
+            beat.producerDataSet.append(ProducerData(groupName=producer))
+        connection = FakeConnection(f"127.0.0.1:{6000 + len(client_id)}")
+        self.broker.members.heartbeat(connection, beat, language=language, version=513, clock=self.clock)
+        return connection
+
+    def restart(self) -> "Scene":
+        """The broker that finds what this one would leave if its process died now."""
+        disk = self.disk.after_process_death()
+        return Scene(disk)

@@ -1,0 +1,213 @@
+"""Random histories of a timer topic: their records, the timeline's rows, and in plain Python what each window holds."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from latermq.handover.window import Window
+from latermq.message.names import TIMER_TOPIC
+from latermq.message.properties import (
+    CUT,
+    DUE_MS,
+    KEYS,
+    MOVE,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TIMER_DELETE_KEY,
+    TIMER_ID,
+    UNIQUE_KEY,
+    encode_properties,
+)
+from latermq.message.record import encode_record
+from latermq.protocol.remoting.pipeline_bodies import CutState, PipelineState, WindowState
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+HOST = bytes(8)
+NEVER_MS = 1 << 60
+TIMELINE_SCHEMA = pa.schema(
+    [
+        ("store_id", pa.string()),
+        ("entry_offset", pa.int64()),
+        ("timer_id", pa.int64()),
+        ("kind", pa.string()),
+        ("due_ms", pa.int64()),
+        ("topic", pa.string()),
+        ("unique_key", pa.string()),
+        ("keys", pa.string()),
+        ("tags", pa.string()),
+        ("record", pa.binary()),
+    ]
+)
+
+Row = dict[str, Any]
+Key = tuple[int, int, int, bytes]  # due, entry, timer id, record: a row of a window
+
+
+@dataclass
+class History:
+    """What happened in one store's timer topic, entry by entry."""
+
+    store_id: str = "s"
+    records: list[bytes] = field(default_factory=list)  # by entry, cuts included
+    rows: list[Row] = field(default_factory=list)
+    cuts: list[CutState] = field(default_factory=list)
+    windows: list[Window] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        return len(self.records)
+
+    def send(
+        self, due_ms: int, key: str, topic: str = "T", *, body: bytes = b"body", timer_id: int | None = None
+    ) -> int:
+        """A timer, or with a timer id a roll of one."""
+        told = {} if timer_id is None else {TIMER_ID: str(timer_id)}
+        return self._schedule("timer", due_ms, key, topic, body, told)
+
+    def move(self, due_ms: int, key: str, timer_id: int, topic: str = "T") -> int:
+        return self._schedule("move", due_ms, key, topic, b"body", {TIMER_ID: str(timer_id), MOVE: "1"})
+
+    def cancel(self, key: str, topic: str = "T", *, due_ms: int = 0) -> int:
+        name = f"{topic}+{key}"
+        entry = self._append({REAL_TOPIC: topic, TIMER_DELETE_KEY: name, UNIQUE_KEY: name, DUE_MS: str(due_ms)}, b"0")
+        self._row("cancel", entry, entry, due_ms, topic, name, None)
+        return entry
+
+    def cut(self, frontier_ms: int, handback_ms: int) -> Window:
+        number = len(self.cuts) + 1
+        entry = self._append({TIMER_DELETE_KEY: "T+x", CUT: f"{number}", DUE_MS: "0"}, b"0")
+        last_ms = self.cuts[-1].handback_ms if self.cuts else 0
+        self.cuts.append(CutState(number, entry, frontier_ms, handback_ms))
+        self.windows.append(Window(self.store_id, number, entry, last_ms, handback_ms))
+        return self.windows[-1]
+
+    def _schedule(self, kind: str, due_ms: int, key: str, topic: str, body: bytes, told: dict[str, str]) -> int:
+        properties = {DUE_MS: str(due_ms), REAL_TOPIC: topic, REAL_QUEUE_ID: "0", UNIQUE_KEY: key, KEYS: f"{key} b"}
+        entry = self._append(properties | told, body)
+        is_far = due_ms >= (self.cuts[-1].frontier_ms if self.cuts else NEVER_MS)
+        record = self.records[entry] if is_far else None
+        self._row(kind, entry, int(told.get(TIMER_ID, entry)), due_ms, topic, key, record)
+        return entry
+
+    def _append(self, properties: dict[str, str], body: bytes) -> int:
+        entry = self.end
+        record = encode_record(
+            TIMER_TOPIC.encode(), body, encode_properties(properties).encode(), queue_id=0, queue_offset=entry,
+            physical_offset=entry * 1000, born_timestamp_ms=1, born_host=HOST, store_timestamp_ms=2, store_host=HOST,
+        )  # fmt: skip
+        self.records.append(record)
+        return entry
+
+    def _row(
+        self, kind: str, entry: int, timer_id: int, due_ms: int, topic: str, unique_key: str, record: bytes | None
+    ) -> None:
+        values = (self.store_id, entry, timer_id, kind, due_ms, topic, unique_key, None, None, record)
+        self.rows.append(dict(zip(TIMELINE_SCHEMA.names, values, strict=True)))
+
+    def state(self, ingested: int, *, min_entry: int = 0, done_upto: int = 0, done_wake_ms: int = 0) -> PipelineState:
+        """What the broker tells at the end, with so much ingested."""
+        return PipelineState(
+            self.store_id, "broker-a", 1, ingested, min_entry, self.end, 0, done_upto, done_wake_ms, [],
+            self.cuts, [WindowState(one.number, one.cut_entry, one.from_ms, one.until_ms) for one in self.windows],
+            owned_from=0,
+        )  # fmt: skip
+
+    def pull(self, start: int, until: int, piece: int = 7) -> Iterable[bytes]:
+        """Records end to end, a few at a time."""
+        for at in range(start, until, piece):
+            yield b"".join(self.records[at : min(until, at + piece)])
+
+
+def random_history(seed: int, steps: int = 120, store_id: str = "s") -> History:
+    """Sends, cancels, moves, rolls and cuts over a small range of times and names, so that they meet often."""
+    chance = Random(seed)
+    history = History(store_id)
+    frontier_ms = handback_ms = 0
+    for _ in range(steps):
+        due_ms, key = chance.randint(0, 3000), f"k{chance.randint(0, 25)}"
+        topic = chance.choice(("T", "T+k1", "U"))
+        earlier = [row for row in history.rows if row["kind"] != "cancel"]
+        what = chance.random()
+        if what < 0.1:
+            handback_ms += chance.randint(0, 400)
+            frontier_ms = handback_ms + chance.randint(0, 300)
+            history.cut(frontier_ms, handback_ms)
+        elif what < 0.22:
+            history.cancel(key, topic, due_ms=due_ms)
+        elif what < 0.32 and earlier:
+            row = chance.choice(earlier)
+            history.move(due_ms, row["unique_key"], row["timer_id"], row["topic"])
+        elif what < 0.37 and (near := [row for row in earlier if row["record"] is None]):
+            row = chance.choice(near)
+            history.send(row["due_ms"], row["unique_key"], row["topic"], timer_id=row["timer_id"])
+        else:
+            history.send(due_ms, key, topic, body=bytes(chance.randint(0, 40)))
+    history.cut(frontier_ms + 3000, handback_ms + 3000)
+    return history
+
+
+def name_of(row: Row) -> str:
+    """What a row is called, and what a cancel or a move takes."""
+    return str(row["unique_key"]) if row["kind"] == "cancel" else f"{row['topic']}+{row['unique_key']}"
+
+
+def is_taken(row: Row, rows: list[Row], before: int = NEVER_MS) -> bool:
+    """Whether a cancel or a move among the rows takes this one."""
+    return any(
+        other["kind"] != "timer"
+        and other["store_id"] == row["store_id"]
+        and row["entry_offset"] < other["entry_offset"] < before
+        and name_of(other) == name_of(row)
+        for other in rows
+    )
+
+
+def expected_rows(rows: list[Row], window: Window) -> list[Key]:
+    """What the window holds, by its definition."""
+    newest: dict[int, Key] = {}
+    for row in rows:
+        if (
+            row["store_id"] == window.store_id
+            and row["record"] is not None
+            and window.from_ms <= row["due_ms"] < window.until_ms
+            and row["entry_offset"] < window.cut_entry
+            and not is_taken(row, rows, window.cut_entry)
+        ):
+            key = (row["due_ms"], row["entry_offset"], row["timer_id"], row["record"])
+            newest[key[2]] = max(newest.get(key[2], key), key, key=lambda one: one[1])
+    return sorted(newest.values(), key=lambda key: (key[0], key[2], key[1]))
+
+
+def table_keys(table: pa.Table) -> list[Key]:
+    """The rows of a window that was read back."""
+    names = ("due_ms", "entry_offset", "timer_id", "record")
+    return list(zip(*(table.column(name).to_pylist() for name in names), strict=True))
+
+
+def write_timeline(uri: str, histories: Iterable[History], ingested: int, *, version: str = "1") -> None:
+    """The timeline as ingest leaves it, written without Spark."""
+    DeltaTable.create(
+        uri, TIMELINE_SCHEMA, configuration={"latermq.schema.version": version}, raise_if_key_not_exists=False
+    )
+    for history in histories:
+        append_rows(uri, [row for row in history.rows if row["entry_offset"] < ingested], history.store_id, ingested)
+
+
+def append_rows(uri: str, rows: list[Row], store_id: str, ingested: int) -> None:
+    """One append of ingest."""
+    batch = pa.Table.from_pylist(sorted(rows, key=lambda row: row["due_ms"]), TIMELINE_SCHEMA)
+    told = CommitProperties(app_transactions=[Transaction(f"latermq-ingest-{store_id}", ingested)])
+    write_deltalake(uri, batch, mode="append", commit_properties=told)
+
+
+def frame(spark: "SparkSession", rows: list[Row]) -> "DataFrame":
+    """Rows of the timeline as Spark has them."""
+    from latermq.pipeline.timeline.timeline import SCHEMA
+
+    return spark.createDataFrame([tuple(row.values()) for row in rows], SCHEMA)

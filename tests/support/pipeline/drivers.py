@@ -1,0 +1,23 @@
+"""A driver as tests play it: it knows the secret of the broker's timeline, and leaves its note there."""
+
+import secrets
+from pathlib import Path
+
+from latermq.handover.driver_note import encode_note, note_path
+from latermq.pipeline.driver.link import BrokerLink
+from latermq.pipeline_secret import load_secret, secret_path
+from latermq.protocol.remoting.pipeline_bodies import PipelineState
+
+
+def driver_link(address: str, timeline: Path, *, patience_s: float = 20.0) -> BrokerLink:
+    """A connection of who may be the driver of this timeline."""
+    return BrokerLink(address, patience_s=patience_s, secret=load_secret(secret_path("", str(timeline))))
+
+
+def begin_as_driver(link: BrokerLink, timeline: Path) -> PipelineState:
+    """Take over, whichever driver was there before, with a table that ends where the broker was told."""
+    known, token = link.state(), secrets.token_hex(8)
+    note = timeline / note_path(known.store_id)
+    note.parent.mkdir(parents=True, exist_ok=True)
+    note.write_bytes(encode_note(token))
+    return link.begin(token, known.ingest_offset)

@@ -1,0 +1,89 @@
+"""A Spark standalone cluster on loopback, out of the pyspark distribution: one master and some workers."""
+
+import contextlib
+import importlib.util
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.interop.ports import HOST, accepts_connections, free_port
+from tests.interop.waiting import wait_until
+from tests.support.serving import is_alive
+
+START_TIMEOUT_S = 120.0
+# What an operator of a cluster writes into its spark-defaults.conf, for very small machines.
+_DEFAULTS = f"""
+spark.driver.host {HOST}
+spark.driver.bindAddress {HOST}
+spark.executor.cores 1
+spark.executor.memory 600m
+spark.sql.shuffle.partitions 2
+spark.databricks.delta.snapshotPartitions 2
+spark.ui.enabled false
+"""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where it is, and what a process needs in its environment to work with it."""
+
+    master: str
+    environment: dict[str, str]
+    work_folders: list[Path]
+
+    def executors(self) -> int:
+        """How many executors its workers have started."""
+        return sum(len(list(folder.glob("app-*/*"))) for folder in self.work_folders)
+
+
+@contextlib.contextmanager
+def spark_cluster(folder: Path, workers: int) -> Iterator[Cluster]:
+    """Run a cluster with its files in a folder; each worker offers one core."""
+    spec = importlib.util.find_spec("pyspark")
+    assert spec is not None
+    assert spec.origin is not None
+    home = Path(spec.origin).parent
+    conf = folder / "conf"
+    conf.mkdir(parents=True)
+    (conf / "spark-defaults.conf").write_text(_DEFAULTS)
+    environment = {
+        "SPARK_HOME": str(home),
+        "SPARK_CONF_DIR": str(conf),
+        "SPARK_LOCAL_IP": HOST,
+        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    port = free_port()
+    cluster = Cluster(f"spark://{HOST}:{port}", environment, [folder / f"work-{number}" for number in range(workers)])
+    with contextlib.ExitStack() as running:
+
+        def start(name: str, *arguments: str) -> None:
+            log = running.enter_context((folder / f"{name}.log").open("wb"))
+            command = [str(home / "bin" / "spark-class"), *arguments]
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **environment}
+            )
+            running.callback(_end, process)
+
+        deploy = "org.apache.spark.deploy"
+        listening = ("--host", HOST, "--webui-port", "0")
+        start("master", f"{deploy}.master.Master", *listening, "--port", str(port))
+        wait_until(lambda: accepts_connections(port), START_TIMEOUT_S, "Spark's master")
+        for work in cluster.work_folders:
+            sizes = ("--cores", "1", "--memory", "700m", "--work-dir", str(work))
+            start(work.name, f"{deploy}.worker.Worker", *listening, *sizes, cluster.master)
+        log = folder / "master.log"
+        wait_until(lambda: log.read_text().count("Registering worker") == workers, START_TIMEOUT_S, "all workers")
+        yield cluster
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    assert not is_alive(process.pid)

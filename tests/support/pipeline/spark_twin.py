@@ -1,0 +1,217 @@
+"""What Spark does for a broker, in memory and without a JVM: ingest, roll, and the player that feeds windows back.
+
+Whatever decides is the pipeline's own code, over the very replies that a driver is sent: how records become rows, whose
+they are, and what of them is a window's. Only the table is a dict. So a simulated clock can drive both sides through
+every interleaving.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import fs
+
+from latermq.broker.broker import Broker
+from latermq.broker.messages.record_pulls import RecordPulls
+from latermq.handover.window import Window as RolledWindow
+from latermq.message.names import TIMER_TOPIC
+from latermq.message.properties import REAL_TOPIC, UNIQUE_KEY, encode_properties
+from latermq.message.record import decode_record
+from latermq.message.timer_code import CANCEL, MOVED, TIMER, timer_kind
+from latermq.message.timer_name import timer_name
+from latermq.pipeline.driver.ingest import INGESTED_COLUMNS
+from latermq.pipeline.source.reader import timeline_batch
+from latermq.pipeline.source.records import RecordBlock
+from latermq.pipeline.timeline.local_timeline import LocalTimeline
+from latermq.pipeline.timeline.ownership import ownership_of
+from latermq.pipeline.timeline.root import Root
+from latermq.pipeline.windows.local_build import read_tail, tail_start, window_batches
+from latermq.protocol.remoting.bodies import decode_body, encode_body
+from latermq.protocol.remoting.pipeline_bodies import PipelineState, WindowState
+from latermq.server.handlers.pipeline_service import PipelineService
+from latermq.timer.far.windows import Window, WindowRows
+
+ROOT = Root("memory:", fs.LocalFileSystem(), "/nowhere")
+KINDS = {"timer": TIMER, "cancel": CANCEL, "move": MOVED}
+PULLED_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the timeline; near timers have no record."""
+
+    entry: int
+    timer_id: int
+    kind: int
+    due_ms: int
+    name: str
+    record: bytes
+
+
+@dataclass
+class SparkTwin:
+    """The timeline and the attempts of one store. It outlives the broker."""
+
+    chance: Random
+    timeline: dict[int, Row] = field(default_factory=dict)
+    ingested: int = 0
+    attempts: dict[str, list[Row]] = field(default_factory=dict)  # each immutable
+    by_window: dict[tuple[int, int], list[str]] = field(default_factory=dict)  # number and cut entry
+
+    def begin(self, broker: Broker) -> None:
+        """A driver starts: it takes a new epoch."""
+        broker.ingest.begin()
+        broker.ingest.save()
+
+    def ingest(self, broker: Broker) -> None:
+        """Bring a random piece of what is flushed into the timeline, then tell the broker, or die before."""
+        queue = broker.store.find_queue(TIMER_TOPIC, 0)
+        if queue is None or not broker.ingest.epoch:
+            return
+        end = broker.store.flushed_end(queue)
+        end = self.chance.choice((end, self.chance.randint(min(self.ingested, end), end)))
+        state = state_of(broker)
+        start = max(self.ingested, state.min_entry)
+        for row in _rows(broker, state, start, end):
+            self.timeline[row.entry] = row
+        self.ingested = max(self.ingested, end)
+        if self.chance.random() < 0.8:
+            broker.ingest.commit(self.ingested, broker.ingest.epoch, end)
+            broker.ingest.save()
+
+    def roll(self, broker: Broker, window: Window) -> str:
+        """Make an attempt: the timeline, and from the broker itself what is not ingested."""
+        state = state_of(broker)
+        timeline = cast(LocalTimeline, _Table(self.timeline, self.ingested)) if self.ingested else None
+        rolled = RolledWindow.of(
+            state.store_id, WindowState(window.number, window.cut_entry, window.from_ms, window.until_ms)
+        )
+        start = tail_start(ROOT, state, timeline)
+        tail = read_tail(state, rolled, start, lambda low, high: _pull(broker, low, high))
+        rows = [
+            _attempt_row(row["entry_offset"], row["timer_id"], row["due_ms"], row["record"])
+            for batch in window_batches(timeline, rolled, tail)
+            for row in batch.to_pylist()
+        ]
+        attempt = f"attempt-{len(self.attempts)}"
+        self.attempts[attempt] = rows
+        earlier = self.by_window.setdefault((window.number, window.cut_entry), [])
+        assert all(self.attempts[one] == rows for one in earlier), "attempts have equal rows"
+        earlier.append(attempt)
+        return attempt
+
+    def turn(self, broker: Broker) -> None:
+        """Cut, and roll what waits; feed what is wanted now. What a server does in a second."""
+        broker.far.run()
+        queue = broker.store.find_queue(TIMER_TOPIC, 0)
+        for window in [one for one in broker.far.windows.waiting() if not one.attempt]:
+            if queue is None or broker.store.flushed_end(queue) <= window.cut_entry:
+                continue
+            attempt = self.roll(broker, window)
+            broker.far.choose(window.number, attempt)
+            broker.far.save_attempts()
+            window.attempt = attempt
+        self.feed(broker)
+
+    def feed(self, broker: Broker) -> None:
+        """Give the broker all pieces that it wants, cut at random places; at times another attempt is played on."""
+        windows = broker.far.windows
+        while (window := windows.wants(broker.clock.now_ms())) is not None:
+            rows = self.attempts[window.attempt]
+            if self.chance.random() < 0.05:
+                windows.restart(window.number, self.roll(broker, window))
+            start = self._fed_rows(window, rows)
+            if start >= len(rows):
+                windows.feed(window.number, None)
+                continue
+            piece = rows[start : start + self.chance.randint(1, 5)]
+            if window.pieces and self.chance.random() < 0.1:
+                piece = rows[max(0, start - 2) : start] + piece  # as after a change of attempts
+            windows.feed(window.number, piece_of(piece))
+
+    def _fed_rows(self, window: Window, rows: list[Row]) -> int:
+        if not window.last_due_ms:
+            return 0
+        seen = set(window.last_entries.tolist())
+        return sum(
+            row.due_ms < window.last_due_ms or (row.due_ms == window.last_due_ms and row.entry in seen) for row in rows
+        )
+
+
+def piece_of(rows: list[Row]) -> WindowRows:
+    return WindowRows(
+        np.array([row.entry for row in rows], np.int64),
+        np.array([row.due_ms for row in rows], np.int64),
+        np.array([len(row.record) for row in rows], np.int64),
+        b"".join(row.record for row in rows),
+    )
+
+
+def _attempt_row(entry: int, timer_id: int, due_ms: int, record: bytes) -> Row:
+    properties = decode_record(record).properties
+    kind = timer_kind(encode_properties(properties).encode())
+    return Row(entry, timer_id, kind, due_ms, timer_name(properties[REAL_TOPIC], properties[UNIQUE_KEY]), record)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """What of the timeline a roll asks for."""
+
+    rows: dict[int, Row]
+    ingested: int
+
+    def surviving(self, window: RolledWindow) -> Iterator[pa.RecordBatch]:
+        """As the query over the real table, in Python."""
+        takers: dict[str, int] = {}
+        for row in self.rows.values():
+            if row.kind != TIMER and row.entry < window.cut_entry:
+                takers[row.name] = max(takers.get(row.name, -1), row.entry)
+        found = [
+            row
+            for row in self.rows.values()
+            if row.kind != CANCEL
+            and row.record
+            and row.entry < window.cut_entry
+            and window.from_ms <= row.due_ms < window.until_ms
+            and takers.get(row.name, -1) <= row.entry
+        ]
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array([row.due_ms for row in found], pa.int64()),
+                pa.array([row.entry for row in found], pa.int64()),
+                pa.array([row.timer_id for row in found], pa.int64()),
+                pa.array([row.name for row in found], pa.large_string()),
+                pa.array([row.record for row in found], pa.large_binary()),
+            ],
+            names=["due_ms", "entry_offset", "timer_id", "name", "record"],
+        )
+
+
+def state_of(broker: Broker) -> PipelineState:
+    """What a driver that asks is told, byte for byte."""
+    service = PipelineService(broker, cast(Any, None))  # only what schedules has to be flushed
+    return decode_body(encode_body(service.state()), PipelineState)
+
+
+def _pull(broker: Broker, start: int, until: int) -> Iterator[bytes]:
+    """The flushed records of these entries, as a driver pulls them."""
+    pulls = RecordPulls(broker.store, broker.topics, max_bytes=PULLED_BYTES)
+    while start < until:
+        pulled = pulls.pull(TIMER_TOPIC, 0, start, PULLED_BYTES, until)
+        if pulled.next_offset == start:
+            return
+        yield pulled.records
+        start = pulled.next_offset
+
+
+def _rows(broker: Broker, state: PipelineState, start: int, end: int) -> Iterator[Row]:
+    """The rows of these entries, as ingest makes them."""
+    for records in _pull(broker, start, end):
+        batch = timeline_batch(RecordBlock([records], waiting=True), INGESTED_COLUMNS, ownership_of(state))
+        for row in batch.to_pylist():
+            kind, unique_key = KINDS[row["kind"]], row["unique_key"] or ""
+            name = unique_key if kind == CANCEL else f"{row['topic']}+{unique_key}"
+            yield Row(row["queue_offset"], row["timer_id"], kind, row["due_ms"], name, row["record"] or b"")

@@ -1,0 +1,232 @@
+"""A broker in memory with a real keeper of windows, over attempts and rolls that block and fail when they are told to.
+
+The clock is turned by hand; only threads take real time, and each step waits for those that are not held.
+"""
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from random import Random
+
+from latermq.broker.broker import Broker
+from latermq.clock import SimulatedClock
+from latermq.config import StoreConfig
+from latermq.errors import CorruptStore, StoreError
+from latermq.message.names import TIMER_DEAD_LETTER_TOPIC
+from latermq.message.properties import DEAD_LETTER_REASON
+from latermq.server.windows.local_builds import RollTimedOut, Told
+from latermq.server.windows.window_loader import WindowKeeper
+from latermq.store.files.memory_disk import MemoryDisk
+from latermq.timer.far.windows import Window, WindowRows
+from tests.support.brokers_in_memory import STORE, messages, open_broker, pass_time, send
+from tests.support.pipeline.far_broker import PIPELINE
+from tests.support.pipeline.spark_twin import Row, SparkTwin, piece_of
+
+TOPIC = "orders"
+
+
+class Files:
+    """Attempts in memory. They outlive the broker."""
+
+    def __init__(self, twin: SparkTwin) -> None:
+        self._twin = twin
+        self.by_window: dict[int, list[str]] = {}
+        self.damaged: dict[str, int] = {}  # attempts, and how many pieces of them are whole
+        self.failures: Counter[str] = Counter()  # of reads of an attempt that are still to come; of windows' lists too
+        self.held: dict[tuple[str, int], threading.Event] = {}  # steps and windows: they wait until it is set
+        self.reads: Counter[str] = Counter()
+        self.rubble: list[Row] = []  # rows that nobody vouches for,
+        self.timeline: list[Row] = []  # and others that can be read one by one
+
+    def names(self, window: Window) -> list[str]:
+        self._meet(f"list {window.number}", window)
+        return list(self.by_window.get(window.number, []))
+
+    def check(self, window: Window, name: str) -> int:
+        self._meet(f"check {name}", window)
+        if self.damaged.get(name) == 0:
+            raise CorruptStore(f"the checksum of {name} is wrong")
+        return len(self._twin.attempts[name])
+
+    def pieces(self, window: Window, name: str, *, was_checked: bool) -> tuple[int, Iterator[WindowRows]]:
+        return len(self._twin.attempts[name]), self._pieces(window, name)
+
+    def _pieces(self, window: Window, name: str) -> Iterator[WindowRows]:
+        for number, row in enumerate(self._twin.attempts[name]):
+            self._meet(f"read {name}", window)
+            if number >= self.damaged.get(name, 1 << 30):
+                raise CorruptStore(f"a page of {name} is wrong")
+            yield piece_of([row])
+
+    def proven(self, window: Window, name: str) -> Iterator[WindowRows]:
+        if self.damaged.get(name) == 0:
+            raise CorruptStore(f"the checksum of {name} is wrong")
+        yield from self._pieces(window, name)
+
+    def salvaged(self, window: Window, troubles: list[str]) -> Iterator[WindowRows]:
+        """What else there is: rows of the timeline, and what `rubble` holds."""
+        for row in [*self.rubble, *self.timeline]:
+            try:
+                self._meet("salvage", window)
+            except StoreError as error:
+                troubles.append(error.message)
+            else:
+                yield piece_of([row])
+
+    def _meet(self, what: str, window: Window) -> None:
+        self.reads[what] += 1
+        held = self.held.get((what.split()[0], window.number))
+        if held is not None:
+            held.wait(60)
+        if self.failures[what] > 0:
+            self.failures[what] -= 1
+            raise StoreError(f"{what}: Input/output error")
+
+
+class Rolls:
+    """The roll without Spark: windows fail, or hang until their time is up."""
+
+    def __init__(self, scene: "Scene") -> None:
+        self._scene = scene
+        self.failing: dict[int, str] = {}
+        self.hanging: set[int] = set()
+        self.damaging: set[int] = set()  # windows whose attempts come out damaged
+        self.under_way: set[int] = set()  # processes, by the first window of each,
+        self.hung: set[int] = set()  # and those that hang now
+        self.limits_s: list[tuple[int, float]] = []
+        self.most_at_once = 0
+
+    async def roll(self, numbers: Sequence[int], limit_s: float, told: Told) -> None:
+        self.under_way.add(numbers[0])
+        self.most_at_once = max(self.most_at_once, len(self.under_way))
+        try:
+            for number in numbers:
+                self.limits_s.append((number, limit_s))
+                await asyncio.sleep(0)
+                if number in self.hanging:
+                    await self._hang(numbers[0], limit_s)
+                elif number in self.failing:
+                    told(number, self.failing[number])
+                else:
+                    self._scene.make_attempt(number, is_damaged=number in self.damaging)
+                    told(number, "")
+        finally:
+            self.under_way.remove(numbers[0])
+
+    async def _hang(self, process: int, limit_s: float) -> None:
+        clock = self._scene.clock
+        end_s = clock.monotonic_s() + limit_s
+        self.hung.add(process)
+        while clock.monotonic_s() < end_s:  # noqa: ASYNC110 -- the clock is simulated
+            await asyncio.sleep(0.0005)
+        self.hung.remove(process)
+        raise RollTimedOut(f"rolling it took longer than {limit_s:g} s")
+
+
+class Scene:
+    """One store through several lives, and what lies beside it. Use it within a running loop."""
+
+    def __init__(self, store: StoreConfig = STORE, seed: int = 7) -> None:
+        self._store = store
+        self.disk, self.clock = MemoryDisk(), SimulatedClock()
+        self.twin = SparkTwin(Random(seed))
+        self.files, self.rolls = Files(self.twin), Rolls(self)
+        self.broker = self._open()
+        self.keeper = self._keep()
+        self.twin.begin(self.broker)
+
+    def _open(self) -> Broker:
+        return open_broker(self.disk, self.clock, store=self._store, pipeline=PIPELINE)
+
+    def _keep(self) -> WindowKeeper:
+        return WindowKeeper(
+            self.broker, root_uri="", address="", on_fed=lambda: None, files=self.files, rolls=self.rolls
+        )
+
+    async def crash(self, power_cut: Random | None = None) -> None:
+        """Die at once and start again; in a power cut, what was not synced is there or not as chance has it."""
+        disk = self.disk
+        self.disk = disk.after_process_death() if power_cut is None else disk.after_machine_death(power_cut)
+        await self.stop()
+        self.broker = self._open()
+        self.keeper = self._keep()
+
+    async def stop(self) -> None:
+        for held in self.files.held.values():
+            held.set()
+        await self.keeper.stop()
+        self.broker.timers.engine.close()
+        self.broker.far_names.close()
+
+    def make_attempt(self, number: int, *, is_damaged: bool = False) -> str:
+        window = self.broker.far.windows.find(number)
+        assert window is not None
+        name = self.twin.roll(self.broker, window)
+        self.files.by_window.setdefault(number, []).append(name)
+        if is_damaged:
+            self.files.damaged[name] = 0
+        return name
+
+    def schedule(self, name: str, delay_ms: int) -> None:
+        send(self.broker, name.encode(), UNIQ_KEY=name, TIMER_DELAY_MS=str(delay_ms))
+
+    async def pass_time(self, by_ms: int, step_ms: int = 1_000) -> None:
+        for _ in range(0, by_ms, step_ms):
+            self.broker.store.flush()
+            self.broker.far.run()
+            await self.settle()
+            pass_time(self.broker, self.clock, step_ms)
+            # A roll whose time is up notices it.
+            await asyncio.sleep(0.002 if self.rolls.under_way else 0)
+
+    async def settle(self) -> None:
+        """Let the keeper do what can be done now; what is held or hangs goes on beside it."""
+        for _ in range(2_000):
+            self.keeper.tick()
+            tasks = [
+                task for (lane, number), task in self.keeper._lanes.tasks.items() if not self._is_held(lane, number)
+            ]
+            if not tasks:
+                return
+            await asyncio.wait(tasks, timeout=0.01)
+        raise AssertionError("it never comes to rest")
+
+    def _is_held(self, lane: str, number: int) -> bool:
+        if lane == "roll":
+            return number in self.rolls.hung
+        steps = {"feed": ("read",), "check": ("list", "check")}.get(lane, ())
+        held = (self.files.held.get((step, number)) for step in steps)
+        return any(one is not None and not one.is_set() for one in held)
+
+    async def window_of(self, due_ms: int) -> int:
+        """The number of the window that this time lies in, once it is cut."""
+        for _ in range(400):
+            for window in self.broker.far.states():
+                if window.from_ms <= due_ms < window.until_ms:
+                    return window.number
+            await self.pass_time(1_000)
+        raise AssertionError("it was never cut")
+
+    async def made(self, number: int) -> str:
+        """An attempt of a window, offered as soon as the window is cut."""
+        while self.broker.far.windows.find(number) is None:
+            await self.pass_time(1_000)
+        name = self.make_attempt(number)
+        self.broker.far.ready(number, name)
+        return name
+
+    def letters(self) -> dict[str, str]:
+        """The unique keys of all dead letters and their bodies; none is there twice."""
+        found = messages(self.broker, TIMER_DEAD_LETTER_TOPIC)
+        assert all("was skipped by an operator" in one.properties[DEAD_LETTER_REASON] for one in found)
+        keys = {one.properties["UNIQ_KEY"]: one.body.decode() for one in found}
+        assert len(keys) == len(found)
+        return keys
+
+    def lateness(self) -> dict[str, int]:
+        """How late each timer arrived; none arrived twice."""
+        found = messages(self.broker, TOPIC)
+        late = {one.body.decode(): one.store_timestamp_ms - int(one.properties["LMQ_DUE_MS"]) for one in found}
+        assert len(late) == len(found)
+        return late

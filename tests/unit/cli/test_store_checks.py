@@ -1,0 +1,219 @@
+"""The doctor in a stopped store: each kind of damage is named, with what to do, and no file is touched."""
+
+import errno
+import fcntl
+import hashlib
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from latermq.broker.broker import Broker
+from latermq.cli.doctor.checks import Check
+from latermq.cli.doctor.store_checks import check_store
+from latermq.clock import SystemClock
+from latermq.config import Config, load_config
+from latermq.errors import StoreError
+from latermq.store.files.disk import FileDisk
+from latermq.store.files.rehearsal_calls import RehearsalCalls
+from latermq.store.files.rehearsal_disk import RehearsalDisk
+from tests.support.brokers_in_memory import send
+
+SETTINGS = (
+    "store.segment=256KiB", "store.reserve_step=16KiB", "store.queue_file_entries=64", "store.index_slots=97",
+    "store.index_entries=500", "broker.max_message=64KiB", "timer.log_file=1MiB",
+)  # fmt: skip
+
+
+def config(engine: str = "wheel") -> Config:
+    return load_config(settings=[*SETTINGS, f"timer.engine={engine}"], environment={})
+
+
+def make_store(data: Path, engine: str = "wheel", *, stop: bool = True) -> None:
+    """A store with plain messages, levels and timers in it."""
+    broker = Broker(config(engine), FileDisk(data), SystemClock(), host="127.0.0.1", port=10911, new_store_id="s" * 32)
+    for number in range(200):
+        send(broker, b"plain", queue_id=number % 4, KEYS=f"k{number}")
+        send(broker, b"timer", TIMER_DELAY_SEC="3600", UNIQ_KEY=f"u{number}")
+    send(broker, b"level", DELAY="18")
+    broker.store.flush()
+    broker.run_timers()
+    broker.close()
+    if not stop:
+        (data / "abort").touch()
+
+
+def digest(data: Path) -> dict[str, tuple[int, str]]:
+    """What is in every file."""
+    return {
+        str(path.relative_to(data)): (path.stat().st_mtime_ns, hashlib.sha256(path.read_bytes()).hexdigest())
+        for path in sorted(data.rglob("*"))
+        if path.is_file()
+    }
+
+
+def examine(data: Path, engine: str = "wheel") -> dict[str, Check]:
+    before = digest(data)
+    found = check_store(data, config(engine))
+    assert digest(data) == before, "the doctor has changed the store"
+    return {check.check: check for check in found}
+
+
+def cut_short(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.truncate(20)
+
+
+def overwrite(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(40)
+        file.write(b"\xff" * 600)
+
+
+def first_file(folder: Path) -> Path:
+    return min(path for path in folder.iterdir() if path.is_file())
+
+
+@pytest.mark.parametrize("engine", ["wheel", "rocksdb"])
+def test_a_store_that_was_stopped_cleanly_is_well(tmp_path: Path, engine: str) -> None:
+    make_store(tmp_path, engine)
+    found = examine(tmp_path, engine)
+    assert {name: check.status for name, check in found.items()} == {"store": "ok"}
+    assert "stopped cleanly" in found["store"].found
+
+
+def test_where_there_is_no_store_nothing_is_said(tmp_path: Path) -> None:
+    assert check_store(tmp_path / "nowhere", config()) == []
+    assert check_store(tmp_path, config()) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_in_use_is_left_alone(tmp_path: Path) -> None:
+    make_store(tmp_path)
+    disk = FileDisk(tmp_path)
+    disk.lock()
+    try:
+        [check] = check_store(tmp_path, config())
+    finally:
+        disk.unlock()
+    assert (check.status, "running broker" in check.found) == ("ok", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("derived files", lambda data: shutil.rmtree(data / "consumequeue" / "orders" / "0")),
+        ("derived files", lambda data: first_file(data / "consumequeue" / "orders" / "1").unlink()),
+        ("derived files", lambda data: shutil.rmtree(data / "index")),
+        ("derived files", lambda data: first_file(data / "index").unlink()),
+        ("derived files", lambda data: cut_short(first_file(data / "index"))),
+        ("derived files", lambda data: overwrite(first_file(data / "index"))),
+        ("timers' engine", lambda data: shutil.rmtree(data / "timerlog")),
+        ("topics", lambda data: (data / "config" / "topics.json").unlink()),
+        ("checkpoint", lambda data: (data / "latermq.checkpoint").unlink()),
+    ],
+)  # fmt: skip
+def test_damage_that_a_start_mends_is_named(tmp_path: Path, name: str, damage: Callable[[Path], object]) -> None:
+    make_store(tmp_path)
+    damage(tmp_path)
+    found = examine(tmp_path)
+    assert found["store"].status == "warn"
+    assert found[name].status == "warn"
+    assert found[name].advice
+
+
+@pytest.mark.parametrize(
+    ("said", "damage"),
+    [
+        ("a segment is missing", lambda data: shutil.rmtree(data / "commitlog")),
+        ("latermq.checkpoint", lambda data: (data / "latermq.checkpoint").write_bytes(b"not a checkpoint")),
+    ],
+)  # fmt: skip
+def test_damage_that_keeps_a_store_from_starting_is_named_with_what_to_do(
+    tmp_path: Path, said: str, damage: Callable[[Path], object]
+) -> None:
+    make_store(tmp_path)
+    damage(tmp_path)
+    check = examine(tmp_path)["store"]
+    assert check.status == "fail"
+    assert said in check.found
+    assert check.advice
+
+
+def test_a_file_that_a_killed_start_left_short_is_no_reason_to_worry(tmp_path: Path) -> None:
+    make_store(tmp_path)
+    cut_short(first_file(tmp_path / "consumequeue" / "orders" / "2"))
+    assert examine(tmp_path)["store"].status in ("ok", "warn")
+
+
+def test_a_broker_that_is_started_meanwhile_is_not_taken_for_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_store(tmp_path)
+    started: list[Broker] = []
+
+    def start_first(*arguments: object, **options: object) -> object:
+        monkeypatch.undo()
+        started.append(
+            Broker(config(), FileDisk(tmp_path), SystemClock(), host="127.0.0.1", port=1, new_store_id="s" * 32)
+        )
+        raise StoreError("cannot read timerlog: a file is gone")
+
+    monkeypatch.setattr("latermq.broker.broker.open_engine", start_first)
+    (check,) = check_store(tmp_path, config())
+    started[0].close()
+    assert (check.status, "running broker" in check.found) == ("ok", True)
+
+
+def test_what_was_never_written_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue's file is nearly all holes: with thousands of queues reading them took minutes."""
+    read_bytes = 0
+    read = RehearsalCalls.read
+
+    def count(calls: RehearsalCalls, fd: int, size: int, at: int) -> bytes:
+        nonlocal read_bytes
+        data = read(calls, fd, size, at)
+        read_bytes += len(data)
+        return data
+
+    monkeypatch.setattr(RehearsalCalls, "read", count)
+    large = load_config(settings=[*SETTINGS, "store.queue_file_entries=300000"], environment={})
+    broker = Broker(large, FileDisk(tmp_path), SystemClock(), host="127.0.0.1", port=1, new_store_id="s" * 32)
+    for queue_id in range(4):
+        send(broker, b"plain", queue_id=queue_id)
+    broker.close()
+    (check,) = check_store(tmp_path, large)
+    assert check.status == "ok"
+    assert read_bytes < 2 << 20
+
+
+def test_a_store_whose_files_cannot_be_read_fails_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_store(tmp_path)
+
+    def fail(calls: RehearsalCalls, path: str, **options: bool) -> int:
+        raise OSError(errno.EMFILE, "Too many open files", path)
+
+    monkeypatch.setattr(RehearsalCalls, "open", fail)
+    monkeypatch.setattr(RehearsalCalls, "lock", lambda calls, path: 0)
+    monkeypatch.setattr(RehearsalCalls, "close", lambda calls, fd: None)
+    (check,) = check_store(tmp_path, config())
+    assert (check.status, "Too many open files" in check.found) == ("fail", True)
+
+
+def test_copies_that_a_killed_doctor_left_go_with_the_next_start(tmp_path: Path) -> None:
+    make_store(tmp_path, "rocksdb")
+    names = {path.name for path in tmp_path.iterdir()}
+    RehearsalDisk(tmp_path).library_folder("timerrocksdb")
+    assert {path.name for path in tmp_path.iterdir()} > names
+    make_store(tmp_path, "rocksdb")
+    assert {path.name for path in tmp_path.iterdir()} == names
+
+
+def test_a_start_does_not_fail_because_somebody_asks_whether_the_store_is_in_use(tmp_path: Path) -> None:
+    with (tmp_path / "lock").open("w") as asking:
+        fcntl.flock(asking, fcntl.LOCK_EX)
+        threading.Timer(0.02, fcntl.flock, (asking, fcntl.LOCK_UN)).start()
+        FileDisk(tmp_path, time.sleep).lock()

@@ -1,0 +1,108 @@
+"""Opening compressed bodies: what real libraries made is read whole, and nothing opens to more than its bound."""
+
+import asyncio
+import zlib
+
+import lz4.frame  # type: ignore[import-untyped]
+import pytest
+import zstandard
+
+from latermq.client.producer.compression import OpenBodies, decompress, opened, opened_together
+from latermq.client.session.failures import UnreadableBody
+from latermq.message.record import Message
+
+ZLIB, LZ4, ZSTD = 0x301, 0x101, 0x201
+TEXT = b"again and again, " * 1_000
+MIB = 1 << 20
+
+
+def zstd_without_length(data: bytes) -> bytes:
+    """As Java's clients write it."""
+    stream = zstandard.ZstdCompressor().compressobj()
+    return stream.compress(data) + stream.flush()
+
+
+MADE = [
+    pytest.param(ZLIB, zlib.compress, id="zlib"),
+    pytest.param(LZ4, lz4.frame.compress, id="lz4"),
+    pytest.param(ZSTD, zstandard.compress, id="zstd"),
+    pytest.param(ZSTD, zstd_without_length, id="zstd without its length"),
+]
+
+
+@pytest.mark.parametrize(("sysflag", "make"), MADE)
+@pytest.mark.parametrize("data", [b"", b"x", TEXT, bytes(5 * MIB)], ids=["empty", "short", "text", "long"])
+def test_a_body_opens_to_what_it_was(sysflag: int, make: type[bytes], data: bytes) -> None:
+    assert decompress(make(data), sysflag) == data
+    assert decompress(make(data), sysflag, max_bytes=max(1, len(data))) == data
+
+
+@pytest.mark.parametrize(("sysflag", "make"), MADE)
+def test_a_body_that_opens_to_more_is_refused(sysflag: int, make: type[bytes]) -> None:
+    for size in (1_001, 5 * MIB):
+        with pytest.raises(UnreadableBody, match="more than 1000 bytes") as caught:
+            decompress(make(bytes(size)), sysflag, max_bytes=1_000)
+        assert "max_body_bytes" in caught.value.hint
+        assert caught.value.is_final
+
+
+@pytest.mark.parametrize(("sysflag", "make"), MADE[:3])
+def test_a_body_that_is_cut_or_is_something_else_is_refused(sysflag: int, make: type[bytes]) -> None:
+    for body in (make(TEXT)[:-8], make(TEXT)[:20], b"something else", b"\xff" * 100):
+        with pytest.raises(UnreadableBody, match="flag says"):
+            decompress(body, sysflag)
+
+
+def test_a_zstd_frame_that_asks_for_much_memory_is_refused() -> None:
+    parameters = zstandard.ZstdCompressionParameters(window_log=27)
+    stream = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    body = stream.compress(TEXT) + stream.flush()
+    assert decompress(body, ZSTD, max_bytes=128 * MIB) == TEXT
+    with pytest.raises(UnreadableBody, match="zstandard flag"):
+        decompress(body, ZSTD, max_bytes=MIB)
+
+
+def message(offset: int, size: int) -> Message:
+    return Message("t", zlib.compress(bytes(size)), sysflag=ZLIB, queue_offset=offset)
+
+
+def test_the_message_itself_stays_compressed_for_another_try() -> None:
+    kept = message(7, 1_000)
+    for _ in range(2):
+        shown = opened(kept)
+        assert (shown.body, shown.queue_offset) == (bytes(1_000), 7)
+    plain = Message("t", b"plain")
+    assert opened(plain) is plain
+    with pytest.raises(UnreadableBody, match=r"\(t, queue 0, offset 7\)") as caught:
+        opened(kept, 999)
+    assert caught.value.offset == 7
+
+
+def test_messages_are_opened_as_long_as_they_fit_together() -> None:
+    messages = [message(offset, 400) for offset in range(5)]
+    assert [len(shown.body) for shown in opened_together(messages, 1_000)] == [400, 400]
+    assert len(opened_together(messages, 800)) == 2
+    assert len(opened_together(messages, 10_000)) == 5
+    bomb = message(9, 2_000)
+    assert len(opened_together([*messages[:2], bomb], 1_000)) == 2
+    with pytest.raises(UnreadableBody):
+        opened_together([bomb, *messages], 1_000)
+
+
+def test_handlers_wait_while_the_others_have_as_much_open_as_they_may() -> None:
+    async def scenario() -> None:
+        bodies = OpenBodies(1_000)
+        first = await bodies.open(message(0, 600))
+        second = await bodies.open(message(1, 600))
+        third = asyncio.create_task(bodies.open(message(2, 600)))
+        await asyncio.sleep(0)
+        assert not third.done()
+        assert bodies.statistics() == {"open_body_bytes": 1_200}
+        bodies.close(first)
+        assert (await third).queue_offset == 2
+        bodies.close(second)
+        with pytest.raises(UnreadableBody):
+            await bodies.open(message(3, 1_001))
+        assert bodies.statistics() == {"open_body_bytes": 600}
+
+    asyncio.run(scenario())

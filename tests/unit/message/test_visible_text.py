@@ -1,0 +1,80 @@
+"""Text of others on a terminal: nothing of it steers, hides or turns around."""
+
+import io
+import json
+import unicodedata
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from latermq.cli.output import print_error, print_fields, print_json, print_line, print_note, print_rows
+from latermq.visible_text import visible, visible_json
+
+NASTY = "a\x1b[2Jb\x07\x7f\x9b1m\u202ec\u2066d\u200be\u2028f\u2029g\ud800h\ti\nj\rk\ufeffl\U000e0041"
+SHOWN = (
+    r"a\x1b[2Jb\x07\x7f\x9b1m\u202ec\u2066d\u200be\u2028f\u2029g\ud800h\ti\nj\rk\ufeffl\U000e0041"
+)  # fmt: skip
+
+
+def test_every_character_that_is_not_for_the_eye_is_shown_as_an_escape() -> None:
+    assert visible(NASTY) == SHOWN
+    hidden = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # controls, formats, surrogates, separators of lines and paragraphs
+    # Signs that stand before digits, notes and hieroglyphs and are seen with them.
+    seen = {*range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}
+    for number in range(0x110000):
+        is_hidden = unicodedata.category(chr(number)) in hidden and number not in seen
+        if is_hidden and not 0x13430 <= number < 0x13460 and not 0x1BCA0 <= number < 0x1D180:
+            assert visible(chr(number)) != chr(number), f"U+{number:04X}"
+
+
+@pytest.mark.parametrize("text", ["orders", "größe", "订单", "заказ", "طلب", "❤️ 🙂", "C:\\new", '{"a": "b"}'])
+def test_what_is_for_the_eye_stays_as_it_is(text: str) -> None:
+    assert visible(text) == text
+    assert visible_json(text) == text
+
+
+@given(st.text(alphabet=st.characters(), max_size=50))
+def test_json_means_the_same_afterwards(text: str) -> None:
+    told = visible_json(json.dumps({"a": text}, ensure_ascii=False))
+    assert json.loads(told) == {"a": text}
+    assert visible(told) == told
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> str:
+    out, errors = capsys.readouterr()
+    return out + errors
+
+
+def test_no_way_of_printing_lets_it_through(capsys: pytest.CaptureFixture[str]) -> None:
+    row: dict[str, Any] = {"name": NASTY, "keys": [NASTY], "properties": {NASTY: NASTY}}
+    print_rows([row], {"name": NASTY, "keys": "keys", "properties": "properties"}, as_json=False, empty="")
+    print_fields(row, as_json=False)
+    print_line(NASTY)
+    print_note(NASTY)
+    print_error(NASTY, NASTY)
+    told = printed(capsys)
+    assert all(line.isprintable() for line in told.split("\n"))
+    assert told.replace("\n", "").replace(" ", "").count(SHOWN.replace(" ", "")) >= 9
+    print_rows([row], {}, as_json=True, empty="")
+    print_json(row)
+    told = printed(capsys)
+    assert all(line.isprintable() for line in told.split("\n"))
+    assert [json.loads(line) for line in told.splitlines()] == [row, row]
+
+
+def test_raw_prints_it_as_it_came(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "a\x1b[31mb\x9bc"
+    print_line(text, raw=True)
+    print_fields({"body": text}, as_json=False, raw=True)
+    assert printed(capsys).count(text) == 2
+    print_line("half \ud800", raw=True)
+    assert printed(capsys) == "half \\ud800\n"
+
+
+def test_a_stream_of_another_encoding_gets_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(out, encoding="utf-8"))
+    print_line(NASTY)
+    assert out.getvalue().decode() == SHOWN + "\n"

@@ -1,0 +1,199 @@
+"""Compaction: bounded files, nothing deleted that anybody needs, and everything deleted is in the archive once."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from latermq.errors import IllegalOperation
+from latermq.pipeline.timeline.root import Root, open_root
+from latermq.pipeline.timeline.table_sync import newest_version
+from latermq.pipeline.windows.attempt_writer import write_attempt
+from latermq.pipeline.windows.attempts import windows_of
+from tests.support.faults.timer_histories import History, expected_rows, frame, random_history
+from tests.support.interpreted_queries import interpreted
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DAY_MS = 86_400_000
+KEEP_MS = 7 * DAY_MS
+
+
+@pytest.fixture(autouse=True)
+def quick(spark: "SparkSession") -> Iterator[None]:
+    with interpreted(spark):
+        yield
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    return open_root(str(tmp_path))
+
+
+def ingest(spark: "SparkSession", root: Root, history: History, appends: int = 1) -> None:
+    """The timeline as the pipeline makes it, filled in so many appends."""
+    from latermq.pipeline.timeline.timeline import append, create_timeline
+
+    create_timeline(spark, root)
+    step = -(-history.end // appends)
+    for start in range(0, history.end, step):
+        end = min(start + step, history.end)
+        rows = [row for row in history.rows if start <= row["entry_offset"] < end]
+        append(frame(spark, rows).coalesce(1), root, history.store_id, start, end, 0)
+
+
+def entries(spark: "SparkSession", address: str, store_id: str = "s") -> list[int]:
+    table = spark.read.format("delta").load(address).where(f"store_id = '{store_id}'")
+    return sorted(row.entry_offset for row in table.select("entry_offset").collect())
+
+
+def test_what_is_a_week_behind_goes_to_the_archive_and_nothing_else(spark: "SparkSession", root: Root) -> None:
+    from latermq.pipeline.timeline.compact import compact, retire
+
+    history, other = History("s"), History("other")
+    history.cut(0, 0)
+    old = history.send(10, "old")
+    cancelled = history.send(20, "cancelled")
+    cancel = history.cancel("cancelled", due_ms=20)
+    recent = history.send(8 * DAY_MS, "recent")
+    beyond = history.send(30, "beyond what is known to be delivered")
+    other.send(10, "old too")
+    ingest(spark, root, history)
+    ingest(spark, root, other)
+    state = history.state(history.end, done_upto=beyond, done_wake_ms=9 * DAY_MS)
+    state.windows = []
+    done = compact(spark, root, [state], keep_ms=KEEP_MS)
+    assert (done.archived, done.deleted) == (3, 3)
+    assert entries(spark, root.timeline) == [recent, beyond]
+    assert entries(spark, root.timeline, "other") == [0]
+    assert entries(spark, root.archive) == [old, cancelled, cancel]
+    assert "record" not in spark.read.format("delta").load(root.archive).columns
+    assert retire(spark, root, [state], keep_ms=KEEP_MS) == (0, 0)
+
+
+def test_what_an_old_move_took_goes_with_it_and_does_not_come_back(spark: "SparkSession", root: Root) -> None:
+    from latermq.pipeline.timeline.compact import retire
+    from latermq.pipeline.windows.survivors import surviving
+
+    history = History()
+    history.cut(0, 0)
+    first = history.send(400 * DAY_MS, "moved")
+    move = history.move(10, "moved", first)
+    again = history.send(400 * DAY_MS, "moved")
+    waits = history.send(400 * DAY_MS, "waits")
+    ingest(spark, root, history)
+    state = history.state(history.end, done_upto=history.end, done_wake_ms=9 * DAY_MS)
+    state.windows = []
+    assert retire(spark, root, [state], keep_ms=KEEP_MS) == (2, 2)
+    assert entries(spark, root.timeline) == [again, waits]
+    assert entries(spark, root.archive) == [first, move]
+    found = surviving(spark.read.format("delta").load(root.timeline))
+    assert sorted(row.entry_offset for row in found.collect()) == [again, waits]
+
+
+def test_a_move_that_a_window_may_have_to_leave_out_of_account_stays(spark: "SparkSession", root: Root) -> None:
+    from latermq.pipeline.timeline.compact import retire
+
+    history = History()
+    history.cut(0, 0)
+    first = history.send(20 * DAY_MS, "moved")
+    window = history.cut(30 * DAY_MS, 30 * DAY_MS)
+    history.move(10, "moved", first)
+    ingest(spark, root, history)
+    state = history.state(history.end, done_upto=history.end, done_wake_ms=9 * DAY_MS)
+    assert state.windows[-1].cut_entry == window.cut_entry
+    assert retire(spark, root, [state], keep_ms=KEEP_MS) == (0, 0)
+    assert [key[1] for key in expected_rows(history.rows, window)] == [first]
+
+
+def test_a_compaction_that_died_after_archiving_archives_nothing_twice(
+    spark: "SparkSession", root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from delta.tables import DeltaTable
+
+    from latermq.pipeline.timeline.compact import retire
+
+    history = History()
+    old = history.send(10, "old")
+    ingest(spark, root, history)
+    state = history.state(history.end, done_upto=history.end, done_wake_ms=9 * DAY_MS)
+
+    def dies(*_: object) -> None:
+        raise RuntimeError("killed here")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaTable, "delete", dies)
+        with pytest.raises(RuntimeError, match="killed here"):
+            retire(spark, root, [state], keep_ms=KEEP_MS)
+    assert entries(spark, root.timeline) == entries(spark, root.archive) == [old]
+    assert retire(spark, root, [state], keep_ms=KEEP_MS) == (0, 1)
+    assert entries(spark, root.archive) == [old]
+
+
+def test_a_compaction_goes_no_further_once_another_driver_has_begun(spark: "SparkSession", root: Root) -> None:
+    from latermq.pipeline.timeline.compact import compact
+
+    history = History("s")
+    history.cut(0, 0)
+    old = history.send(10, "old")
+    recent = history.send(8 * DAY_MS, "recent")
+    history.send(8 * DAY_MS, "recent too")
+    ingest(spark, root, history, appends=2)
+    state = history.state(history.end, done_upto=history.end, done_wake_ms=9 * DAY_MS)
+    state.windows = []
+
+    seen: list[tuple[int, int, int]] = []
+
+    def fence() -> None:
+        seen.append((newest_version(Path(root.archive)), newest_version(Path(root.timeline)), files_of(root)))
+        if len(seen) == 3:
+            raise IllegalOperation("epoch 1 is over")
+
+    with pytest.raises(IllegalOperation):
+        compact(spark, root, [state], keep_ms=KEEP_MS, vacuum_hours=0, fence=fence)
+    assert entries(spark, root.archive) == [old]
+    assert entries(spark, root.timeline) == [old, recent, recent + 1]
+    assert compact(spark, root, [state], keep_ms=KEEP_MS, vacuum_hours=0, fence=fence).files_after == 1
+    # Asked before the archive is written, before rows are deleted, before files are clustered, and before they go.
+    archive, timeline, files = seen[0]
+    assert seen[:3] == [(-1, timeline, files), (-1, timeline, files), (1, timeline, files)]
+    assert [versions[:2] for versions in seen[3:]][:5] == [(1, timeline)] * 4 + [(1, timeline + 1)]
+    assert seen[-3][2] > files > files_of(root)
+    assert archive == -1
+
+
+def files_of(root: Root) -> int:
+    return len(list(Path(root.timeline).glob("*.parquet")))
+
+
+def test_many_appends_become_few_files_that_delta_rs_still_reads(spark: "SparkSession", root: Root) -> None:
+    from latermq.pipeline.timeline.compact import compact
+    from latermq.pipeline.timeline.local_timeline import open_local_timeline
+
+    history = random_history(9)
+    ingest(spark, root, history, appends=4)
+    done = compact(spark, root, [history.state(0)], vacuum_hours=0)
+    assert done.files_before == 4
+    assert done.files_after == 1
+    assert len(list(Path(root.timeline).glob("*.parquet"))) == 1
+    timeline = open_local_timeline(root, "s")
+    assert timeline is not None
+    assert timeline.ingested == history.end
+    for window in history.windows:
+        found = {entry for batch in timeline.surviving(window) for entry in batch.column("entry_offset").to_pylist()}
+        assert found >= {key[1] for key in expected_rows(history.rows, window)}
+
+
+def test_windows_behind_are_removed_even_where_there_is_no_timeline(spark: "SparkSession", root: Root) -> None:
+    from latermq.pipeline.timeline.compact import compact
+
+    history = History()
+    window = history.cut(100, 100)
+    write_attempt(root, window, [], made_by="local", table_version=-1, ingest_offset=0, now_ms=1)
+    state = history.state(0, done_upto=5, done_wake_ms=500)
+    assert compact(spark, root, [state]).windows_removed == 0
+    state.windows = []
+    assert compact(spark, root, [state]).windows_removed == 1
+    assert windows_of(root, "s") == []

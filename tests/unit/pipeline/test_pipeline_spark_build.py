@@ -1,0 +1,209 @@
+"""The roll on Spark: the same rows as without it, sorted parts, and nothing half-done when it fails."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from latermq.errors import ConfigError, CorruptStore, IllegalOperation, StoreError
+from latermq.handover.window import Window
+from latermq.pipeline.timeline.root import Root, open_root
+from latermq.pipeline.windows.attempt_writer import write_attempt
+from latermq.pipeline.windows.attempts import Attempt, attempts_of, check_attempt, read_rows, sound_attempt
+from latermq.pipeline.windows.local_build import roll_locally
+from tests.support.faults.timer_histories import (
+    History,
+    Key,
+    append_rows,
+    expected_rows,
+    random_history,
+    table_keys,
+    write_timeline,
+)
+from tests.support.interpreted_queries import interpreted
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(autouse=True)
+def quick(spark: "SparkSession") -> Iterator[None]:
+    with interpreted(spark):
+        yield
+
+
+def keys_of(root: Root, attempt: Attempt) -> list[Key]:
+    check_attempt(root, attempt)
+    groups = list(read_rows(root, attempt))
+    return table_keys(pa.concat_tables(groups)) if groups else []
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    return open_root(str(tmp_path))
+
+
+def test_spark_and_delta_rs_make_equal_attempts(spark: "SparkSession", root: Root, tmp_path: Path) -> None:
+    from latermq.pipeline.windows.spark_build import roll
+
+    history = random_history(41, steps=400)
+    write_timeline(root.timeline, [history, random_history(42, store_id="another")], history.end)
+    append_rows(root.timeline, history.rows[::4], history.store_id, history.end)  # rows that are there twice
+    no_table = open_root(str(tmp_path / "elsewhere"))
+    fullest = sorted(history.windows, key=lambda window: -len(expected_rows(history.rows, window)))[:3]
+    for window in fullest:
+        by_spark = keys_of(root, roll(spark, root, window, now_ms=1))
+        local = keys_of(root, roll_locally(root, history.state(history.end), window, history.pull, now_ms=2))
+        tail_only = keys_of(no_table, roll_locally(no_table, history.state(0), window, history.pull, now_ms=3))
+        assert by_spark == local == tail_only == expected_rows(history.rows, window)
+        assert by_spark
+
+
+def test_a_large_window_has_several_parts_in_order(spark: "SparkSession", root: Root) -> None:
+    from latermq.pipeline.windows.spark_build import roll
+
+    history = History()
+    history.cut(10, 10)
+    for at in range(900):
+        history.send(1_000 if at % 3 else 900 + at, f"k{at}")
+    window = history.cut(5_000, 5_000)
+    write_timeline(root.timeline, [history], history.end)
+    attempt = roll(spark, root, window, now_ms=1, part_rows=250)
+    assert len(attempt.manifest.files) > 1
+    assert [file.name for file in attempt.manifest.files][:2] == ["part-00000.parquet", "part-00001.parquet"]
+    assert keys_of(root, attempt) == expected_rows(history.rows, window)
+    assert attempt.manifest.made_by == "spark"
+    assert attempt.name.startswith("spark-1-")
+
+
+def test_row_groups_written_by_workers_are_bounded(spark: "SparkSession", root: Root) -> None:
+    from latermq.pipeline.windows.spark_build import roll
+
+    history = History()
+    history.cut(10, 10)
+    for at in range(12):
+        history.send(1_000, f"k{at}", body=bytes(3 << 20))
+    window = history.cut(5_000, 5_000)
+    write_timeline(root.timeline, [history], history.end)
+    attempt = roll(spark, root, window, now_ms=1)
+    (file,) = attempt.manifest.files
+    metadata = pq.read_metadata(Path(root.path, "windows", "s", str(window.number), attempt.name, file.name))
+    assert [metadata.row_group(at).num_rows for at in range(metadata.num_row_groups)] == [2] * 6
+
+
+def test_windows_that_ingest_has_passed_get_one_attempt_each_and_the_broker_is_told(
+    spark: "SparkSession", root: Root
+) -> None:
+    from latermq.pipeline.windows.spark_build import roll_ready_windows
+
+    history = History()
+    passed = history.cut(10, 10)
+    history.send(1_000, "far")
+    ready = history.cut(2_000, 2_000)
+    history.send(3_000, "later")
+    not_yet = history.cut(4_000, 4_000)
+    ingested = ready.cut_entry + 1
+    write_timeline(root.timeline, [history], ingested)
+    state = history.state(ingested)
+    state.windows[0].attempt = "local-1-x"  # is played already
+    told: list[tuple[int, str]] = []
+    (made,) = roll_ready_windows(spark, root, state, lambda *one: told.append(one))
+    assert told == [(ready.number, made.name)]
+    assert sound_attempt(root, not_yet) is None
+    assert attempts_of(root, "s", passed.number) == []
+    assert roll_ready_windows(spark, root, state, lambda *one: told.append(one)) == []
+    assert told == [(ready.number, made.name)] * 2
+
+
+def test_a_window_is_not_rolled_from_a_table_that_lacks_entries(spark: "SparkSession", root: Root) -> None:
+    from latermq.pipeline.windows.spark_build import roll
+
+    history = random_history(2)
+    window = history.windows[-1]
+    with pytest.raises(CorruptStore, match="holds the entries below 0"):
+        roll(spark, root, window, now_ms=1)
+    write_timeline(root.timeline, [history], window.cut_entry - 1)
+    with pytest.raises(CorruptStore, match=f"window {window.number} needs those below {window.cut_entry}"):
+        roll(spark, root, window, now_ms=1)
+
+
+def test_a_roll_during_which_another_driver_begins_leaves_no_attempt(spark: "SparkSession", root: Root) -> None:
+    from latermq.pipeline.windows.spark_build import roll, roll_ready_windows
+
+    history = random_history(2)
+    write_timeline(root.timeline, [history], history.end)
+    window = history.windows[-1]
+
+    def fence() -> None:
+        raise IllegalOperation("epoch 1 is over")
+
+    with pytest.raises(IllegalOperation):
+        roll(spark, root, window, now_ms=1, fence=fence)
+    assert list(Path(root.path, "windows", "s", str(window.number)).iterdir()) == []
+    told: list[tuple[int, str]] = []
+    with pytest.raises(IllegalOperation):
+        roll_ready_windows(spark, root, history.state(history.end), lambda *one: told.append(one), fence=fence)
+    assert told == []
+
+
+def test_one_window_that_cannot_be_rolled_keeps_no_later_one_from_being_rolled(
+    spark: "SparkSession", root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from latermq.pipeline.windows import spark_build as rolling
+
+    history = random_history(2)
+    first, second = history.windows[:2]
+    in_the_way = Path(root.path, "windows", "s", str(first.number))
+    in_the_way.parent.mkdir(parents=True)
+    in_the_way.write_bytes(b"")
+
+    def roll(spark: object, root: Root, window: Window, **told: object) -> Attempt:
+        if window.number == second.number:
+            raise CorruptStore("its rows make no sense")
+        return write_attempt(root, window, [], made_by="spark", table_version=1, ingest_offset=1, now_ms=1)
+
+    monkeypatch.setattr(rolling, "roll", roll)
+    told: list[int] = []
+    with pytest.raises(StoreError, match=f"/{first.number}"):
+        rolling.roll_ready_windows(spark, root, history.state(history.end), lambda number, name: told.append(number))
+    assert told == [window.number for window in history.windows[2:]]
+
+
+def test_a_timeline_of_another_schema_version_is_not_rolled(spark: "SparkSession", root: Root) -> None:
+    from latermq.pipeline.windows.spark_build import roll
+
+    history = random_history(2)
+    write_timeline(root.timeline, [history], history.end, version="2")
+    with pytest.raises(ConfigError, match="has schema version 2"):
+        roll(spark, root, history.windows[-1], now_ms=1)
+
+
+def test_a_damaged_file_of_the_timeline_is_told_in_a_sentence(spark: "SparkSession", root: Root) -> None:
+    from latermq.pipeline.windows.spark_build import roll
+
+    history = random_history(2)
+    write_timeline(root.timeline, [history], history.end)
+    for path in Path(root.timeline).glob("*.parquet"):
+        path.write_bytes(bytes(path.stat().st_size))
+    window = history.windows[-1]
+    with pytest.raises(CorruptStore, match="the timeline is damaged") as caught:
+        roll(spark, root, window, now_ms=1)
+    assert "\n" not in caught.value.remark
+    assert list(Path(root.path, "windows", "s", str(window.number)).iterdir()) == []
+
+
+def test_a_worker_that_cannot_write_is_told_in_a_sentence(spark: "SparkSession", root: Root) -> None:
+    from latermq.pipeline.spark.spark_failures import told_by_spark
+    from latermq.pipeline.windows.spark_build import write_parts
+    from latermq.pipeline.windows.survivors import window_rows, window_shape
+
+    history = random_history(2)
+    write_timeline(root.timeline, [history], history.end)
+    timeline = spark.read.format("delta").load(root.timeline)
+    rows = window_rows(timeline, history.windows[-1], window_shape(timeline, history.windows[-1], 1_000))
+    with pytest.raises(StoreError, match="the roll failed: window") as caught, told_by_spark("the roll"):
+        write_parts(rows, root.uri, history.windows[-1], "no-such-folder")
+    assert "\n" not in caught.value.remark

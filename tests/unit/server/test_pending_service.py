@@ -1,0 +1,355 @@
+"""Requests about timers, asked in frames: whom they reach, what is checked first, and when they are answered."""
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from latermq.broker.broker import Broker
+from latermq.broker.timers.pending import Meant
+from latermq.broker.timers.pending_pages import DueRange
+from latermq.clock import SimulatedClock
+from latermq.errors import (
+    Busy,
+    IllegalMessage,
+    IllegalOperation,
+    InvalidParameter,
+    LaterMQError,
+    NoPermission,
+    ServiceUnavailable,
+    TopicNotFound,
+)
+from latermq.message.recall_handle import encode_recall_handle
+from latermq.protocol.remoting.bodies import decode_body
+from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame
+from latermq.protocol.remoting.timer_bodies import (
+    Density,
+    Outcome,
+    Outcomes,
+    PendingCount,
+    PendingPage,
+    PendingTimer,
+    Verdict,
+)
+from latermq.server.handlers.pending_service import MAX_PAGE_BYTES, MAX_PAGE_TIMERS, PendingService
+from latermq.server.remoting.connection import Connection
+from latermq.server.remoting.stepwise import LookUps
+from latermq.timer.steps import Steps
+
+KEY = "7F0000010F2A0001"
+DAY_MS = 86_400_000
+
+
+class FakePending:
+    """Answers with what the test put in; notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.verdict = Verdict.CANCELLED
+        self.error: LaterMQError | None = None
+        self.asked: list[tuple[Any, ...]] = []
+        self.key_bytes = 10
+        self.far: list[tuple[int, int]] = []  # what has left the log
+        self.fetched: Mapping[int, bytes] | None = None
+
+    def _outcome(self, *asked: Any) -> Outcome:
+        self.asked.append(asked)
+        if self.error is not None:
+            raise self.error
+        return Outcome(self.verdict, asked[1], KEY, 5, 1)
+
+    def cancel_steps(self, topic: str, unique_key: str, meant: Meant | None = None) -> Steps[Outcome]:
+        yield
+        return self._outcome("cancel", topic, unique_key, *([] if meant is None else [meant]))
+
+    def cancel_key_steps(self, topic: str, key: str) -> Steps[list[Outcome]]:
+        yield
+        return [self._outcome("cancel_key", topic, key)] * 2
+
+    def fetch_steps(self, topic: str, unique_key: str, key: str) -> Steps[list[tuple[int, int]]]:
+        yield
+        return self.far
+
+    def move_steps(
+        self, topic: str, unique_key: str, due_ms: int, fetched: Mapping[int, bytes], meant: Meant | None
+    ) -> Steps[Outcome]:
+        yield
+        self.fetched = fetched
+        return self._outcome("move", topic, unique_key, due_ms, *([] if meant is None else [meant]))
+
+    def move_key_steps(self, topic: str, key: str, due_ms: int, fetched: Mapping[int, bytes]) -> Steps[list[Outcome]]:
+        yield
+        return [self._outcome("move_key", topic, key, due_ms)]
+
+    def status_steps(self, topic: str, unique_key: str) -> Steps[Outcome]:
+        yield
+        return self._outcome("status", topic, unique_key)
+
+    def list_steps(self, asked: DueRange, *, limit: int, **choice: Any) -> Steps[PendingPage]:
+        yield
+        self.asked.append(("list", limit, asked, choice))
+        timer = PendingTimer(1, "orders", KEY, "k" * self.key_bytes, "", 5, 0, 1, 4, "body")
+        return PendingPage([timer] * limit, "more")
+
+    def count_steps(self, asked: DueRange, **choice: Any) -> Steps[int]:
+        yield
+        self.asked.append(("count", asked, choice))
+        return 17
+
+    def density(self) -> Density:
+        return Density(1000, [1, 2], [3], [4])
+
+
+class Scene:
+    """A broker that is nothing but what these requests need of one, with replies kept back as with sync flush."""
+
+    def __init__(self) -> None:
+        self.pending = FakePending()
+        self.clock = SimulatedClock()
+        self.timer = SimpleNamespace(recall=True, max_delay=3650 * DAY_MS)
+        self.refusal: LaterMQError | None = None
+        self.busy: LaterMQError | None = None
+        self.kept: list[bytes] = []
+        broker = SimpleNamespace(
+            pending=self.pending,
+            clock=self.clock,
+            config=SimpleNamespace(timer=self.timer, broker=SimpleNamespace(name="broker-a")),
+            topics=SimpleNamespace(require=self._require),
+            check_changeable=lambda: self._raise(self.refusal),
+            settle=lambda: None,
+        )
+        self.service = PendingService(
+            cast(Broker, broker),
+            self,
+            LookUps(1_000),
+            lambda places, when_done: when_done({entry: b"record" for entry, _ in places}),
+        )
+
+    def check_unflushed(self) -> None:
+        self._raise(self.busy)
+
+    def reply_when_flushed(self, connection: Connection, command: Command, reply: bytes) -> bytes | None:
+        self.kept.append(reply)
+        return None
+
+    def when_flushed(self, then: Callable[[], None]) -> None:
+        then()
+
+    @staticmethod
+    def _raise(error: LaterMQError | None) -> None:
+        if error is not None:
+            raise error
+
+    @staticmethod
+    def _require(topic: str) -> None:
+        if topic != "orders":
+            raise TopicNotFound(f"topic {topic!r} does not exist")
+
+    def ask(self, code: int, **fields: object) -> Command:
+        texts = {name: str(value) for name, value in fields.items()}
+        [command] = FrameReader().feed(encode_frame(code, 7, fields=texts))
+        reply = self.service.handlers[code](cast(Connection, None), command)
+        [answer] = FrameReader().feed(self.kept.pop() if reply is None else reply)
+        return answer
+
+    def handle(self, topic: str = "orders", broker: str = "broker-a", left_ms: int = 60_000) -> str:
+        return encode_recall_handle(topic, broker, self.clock.now_ms() + left_ms, KEY)
+
+    def recall(self, topic: str = "orders", handle: str | None = None) -> Command:
+        return self.ask(Request.RECALL_MESSAGE, topic=topic, recallHandle=self.handle() if handle is None else handle)
+
+
+@pytest.mark.parametrize("verdict", [Verdict.CANCELLED, Verdict.ACCEPTED])
+def test_a_recall_that_hits_is_answered_with_the_unique_key(verdict: Verdict) -> None:
+    scene = Scene()
+    scene.pending.verdict = verdict
+    answer = scene.recall()
+    assert (answer.code, answer.text_fields()["msgId"]) == (0, KEY)
+    assert scene.pending.asked == [("cancel", "orders", KEY)]
+
+
+@pytest.mark.parametrize("verdict", [Verdict.DELIVERED, Verdict.NOT_FOUND])
+@pytest.mark.parametrize("left_ms", [60_000, 0, -5, 3650 * DAY_MS])
+def test_a_recall_that_hits_nothing_says_so(verdict: Verdict, left_ms: int) -> None:
+    scene = Scene()
+    scene.pending.verdict = verdict
+    with pytest.raises(IllegalOperation, match=f"nothing was recalled: {verdict}") as refused:
+        scene.recall(handle=scene.handle(left_ms=left_ms))
+    assert refused.value.code == 604
+    told_of_time = "The time in the handle" in refused.value.hint
+    assert told_of_time == (verdict == Verdict.NOT_FOUND and left_ms != 60_000)
+
+
+def test_a_timer_that_is_known_is_recalled_whatever_time_the_handle_says() -> None:
+    scene = Scene()
+    assert scene.recall(handle=scene.handle(left_ms=-1)).code == 0
+
+
+def test_a_recall_is_checked_in_the_order_of_apache() -> None:
+    scene = Scene()
+    scene.timer.recall = False
+    scene.refusal = ServiceUnavailable("stopping")
+    expected: list[tuple[type[LaterMQError], str]] = [
+        (NoPermission, "cannot be recalled, cancelled or moved"),
+        (ServiceUnavailable, "stopping"),
+        (TopicNotFound, "invoices"),
+    ]
+    for error, reason in expected:
+        with pytest.raises(error, match=reason):
+            scene.recall("invoices", "no handle")
+        if error is NoPermission:
+            scene.timer.recall = True
+        else:
+            scene.refusal = None
+    with pytest.raises(IllegalOperation, match="recall handle is invalid"):
+        scene.recall("orders", "no handle")
+    with pytest.raises(IllegalOperation, match="is of topic 'invoices', not 'orders'"):
+        scene.recall("orders", scene.handle("invoices", "broker-b"))
+    with pytest.raises(IllegalOperation, match="is of broker 'broker-b', this is 'broker-a'"):
+        scene.recall("orders", scene.handle("orders", "broker-b"))
+    assert scene.pending.asked == []
+
+
+def test_a_recall_without_a_handle_is_one_with_an_invalid_handle() -> None:
+    with pytest.raises(IllegalOperation, match="recall handle is invalid"):
+        Scene().ask(Request.RECALL_MESSAGE, topic="orders")
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "asked"),
+    [
+        (Request.CANCEL_TIMER, {"uniqueKey": KEY}, ("cancel", "orders", KEY)),
+        (Request.CANCEL_TIMER, {"recallHandle": Scene().handle()}, ("cancel", "orders", KEY)),
+        (Request.CANCEL_TIMER, {"key": "4711"}, ("cancel_key", "orders", "4711")),
+        (Request.MOVE_TIMER, {"uniqueKey": KEY, "dueMs": 99}, ("move", "orders", KEY, 99)),
+        (Request.MOVE_TIMER, {"recallHandle": Scene().handle(), "dueMs": 99}, ("move", "orders", KEY, 99)),
+        (Request.MOVE_TIMER, {"key": "4711", "dueMs": 0}, ("move_key", "orders", "4711", 0)),
+        (
+            Request.CANCEL_TIMER,
+            {"uniqueKey": KEY, "timerIds": "7,9", "scheduledBefore": 12},
+            ("cancel", "orders", KEY, Meant(frozenset({7, 9}), 12)),
+        ),
+        (
+            Request.MOVE_TIMER,
+            {"uniqueKey": KEY, "dueMs": 99, "timerIds": "7"},
+            ("move", "orders", KEY, 99, Meant(frozenset({7}), None)),
+        ),
+        (Request.TIMER_STATUS, {"uniqueKey": KEY}, ("status", "orders", KEY)),
+        (Request.TIMER_STATUS, {"recallHandle": Scene().handle()}, ("status", "orders", KEY)),
+    ],
+)
+def test_a_timer_is_named_by_unique_key_handle_or_message_key(
+    code: int, fields: dict[str, object], asked: tuple[Any, ...]
+) -> None:
+    scene = Scene()
+    outcomes = decode_body(scene.ask(code, topic="orders", **fields).body, Outcomes).outcomes
+    assert outcomes == [Outcome(Verdict.CANCELLED, "orders", KEY, 5, 1)] * (2 if asked[0] == "cancel_key" else 1)
+    assert scene.pending.asked == [asked]
+
+
+def test_a_delay_counts_by_the_brokers_clock() -> None:
+    scene = Scene()
+    scene.ask(Request.MOVE_TIMER, topic="orders", uniqueKey=KEY, delayMs=1500)
+    assert scene.pending.asked == [("move", "orders", KEY, scene.clock.now_ms() + 1500)]
+
+
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [
+        (Request.CANCEL_TIMER, {}),
+        (Request.CANCEL_TIMER, {"uniqueKey": KEY, "key": "4711"}),
+        (Request.CANCEL_TIMER, {"uniqueKey": ""}),
+        (Request.CANCEL_TIMER, {"key": "4711", "timerIds": "1"}),
+        (Request.CANCEL_TIMER, {"uniqueKey": KEY, "timerIds": "1,x"}),
+        (Request.CANCEL_TIMER, {"uniqueKey": KEY, "timerIds": ""}),
+        (Request.CANCEL_TIMER, {"uniqueKey": KEY, "timerIds": ",".join("1" * 1001)}),
+        (Request.MOVE_TIMER, {"uniqueKey": KEY, "dueMs": 1, "scheduledBefore": 3}),
+        (Request.TIMER_STATUS, {"key": "4711"}),
+        (Request.MOVE_TIMER, {"uniqueKey": KEY}),
+        (Request.MOVE_TIMER, {"uniqueKey": KEY, "dueMs": 1, "delayMs": 1}),
+    ],
+)
+def test_a_request_that_leaves_open_what_is_meant_is_refused(code: int, fields: dict[str, object]) -> None:
+    scene = Scene()
+    with pytest.raises(InvalidParameter):
+        scene.ask(code, topic="orders", **fields)
+    assert scene.pending.asked == []
+
+
+def test_a_record_that_has_left_the_log_is_fetched_before_it_is_moved() -> None:
+    scene = Scene()
+    scene.pending.far = [(4, 900)]
+    scene.pending.verdict = Verdict.MOVED
+    assert scene.ask(Request.MOVE_TIMER, topic="orders", uniqueKey=KEY, dueMs=1).code == 0
+    assert scene.pending.fetched == {4: b"record"}
+    assert scene.pending.asked == [("move", "orders", KEY, 1)]
+
+
+def test_what_the_broker_refuses_to_move_is_an_error() -> None:
+    scene = Scene()
+    scene.pending.error = IllegalMessage("too far ahead")
+    with pytest.raises(IllegalMessage, match="too far ahead"):
+        scene.ask(Request.MOVE_TIMER, topic="orders", uniqueKey=KEY, dueMs=1)
+
+
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [
+        (Request.RECALL_MESSAGE, {"recallHandle": Scene().handle()}),
+        (Request.CANCEL_TIMER, {"uniqueKey": KEY}),
+        (Request.MOVE_TIMER, {"uniqueKey": KEY, "dueMs": 9}),
+    ],
+)
+def test_nothing_is_changed_while_it_is_forbidden_or_the_disk_is_full_or_hangs(
+    code: int, fields: dict[str, object]
+) -> None:
+    scene = Scene()
+    scene.busy = Busy("100000 messages wait for the disk")
+    with pytest.raises(Busy):
+        scene.ask(code, topic="orders", **fields)
+    scene.refusal = ServiceUnavailable("the disk is full")
+    with pytest.raises(ServiceUnavailable):
+        scene.ask(code, topic="orders", **fields)
+    scene.timer.recall = False
+    with pytest.raises(NoPermission):
+        scene.ask(code, topic="orders", **fields)
+    assert scene.pending.asked == []
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_what_was_written_is_told_when_it_is_flushed_and_all_else_at_once(verdict: Verdict) -> None:
+    scene = Scene()
+    scene.pending.verdict = verdict
+    [command] = FrameReader().feed(encode_frame(Request.CANCEL_TIMER, 7, fields={"topic": "t", "uniqueKey": KEY}))
+    reply = scene.service.handlers[Request.CANCEL_TIMER](cast(Connection, None), command)
+    assert (reply is None) == (verdict in (Verdict.CANCELLED, Verdict.MOVED, Verdict.ACCEPTED))
+    assert bool(scene.kept) == (reply is None)
+
+
+def test_a_page_is_bounded_in_timers() -> None:
+    scene = Scene()
+    choice = {"topic": "orders", "key": "4711", "fromMs": 5, "untilMs": 9, "limit": 5_000_000, "cursor": "c"}
+    page = decode_body(scene.ask(Request.LIST_TIMERS, **choice).body, PendingPage)
+    assert (len(page.timers), page.next) == (MAX_PAGE_TIMERS, "more")
+    expected = ("list", MAX_PAGE_TIMERS, DueRange("orders", 5, 9), {"key": "4711", "cursor": "c"})
+    assert scene.pending.asked == [expected]
+
+
+@pytest.mark.parametrize(("key_bytes", "limit", "listed"), [(30_000, 1000, 125), (MAX_PAGE_BYTES, 4, 1)])
+def test_a_page_is_bounded_in_bytes_but_holds_a_timer(key_bytes: int, limit: int, listed: int) -> None:
+    scene = Scene()
+    scene.pending.key_bytes = key_bytes
+    body = scene.ask(Request.LIST_TIMERS, limit=limit).body
+    assert len(decode_body(body, PendingPage).timers) == listed
+    assert len(body) <= MAX_PAGE_BYTES or listed == 1
+
+
+def test_timers_are_counted_and_their_density_is_told() -> None:
+    scene = Scene()
+    assert decode_body(scene.ask(Request.COUNT_TIMERS, topic="orders").body, PendingCount).timers == 17
+    assert scene.pending.asked == [("count", DueRange("orders", 0, 0), {"key": ""})]
+    assert msgspec.json.decode(scene.ask(Request.TIMER_DENSITY).body) == {
+        "startMs": 1000, "seconds": [1, 2], "minutes": [3], "hours": [4],
+    }  # fmt: skip

@@ -1,0 +1,242 @@
+"""Requests of the pipeline, asked in frames: what is told, when, and what is told instead where the disk fails."""
+
+import re
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+
+from latermq.clock import SimulatedClock
+from latermq.config import PipelineConfig
+from latermq.errors import IllegalOperation, InvalidParameter, LaterMQError, StoreError
+from latermq.message.names import TIMER_TOPIC
+from latermq.pipeline_secret import sign
+from latermq.protocol.remoting.bodies import decode_body
+from latermq.protocol.remoting.codes import Request, Response
+from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command, FrameReader, encode_frame
+from latermq.protocol.remoting.pipeline_bodies import PipelineState
+from latermq.protocol.remoting.rows import encode_rows
+from latermq.server.broker.pipeline_folder import TokenTold
+from latermq.server.handlers.pipeline_service import PipelineService
+from latermq.server.remoting.connection import Connection
+from latermq.store.files.memory_disk import MemoryDisk
+from tests.support.brokers_in_memory import HOST, open_broker, pass_time
+from tests.support.rows import Row, batch_of
+
+Work = Callable[[], None]
+SECRET = b"s" * 32
+
+
+class Scene:
+    """A service over a broker in memory, whose work beside the loop is done when the test says so."""
+
+    peer_host = HOST
+
+    def __init__(self) -> None:
+        self.disk = MemoryDisk()
+        self.clock = SimulatedClock()
+        self.broker = open_broker(self.disk, self.clock, pipeline=PipelineConfig(enabled=True))
+        self.service = self.serve()
+        self.root_uri = "/its/folder"
+        self.token: str | LaterMQError = "mine"  # what a driver left there
+        self.sent: list[bytes] = []
+        self.watchers: list[Work] = []
+        self._works: list[tuple[list[Work], Callable[[LaterMQError | None], None]]] = []
+
+    def serve(self) -> PipelineService:
+        return PipelineService(self.broker, self, beside=self._beside, tokens=self, instance="i", secret=SECRET)
+
+    def read(self, told: TokenTold) -> None:
+        told(self.token)
+
+    def check_unflushed(self) -> None: ...
+
+    def reply_when_flushed(self, connection: Connection, command: Command, reply: bytes) -> bytes | None:
+        return reply
+
+    def when_flushed(self, then: Callable[[], None]) -> None:
+        self.watchers.append(then)
+
+    def send(self, frame: bytes) -> None:
+        self.sent.append(frame)
+
+    def _beside(self, works: list[Work], when_done: Callable[[LaterMQError | None], None]) -> None:
+        self._works.append((works, when_done))
+
+    def work(self) -> None:
+        """Do what waits to be done beside the loop."""
+        works, self._works = self._works, []
+        for some, when_done in works:
+            try:
+                for one in some:
+                    one()
+            except LaterMQError as error:
+                when_done(error)
+            else:
+                when_done(None)
+
+    def ask(self, code: int, body: bytes = b"", *, flag: int = 0, **fields: object) -> Command | None:
+        """The answer, None where it comes later."""
+        frame = encode_frame(code, 1, flag=flag, fields={name: str(value) for name, value in fields.items()}, body=body)
+        [command] = FrameReader().feed(frame)
+        reply = self.service.handlers[code](cast(Connection, self), command)
+        return FrameReader().feed(reply)[0] if reply is not None else None
+
+    def ask_signed(self, code: int, *, flag: int = 0, **fields: object) -> Command | None:
+        return self.ask(
+            code, b"", flag=flag, **fields, signature=sign(SECRET, code, self.broker.store.store_id, fields)
+        )
+
+    def begin(self, *, token: str = "mine", table_end: int = 0, flag: int = 0) -> None:
+        epoch = self.broker.ingest.epoch
+        self.ask_signed(Request.BEGIN_PIPELINE, flag=flag, token=token, tableEnd=table_end, afterEpoch=epoch)
+
+    def later(self) -> Command:
+        """The answer that came later."""
+        [command] = FrameReader().feed(self.sent.pop(0))
+        return command
+
+
+def test_an_epoch_is_told_when_it_is_on_disk() -> None:
+    scene = Scene()
+    scene.begin()
+    assert scene.sent == []
+    scene.work()
+    assert decode_body(scene.later().body, PipelineState).epoch == 1
+
+
+def test_a_driver_that_uses_the_same_folder_is_given_an_epoch() -> None:
+    scene = Scene()
+    scene.begin()
+    scene.work()
+    state = decode_body(scene.later().body, PipelineState)
+    assert (state.epoch, state.instance) == (1, "i")
+
+
+@pytest.mark.parametrize("found", ["", "another's", StoreError("the folder does not answer")])
+def test_a_driver_that_uses_another_folder_ends_no_other(found: str | LaterMQError) -> None:
+    scene = Scene()
+    scene.begin()
+    scene.work()
+    assert decode_body(scene.later().body, PipelineState).epoch == 1
+    scene.token = found
+    for _ in range(5):
+        scene.begin()
+        scene.work()
+        told = scene.later()
+        assert told.code != Response.SUCCESS
+        assert re.search("the folder does not answer|/its/folder: the driver uses another", told.remark or "")
+    assert scene.broker.ingest.epoch == 1
+    assert scene.ask_signed(Request.COMMIT_INGEST, offset=0, epoch=1) is None  # the first one goes on
+
+
+def test_a_broker_of_which_nothing_is_sparks_does_not_mind_the_folder() -> None:
+    scene = Scene()
+    scene.broker = open_broker(MemoryDisk(), scene.clock)
+    scene.service = scene.serve()
+    scene.begin()
+    scene.work()
+    assert decode_body(scene.later().body, PipelineState).epoch == 1
+
+
+def test_a_driver_whose_table_does_not_fit_the_log_ends_no_other() -> None:
+    scene = Scene()
+    scene.begin(table_end=5)
+    told = scene.later()
+    assert told.code == InvalidParameter.code
+    assert "holds the entries below 5, the timer topic is flushed up to 0" in (told.remark or "")
+    assert scene.broker.ingest.epoch == 0
+
+
+def test_an_attempt_of_a_driver_that_another_followed_is_refused() -> None:
+    scene = Scene()
+    for _ in range(2):
+        scene.begin()
+        scene.work()
+    with pytest.raises(IllegalOperation, match="epoch 1 is over"):
+        scene.ask_signed(Request.WINDOW_READY, number=1, attempt="spark-1-x", epoch=1)
+
+
+def test_two_drivers_that_begin_at_once_are_told_different_epochs() -> None:
+    scene = Scene()
+    scene.begin()
+    scene.begin()
+    scene.work()
+    assert [decode_body(scene.later().body, PipelineState).epoch for _ in range(2)] == [1, 2]
+
+
+def test_a_disk_that_fails_is_told_and_no_epoch() -> None:
+    scene = Scene()
+
+    def fail(operation: str, path: str) -> None:
+        raise StoreError("no disk space for it")
+
+    scene.disk.before_step = fail
+    scene.begin()
+    scene.work()
+    reply = scene.later()
+    assert (reply.code, reply.body) == (StoreError.code, b"")
+    assert reply.remark == "no disk space for it"
+
+
+def test_the_state_is_told_once_what_was_stored_before_is_flushed_if_that_is_asked_for() -> None:
+    scene = Scene()
+    now_ms = scene.clock.now_ms()
+    scene.ask(Request.SCHEDULE_ROWS, encode_rows(batch_of([Row("a", now_ms + 60_000)])), job="j")
+    told = scene.ask(Request.PIPELINE_STATE)
+    assert told is not None
+    assert decode_body(told.body, PipelineState).flushed_entry == 0
+    assert scene.ask(Request.PIPELINE_STATE, flush="true") is None
+    assert scene.sent == []
+    scene.broker.store.flush()
+    scene.watchers.pop()()
+    assert decode_body(scene.later().body, PipelineState).flushed_entry == 1
+
+
+def test_who_wants_no_answer_gets_none() -> None:
+    scene = Scene()
+    scene.begin(flag=FLAG_ONEWAY)
+    scene.work()
+    assert scene.sent == []
+
+
+def test_the_state_tells_what_is_done_as_the_last_checkpoint_has_it() -> None:
+    scene = Scene()
+
+    def state() -> PipelineState:
+        reply = scene.ask(Request.PIPELINE_STATE)
+        assert reply is not None
+        return decode_body(reply.body, PipelineState)
+
+    now_ms = scene.clock.now_ms()
+    rows = [Row("soon", now_ms + 1_000), Row("later", now_ms + 86_400_000), Row("soon too", now_ms + 2_000)]
+    scene.ask(Request.SCHEDULE_ROWS, encode_rows(batch_of(rows)), job="tests")
+    scene.broker.store.flush()
+    before = state()
+    assert (before.min_entry, before.flushed_entry, before.done) == (0, 3, [])
+    pass_time(scene.broker, scene.clock, 5_000)
+    assert state().done_wake_ms == before.done_wake_ms
+    scene.broker.store.save(scene.broker.store.plan_checkpoint())
+    after = state()
+    assert after.done_upto == 3
+    assert now_ms + 2_000 < after.done_wake_ms <= scene.clock.now_ms() == after.now_ms
+    assert after.store_id == "s" * 32
+
+
+def test_what_is_not_flushed_is_neither_told_nor_committed() -> None:
+    scene = Scene()
+    scene.begin()
+    scene.work()
+    scene.ask(Request.SCHEDULE_ROWS, encode_rows(batch_of([Row("K", scene.clock.now_ms() + 1_000)])), job="tests")
+    pulled = scene.ask(Request.PULL_RECORDS, topic=TIMER_TOPIC, queueId=0, offset=0, epoch=1)
+    assert pulled is not None
+    assert (pulled.code, pulled.body) == (Response.SUCCESS, b"")
+    assert pulled.text_fields() == {"nextOffset": "0", "minOffset": "0", "flushedOffset": "0"}
+    scene.broker.store.flush()
+    pulled = scene.ask(Request.PULL_RECORDS, topic=TIMER_TOPIC, queueId=0, offset=0, epoch=1)
+    assert pulled is not None
+    assert pulled.body
+    assert scene.ask_signed(Request.COMMIT_INGEST, offset=1, epoch=1) is None
+    assert scene.broker.ingest.offset == 0
+    scene.work()
+    assert scene.broker.ingest.offset == 1

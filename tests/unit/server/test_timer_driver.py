@@ -1,0 +1,62 @@
+"""The timer driver: deliveries come in time, also in the middle of a long read."""
+
+import asyncio
+import itertools
+import time
+from types import SimpleNamespace
+from typing import cast
+
+from latermq.broker.broker import Broker
+from latermq.server.broker.timer_driver import TimerDriver
+
+BUILD_EVERY_MS = 20
+
+
+class Deliveries:
+    """Stands where the broker is: what it is asked and what it answers."""
+
+    def __init__(self, wait_ms: int) -> None:
+        self.wait_ms = wait_ms
+        self.ran_s: list[float] = []
+        self.config = SimpleNamespace(timer=SimpleNamespace(build_every=BUILD_EVERY_MS))
+        self.delivery = SimpleNamespace(guard=SimpleNamespace(alarm=""), failure="")
+        self.timers = SimpleNamespace(failure="")
+
+    def run_timers(self) -> int:
+        self.ran_s.append(time.monotonic())
+        return self.wait_ms
+
+
+def _serve_for(driver: TimerDriver, busy_s: float) -> None:
+    """A read whose requests keep the loop busy for so long."""
+    end_s = time.monotonic() + busy_s
+    while time.monotonic() < end_s:
+        driver.run_if_late()
+
+
+def _runs_while_serving(wait_ms: int, busy_s: float) -> list[float]:
+    deliveries = Deliveries(wait_ms)
+
+    async def main() -> None:
+        driver = TimerDriver(cast(Broker, deliveries), on_failed=lambda error: None)
+        await asyncio.sleep(0.001)
+        deliveries.ran_s.clear()  # what the loop itself did before
+        _serve_for(driver, busy_s)
+        driver.stop()
+
+    asyncio.run(main())
+    return deliveries.ran_s
+
+
+def test_what_falls_due_during_a_long_read_is_delivered_during_it() -> None:
+    assert len(_runs_while_serving(wait_ms=10, busy_s=0.1)) >= 2
+
+
+def test_deliveries_that_never_end_leave_requests_their_share() -> None:
+    ran_s = _runs_while_serving(wait_ms=0, busy_s=0.1)
+    assert len(ran_s) >= 3
+    assert min(later - earlier for earlier, later in itertools.pairwise(ran_s)) >= 0.005
+
+
+def test_nothing_runs_between_requests_before_it_is_due() -> None:
+    assert len(_runs_while_serving(wait_ms=10_000, busy_s=0.05)) == 0
