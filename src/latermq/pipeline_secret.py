@@ -10,6 +10,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from latermq.errors import ConfigError, StoreError
 
@@ -83,15 +84,26 @@ def is_open_to_others(path: Path) -> bool:
     return bool(path.stat().st_mode & _OTHERS)
 
 
-def sign(secret: bytes, code: int, store_id: str, fields: Mapping[str, object]) -> str:
-    """What proves that who sends this request knows the secret, and means this store."""
-    lines = [str(code), store_id, *(f"{name}={fields[name]}" for name in sorted(fields))]
+class Recipient(NamedTuple):
+    """Whom a request is signed for: the process that serves a store, as its state tells it.
+
+    The instance is random and another one after each start. So what was overheard is worth nothing to a store that an
+    old copy took back to epochs and entries that it will have again.
+    """
+
+    store_id: str
+    instance: str
+
+
+def sign(secret: bytes, code: int, recipient: Recipient, fields: Mapping[str, object]) -> str:
+    """What proves that who sends this request knows the secret, and means this process of this store."""
+    lines = [str(code), *recipient, *(f"{name}={fields[name]}" for name in sorted(fields))]
     # Each line with its length before it: no two requests have the same text, whatever their fields hold.
     text = "".join(f"{len(line)}:{line}" for line in lines)
     return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()
 
 
-def is_signed(signature: str, secret: bytes, code: int, store_id: str, fields: Mapping[str, object]) -> bool:
+def is_signed(signature: str, secret: bytes, code: int, recipient: Recipient, fields: Mapping[str, object]) -> bool:
     """Whether a signature is right, in a time that tells nothing about it. Without a secret none is."""
-    right = sign(secret, code, store_id, fields)
+    right = sign(secret, code, recipient, fields)
     return bool(secret) and hmac.compare_digest(signature.encode(errors="replace"), right.encode())

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.record import Message, decode_records
-from latermq.pipeline_secret import load_secret, sign
+from latermq.pipeline_secret import Recipient, load_secret, sign
 from latermq.protocol.remoting.bodies import decode_body
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import BINARY, JSON, Command
@@ -56,7 +56,8 @@ def told(reply: Command) -> PipelineState:
 def signed(data: Path, state: PipelineState, code: int, header: Struct) -> dict[str, str]:
     """The fields of a request as the driver of the broker with this data directory sends it."""
     fields = signed_fields(header)
-    signature = sign(load_secret(data / "pipeline.secret"), code, state.store_id, fields)
+    recipient = Recipient(state.store_id, state.instance)
+    signature = sign(load_secret(data / "pipeline.secret"), code, recipient, fields)
     return {name: str(value) for name, value in fields.items()} | {SIGNATURE: signature}
 
 

@@ -1,5 +1,6 @@
 """Strangers who say that they are the driver of the pipeline: the broker listens to who knows its secret."""
 
+import shutil
 import socket
 import stat
 import threading
@@ -11,7 +12,7 @@ import pytest
 from latermq.client.session.failures import errors_from_wire
 from latermq.errors import LaterMQError, NoPermission
 from latermq.pipeline.driver.link import BrokerLink
-from latermq.pipeline_secret import load_secret, make_secret
+from latermq.pipeline_secret import Recipient, load_secret, make_secret
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.pipeline_bodies import PipelineState
 from tests.integration.command_line import Cli
@@ -83,6 +84,46 @@ def test_what_a_stranger_overheard_is_worth_nothing_to_it(server: Server, tmp_pa
     assert state_of(server).epoch == first.epoch
 
 
+def test_what_was_overheard_before_an_old_copy_was_put_back_is_not_believed_after(tmp_path: Path) -> None:
+    """Store and timeline go back together, so that nothing in either tells of the time in between."""
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    root = data / "pipeline"
+    with serving(data, *FAR) as server, driver_link(server.broker, root) as link:
+        epoch = begin_as_driver(link, root).epoch
+        ports = server.same_ports
+    shutil.copytree(data, copy)
+    with serving(data, *ports, *FAR) as server:
+        Cli(server).run("send", "orders", "ingested", "--delay", "30d")
+        end = state_of(server).flushed_entry
+        with Recording(server.port) as (port, heard), driver_link(f"127.0.0.1:{port}", root) as link:
+            link.commit_ingest(end, epoch)
+        assert state_of(server).ingest_offset == end
+    shutil.rmtree(data)
+    copy.rename(data)
+    with serving(data, *ports, *FAR) as server:
+        Cli(server).run("send", "orders", "in no timeline", "--delay", "30d")
+        assert state_of(server).flushed_entry >= end
+        with attacking(server.port) as stranger:
+            stranger.push(bytes(heard))
+            answers = [stranger.receive() for _ in range(2)]  # the state, the commit
+        assert {answer.code for answer in answers} == {Response.SUCCESS, Response.NO_PERMISSION}
+        assert state_of(server).ingest_offset == 0
+        with driver_link(server.broker, root) as link:  # the driver itself goes on
+            link.commit_ingest(end, epoch)
+        assert state_of(server).ingest_offset == end
+
+
+def test_a_driver_goes_on_when_its_broker_was_started_again(tmp_path: Path) -> None:
+    root = tmp_path / "pipeline"
+    with serving(tmp_path, *FAR) as server:
+        link = driver_link(server.broker, root)
+        epoch = begin_as_driver(link, root).epoch
+        ports = server.same_ports
+    with serving(tmp_path, *ports, *FAR) as server, link:
+        link.commit_ingest(0, epoch)
+        assert "is not signed" not in server.log()
+
+
 def test_a_signature_for_one_broker_is_none_for_another(tmp_path: Path) -> None:
     secret = make_secret(tmp_path / "shared.secret")
     shared = ("--set", f"pipeline.secret_file={tmp_path / 'shared.secret'}", *FAR)
@@ -91,7 +132,8 @@ def test_a_signature_for_one_broker_is_none_for_another(tmp_path: Path) -> None:
             begin_as_driver(link, tmp_path / "a" / "pipeline")
         with BrokerLink(other.broker, secret=secret) as link:
             begin_as_driver(link, tmp_path / "b" / "pipeline")
-            link._store_id = state_of(one).store_id
+            told = state_of(one)
+            link._recipient = Recipient(told.store_id, told.instance)
             with pytest.raises(NoPermission):
                 link.commit_ingest(0, 1)
         assert state_of(other).epoch == 1

@@ -16,7 +16,7 @@ from latermq.pipeline.driver.ingest import Ingest
 from latermq.pipeline.driver.store_ids import StoreIds
 from latermq.pipeline.timeline.lost_entries import read_claim, write_claim
 from latermq.pipeline.timeline.root import Root, open_root
-from latermq.pipeline_secret import is_signed, make_secret, secret_path, sign
+from latermq.pipeline_secret import Recipient, is_signed, make_secret, secret_path, sign
 from latermq.protocol.remoting.pipeline_bodies import PipelineState
 from tests.support.faults.timer_histories import random_history, write_timeline
 
@@ -153,7 +153,9 @@ def test_no_two_requests_have_the_same_signature() -> None:
         {"attempt": "a", "epoch": 1}, {"attempt": "a8:epoch=1"}, {"attempt": "a\nepoch=1"}, {"attempt": "", "epoch": 2},
         {"epoch": 1}, {},
     ]  # fmt: skip
-    signed = [sign(b"s" * 32, code, store, one) for one in fields for code in (1, 11) for store in ("s", "1s", "")]
+    recipients = [Recipient("s", "i"), Recipient("1s", "i"), Recipient("", "i"), Recipient("s", ""), Recipient("", "s")]
+    signed = [sign(b"s" * 32, code, one, said) for said in fields for code in (1, 11) for one in recipients]
     assert len(set(signed)) == len(signed)
-    assert sign(b"s" * 32, 1, "s", {}) != sign(b"t" * 32, 1, "s", {})
-    assert not is_signed(sign(b"", 1, "s", {}), b"", 1, "s", {}), "without a secret nobody is believed"
+    mine = recipients[0]
+    assert sign(b"s" * 32, 1, mine, {}) != sign(b"t" * 32, 1, mine, {})
+    assert not is_signed(sign(b"", 1, mine, {}), b"", 1, mine, {}), "without a secret nobody is believed"

@@ -10,7 +10,7 @@ from latermq.clock import SimulatedClock
 from latermq.config import PipelineConfig
 from latermq.errors import IllegalOperation, InvalidParameter, LaterMQError, StoreError
 from latermq.message.names import TIMER_TOPIC
-from latermq.pipeline_secret import sign
+from latermq.pipeline_secret import Recipient, sign
 from latermq.protocol.remoting.bodies import decode_body
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command, FrameReader, encode_frame
@@ -25,6 +25,7 @@ from tests.support.rows import Row, batch_of
 
 Work = Callable[[], None]
 SECRET = b"s" * 32
+INSTANCE = "i"
 
 
 class Scene:
@@ -44,7 +45,7 @@ class Scene:
         self._works: list[tuple[list[Work], Callable[[LaterMQError | None], None]]] = []
 
     def serve(self) -> PipelineService:
-        return PipelineService(self.broker, self, beside=self._beside, tokens=self, instance="i", secret=SECRET)
+        return PipelineService(self.broker, self, beside=self._beside, tokens=self, instance=INSTANCE, secret=SECRET)
 
     def read(self, told: TokenTold) -> None:
         told(self.token)
@@ -83,9 +84,8 @@ class Scene:
         return FrameReader().feed(reply)[0] if reply is not None else None
 
     def ask_signed(self, code: int, *, flag: int = 0, **fields: object) -> Command | None:
-        return self.ask(
-            code, b"", flag=flag, **fields, signature=sign(SECRET, code, self.broker.store.store_id, fields)
-        )
+        recipient = Recipient(self.broker.store.store_id, INSTANCE)
+        return self.ask(code, b"", flag=flag, **fields, signature=sign(SECRET, code, recipient, fields))
 
     def begin(self, *, token: str = "mine", table_end: int = 0, flag: int = 0) -> None:
         epoch = self.broker.ingest.epoch

@@ -4,10 +4,10 @@ import contextlib
 import itertools
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
 
@@ -15,7 +15,7 @@ from latermq.client.session.connection import split_address
 from latermq.client.session.failures import ConnectionLost, RequestTimedOut, errors_from_wire
 from latermq.errors import CorruptStore, LaterMQError, MalformedFrame
 from latermq.message.names import is_file_name
-from latermq.pipeline_secret import sign
+from latermq.pipeline_secret import Recipient, sign
 from latermq.protocol.remoting.bodies import decode_body
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import MAX_FRAME_BYTES, Command, decode_frame, encode_frame
@@ -32,6 +32,8 @@ from latermq.protocol.remoting.pipeline_headers import (
 
 PULL_BYTES = 1 << 20  # more at once keeps the broker from its deliveries for too long
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
+
+_Answer = TypeVar("_Answer")
 
 
 class _PulledFields(msgspec.Struct, kw_only=True):
@@ -79,7 +81,7 @@ class BrokerLink:
         """`secret` makes it the driver's: `begin`, `commit_ingest` and `window_ready` are signed with it."""
         split_address(address)
         self._secret = secret
-        self._store_id = ""
+        self._recipient: Recipient | None = None  # who answers on this connection
         self.address = address
         self._timeout_s = timeout_s
         self._patience_s = patience_s
@@ -105,11 +107,15 @@ class BrokerLink:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+        self._recipient = None
 
     def state(self, *, flush: bool = False) -> PipelineState:
         """What the broker says of its timers and windows; with `flush` once all that it acknowledged is flushed."""
-        state = _state(self.call(Request.PIPELINE_STATE, {"flush": "true"} if flush else {})[1])
-        self._store_id = state.store_id
+        return self._patiently(lambda: self._ask_state({"flush": "true"} if flush else {}))
+
+    def _ask_state(self, fields: Mapping[str, str]) -> PipelineState:
+        state = _state(self._receive(self._send(Request.PIPELINE_STATE, fields))[1])
+        self._recipient = Recipient(state.store_id, state.instance)
         return state
 
     def begin(self, token: str, table_end: int) -> PipelineState:
@@ -130,11 +136,18 @@ class BrokerLink:
         self._call_signed(Request.WINDOW_READY, WindowReadyHeader(number=number, attempt=attempt, epoch=epoch))
 
     def _call_signed(self, code: int, header: msgspec.Struct) -> bytearray:
-        """The body of the answer. The store is part of what is signed: what one broker is told no other believes."""
-        store_id = self._store_id or self.state().store_id
+        """The body of the answer. It is signed for the process that answers, so again when a connection was lost."""
         fields = signed_fields(header)
-        signature = {SIGNATURE: sign(self._secret, code, store_id, fields)} if self._secret else {}
-        return self.call(code, {name: str(value) for name, value in fields.items()} | signature)[1]
+
+        def call() -> bytearray:
+            if self._recipient is None:
+                self._ask_state({})
+            assert self._recipient is not None
+            signature = {SIGNATURE: sign(self._secret, code, self._recipient, fields)} if self._secret else {}
+            sent = self._send(code, {name: str(value) for name, value in fields.items()} | signature)
+            return self._receive(sent)[1]
+
+        return self._patiently(call)
 
     def window_reports(self) -> WindowReports:
         """What the broker says of its windows to an operator."""
@@ -188,11 +201,14 @@ class BrokerLink:
 
     def call(self, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> tuple[Command, bytearray]:
         """The successful answer to a request and its body."""
+        return self._patiently(lambda: self._receive(self._send(code, fields or {}, body)))
+
+    def _patiently(self, ask: Callable[[], _Answer]) -> _Answer:
         give_up_s = time.monotonic() + self._patience_s
         pause_s = FIRST_PAUSE_S
         while True:
             try:
-                return self._receive(self._send(code, fields or {}, body))
+                return ask()
             except LaterMQError as error:
                 if not error.retriable or time.monotonic() + pause_s > give_up_s:
                     raise

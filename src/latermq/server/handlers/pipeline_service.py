@@ -12,7 +12,7 @@ from latermq.broker.timers.row_schedule import RowSchedule
 from latermq.errors import InvalidParameter, LaterMQError, NoPermission
 from latermq.handover.cut import FOREVER_MS
 from latermq.message.names import TIMER_TOPIC
-from latermq.pipeline_secret import is_signed
+from latermq.pipeline_secret import Recipient, is_signed
 from latermq.protocol.remoting.bodies import encode_body
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
@@ -94,8 +94,8 @@ class PipelineService:
 
     def _check_signature(self, command: Command, header: Struct, signature: str) -> None:
         """Refuse who does not know the secret: what a driver says decides which timers leave the log."""
-        store_id = self._broker.store.store_id
-        if is_signed(signature, self._secret, command.code, store_id, signed_fields(header)):
+        recipient = Recipient(self._broker.store.store_id, self._instance)
+        if is_signed(signature, self._secret, command.code, recipient, signed_fields(header)):
             return
         self._ingest.refused += 1
         if not self._secret:
