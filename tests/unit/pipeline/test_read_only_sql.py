@@ -68,6 +68,8 @@ REFUSED = {
     "SELECT * FROM pending WHERE builtin.XPath_Boolean(tags, 'a')": "the function builtin.XPath_Boolean",
     "SELECT from_xml('<a/>', 'a INT', map('rowValidationXSDPath', '/x'))": "the function from_xml may not be given",
     "SELECT schema_of_xml('<a/>', map('rowValidationXSDPath', '/x'))": "the function schema_of_xml may not be given",
+    "SELECT upper(builtin.Input_File_Name()) FROM timeline": "tells where the timeline is stored",
+    "SELECT 1 WHERE (SELECT max(input_file_name()) FROM pending) > ''": "tells where the timeline is stored",
     "SELECT * FROM timeline VERSION AS OF 3": "it names no version",
     "SELECT own_function(1)": "own_function is no function of Spark's own",
     "SELECT * FROM csv.`/etc/passwd`": "no table csv./etc/passwd",
@@ -116,6 +118,25 @@ def test_a_query_is_told_nothing_of_the_environment(spark: "SparkSession") -> No
             check_expression(spark, "topic = '${env:PATH}'")
     finally:
         spark.conf.set("spark.sql.variable.substitute", "false")
+
+
+@pytest.mark.parametrize("column", ["_metadata", "t._metadata.file_path", "`_METADATA`.*", "t._metadata.*"])
+def test_a_query_is_not_told_where_the_timeline_is_stored(spark: "SparkSession", tmp_path: Path, column: str) -> None:
+    """Its URI may hold credentials. Spark's hidden column is hidden behind a view, which no check of ours holds up."""
+    from latermq.pipeline.asking import ask
+    from latermq.pipeline.root import open_root
+    from latermq.pipeline.timeline import create_timeline
+
+    create_timeline(spark, open_root(str(tmp_path)))
+    with pytest.raises(ConfigError, match="Spark does not understand it") as caught:
+        ask(spark, f"SELECT {column} FROM timeline t", str(tmp_path))
+    assert str(tmp_path) not in caught.value.remark
+
+
+def test_rows_that_are_scheduled_may_tell_the_file_they_come_from(spark: "SparkSession") -> None:
+    from latermq.pipeline.read_only_sql import check_expression
+
+    check_expression(spark, "concat(input_file_name(), id)")
 
 
 def test_a_function_that_was_registered_is_not_called(spark: "SparkSession", tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ _CLOSED_FUNCTIONS = frozenset({
     "xpath", "xpath_boolean", "xpath_double", "xpath_float", "xpath_int", "xpath_long", "xpath_number", "xpath_short",
     "xpath_string",
 })  # fmt: skip
+# They show the URI that the tables are read from, and with it the credentials that it may hold.
+_PLACE_FUNCTIONS = frozenset({"input_file_name"})
 # What they are given beyond so many arguments are options, one of which names a file.
 _WITHOUT_OPTIONS = {"from_xml": 2, "schema_of_xml": 1}
 _ANY_NUMBER = 1 << 31
@@ -98,6 +100,8 @@ def _check(
                 raise _refused(f"the function {name} is not among those that may be called")
             if node.arguments().size() > _WITHOUT_OPTIONS.get(last, _ANY_NUMBER):
                 raise _refused(f"the function {name} may not be given options")
+            if not own_functions and last in _PLACE_FUNCTIONS:
+                raise _refused(f"the function {name} tells where the timeline is stored")
             if not own_functions and not _is_builtin(spark, name):
                 raise _refused(f"{name} is no function of Spark's own")
     return named
