@@ -5,6 +5,7 @@ is gone: its near timers, and its messages.
 """
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import structlog
@@ -14,6 +15,7 @@ from latermq.broker.timers.lost_entries import Lost, LostEntries, LostRow
 from latermq.errors import ConfigError, LaterMQError
 from latermq.handover.ingest_claim import IngestClaim, claim_path, decode_claim
 from latermq.server.broker.pipeline_folder import read_small_file
+from latermq.server.windows.daemon_threads import DaemonThreads
 
 _log = structlog.get_logger(__name__)
 _PATIENCE_S = 30.0  # for a timeline far away; without its word the broker starts all the same
@@ -26,7 +28,8 @@ async def write_lost_entries(broker: Broker, root_uri: str) -> None:
     is_half_mended = broker.ingest.mending_from is not None
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            claim = await asyncio.to_thread(_read_claim, root_uri, store_id)
+            reading = DaemonThreads(1, "latermq-claim").submit(partial(_read_claim, root_uri, store_id))
+            claim = await asyncio.wrap_future(reading)
     except (LaterMQError, OSError, ImportError, TimeoutError) as error:
         reason = error.message if isinstance(error, LaterMQError) else str(error) or "it takes too long"
         if is_half_mended:
