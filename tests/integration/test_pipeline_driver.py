@@ -131,3 +131,34 @@ def test_a_process_that_cannot_start_says_why_and_exits_2(
         assert driver.wait_for_exit(SLOW_S) == 2
         assert f"error: the pipeline cannot start: {reason.format(path=path)}" in driver.printed()
         assert "Traceback" not in driver.printed()
+
+
+@pytest.mark.timeout(600)
+def test_a_broker_with_another_secret_is_told_of_once_and_holds_up_no_other(
+    spark: "SparkSession", tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = open_root(str(tmp_path / "pipeline"))
+    options = [word for setting in SETTINGS for word in ("--set", setting)]
+    options += ["--set", f"pipeline.timeline={root.uri}"]
+    secret = tmp_path / "other.secret"
+    apart = ("--set", "broker.name=broker-b", "--set", f"pipeline.secret_file={secret}")
+    with (
+        serving(tmp_path / "a", *options) as first,
+        serving(tmp_path / "b", *options, *apart, "--set", f"server.namesrv={first.namesrv}") as second,
+        driving(spark, root, first.namesrv) as (_, running),
+        BrokerLink(first.broker) as one,
+        BrokerLink(second.broker) as other,
+    ):
+        wait_until(lambda: one.state().ingest_offset, SLOW_S, "the ingest of broker-a")
+        wait_until(lambda: second.log().count("is not signed") >= 3, SLOW_S, "more than one try at broker-b")
+        told = [record.getMessage() for record in caplog.records if "is not signed" in record.getMessage()]
+        assert told == [
+            "the feed of broker-b waits: request 7011 is not signed with the secret of broker broker-b. The driver's "
+            "pipeline.secret_file must hold the same as the broker's: copy that file "
+            f"({second.broker} answered 16)"
+        ]
+        assert other.state().epoch == 0
+        schedule(first, [time.time_ns() // 1_000_000 + 3_600_000])
+        end = one.state(flush=True).flushed_entry
+        wait_until(lambda: one.state().ingest_offset >= end, SLOW_S, "the further ingest of broker-a")
+        assert not running.done()
