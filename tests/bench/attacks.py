@@ -15,17 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from latermq.message.properties import encode_properties
-from latermq.protocol.remoting.bodies import (
-    ConsumerData,
-    HeartbeatData,
-    LockBatchRequest,
-    MessageQueue,
-    SubscriptionData,
-    encode_body,
-)
+from latermq.protocol.remoting.clients import ConsumerData, HeartbeatData, LockBatchRequest, SubscriptionData
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import encode_frame
-from latermq.protocol.remoting.headers import PULL_SUBSCRIPTION
+from latermq.protocol.remoting.json_body import encode_body
+from latermq.protocol.remoting.pull import PULL_SUBSCRIPTION
+from latermq.protocol.remoting.queues import MessageQueue
 from tests.bench.load import Figures
 from tests.security.attacker import Attacker, attacking
 from tests.support.serving import serving

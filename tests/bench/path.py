@@ -9,10 +9,11 @@ from typing import Any
 from latermq.broker.broker import Broker
 from latermq.clock import SystemClock
 from latermq.config import Config
-from latermq.protocol.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData, encode_body
+from latermq.protocol.remoting.clients import ConsumerData, HeartbeatData, SubscriptionData
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import FrameReader, encode_frame
-from latermq.protocol.remoting.headers import PULL_SUSPEND
+from latermq.protocol.remoting.json_body import encode_body
+from latermq.protocol.remoting.pull import PULL_SUSPEND
 from latermq.protocol.remoting.send_requests import decode_request
 from latermq.server.handlers.broker_service import BrokerService
 from latermq.server.remoting.connection import Connection

@@ -23,7 +23,7 @@ from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.timeline.root import open_root
 from latermq.pipeline.windows.build_process import NICE
 from latermq.pipeline.windows.local_build import roll_locally
-from latermq.protocol.remoting.pipeline_bodies import PipelineState
+from latermq.protocol.remoting.pipeline import PipelineState
 from latermq.store.files.disk import FileDisk
 from latermq.timer.far.far_names import FarNames, Waiting
 from tests.bench.contenders import LATERMQ, LaterMQ

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from latermq.errors import StoreError
-from latermq.protocol.remoting.bodies import TopicConfig
+from latermq.protocol.remoting.topics import TopicConfig
 from tests.support.faults.aging_broker import Aging
 
 CHECKPOINT = "latermq.checkpoint"

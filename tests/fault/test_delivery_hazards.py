@@ -10,7 +10,7 @@ from latermq.errors import IllegalMessage, LaterMQError, StoreError
 from latermq.message.batch import BatchMember, encode_batch
 from latermq.message.names import TIMER_DEAD_LETTER_TOPIC
 from latermq.message.properties import DEAD_LETTER_REASON, MAX_PROPERTIES_BYTES
-from latermq.protocol.remoting.bodies import PERM_WRITE, TopicConfig
+from latermq.protocol.remoting.topics import PERM_WRITE, TopicConfig
 from latermq.store.block import Block
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.store.message_store import MessageStore

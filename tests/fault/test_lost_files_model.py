@@ -14,7 +14,7 @@ import pytest
 from latermq.broker.broker import Broker
 from latermq.clock import SimulatedClock
 from latermq.config import TimerConfig
-from latermq.protocol.remoting.bodies import TopicConfig
+from latermq.protocol.remoting.topics import TopicConfig
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.fault.test_level_model import end_life, fail_sometimes
 from tests.fault.test_timer_model import LONGEST_WAIT_MS, Event, Life, Model

@@ -10,15 +10,10 @@ import msgspec
 from latermq.clock import SystemClock
 from latermq.config import Config, load_config
 from latermq.message.record import Message, decode_records
-from latermq.protocol.remoting.bodies import (
-    ConsumerData,
-    HeartbeatData,
-    ProducerData,
-    SubscriptionData,
-    encode_body,
-)
+from latermq.protocol.remoting.clients import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import JSON, Command
+from latermq.protocol.remoting.json_body import encode_body
 from latermq.server.broker.process import BrokerProcess
 from tests.integration.raw_client import RawClient
 

@@ -17,9 +17,11 @@ from structlog.testing import capture_logs
 
 from latermq.clock import SystemClock
 from latermq.config import Config, Duration, ServerConfig, Size
-from latermq.protocol.remoting.bodies import RegisterBrokerBody, TopicConfig, TopicConfigTable, encode_body
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import BINARY, FLAG_ONEWAY, JSON, encode_frame
+from latermq.protocol.remoting.json_body import encode_body
+from latermq.protocol.remoting.routes import RegisterBrokerBody
+from latermq.protocol.remoting.topics import TopicConfig, TopicConfigTable
 from latermq.server.broker.process import BrokerProcess
 from latermq.server.namesrv.name_server import NameServerProcess
 from latermq.server.remoting.listener import Listener

@@ -9,9 +9,11 @@ import pytest
 
 from latermq.message.batch import BatchMember, encode_batch
 from latermq.message.names import MAX_TOPIC_CHARS
-from latermq.protocol.remoting.bodies import LockBatchRequest, MessageQueue, encode_body
+from latermq.protocol.remoting.clients import LockBatchRequest
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import BINARY, FLAG_ONEWAY, JSON, encode_frame
+from latermq.protocol.remoting.json_body import encode_body
+from latermq.protocol.remoting.queues import MessageQueue
 from latermq.server.broker.process import BrokerProcess
 from tests.integration.brokers import (
     heartbeat,

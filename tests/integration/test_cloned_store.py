@@ -9,7 +9,7 @@ import pytest
 from latermq.errors import CorruptStore
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.driver.store_ids import StoreIds
-from latermq.protocol.remoting.pipeline_bodies import PipelineState
+from latermq.protocol.remoting.pipeline import PipelineState
 from tests.integration.brokers import running_broker
 
 

@@ -14,20 +14,11 @@ import pytest
 
 from latermq.clock import SimulatedClock
 from latermq.config import Config, ServerConfig
-from latermq.protocol.remoting.bodies import (
-    ClusterInfo,
-    DataVersion,
-    KVTable,
-    RegisterBrokerBody,
-    TopicConfig,
-    TopicConfigTable,
-    TopicList,
-    TopicRoute,
-    decode_body,
-    encode_body,
-)
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import BINARY, JSON, Command
+from latermq.protocol.remoting.json_body import decode_body, encode_body
+from latermq.protocol.remoting.routes import ClusterInfo, KVTable, RegisterBrokerBody, TopicRoute
+from latermq.protocol.remoting.topics import DataVersion, TopicConfig, TopicConfigTable, TopicList
 from latermq.server.namesrv.name_server import NameServerProcess
 from tests.integration.raw_client import RawClient, connect, eventually
 

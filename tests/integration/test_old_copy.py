@@ -13,7 +13,7 @@ from latermq.client import OutgoingMessage, blocking
 from latermq.pipeline.driver.brokers import masters
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.timeline.root import Root, open_root
-from latermq.protocol.remoting.timer_bodies import Verdict
+from latermq.protocol.remoting.timers import Verdict
 from tests.interop.ports import free_port
 from tests.interop.waiting import wait_until
 from tests.support.serving import Server, serving

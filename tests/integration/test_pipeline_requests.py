@@ -12,14 +12,14 @@ from msgspec import Struct
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.record import Message, decode_records
 from latermq.pipeline_secret import Recipient, load_secret, sign
-from latermq.protocol.remoting.bodies import decode_body
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import BINARY, JSON, Command
-from latermq.protocol.remoting.pipeline_bodies import PipelineState
-from latermq.protocol.remoting.pipeline_headers import (
+from latermq.protocol.remoting.json_body import decode_body
+from latermq.protocol.remoting.pipeline import (
     SIGNATURE,
     BeginPipelineHeader,
     CommitIngestHeader,
+    PipelineState,
     WindowReadyHeader,
     signed_fields,
 )

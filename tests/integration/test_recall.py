@@ -8,10 +8,10 @@ import pytest
 
 from latermq.message.properties import encode_properties
 from latermq.message.recall_handle import encode_recall_handle
-from latermq.protocol.remoting.bodies import decode_body
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import BINARY, JSON, Command
-from latermq.protocol.remoting.timer_bodies import Outcomes, PendingPage, Verdict
+from latermq.protocol.remoting.json_body import decode_body
+from latermq.protocol.remoting.timers import Outcomes, PendingPage, Verdict
 from latermq.server.broker.process import BrokerProcess
 from tests.integration.brokers import run_with_broker, send, send_fields
 from tests.integration.raw_client import RawClient, connect, eventually

@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 
 from latermq.message.record import Message
-from latermq.protocol.remoting.bodies import LockBatchRequest, MessageQueue, SubscriptionGroup, encode_body
+from latermq.protocol.remoting.clients import LockBatchRequest
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import BINARY, JSON, Command
+from latermq.protocol.remoting.groups import SubscriptionGroup
+from latermq.protocol.remoting.json_body import encode_body
+from latermq.protocol.remoting.queues import MessageQueue
 from latermq.server.broker.process import BrokerProcess
 from tests.integration.brokers import heartbeat, pull, run_with_broker, send
 from tests.integration.raw_client import RawClient, connect

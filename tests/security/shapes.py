@@ -1,7 +1,9 @@
 """What every served request looks like, read off the handlers: the struct of its header and the type of its body."""
 
 import ast
+import importlib
 import inspect
+import pkgutil
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,9 +11,9 @@ from typing import Any
 
 import msgspec
 
+import latermq.protocol.remoting
 from latermq.clock import SimulatedClock
 from latermq.config import Config
-from latermq.protocol.remoting import admin_headers, headers, pipeline_headers, timer_headers
 from latermq.server.handlers.broker_service import BrokerService
 from latermq.server.handlers.pending_service import PendingService
 from latermq.server.handlers.pipeline_service import PipelineService
@@ -70,9 +72,10 @@ def _shapes(handlers: Mapping[int, Callable[..., Any]]) -> list[Shape]:
 
 
 def _all_headers() -> list[type[msgspec.Struct]]:
-    modules = (headers, admin_headers, timer_headers, pipeline_headers)
-    found = [value for module in modules for value in vars(module).values()]
-    return [one for one in found if isinstance(one, type) and issubclass(one, msgspec.Struct)]
+    package = latermq.protocol.remoting
+    names = [f"{package.__name__}.{info.name}" for info in pkgutil.iter_modules(package.__path__)]
+    found = {name: value for module in names for name, value in vars(importlib.import_module(module)).items()}
+    return [value for name, value in found.items() if name.endswith(("Header", "HeaderV2"))]
 
 
 def _asked_by(handler: Callable[..., Any], seen: set[str]) -> tuple[list[type[msgspec.Struct]], list[Any]]:

@@ -8,15 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from latermq.protocol.remoting.bodies import (
-    ConsumerData,
-    HeartbeatData,
-    ProducerData,
-    SubscriptionData,
-    SubscriptionGroup,
-    encode_body,
-)
+from latermq.protocol.remoting.clients import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from latermq.protocol.remoting.codes import Request, Response
+from latermq.protocol.remoting.groups import SubscriptionGroup
+from latermq.protocol.remoting.json_body import encode_body
 from tests.integration.brokers import pull_fields, send_fields
 from tests.interop.waiting import wait_until
 from tests.security.attacker import TIMEOUT_S, Attacker, attacking, resident_bytes

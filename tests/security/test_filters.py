@@ -7,9 +7,10 @@ import pytest
 
 from latermq.message.properties import encode_properties
 from latermq.message.record import Message, decode_records
-from latermq.protocol.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData, encode_body
+from latermq.protocol.remoting.clients import ConsumerData, HeartbeatData, SubscriptionData
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command
+from latermq.protocol.remoting.json_body import encode_body
 from tests.security.attacker import Attacker, attacking, cpu_s, resident_bytes
 from tests.support.serving import Server, serving
 

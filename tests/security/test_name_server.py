@@ -8,17 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from latermq.protocol.remoting.bodies import (
-    DataVersion,
-    RegisterBrokerBody,
-    TopicConfig,
-    TopicConfigTable,
-    TopicRoute,
-    decode_body,
-    encode_body,
-)
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command
+from latermq.protocol.remoting.json_body import decode_body, encode_body
+from latermq.protocol.remoting.routes import RegisterBrokerBody, TopicRoute
+from latermq.protocol.remoting.topics import DataVersion, TopicConfig, TopicConfigTable
 from tests.integration.brokers import send_fields
 from tests.security.attacker import Attacker, attacking, resident_bytes
 from tests.support.serving import Server, serving

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from latermq.protocol.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData, encode_body
+from latermq.protocol.remoting.clients import ConsumerData, HeartbeatData, SubscriptionData
 from latermq.protocol.remoting.codes import Request, Response
+from latermq.protocol.remoting.json_body import encode_body
 from tests.integration.brokers import send_fields
 from tests.security.attacker import Attacker, attacking, resident_bytes
 from tests.support.serving import Server, serving

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from latermq.message.properties import encode_properties
-from latermq.protocol.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData, encode_body
+from latermq.protocol.remoting.clients import ConsumerData, HeartbeatData, SubscriptionData
 from latermq.protocol.remoting.codes import Request, Response
+from latermq.protocol.remoting.json_body import encode_body
 from tests.integration.brokers import send_fields
 from tests.integration.command_line import Cli
 from tests.security.attacker import attacking

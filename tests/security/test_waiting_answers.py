@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from latermq.protocol.remoting.admin_bodies import SubscriptionGroupList
-from latermq.protocol.remoting.bodies import SubscriptionGroup, encode_body
 from latermq.protocol.remoting.codes import Request, Response
+from latermq.protocol.remoting.groups import SubscriptionGroup, SubscriptionGroupList
+from latermq.protocol.remoting.json_body import encode_body
 from tests.security.attacker import Attacker, attacking, resident_bytes
 from tests.support.serving import Server, serving
 

@@ -10,14 +10,9 @@ from latermq.config import BrokerConfig, Config
 from latermq.errors import LaterMQError
 from latermq.message.ids import pack_host
 from latermq.message.properties import encode_properties
-from latermq.protocol.remoting.bodies import (
-    ConsumerData,
-    HeartbeatData,
-    ProducerData,
-    SubscriptionData,
-    TopicConfig,
-)
+from latermq.protocol.remoting.clients import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame
+from latermq.protocol.remoting.topics import TopicConfig
 from latermq.server.handlers.admin.admin_service import AdminService
 from latermq.server.handlers.admin.ground import WhenDone, Work
 from latermq.server.remoting.connection import Connection

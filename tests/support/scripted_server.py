@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame, encode_response
-from latermq.protocol.remoting.headers import SendHeaderV2
+from latermq.protocol.remoting.send import SendHeaderV2
 
 HOST = "127.0.0.1"
 HANG_UP = b"hang up"

@@ -51,11 +51,8 @@ from latermq.message.recall_handle import encode_recall_handle
 from latermq.message.record import SYSFLAG_FROM_SENDER, SYSFLAG_TRANSACTION_MASK
 from latermq.message.timer_code import timer_code_of
 from latermq.message.timer_name import meanings
-from latermq.protocol.remoting.bodies import (
-    PERM_READ,
-    TopicConfig,
-)
 from latermq.protocol.remoting.codes import Response
+from latermq.protocol.remoting.topics import PERM_READ, TopicConfig
 from latermq.store.consume_queue import ConsumeQueue
 from latermq.store.dispatch import count_keys
 from latermq.store.files.disk import Disk

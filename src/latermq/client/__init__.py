@@ -19,8 +19,8 @@ from latermq.client.session.failures import (
     errors_from_wire,
 )
 from latermq.message.record import Message
-from latermq.protocol.remoting.bodies import MessageQueue
-from latermq.protocol.remoting.timer_bodies import Density, Outcome, PendingTimer, Verdict
+from latermq.protocol.remoting.queues import MessageQueue
+from latermq.protocol.remoting.timers import Density, Outcome, PendingTimer, Verdict
 
 __all__ = [
     "Admin",

@@ -17,22 +17,13 @@ from latermq.message.ids import parse_offset_message_id
 from latermq.message.names import AUTO_CREATE_TOPIC, check_group, check_topic
 from latermq.message.properties import KEY_SEPARATOR, KEYS, UNIQUE_KEY
 from latermq.message.record import Message, decode_record, decode_records
-from latermq.protocol.remoting.bodies import (
-    PERM_READ,
-    PERM_WRITE,
-    ConsumerConnection,
-    KVTable,
-    MessageQueue,
-    OffsetWrapper,
-    SubscriptionGroup,
-    SubscriptionGroupTable,
-    TopicList,
-    TopicOffset,
-    TopicRoute,
-    decode_body,
-    encode_body,
-)
+from latermq.protocol.remoting.clients import ConsumerConnection
 from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.groups import OffsetWrapper, SubscriptionGroup, SubscriptionGroupTable
+from latermq.protocol.remoting.json_body import decode_body, encode_body
+from latermq.protocol.remoting.queues import MessageQueue
+from latermq.protocol.remoting.routes import KVTable, TopicRoute
+from latermq.protocol.remoting.topics import PERM_READ, PERM_WRITE, TopicList, TopicOffset
 
 FIRST, LAST = "first", "last"
 FOREVER_MS = 0x7FFFFFFFFFFFFFFF

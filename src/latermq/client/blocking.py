@@ -16,18 +16,12 @@ from latermq.client.producer.outgoing import OutgoingMessage, SendResult
 from latermq.client.producer.producer import MAX_IN_FLIGHT
 from latermq.client.session.loop_thread import BlockingClient, loop_thread
 from latermq.message.record import Message
-from latermq.protocol.remoting.bodies import (
-    PERM_READ,
-    PERM_WRITE,
-    BrokerData,
-    ConsumerConnection,
-    MessageQueue,
-    OffsetWrapper,
-    SubscriptionGroup,
-    TopicOffset,
-    TopicRoute,
-)
-from latermq.protocol.remoting.timer_bodies import Density, Outcome, PendingTimer
+from latermq.protocol.remoting.clients import ConsumerConnection
+from latermq.protocol.remoting.groups import OffsetWrapper, SubscriptionGroup
+from latermq.protocol.remoting.queues import MessageQueue
+from latermq.protocol.remoting.routes import BrokerData, TopicRoute
+from latermq.protocol.remoting.timers import Density, Outcome, PendingTimer
+from latermq.protocol.remoting.topics import PERM_READ, PERM_WRITE, TopicOffset
 
 
 class Producer(BlockingClient):

@@ -9,10 +9,10 @@ from latermq.client.session.failures import NoBroker
 from latermq.client.session.retry import PASSING, UNDONE, within
 from latermq.errors import LaterMQError
 from latermq.message.recall_handle import decode_recall_handle
-from latermq.protocol.remoting.bodies import decode_body
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command
-from latermq.protocol.remoting.timer_bodies import (
+from latermq.protocol.remoting.json_body import decode_body
+from latermq.protocol.remoting.timers import (
     Density,
     Outcome,
     Outcomes,

@@ -12,7 +12,7 @@ from latermq.group.sql.tokens import too_many_words
 from latermq.message.properties import decode_properties
 from latermq.message.record import record_properties, record_property
 from latermq.message.tags import tags_code
-from latermq.protocol.remoting.bodies import SubscriptionData
+from latermq.protocol.remoting.clients import SubscriptionData
 
 SUBSCRIBE_ALL = "*"
 TAG_TYPE = "TAG"

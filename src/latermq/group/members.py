@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 from latermq.clock import Clock
 from latermq.config import BrokerConfig
 from latermq.errors import Busy, InvalidParameter
-from latermq.protocol.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from latermq.protocol.remoting.clients import ConsumerData, HeartbeatData, SubscriptionData
 
 MAX_CLIENT_ID_CHARS = 1_024
 MAX_NAME_CHARS = 255  # as clients of RocketMQ allow for a group

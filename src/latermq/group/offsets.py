@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from latermq.errors import NoPermission
-from latermq.protocol.remoting.bodies import DataVersion, OffsetTable, encode_body
+from latermq.protocol.remoting.json_body import encode_body
+from latermq.protocol.remoting.offsets import OffsetTable
+from latermq.protocol.remoting.topics import DataVersion
 from latermq.timer.steps import Steps, spend
 
 _SEPARATOR = "@"

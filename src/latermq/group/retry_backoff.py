@@ -4,7 +4,7 @@ from latermq.config import Duration
 from latermq.errors import InvalidParameter
 from latermq.message.entry_id import MAX_LEVELS
 from latermq.message.properties import DELAY_LEVEL, TIMER_DELAY_MS
-from latermq.protocol.remoting.bodies import SubscriptionGroup
+from latermq.protocol.remoting.groups import SubscriptionGroup
 
 RETRY_LEVELS = "retry.levels"  # the group's attribute that holds its own list
 FIRST_LEVEL = 3  # RocketMQ's ladder: 10 s, then a level more with each failure

@@ -4,7 +4,8 @@ from latermq.clock import Clock
 from latermq.errors import GroupNotFound, NoPermission
 from latermq.group.auto_created import AutoCreated
 from latermq.message.names import check_group
-from latermq.protocol.remoting.bodies import SubscriptionGroup, SubscriptionGroupTable, encode_body
+from latermq.protocol.remoting.groups import SubscriptionGroup, SubscriptionGroupTable
+from latermq.protocol.remoting.json_body import encode_body
 
 # Groups that RocketMQ's own tools use; they exist without being made.
 BUILT_IN_GROUPS = ("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_RMQ_SYS_TRANS")

@@ -8,9 +8,9 @@ import msgspec
 import structlog
 
 from latermq.message.names import MAX_RETRY_TOPIC_CHARS, escaped
-from latermq.protocol.remoting.bodies import decode_body
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command
+from latermq.protocol.remoting.json_body import decode_body
 from latermq.server.remoting.connection import Connection
 
 MAX_NAMES = 10  # of a list that one line shows

@@ -6,7 +6,7 @@ from pathlib import Path
 from latermq.handover.driver_note import encode_note, note_path
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline_secret import load_secret, secret_path
-from latermq.protocol.remoting.pipeline_bodies import PipelineState
+from latermq.protocol.remoting.pipeline import PipelineState
 
 
 def driver_link(address: str, timeline: Path, *, patience_s: float = 20.0) -> BrokerLink:

@@ -29,8 +29,8 @@ from latermq.pipeline.timeline.local_timeline import LocalTimeline
 from latermq.pipeline.timeline.ownership import ownership_of
 from latermq.pipeline.timeline.root import Root
 from latermq.pipeline.windows.local_build import read_tail, tail_start, window_batches
-from latermq.protocol.remoting.bodies import decode_body, encode_body
-from latermq.protocol.remoting.pipeline_bodies import PipelineState, WindowState
+from latermq.protocol.remoting.json_body import decode_body, encode_body
+from latermq.protocol.remoting.pipeline import PipelineState, WindowState
 from latermq.server.handlers.pipeline_service import PipelineService
 from latermq.timer.far.windows import Window, WindowRows
 

@@ -16,16 +16,11 @@ from latermq.errors import (
     TopicNotFound,
 )
 from latermq.message.record import decode_record, decode_records
-from latermq.protocol.remoting.bodies import (
-    GroupList,
-    KVTable,
-    TopicConfig,
-    TopicConfigTable,
-    TopicList,
-    decode_body,
-    encode_body,
-)
 from latermq.protocol.remoting.codes import Request, Response
+from latermq.protocol.remoting.groups import GroupList
+from latermq.protocol.remoting.json_body import decode_body, encode_body
+from latermq.protocol.remoting.routes import KVTable
+from latermq.protocol.remoting.topics import TopicConfig, TopicConfigTable, TopicList
 from tests.support.admins import ADDRESS, Scene
 
 FOREVER_MS = 0x7FFFFFFFFFFFFFFF

@@ -8,9 +8,9 @@ import pytest
 
 from latermq.errors import Busy, LaterMQError, QueryNotFound
 from latermq.message.record import decode_record
-from latermq.protocol.remoting.bodies import raw_fields
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame
+from latermq.protocol.remoting.json_body import raw_fields
 from tests.support.admins import FakeConnection, Scene
 
 RUNNING = Request.GET_CONSUMER_RUNNING_INFO

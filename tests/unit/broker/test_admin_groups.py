@@ -6,16 +6,11 @@ import pytest
 from latermq.broker.admin import group_admin
 from latermq.client.consumer.keyed_tables import keyed_table
 from latermq.errors import ConsumerOffline, GroupNotFound, InvalidParameter, LaterMQError, TopicNotFound
-from latermq.protocol.remoting.bodies import (
-    ConsumerConnection,
-    OffsetTable,
-    ProducerConnection,
-    SubscriptionGroup,
-    SubscriptionGroupTable,
-    decode_body,
-    encode_body,
-)
+from latermq.protocol.remoting.clients import ConsumerConnection, ProducerConnection
 from latermq.protocol.remoting.codes import Request, Response
+from latermq.protocol.remoting.groups import SubscriptionGroup, SubscriptionGroupTable
+from latermq.protocol.remoting.json_body import decode_body, encode_body
+from latermq.protocol.remoting.offsets import OffsetTable
 from tests.support.admins import ADDRESS, Scene
 
 

@@ -14,13 +14,10 @@ from latermq.broker.tables.config_files import (
     load_table,
 )
 from latermq.group.offsets import ConsumerOffsets
-from latermq.protocol.remoting.bodies import (
-    DataVersion,
-    OffsetTable,
-    SubscriptionGroupTable,
-    TopicConfigTable,
-    encode_body,
-)
+from latermq.protocol.remoting.groups import SubscriptionGroupTable
+from latermq.protocol.remoting.json_body import encode_body
+from latermq.protocol.remoting.offsets import OffsetTable
+from latermq.protocol.remoting.topics import DataVersion, TopicConfigTable
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.golden.files import DATA, golden_bytes, golden_json
 

@@ -5,8 +5,9 @@ import pytest
 
 from latermq.config import Size
 from latermq.errors import InvalidParameter, MalformedRequest, NoPermission
-from latermq.protocol.remoting.bodies import SubscriptionGroup, decode_body, encode_body
 from latermq.protocol.remoting.codes import Request, Response
+from latermq.protocol.remoting.groups import SubscriptionGroup
+from latermq.protocol.remoting.json_body import decode_body, encode_body
 from tests.support.admins import Scene
 
 

@@ -9,7 +9,7 @@ from latermq.clock import SimulatedClock
 from latermq.config import BrokerConfig
 from latermq.errors import Busy
 from latermq.group.members import Members
-from latermq.protocol.remoting.bodies import ConsumerData, HeartbeatData
+from latermq.protocol.remoting.clients import ConsumerData, HeartbeatData
 from latermq.protocol.remoting.codes import Request
 from tests.support.admins import FakeConnection
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from latermq.protocol.remoting.timer_bodies import PendingPage
+from latermq.protocol.remoting.timers import PendingPage
 from latermq.store.consume_queue import ConsumeQueue
 from latermq.timer.engine.interface import Units
 from tests.unit.timer.test_timers import ENGINES, Scene

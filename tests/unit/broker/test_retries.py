@@ -21,9 +21,10 @@ from latermq.message.names import SCHEDULE_TOPIC
 from latermq.message.properties import DEAD_LETTER_REASON, MAX_PROPERTIES_BYTES, encode_properties
 from latermq.message.record import SYSFLAG_COMPRESSED, Message
 from latermq.message.tags import tags_code
-from latermq.protocol.remoting.bodies import PERM_READ, PERM_WRITE, SubscriptionGroup, TopicConfig
 from latermq.protocol.remoting.frames import VERSION
-from latermq.protocol.remoting.headers import SendBackHeader, SendHeaderV2
+from latermq.protocol.remoting.groups import SubscriptionGroup
+from latermq.protocol.remoting.send import SendBackHeader, SendHeaderV2
+from latermq.protocol.remoting.topics import PERM_READ, PERM_WRITE, TopicConfig
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.support.brokers_in_memory import HOST, STAMP, bodies, messages, open_broker, pass_time, send
 

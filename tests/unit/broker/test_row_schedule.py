@@ -25,7 +25,7 @@ from latermq.message.names import TIMER_TOPIC
 from latermq.message.record import Message
 from latermq.message.timer_code import CANCEL, TIMER
 from latermq.protocol.remoting.rows import decode_rows, encode_rows
-from latermq.protocol.remoting.timer_bodies import Verdict
+from latermq.protocol.remoting.timers import Verdict
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.timer.far.far_names import Waiting
 from tests.support.brokers_in_memory import HOST, STORE, messages, open_broker, pass_time, run_until_quiet, send

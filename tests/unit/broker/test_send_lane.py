@@ -13,7 +13,6 @@ from latermq.clock import SimulatedClock
 from latermq.config import BrokerConfig, Config, Size, StoreConfig, TimerConfig
 from latermq.errors import StoreError
 from latermq.message.properties import encode_properties
-from latermq.protocol.remoting.bodies import TopicConfig
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import (
     BINARY,
@@ -23,6 +22,7 @@ from latermq.protocol.remoting.frames import (
     FrameReader,
     encode_frame,
 )
+from latermq.protocol.remoting.topics import TopicConfig
 from latermq.server.handlers.broker_service import BrokerService
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.listener import Listener

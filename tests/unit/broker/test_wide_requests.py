@@ -13,23 +13,20 @@ from latermq.config import BrokerConfig, Config
 from latermq.errors import Busy, GroupNotFound, LaterMQError
 from latermq.message.batch import BatchMember, encode_batch
 from latermq.message.ids import pack_host
-from latermq.protocol.remoting import bodies
-from latermq.protocol.remoting.bodies import (
+from latermq.protocol.remoting import json_body
+from latermq.protocol.remoting.clients import (
     ConsumerData,
     HeartbeatData,
     LockBatchRequest,
     LockBatchResponse,
-    MessageQueue,
     ProducerData,
     SubscriptionData,
-    TopicConfig,
-    decode_body,
-    decode_keyed_map,
-    encode_body,
-    raw_fields,
 )
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame, encode_response
+from latermq.protocol.remoting.json_body import decode_body, decode_keyed_map, encode_body, raw_fields
+from latermq.protocol.remoting.queues import MessageQueue
+from latermq.protocol.remoting.topics import TopicConfig
 from latermq.server.handlers.admin.admin_service import AdminService
 from latermq.server.handlers.broker_service import BrokerService
 from latermq.server.remoting.connection import Connection
@@ -64,7 +61,7 @@ class Scene:
         self.sent: list[Command] = []
         self.touched = 0
         find_queue = self.broker.store.find_queue
-        encode_entry = bodies.encode_entry
+        encode_entry = json_body.encode_entry
 
         def counted_find(topic: str, queue_id: int) -> Any:
             self.touched += 1

@@ -13,18 +13,14 @@ import pytest
 from latermq.client import Message, PushConsumer
 from latermq.message.ids import pack_host
 from latermq.message.record import encode_record
-from latermq.protocol.remoting.bodies import (
-    HeartbeatData,
-    LockBatchRequest,
-    LockBatchResponse,
-    MessageQueue,
-    decode_body,
-    encode_body,
-    encode_keyed_map,
-)
+from latermq.protocol.remoting.clients import HeartbeatData, LockBatchRequest, LockBatchResponse
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command, encode_response
-from latermq.protocol.remoting.headers import PullHeader, SendBackHeader, UpdateOffsetHeader
+from latermq.protocol.remoting.json_body import decode_body, encode_body, encode_keyed_map
+from latermq.protocol.remoting.offsets import UpdateOffsetHeader
+from latermq.protocol.remoting.pull import PullHeader
+from latermq.protocol.remoting.queues import MessageQueue
+from latermq.protocol.remoting.send import SendBackHeader
 from tests.support.scripted_server import Answer, ScriptedServer, eventually, scripted_server
 
 GROUP = "g"

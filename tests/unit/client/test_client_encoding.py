@@ -19,7 +19,7 @@ from latermq.message.batch import decode_batch
 from latermq.message.properties import decode_properties
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import BINARY, JSON, FrameReader
-from latermq.protocol.remoting.headers import SendHeaderV2
+from latermq.protocol.remoting.send import SendHeaderV2
 
 # hashCode of the value in Java, and the queue of seven that SelectMessageQueueByHash picked for it.
 JAVA_SHARDS = [

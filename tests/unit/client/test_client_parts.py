@@ -16,7 +16,8 @@ from latermq.client.session import failures
 from latermq.client.session.connection import split_address
 from latermq.client.session.routes import build_route
 from latermq.message.record import Message
-from latermq.protocol.remoting.bodies import BrokerData, MessageQueue, QueueData, TopicRoute
+from latermq.protocol.remoting.queues import MessageQueue
+from latermq.protocol.remoting.routes import BrokerData, QueueData, TopicRoute
 
 QUEUE = MessageQueue("t", "broker-a", 0)
 

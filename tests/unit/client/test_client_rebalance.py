@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from latermq.client.consumer.rebalance import allocate_averagely, changes
-from latermq.protocol.remoting.bodies import MessageQueue
+from latermq.protocol.remoting.queues import MessageQueue
 
 # Queues, members, and for each member the places of its queues, as RocketMQ 5.5.0's class returned them.
 JAVA_SHARES = [

@@ -13,11 +13,13 @@ from latermq.client.timers import combine
 from latermq.errors import IllegalMessage, IllegalOperation, ServiceUnavailable
 from latermq.message.properties import decode_properties
 from latermq.message.recall_handle import encode_recall_handle
-from latermq.protocol.remoting.bodies import BrokerData, ClusterInfo, encode_body
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command, encode_response
-from latermq.protocol.remoting.timer_bodies import (
+from latermq.protocol.remoting.json_body import encode_body
+from latermq.protocol.remoting.routes import BrokerData, ClusterInfo
+from latermq.protocol.remoting.timers import (
     Density,
+    ListTimersHeader,
     Outcome,
     Outcomes,
     PendingCount,
@@ -25,7 +27,6 @@ from latermq.protocol.remoting.timer_bodies import (
     PendingTimer,
     Verdict,
 )
-from latermq.protocol.remoting.timer_headers import ListTimersHeader
 from tests.support.scripted_server import HANG_UP, Answer, Script, ScriptedServer, scripted_server, stored
 
 KEY = "7F0000010F2A0001"

@@ -12,8 +12,9 @@ from latermq.errors import NoPermission, StoreError
 from latermq.group.auto_created import AutoCreated
 from latermq.message.ids import pack_host
 from latermq.message.names import TIMER_DEAD_LETTER_TOPIC
-from latermq.protocol.remoting.bodies import SubscriptionGroup, TopicConfig
-from latermq.protocol.remoting.headers import SendBackHeader
+from latermq.protocol.remoting.groups import SubscriptionGroup
+from latermq.protocol.remoting.send import SendBackHeader
+from latermq.protocol.remoting.topics import TopicConfig
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.support.brokers_in_memory import HOST, bodies, messages, open_broker, pass_time, send
 

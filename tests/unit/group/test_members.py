@@ -8,7 +8,7 @@ from latermq.config import BrokerConfig, Size
 from latermq.errors import Busy, InvalidParameter
 from latermq.group.locks import QueueLocks
 from latermq.group.members import Members
-from latermq.protocol.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from latermq.protocol.remoting.clients import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 
 NOTHING = dict.fromkeys(
     ("clients", "consumer_groups", "consumers", "producer_groups", "producers", "subscription_bytes"), 0

@@ -10,7 +10,10 @@ from latermq.broker.tables.config_files import GROUPS_PATH, OFFSETS_PATH, TOPICS
 from latermq.clock import SimulatedClock
 from latermq.errors import NoPermission, StoreError
 from latermq.group.offsets import BLOCK_QUEUES, ConsumerOffsets
-from latermq.protocol.remoting.bodies import OffsetTable, SubscriptionGroup, TopicConfig, encode_body
+from latermq.protocol.remoting.groups import SubscriptionGroup
+from latermq.protocol.remoting.json_body import encode_body
+from latermq.protocol.remoting.offsets import OffsetTable
+from latermq.protocol.remoting.topics import TopicConfig
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.support.brokers_in_memory import open_broker, send
 

@@ -31,7 +31,7 @@ from latermq.pipeline.windows.attempts import (
     stores_with_windows,
     windows_of,
 )
-from latermq.protocol.remoting.pipeline_bodies import PipelineState, WindowState
+from latermq.protocol.remoting.pipeline import PipelineState, WindowState
 from tests.support.faults.flaky_files import FlakyFiles, flaky
 
 WINDOW = Window("s", 4, cut_entry=1_000_000, from_ms=1_000, until_ms=2_000)

@@ -17,7 +17,7 @@ from latermq.pipeline.driver.ingest import IngestSettings
 from latermq.pipeline.driver.store_ids import StoreIds
 from latermq.pipeline.timeline.root import Root, open_root
 from latermq.pipeline.timeline.table_sync import TableSync
-from latermq.protocol.remoting.pipeline_bodies import PipelineState
+from latermq.protocol.remoting.pipeline import PipelineState
 from tests.interop.waiting import wait_until
 
 STATE = PipelineState("s", "broker-a", 1, 0, 0, 0, 0, 0, 0, instance="i")

@@ -13,7 +13,7 @@ from latermq.pipeline.driver.known_stores import AbsentStores, find_brokers
 from latermq.pipeline.driver.known_stores import known_stores as stores_of
 from latermq.pipeline.timeline.lost_entries import read_claim, write_claim
 from latermq.pipeline.timeline.root import Root, open_root
-from latermq.protocol.remoting.pipeline_bodies import PipelineState
+from latermq.protocol.remoting.pipeline import PipelineState
 
 
 @pytest.fixture

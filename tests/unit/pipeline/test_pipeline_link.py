@@ -10,11 +10,11 @@ from latermq.errors import CorruptStore, IllegalOperation, MalformedFrame
 from latermq.message.names import TIMER_TOPIC
 from latermq.pipeline.driver.brokers import QueuePlace, masters, queues_of
 from latermq.pipeline.driver.link import BrokerLink, QueueRange
-from latermq.protocol.remoting.bodies import BrokerData, ClusterInfo, QueueData, TopicRoute, encode_body
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_frame, encode_response
-from latermq.protocol.remoting.pipeline_bodies import CutState, PipelineState
-from latermq.protocol.remoting.pipeline_headers import PullRecordsHeader
+from latermq.protocol.remoting.json_body import encode_body
+from latermq.protocol.remoting.pipeline import CutState, PipelineState, PullRecordsHeader
+from latermq.protocol.remoting.routes import BrokerData, ClusterInfo, QueueData, TopicRoute
 from tests.support.frame_server import HANG_UP, frame_server
 
 STATE = PipelineState(

@@ -7,7 +7,7 @@ import pytest
 
 from latermq.errors import ConfigError, QueryNotFound
 from latermq.message.record import encode_record
-from latermq.protocol.remoting.pipeline_bodies import PipelineState
+from latermq.protocol.remoting.pipeline import PipelineState
 from tests.support.faults.timer_histories import History, Row, is_taken, random_history
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from latermq.pipeline.source.ranges import check_named, limited, parts, resolve
 from latermq.pipeline.source.reader import timeline_batch
 from latermq.pipeline.source.records import RecordBlock
 from latermq.pipeline.timeline.ownership import ownership_of
-from latermq.protocol.remoting.pipeline_bodies import CutState, PipelineState
+from latermq.protocol.remoting.pipeline import CutState, PipelineState
 from tests.unit.pipeline.test_pipeline_records import record
 
 PLACE = QueuePlace("broker-a", 0, "127.0.0.1:1")

@@ -123,9 +123,9 @@ def test_a_query_is_told_nothing_of_the_environment(spark: "SparkSession") -> No
 @pytest.mark.parametrize("column", ["_metadata", "t._metadata.file_path", "`_METADATA`.*", "t._metadata.*"])
 def test_a_query_is_not_told_where_the_timeline_is_stored(spark: "SparkSession", tmp_path: Path, column: str) -> None:
     """Its URI may hold credentials. Spark's hidden column is hidden behind a view, which no check of ours holds up."""
-    from latermq.pipeline.asking import ask
-    from latermq.pipeline.root import open_root
-    from latermq.pipeline.timeline import create_timeline
+    from latermq.pipeline.query.sql import ask
+    from latermq.pipeline.timeline.root import open_root
+    from latermq.pipeline.timeline.timeline import create_timeline
 
     create_timeline(spark, open_root(str(tmp_path)))
     with pytest.raises(ConfigError, match="Spark does not understand it") as caught:
@@ -134,7 +134,7 @@ def test_a_query_is_not_told_where_the_timeline_is_stored(spark: "SparkSession",
 
 
 def test_rows_that_are_scheduled_may_tell_the_file_they_come_from(spark: "SparkSession") -> None:
-    from latermq.pipeline.read_only_sql import check_expression
+    from latermq.pipeline.query.read_only_sql import check_expression
 
     check_expression(spark, "concat(input_file_name(), id)")
 

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from latermq.protocol.remoting.bodies import HeartbeatData, TopicRoute, decode_body
+from latermq.protocol.remoting.clients import HeartbeatData
 from latermq.protocol.remoting.frames import BINARY, JSON, LANGUAGE, Command, FrameReader, encode_frame
+from latermq.protocol.remoting.json_body import decode_body
+from latermq.protocol.remoting.routes import TopicRoute
 from tests.golden.files import golden_json
 
 Golden = dict[str, Any]

@@ -12,16 +12,12 @@ from msgspec import inspect
 import latermq.protocol.remoting
 from latermq.broker.tables.config_files import TOPICS_PATH, DelayOffsetTable, load_table
 from latermq.errors import MalformedRequest
-from latermq.protocol.remoting.bodies import (
-    RegisterBrokerBody,
-    SubscriptionGroup,
-    TopicConfigTable,
-    decode_body,
-    encode_body,
-)
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import BINARY, JSON, Command, decode_frame, encode_frame
-from latermq.protocol.remoting.headers import CreateTopicHeader, RegisterBrokerHeader
+from latermq.protocol.remoting.groups import SubscriptionGroup
+from latermq.protocol.remoting.json_body import decode_body, encode_body
+from latermq.protocol.remoting.routes import RegisterBrokerBody, RegisterBrokerHeader
+from latermq.protocol.remoting.topics import CreateTopicHeader, TopicConfigTable
 from latermq.store.files.memory_disk import MemoryDisk
 
 # One more than a long, thirty digits, more digits than Python reads, and what is a number to JSON alone or to nobody.

@@ -11,9 +11,9 @@ from latermq.pipeline.bulk.bulk_job import job_folder
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.timeline.root import open_root
 from latermq.pipeline.windows.attempts import remove_windows_behind
-from latermq.protocol.remoting.bodies import encode_body
 from latermq.protocol.remoting.frames import encode_response
-from latermq.protocol.remoting.pipeline_bodies import PipelineState
+from latermq.protocol.remoting.json_body import encode_body
+from latermq.protocol.remoting.pipeline import PipelineState
 from latermq.store.message_store import STORE_ID_PATH
 from latermq.timer import apache_import
 from latermq.timer.intake.renewal import PATH as ROLL_WINDOW_PATH

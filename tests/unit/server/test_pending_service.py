@@ -22,10 +22,10 @@ from latermq.errors import (
     TopicNotFound,
 )
 from latermq.message.recall_handle import encode_recall_handle
-from latermq.protocol.remoting.bodies import decode_body
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame
-from latermq.protocol.remoting.timer_bodies import (
+from latermq.protocol.remoting.json_body import decode_body
+from latermq.protocol.remoting.timers import (
     Density,
     Outcome,
     Outcomes,

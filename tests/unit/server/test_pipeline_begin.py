@@ -17,7 +17,7 @@ from latermq.pipeline.driver.store_ids import StoreIds
 from latermq.pipeline.timeline.lost_entries import read_claim, write_claim
 from latermq.pipeline.timeline.root import Root, open_root
 from latermq.pipeline_secret import Recipient, is_signed, make_secret, secret_path, sign
-from latermq.protocol.remoting.pipeline_bodies import PipelineState
+from latermq.protocol.remoting.pipeline import PipelineState
 from tests.support.faults.timer_histories import random_history, write_timeline
 
 ADDRESS, OTHER = "10.0.0.1:10911", "10.0.0.2:10911"

@@ -11,10 +11,10 @@ from latermq.config import PipelineConfig
 from latermq.errors import IllegalOperation, InvalidParameter, LaterMQError, StoreError
 from latermq.message.names import TIMER_TOPIC
 from latermq.pipeline_secret import Recipient, sign
-from latermq.protocol.remoting.bodies import decode_body
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command, FrameReader, encode_frame
-from latermq.protocol.remoting.pipeline_bodies import PipelineState
+from latermq.protocol.remoting.json_body import decode_body
+from latermq.protocol.remoting.pipeline import PipelineState
 from latermq.protocol.remoting.rows import encode_rows
 from latermq.server.broker.pipeline_folder import TokenTold
 from latermq.server.handlers.pipeline_service import PipelineService

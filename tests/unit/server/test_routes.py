@@ -11,18 +11,11 @@ import pytest
 from latermq.clock import SimulatedClock
 from latermq.config import Config, NameServerConfig, Size
 from latermq.errors import InvalidParameter, MalformedRequest, NoPermission, ServiceUnavailable, TopicNotFound
-from latermq.protocol.remoting.bodies import (
-    PERM_READ,
-    PERM_WRITE,
-    DataVersion,
-    RegisterBrokerBody,
-    TopicConfig,
-    TopicConfigTable,
-    encode_body,
-)
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import FrameReader, encode_frame
-from latermq.protocol.remoting.headers import RegisterBrokerHeader
+from latermq.protocol.remoting.json_body import encode_body
+from latermq.protocol.remoting.routes import RegisterBrokerBody, RegisterBrokerHeader
+from latermq.protocol.remoting.topics import PERM_READ, PERM_WRITE, DataVersion, TopicConfig, TopicConfigTable
 from latermq.server.namesrv.known_brokers import KnownBrokers
 from latermq.server.namesrv.name_server import NameServer
 from latermq.server.namesrv.registration import read_registration

@@ -10,10 +10,10 @@ from latermq.broker.broker import Broker
 from latermq.clock import SimulatedClock
 from latermq.config import TimerConfig
 from latermq.errors import FlowControl, InvalidParameter, LaterMQError, MalformedRequest
-from latermq.protocol.remoting.bodies import decode_body
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame, encode_response
-from latermq.protocol.remoting.timer_bodies import Outcomes, PendingCount, PendingPage, Verdict
+from latermq.protocol.remoting.json_body import decode_body
+from latermq.protocol.remoting.timers import Outcomes, PendingCount, PendingPage, Verdict
 from latermq.server.handlers.pending_service import Fetched, PendingService
 from latermq.server.remoting import stepwise
 from latermq.server.remoting.connection import Connection

@@ -11,7 +11,7 @@ from latermq.clock import SimulatedClock
 from latermq.config import BrokerConfig, Size, StoreConfig, load_config
 from latermq.errors import ConfigError, IllegalMessage, NoPermission, StoreError
 from latermq.message.names import TIMER_DEAD_LETTER_TOPIC
-from latermq.protocol.remoting.bodies import TopicConfig
+from latermq.protocol.remoting.topics import TopicConfig
 from latermq.server.remoting.open_files import allowed_connections, allowed_queue_files
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.store.files.rehearsal_disk import RehearsalDisk

@@ -7,7 +7,7 @@ import pytest
 
 from latermq.clock import SimulatedClock
 from latermq.config import BrokerConfig, Duration, Size
-from latermq.protocol.remoting.bodies import TopicConfig
+from latermq.protocol.remoting.topics import TopicConfig
 from latermq.server.broker.retainer import Retainer
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.store.message_store import MessageStore

@@ -18,13 +18,9 @@ from latermq.clock import SimulatedClock
 from latermq.config import Config, NameServerConfig
 from latermq.message.names import TIMER_DEAD_LETTER_TOPIC
 from latermq.protocol.json_members import members
-from latermq.protocol.remoting.bodies import (
-    OffsetTable,
-    SubscriptionGroup,
-    SubscriptionGroupTable,
-    TopicConfig,
-    TopicConfigTable,
-)
+from latermq.protocol.remoting.groups import SubscriptionGroup, SubscriptionGroupTable
+from latermq.protocol.remoting.offsets import OffsetTable
+from latermq.protocol.remoting.topics import TopicConfig, TopicConfigTable
 from latermq.server.namesrv.known_brokers import KnownBrokers
 from latermq.server.namesrv.kv_configs import KVConfigs
 from latermq.server.namesrv.name_server import NameServer

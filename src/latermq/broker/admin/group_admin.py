@@ -7,14 +7,10 @@ from latermq.broker.broker import Broker
 from latermq.errors import Busy, GroupNotFound, IllegalMessage, InvalidParameter, LaterMQError
 from latermq.group.retry_backoff import RETRY_LEVELS, parse_backoff
 from latermq.message.names import shown
-from latermq.protocol.remoting.admin_bodies import ConsumeStats, QueueTimeSpan
-from latermq.protocol.remoting.bodies import (
-    MessageQueue,
-    OffsetWrapper,
-    SubscriptionGroup,
-    TopicConfig,
-    encode_body,
-)
+from latermq.protocol.remoting.groups import ConsumeStats, OffsetWrapper, QueueTimeSpan, SubscriptionGroup
+from latermq.protocol.remoting.json_body import encode_body
+from latermq.protocol.remoting.queues import MessageQueue
+from latermq.protocol.remoting.topics import TopicConfig
 from latermq.timer.steps import Steps, spend
 
 # Queues that one answer lists. Each takes about 10 µs and 160 bytes; a frame holds 16 MiB.

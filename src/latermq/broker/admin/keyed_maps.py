@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from latermq.protocol.remoting.bodies import encode_entry, join_entries
+from latermq.protocol.remoting.json_body import encode_entry, join_entries
 from latermq.timer.steps import Steps
 
 ENTRIES_A_STEP = 5  # 3 µs each

@@ -5,7 +5,7 @@ from latermq.broker.broker import Broker
 from latermq.errors import InvalidParameter, QueryNotFound
 from latermq.message.properties import KEY_SEPARATOR, find_property
 from latermq.message.record import layout
-from latermq.protocol.remoting.admin_bodies import QueueEntries, QueueEntry
+from latermq.protocol.remoting.messages import QueueEntries, QueueEntry
 from latermq.store.consume_queue import ENTRY
 from latermq.store.key_index import NO_HIT
 from latermq.timer.steps import Steps

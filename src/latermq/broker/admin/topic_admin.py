@@ -6,8 +6,8 @@ from latermq.broker.admin.keyed_maps import keyed_map
 from latermq.broker.broker import Broker
 from latermq.errors import IllegalMessage, InvalidParameter
 from latermq.message.names import is_system_topic
-from latermq.protocol.remoting.admin_bodies import TopicStats
-from latermq.protocol.remoting.bodies import MessageQueue, TopicConfig, TopicOffset
+from latermq.protocol.remoting.queues import MessageQueue
+from latermq.protocol.remoting.topics import TopicConfig, TopicOffset, TopicStats
 from latermq.store.consume_queue import ConsumeQueue
 from latermq.timer.steps import Steps
 

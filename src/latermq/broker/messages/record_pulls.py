@@ -6,7 +6,7 @@ import numpy as np
 
 from latermq.broker.tables.topics import Topics
 from latermq.errors import InvalidParameter, NoPermission, QueryNotFound
-from latermq.protocol.remoting.bodies import PERM_READ
+from latermq.protocol.remoting.topics import PERM_READ
 from latermq.store.message_store import MessageStore
 
 LOOKED_AT_ONCE = 16_384  # queue entries: 320 KiB, and records of 4 MiB where each has 250 bytes

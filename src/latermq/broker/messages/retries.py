@@ -17,8 +17,8 @@ from latermq.message.properties import (
     encode_properties,
 )
 from latermq.message.record import SYSFLAG_FROM_SENDER, Message
-from latermq.protocol.remoting.bodies import SubscriptionGroup
-from latermq.protocol.remoting.headers import SendBackHeader, SendHeader, SendHeaderV2
+from latermq.protocol.remoting.groups import SubscriptionGroup
+from latermq.protocol.remoting.send import SendBackHeader, SendHeader, SendHeaderV2
 from latermq.timer.admission import without_scheduling
 
 DEAD_LETTER_QUEUES = 1

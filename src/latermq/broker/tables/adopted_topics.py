@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from latermq.broker.tables.config_files import TOPICS_PATH
 from latermq.broker.tables.topics import Topics
 from latermq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC, is_stored_topic
-from latermq.protocol.remoting.bodies import TopicConfig
+from latermq.protocol.remoting.topics import TopicConfig
 from latermq.store.consume_queue import ConsumeQueue
 from latermq.store.files.set_aside import Trouble
 

@@ -11,16 +11,11 @@ from latermq.broker.tables.topics import MAX_QUEUES
 from latermq.errors import MalformedRequest
 from latermq.message.names import is_group, is_stored_topic
 from latermq.protocol.json_members import is_closed, members
-from latermq.protocol.remoting.bodies import (
-    DataVersion,
-    OffsetTable,
-    SubscriptionGroup,
-    SubscriptionGroupTable,
-    TopicConfig,
-    TopicConfigTable,
-    decode_body,
-)
+from latermq.protocol.remoting.groups import SubscriptionGroup, SubscriptionGroupTable
+from latermq.protocol.remoting.json_body import decode_body
 from latermq.protocol.remoting.numbers import Int32, Int64
+from latermq.protocol.remoting.offsets import OffsetTable
+from latermq.protocol.remoting.topics import DataVersion, TopicConfig, TopicConfigTable
 from latermq.store.files.disk import Disk
 from latermq.store.files.set_aside import NotUnderstoodError, Parsed, Trouble, load_file
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from latermq.protocol.remoting.bodies import encode_body
+from latermq.protocol.remoting.json_body import encode_body
 
 
 class EntryTexts:

@@ -7,7 +7,9 @@ from latermq.config import BrokerConfig
 from latermq.group.auto_created import AutoCreated
 from latermq.group.offsets import ConsumerOffsets
 from latermq.group.subscriptions import SubscriptionGroups
-from latermq.protocol.remoting.bodies import OffsetTable, SubscriptionGroupTable, TopicConfigTable
+from latermq.protocol.remoting.groups import SubscriptionGroupTable
+from latermq.protocol.remoting.offsets import OffsetTable
+from latermq.protocol.remoting.topics import TopicConfigTable
 from latermq.store.files.disk import Disk
 from latermq.store.files.set_aside import Trouble
 

@@ -23,7 +23,8 @@ from latermq.clock import Clock
 from latermq.errors import StoreError
 from latermq.group.offsets import ConsumerOffsets
 from latermq.group.subscriptions import SubscriptionGroups
-from latermq.protocol.remoting.bodies import DataVersion, encode_body
+from latermq.protocol.remoting.json_body import encode_body
+from latermq.protocol.remoting.topics import DataVersion
 from latermq.store.checkpoint import TimerMarks
 from latermq.store.files.disk import Disk
 from latermq.store.files.set_aside import BACKUP

@@ -17,7 +17,7 @@ from latermq.message.names import (
     is_stored_topic,
     is_system_topic,
 )
-from latermq.protocol.remoting.bodies import PERM_READ, PERM_WRITE, TopicConfig, TopicConfigTable
+from latermq.protocol.remoting.topics import PERM_READ, PERM_WRITE, TopicConfig, TopicConfigTable
 
 PERM_INHERIT = 1
 MAX_QUEUES = MAX_TOPIC_QUEUES  # what a table on disk may say; new topics are held to broker.max_topic_queues

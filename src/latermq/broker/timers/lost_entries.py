@@ -24,7 +24,7 @@ from latermq.message.properties import REAL_QUEUE_ID, encode_properties, find_pr
 from latermq.message.record import MIN_RECORD_BYTES, decode_record, record_properties
 from latermq.message.timer_name import SEPARATOR, timer_name
 from latermq.message.waiting_record import waiting_name
-from latermq.protocol.remoting.bodies import TopicConfig
+from latermq.protocol.remoting.topics import TopicConfig
 from latermq.store.message_store import Appended, Draft
 
 WRITTEN_AT_ONCE = 1_000

@@ -25,7 +25,7 @@ from latermq.message.properties import (
 )
 from latermq.message.record import decode_record
 from latermq.message.timer_name import names_of, timer_name
-from latermq.protocol.remoting.timer_bodies import Density, Outcome, PendingPage, Verdict
+from latermq.protocol.remoting.timers import Density, Outcome, PendingPage, Verdict
 from latermq.store.message_store import Draft, MessageStore
 from latermq.timer.admission import Admission, waiting_properties
 from latermq.timer.directory import RECALL_TAG, Directory, Entry, Fate, History

@@ -13,7 +13,7 @@ from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import KEYS, REAL_QUEUE_ID, REAL_TOPIC, TAGS, TIMER_ID, UNIQUE_KEY, find_property
 from latermq.message.record import Message, decode_record, record_properties
 from latermq.message.timer_code import is_timer_code, kinds_and_dues
-from latermq.protocol.remoting.timer_bodies import Density, PendingPage, PendingTimer
+from latermq.protocol.remoting.timers import Density, PendingPage, PendingTimer
 from latermq.store.consume_queue import ENTRY_DTYPE
 from latermq.store.message_store import MessageStore
 from latermq.timer.directory import Directory, Entry

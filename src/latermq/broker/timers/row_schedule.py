@@ -17,8 +17,8 @@ from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQUE_KEY, encode_properties
 from latermq.message.record import BORN_HOST_AT, encode_record, host_bytes, layout
 from latermq.message.timer_code import FLAG, KIND_SHIFT, TIMER
-from latermq.protocol.remoting.bodies import TopicConfig
 from latermq.protocol.remoting.rows import Column, RowBatch
+from latermq.protocol.remoting.topics import TopicConfig
 from latermq.store.block import Block, Ints
 from latermq.store.dispatch import HashedKeys
 from latermq.timer.admission import waiting_properties

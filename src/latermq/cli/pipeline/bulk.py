@@ -139,7 +139,7 @@ def _play(verb: str, job: str, config: "PipelineConfig", namesrv: str) -> "BulkR
 
 def _tell(result: "BulkResult", *, as_json: bool) -> None:
     from latermq.pipeline.bulk.bulk_play import REFUSED
-    from latermq.protocol.remoting.timer_bodies import Verdict
+    from latermq.protocol.remoting.timers import Verdict
 
     rows = [{"verdict": verdict, "names": count} for verdict, count in result.verdicts.most_common()]
     if as_json:

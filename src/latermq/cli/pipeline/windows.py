@@ -11,7 +11,7 @@ from latermq.cli.views.message_rows import moment
 
 if TYPE_CHECKING:
     from latermq.pipeline.driver.link import BrokerLink
-    from latermq.protocol.remoting.pipeline_bodies import WindowReport
+    from latermq.protocol.remoting.pipeline import WindowReport
 
 _WAIT_S = 60.0
 _LOOK_EVERY_S = 0.3

@@ -4,7 +4,8 @@ import asyncio
 from collections import OrderedDict, deque
 
 from latermq.message.record import Message
-from latermq.protocol.remoting.bodies import MessageQueue, SubscriptionData
+from latermq.protocol.remoting.clients import SubscriptionData
+from latermq.protocol.remoting.queues import MessageQueue
 
 
 class AssignedQueue:

@@ -18,16 +18,10 @@ from latermq.client.session.session import Session
 from latermq.errors import GroupNotFound, LaterMQError, SubscriptionNotFound, SubscriptionOutdated, TopicNotFound
 from latermq.message.names import RETRY_PREFIX
 from latermq.message.record import Message
-from latermq.protocol.remoting.bodies import (
-    ConsumerIdList,
-    LockBatchRequest,
-    LockBatchResponse,
-    MessageQueue,
-    SubscriptionData,
-    decode_body,
-    encode_body,
-)
+from latermq.protocol.remoting.clients import ConsumerIdList, LockBatchRequest, LockBatchResponse, SubscriptionData
 from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.json_body import decode_body, encode_body
+from latermq.protocol.remoting.queues import MessageQueue
 
 _log = logging.getLogger("latermq.client")
 

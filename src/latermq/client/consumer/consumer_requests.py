@@ -14,9 +14,9 @@ from latermq.client.producer.compression import opened
 from latermq.client.session.failures import BrokerFailed
 from latermq.client.session.session import Session
 from latermq.message.record import decode_record
-from latermq.protocol.remoting.bodies import encode_body, encode_keyed_map
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import VERSION, Command
+from latermq.protocol.remoting.json_body import encode_body, encode_keyed_map
 
 
 class GroupRequest(msgspec.Struct):

@@ -17,8 +17,8 @@ from latermq.errors import LaterMQError
 from latermq.message.names import RETRY_PREFIX
 from latermq.message.properties import RETRY_TOPIC
 from latermq.message.record import SYSFLAG_COMPRESSED, Message
-from latermq.protocol.remoting.bodies import MessageQueue
 from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.queues import MessageQueue
 
 _log = logging.getLogger("latermq.client")
 

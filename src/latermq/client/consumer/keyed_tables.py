@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 
 from latermq.errors import MalformedRequest
-from latermq.protocol.remoting.bodies import MessageQueue, decode_keyed_map
+from latermq.protocol.remoting.json_body import decode_keyed_map
+from latermq.protocol.remoting.queues import MessageQueue
 
 
 def keyed_table(body: bytes, name: str) -> list[tuple[MessageQueue, Any]]:

@@ -10,8 +10,8 @@ import msgspec
 
 from latermq.client.session.session import Session
 from latermq.errors import StoreError
-from latermq.protocol.remoting.bodies import MessageQueue
 from latermq.protocol.remoting.codes import Request, Response
+from latermq.protocol.remoting.queues import MessageQueue
 
 DEFAULT_FOLDER = Path("~/.latermq/offsets")
 MAX_FILE_BYTES = 64 * 1024 * 1024

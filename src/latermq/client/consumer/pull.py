@@ -7,9 +7,10 @@ import msgspec
 from latermq.client.consumer.subscription import wanted
 from latermq.client.session.session import Session
 from latermq.message.record import Message, decode_records
-from latermq.protocol.remoting.bodies import MessageQueue, SubscriptionData
+from latermq.protocol.remoting.clients import SubscriptionData
 from latermq.protocol.remoting.codes import Request, Response
-from latermq.protocol.remoting.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from latermq.protocol.remoting.pull import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from latermq.protocol.remoting.queues import MessageQueue
 
 FOUND = "FOUND"
 NO_NEW = "NO_NEW"

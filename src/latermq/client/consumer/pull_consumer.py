@@ -8,7 +8,7 @@ from latermq.client.producer.compression import MAX_BODY_BYTES, opened_together
 from latermq.client.session.retry import within
 from latermq.client.session.session import Client, Session
 from latermq.message.names import check_group
-from latermq.protocol.remoting.bodies import MessageQueue
+from latermq.protocol.remoting.queues import MessageQueue
 
 
 class PullConsumer(Client):

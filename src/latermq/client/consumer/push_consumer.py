@@ -14,8 +14,9 @@ from latermq.client.session.failures import NoBroker
 from latermq.client.session.session import Client, Session
 from latermq.errors import LaterMQError, ServiceUnavailable, TopicNotFound
 from latermq.message.names import check_topic, retry_topic
-from latermq.protocol.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData, encode_body
+from latermq.protocol.remoting.clients import ConsumerData, HeartbeatData, SubscriptionData
 from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.json_body import encode_body
 
 _CONSUME_FROM = {"first": "CONSUME_FROM_FIRST_OFFSET", "last": "CONSUME_FROM_LAST_OFFSET"}
 

@@ -2,8 +2,8 @@
 
 from latermq.client.consumer.offsets import OffsetAnswer
 from latermq.client.session.session import Session
-from latermq.protocol.remoting.bodies import MessageQueue
 from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.queues import MessageQueue
 
 
 async def min_offset(session: Session, queue: MessageQueue) -> int:

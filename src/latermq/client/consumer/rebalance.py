@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from latermq.protocol.remoting.bodies import MessageQueue
+from latermq.protocol.remoting.queues import MessageQueue
 
 
 def allocate_averagely(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> list[MessageQueue]:

@@ -6,7 +6,7 @@ from latermq.errors import FilterError
 from latermq.message.properties import TAGS
 from latermq.message.record import Message
 from latermq.message.tags import tags_code
-from latermq.protocol.remoting.bodies import SubscriptionData
+from latermq.protocol.remoting.clients import SubscriptionData
 
 ALL = "*"
 TAG = "TAG"

@@ -21,9 +21,9 @@ from latermq.message.properties import (
     TIMER_DELIVER_MS,
     UNIQUE_KEY,
 )
-from latermq.protocol.remoting.bodies import MessageQueue
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import BINARY, FLAG_ONEWAY, LANGUAGE, LANGUAGES, VERSION
+from latermq.protocol.remoting.queues import MessageQueue
 
 _json = msgspec.json.Encoder().encode
 _PREFIX = struct.Struct(">II")

@@ -17,8 +17,9 @@ from latermq.message.ids import UniqueKeys
 from latermq.message.names import check_group
 from latermq.message.properties import UNIQUE_KEY
 from latermq.message.recall_handle import decode_recall_handle
-from latermq.protocol.remoting.bodies import HeartbeatData, MessageQueue, ProducerData
+from latermq.protocol.remoting.clients import HeartbeatData, ProducerData
 from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.queues import MessageQueue
 
 MAX_IN_FLIGHT = 10_000
 

@@ -12,9 +12,9 @@ from latermq.client.session.routes import DEFAULT_TOPIC_QUEUES, Route
 from latermq.client.session.session import Session
 from latermq.errors import Busy, IllegalMessage, LaterMQError, MalformedRequest
 from latermq.message.names import check_sendable_topic
-from latermq.protocol.remoting.bodies import MessageQueue
 from latermq.protocol.remoting.codes import Response
 from latermq.protocol.remoting.frames import Command
+from latermq.protocol.remoting.queues import MessageQueue
 
 # The codes after which Java's producer tries again, elsewhere if it can.
 RETRY_CODES = frozenset({

@@ -5,9 +5,10 @@ from latermq.client.session.retry import PASSING, within
 from latermq.client.session.routes import Route
 from latermq.client.session.session import Client
 from latermq.errors import LaterMQError
-from latermq.protocol.remoting.bodies import BrokerData, ClusterInfo, decode_body
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command
+from latermq.protocol.remoting.json_body import decode_body
+from latermq.protocol.remoting.routes import BrokerData, ClusterInfo
 
 MASTER = 0
 

@@ -8,8 +8,11 @@ from latermq.client.session.connection import Connections, split_address
 from latermq.client.session.failures import ConnectionLost, NoBroker, NoNameServer, RequestTimedOut
 from latermq.errors import LaterMQError, MalformedRequest, ServiceUnavailable, TopicNotFound
 from latermq.message.names import AUTO_CREATE_TOPIC
-from latermq.protocol.remoting.bodies import PERM_READ, PERM_WRITE, ClusterInfo, MessageQueue, TopicRoute, decode_body
 from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.json_body import decode_body
+from latermq.protocol.remoting.queues import MessageQueue
+from latermq.protocol.remoting.routes import ClusterInfo, TopicRoute
+from latermq.protocol.remoting.topics import PERM_READ, PERM_WRITE
 
 _log = logging.getLogger("latermq.client")
 

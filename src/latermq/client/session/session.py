@@ -14,9 +14,10 @@ from latermq.client.session.connection import Connection, Connections, split_add
 from latermq.client.session.failures import ClientClosed
 from latermq.client.session.routes import REFRESH_S, Routes
 from latermq.errors import LaterMQError
-from latermq.protocol.remoting.bodies import HeartbeatData, encode_body
+from latermq.protocol.remoting.clients import HeartbeatData
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command, encode_response
+from latermq.protocol.remoting.json_body import encode_body
 
 _log = logging.getLogger("latermq.client")
 

@@ -17,9 +17,9 @@ from latermq.pipeline.driver.brokers import masters
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.timeline.durable import sync_file, sync_folder
 from latermq.pipeline.timeline.root import Root, file_errors, write_file
-from latermq.protocol.remoting.bodies import decode_body
 from latermq.protocol.remoting.codes import Request
-from latermq.protocol.remoting.timer_bodies import Outcomes
+from latermq.protocol.remoting.json_body import decode_body
+from latermq.protocol.remoting.timers import Outcomes
 
 PLAN, RESULTS = "plan", "results"
 # What is played again where a run was killed; each file of a plan has so many rows at most.

@@ -7,8 +7,9 @@ from latermq.client.session.routes import MASTER, build_route
 from latermq.errors import ConfigError
 from latermq.message.names import TIMER_TOPIC
 from latermq.pipeline.driver.link import BrokerLink
-from latermq.protocol.remoting.bodies import ClusterInfo, TopicRoute, decode_body
 from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.json_body import decode_body
+from latermq.protocol.remoting.routes import ClusterInfo, TopicRoute
 
 
 @dataclass(frozen=True, order=True)

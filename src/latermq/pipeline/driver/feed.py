@@ -18,7 +18,7 @@ from latermq.pipeline.driver.trouble import Trouble, name_of
 from latermq.pipeline.timeline.root import Root
 from latermq.pipeline.timeline.table_sync import TableSync
 from latermq.pipeline.windows.spark_build import roll_ready_windows
-from latermq.protocol.remoting.pipeline_bodies import PipelineState
+from latermq.protocol.remoting.pipeline import PipelineState
 
 _log = logging.getLogger("latermq.pipeline")
 

@@ -25,7 +25,7 @@ from latermq.pipeline.timeline.root import Root, file_errors, write_file
 from latermq.pipeline.timeline.table_sync import TableSync
 from latermq.pipeline.timeline.timeline import SCHEMA, append, create_timeline, ingested_entry
 from latermq.pipeline_secret import load_secret, secret_path
-from latermq.protocol.remoting.pipeline_bodies import PipelineState
+from latermq.protocol.remoting.pipeline import PipelineState
 
 _log = logging.getLogger("latermq.pipeline")
 

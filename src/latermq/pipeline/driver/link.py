@@ -16,17 +16,18 @@ from latermq.client.session.failures import ConnectionLost, RequestTimedOut, err
 from latermq.errors import CorruptStore, LaterMQError, MalformedFrame
 from latermq.message.names import is_file_name
 from latermq.pipeline_secret import Recipient, sign
-from latermq.protocol.remoting.bodies import decode_body
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import MAX_FRAME_BYTES, Command, decode_frame, encode_frame
-from latermq.protocol.remoting.pipeline_bodies import PipelineState, WindowReports
-from latermq.protocol.remoting.pipeline_headers import (
+from latermq.protocol.remoting.json_body import decode_body
+from latermq.protocol.remoting.pipeline import (
     SIGNATURE,
     BeginPipelineHeader,
     CommitIngestHeader,
+    PipelineState,
     PullRecordsHeader,
     WindowNumberHeader,
     WindowReadyHeader,
+    WindowReports,
     signed_fields,
 )
 

@@ -25,7 +25,7 @@ from latermq.pipeline.timeline.root import Root
 from latermq.pipeline.timeline.timeline import SCHEMA, ingest_app
 from latermq.pipeline.windows import survivors
 from latermq.pipeline.windows.local_build import tail_start
-from latermq.protocol.remoting.pipeline_bodies import PipelineState
+from latermq.protocol.remoting.pipeline import PipelineState
 
 COLUMNS = (
     "store_id", "timer_id", "entry_offset", "due_ms", "due", "topic", "unique_key", "keys", "tags", "body_bytes",

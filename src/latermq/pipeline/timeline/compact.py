@@ -21,7 +21,7 @@ from latermq.pipeline.timeline.table_sync import TableSync, TableSyncs
 from latermq.pipeline.timeline.timeline import SCHEMA
 from latermq.pipeline.windows.attempts import remove_windows_behind
 from latermq.pipeline.windows.survivors import ENTRY, name, takers
-from latermq.protocol.remoting.pipeline_bodies import PipelineState
+from latermq.protocol.remoting.pipeline import PipelineState
 
 _log = logging.getLogger("latermq.pipeline")
 

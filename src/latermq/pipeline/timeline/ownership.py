@@ -6,7 +6,7 @@ from latermq.handover.cut import FOREVER_MS
 from latermq.handover.ownership import Ownership
 from latermq.pipeline.source.records import MOVED, TIMER, RecordBlock
 from latermq.pipeline.source.spans import Bools
-from latermq.protocol.remoting.pipeline_bodies import PipelineState
+from latermq.protocol.remoting.pipeline import PipelineState
 
 
 def ownership_of(state: PipelineState) -> Ownership:

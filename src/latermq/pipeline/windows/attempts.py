@@ -26,7 +26,7 @@ from latermq.handover.manifest import (
 )
 from latermq.handover.window import Window, is_behind
 from latermq.pipeline.timeline.root import Root, file_errors
-from latermq.protocol.remoting.pipeline_bodies import PipelineState
+from latermq.protocol.remoting.pipeline import PipelineState
 
 KEY = ("due_ms", "timer_id", "entry_offset")  # the order of the rows
 SCHEMA = pa.schema(

@@ -22,7 +22,7 @@ from latermq.pipeline.timeline.root import Root
 from latermq.pipeline.timeline.torn_commits import newest_whole_version
 from latermq.pipeline.windows.attempt_writer import write_attempt
 from latermq.pipeline.windows.attempts import SCHEMA, Attempt
-from latermq.protocol.remoting.pipeline_bodies import PipelineState
+from latermq.protocol.remoting.pipeline import PipelineState
 
 MADE_BY = "local"
 # How many bytes of records are in memory at once, some of them twice while they are sorted.

@@ -30,7 +30,7 @@ from latermq.pipeline.windows.attempt_writer import (
 )
 from latermq.pipeline.windows.attempts import Attempt, attempt_folder, sound_attempt
 from latermq.pipeline.windows.survivors import window_rows, window_shape
-from latermq.protocol.remoting.pipeline_bodies import PipelineState
+from latermq.protocol.remoting.pipeline import PipelineState
 
 _log = logging.getLogger("latermq.pipeline")
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from latermq.handover.window import Window
 from latermq.pipeline.windows.attempts import KEY, SCHEMA
-from latermq.protocol.remoting.pipeline_bodies import PipelineState
+from latermq.protocol.remoting.pipeline import PipelineState
 
 ENTRY = ("store_id", "entry_offset")
 IDENTITY = ("store_id", "timer_id")

@@ -4,7 +4,7 @@ import msgspec
 
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import JSON, UNREADABLE, Command, HeaderType, decode_frame
-from latermq.protocol.remoting.headers import SendHeaderV2
+from latermq.protocol.remoting.send import SendHeaderV2
 
 _CODE = int(Request.SEND_MESSAGE_V2)
 # Clients write `code` first. A header that begins otherwise is read in two steps, as all others are.

@@ -9,8 +9,9 @@ import structlog
 from latermq.broker.broker import Broker
 from latermq.client.session.connection import Connections
 from latermq.errors import LaterMQError
-from latermq.protocol.remoting.bodies import RegisterBrokerBody, encode_body
 from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.json_body import encode_body
+from latermq.protocol.remoting.routes import RegisterBrokerBody
 
 CALL_TIMEOUT_S = 3.0
 

@@ -21,27 +21,21 @@ from latermq.group.filters import subscription_of
 from latermq.group.members import check_client_id
 from latermq.message.ids import IPV4_HOST_BYTES
 from latermq.message.names import RETRY_PREFIX, retry_topic
-from latermq.protocol.remoting.bodies import (
+from latermq.protocol.remoting.clients import (
     ConsumerIdList,
     HeartbeatData,
     LockBatchRequest,
     LockBatchResponse,
-    MessageQueue,
-    decode_body,
-    encode_body,
+    UnregisterClientHeader,
 )
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command, encode_response
-from latermq.protocol.remoting.headers import (
-    GroupHeader,
-    QueryOffsetHeader,
-    SendBackHeader,
-    SendHeader,
-    SendHeaderV2,
-    UnregisterClientHeader,
-    UpdateOffsetHeader,
-)
+from latermq.protocol.remoting.groups import GroupHeader
+from latermq.protocol.remoting.json_body import decode_body, encode_body
+from latermq.protocol.remoting.offsets import QueryOffsetHeader, UpdateOffsetHeader
+from latermq.protocol.remoting.queues import MessageQueue
 from latermq.protocol.remoting.replies import encode_send_reply
+from latermq.protocol.remoting.send import SendBackHeader, SendHeader, SendHeaderV2
 from latermq.server.handlers.admin.ground import Handler, WhenDone, answer
 from latermq.server.handlers.pulls import Pulls
 from latermq.server.remoting.connection import Connection, Lane, body_too_long

@@ -9,11 +9,19 @@ from latermq.broker.timers.pending_pages import DueRange
 from latermq.errors import FlowControl, IllegalOperation, InvalidParameter, LaterMQError, NoPermission
 from latermq.message.recall_handle import RecallHandle, decode_recall_handle
 from latermq.message.timer_code import MAX_ENTRY_DIGITS
-from latermq.protocol.remoting.bodies import encode_body
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
-from latermq.protocol.remoting.timer_bodies import Outcome, Outcomes, PendingCount, Verdict
-from latermq.protocol.remoting.timer_headers import ListTimersHeader, MoveTimerHeader, RecallHeader, TimerNameHeader
+from latermq.protocol.remoting.json_body import encode_body
+from latermq.protocol.remoting.timers import (
+    ListTimersHeader,
+    MoveTimerHeader,
+    Outcome,
+    Outcomes,
+    PendingCount,
+    RecallHeader,
+    TimerNameHeader,
+    Verdict,
+)
 from latermq.server.handlers.admin.ground import Handler, answer
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.stepwise import LookUps, Reply

@@ -13,17 +13,19 @@ from latermq.errors import InvalidParameter, LaterMQError, NoPermission
 from latermq.handover.cut import FOREVER_MS
 from latermq.message.names import TIMER_TOPIC
 from latermq.pipeline_secret import Recipient, is_signed
-from latermq.protocol.remoting.bodies import encode_body
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
-from latermq.protocol.remoting.pipeline_bodies import CutState, PipelineState, WindowState
-from latermq.protocol.remoting.pipeline_headers import (
+from latermq.protocol.remoting.json_body import encode_body
+from latermq.protocol.remoting.pipeline import (
     BeginPipelineHeader,
     CommitIngestHeader,
+    CutState,
+    PipelineState,
     PipelineStateHeader,
     PullRecordsHeader,
     ScheduleRowsHeader,
     WindowReadyHeader,
+    WindowState,
     signed_fields,
 )
 from latermq.protocol.remoting.rows import decode_rows

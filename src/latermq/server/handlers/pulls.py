@@ -6,10 +6,10 @@ from latermq.broker.broker import Broker, Pulled
 from latermq.broker.messages.long_polling import WaitingPull
 from latermq.errors import LaterMQError, SubscriptionNotFound, SubscriptionOutdated
 from latermq.group.filters import MessageFilter, subscription_of
-from latermq.protocol.remoting.bodies import SubscriptionData
+from latermq.protocol.remoting.clients import SubscriptionData
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command
-from latermq.protocol.remoting.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader
+from latermq.protocol.remoting.pull import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader
 from latermq.protocol.remoting.replies import encode_pull_reply
 from latermq.server.handlers.admin.ground import Handler
 from latermq.server.remoting.connection import Connection

@@ -8,10 +8,10 @@ import structlog
 
 from latermq.broker.broker import Broker
 from latermq.errors import Busy, LaterMQError
-from latermq.protocol.remoting.bodies import encode_body
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
-from latermq.protocol.remoting.pipeline_headers import WindowNumberHeader
+from latermq.protocol.remoting.json_body import encode_body
+from latermq.protocol.remoting.pipeline import WindowNumberHeader
 from latermq.server.handlers.admin.ground import Handler, answer, refuse
 from latermq.server.remoting.connection import Connection
 from latermq.server.windows.window_reports import report_windows

@@ -12,22 +12,23 @@ import uvloop
 from latermq.clock import Clock, SystemClock
 from latermq.config import Config
 from latermq.errors import LaterMQError, MalformedRequest, NoPermission, QueryNotFound, StoreError, UnsupportedRequest
-from latermq.protocol.remoting.bodies import DataVersion, KVTable, decode_body, encode_body
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
-from latermq.protocol.remoting.headers import (
+from latermq.protocol.remoting.json_body import decode_body, encode_body
+from latermq.protocol.remoting.routes import (
     BrokerMembersHeader,
     BrokerNameHeader,
     ClusterHeader,
     DeleteRouteHeader,
     KVKeyHeader,
+    KVTable,
     LiveBrokerHeader,
     NamespaceHeader,
     PutKVHeader,
     RegisterBrokerHeader,
-    TopicHeader,
     UnregisterBrokerHeader,
 )
+from latermq.protocol.remoting.topics import DataVersion, TopicHeader
 from latermq.server.broker.file_troubles import log_troubles
 from latermq.server.change_log import logged
 from latermq.server.namesrv.known_brokers import KnownBrokers

@@ -7,14 +7,9 @@ from typing import Literal
 
 from latermq.config import NameServerConfig
 from latermq.errors import InvalidParameter, MalformedRequest, ServiceUnavailable
-from latermq.protocol.remoting.bodies import (
-    DataVersion,
-    RegisterBrokerBody,
-    TopicConfig,
-    TopicConfigTable,
-    decode_body,
-)
-from latermq.protocol.remoting.headers import RegisterBrokerHeader
+from latermq.protocol.remoting.json_body import decode_body
+from latermq.protocol.remoting.routes import RegisterBrokerBody, RegisterBrokerHeader
+from latermq.protocol.remoting.topics import DataVersion, TopicConfig, TopicConfigTable
 
 MAX_NAME_BYTES = 255  # as UTF-8: a list of all topics has all of them
 MAX_QUEUES = 65_535  # of one topic on one broker: clients make an object of each

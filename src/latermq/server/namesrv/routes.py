@@ -5,19 +5,15 @@ from dataclasses import dataclass, field
 from latermq.clock import Clock
 from latermq.config import NameServerConfig
 from latermq.errors import LaterMQError, NoPermission, ServiceUnavailable, TopicNotFound
-from latermq.protocol.remoting.bodies import (
-    PERM_READ,
-    PERM_WRITE,
+from latermq.protocol.remoting.routes import (
     BrokerData,
     ClusterInfo,
-    DataVersion,
     QueueData,
     RegisterBrokerBody,
-    TopicConfig,
-    TopicList,
+    RegisterBrokerHeader,
     TopicRoute,
 )
-from latermq.protocol.remoting.headers import RegisterBrokerHeader
+from latermq.protocol.remoting.topics import PERM_READ, PERM_WRITE, DataVersion, TopicConfig, TopicList
 from latermq.server.namesrv.known_brokers import KnownBrokers
 
 MASTER_ID = 0

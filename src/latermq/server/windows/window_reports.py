@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from latermq.broker.broker import Broker
-from latermq.protocol.remoting.pipeline_bodies import WindowReport, WindowReports
+from latermq.protocol.remoting.pipeline import WindowReport, WindowReports
 from latermq.server.windows.window_state import Care
 from latermq.timer.far.windows import Window
 

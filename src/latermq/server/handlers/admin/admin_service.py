@@ -6,10 +6,12 @@ from datetime import UTC, datetime
 from latermq.broker.admin.runtime_info import Identity, broker_stats, replication_status, runtime_info, settings_text
 from latermq.broker.broker import Broker
 from latermq.errors import NoPermission
-from latermq.protocol.remoting.admin_headers import StatsHeader
-from latermq.protocol.remoting.bodies import DataVersion, KVTable, encode_body
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
+from latermq.protocol.remoting.json_body import encode_body
+from latermq.protocol.remoting.routes import KVTable
+from latermq.protocol.remoting.runtime import StatsHeader
+from latermq.protocol.remoting.topics import DataVersion
 from latermq.server.handlers.admin.client_requests import ClientRequests
 from latermq.server.handlers.admin.ground import Ground, Handler, TableSaves, WhenDone, Work, do_at_once, tell_nobody
 from latermq.server.handlers.admin.group_requests import GroupRequests

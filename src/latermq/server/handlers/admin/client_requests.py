@@ -11,11 +11,10 @@ from latermq.broker.messages.answer_room import SPARE_BYTES
 from latermq.errors import Busy, ConsumerOffline, ConsumerSilent, LaterMQError
 from latermq.group.members import Member
 from latermq.message.ids import parse_offset_message_id
-from latermq.protocol.remoting.admin_bodies import ConsumerStatus
-from latermq.protocol.remoting.admin_headers import ClientHeader, ConsumerStatusHeader
-from latermq.protocol.remoting.bodies import encode_body, raw_fields
+from latermq.protocol.remoting.clients import ClientHeader, ConsumerStatus, ConsumerStatusHeader
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command, encode_response
+from latermq.protocol.remoting.json_body import encode_body, raw_fields
 from latermq.server.handlers.admin.ground import Ground, Handler, answer, refuse
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.stepwise import Reply

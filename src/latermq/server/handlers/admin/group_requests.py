@@ -9,41 +9,40 @@ from latermq.broker.messages.answer_room import AnswerRoom
 from latermq.broker.notifications import CPP, Notice
 from latermq.errors import ConsumerOffline, LaterMQError, MalformedRequest
 from latermq.group.members import Member
-from latermq.protocol.remoting.admin_bodies import (
-    ConsumeStatsList,
-    ConsumeTimeSpans,
-    CorrectionOffsets,
-    OffsetsByQueue,
+from latermq.protocol.remoting.clients import Connection as ConnectionInfo
+from latermq.protocol.remoting.clients import (
+    ConsumerConnection,
+    ProducerConnection,
+    ProducerGroupHeader,
     ProducerInfo,
     ProducerTable,
-    QueueOffset,
-    QueueOffsets,
     SubscriptionAnswer,
-    SubscriptionGroupList,
-)
-from latermq.protocol.remoting.admin_headers import (
-    BrokerConsumeStatsHeader,
-    CloneOffsetHeader,
-    ConsumeStatsHeader,
-    CorrectionOffsetHeader,
-    DeleteGroupHeader,
-    GroupConfigHeader,
-    GroupTopicHeader,
-    ProducerGroupHeader,
-    ResetOffsetHeader,
-)
-from latermq.protocol.remoting.bodies import Connection as ConnectionInfo
-from latermq.protocol.remoting.bodies import (
-    ConsumerConnection,
-    MessageQueue,
-    ProducerConnection,
-    SubscriptionGroup,
-    decode_body,
-    encode_body,
 )
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command, encode_frame, encode_response
-from latermq.protocol.remoting.headers import GroupHeader
+from latermq.protocol.remoting.groups import (
+    BrokerConsumeStatsHeader,
+    ConsumeStatsHeader,
+    ConsumeStatsList,
+    ConsumeTimeSpans,
+    DeleteGroupHeader,
+    GroupConfigHeader,
+    GroupHeader,
+    GroupTopicHeader,
+    SubscriptionGroup,
+    SubscriptionGroupList,
+)
+from latermq.protocol.remoting.json_body import decode_body, encode_body
+from latermq.protocol.remoting.offsets import (
+    CloneOffsetHeader,
+    CorrectionOffsetHeader,
+    CorrectionOffsets,
+    OffsetsByQueue,
+    QueueOffset,
+    QueueOffsets,
+    ResetOffsetHeader,
+)
+from latermq.protocol.remoting.queues import MessageQueue
 from latermq.server.handlers.admin.ground import Ground, Handler
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.stepwise import Reply

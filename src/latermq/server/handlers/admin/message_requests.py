@@ -1,11 +1,10 @@
 """Administration requests that look for messages and at queues as they lie on disk."""
 
 from latermq.broker.admin import message_admin
-from latermq.protocol.remoting.admin_headers import ConsumeQueueHeader
-from latermq.protocol.remoting.bodies import encode_body
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
-from latermq.protocol.remoting.headers import QueryMessageHeader, ViewMessageHeader
+from latermq.protocol.remoting.json_body import encode_body
+from latermq.protocol.remoting.messages import ConsumeQueueHeader, QueryMessageHeader, ViewMessageHeader
 from latermq.server.handlers.admin.ground import Ground, Handler
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.stepwise import Reply

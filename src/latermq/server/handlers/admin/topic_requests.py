@@ -3,12 +3,12 @@
 from latermq.broker.admin import group_admin, topic_admin
 from latermq.broker.messages.answer_room import AnswerRoom
 from latermq.errors import MalformedRequest
-from latermq.protocol.remoting.admin_bodies import TopicConfigList
-from latermq.protocol.remoting.admin_headers import GroupConfigHeader
-from latermq.protocol.remoting.bodies import GroupList, TopicConfig, TopicList, decode_body, encode_body
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
-from latermq.protocol.remoting.headers import CreateTopicHeader, QueueHeader, SearchOffsetHeader, TopicHeader
+from latermq.protocol.remoting.groups import GroupConfigHeader, GroupList
+from latermq.protocol.remoting.json_body import decode_body, encode_body
+from latermq.protocol.remoting.queues import QueueHeader, SearchOffsetHeader
+from latermq.protocol.remoting.topics import CreateTopicHeader, TopicConfig, TopicConfigList, TopicHeader, TopicList
 from latermq.server.handlers.admin.ground import Ground, Handler
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.stepwise import Reply

@@ -1,0 +1,55 @@
+"""Stored messages: look them up by key, by id, or as entries of a queue."""
+
+from msgspec import UNSET, Struct, UnsetType
+
+from latermq.protocol.remoting.clients import SubscriptionData
+from latermq.protocol.remoting.numbers import Int32, Int64
+
+
+class QueryMessageHeader(Struct, kw_only=True):
+    """QUERY_MESSAGE (12)."""
+
+    topic: str
+    key: str
+    maxNum: Int32 = 32
+    beginTimestamp: Int64 = 0
+    endTimestamp: Int64 = 0x7FFFFFFFFFFFFFFF
+    indexType: str | None = None
+    lastKey: str | None = None
+    _UNIQUE_KEY_QUERY: str | None = None
+
+
+class ViewMessageHeader(Struct, kw_only=True):
+    """VIEW_MESSAGE_BY_ID (33): the physical offset out of the id."""
+
+    offset: Int64
+    topic: str | None = None
+
+
+class ConsumeQueueHeader(Struct, kw_only=True):
+    """QUERY_CONSUME_QUEUE (321)."""
+
+    topic: str
+    queueId: Int32
+    index: Int64
+    count: Int32
+    consumerGroup: str | None = None
+
+
+class QueueEntry(Struct, kw_only=True):
+    """One entry in QUERY_CONSUME_QUEUE."""
+
+    physicOffset: Int64
+    physicSize: Int32
+    tagsCode: Int64
+    eval: bool = False
+
+
+class QueueEntries(Struct, kw_only=True):
+    """QUERY_CONSUME_QUEUE."""
+
+    maxQueueIndex: Int64
+    minQueueIndex: Int64
+    queueData: list[QueueEntry]
+    subscriptionData: SubscriptionData | UnsetType = UNSET
+    filterData: str | UnsetType = UNSET
