@@ -4,6 +4,7 @@ import asyncio
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Coroutine
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from latermq.broker.metrics.broker_metrics import BrokerMetrics
+from latermq.broker.metrics.broker_metrics import BrokerMetrics, Reading
 from latermq.clock import SimulatedClock
 from latermq.config import load_config
 from latermq.errors import ConfigError, StoreError
@@ -215,17 +216,73 @@ def test_who_reads_nothing_is_cut_off() -> None:
         with_server(scenario, timeout_s=0.3)
 
 
-def test_connections_beyond_the_bound_are_closed_and_the_others_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_server, "MAX_CONNECTIONS", 2)
-
+def test_connections_that_ask_nothing_make_room_for_one_that_does() -> None:
     async def scenario(port: int, server: MetricsServer) -> None:
-        waiting = [await asyncio.open_connection(HOST, port) for _ in range(2)]
-        assert await ask(port, b"") == b""
-        for reader, writer in waiting:
+        idle = [await asyncio.open_connection(HOST, port) for _ in range(metrics_server.MAX_CONNECTIONS)]
+        await until(lambda: server.connections == metrics_server.MAX_CONNECTIONS)
+        assert (await ask(port, GET)).startswith(b"HTTP/1.1 200 ")
+        assert await idle[0][0].read() == b""  # the oldest
+        assert server.statistics()["metrics_displaced"] == 1
+        for reader, writer in idle[1:]:
             writer.write(GET)
             assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+        for _, writer in idle:
             writer.transport.abort()
+
+    with_server(scenario)
+
+
+def test_a_peer_that_does_not_read_its_answer_makes_room_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_server, "MAX_CONNECTIONS", 2)
+    text = metrics_server._text
+    monkeypatch.setattr(metrics_server, "_text", lambda reading: text(reading) + b"# x\n" * (8 << 20))
+
+    async def scenario(port: int, server: MetricsServer) -> None:
+        unread = [socket.create_connection((HOST, port)) for _ in range(2)]
+        for client in unread:
+            client.sendall(GET)
+        await until(lambda: server.statistics()["metrics_unread"] == 2)
         assert (await ask(port, GET)).startswith(b"HTTP/1.1 200 ")
+        for client in unread:
+            client.close()
+
+    with_server(scenario)
+
+
+def test_an_address_that_takes_every_place_gives_up_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_server, "MAX_CONNECTIONS", 3)
+
+    async def scenario(port: int, server: MetricsServer) -> None:
+        monitor, writer = await asyncio.open_connection(HOST, port)
+        await until(lambda: server.connections == 1)
+        greedy = [await asyncio.open_connection(HOST, port, local_addr=("127.0.0.2", 0)) for _ in range(9)]
+        await until(lambda: server.statistics()["metrics_displaced"] == 7)
+        writer.write(GET)  # it was the oldest, and alone at its address
+        assert (await monitor.read()).startswith(b"HTTP/1.1 200 ")
+        for _, own in (*greedy, (monitor, writer)):
+            own.transport.abort()
+
+    with_server(scenario)
+
+
+def test_while_every_place_is_being_answered_one_more_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_server, "MAX_CONNECTIONS", 2)
+    may_end = threading.Event()
+    text = metrics_server._text
+
+    def slow_text(reading: Reading) -> bytes:
+        assert may_end.wait(10)
+        return text(reading)
+
+    monkeypatch.setattr(metrics_server, "_text", slow_text)
+
+    async def scenario(port: int, server: MetricsServer) -> None:
+        asked = [asyncio.create_task(ask(port, GET)) for _ in range(2)]
+        await until(lambda: server.statistics()["metrics_answering"] == 2)
+        assert await ask(port, GET) == b""
+        assert server.statistics()["metrics_refused"] == 1
+        may_end.set()
+        assert all(answer.startswith(b"HTTP/1.1 200 ") for answer in await asyncio.gather(*asked))
 
     with_server(scenario)
 

@@ -2,7 +2,10 @@
 
 import asyncio
 import contextlib
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
 from http import HTTPStatus
 
 import structlog
@@ -10,6 +13,8 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, PROCESS_COLLECTOR, gener
 
 from latermq.broker.metrics.broker_metrics import BrokerMetrics, Reading
 from latermq.errors import LaterMQError
+from latermq.server.remoting.connection import plain_ip
+from latermq.server.remoting.listener import network_of
 
 PATH = b"/metrics"
 MAX_REQUEST_BYTES = 8 * 1024
@@ -19,6 +24,19 @@ TIMEOUT_S = 10.0  # for a whole exchange: whoever idles, or sends or reads slowl
 _log = structlog.get_logger(__name__)
 
 
+class _State(Enum):
+    WAITING = "waiting"  # for a whole request
+    ANSWERING = "answering"
+    UNREAD = "unread"  # its answer is written, as far as the peer reads
+
+
+@dataclass(slots=True, eq=False)
+class _Exchange:
+    writer: asyncio.StreamWriter
+    network: str
+    state: _State = _State.WAITING
+
+
 class MetricsServer:
     """Answers monitoring systems; `start` and `close` once each."""
 
@@ -26,7 +44,9 @@ class MetricsServer:
         self._metrics = metrics
         self._timeout_s = timeout_s
         self._server: asyncio.Server | None = None
-        self._serving: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._exchanges: dict[asyncio.Task[None], _Exchange] = {}  # the oldest first
+        self._displaced = 0
+        self._refused = 0
         # Thousands of topics make long texts: written beside the loop, one at a time.
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-metrics")
 
@@ -38,39 +58,70 @@ class MetricsServer:
         """Accept nothing more and cut off who is being served."""
         if self._server is not None:
             self._server.close()
-            for writer in self._serving.values():
-                writer.transport.abort()
-            if self._serving:
-                await asyncio.wait(self._serving)
+            for exchange in self._exchanges.values():
+                exchange.writer.transport.abort()
+            if self._exchanges:
+                await asyncio.wait(self._exchanges)
             await self._server.wait_closed()
         self._writer.shutdown()
 
     @property
     def connections(self) -> int:
         """How many are being served."""
-        return len(self._serving)
+        return len(self._exchanges)
+
+    def statistics(self) -> dict[str, int]:
+        """Connections by what they wait for, and since the start those that were cut off or refused for others."""
+        states = Counter(exchange.state for exchange in self._exchanges.values())
+        return {
+            "metrics_connections": len(self._exchanges),
+            **{f"metrics_{state.value}": states[state] for state in _State},
+            "metrics_displaced": self._displaced,
+            "metrics_refused": self._refused,
+        }
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._serving[task] = writer
+        if len(self._exchanges) >= MAX_CONNECTIONS and not self._make_room():
+            self._refused += 1
+            writer.transport.abort()
+            return
+        peer = writer.get_extra_info("peername")  # None where it had gone before it was accepted
+        exchange = self._exchanges[task] = _Exchange(writer, network_of(plain_ip(peer[0])) if peer else "")
         try:
-            if len(self._serving) > MAX_CONNECTIONS:
-                return
             with contextlib.suppress(TimeoutError, OSError, asyncio.IncompleteReadError):
                 async with asyncio.timeout(self._timeout_s):
-                    writer.write(await self._answer(reader))
+                    answer = await self._answer(reader, exchange)
+                    exchange.state = _State.UNREAD
+                    writer.write(answer)
                     writer.close()
                     await writer.wait_closed()
         finally:
             writer.transport.abort()
-            del self._serving[task]
+            self._exchanges.pop(task, None)
 
-    async def _answer(self, reader: asyncio.StreamReader) -> bytes:
+    def _make_room(self) -> bool:
+        """Cut off one that keeps others waiting, so that nobody shuts monitoring out by holding every place.
+
+        It is one of the address that holds most, first of those that have not asked yet, and of these the oldest.
+        """
+        held = Counter(exchange.network for exchange in self._exchanges.values())
+        idle = [(task, own) for task, own in self._exchanges.items() if own.state is not _State.ANSWERING]
+        if not idle:
+            return False
+        task, exchange = min(idle, key=lambda one: (-held[one[1].network], one[1].state is not _State.WAITING))
+        self._displaced += 1
+        del self._exchanges[task]
+        exchange.writer.transport.abort()
+        return True
+
+    async def _answer(self, reader: asyncio.StreamReader, exchange: _Exchange) -> bytes:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
             return _response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        exchange.state = _State.ANSWERING
         words = head.split(b"\r\n", 1)[0].split(b" ")
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
             return _response(HTTPStatus.BAD_REQUEST)

@@ -308,7 +308,7 @@ class Connection(asyncio.Protocol):
         self._quiet_since_s = self._owner.clock.monotonic_s()
         # None where the peer had gone before it was accepted.
         address = transport.get_extra_info("peername") or _NO_PEER
-        self.peer = (_plain_ip(address[0]), address[1])
+        self.peer = (plain_ip(address[0]), address[1])
         if not self._owner.admit(self):
             self._closing_since_s = self._quiet_since_s
             self._transport.abort()
@@ -560,7 +560,7 @@ def _too_much_held() -> Busy:
     return Busy("the server holds too many bytes of unfinished requests", hint="Send again later, or smaller requests")
 
 
-def _plain_ip(ip: str) -> str:
+def plain_ip(ip: str) -> str:
     """An address without its scope, and as IPv4 where IPv6 only wraps it."""
     ip = ip.partition("%")[0]
     return ip[7:] if ip.startswith("::ffff:") and "." in ip else ip
