@@ -124,6 +124,20 @@ def test_a_driver_goes_on_when_its_broker_was_started_again(tmp_path: Path) -> N
         assert "is not signed" not in server.log()
 
 
+def test_a_begin_is_logged_as_what_became_of_it(server: Server, tmp_path: Path) -> None:
+    """Whether it is refused turns out when the driver's folder was read."""
+    root = tmp_path / "pipeline"
+    with driver_link(server.broker, root) as link:
+        state = link.state()
+        for table_end, reason in ((-1, "cannot end at entry -1"), (99, "holds the entries below 99")):
+            with pytest.raises(LaterMQError, match=reason):
+                begin_as_driver(link, root, table_end=table_end)
+        assert "the timeline cannot end at entry -1" in server.log()
+        assert "pipeline begun" not in server.log()
+        assert begin_as_driver(link, root).epoch == state.epoch + 1
+        assert server.log().count("pipeline begun") == 1
+
+
 def test_a_signature_for_one_broker_is_none_for_another(tmp_path: Path) -> None:
     secret = make_secret(tmp_path / "shared.secret")
     shared = ("--set", f"pipeline.secret_file={tmp_path / 'shared.secret'}", *FAR)

@@ -11,7 +11,7 @@ from latermq.errors import LaterMQError
 from latermq.message.ids import pack_host
 from latermq.message.properties import encode_properties
 from latermq.protocol.remoting.clients import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
-from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame
+from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame, encode_response
 from latermq.protocol.remoting.topics import TopicConfig
 from latermq.server.handlers.admin.admin_service import AdminService
 from latermq.server.handlers.admin.ground import WhenDone, Work
@@ -34,6 +34,9 @@ class FakeConnection:
 
     def send(self, frame: bytes) -> None:
         self.sent += FrameReader().feed(frame)
+
+    def refuse(self, command: Command, error: LaterMQError) -> bytes:
+        return encode_response(command, error.code, remark=error.remark)
 
     def cut_off(self, reason: str) -> None:
         self.is_closing = True

@@ -81,7 +81,6 @@ CHANGES: Mapping[int, Change] = {
     Request.DELETE_KV_CONFIG: Change("key deleted", ("namespace", "key")),
     Request.WIPE_WRITE_PERM_OF_BROKER: Change("writing forbidden", ("brokerName",)),
     Request.ADD_WRITE_PERM_OF_BROKER: Change("writing allowed", ("brokerName",)),
-    Request.BEGIN_PIPELINE: Change("pipeline begun", ("tableEnd",)),
     Request.REPAIR_WINDOW: Change("window repair asked for", ("number",)),
     Request.SKIP_WINDOW: Change("window skip asked for", ("number",)),
 }

@@ -14,10 +14,10 @@ def driver_link(address: str, timeline: Path, *, patience_s: float = 20.0) -> Br
     return BrokerLink(address, patience_s=patience_s, secret=load_secret(secret_path("", str(timeline))))
 
 
-def begin_as_driver(link: BrokerLink, timeline: Path) -> PipelineState:
-    """Take over, whichever driver was there before, with a table that ends where the broker was told."""
+def begin_as_driver(link: BrokerLink, timeline: Path, table_end: int | None = None) -> PipelineState:
+    """Take over, whichever driver was there before; its table ends where the broker was told unless it says else."""
     known, token = link.state(), secrets.token_hex(8)
     note = timeline / note_path(known.store_id)
     note.parent.mkdir(parents=True, exist_ok=True)
     note.write_bytes(encode_note(token))
-    return link.begin(token, known.ingest_offset)
+    return link.begin(token, known.ingest_offset if table_end is None else table_end)

@@ -12,7 +12,7 @@ from latermq.errors import IllegalOperation, InvalidParameter, LaterMQError, Sto
 from latermq.message.names import TIMER_TOPIC
 from latermq.pipeline_secret import Recipient, sign
 from latermq.protocol.remoting.codes import Request, Response
-from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command, FrameReader, encode_frame
+from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command, FrameReader, encode_frame, encode_response
 from latermq.protocol.remoting.json_body import decode_body
 from latermq.protocol.remoting.pipeline import PipelineState
 from latermq.protocol.remoting.rows import encode_rows
@@ -31,7 +31,7 @@ INSTANCE = "i"
 class Scene:
     """A service over a broker in memory, whose work beside the loop is done when the test says so."""
 
-    peer_host = HOST
+    peer_host = peer_name = HOST
 
     def __init__(self) -> None:
         self.disk = MemoryDisk()
@@ -60,6 +60,9 @@ class Scene:
 
     def send(self, frame: bytes) -> None:
         self.sent.append(frame)
+
+    def refuse(self, command: Command, error: LaterMQError) -> bytes:
+        return encode_response(command, error.code, remark=error.remark)
 
     def _beside(self, works: list[Work], when_done: Callable[[LaterMQError | None], None]) -> None:
         self._works.append((works, when_done))

@@ -154,6 +154,7 @@ class PipelineService:
             )
 
         def reply() -> bytes:
+            _log.info("pipeline begun", peer=connection.peer_name, epoch=epoch, tableEnd=header.tableEnd)
             # Others may have begun meanwhile: who asked is told the epoch that is its own.
             state = self.state()
             state.epoch = epoch

@@ -174,8 +174,8 @@ def answer(connection: Connection, command: Command, reply: bytes) -> None:
 
 
 def refuse(connection: Connection, command: Command, error: LaterMQError) -> None:
-    """Send an error that was not known when the request was served."""
-    answer(connection, command, _refusal(command, error))
+    """Send an error that was not known when the request was served; it is logged as any other."""
+    answer(connection, command, connection.refuse(command, error))
 
 
 def _refusal(command: Command, error: LaterMQError) -> bytes:
