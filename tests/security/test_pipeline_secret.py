@@ -4,7 +4,8 @@ import shutil
 import socket
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,34 @@ def test_a_begin_is_logged_as_what_became_of_it(server: Server, tmp_path: Path) 
         assert "pipeline begun" not in server.log()
         assert begin_as_driver(link, root).epoch == state.epoch + 1
         assert server.log().count("pipeline begun") == 1
+
+
+def test_a_driver_that_lies_in_its_requests_changes_nothing_and_stops_no_near_timer(
+    server: Server, tmp_path: Path
+) -> None:
+    root = tmp_path / "pipeline"
+    cli = Cli(server)
+    with driver_link(server.broker, root, patience_s=0) as link:
+        epoch = begin_as_driver(link, root).epoch
+        cli.run("send", "orders", "near", "--delay", "2s")
+        before = state_of(server)
+        impossible = (-1, -(1 << 63), 1 << 31, (1 << 63) - 1)
+        lies: list[Callable[[], object]] = []
+        for number in (*impossible, before.flushed_entry + 1_000):
+            lies.append(partial(link.commit_ingest, number, epoch))
+            lies.append(partial(begin_as_driver, link, root, table_end=number))
+        for number in impossible:
+            lies.append(partial(link.commit_ingest, 0, number))
+            lies.append(partial(link.window_ready, number, "spark-1-a", epoch))
+        for name in ("", ".", "..", "../spark-1-a", ".hidden", "x" * 10_000, "a\0b"):
+            lies.append(partial(link.window_ready, 1, name, epoch))
+        for lie in lies:
+            with pytest.raises(LaterMQError):
+                lie()
+        after = state_of(server)
+        assert (after.epoch, after.ingest_offset, after.windows) == (epoch, 0, before.windows)
+    [message] = cli.rows("consume", "orders", "--group", "g", "--count", "1", "--timeout", "20s")
+    assert message["body"] == "near"
 
 
 def test_a_signature_for_one_broker_is_none_for_another(tmp_path: Path) -> None:
