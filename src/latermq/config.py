@@ -18,6 +18,7 @@ MIN_ROLL_TIMEOUT_MS = 1_000
 MAX_TOPIC_QUEUES = 65_535  # name servers and clients take no more
 MIN_OPEN_QUEUES = 16  # a message and what it waits in, and two files of each where one ends
 DEFAULT_METRICS_PORT = 5557  # RocketMQ's own
+DEFAULT_NAMESRV_METRICS_PORT = 5558
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -200,9 +201,10 @@ class NameServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MetricsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What monitoring systems read from a broker."""
+    """What monitoring systems read from a broker and a name server."""
 
-    port: int = DEFAULT_METRICS_PORT  # on server.host; 0: off
+    port: int = DEFAULT_METRICS_PORT  # the broker's, on server.host; 0: off
+    namesrv_port: int = DEFAULT_NAMESRV_METRICS_PORT  # the name server's, on server.host; 0: off
 
 
 class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -332,8 +334,9 @@ def _check(config: Config) -> None:
     if config.timer.log_file < 4096:
         raise ConfigError("timer.log_file must be at least 4096 bytes")
     _check_pipeline(config.pipeline)
-    if not 0 <= config.metrics.port <= 65_535:
-        raise ConfigError(f"metrics.port is {config.metrics.port}, ports go from 0 to 65535")
+    for key, port in msgspec.structs.asdict(config.metrics).items():
+        if not 0 <= port <= 65_535:
+            raise ConfigError(f"metrics.{key} is {port}, ports go from 0 to 65535")
     if not config.broker.default_queues <= config.broker.max_topic_queues <= MAX_TOPIC_QUEUES:
         raise ConfigError(
             f"broker.max_topic_queues must be at most {MAX_TOPIC_QUEUES}, and not below broker.default_queues"

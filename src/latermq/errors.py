@@ -159,3 +159,8 @@ class StoreError(LaterMQError):
 
 class CorruptStore(LaterMQError):
     """A file of the store holds what no version of it could have written."""
+
+
+def error_codes() -> set[int]:
+    """Every code that an answer may carry, but success."""
+    return {LaterMQError.code, *(error.code for error in LaterMQError.__subclasses__())}

@@ -28,6 +28,7 @@ def small_config(*settings: str) -> Config:
             f"server.namesrv={NOBODY}",
             "server.max_connections=1000",
             "metrics.port=0",
+            "metrics.namesrv_port=0",
             "store.segment=16MiB",
             "store.reserve_step=1MiB",
             "store.index_slots=1000",

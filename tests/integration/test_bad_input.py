@@ -16,7 +16,7 @@ import uvloop
 from structlog.testing import capture_logs
 
 from latermq.clock import SystemClock
-from latermq.config import Config, Duration, ServerConfig, Size
+from latermq.config import Config, Duration, MetricsConfig, ServerConfig, Size
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import BINARY, FLAG_ONEWAY, JSON, encode_frame
 from latermq.protocol.remoting.json_body import encode_body
@@ -48,7 +48,7 @@ class Served:
 
 @asynccontextmanager
 async def name_server(config: ServerConfig) -> AsyncIterator[Served]:
-    process = NameServerProcess(Config(server=config), SystemClock())
+    process = NameServerProcess(Config(server=config, metrics=MetricsConfig(namesrv_port=0)), SystemClock())
     await process.start()
     try:
         async with connect(process.listener.port) as broker:

@@ -6,14 +6,14 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import pytest
 import structlog
 
-from latermq.broker.metrics.broker_metrics import BrokerMetrics, Reading
+from latermq.broker.metrics.broker_metrics import BrokerMetrics
+from latermq.broker.metrics.exposition import Reading
 from latermq.clock import SimulatedClock
 from latermq.config import load_config
 from latermq.errors import ConfigError, StoreError
@@ -26,16 +26,10 @@ from tests.integration.command_line import Cli
 from tests.interop.ports import HOST, accepts_connections, free_port
 from tests.interop.waiting import wait_until
 from tests.support.brokers_in_memory import open_broker
-from tests.support.scraping import Figures
+from tests.support.scraping import Figures, scrape
 from tests.support.serving import serving
 
 GET = b"GET /metrics HTTP/1.1\r\nHost: broker\r\n\r\n"
-
-
-def scrape(port: int) -> Figures:
-    with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=10) as response:
-        assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
-        return Figures(response.read())
 
 
 # A real broker

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from latermq.clock import SimulatedClock
-from latermq.config import Config, ServerConfig
+from latermq.config import Config, MetricsConfig, ServerConfig
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import BINARY, JSON, Command
 from latermq.protocol.remoting.json_body import decode_body, encode_body
@@ -24,7 +24,7 @@ from tests.integration.raw_client import RawClient, connect, eventually
 
 BROKER = {"brokerName": "a", "brokerAddr": "127.0.0.1:10911", "clusterName": "c", "brokerId": "0"}
 ORDER = {"namespace": "ORDER_TOPIC_CONFIG", "key": "orders"}
-CONFIG = Config(server=ServerConfig(namesrv_port=0, max_connections=100))
+CONFIG = Config(server=ServerConfig(namesrv_port=0, max_connections=100), metrics=MetricsConfig(namesrv_port=0))
 
 Scenario = Callable[[NameServerProcess], Coroutine[None, None, None]]
 
@@ -259,7 +259,8 @@ SERVER = """
 import sys
 from latermq.config import load_config
 from latermq.server.namesrv.name_server import run_name_server
-config = load_config(settings=["server.namesrv_port=0", "server.max_connections=100"], environment={})
+settings = ["server.namesrv_port=0", "server.max_connections=100", "metrics.namesrv_port=0"]
+config = load_config(settings=settings, environment={})
 sys.exit(run_name_server(config, None, lambda text: print(text, flush=True)))
 """
 

@@ -27,7 +27,16 @@ HOUR_MS = 3_600_000
 def second_broker(server: Server, data: Path, timeline: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """Another broker at the same name server."""
     command = [sys.executable, "-m", "latermq", "broker", "--data", str(data), "--namesrv", server.namesrv]
-    command += ["--port", str(free_port()), "--host", "127.0.0.1", "--set", "metrics.port=0"]
+    command += [
+        "--port",
+        str(free_port()),
+        "--host",
+        "127.0.0.1",
+        "--set",
+        "metrics.port=0",
+        "--set",
+        "metrics.namesrv_port=0",
+    ]
     command += [
         "--set",
         "store.flush_every=30s",

@@ -1,11 +1,15 @@
 """Reads metrics as a monitoring system does: out of their text."""
 
+import urllib.request
+
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from tests.interop.ports import HOST
+
 
 class Figures:
-    """What one look at a broker's metrics told."""
+    """What one look at a server's metrics told."""
 
     def __init__(self, text: bytes) -> None:
         self.kinds: dict[str, str] = {}
@@ -27,3 +31,10 @@ class Figures:
 
     def _with(self, name: str, labels: dict[str, str]) -> list[Sample]:
         return [s for s in self.samples if s.name == name and labels.items() <= s.labels.items()]
+
+
+def scrape(port: int) -> Figures:
+    """Look at the metrics of a process on this machine."""
+    with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=10) as response:
+        assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        return Figures(response.read())

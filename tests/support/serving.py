@@ -142,7 +142,7 @@ def serving(
             stdout=out,
             stderr=log,
             # Tests run beside each other: those that look at the metrics name a port for them.
-            env={**os.environ, "LATERMQ_METRICS_PORT": "0", **(environment or {})},
+            env={**os.environ, "LATERMQ_METRICS_PORT": "0", "LATERMQ_METRICS_NAMESRV_PORT": "0", **(environment or {})},
         )
         server = Server(process, out, log)
         try:

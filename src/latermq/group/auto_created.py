@@ -96,6 +96,11 @@ class AutoCreated:
         """How many nobody has used yet."""
         return {f"unused_{self._what}": len(self._unused)}
 
+    @property
+    def most(self) -> int:
+        """How many count for the host that has most."""
+        return max(map(len, self._made.values()), default=0)
+
 
 def _network(host: bytes) -> bytes:
     return host[: _IPV4_ADDRESS_BYTES if len(host) == IPV4_HOST_BYTES else _IPV6_NETWORK_BYTES]

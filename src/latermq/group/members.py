@@ -294,4 +294,9 @@ class Members:
             "producer_groups": len(self._producers),
             "producers": sum(len(members) for members in self._producers.values()),
             "subscription_bytes": self._size_bytes,
+            "group_members": max(
+                (*(len(group.members) for group in self._consumers.values()), *map(len, self._producers.values())),
+                default=0,
+            ),
+            "connection_groups": max(map(len, self._named_by.values()), default=0),
         }

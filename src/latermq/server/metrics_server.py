@@ -2,17 +2,19 @@
 
 import asyncio
 import contextlib
+import errno
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from http import HTTPStatus
+from typing import Protocol
 
 import structlog
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, PROCESS_COLLECTOR, generate_latest
+from prometheus_client.registry import Collector
 
-from latermq.broker.metrics.broker_metrics import BrokerMetrics, Reading
-from latermq.errors import LaterMQError
+from latermq.errors import ConfigError, LaterMQError
 from latermq.server.remoting.connection import plain_ip
 from latermq.server.remoting.listener import network_of
 
@@ -22,6 +24,14 @@ MAX_CONNECTIONS = 32
 TIMEOUT_S = 10.0  # for a whole exchange: whoever idles, or sends or reads slowly, is cut off then
 
 _log = structlog.get_logger(__name__)
+
+
+class Metrics(Protocol):
+    """What is served."""
+
+    def read(self) -> Collector:
+        """Everything as it is now, to be written as text in another thread."""
+        ...
 
 
 class _State(Enum):
@@ -40,7 +50,7 @@ class _Exchange:
 class MetricsServer:
     """Answers monitoring systems; `start` and `close` once each."""
 
-    def __init__(self, metrics: BrokerMetrics, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, metrics: Metrics, *, timeout_s: float = TIMEOUT_S) -> None:
         self._metrics = metrics
         self._timeout_s = timeout_s
         self._server: asyncio.Server | None = None
@@ -53,6 +63,24 @@ class MetricsServer:
     async def start(self, host: str, port: int) -> None:
         """Listen on the address; raises OSError where that cannot be had."""
         self._server = await asyncio.start_server(self._serve, host, port, limit=MAX_REQUEST_BYTES)
+
+    async def start_for(self, setting: str, host: str, port: int, default: int) -> None:
+        """The same for an operator, who set the port by that setting; 0 is none.
+
+        Several servers on one machine need not care: the default port goes to the first of them.
+        """
+        if not port:
+            return
+        try:
+            await self.start(host, port)
+        except OSError as error:
+            reason = f"port {port} on {host} cannot be had for the metrics: {error.strerror or error}"
+            hint = f"Set {setting} to a free one, or to 0 for none"
+            if port != default or error.errno != errno.EADDRINUSE:
+                raise ConfigError(reason, hint=hint) from None
+            _log.warning("no metrics", reason=reason, hint=hint)
+        else:
+            _log.info("metrics are served", url=f"http://{host}:{port}/metrics")
 
     async def close(self) -> None:
         """Accept nothing more and cut off who is being served."""
@@ -75,6 +103,7 @@ class MetricsServer:
         states = Counter(exchange.state for exchange in self._exchanges.values())
         return {
             "metrics_connections": len(self._exchanges),
+            "max_metrics_connections": MAX_CONNECTIONS,
             **{f"metrics_{state.value}": states[state] for state in _State},
             "metrics_displaced": self._displaced,
             "metrics_refused": self._refused,
@@ -139,7 +168,7 @@ class MetricsServer:
         return _response(HTTPStatus.OK, body, kind=CONTENT_TYPE_PLAIN_0_0_4, is_head=method == b"HEAD")
 
 
-def _text(reading: Reading) -> bytes:
+def _text(reading: Collector) -> bytes:
     return generate_latest(reading) + generate_latest(PROCESS_COLLECTOR)
 
 

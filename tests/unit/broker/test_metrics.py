@@ -9,12 +9,14 @@ import pytest
 from prometheus_client import generate_latest
 
 from latermq.broker.metrics.broker_metrics import SNAPSHOT_BOUNDS_S, SNAPSHOT_EVERY_S, BrokerMetrics
-from latermq.broker.metrics.metric_families import FAMILIES, Kind
+from latermq.broker.metrics.exposition import Kind
+from latermq.broker.metrics.metric_families import FAMILIES
 from latermq.clock import SimulatedClock
 from latermq.config import TimerConfig
 from latermq.errors import FlowControl, StoreError
 from latermq.message.batch import BatchMember, encode_batch
 from latermq.message.properties import REAL_TOPIC, encode_properties
+from latermq.server.namesrv.name_server_metrics import OWN_FAMILIES
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.support.brokers_in_memory import HOST, bodies, open_broker, pass_time, run_until_quiet, send
 from tests.support.scraping import Figures
@@ -36,7 +38,7 @@ class Watched:
 
     def _open(self) -> None:
         self.broker = open_broker(self.disk, self.clock, self.config)
-        self.metrics = BrokerMetrics(self.broker, lambda: {"connections": 3})
+        self.metrics = BrokerMetrics(self.broker, lambda: {"connections": 3, "closed_idle": 0, "refused_requests_1": 0})
 
     def restart(self, *, clean: bool) -> None:
         if clean:
@@ -127,7 +129,8 @@ def test_every_family_is_told_with_its_kind_and_its_labels(watched: Watched) -> 
 
 
 def test_the_page_lists_every_metric_with_its_kind_and_label() -> None:
-    assert _ROW.findall(PAGE.read_text()) == [(family.name, family.kind.value, family.label) for family in FAMILIES]
+    families = (*FAMILIES, *OWN_FAMILIES)
+    assert _ROW.findall(PAGE.read_text()) == [(family.name, family.kind.value, family.label) for family in families]
 
 
 def test_a_broker_that_has_done_nothing_tells_zeros(watched: Watched) -> None:

@@ -10,10 +10,6 @@ from latermq.group.locks import QueueLocks
 from latermq.group.members import Members
 from latermq.protocol.remoting.clients import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 
-NOTHING = dict.fromkeys(
-    ("clients", "consumer_groups", "consumers", "producer_groups", "producers", "subscription_bytes"), 0
-)
-
 
 class Line:
     """A connection."""
@@ -44,7 +40,7 @@ class Scene:
         return self.members.heartbeat(line, data, language="JAVA", version=400, clock=self.clock)
 
     def nothing_left(self) -> bool:
-        return self.members.statistics() == NOTHING and self.members._count == 0 and not self.members._named_by
+        return not any(self.members.statistics().values()) and self.members._count == 0 and not self.members._named_by
 
 
 def test_one_connection_has_a_bound_whatever_its_clients_are_called() -> None:

@@ -281,6 +281,7 @@ class WaitingPulls:
         """How many wait; and since the start, how many found no place or lost it."""
         return {
             "waiting_pulls": self._count,
+            "connection_waiting_pulls": max(map(len, self._by_client.values()), default=0),
             "waited_queues": len(self.by_queue),
             **self._filters.statistics(),
             "refused_pulls": self._refused,

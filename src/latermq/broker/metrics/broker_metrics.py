@@ -4,71 +4,27 @@
 and may do so in another thread.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from latermq.broker.admin.runtime_info import earliest_ms
 from latermq.broker.broker import Broker
-from latermq.broker.metrics.limits import limits
-from latermq.broker.metrics.metric_families import FAMILIES, Family, Kind
+from latermq.broker.metrics.exposition import Reading
+from latermq.broker.metrics.limits import BROKER_LIMITS, limits
+from latermq.broker.metrics.metric_families import FAMILIES, server_values
 from latermq.message.names import TIMER_TOPIC
-from latermq.timer.delivery.lateness import Counts
 from latermq.timer.engine.interface import SLOT_MS
+
+if TYPE_CHECKING:
+    from latermq.broker.metrics.exposition import Value
 
 SNAPSHOT_BOUNDS_S = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)  # RocketMQ's own
 SNAPSHOT_EVERY_S = 15.0
 SNAPSHOT_SHARE = 0.001  # of the time, at most: the wheel is counted in 2 ms, RocksDB takes 0.2 s for 200,000 timers
 TIMER, LEVEL = "timer", "level"
 ROLLERS = ("spark", "local")  # as the names of attempts begin
-
-
-Value = float | Counts | Mapping[str, float] | Mapping[str, Counts]
-
-
-class Reading(Collector):
-    """A broker's figures at one moment."""
-
-    def __init__(self, labels: Mapping[str, str], values: Mapping[str, Value]) -> None:
-        self._labels = labels
-        self._values = values
-
-    def collect(self) -> Iterator[Metric]:
-        """Every family with its samples."""
-        for family in FAMILIES:
-            value = self._values[family.name]
-            samples = value if isinstance(value, Mapping) else {"": value}
-            labels = dict(self._labels)
-            if family.of_storage:
-                labels |= {"storage_type": "local", "storage_medium": "disk"}
-            names = [*labels, *([family.label] if family.label else ())]
-            metric = _metric(family, names)
-            for own, sample in samples.items():
-                texts = [*labels.values(), *([own] if family.label else ())]
-                if isinstance(metric, HistogramMetricFamily):
-                    assert isinstance(sample, Counts)
-                    metric.add_metric(texts, _buckets(sample, family.scale), sample.sum_ms / family.scale)
-                else:
-                    assert not isinstance(sample, Counts)
-                    metric.add_metric(texts, sample)
-            yield metric
-
-
-def _metric(family: Family, labels: list[str]) -> CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily:
-    match family.kind:
-        case Kind.COUNTER:
-            return CounterMetricFamily(family.name, family.meaning, labels=labels)
-        case Kind.GAUGE:
-            return GaugeMetricFamily(family.name, family.meaning, labels=labels)
-        case Kind.HISTOGRAM:
-            return HistogramMetricFamily(family.name, family.meaning, labels=labels)
-
-
-def _buckets(counts: Counts, scale: int) -> list[tuple[str, float]]:
-    bounds = [str(bound / scale) for bound in counts.bounds_ms]
-    return [*zip(bounds, map(float, counts.upto), strict=True), ("+Inf", float(counts.total))]
 
 
 class BrokerMetrics:
@@ -86,9 +42,9 @@ class BrokerMetrics:
     def read(self) -> Reading:
         """Everything as it is now."""
         told = (self._timers(), self._deliveries(), self._far(), self._store(), self._clients())
-        return Reading(self._labels, {name: value for values in told for name, value in values.items()})
+        return Reading(FAMILIES, self._labels, {name: value for values in told for name, value in values.items()})
 
-    def _timers(self) -> dict[str, Value]:
+    def _timers(self) -> "dict[str, Value]":
         broker = self._broker
         now_ms = broker.clock.now_ms()
         timers, tallies = broker.timers, broker.timers.tallies
@@ -138,7 +94,7 @@ class BrokerMetrics:
             self._snapshot_again_s = now_s + max(SNAPSHOT_EVERY_S, took_s / SNAPSHOT_SHARE)
         return self._snapshot
 
-    def _deliveries(self) -> dict[str, Value]:
+    def _deliveries(self) -> "dict[str, Value]":
         delivery = self._broker.delivery
         counts = delivery.own_statistics()
         lateness = {TIMER: delivery.timer_lateness, LEVEL: delivery.level_lateness}
@@ -153,7 +109,7 @@ class BrokerMetrics:
             "latermq_clock_held": int(delivery.guard.is_holding),
         }
 
-    def _far(self) -> dict[str, Value]:
+    def _far(self) -> "dict[str, Value]":
         far = self._broker.far
         return {
             "latermq_ingest_lag_milliseconds": far.lag_ms(self._broker.clock.now_ms()) if far.frontier.last else 0,
@@ -162,7 +118,7 @@ class BrokerMetrics:
             "latermq_windows_rolled_total": {by: far.rolled_by[by] for by in ROLLERS},
         }
 
-    def _store(self) -> dict[str, Value]:
+    def _store(self) -> "dict[str, Value]":
         store = self._broker.store
         counts = store.statistics()
         return {
@@ -175,14 +131,13 @@ class BrokerMetrics:
             "latermq_disk_used_ratio": store.used_ratio(),
         }
 
-    def _clients(self) -> dict[str, Value]:
+    def _clients(self) -> "dict[str, Value]":
         broker = self._broker
         sockets = self._connections()
         members, waiting = broker.members.statistics(), broker.waiting.statistics()
         filters = broker.filters.statistics()
         unused = broker.topics.auto_created.statistics() | broker.groups.auto_created.statistics()
         tables = broker.offsets.statistics() | unused
-        bounds, used = limits(broker.config, {**broker.statistics(), **sockets})
         return {
             "rocketmq_messages_in_total": broker.traffic.messages_in,
             "rocketmq_messages_out_total": broker.traffic.messages_out,
@@ -190,19 +145,13 @@ class BrokerMetrics:
             "rocketmq_consumer_group_number": len(broker.groups.table.subscriptionGroupTable),
             "rocketmq_producer_connections": members["producers"],
             "rocketmq_consumer_connections": members["consumers"],
-            "latermq_connections": sockets.get("connections", 0),
-            "latermq_connections_refused_total": sockets.get("refused", 0),
-            "latermq_connections_held_bytes": sockets.get("held_bytes", 0),
-            "latermq_connections_let_go_total": sockets.get("let_go", 0),
-            "latermq_turns_used_up_total": sockets.get("turns_used_up", 0),
             "latermq_held_notices": broker.notices.statistics()["notices_held"],
             "latermq_waiting_pulls": waiting["waiting_pulls"],
             "latermq_refused_pulls_total": waiting["refused_pulls"] + waiting["displaced_pulls"],
             "latermq_filter_cache_bytes": filters["filters_kept_bytes"],
             "latermq_filters_refused_total": filters["filters_refused"],
             "latermq_worn_out_pulls_total": broker.worn_out_pulls,
-            "latermq_requests_refused_total": sockets.get("refused_requests", 0),
-            "latermq_limit": bounds,
-            "latermq_limit_used": used,
+            **server_values(sockets),
+            **limits(BROKER_LIMITS, broker.config, {**broker.statistics(), **sockets}),
             **{f"latermq_{name}": count for name, count in tables.items()},
         }

@@ -1,40 +1,68 @@
-"""How near a broker is to each of its bounds: what an operator looks at before a client is refused."""
+"""How near a server is to each of its bounds: what an operator looks at before a client is refused."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from latermq.config import Config
 
-# The setting, what of the statistics counts towards it, and the statistic that tells the bound where it may be lowered.
-LIMITS = (
-    ("broker.max_topics", "topics", ""),
-    ("broker.max_groups", "groups", ""),
-    ("broker.max_offsets", "consumer_offsets", ""),
-    ("broker.max_clients", "clients", ""),
-    ("broker.max_subscriptions", "subscription_bytes", ""),
-    ("broker.max_queue_locks", "queue_locks", ""),
-    ("broker.max_waiting_pulls", "waiting_pulls", ""),
-    ("broker.max_waiting_filters", "waiting_filters_bytes", ""),
-    ("broker.max_held_notices", "notices_held_bytes", ""),
-    ("broker.filter_cache", "filters_kept_bytes", ""),
-    ("broker.max_unflushed", "unflushed_replies", ""),
-    ("broker.max_unsaved", "unsaved_changes", ""),
-    ("broker.max_client_calls", "client_calls", ""),
-    ("store.max_queues", "queues", ""),
-    ("store.max_open_queues", "mapped_queue_files", "max_mapped_queue_files"),
-    ("server.max_connections", "connections", "max_connections"),
-    ("server.max_held", "held_bytes", ""),
-    ("timer.stage", "staged_bytes", ""),
-    ("timer.max_waiting", "timers_unput", ""),
-    ("timer.max_loaded", "timers_loaded", ""),
+
+class Limit(NamedTuple):
+    """One bound, named by its setting; one that is no setting has a name without a dot."""
+
+    name: str
+    used: str  # what of the statistics counts towards it
+    bound: str = ""  # which of them tells the bound, where that is no setting or a setting that may be lowered
+
+
+SERVER_LIMITS = (
+    Limit("server.max_connections", "connections", "max_connections"),
+    Limit("server.max_connections_per_address", "address_connections", "max_address_connections"),
+    Limit("server.max_held", "held_bytes"),
+    Limit("metrics_connections", "metrics_connections", "max_metrics_connections"),
+)
+BROKER_LIMITS = (
+    Limit("broker.max_topics", "topics"),
+    Limit("broker.max_groups", "groups"),
+    Limit("broker.max_group_configs", "group_config_bytes"),
+    Limit("broker.max_auto_created", "host_auto_created"),
+    Limit("broker.max_offsets", "consumer_offsets"),
+    Limit("broker.max_clients", "clients"),
+    Limit("broker.max_group_members", "group_members"),
+    Limit("broker.max_connection_groups", "connection_groups"),
+    Limit("broker.max_subscriptions", "subscription_bytes"),
+    Limit("broker.max_queue_locks", "queue_locks"),
+    Limit("broker.max_waiting_pulls", "waiting_pulls"),
+    Limit("broker.max_waiting_pulls_per_connection", "connection_waiting_pulls"),
+    Limit("broker.max_waiting_filters", "waiting_filters_bytes"),
+    Limit("broker.max_held_notices", "notices_held_bytes"),
+    Limit("broker.filter_cache", "filters_kept_bytes"),
+    Limit("broker.max_unflushed", "unflushed_replies"),
+    Limit("broker.max_unsaved", "unsaved_changes"),
+    Limit("broker.max_client_calls", "client_calls"),
+    Limit("store.max_queues", "queues"),
+    Limit("store.max_open_queues", "mapped_queue_files", "max_mapped_queue_files"),
+    Limit("timer.stage", "staged_bytes"),
+    Limit("timer.max_waiting", "timers_unput"),
+    Limit("timer.max_loaded", "timers_loaded"),
+    Limit("look_ups", "look_ups", "max_look_ups"),
+    Limit("connection_look_ups", "connection_look_ups", "max_connection_look_ups"),
+    Limit("unsaved_replies", "unsaved_reply_bytes", "max_unsaved_reply_bytes"),
+    Limit("unsaved_requests", "unsaved_request_bytes", "max_unsaved_request_bytes"),
+    Limit("operators_tables", "operators_tables", "max_operators_tables"),
+    Limit("timeline_moves", "timeline_moves", "max_timeline_moves"),
+    Limit("window_requests", "window_requests", "max_window_requests"),
+    *SERVER_LIMITS,
 )
 
 
-def limits(config: Config, statistics: Mapping[str, int]) -> tuple[dict[str, float], dict[str, float]]:
-    """Each bound by its setting, and how much of it is used. What nobody counts, as a broker without a socket, is 0."""
+def limits(known: tuple[Limit, ...], config: Config, statistics: Mapping[str, int]) -> dict[str, dict[str, float]]:
+    """The families `latermq_limit` and `latermq_limit_used`, of what is counted: a broker without sockets has fewer."""
     bounds: dict[str, float] = {}
     used: dict[str, float] = {}
-    for setting, counted, lowered in LIMITS:
-        section, _, key = setting.partition(".")
-        bounds[setting] = statistics.get(lowered, int(getattr(getattr(config, section), key)))
-        used[setting] = statistics.get(counted, 0)
-    return bounds, used
+    for limit in known:
+        if limit.used in statistics and (not limit.bound or limit.bound in statistics):
+            section, _, key = limit.name.partition(".")
+            bound = statistics[limit.bound] if limit.bound else getattr(getattr(config, section), key)
+            bounds[limit.name] = int(bound)
+            used[limit.name] = statistics[limit.used]
+    return {"latermq_limit": bounds, "latermq_limit_used": used}

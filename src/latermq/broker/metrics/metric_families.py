@@ -1,32 +1,38 @@
-"""Which metrics a broker serves: their names, kinds and meanings. docs/operations.md lists the same."""
+"""Which metrics servers tell: their names, kinds and meanings. docs/operations.md lists the same."""
 
-from enum import Enum
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
+from latermq.broker.metrics.exposition import Family, Kind
 
-class Kind(Enum):
-    """What a family's values are."""
-
-    GAUGE = "gauge"
-    COUNTER = "counter"
-    HISTOGRAM = "histogram"
-
-
-class Family(NamedTuple):
-    """Metrics of one name. The name of a counter ends with `_total`."""
-
-    name: str
-    kind: Kind
-    meaning: str
-    label: str = ""  # by what its samples differ, where there are several
-    of_storage: bool = False  # RocketMQ labels what its store tells with the kind of storage too
-    scale: int = 1  # of a histogram: how many milliseconds its unit has
+if TYPE_CHECKING:
+    from latermq.broker.metrics.exposition import Value
 
 
 def _of_store(name: str, kind: Kind, meaning: str, label: str = "", scale: int = 1) -> Family:
     return Family(name, kind, meaning, label, of_storage=True, scale=scale)
 
 
+_OF_CONNECTIONS = (
+    Family("latermq_connections", Kind.GAUGE, "Connections of clients"),
+    Family("latermq_connections_refused_total", Kind.COUNTER, "Connections refused because there were too many"),
+    Family("latermq_connections_held_bytes", Kind.GAUGE, "Unfinished requests and unread replies of all connections"),
+    Family("latermq_connections_let_go_total", Kind.COUNTER, "Requests and connections given up for these"),
+    Family("latermq_connections_paused", Kind.GAUGE, "Connections whose peer is behind with reading"),
+    Family("latermq_connections_closed_total", Kind.COUNTER, "Connections that the server closed, by why", "reason"),
+    Family("latermq_turns_used_up_total", Kind.COUNTER, "How often a connection had to let others go before"),
+    Family(
+        "latermq_metrics_connections_displaced_total",
+        Kind.COUNTER,
+        "Connections to the metrics port that were closed for others, or refused",
+    ),
+)
+_OF_BOUNDS = (
+    Family("latermq_requests_refused_total", Kind.COUNTER, "Requests that were answered with an error", "code"),
+    Family("latermq_limit", Kind.GAUGE, "Bounds of what can grow, as they hold now", "setting"),
+    Family("latermq_limit_used", Kind.GAUGE, "How much of each bound is used", "setting"),
+)
+SERVER_FAMILIES = (*_OF_CONNECTIONS, *_OF_BOUNDS)  # of broker and name server alike
 FAMILIES = (
     _of_store("rocketmq_timer_enqueue_lag", Kind.GAUGE, "Entries of the timer topic that are not in the engine yet"),
     _of_store("rocketmq_timer_enqueue_latency", Kind.GAUGE, "Age of the oldest of these in ms, 0 if none"),
@@ -89,11 +95,7 @@ FAMILIES = (
     Family("latermq_unused_topics", Kind.GAUGE, "Auto-created retry topics that nobody has used"),
     Family("latermq_unused_groups", Kind.GAUGE, "Auto-created groups that nobody has used"),
     Family("latermq_mapped_queue_files", Kind.GAUGE, "Files of queues that are open"),
-    Family("latermq_connections", Kind.GAUGE, "Connections of clients"),
-    Family("latermq_connections_refused_total", Kind.COUNTER, "Connections refused because there were too many"),
-    Family("latermq_connections_held_bytes", Kind.GAUGE, "Unfinished requests and unread replies of all connections"),
-    Family("latermq_connections_let_go_total", Kind.COUNTER, "Requests and connections given up for these"),
-    Family("latermq_turns_used_up_total", Kind.COUNTER, "How often a connection had to let others go before"),
+    *_OF_CONNECTIONS,
     Family("latermq_waiting_pulls", Kind.GAUGE, "Pulls that wait for messages"),
     Family("latermq_held_notices", Kind.GAUGE, "Notifications for clients that are behind with reading"),
     Family("latermq_refused_pulls_total", Kind.COUNTER, "Pulls that found no place to wait, or lost it to others"),
@@ -102,7 +104,26 @@ FAMILIES = (
     Family(
         "latermq_worn_out_pulls_total", Kind.COUNTER, "Pulls whose filter had looked at as much as one pull may look at"
     ),
-    Family("latermq_requests_refused_total", Kind.COUNTER, "Requests that were answered with an error"),
-    Family("latermq_limit", Kind.GAUGE, "Bounds of what can grow, as they hold now", "setting"),
-    Family("latermq_limit_used", Kind.GAUGE, "How much of each bound is used", "setting"),
+    *_OF_BOUNDS,
 )
+
+
+def server_values(statistics: Mapping[str, int]) -> "dict[str, Value]":
+    """What every server tells of its sockets; what nobody counts, as a broker without a socket, is 0."""
+    refused_requests, closed = "refused_requests_", "closed_"
+    return {
+        "latermq_connections": statistics.get("connections", 0),
+        "latermq_connections_refused_total": statistics.get("refused", 0),
+        "latermq_connections_held_bytes": statistics.get("held_bytes", 0),
+        "latermq_connections_let_go_total": statistics.get("let_go", 0),
+        "latermq_connections_paused": statistics.get("paused", 0),
+        "latermq_connections_closed_total": _labelled(statistics, closed),
+        "latermq_turns_used_up_total": statistics.get("turns_used_up", 0),
+        "latermq_metrics_connections_displaced_total": statistics.get("metrics_displaced", 0)
+        + statistics.get("metrics_refused", 0),
+        "latermq_requests_refused_total": _labelled(statistics, refused_requests),
+    }
+
+
+def _labelled(statistics: Mapping[str, int], prefix: str) -> dict[str, float]:
+    return {name.removeprefix(prefix): count for name, count in statistics.items() if name.startswith(prefix)}

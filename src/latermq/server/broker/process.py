@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import errno
 import gc
 import os
 import signal
@@ -23,7 +22,7 @@ from latermq.broker.tables.table_saver import do_all
 from latermq.broker.tables.unused_names import remove_unused
 from latermq.clock import Clock, SystemClock
 from latermq.config import DEFAULT_METRICS_PORT, Config
-from latermq.errors import ConfigError, LaterMQError, StoreError
+from latermq.errors import LaterMQError, StoreError
 from latermq.pipeline_secret import is_open_to_others, make_secret, secret_path
 from latermq.redaction import redacted
 from latermq.server.broker.clock_feed import open_clock
@@ -116,8 +115,8 @@ class BrokerProcess:
             look_ups=self._look_ups,
         )
         self.service.handlers.update(self._admin.handlers)
-        pending = PendingService(self.broker, self.service, self._look_ups, self._fetch_far)
-        self.service.handlers.update(pending.handlers)
+        self._pending = PendingService(self.broker, self.service, self._look_ups, self._fetch_far)
+        self.service.handlers.update(self._pending.handlers)
         pipeline = PipelineService(
             self.broker,
             self.service,
@@ -128,7 +127,8 @@ class BrokerProcess:
             secret=self._pipeline_secret(),
         )
         self.service.handlers.update(pipeline.handlers)
-        self.service.handlers.update(WindowService(self.broker, lambda: self._keeper).handlers)
+        self._windows = WindowService(self.broker, lambda: self._keeper)
+        self.service.handlers.update(self._windows.handlers)
         self.service.handlers.update(logged(self.service.handlers))
         self._metrics = MetricsServer(BrokerMetrics(self.broker, self._server_statistics))
         self._timers: list[asyncio.TimerHandle | None] = []
@@ -145,7 +145,8 @@ class BrokerProcess:
         return f"{self.advertised}:{self._port}"
 
     def _server_statistics(self) -> dict[str, int]:
-        return self.listener.statistics() | self.service.statistics() | self._admin.statistics()
+        services = (self.listener, self.service, self._admin, self._pending, self._windows, self._metrics)
+        return {name: count for service in services for name, count in service.statistics().items()}
 
     def _log_recovery(self) -> None:
         broker, recovery = self.broker, self.broker.store.recovery
@@ -220,7 +221,7 @@ class BrokerProcess:
         self.broker.store.log.on_low = self._preparer.request
         self.broker.check_disk()
         await write_lost_entries(self.broker, self._timeline_uri)
-        await self._start_metrics()
+        await self._metrics.start_for("metrics.port", config.server.host, config.metrics.port, DEFAULT_METRICS_PORT)
         self._driver = TimerDriver(self.broker, on_failed=self.end)
         self._far_records = FarRecords(self._timeline_uri, self.broker.store.store_id)
         self._keeper = WindowKeeper(
@@ -241,22 +242,6 @@ class BrokerProcess:
         self._every(config.broker.offset_save_every / 1000, self._table_saver.save_all)
         self._every(config.store.retention_every / 1000, self._retainer.run)
         self._checkpoint()
-
-    async def _start_metrics(self) -> None:
-        """Several brokers on one machine need not care: the default port goes to the first of them."""
-        host, port = self._config.server.host, self._config.metrics.port
-        if not port:
-            return
-        try:
-            await self._metrics.start(host, port)
-        except OSError as error:
-            reason = f"port {port} on {host} cannot be had for the metrics: {error.strerror or error}"
-            hint = "Set metrics.port to a free one, or to 0 for none"
-            if port != DEFAULT_METRICS_PORT or error.errno != errno.EADDRINUSE:
-                raise ConfigError(reason, hint=hint) from None
-            _log.warning("no metrics", reason=reason, hint=hint)
-        else:
-            _log.info("metrics are served", url=f"http://{host}:{port}/metrics")
 
     def _every(self, interval_s: float, action: Callable[[], None]) -> None:
         """Do something at intervals; a failure is logged and the next time comes all the same."""

@@ -322,7 +322,12 @@ class BrokerService:
 
     def statistics(self) -> dict[str, int]:
         """What waits for the disk."""
-        return {"unflushed_replies": len(self._unflushed), "unsaved_requests": len(self._unsaved)}
+        return {
+            "unflushed_replies": len(self._unflushed),
+            "unsaved_requests": len(self._unsaved),
+            "unsaved_request_bytes": self._unsaved_bytes,
+            "max_unsaved_request_bytes": MAX_UNSAVED_BYTES,
+        }
 
     def check_unflushed(self) -> None:
         """With sync flush on a disk that hangs, answers pile up: at the bound nothing more is taken."""

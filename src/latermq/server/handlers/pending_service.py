@@ -162,6 +162,10 @@ class PendingService:
 
         return self._look_ups.answer(connection, command, fetch_and_move())
 
+    def statistics(self) -> dict[str, int]:
+        """How many moves wait for records out of the timeline."""
+        return {"timeline_moves": self._fetching, "max_timeline_moves": MAX_FETCHING}
+
     def _answer_later(
         self,
         connection: Connection,

@@ -58,6 +58,10 @@ class WindowService:
         number = command.header(WindowNumberHeader).number
         self._answer_when_done(connection, command, self._keeper().skip(number))
 
+    def statistics(self) -> dict[str, int]:
+        """How many requests wait."""
+        return {"window_requests": len(self._tasks), "max_window_requests": MAX_RUNNING}
+
     def _check_room(self) -> None:
         if len(self._tasks) >= MAX_RUNNING:
             raise Busy(f"{MAX_RUNNING} requests about windows are under way", hint="Ask again in a moment")

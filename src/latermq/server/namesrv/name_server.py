@@ -10,7 +10,7 @@ import structlog
 import uvloop
 
 from latermq.clock import Clock, SystemClock
-from latermq.config import Config
+from latermq.config import DEFAULT_NAMESRV_METRICS_PORT, Config
 from latermq.errors import LaterMQError, MalformedRequest, NoPermission, QueryNotFound, StoreError, UnsupportedRequest
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
@@ -31,9 +31,11 @@ from latermq.protocol.remoting.routes import (
 from latermq.protocol.remoting.topics import DataVersion, TopicHeader
 from latermq.server.broker.file_troubles import log_troubles
 from latermq.server.change_log import logged
+from latermq.server.metrics_server import MetricsServer
 from latermq.server.namesrv.known_brokers import KnownBrokers
 from latermq.server.namesrv.kv_configs import ORDER_TOPICS, KVConfigs
 from latermq.server.namesrv.late_files import BesideTheLoop, Doing, at_once
+from latermq.server.namesrv.name_server_metrics import NameServerMetrics
 from latermq.server.namesrv.registration import read_registration
 from latermq.server.namesrv.routes import Gone, Routes
 from latermq.server.private_files import close_to_others
@@ -253,8 +255,8 @@ class NameServer:
     def _settings(self) -> dict[str, str]:
         own = {
             f"{section}.{key}": str(value)
-            for section, settings in (("server", self._config.server), ("namesrv", self._config.namesrv))
-            for key, value in msgspec.structs.asdict(settings).items()
+            for section in ("server", "namesrv", "metrics")
+            for key, value in msgspec.structs.asdict(getattr(self._config, section)).items()
         }
         return {"listenPort": str(self._config.server.namesrv_port), **own}
 
@@ -270,20 +272,37 @@ class NameServerProcess:
             close_to_others(data)
         self.server = NameServer(config, clock, disk, self._beside)
         self.listener = Listener(self.server, config.server, clock)
+        metrics = NameServerMetrics(config, lambda: self.address, self._statistics)
+        self._metrics = MetricsServer(metrics)
         self._expiring: asyncio.TimerHandle | None = None
 
     @property
     def address(self) -> str:
         return f"{self._config.server.host}:{self.listener.port}"
 
+    def _statistics(self) -> dict[str, int]:
+        return self.server.statistics() | self.listener.statistics() | self._metrics.statistics()
+
     async def start(self) -> None:
-        await self.listener.start(self._config.server.host, self._config.server.namesrv_port)
+        server = self._config.server
+        await self._start_metrics()
+        await self.listener.start(server.host, server.namesrv_port)
         self._expire_again(asyncio.get_running_loop())
+
+    async def _start_metrics(self) -> None:
+        host, metrics = self._config.server.host, self._config.metrics
+        setting, default = "metrics.namesrv_port", DEFAULT_NAMESRV_METRICS_PORT
+        if metrics.namesrv_port == metrics.port == default:
+            # Whoever gave the broker this port need not know that it is a default of ours.
+            _log.warning("no metrics", reason=f"metrics.port is {default} too", hint=f"Set {setting} to a free port")
+            return
+        await self._metrics.start_for(setting, host, metrics.namesrv_port, default)
 
     async def stop(self) -> None:
         if self._expiring is not None:
             self._expiring.cancel()
         await self.listener.close()
+        await self._metrics.close()
         self._beside.stop()
         self.server.finish()
 

@@ -1,5 +1,6 @@
 """The name server's tables: which brokers are alive, which queues they have, and the routes that follow from it."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from latermq.clock import Clock
@@ -244,15 +245,26 @@ class Routes:
 
     def statistics(self) -> dict[str, int]:
         away = self.known.away()
+        host_brokers = Counter([live.host for live in self._live.values()] + [broker.host for broker in away.values()])
+        host_topics: Counter[str] = Counter()
+        for host, topics in (
+            *((held.host, len(held.topics)) for held in self._held.values()),
+            *((broker.host, broker.topics) for broker in away.values()),
+        ):
+            host_topics[host] += topics
         return {
             "brokers": len(self._live),
             "brokers_away": len(away),
+            "brokers_held": host_brokers.total(),
+            "host_brokers": max(host_brokers.values(), default=0),
             "max_brokers": self.bounds.max_brokers,
             "max_host_brokers": self.bounds.max_host_brokers,
             "broker_names": len(self._brokers),
             "topics": len(self._topics),
             "broker_topics": sum(len(held.topics) for held in self._held.values()),
             "broker_topics_kept": sum(broker.topics for broker in away.values()),
+            "broker_topics_held": host_topics.total(),
+            "host_topics": max(host_topics.values(), default=0),
             "max_topics": self.bounds.max_topics,
             "max_host_topics": self.bounds.max_host_topics,
             "max_registration_bytes": self.bounds.max_registration,

@@ -2,7 +2,9 @@
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import Mapping
+from enum import Enum
 from typing import Protocol, cast
 
 import structlog
@@ -75,6 +77,14 @@ class Lane(Protocol):
         ...
 
 
+class Closed(Enum):
+    """Why a server closed a connection that was not in the way of others."""
+
+    MALFORMED = "malformed"  # a frame or a header that is too long, or is none
+    UNREAD = "unread"
+    IDLE = "idle"
+
+
 class Owner(Protocol):
     """Who holds a connection: it admits, counts and forgets it."""
 
@@ -83,7 +93,8 @@ class Owner(Protocol):
     turns: Turns
     held: HeldBytes
     received_frames: int
-    refused_requests: int
+    refused_codes: Counter[int]
+    closed: Counter[Closed]
 
     def admit(self, connection: "Connection") -> bool: ...
 
@@ -277,8 +288,9 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def cut_off(self, reason: str) -> None:
-        """The same, and log why."""
+        """The same because the peer does not read, and log what it does not."""
         _log.warning("connection cut off", peer=self.peer_name, reason=reason)
+        self._owner.closed[Closed.UNREAD] += 1
         self.abort()
 
     def sweep(self, now_s: float) -> None:
@@ -299,6 +311,7 @@ class Connection(asyncio.Protocol):
             # Whole frames count, not bytes: a frame that comes byte by byte keeps nothing open.
             reason = "a frame was begun and never ended" if self._reader.held_bytes else "idle"
             _log.info("connection closed", peer=self.peer_name, reason=reason)
+            self._owner.closed[Closed.IDLE] += 1
             self.close()
 
     # What asyncio calls.
@@ -521,10 +534,11 @@ class Connection(asyncio.Protocol):
 
     def refuse(self, command: Command, error: Exception) -> bytes:
         """The reply to a request that failed, after a line in the log where it deserves one."""
-        self._owner.refused_requests += 1
         if not isinstance(error, LaterMQError):
+            self._owner.refused_codes[LaterMQError.code] += 1
             _log.error("request failed", peer=self.peer_name, request=command.code, exc_info=error)
             return encode_response(command, LaterMQError.code, remark=f"internal error: {type(error).__name__}")
+        self._owner.refused_codes[error.code] += 1
         # One line for each sweep: a client that repeats its mistake must not fill the disk with it.
         if not (self._refusal_logged or error.ordinary):
             self._refusal_logged = True
@@ -545,6 +559,7 @@ class Connection(asyncio.Protocol):
     def _close_broken(self) -> None:
         if self._closing_since_s is None:
             _log.warning("connection closed", peer=self.peer_name, reason=str(self._reader.broken))
+            self._owner.closed[Closed.MALFORMED] += 1
             self.close()
 
 

@@ -8,8 +8,9 @@ import structlog
 
 from latermq.clock import Clock
 from latermq.config import ServerConfig
+from latermq.errors import error_codes
 from latermq.server.reach import warn_if_reachable
-from latermq.server.remoting.connection import Connection, Service
+from latermq.server.remoting.connection import Closed, Connection, Service
 from latermq.server.remoting.held_bytes import HeldBytes
 from latermq.server.remoting.open_files import SPARE_FILES, allowed_connections, raise_file_limit
 from latermq.server.remoting.turns import Turns
@@ -30,7 +31,9 @@ class Listener:
         self.turns = Turns()
         self.held = HeldBytes(config.max_held)
         self.received_frames = 0
-        self.refused_requests = 0
+        # By the code of the answer; all are told from the start, for monitoring takes no first value as a rise.
+        self.refused_codes: Counter[int] = Counter(dict.fromkeys(sorted(error_codes()), 0))
+        self.closed: Counter[Closed] = Counter()
         self._service = service
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -134,6 +137,10 @@ class Listener:
         return {
             "connections": len(self._connections),
             "max_connections": self._max_connections,
+            "address_connections": max(self._by_network.values(), default=0),
+            "max_address_connections": min(
+                self.config.max_connections_per_address or self._max_connections, self._max_connections
+            ),
             "accepted": self._accepted,
             "refused": self._refused,
             "refused_by_address": self._refused_by_address,
@@ -141,7 +148,9 @@ class Listener:
             **self.held.statistics(),
             **self.turns.statistics(),
             "received_frames": self.received_frames,
-            "refused_requests": self.refused_requests,
+            "refused_requests": self.refused_codes.total(),
+            **{f"refused_requests_{code}": count for code, count in self.refused_codes.items()},
+            **{f"closed_{reason.value}": self.closed[reason] for reason in Closed},
         }
 
     def _schedule_sweep(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -4,13 +4,13 @@ A handler that may have much to do is a generator of steps (`timer/steps.py`), m
 What one slice is enough for is answered at once, as by any other handler.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from latermq.errors import FlowControl, ServiceUnavailable
 from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command
-from latermq.server.remoting.connection import Connection
+from latermq.server.remoting.connection import MAX_UNDER_WAY, Connection
 from latermq.timer.steps import Steps, too_many_steps
 
 SLICE_STEPS = 250  # some 5 ms
@@ -48,6 +48,16 @@ class LookUps:
 
     def __len__(self) -> int:
         return len(self._running)
+
+    def statistics(self) -> dict[str, int]:
+        """How many are under way."""
+        connections = Counter(look_up.connection for look_up in self._running)
+        return {
+            "look_ups": len(self._running),
+            "max_look_ups": MAX_RUNNING,
+            "connection_look_ups": max(connections.values(), default=0),
+            "max_connection_look_ups": MAX_UNDER_WAY,
+        }
 
     def stepwise(self, handler: Stepwise) -> Callable[[Connection, Command], Reply]:
         """The handler that takes the steps of this one, as many as there are."""

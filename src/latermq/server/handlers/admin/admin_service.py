@@ -41,7 +41,7 @@ class AdminService:
         if look_ups is None:
             look_ups = LookUps(broker.config.timer.max_lookup)
         self.saves = TableSaves(broker, beside)
-        ground = Ground(broker, self._identity, look_ups, self.saves, announce)
+        self._ground = ground = Ground(broker, self._identity, look_ups, self.saves, announce)
         self._clients = ClientRequests(ground)
         self.handlers: dict[int, Handler] = {
             **TopicRequests(ground).handlers,
@@ -66,8 +66,10 @@ class AdminService:
         self._broker.topic_traffic.sample(self._broker.clock.monotonic_s())
 
     def statistics(self) -> dict[str, int]:
-        """What waits for the disk, and for clients."""
-        return self.saves.statistics() | self._clients.statistics()
+        """What waits for the disk, for clients, and for its turn."""
+        ground = self._ground
+        slices = ground.look_ups.statistics() | ground.tables.statistics()
+        return self.saves.statistics() | self._clients.statistics() | slices
 
     def _runtime_info(self, connection: Connection, command: Command) -> bytes:
         table = runtime_info(self._broker, self._identity)

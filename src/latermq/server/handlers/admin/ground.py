@@ -88,7 +88,11 @@ class TableSaves:
 
     def statistics(self) -> dict[str, int]:
         """What waits."""
-        return {"unsaved_changes": self.waiting, "unsaved_reply_bytes": self._reply_bytes}
+        return {
+            "unsaved_changes": self.waiting,
+            "unsaved_reply_bytes": self._reply_bytes,
+            "max_unsaved_reply_bytes": MAX_REPLY_BYTES,
+        }
 
 
 class FewTables:
@@ -96,6 +100,10 @@ class FewTables:
 
     def __init__(self) -> None:
         self._under_way = 0
+
+    def statistics(self) -> dict[str, int]:
+        """How many are being made."""
+        return {"operators_tables": self._under_way, "max_operators_tables": MAX_TABLES}
 
     def of(self, handler: Stepwise) -> Stepwise:
         """The same handler, which waits behind its first step for its turn."""
@@ -137,7 +145,7 @@ class Ground:
         """Answer once all is saved that has changed: what an operator was told is there after a crash."""
 
         def when_done(error: LaterMQError | None) -> None:
-            answer(connection, command, reply if error is None else _refusal(command, error))
+            answer(connection, command, reply if error is None else connection.refuse(command, error))
 
         self.saves.save([], when_done, len(reply))
 
@@ -147,7 +155,8 @@ class Ground:
 
         def when_done(error: LaterMQError | None) -> None:
             self.saves.waiting += 1  # for the name servers
-            self.announce(lambda: when_told(encode_response(command) if error is None else _refusal(command, error)))
+            reply = encode_response(command) if error is None else connection.refuse(command, error)
+            self.announce(lambda: when_told(reply))
 
         def when_told(reply: bytes) -> None:
             self.saves.waiting -= 1
@@ -169,14 +178,10 @@ def answer(connection: Connection, command: Command, reply: bytes) -> None:
             f"the request was served, but its answer of {len(reply)} bytes was dropped: answers before it are unread",
             hint="Read the answers of one request before making the next",
         )
-        reply = _refusal(command, dropped)
+        reply = connection.refuse(command, dropped)
     connection.send(reply)
 
 
 def refuse(connection: Connection, command: Command, error: LaterMQError) -> None:
     """Send an error that was not known when the request was served; it is logged as any other."""
     answer(connection, command, connection.refuse(command, error))
-
-
-def _refusal(command: Command, error: LaterMQError) -> bytes:
-    return encode_response(command, error.code, remark=error.remark)

@@ -1,0 +1,79 @@
+"""Figures of a server at one moment, as Prometheus reads them: families of samples, each with its kind and labels.
+
+The name server uses it too and has no use for numpy, so nothing here loads the broker.
+"""
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from latermq.timer.delivery.lateness import Counts
+
+    Value = float | Counts | Mapping[str, float] | Mapping[str, Counts]
+
+
+class Kind(Enum):
+    """What a family's values are."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+
+
+class Family(NamedTuple):
+    """Metrics of one name. The name of a counter ends with `_total`."""
+
+    name: str
+    kind: Kind
+    meaning: str
+    label: str = ""  # by what its samples differ, where there are several
+    of_storage: bool = False  # RocketMQ labels what its store tells with the kind of storage too
+    scale: int = 1  # of a histogram: how many milliseconds its unit has
+
+
+class Reading(Collector):
+    """The figures of some families at one moment."""
+
+    def __init__(self, families: tuple[Family, ...], labels: Mapping[str, str], values: "Mapping[str, Value]") -> None:
+        self._families = families
+        self._labels = labels
+        self._values = values
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family with its samples."""
+        for family in self._families:
+            value = self._values[family.name]
+            samples = value if isinstance(value, Mapping) else {"": value}
+            labels = dict(self._labels)
+            if family.of_storage:
+                labels |= {"storage_type": "local", "storage_medium": "disk"}
+            names = [*labels, *([family.label] if family.label else ())]
+            metric = _metric(family, names)
+            for own, sample in samples.items():
+                texts = [*labels.values(), *([own] if family.label else ())]
+                if isinstance(metric, HistogramMetricFamily):
+                    assert not isinstance(sample, float | int)
+                    metric.add_metric(texts, _buckets(sample, family.scale), sample.sum_ms / family.scale)
+                else:
+                    assert isinstance(sample, float | int)
+                    metric.add_metric(texts, sample)
+            yield metric
+
+
+def _metric(family: Family, labels: list[str]) -> CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily:
+    match family.kind:
+        case Kind.COUNTER:
+            return CounterMetricFamily(family.name, family.meaning, labels=labels)
+        case Kind.GAUGE:
+            return GaugeMetricFamily(family.name, family.meaning, labels=labels)
+        case Kind.HISTOGRAM:
+            return HistogramMetricFamily(family.name, family.meaning, labels=labels)
+
+
+def _buckets(counts: "Counts", scale: int) -> list[tuple[str, float]]:
+    bounds = [str(bound / scale) for bound in counts.bounds_ms]
+    return [*zip(bounds, map(float, counts.upto), strict=True), ("+Inf", float(counts.total))]

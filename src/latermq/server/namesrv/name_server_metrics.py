@@ -1,0 +1,44 @@
+"""What a name server tells monitoring systems: its sockets as a broker does, its tables, and each of its bounds."""
+
+from collections.abc import Callable, Mapping
+
+from latermq.broker.metrics.exposition import Family, Kind, Reading
+from latermq.broker.metrics.limits import SERVER_LIMITS, Limit, limits
+from latermq.broker.metrics.metric_families import SERVER_FAMILIES, server_values
+from latermq.config import Config
+
+OWN_FAMILIES = (
+    Family("latermq_namesrv_brokers", Kind.GAUGE, "Broker processes that are registered"),
+    Family("latermq_namesrv_brokers_away", Kind.GAUGE, "Brokers that have gone and may come back"),
+    Family("latermq_namesrv_topics", Kind.GAUGE, "Topics that have a route"),
+    Family("latermq_namesrv_kv_entries", Kind.GAUGE, "Keys of the key-value table"),
+    Family("latermq_namesrv_config_files_set_aside", Kind.GAUGE, "Files that the start did not understand"),
+)
+FAMILIES = (*OWN_FAMILIES, *SERVER_FAMILIES)
+NAME_SERVER_LIMITS = (
+    Limit("namesrv.max_brokers", "brokers_held"),
+    Limit("namesrv.max_host_brokers", "host_brokers"),
+    Limit("namesrv.max_topics", "broker_topics_held"),
+    Limit("namesrv.max_host_topics", "host_topics"),
+    Limit("namesrv.max_kv", "kv_bytes"),
+    Limit("namesrv.max_kv_entries", "kv_entries"),
+    Limit("kv_changes", "kv_waiting", "max_kv_waiting"),
+    *SERVER_LIMITS,
+)
+
+
+class NameServerMetrics:
+    """Reads one name server. Called by the thread that serves it."""
+
+    def __init__(self, config: Config, address: Callable[[], str], statistics: Callable[[], Mapping[str, int]]) -> None:
+        """`address` is known once it listens."""
+        self._config = config
+        self._address = address
+        self._statistics = statistics
+
+    def read(self) -> Reading:
+        """Everything as it is now."""
+        statistics = self._statistics()
+        own = {family.name: statistics[family.name.removeprefix("latermq_namesrv_")] for family in OWN_FAMILIES}
+        values = {**own, **server_values(statistics), **limits(NAME_SERVER_LIMITS, self._config, statistics)}
+        return Reading(FAMILIES, {"node_type": "namesrv", "node_id": self._address()}, values)
