@@ -260,6 +260,7 @@ def test_a_client_that_never_reads_is_paused_in_bounded_memory_and_then_cut_off(
             await eventually(lambda: lines, "the client to be cut off")
             assert lines[0]["event"] == "connection cut off"
             assert lines[0]["peer"] == client.name
+            assert served.listener.statistics()["closed_unread"] == 1
             await eventually(lambda: served.listener.statistics()["held_bytes"] == 0, "its memory to be given back")
 
     bench.run(scenario, write_buffer=write_buffer, stalled_timeout=Duration(500))
@@ -288,6 +289,7 @@ def test_an_idle_connection_is_closed(bench: Bench) -> None:
             assert await client.is_closed_by_server()
             await eventually(lambda: lines, "the log line")
             assert lines[0]["reason"] == "idle"
+            assert served.listener.statistics()["closed_idle"] == 1
 
     bench.run(scenario, idle_timeout=Duration(400))
 
@@ -302,7 +304,9 @@ def test_connections_above_the_limit_are_refused_with_one_log_line(bench: Bench)
                 async with connect(served.port) as refused:
                     assert await refused.is_closed_by_server()
             assert (await clients[0].call(served.good_code)).code == Response.SUCCESS
-            assert served.listener.statistics()["refused"] == 5
+            statistics = served.listener.statistics()
+            assert statistics["refused"] == 5
+            assert statistics["address_connections"] == statistics["max_address_connections"] == 3
         await eventually(
             lambda: served.listener.statistics()["connections"] == served.own_connections, "the clients to be gone"
         )

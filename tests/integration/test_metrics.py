@@ -17,12 +17,15 @@ from latermq.broker.metrics.exposition import Reading
 from latermq.clock import SimulatedClock
 from latermq.config import load_config
 from latermq.errors import ConfigError, StoreError
+from latermq.protocol.remoting.codes import Request, Response
 from latermq.server import metrics_server
 from latermq.server.broker import process
+from latermq.server.broker.process import BrokerProcess
 from latermq.server.metrics_server import MetricsServer
 from latermq.store.files.memory_disk import MemoryDisk
-from tests.integration.brokers import running_broker
+from tests.integration.brokers import heartbeat, run_with_broker, running_broker
 from tests.integration.command_line import Cli
+from tests.integration.raw_client import connect
 from tests.interop.ports import HOST, accepts_connections, free_port
 from tests.interop.waiting import wait_until
 from tests.support.brokers_in_memory import open_broker
@@ -63,6 +66,23 @@ def test_a_broker_process_tells_what_waits_and_what_became_of_it(tmp_path: Path)
         figures = scrape(port)
         assert figures.values("rocketmq_timing_messages", "topic") == {"orders": 1}
         assert figures.value("rocketmq_timer_enqueue_total", topic="orders") == 0
+
+
+def test_a_refusal_that_comes_late_is_counted_by_its_code_as_any_other(tmp_path: Path) -> None:
+    async def scenario(broker: BrokerProcess) -> None:
+        port = broker.listener.port
+        async with connect(port) as operator:
+            async with connect(port) as consumer:
+                await heartbeat(consumer, "client", "readers", "orders")
+                fields = {"consumerGroup": "readers", "clientId": "client"}
+                await operator.send_only(Request.GET_CONSUMER_RUNNING_INFO, fields)
+                assert (await consumer.receive()).code == Request.GET_CONSUMER_RUNNING_INFO
+            reply = await operator.receive()  # the consumer went without an answer
+            assert reply.code not in (Response.SUCCESS, Response.SYSTEM_ERROR)
+            counts = broker.listener.statistics()
+            assert counts[f"refused_requests_{reply.code}"] == counts["refused_requests"] == 1
+
+    run_with_broker(tmp_path, scenario)
 
 
 def test_a_port_that_was_asked_for_and_is_taken_ends_the_broker_with_one_clear_line(tmp_path: Path) -> None:

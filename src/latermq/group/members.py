@@ -287,16 +287,15 @@ class Members:
 
     def statistics(self) -> dict[str, int]:
         """How many there are."""
+        consumers = [len(group.members) for group in self._consumers.values()]
+        producers = list(map(len, self._producers.values()))
         return {
             "clients": self._count,
-            "consumer_groups": len(self._consumers),
-            "consumers": sum(len(group.members) for group in self._consumers.values()),
-            "producer_groups": len(self._producers),
-            "producers": sum(len(members) for members in self._producers.values()),
+            "consumer_groups": len(consumers),
+            "consumers": sum(consumers),
+            "producer_groups": len(producers),
+            "producers": sum(producers),
             "subscription_bytes": self._size_bytes,
-            "group_members": max(
-                (*(len(group.members) for group in self._consumers.values()), *map(len, self._producers.values())),
-                default=0,
-            ),
+            "group_members": max(max(consumers, default=0), max(producers, default=0)),
             "connection_groups": max(map(len, self._named_by.values()), default=0),
         }

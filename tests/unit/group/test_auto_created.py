@@ -46,6 +46,8 @@ def test_a_host_that_used_up_its_hour_is_refused_and_others_are_not() -> None:
         made.check(pack_host("10.0.0.1", 2_222))
     made.check(pack_host("10.0.0.2", 1_111))
     made.check(b"")
+    fill(made, pack_host("10.0.0.2", 1_111), 1, unused=False, prefix="other")
+    assert made.most == 3
 
 
 def test_who_has_one_address_of_an_ipv6_network_has_them_all() -> None:

@@ -356,6 +356,13 @@ def test_one_host_does_not_take_the_room_of_others() -> None:
     with pytest.raises(ServiceUnavailable, match="max_host_brokers"):
         setting.register(name="evil3", address="evil:3", host="evil")
     setting.register("one", "two", "three")
+    statistics = setting.routes.statistics()
+    assert (statistics["host_brokers"], statistics["host_topics"]) == (2, 3)
+    assert (statistics["brokers_held"], statistics["broker_topics_held"]) == (3, 6)
+    setting.routes.unregister("c", "evil:1", None)  # its room is kept, and still counts
+    assert setting.routes.statistics().items() >= {
+        ("host_brokers", 2), ("host_topics", 3), ("brokers_held", 3), ("broker_topics_held", 6),
+    }  # fmt: skip
 
 
 def test_a_broker_that_restarts_finds_its_place_and_its_topics_kept() -> None:

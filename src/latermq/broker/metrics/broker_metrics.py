@@ -133,25 +133,22 @@ class BrokerMetrics:
 
     def _clients(self) -> "dict[str, Value]":
         broker = self._broker
-        sockets = self._connections()
-        members, waiting = broker.members.statistics(), broker.waiting.statistics()
-        filters = broker.filters.statistics()
-        unused = broker.topics.auto_created.statistics() | broker.groups.auto_created.statistics()
-        tables = broker.offsets.statistics() | unused
+        counts = {**broker.statistics(), **self._connections()}
+        tables = ("consumer_offsets", "unused_topics", "unused_groups")
         return {
             "rocketmq_messages_in_total": broker.traffic.messages_in,
             "rocketmq_messages_out_total": broker.traffic.messages_out,
-            "rocketmq_topic_number": len(broker.topics.table.topicConfigTable),
-            "rocketmq_consumer_group_number": len(broker.groups.table.subscriptionGroupTable),
-            "rocketmq_producer_connections": members["producers"],
-            "rocketmq_consumer_connections": members["consumers"],
-            "latermq_held_notices": broker.notices.statistics()["notices_held"],
-            "latermq_waiting_pulls": waiting["waiting_pulls"],
-            "latermq_refused_pulls_total": waiting["refused_pulls"] + waiting["displaced_pulls"],
-            "latermq_filter_cache_bytes": filters["filters_kept_bytes"],
-            "latermq_filters_refused_total": filters["filters_refused"],
-            "latermq_worn_out_pulls_total": broker.worn_out_pulls,
-            **server_values(sockets),
-            **limits(BROKER_LIMITS, broker.config, {**broker.statistics(), **sockets}),
-            **{f"latermq_{name}": count for name, count in tables.items()},
+            "rocketmq_topic_number": counts["topics"],
+            "rocketmq_consumer_group_number": counts["groups"],
+            "rocketmq_producer_connections": counts["producers"],
+            "rocketmq_consumer_connections": counts["consumers"],
+            "latermq_held_notices": counts["notices_held"],
+            "latermq_waiting_pulls": counts["waiting_pulls"],
+            "latermq_refused_pulls_total": counts["refused_pulls"] + counts["displaced_pulls"],
+            "latermq_filter_cache_bytes": counts["filters_kept_bytes"],
+            "latermq_filters_refused_total": counts["filters_refused"],
+            "latermq_worn_out_pulls_total": counts["worn_out_pulls"],
+            **server_values(counts),
+            **limits(BROKER_LIMITS, broker.config, counts),
+            **{f"latermq_{name}": counts[name] for name in tables},
         }
