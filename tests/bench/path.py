@@ -4,11 +4,13 @@ import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from latermq.broker.broker import Broker
 from latermq.clock import SystemClock
 from latermq.config import Config
+from latermq.message.batch import BatchMember, encode_batch
 from latermq.protocol.remoting.clients import ConsumerData, HeartbeatData, SubscriptionData
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import FrameReader, encode_frame
@@ -26,6 +28,9 @@ GROUP = "bench-path-group"
 QUEUES = 8
 FRAMES_A_READ = 64  # what one read of a busy socket brings
 PULL_BATCH = 32
+BATCH_MESSAGES = 10_000  # as many as one request may bring by default
+_BATCHES = 5
+_READ_BYTES = 65_536  # of a batch, which no single read brings
 _FAR_MS = 3_600_000  # nothing is due meanwhile
 _WARM_PART = 10  # the first tenth is thrown away
 
@@ -54,6 +59,18 @@ class StubTransport(asyncio.Transport):
         pass
 
 
+def _properties(number: int, due: str) -> str:
+    return f"UNIQ_KEY\x017F0000011C0F2A139A5500{number:010X}\x02WAIT\x01true\x02{due}"
+
+
+def _fields(number: int, properties: str, batch: str = "false") -> dict[str, str]:
+    return {
+        "a": "bench_producer", "b": TOPIC, "c": "TBW102", "d": str(QUEUES), "e": str(number % QUEUES),
+        "f": "0", "g": "1800000000000", "h": "0", "i": properties, "j": "0", "k": "false", "m": batch,
+        "n": "broker-a",
+    }  # fmt: skip
+
+
 class SocketlessBroker:
     """A broker over a store in a folder, and one connection into it that has no socket."""
 
@@ -75,14 +92,20 @@ class SocketlessBroker:
         first = self._number + 1
         self._number += count
         for number in range(first, first + count):
-            properties = f"UNIQ_KEY\x017F0000011C0F2A139A5500{number:010X}\x02WAIT\x01true\x02{due}"
-            fields = {
-                "a": "bench_producer", "b": TOPIC, "c": "TBW102", "d": str(QUEUES), "e": str(number % QUEUES),
-                "f": "0", "g": "1800000000000", "h": "0", "i": properties, "j": "0", "k": "false", "m": "false",
-                "n": "broker-a",
-            }  # fmt: skip
+            fields = _fields(number, _properties(number, due))
             frames.append(encode_frame(Request.SEND_MESSAGE_V2, number, fields=fields, body=self._body))
         return b"".join(frames)
+
+    def batch_frame(self, *, with_timers: bool) -> bytes:
+        """One request with many messages."""
+        due = f"TIMER_DELIVER_MS\x01{self._due_ms}\x02" if with_timers else ""
+        first = self._number + 1
+        self._number += BATCH_MESSAGES
+        body = encode_batch(
+            BatchMember(0, self._body, _properties(number, due).encode())
+            for number in range(first, first + BATCH_MESSAGES)
+        )
+        return encode_frame(Request.SEND_BATCH_MESSAGE, first, fields=_fields(first, "", batch="true"), body=body)
 
     def subscribe(self) -> None:
         """Tell the broker what the group wants, as a consumer's heartbeat does."""
@@ -181,6 +204,22 @@ def measure_pull(path: SocketlessBroker) -> Figures:
     }
 
 
+def measure_batch(path: SocketlessBroker, *, with_timers: bool = False) -> float:
+    """For how long one request with many messages holds the thread once its last bytes are there, in milliseconds."""
+    spent_ns = []
+    for _ in range(_BATCHES):
+        path.upkeep()
+        path.broker.store.index_pending()
+        frame = path.batch_frame(with_timers=with_timers)
+        last_at = (len(frame) - 1) // _READ_BYTES * _READ_BYTES
+        for at in range(0, last_at, _READ_BYTES):
+            path.connection.data_received(frame[at : at + _READ_BYTES])
+        started_ns = time.thread_time_ns()
+        path.connection.data_received(frame[last_at:])
+        spent_ns.append(time.thread_time_ns() - started_ns)
+    return median(spent_ns) / 1e6
+
+
 def measure_path(folder: Path, count: int, body_bytes: int) -> Figures:
     """All figures of one repeat, over a store of its own."""
     path = SocketlessBroker(folder, body_bytes)
@@ -190,6 +229,8 @@ def measure_path(folder: Path, count: int, body_bytes: int) -> Figures:
             **measure_send_stages(path, count),
             **measure_pull(path),
             "send of a timer, whole (µs/message)": measure_send(path, count, with_timers=True),
+            f"batch of {BATCH_MESSAGES:,} (ms)": measure_batch(path),
+            f"batch of {BATCH_MESSAGES:,} timers (ms)": measure_batch(path, with_timers=True),
         }
     finally:
         path.close()

@@ -208,6 +208,7 @@ def test_a_scenario_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture
 def test_the_path_without_sockets_is_measured_in_stages(tmp_path: Path) -> None:
     figures = measure_path(tmp_path, 500, 200)
     assert {"send, whole (µs/message)", "key index (µs/message)", "pull (µs/message)"} <= set(figures)
+    assert "batch of 10,000 timers (ms)" in figures
     assert all(value > 0 for value in figures.values())
 
 

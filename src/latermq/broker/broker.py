@@ -3,7 +3,9 @@
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import count
 
+from latermq.broker.messages.batch_admission import BatchAdmission, check_keys
 from latermq.broker.messages.long_polling import WaitingPulls
 from latermq.broker.metrics.topic_traffic import TopicTraffic
 from latermq.broker.metrics.traffic import Traffic
@@ -29,7 +31,6 @@ from latermq.errors import IllegalMessage, InvalidParameter, MalformedRequest, N
 from latermq.group.filters import EVERYTHING, Filters, MessageFilter
 from latermq.group.locks import QueueLocks
 from latermq.group.members import Members
-from latermq.message.batch import decode_batch
 from latermq.message.entry_id import MAX_LEVELS
 from latermq.message.ids import pack_host
 from latermq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC
@@ -53,11 +54,11 @@ from latermq.message.timer_code import timer_code_of
 from latermq.message.timer_name import meanings
 from latermq.protocol.remoting.codes import Response
 from latermq.protocol.remoting.topics import PERM_READ, TopicConfig
+from latermq.store.batch_block import Sender, append_batch
 from latermq.store.consume_queue import ConsumeQueue
-from latermq.store.dispatch import count_keys
 from latermq.store.files.disk import Disk
 from latermq.store.files.set_aside import Trouble
-from latermq.store.message_store import Appended, Draft, MessageStore
+from latermq.store.message_store import Draft, MessageStore
 from latermq.store.ranges import RangeSet
 from latermq.store.retention import Retention
 from latermq.timer.admission import Admission, Admitted, Wait, cancel_properties
@@ -430,7 +431,7 @@ class Broker:
         self,
         topic: str,
         queue_id: int,
-        batch: bytes,
+        data: bytes,
         born_timestamp_ms: int,
         born_host: bytes,
         *,
@@ -444,74 +445,59 @@ class Broker:
         The queue offset is that of the first message that does not wait, or of the first record where all do.
         """
         topic_config = self.writable_topic(topic, default_topic, default_queues, by=born_host)
-        if len(batch) > self._max_message:
-            raise self.too_long(len(batch))
+        if len(data) > self._max_message:
+            raise self.too_long(len(data))
         if not 0 <= queue_id < topic_config.writeQueueNums:
             queue_id = self._choose_queue(topic_config, queue_id)
         now_ms = self.clock.now_ms()
-        drafts: list[Draft] = []
-        admitted: list[Admitted] = []
-        for index, member in enumerate(decode_batch(batch)):
-            if index >= self.config.broker.max_batch_messages:
-                raise IllegalMessage(
-                    f"the batch holds more than {self.config.broker.max_batch_messages} messages",
-                    hint="Send several smaller ones",
-                )
-            try:
-                place = Admitted(topic, queue_id, member.properties.decode(), Wait.NOT, 0, now_ms)
-                # As in `send`; a batch of 10,000 is stored in one piece, and this is a third of the time for it.
-                if "DEL" in place.properties or "TIMER_" in place.properties or OWN_PREFIX in place.properties:
-                    place = self.admission.admit(topic, queue_id, place.properties, now_ms)
-                if place.wait == Wait.CANCEL:
-                    raise IllegalMessage("it cancels a timer, which a batch cannot", hint="Send it by itself")
-                if place.wait == Wait.TIMER:
-                    self._check_timer(place, sysflag)
-                properties = self.admit_properties(place.properties, sysflag)
-                if place.wait and len(member.body) + len(properties) > self.max_waiting:
-                    raise self._too_long_to_wait(len(member.body) + len(properties))
-            except UnicodeDecodeError:
-                raise IllegalMessage(f"the properties of message {index} of the batch are no UTF-8") from None
-            except IllegalMessage as error:
-                raise IllegalMessage(f"message {index} of the batch: {error.message}", hint=error.hint) from None
-            admitted.append(place)
-            drafts.append(
-                Draft(
-                    place.topic, place.queue_id, member.body, properties, born_timestamp_ms, born_host, member.flag,
-                    sysflag & SYSFLAG_FROM_SENDER, reconsume_times,
-                )
-            )  # fmt: skip
-        if not drafts:
-            raise IllegalMessage("the batch holds no message")
-        self._check_keys(batch, drafts)
-        if any(place.wait for place in admitted):
-            self.store.hold_queue(topic, queue_id)
-        if any(place.wait == Wait.TIMER for place in admitted):
-            now_ms = self.store.not_before_last(TIMER_TOPIC, now_ms)
-        appended = self.store.append_all(drafts, now_ms)
-        first: Appended | None = None
-        for place, one in zip(admitted, appended, strict=True):
-            if place.wait:
-                self._note_waiting(place, topic, one.queue_offset)
-            else:
-                first = first or one
-        if first is not None:
+        batch = BatchAdmission(
+            self.admission,
+            topic,
+            queue_id,
+            now_ms,
+            check=lambda place, body: self._admit_member(place, body, sysflag),
+            check_room=None if self.timers.room_without_look() > 0 else self._check_room,
+            max_messages=self.config.broker.max_batch_messages,
+            max_timer_properties=MAX_TIMER_PROPERTIES_BYTES,
+            max_waiting=self.max_waiting,
+            is_plain=not sysflag & SYSFLAG_TRANSACTION_MASK,
+        ).admit(data)
+        rows = batch.rows
+        check_keys(data, rows.properties, self.config.broker.max_batch_keys)
+        self.store.hold_queue(topic, queue_id)
+        sender = Sender(born_timestamp_ms, born_host, self.store_host, sysflag & SYSFLAG_FROM_SENDER, reconsume_times)
+        offsets = append_batch(self.store, rows, sender, now_ms)
+        first_offsets = {
+            queue: self.store.queue(*queue).next_offset - rows.queue_of.count(number)
+            for number, queue in enumerate(rows.queues)
+        }
+        if batch.levels:
+            entries = {queue: count(offset) for queue, offset in first_offsets.items()}
+            for level, due_ms in batch.levels:
+                self.delivery.note(level, due_ms, next(entries[SCHEDULE_TOPIC, level - 1]))
+        if batch.timers:
+            self.delivery.note_timer()
+            self.timers.pending[topic] += batch.timers
+        if (topic, queue_id) in first_offsets:
             self.waiting.touch(topic, queue_id)
-        self.traffic.messages_in += len(drafts)
-        ids = ",".join([f"{self._message_id_prefix}{one.physical_offset:016X}" for one in appended])
-        return ids, queue_id, (first or appended[0]).queue_offset, appended[-1].end_offset, ""
+        self.traffic.messages_in += len(offsets)
+        first = first_offsets.get((topic, queue_id), first_offsets[rows.queues[0]])
+        ids = ",".join([f"{self._message_id_prefix}{at:016X}" for at in offsets])
+        return ids, queue_id, first, self.store.log.end, ""
 
-    def _check_keys(self, batch: bytes, drafts: list[Draft]) -> None:
-        """All keys of a batch are put into the index at once. Spaces part them, so most often few spaces are told."""
-        limit = self.config.broker.max_batch_keys
-        if batch.count(b" ") + 2 * len(drafts) <= limit:
-            return
-        keys = 0
-        for first in range(0, len(drafts), 8):  # no more are counted than it takes
-            keys += count_keys([draft.properties for draft in drafts[first : first + 8]])
-            if keys > limit:
-                raise IllegalMessage(
-                    f"the messages of the batch have more than {limit} keys", hint="Send several smaller ones"
-                )
+    def _admit_member(self, place: Admitted, body: bytes, sysflag: int) -> bytes:
+        """The properties of a message of a batch, which goes to this place; refused where it cannot be taken."""
+        if place.wait == Wait.CANCEL:
+            raise IllegalMessage("it cancels a timer, which a batch cannot", hint="Send it by itself")
+        if place.wait == Wait.TIMER:
+            self._check_timer(place, sysflag)
+        properties = self.admit_properties(place.properties, sysflag)
+        if place.wait and len(body) + len(properties) > self.max_waiting:
+            raise self._too_long_to_wait(len(body) + len(properties))
+        return properties
+
+    def _check_room(self, due_ms: int) -> None:
+        self.timers.check_room(due_ms, self.chance())
 
     def writable_topic(
         self, topic: str, default_topic: str, default_queues: int, *, is_retry: bool = False, by: bytes = b""

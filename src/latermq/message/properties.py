@@ -47,7 +47,7 @@ KEY_SEPARATOR = " "  # several message keys in one KEYS value
 
 def encode_properties(properties: Mapping[str, str]) -> str:
     """The wire form, in the order given."""
-    return "".join(f"{name}{NAME_END}{value}{PROPERTY_END}" for name, value in properties.items())
+    return "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
 
 
 def decode_properties(text: str) -> dict[str, str]:
@@ -58,6 +58,19 @@ def decode_properties(text: str) -> dict[str, str]:
         if name and value:
             properties[name] = value
     return properties
+
+
+def distinct_properties(text: str) -> dict[str, str] | None:
+    """The same where this is just the wire form of them; None where a name comes twice, or a part is passed over."""
+    parts = text.split(PROPERTY_END)
+    if not parts[-1]:
+        parts.pop()
+    properties = {}
+    for part in parts:
+        name, _, value = part.partition(NAME_END)
+        if name and value:
+            properties[name] = value
+    return properties if len(properties) == len(parts) else None
 
 
 def with_stamp(text: str, stamp: str) -> str:

@@ -28,7 +28,9 @@ SYSFLAG_STORE_V6 = 0x20
 # Everything up to the body's length, for IPv4 hosts: the shape of nearly every record.
 HEAD = struct.Struct(">IIIIiqqIq8sq8siqI")
 # Where the fields lie that are patched or looked at in place; the last four move by 12 for each IPv6 host.
+BODY_CRC_AT = 8
 QUEUE_ID_AT = 12
+FLAG_AT = 16
 QUEUE_OFFSET_AT = 20
 PHYSICAL_OFFSET_AT = 28
 SYSFLAG_AT = 36

@@ -36,6 +36,12 @@ class Block:
         return len(self.data)
 
     @property
+    def starts(self) -> Ints:
+        """Where each record begins in `data`."""
+        starts: Ints = np.cumsum(self.sizes) - self.sizes
+        return starts
+
+    @property
     def costs(self) -> Ints:
         """What each record counts where work is bounded by bytes: its own, or more where it has very many keys."""
         if len(self.key_rows) * KEY_COST <= self.size:

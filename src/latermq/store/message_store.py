@@ -504,7 +504,7 @@ class MessageStore:
         waiting_code = self._waiting_codes.get(topic)
         return queue_tags_code(properties) if waiting_code is None else waiting_code(properties, store_timestamp_ms)
 
-    def append_block(self, block: Block) -> list[ConsumeQueue]:
+    def append_block(self, block: Block, now_ms: int = 0) -> list[ConsumeQueue]:
         """Append records that were built in advance, patching what was not known then; the queues that they went to.
 
         Raises StoreError without space; nothing has changed then. It must not be longer than `max_block_bytes`, nor go
@@ -518,8 +518,8 @@ class MessageStore:
         for queue, own in zip(queues, rows.values(), strict=True):
             queue.make_room(len(own))
         at = self.log.place(block.size)
-        now_ms = self._clock.now_ms()
-        if (TIMER_TOPIC, 0) in block.queues:  # rolls
+        now_ms = now_ms or self._clock.now_ms()
+        if (TIMER_TOPIC, 0) in block.queues:  # rolls and batches
             now_ms = self.not_before_last(TIMER_TOPIC, now_ms)
         physical_offsets = block.patch(at, rows.values(), [queue.next_offset for queue in queues], now_ms)
         self.log.write_block(at, block.data)

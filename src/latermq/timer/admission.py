@@ -9,7 +9,6 @@ from latermq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from latermq.message.properties import (
     DELAY_LEVEL,
     DUE_MS,
-    NAME_END,
     OWN_PREFIX,
     PROPERTY_END,
     REAL_QUEUE_ID,
@@ -23,6 +22,7 @@ from latermq.message.properties import (
     TIMER_ROLL_TIMES,
     UNIQUE_KEY,
     decode_properties,
+    distinct_properties,
     encode_properties,
 )
 from latermq.timer.engine.interface import SLOT_MS
@@ -30,7 +30,7 @@ from latermq.timer.levels import LevelTable
 
 # How a timer's time can be named, the first that is there counts: by how much one is multiplied to be milliseconds,
 # and whether it counts from now.
-_TIMES = {
+TIMES = {
     TIMER_DELAY_SEC: (1_000, True),
     TIMER_DELAY_MS: (1, True),
     TIMER_DELIVER_MS: (1, False),
@@ -38,7 +38,7 @@ _TIMES = {
 }
 _BROKERS_OWN = (TIMER_OUT_MS, TIMER_ROLL_TIMES)  # what comes from outside under these names is dropped
 # What no ordinary timer has: these change where it goes or are taken out of it.
-_NOT_ORDINARY = frozenset((*_BROKERS_OWN, DELAY_LEVEL, TIMER_DELETE_KEY, REAL_TOPIC, REAL_QUEUE_ID))
+NOT_ORDINARY = frozenset((*_BROKERS_OWN, DELAY_LEVEL, TIMER_DELETE_KEY, REAL_TOPIC, REAL_QUEUE_ID))
 # What makes a message that is put again start clean: nothing of an earlier wait may delay it once more.
 _SCHEDULING_PROPERTIES = (DELAY_LEVEL, REAL_TOPIC, REAL_QUEUE_ID, START_DELIVER_TIME)
 
@@ -76,46 +76,41 @@ class Admission:
 
     def __init__(self, levels: LevelTable, max_delay_ms: int, next_name: Callable[[], str]) -> None:
         """`next_name` is a unique key for a timer whose sender gave none: only what has a name can be cancelled."""
-        self._levels = levels
+        self.levels = levels
         self._max_delay_ms = max_delay_ms
-        self._next_name = next_name
+        self.next_name = next_name
 
     def admit(self, topic: str, queue_id: int, encoded: str, now_ms: int) -> Admitted:
         """Decide for one message."""
         properties = decode_properties(encoded)
         for name in [name for name in properties if name.startswith(OWN_PREFIX) or name in _BROKERS_OWN]:
             del properties[name]
-        level = self._level(properties)
+        level = self.level(properties)
         if level:
-            for name in (*_TIMES, TIMER_DELETE_KEY):
+            for name in (*TIMES, TIMER_DELETE_KEY):
                 properties.pop(name, None)
-            due_ms = now_ms + self._levels.delay_ms(level)
+            due_ms = now_ms + self.levels.delay_ms(level)
             properties |= {
                 DELAY_LEVEL: str(level), REAL_TOPIC: topic, REAL_QUEUE_ID: str(queue_id), DUE_MS: str(due_ms),
             }  # fmt: skip
             return Admitted(SCHEDULE_TOPIC, level - 1, encode_properties(properties), Wait.LEVEL, level, due_ms)
-        named_ms = self._due_ms(properties, now_ms)
+        named_ms = self.due_ms(properties, now_ms)
         if properties.get(TIMER_DELETE_KEY):
             return self._admit_cancel(topic, queue_id, properties, now_ms, named_ms)
         if named_ms is None or named_ms <= now_ms:
             return Admitted(topic, queue_id, encode_properties(properties), Wait.NOT, 0, now_ms)
         if not properties.get(UNIQUE_KEY):
-            properties[UNIQUE_KEY] = self._next_name()
+            properties[UNIQUE_KEY] = self.next_name()
         waiting = waiting_properties(properties, topic, queue_id, named_ms)
         return Admitted(TIMER_TOPIC, 0, encode_properties(waiting), Wait.TIMER, 0, named_ms)
 
     def ordinary_timer(self, topic: str, queue_id: int, encoded: str, now_ms: int) -> OrdinaryTimer | None:
         """What `admit` makes of an ordinary timer, as nearly all are, in a quarter of the time; None for any other."""
-        parts = encoded.split(PROPERTY_END)
-        if not parts[-1]:
-            parts.pop()
-        words = [part.partition(NAME_END) for part in parts]
-        properties = {name: value for name, _, value in words if name and value}
-        # Fewer: one came twice, or had no name or no value.
-        if len(properties) != len(parts) or OWN_PREFIX in encoded or not _NOT_ORDINARY.isdisjoint(properties):
+        properties = distinct_properties(encoded)
+        if properties is None or OWN_PREFIX in encoded or not NOT_ORDINARY.isdisjoint(properties):
             return None
         try:
-            due_ms = self._due_ms(properties, now_ms)
+            due_ms = self.due_ms(properties, now_ms)
         except IllegalMessage:
             return None
         unique_key = properties.get(UNIQUE_KEY)
@@ -141,19 +136,20 @@ class Admission:
         waiting = waiting_properties(properties, topic, queue_id, due_ms)
         return Admitted(TIMER_TOPIC, 0, encode_properties(waiting), Wait.CANCEL, 0, due_ms)
 
-    def _level(self, properties: dict[str, str]) -> int:
+    def level(self, properties: dict[str, str]) -> int:
+        """The delay level of a message, 0 where it has none."""
         text = properties.get(DELAY_LEVEL)
         if text is None:
             return 0
         if not (text.isascii() and text.isdigit() and len(text) < 10):
             raise IllegalMessage(
-                f"{DELAY_LEVEL} is {text[:40]!r}, which is no delay level", hint=f"Levels are 0 to {len(self._levels)}"
+                f"{DELAY_LEVEL} is {text[:40]!r}, which is no delay level", hint=f"Levels are 0 to {len(self.levels)}"
             )
-        return self._levels.clamp(int(text))
+        return self.levels.clamp(int(text))
 
-    def _due_ms(self, properties: dict[str, str], now_ms: int) -> int | None:
+    def due_ms(self, properties: dict[str, str], now_ms: int) -> int | None:
         """When a message wants to arrive, None where it does not say."""
-        for name, (factor, from_now) in _TIMES.items():
+        for name, (factor, from_now) in TIMES.items():
             text = properties.get(name)
             if text is None:
                 continue

@@ -259,7 +259,7 @@ def test_a_client_that_goes_while_its_heartbeat_is_taken_is_no_member(scene: Sce
     assert scene.broker.members.consumer_group("g599") is None
 
 
-def test_of_a_batch_only_messages_that_may_wait_are_looked_at_closely(
+def test_of_a_batch_only_odd_messages_that_may_wait_are_looked_at_closely(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = scene.broker
@@ -274,6 +274,9 @@ def test_of_a_batch_only_messages_that_may_wait_are_looked_at_closely(
     monkeypatch.setattr(broker.admission, "admit", counted)
     monkeypatch.setattr(broker.waiting, "touch", lambda *queue: touched.append(queue))
     plain, delayed = BatchMember(0, b"now", b"TAGS\x01a\x02"), BatchMember(0, b"later", b"DELAY\x013\x02")
-    broker.send_batch("wide", 0, encode_batch([plain, delayed, *[plain] * 500]), 1_800_000_000_000, pack_host("::1", 1))
+    odd = BatchMember(0, b"later", b"DELAY\x0103\x02")
+    broker.send_batch(
+        "wide", 0, encode_batch([plain, delayed, odd, *[plain] * 500]), 1_800_000_000_000, pack_host("::1", 1)
+    )
     assert (len(looked), touched) == (1, [("wide", 0)])
     assert broker.pull("wide", 0, 0, 1_000).messages == 501

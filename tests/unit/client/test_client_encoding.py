@@ -15,7 +15,7 @@ from latermq.client.producer.outgoing import (
 from latermq.client.producer.shards import shard_index
 from latermq.client.session.failures import UnreadableBody
 from latermq.errors import IllegalMessage
-from latermq.message.batch import decode_batch
+from latermq.message.batch import BatchMember, decode_batch
 from latermq.message.properties import decode_properties
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import BINARY, JSON, FrameReader
@@ -79,7 +79,7 @@ def test_properties_that_could_not_be_told_apart_or_stored_are_refused(message: 
 
 def test_a_batch_body_holds_its_messages() -> None:
     body = encode_batch_body([OutgoingMessage("t", b"one", flag=5), OutgoingMessage("t", b"two", tag="x")], ["A", "B"])
-    first, second = decode_batch(body)
+    first, second = (BatchMember(*member) for member in decode_batch(body))
     assert (first.flag, first.body, second.body) == (5, b"one", b"two")
     assert decode_properties(second.properties.decode()) == {"UNIQ_KEY": "B", "TAGS": "x"}
 

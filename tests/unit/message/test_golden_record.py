@@ -109,12 +109,12 @@ def test_a_topic_above_127_characters_takes_the_second_magic() -> None:
 
 def test_a_batch_becomes_records_one_behind_the_other() -> None:
     records = bytearray()
-    for number, member in enumerate(decode_batch(bytes.fromhex(BATCH["body_hex"]))):
+    for number, (flag, body, properties) in enumerate(decode_batch(bytes.fromhex(BATCH["body_hex"]))):
         records += encoded(
             BATCH,
-            member.body,
-            member.properties,
-            flag=member.flag,
+            body,
+            properties,
+            flag=flag,
             queue_offset=BATCH["queue_offset"] + number,
             physical_offset=BATCH["offset"] + len(records),
         )

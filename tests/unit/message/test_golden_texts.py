@@ -41,7 +41,7 @@ def test_properties_survive_being_written_and_read(known: dict[str, Any]) -> Non
 
 def test_a_batch_body_is_read_and_written_as_apache_does() -> None:
     body = bytes.fromhex(BATCH["body_hex"])
-    members = list(decode_batch(body))
+    members = [BatchMember(*member) for member in decode_batch(body)]
     assert members == [
         BatchMember(
             known["flag"],

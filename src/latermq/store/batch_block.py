@@ -1,0 +1,117 @@
+"""The records of one sender's batch as a block: what all share is made once, what differs is put in for all at once."""
+
+import zlib
+from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+
+from latermq.message.names import TIMER_TOPIC
+from latermq.message.record import BODY_CRC_AT, BORN_HOST_AT, FLAG_AT, encode_record, layout
+from latermq.store.block import Block
+from latermq.store.dispatch import hash_keys
+from latermq.store.message_store import Draft, MessageStore
+
+_MANY = 32  # a block takes 230 µs however few its messages are, as long as so many one by one
+
+
+class Sender(NamedTuple):
+    """What all records of a batch say alike."""
+
+    born_timestamp_ms: int
+    born_host: bytes
+    store_host: bytes
+    sysflag: int
+    reconsume_times: int
+
+
+class BatchRows(NamedTuple):
+    """The messages of a batch in their order, column by column."""
+
+    bodies: list[bytes]
+    properties: list[bytes]
+    flags: list[int]
+    codes: list[int]  # the tags codes of their queue entries
+    queues: list[tuple[str, int]]
+    queue_of: list[int]  # for each message the index of its queue in `queues`
+
+
+def append_batch(store: MessageStore, rows: BatchRows, sender: Sender, now_ms: int) -> list[int]:
+    """Append a batch as one piece, stored at this time; the physical offsets of its records.
+
+    Raises StoreError without space; nothing has changed then.
+    """
+    if len(rows.bodies) >= _MANY:
+        block = build_batch(rows, sender)
+        store.append_block(block, now_ms)
+        offsets: list[int] = (store.log.end - block.size + block.starts).tolist()
+        return offsets
+    if (TIMER_TOPIC, 0) in rows.queues:
+        now_ms = store.not_before_last(TIMER_TOPIC, now_ms)
+    drafts = [
+        Draft(
+            *rows.queues[number], body, properties, sender.born_timestamp_ms, sender.born_host, flag, sender.sysflag,
+            sender.reconsume_times,
+        )
+        for number, body, properties, flag in zip(rows.queue_of, rows.bodies, rows.properties, rows.flags, strict=True)
+    ]  # fmt: skip
+    return [one.physical_offset for one in store.append_all(drafts, now_ms)]
+
+
+def build_batch(rows: BatchRows, sender: Sender) -> Block:
+    """The block of these messages. 1.5 µs a message, where one by one they take 5."""
+    bodies, properties, queues = rows.bodies, rows.properties, rows.queues
+    count = len(bodies)
+    heads, names, store_timestamp_at, body_at = _empty_records(queues, sender)
+    queue_of = np.array(rows.queue_of, np.intp)
+    data = bytearray().join(
+        chain.from_iterable(
+            zip(
+                map(heads.__getitem__, rows.queue_of), bodies, map(names.__getitem__, rows.queue_of), properties,
+                strict=True,
+            )
+        )
+    )  # fmt: skip
+    body_sizes = np.fromiter(map(len, bodies), np.int64, count)
+    properties_sizes = np.fromiter(map(len, properties), np.int64, count)
+    sizes = body_at + np.array(list(map(len, names)), np.int64)[queue_of] + body_sizes + properties_sizes
+    starts = np.cumsum(sizes) - sizes
+    # Views of a number at every byte: one assignment fills a field in all records.
+    words = np.ndarray((len(data) - 3,), ">u4", data, strides=(1,))
+    words[starts] = sizes
+    words[starts + BODY_CRC_AT] = np.fromiter(map(zlib.crc32, bodies), np.int64, count) & 0x7FFFFFFF
+    words[starts + body_at - 4] = body_sizes
+    if any(rows.flags):
+        words[starts + FLAG_AT] = np.array(rows.flags, np.int32).view(np.uint32)
+    shorts = np.ndarray((len(data) - 1,), ">u2", data, strides=(1,))
+    shorts[starts + sizes - properties_sizes - 2] = properties_sizes
+    topics = [topic for topic, _ in queues]
+    key_hashes, key_rows = hash_keys(list(map(topics.__getitem__, rows.queue_of)), properties)
+    return Block(
+        data=data,
+        sizes=sizes,
+        store_timestamp_at=np.full(count, store_timestamp_at),
+        tags=np.array(rows.codes, np.int64),
+        queues=queues,
+        queue_of=queue_of,
+        key_hashes=key_hashes,
+        key_rows=key_rows,
+        level=0,
+        entries=np.zeros(count, np.int64),
+    )
+
+
+def _empty_records(queues: Sequence[tuple[str, int]], sender: Sender) -> tuple[list[bytes], list[bytes], int, int]:
+    """For each queue what stands before and behind the body of its records; where the store time and the body stand."""
+    heads, names = [], []
+    for topic, queue_id in queues:
+        empty = encode_record(
+            topic.encode(), b"", b"", queue_id=queue_id, queue_offset=0, physical_offset=0, store_timestamp_ms=0,
+            **sender._asdict(),
+        )  # fmt: skip
+        parts = layout(empty, 0, len(empty))
+        assert parts is not None, "a record without body and properties has a layout"
+        heads.append(empty[: parts.body_at])
+        names.append(empty[parts.body_at :])
+    return heads, names, BORN_HOST_AT + len(sender.born_host), len(heads[0])
