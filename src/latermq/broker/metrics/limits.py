@@ -47,6 +47,7 @@ BROKER_LIMITS = (
     Limit("look_ups", "look_ups", "max_look_ups"),
     Limit("connection_look_ups", "connection_look_ups", "max_connection_look_ups"),
     Limit("unsaved_replies", "unsaved_reply_bytes", "max_unsaved_reply_bytes"),
+    Limit("unflushed_replies", "unflushed_bytes", "max_unflushed_bytes"),
     Limit("unsaved_requests", "unsaved_request_bytes", "max_unsaved_request_bytes"),
     Limit("operators_tables", "operators_tables", "max_operators_tables"),
     Limit("timeline_moves", "timeline_moves", "max_timeline_moves"),

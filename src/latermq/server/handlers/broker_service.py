@@ -47,6 +47,7 @@ _STORING = frozenset({
     Request.SEND_MESSAGE, Request.SEND_MESSAGE_V2, Request.SEND_BATCH_MESSAGE, Request.CONSUMER_SEND_MSG_BACK,
     Request.SCHEDULE_ROWS, Request.RECALL_MESSAGE, Request.CANCEL_TIMER, Request.MOVE_TIMER,
 })  # fmt: skip
+MAX_UNFLUSHED_BYTES = 64 << 20  # of replies that wait for the disk; that to a batch may take 330 kB
 MAX_UNSAVED_BYTES = 64 << 20  # of requests that wait for their topics to be saved
 # From here on each connection has one such request at most, and its next ones wait unread instead of being refused.
 KEEP_BACK_SHARE = 1 / 4
@@ -103,6 +104,7 @@ class BrokerService:
         self._lane = SendLane(broker, between_requests) if takes_lane else None
         # Replies of senders that wait for their message to be safe, in the order of the log.
         self._unflushed: deque[tuple[int, Connection, bytes]] = deque()
+        self._unflushed_bytes = 0
         # Whoever else wants to hear that the log is safe up to some place, in the same order.
         self._flush_watchers: deque[tuple[int, Callable[[], None]]] = deque()
         self.handlers: dict[int, Handler] = {
@@ -228,6 +230,7 @@ class BrokerService:
         unflushed = self._unflushed
         while unflushed and unflushed[0][0] <= offset:
             _, connection, reply = unflushed.popleft()
+            self._unflushed_bytes -= len(reply)
             connection.send(reply)
         while self._flush_watchers and self._flush_watchers[0][0] <= offset:
             self._flush_watchers.popleft()[1]()
@@ -289,7 +292,7 @@ class BrokerService:
         reply = encode_send_reply(command, message_id, queue_id, queue_offset, handle)
         if not self._waits_for_flush or command.flag & FLAG_ONEWAY:
             return reply
-        self._unflushed.append((end_offset, connection, reply))
+        self._answer_at(end_offset, connection, reply)
         return None
 
     def _send_back(self, connection: Connection, command: Command) -> bytes | None:
@@ -298,7 +301,7 @@ class BrokerService:
         reply = encode_response(command)
         if not end_offset or not self._waits_for_flush or command.flag & FLAG_ONEWAY:
             return reply
-        self._unflushed.append((end_offset, connection, reply))
+        self._answer_at(end_offset, connection, reply)
         return None
 
     def reply_when_flushed(self, connection: Connection, command: Command, reply: bytes) -> bytes | None:
@@ -306,8 +309,13 @@ class BrokerService:
         log = self._broker.store.log
         if not self._waits_for_flush or command.flag & FLAG_ONEWAY or log.flushed >= log.end:
             return reply
-        self._unflushed.append((log.end, connection, reply))
+        self._answer_at(log.end, connection, reply)
         return None
+
+    def _answer_at(self, end_offset: int, connection: Connection, reply: bytes) -> None:
+        """Keep a reply until the log is flushed up to this offset."""
+        self._unflushed.append((end_offset, connection, reply))
+        self._unflushed_bytes += len(reply)
 
     def when_flushed(self, then: Callable[[], None]) -> None:
         """Call back once the log is safe up to its present end, however it is flushed otherwise."""
@@ -324,6 +332,8 @@ class BrokerService:
         """What waits for the disk."""
         return {
             "unflushed_replies": len(self._unflushed),
+            "unflushed_bytes": self._unflushed_bytes,
+            "max_unflushed_bytes": MAX_UNFLUSHED_BYTES,
             "unsaved_requests": len(self._unsaved),
             "unsaved_request_bytes": self._unsaved_bytes,
             "max_unsaved_request_bytes": MAX_UNSAVED_BYTES,
@@ -331,7 +341,8 @@ class BrokerService:
 
     def check_unflushed(self) -> None:
         """With sync flush on a disk that hangs, answers pile up: at the bound nothing more is taken."""
-        if len(self._unflushed) >= self._broker.config.broker.max_unflushed:
+        is_full = len(self._unflushed) >= self._broker.config.broker.max_unflushed
+        if is_full or self._unflushed_bytes >= MAX_UNFLUSHED_BYTES:
             raise Busy(
                 f"{len(self._unflushed)} messages wait for the disk", hint="The disk is slow or hangs; send again later"
             )
