@@ -17,10 +17,13 @@ ROOT = Path(__file__).resolve().parents[3]
 
 # Relative to the root of the project. In *.py files only comments, docstrings and string literals are checked.
 CHECKED = (
+    "README.md",
     "SECURITY.md",
     "docs/delay-levels.md",
     "docs/filters.md",
     "docs/formats/*.md",
+    "docs/pipeline.md",
+    "docs/protocol.md",
     "docs/python-client.md",
     "docs/retries.md",
     "docs/timers.md",
