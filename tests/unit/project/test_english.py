@@ -26,6 +26,7 @@ CHECKED = (
     "docs/protocol.md",
     "docs/python-client.md",
     "docs/retries.md",
+    "docs/security.md",
     "docs/timers.md",
 )
 
