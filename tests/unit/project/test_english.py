@@ -22,6 +22,7 @@ CHECKED = (
     "docs/delay-levels.md",
     "docs/filters.md",
     "docs/formats/*.md",
+    "docs/operations.md",
     "docs/pipeline.md",
     "docs/protocol.md",
     "docs/python-client.md",
