@@ -83,7 +83,7 @@ _KEY = {"topic": _HOT, "key": "none", "maxNum": "64", "beginTimestamp": "0", "en
 ATTACKS = (
     Attack("nothing", bytes, connections=0),
     Attack("many cheap requests in one read", _many(2_000, Request.GET_MAX_OFFSET, _QUEUE)),
-    Attack("requests that nobody serves", _many(3_000, 9_999)),
+    Attack("unknown request codes", _many(3_000, 9_999)),
     Attack("statistics of a wide topic", _many(200, Request.GET_TOPIC_STATS_INFO, {"topic": _WIDE})),
     Attack(
         "progress in a wide topic", _many(200, Request.GET_CONSUME_STATS, {"consumerGroup": _GROUP, "topic": _WIDE})

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 CHECKED = (
     "README.md",
     "SECURITY.md",
+    "docs/benchmarks.md",
     "docs/delay-levels.md",
     "docs/filters.md",
     "docs/formats/*.md",
