@@ -7,13 +7,11 @@ before it is near, all else far. Only the broker reads cuts; its state tells the
 from collections.abc import Iterable
 
 import numpy as np
-import numpy.typing as npt
 
+from latermq.arrays import Bools, Ints
 from latermq.errors import CorruptStore
 from latermq.handover.cut import FOREVER_MS, Cut
 
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 Row = tuple[int, int]  # an entry, and the frontier that holds from it on
 
 

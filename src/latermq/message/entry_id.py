@@ -5,7 +5,8 @@ offset reaches bit 62, so a transaction's commit, which writes one there, is nev
 """
 
 import numpy as np
-import numpy.typing as npt
+
+from latermq.arrays import Ints
 
 FLAG = 1 << 62
 LEVEL_SHIFT = 56
@@ -25,7 +26,7 @@ def decode_entry_id(value: int) -> tuple[int, int] | None:
     return value >> LEVEL_SHIFT & 0x3F, value & OFFSET_MASK
 
 
-def decode_entry_ids(values: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def decode_entry_ids(values: Ints) -> tuple[Ints, Ints]:
     """The levels and offsets in many fields; where one holds no entry id, the level is -1."""
     is_id = (values > 0) & (values & FLAG != 0)
     return np.where(is_id, values >> LEVEL_SHIFT & 0x3F, -1), values & OFFSET_MASK

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from latermq.arrays import Bools, Ints
 from latermq.message.properties import well_formed
 from latermq.message.record import (
     MAGIC,
@@ -16,7 +17,7 @@ from latermq.message.record import (
     SIZE_AND_MAGIC,
     Buffer,
 )
-from latermq.message.record_layouts import Bools, Ints, Numbers, lay_out
+from latermq.message.record_layouts import Numbers, lay_out
 
 _CRC_AT = 8
 _SEPARATOR = b"\x02"

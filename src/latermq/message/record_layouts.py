@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from latermq.arrays import Bools, Ints
 from latermq.message.properties import MAX_PROPERTIES_BYTES
 from latermq.message.record import (
     BORN_HOST_AT,
@@ -15,9 +15,6 @@ from latermq.message.record import (
     SYSFLAG_STORE_V6,
     Buffer,
 )
-
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 class Numbers:

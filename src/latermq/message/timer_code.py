@@ -4,9 +4,7 @@ Bit 62 says that LaterMQ wrote it, bits 56 to 61 are the kind, bits 0 to 55 the 
 RocketMQ puts there, is a sign-extended 32-bit number, so it is never mistaken for one of these.
 """
 
-import numpy as np
-import numpy.typing as npt
-
+from latermq.arrays import Bools, Ints
 from latermq.message.names import is_stored_topic
 from latermq.message.properties import CUT as CUT_PROPERTY
 from latermq.message.properties import (
@@ -28,7 +26,6 @@ MAX_ENTRY_DIGITS = 18
 _MAX_QUEUE_ID_DIGITS = 5
 UNKNOWN_DUE_MS = 0  # of a record that tells no due time: it is nobody's to deliver
 
-Ints = npt.NDArray[np.int64]
 _DUE_MS, _TIMER_OUT_MS = DUE_MS.encode(), TIMER_OUT_MS.encode()
 _CUT, _DELETE_KEY, _MOVE, _REAL_QUEUE_ID, _REAL_TOPIC = (
     CUT_PROPERTY.encode(),
@@ -44,9 +41,9 @@ def timer_code(kind: int, due_ms: int) -> int:
     return FLAG | kind << KIND_SHIFT | due_ms
 
 
-def is_timer_code(codes: Ints) -> npt.NDArray[np.bool_]:
+def is_timer_code(codes: Ints) -> Bools:
     """Which of these codes are ours."""
-    ours: npt.NDArray[np.bool_] = codes >> 62 == 1
+    ours: Bools = codes >> 62 == 1
     return ours
 
 

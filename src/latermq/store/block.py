@@ -4,11 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from latermq.arrays import Indices, Ints, Ints32
 from latermq.message.record import PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT
-
-Ints = npt.NDArray[np.int64]
 
 # What a key counts beside bytes that are copied: it takes 0.3 µs to put it into the index, and 12 bytes until then.
 KEY_COST = 64
@@ -23,8 +21,8 @@ class Block:
     store_timestamp_at: Ints  # where in each record the store time stands; IPv6 hosts move it
     tags: Ints
     queues: list[tuple[str, int]]
-    queue_of: npt.NDArray[np.intp]  # for each record the index of its queue in `queues`
-    key_hashes: npt.NDArray[np.int32]  # for the key index,
+    queue_of: Indices  # for each record the index of its queue in `queues`
+    key_hashes: Ints32  # for the key index,
     key_rows: Ints  # and of which record each is, in order
     level: int  # whose entries these records replace,
     entries: Ints  # and which
@@ -55,7 +53,7 @@ class Block:
     def __len__(self) -> int:
         return len(self.sizes)
 
-    def rows_by_queue(self) -> dict[int, npt.NDArray[np.intp]]:
+    def rows_by_queue(self) -> dict[int, Indices]:
         """For each queue that has any, by its index in `queues`, the rows of its records."""
         counts = np.bincount(self.queue_of, minlength=len(self.queues))
         rows = np.split(np.argsort(self.queue_of, kind="stable"), np.cumsum(counts)[:-1])
@@ -81,7 +79,7 @@ class Block:
             self.is_far,
         )
 
-    def rows(self, rows: npt.NDArray[np.intp]) -> "Block":
+    def rows(self, rows: Indices) -> "Block":
         """Some of the records, by their rows in order, as a block with bytes of its own."""
         ends = np.cumsum(self.sizes)[rows]
         view = memoryview(self.data)
@@ -141,9 +139,7 @@ class Block:
             blocks[0].is_far,
         )
 
-    def patch(
-        self, at: int, rows: Iterable[npt.NDArray[np.intp]], next_offsets: Iterable[int], store_timestamp_ms: int
-    ) -> Ints:
+    def patch(self, at: int, rows: Iterable[Indices], next_offsets: Iterable[int], store_timestamp_ms: int) -> Ints:
         """Write what log offset `at` brings into the bytes, where each queue goes on at its next offset.
 
         Returns the records' physical offsets. A block that was patched but not appended may be patched again.

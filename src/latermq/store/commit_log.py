@@ -5,8 +5,8 @@ from mmap import mmap
 from threading import Lock
 
 import numpy as np
-import numpy.typing as npt
 
+from latermq.arrays import Ints
 from latermq.errors import IllegalMessage, StoreError
 from latermq.message.record import (
     BLANK,
@@ -27,7 +27,6 @@ FOLDER = "commitlog"
 _BROUGHT_IN_BYTES = 4 << 20
 _SCANNED_RECORDS = 10_000  # at once,
 _SCANNED_BYTES = 4 << 20  # or so much of them, or one that is longer
-Ints = npt.NDArray[np.int64]
 
 
 class CommitLog:

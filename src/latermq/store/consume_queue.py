@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
+from latermq.arrays import Ints, Structs
 from latermq.store.files.disk import Disk, MappedFile
 from latermq.store.map_pool import MapPool
 from latermq.store.segments import RestingSegments, segment_name, segment_starts
@@ -113,9 +113,7 @@ class ConsumeQueue:
             self._file, self._at = None, 0
         return offset
 
-    def extend(
-        self, physical_offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], tags_codes: npt.NDArray[np.int64]
-    ) -> None:
+    def extend(self, physical_offsets: Ints, sizes: Ints, tags_codes: Ints) -> None:
         """Add many entries at once, for which `make_room` has reserved space."""
         entries = np.empty(len(sizes), ENTRY_DTYPE)
         entries["offset"], entries["size"], entries["tags"] = physical_offsets, sizes, tags_codes
@@ -156,11 +154,11 @@ class ConsumeQueue:
         raw = self.entries(offset, 1)
         return ENTRY.unpack(raw) if raw else None
 
-    def array(self, offset: int, count: int) -> npt.NDArray[np.void]:
+    def array(self, offset: int, count: int) -> Structs:
         """The same as `entries`, as a numpy array with fields offset, size and tags."""
         return np.frombuffer(self.entries(offset, count), dtype=ENTRY_DTYPE)
 
-    def gather(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
+    def gather(self, offsets: Ints) -> Structs:
         """The entries at these offsets, which are in order and inside the queue."""
         entries = np.empty(len(offsets), ENTRY_DTYPE)
         file_entries = self._file_bytes // ENTRY_BYTES

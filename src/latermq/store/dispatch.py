@@ -2,17 +2,15 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from latermq.arrays import AnyArray, Bools, Indices, Ints, Ints32, Octets, UInts32
 from latermq.message.properties import KEY_SEPARATOR, find_property
 from latermq.message.record import SYSFLAG_TRANSACTION_MASK
 from latermq.message.tags import MAX_REMEMBERED, java_string_hash, tags_code
 from latermq.message.timer_code import is_due
-
-Ints = npt.NDArray[np.int64]
 
 _TRANSACTION_COMMITTED = 0x8
 # The eight bytes before a value, as one number: all of UNIQ_KEY, or a separator and KEYS in the upper five.
@@ -27,9 +25,9 @@ _POWERS_OF_31 = np.array([pow(31, power, 1 << 32) for power in range(_MAX_MATRIX
 class IndexKeys(NamedTuple):
     """Keys ready for the index, in the order of their records."""
 
-    hashes: npt.NDArray[np.int32]
-    offsets: npt.NDArray[np.int64]
-    timestamps_ms: npt.NDArray[np.int64]
+    hashes: Ints32
+    offsets: Ints
+    timestamps_ms: Ints
 
 
 def queue_tags_code(properties: bytes) -> int:
@@ -56,7 +54,7 @@ def due_ms_of(properties: bytes) -> int | None:
     return int(due) if due and is_due(due) else None
 
 
-def is_queued(sysflags: Ints) -> npt.NDArray[np.bool_]:
+def is_queued(sysflags: Ints) -> Bools:
     """Which records get a queue entry: halves and roll-backs of transactions do not."""
     return np.isin(sysflags & SYSFLAG_TRANSACTION_MASK, (0, _TRANSACTION_COMMITTED))
 
@@ -87,9 +85,7 @@ def index_keys(
     return IndexKeys(hashes, np.asarray(offsets, np.int64)[owners], np.asarray(timestamps_ms, np.int64)[owners])
 
 
-def hash_keys(
-    topics: Sequence[str], properties: Sequence[bytes]
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+def hash_keys(topics: Sequence[str], properties: Sequence[bytes]) -> tuple[Ints32, Ints]:
     """The hash of every key of these records, and for each hash which record it is of; in the order of the records.
 
     Keys are cut out of the joined properties and hashed as one matrix: 0.8 µs a record instead of 3 one by one.
@@ -107,7 +103,7 @@ def hash_keys(
     return hashes, owners
 
 
-def _rows_of(padded: bytes, starts: Ints, ends: Ints) -> tuple[npt.NDArray[Any], Ints, list[int]]:
+def _rows_of(padded: bytes, starts: Ints, ends: Ints) -> tuple[AnyArray, Ints, list[int]]:
     """The letters of each key, right-aligned in a row, and how many are there; and which keys must go one by one.
 
     Those are long ones, which do not fit, and bytes that are no letters. That there are none is most often told by one
@@ -132,7 +128,7 @@ def _rows_of(padded: bytes, starts: Ints, ends: Ints) -> tuple[npt.NDArray[Any],
     return matrix, fitting, np.flatnonzero(odd).tolist()
 
 
-def _letters(joined: bytes, starts: Ints, ends: Ints) -> tuple[npt.NDArray[Any], Ints, Ints]:
+def _letters(joined: bytes, starts: Ints, ends: Ints) -> tuple[AnyArray, Ints, Ints]:
     """What Java hashes, and where keys start and end in it: bytes as they are in ASCII, else letters of UTF-16."""
     data = np.frombuffer(joined, np.uint8)
     if joined.isascii():
@@ -159,7 +155,7 @@ def _joined(properties: Sequence[bytes]) -> bytes:
 class HashedKeys:
     """Many keys hashed once, to be looked for under any topic: the letters before a key only multiply and add."""
 
-    def __init__(self, data: bytes, offsets: npt.NDArray[np.int64]) -> None:
+    def __init__(self, data: bytes, offsets: Ints) -> None:
         """The keys lie end to end in `data`, as UTF-8."""
         # Zeros before the first key let every key be taken with the bytes before it.
         padded = bytes(_MAX_MATRIX_WIDTH) + data
@@ -172,7 +168,7 @@ class HashedKeys:
             self._values[row] = java_string_hash(key) & 0xFFFFFFFF
             self._powers[row] = pow(31, len(key.encode("utf-16-le")) // 2, 1 << 32)
 
-    def under(self, prefixes: Sequence[str], prefix_of: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
+    def under(self, prefixes: Sequence[str], prefix_of: Indices) -> Ints:
         """The hashes of the keys behind these prefixes, a topic's being `topic#`; for each key which one it has."""
         hashes = np.array(list(map(_prefix_hash, prefixes)), np.uint32)
         return _positive(self._values + hashes[prefix_of] * self._powers).astype(np.int64)
@@ -195,9 +191,7 @@ def _key_spans(joined: bytes) -> tuple[Ints, Ints]:
     return starts[filled], ends[filled]
 
 
-def _split(
-    data: npt.NDArray[np.uint8], starts: Ints, ends: Ints, is_unique: npt.NDArray[np.bool_]
-) -> tuple[Ints, Ints]:
+def _split(data: Octets, starts: Ints, ends: Ints, is_unique: Bools) -> tuple[Ints, Ints]:
     """Spans parted at the spaces in them; a unique key is one key, spaces or not."""
     spaces = np.flatnonzero(data == ord(KEY_SEPARATOR))
     span_of = np.searchsorted(starts, spaces, side="right") - 1
@@ -207,11 +201,11 @@ def _split(
 
 
 def _hash_rows(
-    matrix: npt.NDArray[Any],
-    lengths: npt.NDArray[np.int64],
+    matrix: AnyArray,
+    lengths: Ints,
     topics: Sequence[str],
-    owners: npt.NDArray[np.int64],
-) -> npt.NDArray[np.int32]:
+    owners: Ints,
+) -> Ints32:
     """The hashes of `topic#key` for keys that stand right-aligned in the rows of a matrix."""
     # Zero bytes on the left add nothing.
     values = matrix.astype(np.uint32) @ _POWERS_OF_31[matrix.shape[1] - 1 :: -1]
@@ -222,8 +216,8 @@ def _hash_rows(
     return _positive(values)
 
 
-def _positive(values: npt.NDArray[np.uint32]) -> npt.NDArray[np.int32]:
+def _positive(values: UInts32) -> Ints32:
     """Java's `Math.abs` of these hash codes; where that is negative, 0."""
-    positive: npt.NDArray[np.int32] = np.abs(values.view(np.int32))
+    positive: Ints32 = np.abs(values.view(np.int32))
     positive[positive < 0] = 0
     return positive

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import numpy as np
-import numpy.typing as npt
 
+from latermq.arrays import Ints, Ints32
 from latermq.store.dispatch import IndexKeys, key_hash
 from latermq.store.files.disk import Disk
 
@@ -25,7 +25,6 @@ MAX_STEPS_TOGETHER = 256
 # Entries of a file that are looked at when it is opened, each of them in a page of its own.
 SAMPLED = 64
 
-Ints = npt.NDArray[np.int64]
 _NONE: Ints = np.empty(0, np.int64)
 
 
@@ -43,7 +42,7 @@ class IndexFile:
         self.is_closed = False
         self._entries_at = HEADER.size + slots * SLOT_BYTES
         self.file = disk.map_file(f"{FOLDER}/{name}", file_bytes(slots, max_entries))
-        self._slots: npt.NDArray[np.int32] = np.frombuffer(self.file.map, ">i4", slots, HEADER.size)
+        self._slots: Ints32 = np.frombuffer(self.file.map, ">i4", slots, HEADER.size)
         self._entries = np.frombuffer(self.file.map, ENTRY_DTYPE, max_entries, self._entries_at)
         (
             self.first_timestamp_ms,
@@ -81,7 +80,7 @@ class IndexFile:
         self._write_header()
         return count
 
-    def _link(self, slots: npt.NDArray[np.int32], numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def _link(self, slots: Ints32, numbers: Ints) -> Ints:
         """Hang new entries into their slots' chains and return, for each, the entry before it."""
         order = np.argsort(slots, kind="stable")
         sorted_slots = slots[order]

@@ -4,10 +4,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
 import numpy as np
-import numpy.typing as npt
+
+from latermq.arrays import Bools, Ints
 
 
-def as_ranges(ordered: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+def as_ranges(ordered: Ints) -> list[tuple[int, int]]:
     """Offsets that are in order, of which there is at least one, as ranges [start, end)."""
     breaks = np.flatnonzero(np.diff(ordered) > 1)
     starts = ordered[np.append(0, breaks + 1)]
@@ -40,7 +41,7 @@ class RangeSet:
         """Add all offsets of another set."""
         self.add_ordered(other.ranges())
 
-    def add_all(self, offsets: npt.NDArray[np.int64]) -> None:
+    def add_all(self, offsets: Ints) -> None:
         """Add many offsets, in any order."""
         if len(offsets):
             self.add_ordered(as_ranges(np.sort(offsets)))
@@ -77,7 +78,7 @@ class RangeSet:
         index = bisect_right(self._starts, start) - 1
         return max(start, self._ends[index]) if index >= 0 else start
 
-    def missing(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    def missing(self, offsets: Ints) -> Bools:
         """For each of these offsets whether it is not in the set."""
         if not self._starts:
             return np.ones(len(offsets), bool)

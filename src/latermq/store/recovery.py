@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from latermq.arrays import Bools, Ints
 from latermq.errors import CorruptStore
 from latermq.message.entry_id import decode_entry_ids
 from latermq.message.names import SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC
@@ -27,8 +27,6 @@ from latermq.store.ranges import RangeSet
 
 Delivered = dict[int, RangeSet]
 Queues = dict[tuple[str, int], ConsumeQueue]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 _NEVER = 1 << 62
 
 

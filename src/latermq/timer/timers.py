@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from latermq.arrays import Bools, Ints
 from latermq.config import TimerConfig
 from latermq.errors import FlowControl, StoreError
 from latermq.message.names import TIMER_TOPIC
@@ -23,7 +24,7 @@ from latermq.store.ranges import RangeSet
 from latermq.timer.counters import Tallies
 from latermq.timer.delivery.lateness import DELAY_BOUNDS_MS, PUNCTUAL_MS, Distribution
 from latermq.timer.delivery.timer_source import TimerSource
-from latermq.timer.engine.interface import SLOT_MS, Bools, Engine, Ints, Units, slot_of
+from latermq.timer.engine.interface import SLOT_MS, Engine, Units, slot_of
 from latermq.timer.engine.slot_order import SlotOrder, SlotOrders
 from latermq.timer.far.frontier import Frontier
 from latermq.timer.far.windows import Window, Windows

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 
+from latermq.arrays import Ints, Structs
 from latermq.protocol.remoting.timers import PendingPage
 from latermq.store.consume_queue import ConsumeQueue
 from latermq.timer.engine.interface import Units
@@ -35,7 +34,7 @@ class Looks:
                 self.rows += len(units.entries)
                 yield units
 
-        def counted_gather(queue: ConsumeQueue, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
+        def counted_gather(queue: ConsumeQueue, offsets: Ints) -> Structs:
             self.rows += len(offsets)
             return gather(queue, offsets)
 

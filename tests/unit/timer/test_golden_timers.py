@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from latermq.arrays import Ints
 from latermq.errors import CorruptStore
 from latermq.store.files.disk import FileDisk
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.timer import apache_checkpoint
 from latermq.timer.apache_checkpoint import TimerCheckpoint, decode_timer_checkpoint, encode_timer_checkpoint
 from latermq.timer.engine import timer_log, timer_wheel
-from latermq.timer.engine.interface import SLOT_MS, Ints, Units
+from latermq.timer.engine.interface import SLOT_MS, Units
 from latermq.timer.engine.timer_log import DELETE, ROLL, UNIT, UNIT_BYTES, TimerLog, UnitRows
 from latermq.timer.engine.timer_wheel import Slots, TimerWheel
 from latermq.timer.engine.wheel_engine import WheelEngine

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from latermq.arrays import Bools, Indices
 from latermq.message.entry_id import decode_entry_id
 from latermq.message.names import TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC
 from latermq.message.properties import REAL_TOPIC, TAGS, TIMER_DELETE_KEY, UNIQUE_KEY, find_property
@@ -39,9 +39,7 @@ class KnownNames:
         self._far_names = far_names
         self._wake_from_ms = wake_from_ms
 
-    def known(
-        self, topics: Sequence[str], topic_of: npt.NDArray[np.intp], keys: Sequence[bytes], hashed: HashedKeys
-    ) -> npt.NDArray[np.bool_]:
+    def known(self, topics: Sequence[str], topic_of: Indices, keys: Sequence[bytes], hashed: HashedKeys) -> Bools:
         """For each of these keys whether it is known under its topic."""
         known = np.zeros(len(keys), bool)
         store = self._store
@@ -64,18 +62,16 @@ class KnownNames:
     def _look_far(
         self,
         topics: Sequence[str],
-        topic_of: npt.NDArray[np.intp],
+        topic_of: Indices,
         keys: Sequence[bytes],
-        known: npt.NDArray[np.bool_],
+        known: Bools,
     ) -> None:
         """Add the names that only the names of far timers tell of."""
         rows = np.flatnonzero(~known)
         names = [(topics[topic_of[row]], keys[row]) for row in rows.tolist()]
         known[rows] = self._far_names.known(names, self._wake_from_ms())
 
-    def _places(
-        self, topics: Sequence[str], topic_of: npt.NDArray[np.intp]
-    ) -> list[tuple[list[str], npt.NDArray[np.intp]]]:
+    def _places(self, topics: Sequence[str], topic_of: Indices) -> list[tuple[list[str], Indices]]:
         """Under what a name's records are indexed: as a timer, as delivered, as cancelled, as buried."""
         same = np.zeros_like(topic_of)
         places = [

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from latermq.arrays import Ints
 from latermq.errors import InvalidParameter
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import KEYS, REAL_QUEUE_ID, REAL_TOPIC, TAGS, TIMER_ID, UNIQUE_KEY, find_property
@@ -17,7 +18,7 @@ from latermq.protocol.remoting.timers import Density, PendingPage, PendingTimer
 from latermq.store.consume_queue import ENTRY_DTYPE
 from latermq.store.message_store import MessageStore
 from latermq.timer.directory import Directory, Entry
-from latermq.timer.engine.interface import SLOT_MS, Ints
+from latermq.timer.engine.interface import SLOT_MS
 from latermq.timer.steps import Steps, spend
 from latermq.timer.timers import Timers, slot_below
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
+from latermq.arrays import Ints
 from latermq.errors import IllegalMessage
 from latermq.message.properties import (
     DELAY_LEVEL,
@@ -98,7 +98,7 @@ def _check_properties(column: Column) -> None:
         )
 
 
-def dues_of(batch: RowBatch, now_ms: int, check_due: Callable[[int, int, str, bool], None]) -> npt.NDArray[np.int64]:
+def dues_of(batch: RowBatch, now_ms: int, check_due: Callable[[int, int, str, bool], None]) -> Ints:
     """When each row is due, at the earliest now; `check_due` refuses what is too far ahead."""
     most_ms = 1 << 61  # beyond any limit, and small enough for sums
     times_ms = np.minimum(batch.times_ms, most_ms)

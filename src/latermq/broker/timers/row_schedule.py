@@ -6,8 +6,8 @@ from itertools import chain, compress, repeat
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from latermq.arrays import Bools, Indices, Ints, Ints32
 from latermq.broker.broker import MAX_TIMER_PROPERTIES_BYTES, Broker
 from latermq.broker.tables.topics import UnsavedTopic
 from latermq.broker.timers.known_names import KnownNames
@@ -19,7 +19,7 @@ from latermq.message.record import BORN_HOST_AT, encode_record, host_bytes, layo
 from latermq.message.timer_code import FLAG, KIND_SHIFT, TIMER
 from latermq.protocol.remoting.rows import Column, RowBatch
 from latermq.protocol.remoting.topics import TopicConfig
-from latermq.store.block import Block, Ints
+from latermq.store.block import Block
 from latermq.store.dispatch import HashedKeys
 from latermq.timer.admission import waiting_properties
 from latermq.timer.engine.interface import slot_of
@@ -97,7 +97,7 @@ class RowSchedule:
             raise unsaved
         return configs
 
-    def _drop_repeated(self, batch: RowBatch, keys: list[bytes], hashes: Ints, new: npt.NDArray[np.bool_]) -> None:
+    def _drop_repeated(self, batch: RowBatch, keys: list[bytes], hashes: Ints, new: Bools) -> None:
         """Of several rows with one name the first counts. Where all hashes differ, so do the names."""
         if len(np.unique(hashes)) == len(hashes):
             return
@@ -123,14 +123,14 @@ class RowSchedule:
                     hint="Schedule them at other times, or raise timer.slot_limit",
                 )
 
-    def _queues(self, batch: RowBatch, rows: npt.NDArray[np.intp], configs: list[TopicConfig | None]) -> Ints:
+    def _queues(self, batch: RowBatch, rows: Indices, configs: list[TopicConfig | None]) -> Ints:
         """Which queue of its topic each row goes to: one after the other."""
         counts = np.array([config.writeQueueNums if config else 1 for config in configs], np.int64)
         numbers: Ints = np.arange(self._next_queue, self._next_queue + len(rows)) % counts[batch.topic_of[rows]]
         self._next_queue += len(rows)
         return numbers
 
-    def _hold(self, batch: RowBatch, rows: npt.NDArray[np.intp], queues: Ints) -> None:
+    def _hold(self, batch: RowBatch, rows: Indices, queues: Ints) -> None:
         """Make sure that each row finds its queue when it is due."""
         places, firsts = np.unique(batch.topic_of[rows].astype(np.int64) << 32 | queues, return_index=True)
         for place, first in zip(places.tolist(), firsts.tolist(), strict=True):
@@ -139,7 +139,7 @@ class RowSchedule:
             except NoPermission as error:
                 refuse_row(int(rows[first]), error.message, error.hint)
 
-    def _note(self, batch: RowBatch, rows: npt.NDArray[np.intp]) -> None:
+    def _note(self, batch: RowBatch, rows: Indices) -> None:
         counts = np.bincount(batch.topic_of[rows], minlength=len(batch.topics))
         for topic, count in zip(batch.topics, counts.tolist(), strict=True):
             if count:
@@ -179,9 +179,7 @@ def _split(column: Column, separator: bytes) -> tuple[Column, Ints]:
 class _Build:
     """Makes records of the timer topic out of columns: no row is looked at by itself, all are joined at once."""
 
-    def __init__(
-        self, batch: RowBatch, rows: npt.NDArray[np.intp], dues: Ints, keys: list[bytes], stamp: bytes
-    ) -> None:
+    def __init__(self, batch: RowBatch, rows: Indices, dues: Ints, keys: list[bytes], stamp: bytes) -> None:
         self._batch = batch
         self._stamp = stamp
         self._rows = rows
@@ -283,7 +281,7 @@ class _Build:
         between_sizes = np.array(list(map(len, betweens)), np.int64)[place_of]
         return pieces, len(before_all) + _digits(slots) + between_sizes + _digits(dues) + 1
 
-    def _index_keys(self, unique_hashes: Ints) -> tuple[npt.NDArray[np.int32], Ints]:
+    def _index_keys(self, unique_hashes: Ints) -> tuple[Ints32, Ints]:
         """The hashes under which the records are found, in the order of the records."""
         rows = np.arange(len(self._rows))
         if not self._batch.keys.data:

@@ -6,6 +6,7 @@ way goes on with those that have none. All of it runs on the thread that appends
 
 import numpy as np
 
+from latermq.arrays import Ints
 from latermq.broker.timers.pending import PendingTimers
 from latermq.broker.timers.window_notes import SkipNote, WindowNotes
 from latermq.errors import InvalidParameter
@@ -16,7 +17,6 @@ from latermq.message.waiting_record import waiting_name
 from latermq.store.message_store import Draft, MessageStore
 from latermq.timer.delivery.dead_letters import Undeliverable
 from latermq.timer.delivery.delivery import Delivery
-from latermq.timer.engine.interface import Ints
 from latermq.timer.far.far_names import FarNames
 from latermq.timer.far.windows import Window, WindowRows
 from latermq.timer.steps import Steps

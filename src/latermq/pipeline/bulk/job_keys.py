@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 import numpy as np
-import numpy.typing as npt
 
+from latermq.arrays import Bools, Texts
 from latermq.errors import CorruptStore, StoreError
 from latermq.pipeline.bulk.bulk_job import files_in, job_folder
 from latermq.pipeline.timeline.root import Root, file_errors, write_file
@@ -31,7 +31,7 @@ _HEAD = struct.Struct("<8sQ")  # magic, keys
 _CHECKSUM = struct.Struct("<I")  # CRC-32 of all before it
 
 # 16 bytes each; all are of that length, so that numpy compares them as a whole.
-Keys = npt.NDArray[np.bytes_]
+Keys = Texts
 _KEY = np.dtype(f"S{KEY_BYTES}")
 
 
@@ -56,12 +56,12 @@ class JobKeys:
     def __len__(self) -> int:
         return len(self._known)
 
-    def known(self, keys: Keys) -> npt.NDArray[np.bool_]:
+    def known(self, keys: Keys) -> Bools:
         """Which of these an earlier run has scheduled."""
         if not len(self._known):
             return np.zeros(len(keys), bool)
         at = np.minimum(np.searchsorted(self._known, keys), len(self._known) - 1)
-        found: npt.NDArray[np.bool_] = self._known[at] == keys
+        found: Bools = self._known[at] == keys
         return found
 
     def add(self, keys: Sequence[Keys]) -> None:

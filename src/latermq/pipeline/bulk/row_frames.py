@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from latermq.arrays import Bools, Indices, Ints, Octets, UInts16
 from latermq.errors import ConfigError, IllegalMessage, NoPermission
 from latermq.message.names import check_sendable_topic
 from latermq.message.properties import (
@@ -33,8 +33,6 @@ _ADDED_BYTES = 640
 _RESERVED = (UNIQUE_KEY, KEYS, TAGS, DELAY_LEVEL, REAL_TOPIC, REAL_QUEUE_ID, START_DELIVER_TIME)
 _RESERVED_PREFIXES = (OWN_PREFIX, "TIMER_")
 _KEY_BYTES = 16
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -123,13 +121,13 @@ def requests_of(batch: pa.RecordBatch, target: Target, *, where: str = "", first
         yield from _pieces(taken_rows(checked, np.flatnonzero(chosen == number)), broker)
 
 
-def pick(digests: npt.NDArray[np.uint8], brokers: int) -> Ints:
+def pick(digests: Octets, brokers: int) -> Ints:
     """Which of so many brokers each row goes to: by its unique key alone, so always to the same."""
     heads = digests.reshape(-1, _KEY_BYTES)[:, :8].copy().view(">u8").ravel()
     return (heads % np.uint64(brokers)).astype(np.int64)
 
 
-def _digests(job: str, keys: Column) -> npt.NDArray[np.uint8]:
+def _digests(job: str, keys: Column) -> Octets:
     """The unique keys of rows.py as bytes: 0.8 µs each."""
     named = job.encode()
     prefix = len(named).to_bytes(4, "big") + named
@@ -191,7 +189,7 @@ class _Rows:
             if at >= 0:
                 self._bad(column.row_at(at), f"its {name} holds byte {letter}, which separates properties", "Remove it")
 
-    def _topics(self) -> tuple[list[str], npt.NDArray[np.uint16]]:
+    def _topics(self) -> tuple[list[str], UInts16]:
         array = self._column("topic")
         if array is None:
             array = pa.repeat(pa.scalar(self._target.topic), len(self._batch))
@@ -205,7 +203,7 @@ class _Rows:
                 self._bad(int((indices == number).argmax()), error.message if topic else "it has no topic", error.hint)
         return topics, indices.astype(np.uint16)
 
-    def _times(self) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    def _times(self) -> tuple[Ints, Bools]:
         rows = len(self._batch)
         times, given, from_now = np.zeros(rows, np.int64), np.zeros(rows, np.int64), np.zeros(rows, np.bool_)
         for name in TIMES:
@@ -312,7 +310,7 @@ def _without_null_maps(maps: pa.MapArray) -> pa.MapArray:
     return maps.take(pa.array(np.arange(len(maps)))) if maps.offset else maps
 
 
-def taken_rows(batch: RowBatch, rows: npt.NDArray[np.intp]) -> RowBatch:
+def taken_rows(batch: RowBatch, rows: Indices) -> RowBatch:
     """Some rows of a batch."""
 
     def some(column: Column) -> Column:

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from latermq.arrays import Ints
 from latermq.handover.ownership import Ownership
 from latermq.pipeline.driver.link import BrokerLink, QueueRange
 from latermq.pipeline.source.options import SourceOptions
 from latermq.pipeline.source.ranges import QueuePart
 from latermq.pipeline.source.records import CUT_KIND, RecordBlock
-from latermq.pipeline.source.spans import Ints
 from latermq.pipeline.timeline.ownership import far_timers
 
 # Records sorted at once: all of them are in memory, twice while they are put in order.

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache, cached_property
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from latermq.arrays import Bools, Ints, Ints8
 from latermq.errors import CorruptStore
 from latermq.message.entry_id import decode_entry_ids
 from latermq.message.properties import (
@@ -32,7 +32,7 @@ from latermq.message.record import (
 )
 from latermq.message.record_layouts import Numbers, lay_out
 from latermq.message.timer_code import MAX_DUE_DIGITS, UNKNOWN_DUE_MS
-from latermq.pipeline.source.spans import PADDING_BYTES, WORD_BYTES, Bools, Ints, Properties, Spans, numbers
+from latermq.pipeline.source.spans import PADDING_BYTES, WORD_BYTES, Properties, Spans, numbers
 
 MESSAGE, TIMER, CANCEL, MOVED, CUT_KIND = range(5)
 KINDS = ("message", "timer", "cancel", "move", "cut")
@@ -115,7 +115,7 @@ class RecordBlock:
         return self._read.i64(self._starts + QUEUE_OFFSET_AT)
 
     @cached_property
-    def kinds(self) -> npt.NDArray[np.int8]:
+    def kinds(self) -> Ints8:
         """Numbers of KINDS."""
         if not self._waiting:
             return np.zeros(len(self), np.int8)

@@ -3,11 +3,8 @@
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-Octets = npt.NDArray[np.uint8]
+from latermq.arrays import Bools, Ints, Octets, UInts64
 
 NAME_END, PROPERTY_END = 1, 2
 WORD_BYTES = 8
@@ -36,7 +33,7 @@ class Spans(NamedTuple):
 class Properties:
     """All properties of records whose property strings are the given spans; the rest may hold anything."""
 
-    def __init__(self, octets: Octets, words: npt.NDArray[np.uint64], regions: Spans) -> None:
+    def __init__(self, octets: Octets, words: UInts64, regions: Spans) -> None:
         """`words` are the little-endian words at every place of `octets`."""
         self._octets = octets
         self._words = words
@@ -81,7 +78,7 @@ class Properties:
         return counts, Spans(self.begins[whole], splits), Spans(splits + 1, self.ends[whole])
 
 
-def _starts_with(words: npt.NDArray[np.uint64], text: bytes) -> Bools:
+def _starts_with(words: UInts64, text: bytes) -> Bools:
     """Which of these little-endian words start with a text, of which only as much counts as fits into a word."""
     part = text[:WORD_BYTES]
     value = int.from_bytes(part, "little")

@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from latermq.arrays import Bools
 from latermq.handover.cut import FOREVER_MS
 from latermq.handover.ownership import Ownership
 from latermq.pipeline.source.records import MOVED, TIMER, RecordBlock
-from latermq.pipeline.source.spans import Bools
 from latermq.protocol.remoting.pipeline import PipelineState
 
 

@@ -10,11 +10,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from latermq.arrays import Bools, Ints
 from latermq.errors import CorruptStore, LaterMQError, StoreError
 from latermq.handover.manifest import (
     MANIFEST,
@@ -42,8 +42,6 @@ _MAX_DIGITS = 18  # of what fits into 64 bits
 # Of all columns, as the file says. Groups have 8 MiB of records, or one record; those of earlier releases had more.
 MAX_GROUP_BYTES = 256 << 20
 _ANOTHER = "Another attempt of the window holds the same rows, or is made"
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,10 +245,10 @@ def follow_up(rows: pa.Table, last: tuple[int, ...] | None, window: Window, wher
     return int(due[-1]), int(timer_id[-1]), int(entry[-1])
 
 
-def _follows(due: Ints, timer_id: Ints, entry: Ints) -> npt.NDArray[np.bool_]:
+def _follows(due: Ints, timer_id: Ints, entry: Ints) -> Bools:
     """For each row but the first whether its key is above the one before."""
     same_due, same_timer = due[1:] == due[:-1], timer_id[1:] == timer_id[:-1]
-    later: npt.NDArray[np.bool_] = (due[1:] > due[:-1]) | (
+    later: Bools = (due[1:] > due[:-1]) | (
         same_due & ((timer_id[1:] > timer_id[:-1]) | (same_timer & (entry[1:] > entry[:-1])))
     )
     return later

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from latermq.arrays import Bools, Ints
 from latermq.errors import CorruptStore, ServiceUnavailable
 from latermq.handover.ownership import Ownership
 from latermq.handover.window import Window
@@ -29,8 +29,6 @@ MADE_BY = "local"
 HELD_BYTES = 256 << 20
 _YIELDED_ROWS = 10_000
 
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 # The records of the timer topic in [start, until), end to end, in as many pieces as it takes.
 Pull = Callable[[int, int], Iterable[bytes | bytearray]]
 

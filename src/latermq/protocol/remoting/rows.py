@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
+from latermq.arrays import Bools, Ints, UInts16
 from latermq.errors import MalformedRequest
 
 MAGIC = b"LMR1"
@@ -23,7 +23,6 @@ MAX_TOPICS = 4_096
 MAX_BYTES = 8 << 20  # of a request with more than one row
 KEY_SEPARATOR = b" "  # between the message keys of a row
 
-Ints = npt.NDArray[np.int64]
 _HEAD = struct.Struct("<4sII")  # magic, rows, topics
 
 
@@ -68,9 +67,9 @@ class RowBatch:
     """Timers to schedule: row n of each column is of the same timer."""
 
     topics: list[str]
-    topic_of: npt.NDArray[np.uint16]  # for each row the index of its topic
+    topic_of: UInts16  # for each row the index of its topic
     times_ms: Ints  # when it is due, or how long it waits from now
-    from_now: npt.NDArray[np.bool_]  # which of the two
+    from_now: Bools  # which of the two
     unique_keys: Column
     bodies: Column
     keys: Column  # message keys of a row, parted by spaces
@@ -152,11 +151,11 @@ class _Reader:
         self._body = body
         self.at = at
 
-    def numbers(self, dtype: str, count: int) -> npt.NDArray[np.int64]:
+    def numbers(self, dtype: str, count: int) -> Ints:
         end = self.at + count * np.dtype(dtype).itemsize
         if end > len(self._body):
             raise MalformedRequest(f"a batch of rows breaks off at byte {len(self._body)} of at least {end}")
-        numbers: npt.NDArray[np.int64] = np.frombuffer(self._body, dtype, count, self.at)
+        numbers: Ints = np.frombuffer(self._body, dtype, count, self.at)
         self.at = end
         return numbers
 

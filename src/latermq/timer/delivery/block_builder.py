@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from latermq.arrays import Bools, Ints
 from latermq.message.entry_id import FLAG, LEVEL_SHIFT
 from latermq.message.properties import REAL_QUEUE_ID, REAL_TOPIC, find_property
 from latermq.message.record import (
@@ -18,7 +18,7 @@ from latermq.message.record import (
     SYSFLAG_BORN_V6,
     SYSFLAG_STORE_V6,
 )
-from latermq.store.block import Block, Ints
+from latermq.store.block import Block
 from latermq.store.dispatch import hash_keys, queue_tags_code
 
 _REAL_TOPIC = REAL_TOPIC.encode()
@@ -132,7 +132,7 @@ def _tags(raw: bytes, properties: list[bytes]) -> Ints:
 class _Layouts(NamedTuple):
     """Where the parts of many records lie; meaningless where a record is not `whole`."""
 
-    whole: npt.NDArray[np.bool_]
+    whole: Bools
     starts: Ints
     store_timestamp_at: Ints  # from the record's start
     prepared_at: Ints  # from the record's start

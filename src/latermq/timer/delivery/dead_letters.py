@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from latermq.arrays import Ints
 from latermq.errors import CorruptStore
 from latermq.message.entry_id import encode_entry_id
 from latermq.message.ids import pack_host
@@ -18,7 +19,7 @@ from latermq.message.properties import (
     encode_properties,
 )
 from latermq.message.record import decode_record, layout
-from latermq.store.block import Block, Ints
+from latermq.store.block import Block
 from latermq.store.dispatch import hash_keys, queue_tags_code
 from latermq.store.message_store import Draft
 

@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from latermq.arrays import Indices, Ints
 from latermq.config import TimerConfig
 from latermq.errors import StoreError
 from latermq.message.names import SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC
 from latermq.message.properties import REAL_TOPIC
 from latermq.message.record import record_property
 from latermq.message.timer_code import UNKNOWN_DUE_MS
-from latermq.store.block import Block, Ints
+from latermq.store.block import Block
 from latermq.store.message_store import MessageStore
 from latermq.store.ranges import RangeSet
 from latermq.timer.delivery.block_builder import build
@@ -421,7 +421,7 @@ class Delivery:
         self._stuck.setdefault(queue, []).append((block, dues))
         self._stuck_bytes += block.size
 
-    def _line_up(self, block: Block, dues: Ints) -> npt.NDArray[np.intp]:
+    def _line_up(self, block: Block, dues: Ints) -> Indices:
         """Put records for queues that are stuck behind what is stuck there; the rows of the others."""
         free = np.ones(len(block), bool)
         for number, own in block.rows_by_queue().items():

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from latermq.timer.engine.interface import Ints
+from latermq.arrays import Ints
 
 LATENESS_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 5_000, 60_000)
 # RocketMQ's own for rocketmq_delay_message_latency: 1 min, 10 min, 1 h, 12 h, 1 d, 3 d.

@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from latermq.arrays import Ints
 from latermq.store.consume_queue import ConsumeQueue
 from latermq.store.ranges import RangeSet
 
-Ints = npt.NDArray[np.int64]
 CHUNK = 4096
 SCAN = 1 << 16  # entries looked at in one go, and at most joined into a run that is not in order: 1 MiB when loaded
 _NONE: Ints = np.empty(0, np.int64)

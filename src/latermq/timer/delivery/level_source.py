@@ -6,15 +6,14 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from latermq.arrays import Ints
 from latermq.message.names import SCHEDULE_TOPIC
 from latermq.store.consume_queue import ENTRY_DTYPE, ConsumeQueue
 from latermq.store.message_store import MessageStore
 from latermq.store.ranges import RangeSet
 from latermq.timer.delivery.level_runs import Run, join_small
 
-Ints = npt.NDArray[np.int64]
 MANY_RUNS = 1_000  # above it small ones are joined
 _NONE: Ints = np.empty(0, np.int64)
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from latermq.store.block import Block, Ints
+from latermq.arrays import Ints
+from latermq.store.block import Block
 
 
 @dataclass(order=True, slots=True)

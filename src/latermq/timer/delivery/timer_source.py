@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from latermq.arrays import Bools, Ints
 from latermq.errors import StoreError
 from latermq.timer.delivery.level_source import Batch
-from latermq.timer.engine.interface import SLOT_MS, Bools, Engine, Ints, Units
+from latermq.timer.engine.interface import SLOT_MS, Engine, Units
 
 _NEVER_MS = 1 << 62
 

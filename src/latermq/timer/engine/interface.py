@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+from latermq.arrays import Bools, Indices, Ints
+
 SLOT_MS = 1_000  # slot s holds what wakes in (s, s + 1000], RocketMQ's own rounding at its default precision
 
 
@@ -24,7 +23,7 @@ class Units(NamedTuple):
     sizes: Ints  # and how long they are
     rolls: Bools  # whether it wakes to be written again, being due later than the engine looks ahead
 
-    def where(self, rows: Bools | npt.NDArray[np.intp]) -> "Units":
+    def where(self, rows: Bools | Indices) -> "Units":
         """Some of the rows."""
         return Units(
             self.entries[rows], self.wakes[rows], self.physical_offsets[rows], self.sizes[rows], self.rolls[rows]

@@ -8,7 +8,8 @@ read from the database when its turn comes.
 
 import numpy as np
 
-from latermq.timer.engine.interface import SLOT_MS, Ints
+from latermq.arrays import Ints
+from latermq.timer.engine.interface import SLOT_MS
 from latermq.timer.engine.rocksdb_rows import RocksRows, Rows, key_from
 
 MINUTE_MS = 60_000

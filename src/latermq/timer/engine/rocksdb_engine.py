@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from latermq.arrays import Bools, Ints
 from latermq.errors import StoreError
-from latermq.timer.engine.interface import PIECE, SLOT_MS, Bools, Ints, Units, slot_of
+from latermq.timer.engine.interface import PIECE, SLOT_MS, Units, slot_of
 from latermq.timer.engine.read_ahead import MINUTE_MS, Hands
 from latermq.timer.engine.rocksdb_rows import KEY_BYTES, RocksRows, key_from, rows_of, units_of
 

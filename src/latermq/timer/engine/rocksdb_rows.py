@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from rocksdict import (
     BlockBasedOptions,
     Cache,
@@ -27,13 +26,14 @@ from rocksdict import (
     WriteOptions,
 )
 
+from latermq.arrays import Bools, Ints, Structs
 from latermq.errors import StoreError
-from latermq.timer.engine.interface import Bools, Ints, Units
+from latermq.timer.engine.interface import Units
 
 ROW = np.dtype([("wake", ">i8"), ("entry", ">i8"), ("physical_offset", ">i8"), ("size", ">i4"), ("roll", "u1")])
 _KEY_AND_VALUE = np.dtype([("key", "V16"), ("value", "V13")])  # the same 29 bytes as RocksDB takes them
 KEY_BYTES = 16
-Rows = npt.NDArray[np.void]
+Rows = Structs
 
 GENERATION_KEY = b"\xffgeneration"  # behind every row: times are positive, so no row's key begins with this byte
 WRITE_BUFFER_BYTES = 32 << 20

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from latermq.arrays import Bools, Ints
 from latermq.errors import CorruptStore
-from latermq.timer.engine.interface import Bools, Ints, Units, slot_of
+from latermq.timer.engine.interface import Units, slot_of
 from latermq.timer.engine.timer_log import (
     DELETE,
     LINK,

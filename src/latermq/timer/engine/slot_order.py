@@ -9,7 +9,8 @@ from weakref import WeakSet
 
 import numpy as np
 
-from latermq.timer.engine.interface import SLOT_MS, Ints, Units, slot_of
+from latermq.arrays import Ints
+from latermq.timer.engine.interface import SLOT_MS, Units, slot_of
 from latermq.timer.intake.delivered_set import not_in
 
 KEPT_ORDERS = 4

@@ -4,11 +4,11 @@ import struct
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
+from latermq.arrays import Bools, Ints, Structs
 from latermq.store.files.disk import Disk
 from latermq.store.segments import Segments
-from latermq.timer.engine.interface import SLOT_MS, Bools, Ints
+from latermq.timer.engine.interface import SLOT_MS
 
 FOLDER = "timerlog"
 FILE_BYTES = 100 * 1024 * 1024
@@ -32,7 +32,7 @@ MAX_MAGIC = 15  # RocketMQ takes what has no other bits
 BLANK_MAGIC = 0xCBD43194 - (1 << 32)
 RESERVE_STEP_BYTES = 1024 * 1024
 
-UnitRows = npt.NDArray[np.void]
+UnitRows = Structs
 
 
 def wakes_of(units: UnitRows) -> Ints:

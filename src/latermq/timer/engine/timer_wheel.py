@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from latermq.arrays import Bools, Ints, Structs
 from latermq.errors import CorruptStore
 from latermq.store.files.disk import Disk
-from latermq.timer.engine.interface import SLOT_MS, Bools, Ints
+from latermq.timer.engine.interface import SLOT_MS
 
 PATH = "timerwheel"
 SLOTS = 7 * 86_400  # the file has twice as many: RocketMQ plans one round ahead and keeps one behind
@@ -54,7 +54,7 @@ class TimerWheel:
                 hint=f"Remove {PATH}: it is built again from the timer log",
             )
         self._file = disk.map_file(PATH, size)
-        self._slots: npt.NDArray[np.void] = np.frombuffer(self._file.map, dtype=SLOT)
+        self._slots: Structs = np.frombuffer(self._file.map, dtype=SLOT)
         # The same as rows of plain words, of which numpy moves many far apart ten times as fast.
         self._words: Ints = np.frombuffer(self._file.map, np.int64).reshape(self.total, -1)
         self._held: Bools = np.zeros(self.total, bool)

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from latermq.arrays import Indices, Ints
 from latermq.errors import CorruptStore, StoreError
 from latermq.store.files.disk import Disk
 from latermq.timer.engine import timer_log, timer_wheel
-from latermq.timer.engine.interface import PIECE, SLOT_MS, Ints, Units, slot_of
+from latermq.timer.engine.interface import PIECE, SLOT_MS, Units, slot_of
 from latermq.timer.engine.slot_list import read_slot
 from latermq.timer.engine.timer_log import DEFAULT, DELETE, ROLL, UNIT, UNIT_BYTES, TimerLog, UnitRows
 from latermq.timer.engine.timer_wheel import Slots, TimerWheel
@@ -22,7 +22,7 @@ def _slot_of(wake_ms: int) -> int:
     return (wake_ms - 1) // SLOT_MS * SLOT_MS
 
 
-def _order(slots: Ints) -> npt.NDArray[np.intp]:
+def _order(slots: Ints) -> Indices:
     """The rows in the order of their slots, those of one slot as they came."""
     seconds = slots // SLOT_MS
     seconds -= seconds.min()

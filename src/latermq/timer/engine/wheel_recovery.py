@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from latermq.timer.engine.interface import Bools, Ints, slot_of
+from latermq.arrays import Bools, Ints
+from latermq.timer.engine.interface import slot_of
 from latermq.timer.engine.timer_log import DELETE, ROLL, UNIT_BYTES, TimerLog, UnitRows, is_unit, wakes_of
 from latermq.timer.engine.timer_wheel import Slots, TimerWheel
 

@@ -7,8 +7,9 @@ whoever knows of one by name or from a window knows that it is Spark's: cuts nee
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
+from latermq.arrays import Bools, Ints
 from latermq.handover.cut import FOREVER_MS, Cut
-from latermq.handover.ownership import Bools, Ints, Ownership, Row
+from latermq.handover.ownership import Ownership, Row
 
 
 class Frontier:

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from latermq.arrays import Bools, Ints
 from latermq.handover.cut import Cut
 from latermq.timer.delivery.lateness import PUNCTUAL_MS
 from latermq.timer.delivery.level_source import Batch
-from latermq.timer.engine.interface import Bools, Ints
 from latermq.timer.far.frontier import Frontier
 
 _NEVER_MS = 1 << 62

@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from latermq.arrays import Bools, Ints
 from latermq.store.ranges import RangeSet
-from latermq.timer.engine.interface import Bools, Ints, Units
+from latermq.timer.engine.interface import Units
 from latermq.timer.intake.delivered_set import not_in
 
 # As the size of a unit's record, which no record has: the unit says that a cancel or a move took a window's timer.

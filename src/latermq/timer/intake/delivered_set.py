@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from latermq.arrays import Bools, Ints
 from latermq.store.ranges import as_ranges
-from latermq.timer.engine.interface import Bools, Ints
 
 
 def not_in(entries: Ints, ordered: Ints) -> Bools:

@@ -5,10 +5,10 @@ So every record that still waits is younger than the roll window, and the log be
 
 import numpy as np
 
+from latermq.arrays import Bools, Ints
 from latermq.errors import CorruptStore
 from latermq.store.commit_log import CommitLog
 from latermq.store.files.disk import Disk
-from latermq.timer.engine.interface import Bools, Ints
 
 LONGEST_WINDOW_MS = 2 * 86_400_000  # RocketMQ's own; half of it and more stays free on a wheel of seven days
 PATH = "latermq.rollwindow"

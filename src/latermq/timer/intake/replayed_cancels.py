@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from latermq.arrays import Bools, Ints
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import REAL_TOPIC, TIMER_DELETE_KEY, UNIQUE_KEY, find_property
 from latermq.message.record import QUEUE_OFFSET_AT, record_properties
@@ -19,7 +20,6 @@ from latermq.message.timer_code import CANCEL, MOVED, TIMER
 from latermq.message.timer_name import timer_name
 from latermq.store.dispatch import HashedKeys
 from latermq.store.message_store import MessageStore
-from latermq.timer.engine.interface import Bools, Ints
 from latermq.timer.far.far_names import FarNames
 from latermq.timer.intake.cancellations import GONE
 from latermq.timer.timers import Timers

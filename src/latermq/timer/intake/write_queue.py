@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from latermq.timer.engine.interface import Ints, Units, slot_of
+from latermq.arrays import Ints
+from latermq.timer.engine.interface import Units, slot_of
 
 
 class Unput:
