@@ -21,7 +21,7 @@ from latermq.server.handlers.broker_service import BrokerService
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.listener import Listener
 from latermq.store.files.disk import FileDisk
-from latermq.store.message_store import INDEX_BATCH
+from latermq.store.pending_keys import INDEX_BATCH
 
 TOPIC = "bench-path"
 GROUP = "bench-path-group"
@@ -150,7 +150,7 @@ def measure_send(path: SocketlessBroker, count: int, *, with_timers: bool = Fals
         if measured:
             spent_ns += time.thread_time_ns() - started_ns
     started_ns = time.thread_time_ns()
-    path.broker.store.index_pending()
+    path.broker.store.pending_keys.put()
     spent_ns += time.thread_time_ns() - started_ns
     return spent_ns / 1000 / count
 
@@ -172,7 +172,7 @@ def measure_send_stages(path: SocketlessBroker, count: int) -> Figures:
         replied_ns = time.thread_time_ns()
         assert taken == size, "a plain send was not taken by the lane"
         if broker.store.statistics()["unindexed"] + 2 * size > INDEX_BATCH:
-            broker.store.index_pending()
+            broker.store.pending_keys.put()
         if measured:
             decode_ns += decoded_ns - start_ns
             lane_ns += replied_ns - decoded_ns
@@ -190,7 +190,7 @@ def measure_pull(path: SocketlessBroker) -> Figures:
     spent_ns = pulls = 0
     receive = path.connection.data_received
     for queue_id in range(QUEUES):
-        queue = path.broker.store.find_queue(TOPIC, queue_id)
+        queue = path.broker.store.queues.find(TOPIC, queue_id)
         for offset in range(0, queue.next_offset - PULL_BATCH + 1 if queue else 0, PULL_BATCH):
             frame = path.pull_frame(queue_id, offset)
             started_ns = time.thread_time_ns()
@@ -209,7 +209,7 @@ def measure_batch(path: SocketlessBroker, *, with_timers: bool = False) -> float
     spent_ns = []
     for _ in range(_BATCHES):
         path.upkeep()
-        path.broker.store.index_pending()
+        path.broker.store.pending_keys.put()
         frame = path.batch_frame(with_timers=with_timers)
         last_at = (len(frame) - 1) // _READ_BYTES * _READ_BYTES
         for at in range(0, last_at, _READ_BYTES):

@@ -53,7 +53,7 @@ class AgeingBroker:
         """Sync, let the engine have what is synced, and write a checkpoint."""
         store = self.broker.store
         store.log.prepare_ahead()
-        store.index_pending()
+        store.pending_keys.put()
         store.flush()
         self.deliver()
         if store.log.end != store.checkpoint_offset:
@@ -79,7 +79,7 @@ class AgeingBroker:
         self.save()
 
     def delivered(self) -> int:
-        queues = (self.broker.store.find_queue(TOPIC, queue_id) for queue_id in range(8))
+        queues = (self.broker.store.queues.find(TOPIC, queue_id) for queue_id in range(8))
         return sum(queue.next_offset for queue in queues if queue is not None)
 
 
@@ -91,7 +91,7 @@ def measure_roll(folder: Path, engine: str, count: int, body_bytes: int) -> Figu
         ageing.schedule(count, b"x" * body_bytes)
         first_bytes = broker.store.log.end
         ageing.age(DELAY_MS + _LOOK_EVERY_MS)
-        rolls = broker.store.queue(TIMER_TOPIC, 0).next_offset - count
+        rolls = broker.store.queues.ensure(TIMER_TOPIC, 0).next_offset - count
         figures = {
             "rolls (per timer)": rolls / count,
             "commit log (bytes/timer)": broker.store.log.end / count,

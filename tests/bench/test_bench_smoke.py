@@ -217,9 +217,9 @@ def test_a_pull_of_32_messages_takes_no_record_apart(tmp_path: Path, monkeypatch
     try:
         path.connection.data_received(path.send_frames(PULL_BATCH * QUEUES))
         path.subscribe()
-        queue = path.broker.store.find_queue(TOPIC, 3)
+        queue = path.broker.store.queues.find(TOPIC, 3)
         assert queue is not None
-        stored = b"".join(path.broker.store.fetch(queue, 0, max_count=PULL_BATCH, max_bytes=1 << 20).pieces)
+        stored = b"".join(path.broker.store.reader.fetch(queue, 0, max_count=PULL_BATCH, max_bytes=1 << 20).pieces)
         with monkeypatch.context() as poisoned:
             poison_decoders(poisoned)
             path.connection.data_received(path.pull_frame(3, 0))

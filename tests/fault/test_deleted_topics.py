@@ -39,7 +39,7 @@ def test_its_messages_do_not_come_back(aging: Aging, lost: list[str], clean: boo
     for _ in range(2):
         aging.restart(*lost, clean=clean)
         assert aging.broker.topics.find("orders") is None
-        assert aging.broker.store.find_queue("orders", 0) is None
+        assert aging.broker.store.queues.find("orders", 0) is None
         assert len(aging.bodies("kept")) == 10
 
 

@@ -13,7 +13,7 @@ from latermq.message.properties import DEAD_LETTER_REASON, MAX_PROPERTIES_BYTES
 from latermq.protocol.remoting.topics import PERM_WRITE, TopicConfig
 from latermq.store.block import Block
 from latermq.store.files.memory_disk import MemoryDisk
-from latermq.store.message_store import MessageStore
+from latermq.store.log_writer import LogWriter
 from tests.support.brokers_in_memory import HOST, STORE, bodies, messages, open_broker, pass_time, run_until_quiet, send
 
 SEGMENT = 256 * 1024
@@ -140,18 +140,18 @@ class Appends:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.blocks: list[int] = []
         self.drafts = 0
-        append_block, append_all = MessageStore.append_block, MessageStore.append_all
+        append_block, append_all = LogWriter.append_block, LogWriter.append_all
 
-        def count_block(store: MessageStore, block: Block) -> object:
+        def count_block(writer: LogWriter, block: Block) -> object:
             self.blocks.append(len(block))
-            return append_block(store, block)
+            return append_block(writer, block)
 
-        def count_all(store: MessageStore, drafts: list[object], *rest: object) -> object:
+        def count_all(writer: LogWriter, drafts: list[object], *rest: object) -> object:
             self.drafts += len(drafts)
-            return append_all(store, drafts, *rest)  # type: ignore[arg-type]
+            return append_all(writer, drafts, *rest)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(MessageStore, "append_block", count_block)
-        monkeypatch.setattr(MessageStore, "append_all", count_all)
+        monkeypatch.setattr(LogWriter, "append_block", count_block)
+        monkeypatch.setattr(LogWriter, "append_all", count_all)
 
 
 @pytest.mark.parametrize("wait", WAITS)

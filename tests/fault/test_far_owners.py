@@ -99,7 +99,7 @@ def test_what_is_ingested_late_is_judged_by_the_cut_that_has_left_the_log() -> N
     far.pass_time(60_000)
     send(far.broker, b"x" * 50_000, topic="traffic")
     far.upkeep()
-    assert far.broker.store.queue(TIMER_TOPIC, 0).min_offset == first, "the cut before them is gone"
+    assert far.broker.store.queues.ensure(TIMER_TOPIC, 0).min_offset == first, "the cut before them is gone"
     far.pass_time(1_000)
     far.is_away = False
     far.pass_time(5_000)

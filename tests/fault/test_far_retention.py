@@ -183,7 +183,7 @@ def test_a_cancel_of_a_window_that_is_missing_for_long_survives_a_change_of_engi
     far.pass_time(55_000)
     far.upkeep()
     far.upkeep()
-    assert far.broker.store.read_message(0) is None, "their records are gone"
+    assert far.broker.store.reader.read_message(0) is None, "their records are gone"
     if moved:
         (place,) = far.broker.pending.records_to_fetch("orders", "taken", "")
         fetched = {place[0]: far.twin.timeline[place[0]].record}

@@ -61,7 +61,7 @@ def test_a_start_may_die_at_any_call(half_way: bool, machine: bool) -> None:
             disk = disk.after_machine_death(chance)
         again = open_store(disk)
         assert numbers(again) == list(range(200)), f"after {calls} calls"
-        assert len(list(again.find_by_key("orders", "k150", 0, 1 << 60))) == 1
+        assert len(list(again.reader.find_by_key("orders", "k150", 0, 1 << 60))) == 1
         calls += 1
     assert calls > 10
 
@@ -254,7 +254,7 @@ def test_a_start_changes_nothing_that_is_right() -> None:
         again = open_store(disk)
         # The mark of a running store, and nothing else: neither a queue nor the log nor the index.
         assert {path for _, path in disk.calls.made} <= {"", "abort", "abort.draft", "lock"}, crashed
-        assert len(list(again.queues())) == 400
+        assert len(list(again.queues)) == 400
 
 
 def test_a_real_start_touches_no_queue_that_is_right(tmp_path: Path) -> None:

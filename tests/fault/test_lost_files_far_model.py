@@ -34,7 +34,7 @@ class LossyFarLife(LossyLife, FarLife):
         return broker
 
     def _turn(self) -> None:
-        queue = self.broker.store.find_queue(TIMER_TOPIC, 0)
+        queue = self.broker.store.queues.find(TIMER_TOPIC, 0)
         if queue is not None and self.broker.far.frontier.last is None:
             self.twin.ingested = queue.min_offset  # before the first cut nothing is kept for Spark
         super()._turn()

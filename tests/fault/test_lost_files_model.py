@@ -122,7 +122,7 @@ class LossyLife(Life):
         """Read on from the stored offsets, and store how far that came; what is stored is flushed."""
         self.broker.store.flush()
         for queue_id in range(2):
-            queue = self.broker.store.find_queue("plain", queue_id)
+            queue = self.broker.store.queues.find("plain", queue_id)
             offset = max(0, self.broker.offsets.get(GROUP, "plain", queue_id))
             if queue is None:
                 continue

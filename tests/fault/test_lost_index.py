@@ -184,7 +184,7 @@ def test_a_file_that_is_cut_short_is_built_again(tmp_path: Path, harm: Callable[
     for number in range(3):
         broker = open_broker(FileDisk(tmp_path), clock, store=AGING)
         if number:
-            assert len(list(broker.store.find_by_key("orders", "k", 0, 1 << 62))) == 1
+            assert len(list(broker.store.reader.find_by_key("orders", "k", 0, 1 << 62))) == 1
         else:
             send(broker, b"x", UNIQ_KEY="k")
         broker.close()
@@ -205,7 +205,7 @@ def test_the_hint_to_remove_the_index_works(tmp_path: Path) -> None:
     disk.unlock()
     disk.remove("index")
     broker = open_broker(disk, clock, store=other)
-    assert len(list(broker.store.find_by_key("orders", "k", 0, 1 << 62))) == 1
+    assert len(list(broker.store.reader.find_by_key("orders", "k", 0, 1 << 62))) == 1
     broker.close()
 
 
@@ -223,4 +223,4 @@ def test_an_index_that_an_earlier_version_went_on_without_is_built_again() -> No
     lose_folder(disk)
     broker = open_broker(disk, clock)
     assert [rebuilt.partition(":")[0] for rebuilt in broker.store.recovery.rebuilt] == ["index"]
-    assert len(list(broker.store.find_by_key(TIMER_TOPIC, "order-1", 0, 1 << 62))) == 1
+    assert len(list(broker.store.reader.find_by_key(TIMER_TOPIC, "order-1", 0, 1 << 62))) == 1

@@ -75,11 +75,11 @@ def test_the_ids_in_delivered_records_tell_where_a_queue_was(aging: Aging) -> No
         aging.send("x" * 50_000, "traffic")
     aging.pass_time(20_000)
     aging.retain()
-    assert aging.broker.store.queue(TIMER_TOPIC, 0).min_offset == 5
+    assert aging.broker.store.queues.ensure(TIMER_TOPIC, 0).min_offset == 5
     assert len(aging.bodies()) == 10
     aging.restart("consumequeue", CHECKPOINT, "config/delayOffset.json", "config/timercheck")
-    assert aging.broker.store.queue(TIMER_TOPIC, 0).next_offset == 5
-    assert aging.broker.store.queue(SCHEDULE_TOPIC, 2).next_offset == 5
+    assert aging.broker.store.queues.ensure(TIMER_TOPIC, 0).next_offset == 5
+    assert aging.broker.store.queues.ensure(SCHEDULE_TOPIC, 2).next_offset == 5
     aging.schedule("new timer", 1_000)
     aging.delay("new delay")
     aging.pass_time(20_000)
@@ -125,7 +125,7 @@ def test_any_file_of_an_aged_queue_may_be_lost(aging: Aging) -> None:
     for path in [f"consumequeue/orders/0/{name}" for name in aging.disk.list_names("consumequeue/orders/0")]:
         aging.restart(path)
         assert aging.bodies() == expected, path
-        assert aging.broker.store.queue("orders", 0).next_offset == 50
+        assert aging.broker.store.queues.ensure("orders", 0).next_offset == 50
 
 
 def test_a_queue_that_is_whole_is_not_built_again(aging: Aging) -> None:
@@ -175,10 +175,10 @@ def test_a_start_that_is_killed_while_it_rebuilds_leaves_nothing_half(lost: str)
             steps += 3
         else:
             steps = -1
-        queue = broker.store.queue("orders", 0)
+        queue = broker.store.queues.ensure("orders", 0)
         assert (queue.min_offset, queue.next_offset) == (0, 100)
         assert [body.decode() for body in bodies(broker)] == expected
-        assert len(list(broker.store.find_by_key("orders", "plain 7", 0, 1 << 62))) == 1
+        assert len(list(broker.store.reader.find_by_key("orders", "plain 7", 0, 1 << 62))) == 1
         broker.timers.engine.close()
         if steps < 0:
             return

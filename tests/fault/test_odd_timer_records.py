@@ -11,7 +11,7 @@ from latermq.message.timer_code import kind_and_due, timer_code_of
 from latermq.pipeline.source.records import KINDS, RecordBlock
 from latermq.protocol.remoting.timers import Verdict
 from latermq.store.files.memory_disk import MemoryDisk
-from latermq.store.message_store import Draft
+from latermq.store.log_writer import Draft
 from tests.fault.test_level_model import CHECKPOINT
 from tests.support.brokers_in_memory import HOST, bodies, messages, open_broker, pass_time, send
 
@@ -47,7 +47,7 @@ def broker_with(records: dict[str, dict[str, str]]) -> tuple[MemoryDisk, Simulat
     send(broker, b"first", UNIQ_KEY="first", TIMER_DELAY_MS="60000")
     for name, properties in records.items():
         draft = Draft(TIMER_TOPIC, 0, name.encode(), encode_properties(properties).encode(), 1, HOST)
-        broker.store.append_all([draft], clock.now_ms())
+        broker.store.writer.append_all([draft], clock.now_ms())
     send(broker, b"last", UNIQ_KEY="last", TIMER_DELAY_MS="60000")
     return disk, clock, broker
 
@@ -85,7 +85,7 @@ def test_a_timer_with_an_odd_id_is_found_and_cancelled() -> None:
 
 def test_the_pipeline_reads_kind_and_due_time_as_the_broker_does() -> None:
     _, _, broker = broker_with(ALL | {"no-cut": {**NAMED, "LMQ_CUT": "1", "LMQ_DUE_MS": DUE_MS}})
-    queue = broker.store.queue(TIMER_TOPIC, 0)
+    queue = broker.store.queues.ensure(TIMER_TOPIC, 0)
     places = [queue.entry(offset) for offset in range(queue.next_offset)]
     records = [broker.store.log.read(place[0], place[1]) for place in places if place]
     block = RecordBlock(records, waiting=True)

@@ -298,7 +298,7 @@ def test_it_outlives_a_lost_checkpoint(copied: tuple[Far, MemoryDisk]) -> None:
     again = far.disk.after_process_death()
     again.remove("latermq.checkpoint")
     far.put_back(again)
-    assert far.broker.store.queue(TIMER_TOPIC, 0).next_offset == far.twin.ingested + 1
+    assert far.broker.store.queues.ensure(TIMER_TOPIC, 0).next_offset == far.twin.ingested + 1
     far.pass_time(FAR_MS + 40_000)
     assert sorted(far.arrived()) == [b"known", b"lost-1", b"lost-2", b"moved-later"]
     far.close()

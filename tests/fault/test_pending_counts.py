@@ -99,7 +99,7 @@ class Ground:
         waiting: Counter[str] = Counter()
         for units in self.broker.timers.waiting_from(0, 0):
             for offset in units.physical_offsets.tolist():
-                message = self.broker.store.read_message(offset)
+                message = self.broker.store.reader.read_message(offset)
                 assert message is not None
                 waiting[message.properties[REAL_TOPIC]] += 1
         counted = {topic: count for topic, count in self.broker.timers.pending.items() if count}

@@ -11,7 +11,8 @@ from latermq.clock import SimulatedClock
 from latermq.config import Config, StoreConfig
 from latermq.errors import StoreError
 from latermq.store.files.memory_disk import MemoryDisk
-from latermq.store.message_store import Draft, MessageStore
+from latermq.store.log_writer import Draft
+from latermq.store.message_store import MessageStore
 from tests.support.faults.dying_starts import after_dying_starts
 from tests.support.faults.seeds import live_through
 from tests.support.needs import LONG
@@ -44,7 +45,7 @@ def work(store: MessageStore, model: Model, chance: Random, clock: SimulatedCloc
                 model.given.append((appended.end_offset, topic, queue_id, body))
             elif kind < 0.8:
                 drafts = [Draft(topic, queue_id, body + b"%d" % index, b"", 1, HOST) for index in range(5)]
-                for draft, appended in zip(drafts, store.append_all(drafts), strict=True):
+                for draft, appended in zip(drafts, store.writer.append_all(drafts), strict=True):
                     model.given.append((appended.end_offset, topic, queue_id, draft.body))
             elif kind < 0.9:
                 store.flush()
@@ -164,7 +165,7 @@ def test_consumer_offsets_never_lie_beyond_their_queue_after_a_lost_tail() -> No
         broker.commit_offset("readers", "orders", 0, 40)
         broker.tables.save()
         after = open_broker(disk.after_machine_death(Random(seed)))
-        queue = after.store.find_queue("orders", 0)
+        queue = after.store.queues.find("orders", 0)
         assert queue is not None
         committed = after.committed_offset("readers", "orders", 0)
         # What was stored while only 21 messages were safe must not skip those that come after them.

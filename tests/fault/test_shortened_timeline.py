@@ -32,8 +32,8 @@ def lose_rows(far: Far, end: int) -> None:
 def begin(far: Far) -> None:
     """What a driver does that finds its table so."""
     far.broker.store.flush()
-    queue = far.broker.store.queue(TIMER_TOPIC, 0)
-    flushed = far.broker.store.flushed_end(queue)
+    queue = far.broker.store.queues.ensure(TIMER_TOPIC, 0)
+    flushed = far.broker.store.reader.flushed_end(queue)
     far.broker.ingest.begin(far.twin.ingested, min_entry=queue.min_offset, flushed_end=flushed)
     far.broker.ingest.save()
 
@@ -71,7 +71,7 @@ def test_the_log_is_kept_until_it_is_ingested_again(far: Far) -> None:
         far.clock.advance(1_000)
         far.broker.far.run()
         far.upkeep()
-    assert far.broker.store.queue(TIMER_TOPIC, 0).min_offset == 0
+    assert far.broker.store.queues.ensure(TIMER_TOPIC, 0).min_offset == 0
     far.pass_time(FAR_MS + 20_000)
     assert far.arrived() == [b"far"]
     far.close()

@@ -88,7 +88,7 @@ class Killed:
             for number in range(FAR_NAMES):
                 properties = encode_properties({"REAL_TOPIC": "far", "UNIQ_KEY": f"far-{number}"})
                 waiting.append(Waiting(number, TIMER, 1 << 42, True, properties.encode()))
-            broker.far_names.adopt(waiting, broker.store.queue(TIMER_TOPIC, 0).next_offset, retention_ms=1_000)
+            broker.far_names.adopt(waiting, broker.store.queues.ensure(TIMER_TOPIC, 0).next_offset, retention_ms=1_000)
 
     def _start(self) -> subprocess.Popen[bytes]:
         options = [option for setting in self._settings for option in ("--set", setting)]
@@ -143,7 +143,7 @@ class Killed:
             assert len(broker.store.log.closed_segments()) > 2
             for number in range(0, TOPICS * QUEUES, 13):
                 topic = f"topic-{number % TOPICS}"
-                assert len(list(broker.store.find_by_key(topic, f"0/{number}", 0, 1 << 60))) == 1
+                assert len(list(broker.store.reader.find_by_key(topic, f"0/{number}", 0, 1 << 60))) == 1
 
     def _settled(self, broker: Broker) -> Counter[bytes]:
         """What is found once the levels have come too; to look at every message takes longer than to deliver one."""

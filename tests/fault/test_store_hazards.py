@@ -26,7 +26,7 @@ def test_a_sender_cannot_say_that_its_host_is_ipv6() -> None:
     disk = MemoryDisk()
     store = open_store(disk)
     append(store, b"before")
-    store.append("orders", 0, b"liar", b"", 1, HOST, 0, 0x30)
+    store.writer.append("orders", 0, b"liar", b"", 1, HOST, 0, 0x30)
     append(store, b"after")
     assert bodies(open_store(disk.after_process_death())) == [b"before", b"liar", b"after"]
 
@@ -38,7 +38,7 @@ def test_a_segment_made_ahead_while_the_writer_rolls_is_not_used_twice() -> None
 
     def put(fill: int) -> int:
         at = log.place(1_000)
-        log.write_block(at, bytearray([fill]) * 1_000)
+        log.write(at, bytearray([fill]) * 1_000, is_block=True)
         return at
 
     for _ in range(60):
@@ -139,7 +139,7 @@ def test_queues_of_many_pages_survive_a_power_cut(seed: int) -> None:
 
     def burst(queue_id: int, count: int) -> None:
         for _ in range(count):
-            store.append("orders", queue_id, b"x", b"", 1, HOST)
+            store.writer.append("orders", queue_id, b"x", b"", 1, HOST)
         sent[queue_id] = sent.get(queue_id, 0) + count
 
     for queue_id in range(20):
@@ -150,7 +150,7 @@ def test_queues_of_many_pages_survive_a_power_cut(seed: int) -> None:
     store.flush()
     again = open_store(disk.after_machine_death(chance), config)
     for queue_id, count in sent.items():
-        queue = again.queue("orders", queue_id)
+        queue = again.queues.ensure("orders", queue_id)
         assert (queue.min_offset, queue.next_offset) == (0, count)
 
 
@@ -158,11 +158,11 @@ def test_a_topic_torn_between_two_pages_is_no_record() -> None:
     disk = MemoryDisk()
     store = open_store(disk)
     before_topic = 4_096 - 3 - 1 - 88
-    store.append("orders", 0, b"b" * before_topic, b"", 1, HOST)
+    store.writer.append("orders", 0, b"b" * before_topic, b"", 1, HOST)
     disk.map_file(FIRST_SEGMENT, SMALL.segment).map[4_096:8_192] = bytes(4_096)
     again = open_store(disk.after_process_death())
     assert again.log.end == 0
-    assert {queue.topic for queue in again.queues()} <= {"orders"}
+    assert {queue.topic for queue in again.queues} <= {"orders"}
 
 
 def test_the_newest_index_file_is_synced_also_after_old_ones_were_removed() -> None:
@@ -218,7 +218,7 @@ def test_queues_that_are_gone_are_built_again_from_the_log() -> None:
     disk.remove("consumequeue/orders/0")
     again = open_store(disk)
     assert bodies(again) == [b"%d" % number for number in range(100)]
-    assert len(list(again.find_by_key("orders", "k7", 0, 1 << 60))) == 1
+    assert len(list(again.reader.find_by_key("orders", "k7", 0, 1 << 60))) == 1
 
 
 def test_a_topic_whose_removal_was_interrupted_is_gone_after_the_start() -> None:
@@ -253,7 +253,7 @@ def test_an_append_that_fails_after_a_roll_lets_nothing_be_removed() -> None:
         append(store, b"." * 1_000)
     kept = len(bodies(store))
     with pytest.raises(Exception, match="format"):
-        store.append("orders", 0, b"x" * 8_000, b"", 1, HOST, 1 << 40)
+        store.writer.append("orders", 0, b"x" * 8_000, b"", 1, HOST, 1 << 40)
     store.save(store.plan_checkpoint())
     assert Retention(store, SMALL, clock).run() == []
     assert len(bodies(store)) == kept
@@ -304,7 +304,7 @@ def test_a_batch_of_which_the_first_bytes_are_missing_is_not_there_at_all() -> N
     seen: list[bytes] = []
     disk.before_step = lambda operation, path: seen.append(log.read(at, 100))
 
-    log.write_block(at, block)
+    log.write(at, block, is_block=True)
     assert [data[:4] for data in seen] == [bytes(4)]
     assert log.read(at, 100) == block
 
@@ -314,7 +314,7 @@ def test_a_batch_of_which_the_first_bytes_are_missing_is_not_there_at_all() -> N
     at = log.place(100)
     disk.before_step = torn
     with pytest.raises(StoreError):
-        log.write_block(at, block)
+        log.write(at, block, is_block=True)
     assert log.end == at
     assert log.read(at, 100) == bytes(100)
 

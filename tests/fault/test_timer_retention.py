@@ -169,7 +169,7 @@ def test_what_was_delivered_and_left_the_log_since_the_checkpoint_is_not_missed_
     aging.broker.store.flush()
     for removed in aging.broker.retention.run():
         aging.disk.remove(removed.path)
-    assert aging.broker.store.queue(TIMER_TOPIC, 0).min_offset == 1
+    assert aging.broker.store.queues.ensure(TIMER_TOPIC, 0).min_offset == 1
     aging.restart()
     aging.pass_time(5_000)
     assert (aging.bodies(), aging.broker.delivery.failure) == (["one"], "")
@@ -205,7 +205,7 @@ def test_counts_are_right_after_a_crash_though_what_was_taken_since_the_checkpoi
     assert (aging.broker.pending.count(), aging.broker.delivery.failure) == (int(moved), "")
     aging.retain()
     aging.retain()  # by the marks of the first checkpoint
-    assert aging.broker.store.queue(TIMER_TOPIC, 0).min_offset > 0
+    assert aging.broker.store.queues.ensure(TIMER_TOPIC, 0).min_offset > 0
     aging.pass_time(60_000)
     assert (aging.broker.pending.count(), aging.bodies()) == (0, ["one"] if moved else [])
     aging.close()

@@ -199,7 +199,7 @@ def test_rows_are_scheduled_once_and_delivered(tmp_path: Path, encoding: int) ->
             rows = [Row(f"K{number}", delay_ms=50, body=b"%d" % number) for number in range(100)]
             assert counts(await schedule(client, rows[:60], encoding)) == (60, 0)
             assert counts(await schedule(client, rows, encoding)) == (40, 60)
-            queues = [process.broker.store.queue("orders", number) for number in range(8)]
+            queues = [process.broker.store.queues.ensure("orders", number) for number in range(8)]
             await eventually(lambda: sum(queue.next_offset for queue in queues) >= 100, "all rows")
             assert counts(await schedule(client, rows, encoding)) == (0, 100)
             assert sum(queue.next_offset for queue in queues) == 100
@@ -215,7 +215,7 @@ def test_a_bad_row_is_named_and_nothing_is_scheduled(tmp_path: Path) -> None:
             reply = await schedule(client, rows)
             assert reply.code == Response.MESSAGE_ILLEGAL
             assert (reply.remark or "").startswith("row 10: it has no unique key")
-            assert process.broker.store.find_queue(TIMER_TOPIC, 0) is None
+            assert process.broker.store.queues.find(TIMER_TOPIC, 0) is None
             broken = await client.call(Request.SCHEDULE_ROWS, {"job": "tests"}, b"no rows at all")
             assert broken.code == Response.SYSTEM_ERROR
             assert counts(await schedule(client, rows[:10])) == (10, 0)

@@ -102,7 +102,7 @@ def test_a_one_way_message_makes_its_topic_though_its_sender_has_gone(tmp_path: 
                 await eventually(lambda: process.service._unsaved or None, "the request waits for its topic")
             await asyncio.sleep(0.1)
             go.set()
-            await eventually(lambda: process.broker.store.find_queue("new", 0), "the message is stored")
+            await eventually(lambda: process.broker.store.queues.find("new", 0), "the message is stored")
 
     run_with_broker(tmp_path, scenario)
 

@@ -61,12 +61,12 @@ def pass_time(broker: Broker, clock: SimulatedClock, by_ms: int) -> None:
 
 def messages(broker: Broker, topic: str = "orders", queue_id: int = 0) -> list[Message]:
     """Everything in a queue, in order."""
-    queue = broker.store.find_queue(topic, queue_id)
+    queue = broker.store.queues.find(topic, queue_id)
     found = []
     for offset in range(queue.min_offset, queue.next_offset) if queue else ():
         entry = queue.entry(offset) if queue else None
         assert entry is not None
-        message = broker.store.read_message(entry[0])
+        message = broker.store.reader.read_message(entry[0])
         assert message is not None
         assert message.queue_offset == offset
         found.append(message)

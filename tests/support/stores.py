@@ -9,7 +9,8 @@ from latermq.message.ids import pack_host
 from latermq.message.properties import encode_properties
 from latermq.store.files.disk import Disk, FileDisk
 from latermq.store.files.memory_disk import MemoryDisk
-from latermq.store.message_store import Appended, MessageStore
+from latermq.store.log_writer import Appended
+from latermq.store.message_store import MessageStore
 
 HOST = pack_host("127.0.0.1", 10911)
 SMALL = StoreConfig(
@@ -38,19 +39,19 @@ def append(
     """Append one message with a unique key made of its body."""
     properties = {"UNIQ_KEY": body[:32].hex(), **({"TAGS": tag} if tag else {}), **({"KEYS": key} if key else {})}
     encoded = encode_properties(properties).encode()
-    return Appended(*store.append(topic, queue_id, body, encoded, 1_700_000_000_000, HOST))
+    return Appended(*store.writer.append(topic, queue_id, body, encoded, 1_700_000_000_000, HOST))
 
 
 def bodies(store: MessageStore, topic: str = "orders", queue_id: int = 0) -> list[bytes]:
     """Every body of a queue, read through the queue as a consumer would."""
-    queue = store.find_queue(topic, queue_id)
+    queue = store.queues.find(topic, queue_id)
     if queue is None:
         return []
     found = []
     for offset in range(queue.min_offset, queue.next_offset):
         entry = queue.entry(offset)
         assert entry is not None
-        message = store.read_message(entry[0])
+        message = store.reader.read_message(entry[0])
         assert message is not None, f"queue entry {offset} points at no record"
         assert message.queue_offset == offset
         assert (message.topic, message.queue_id, message.size_bytes) == (topic, queue_id, entry[1])

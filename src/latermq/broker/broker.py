@@ -58,7 +58,8 @@ from latermq.store.batch_block import Sender, append_batch
 from latermq.store.consume_queue import ConsumeQueue
 from latermq.store.files.disk import Disk
 from latermq.store.files.set_aside import Trouble
-from latermq.store.message_store import Draft, MessageStore
+from latermq.store.log_writer import Draft
+from latermq.store.message_store import MessageStore
 from latermq.store.ranges import RangeSet
 from latermq.store.retention import Retention
 from latermq.timer.admission import Admission, Admitted, Wait, cancel_properties
@@ -135,14 +136,14 @@ class Broker:
         # RocketMQ's broker adds these to messages, but not to those in batches; clients' traces read them.
         self.stamp = encode_properties({CLUSTER: settings.cluster, REGION: DEFAULT_REGION, TRACE_ON: "true"})
         # What waits is written again later, with a longer topic or with what the broker tells of it.
-        self.max_waiting = self.store.max_block_bytes - GROWTH_BYTES
+        self.max_waiting = self.store.writer.max_block_bytes - GROWTH_BYTES
         self.client_clock = client_clock or clock
         self.troubles: list[Trouble] = []  # with config files that were not understood
         self.topics, self.groups, self.offsets = open_tables(disk, settings, clock, self.client_clock, self.troubles)
         self._open_for_clients()
         self.retention = Retention(self.store, config.store, clock)
         self.traffic, self.timer_traffic = Traffic(), Traffic()  # the latter: into the engine and out, rolls too
-        self.topic_traffic = TopicTraffic(self.store, clock.monotonic_s())
+        self.topic_traffic = TopicTraffic(self.store.queues, clock.monotonic_s())
         self._next_queue = 0
         unsound = {trouble.path for trouble in self.troubles}
         self.tables = Tables(
@@ -157,13 +158,13 @@ class Broker:
         self.ingest = IngestMark(disk)
         self.far_names = FarNames(disk)
         if not self.store.recovery.had_checkpoint:
-            self.store.go_on_from(
+            self.store.queues.go_on_from(
                 known_ends(disk, self.topics, self.offsets, self.ingest, self.far_names, self.troubles)
             )
             self._take_over_delay_offsets()
         self.clamped_offsets = self.offsets.clamp(self._queue_end)
         self.tables.encode_offsets(self.offsets.stale_blocks)  # all, while nobody waits
-        self.adopted_topics = adopt_queues(self.topics, self.store.queues(), self.troubles, settings.default_queues)
+        self.adopted_topics = adopt_queues(self.topics, self.store.queues, self.troubles, settings.default_queues)
         self.topics.is_lost = any(trouble.is_lost for trouble in self.troubles if trouble.path == TOPICS_PATH)
         self.tables.load_unused()
         self.admission = Admission(levels, config.timer.max_delay, self._next_timer_name)
@@ -198,7 +199,8 @@ class Broker:
         config, clock = self.config, self.clock
         self.timers = self._open_timers()
         self.pending = PendingTimers(
-            self.store,
+            self.store.reader,
+            self.store.writer,
             self.timers,
             self.far_names,
             self.admission,
@@ -242,7 +244,7 @@ class Broker:
     def _place_of(self, topic: str, queue_id: int) -> int | str:
         """To which queue a message is delivered that waited; or why to none: it becomes a dead letter then."""
         place = self.topics.readable_queue(topic, queue_id)
-        if isinstance(place, str) or self.store.can_deliver_to(topic, place):
+        if isinstance(place, str) or self.store.queues.can_deliver_to(topic, place):
             return place
         return f"queue {place} of topic {topic!r} would be one more than store.max_queues allows"
 
@@ -250,7 +252,7 @@ class Broker:
         recovery = self.store.recovery
         if not recovery.had_checkpoint:
             # Before the engine takes the place of RocketMQ's files.
-            done = entries_done_by_apache(self._disk, self.store)
+            done = entries_done_by_apache(self._disk, self.store.reader)
             # Where RocketMQ alone has worked on the store, nothing was counted when it was opened.
             is_taken_over = not recovery.timers_scheduled and not self.far_names.upto
             self._took_over_timers = len(done) > 0 or is_taken_over
@@ -269,14 +271,14 @@ class Broker:
 
     def _count_far(self) -> Counter[str]:
         """How many timers wait for each topic whose records have left the log. Without a checkpoint only names tell."""
-        queue = self.store.find_queue(TIMER_TOPIC, 0)
+        queue = self.store.queues.find(TIMER_TOPIC, 0)
         delivered = self.store.delivered.get(0, RangeSet())
         waiting = self.far_names.waiting(queue.min_offset if queue else 0, delivered_until_ms(self._disk))
         return Counter(topic for topic, entry in waiting if entry not in delivered)
 
     def _next_timer_name(self) -> str:
         """A unique key for a timer that came without one: no record has the next offset, so no name has it yet."""
-        queue = self.store.find_queue(TIMER_TOPIC, 0)
+        queue = self.store.queues.find(TIMER_TOPIC, 0)
         self._names_given += 1
         return f"{self.store.store_id[:16]}{queue.next_offset if queue else 0:014X}{self._names_given % 65_536:04X}"
 
@@ -284,13 +286,13 @@ class Broker:
         """Without a checkpoint RocketMQ's file says what was delivered; beyond it the log's own deliveries count."""
         table = load_table(self._disk, DELAY_OFFSETS_PATH, DelayOffsetTable, DelayOffsetTable, self.troubles)
         for level, offset in table.offsetTable.items():
-            queue = self.store.find_queue(SCHEDULE_TOPIC, level - 1)
+            queue = self.store.queues.find(SCHEDULE_TOPIC, level - 1)
             if queue is not None and 1 <= level <= MAX_LEVELS:
                 delivered = self.store.delivered.setdefault(level, RangeSet())
                 delivered.forget_below(max(queue.min_offset, min(offset, queue.next_offset)))
 
     def _queue_end(self, topic: str, queue_id: int) -> int:
-        queue = self.store.find_queue(topic, queue_id)
+        queue = self.store.queues.find(topic, queue_id)
         return queue.next_offset if queue else 0
 
     # Sending
@@ -330,7 +332,7 @@ class Broker:
             topic, queue_id, properties, wait = place[:4]
             if wait >= Wait.TIMER:
                 self._check_timer(place, sysflag)
-                now_ms = self.store.not_before_last(TIMER_TOPIC, now_ms)
+                now_ms = self.store.writer.not_before_last(TIMER_TOPIC, now_ms)
             if wait == Wait.CANCEL:
                 draft = Draft(
                     topic, queue_id, body, b"", born_timestamp_ms, born_host, flag,
@@ -344,8 +346,8 @@ class Broker:
         if wait and len(body) + len(encoded) > self.max_waiting:
             raise self._too_long_to_wait(len(body) + len(encoded))
         if wait:
-            self.store.hold_queue(real_topic, real_queue_id)
-        at, queue_offset, end_offset = self.store.append(
+            self.store.queues.hold(real_topic, real_queue_id)
+        at, queue_offset, end_offset = self.store.writer.append(
             topic,
             queue_id,
             body,
@@ -373,7 +375,7 @@ class Broker:
         properties = cancel_properties(place.properties, name, takes=toll.timers > 0)
         self._check_timer_properties(properties)
         draft = draft._replace(properties=self.admit_properties(properties, 0))
-        (appended,) = self.store.append_all([draft], now_ms)
+        (appended,) = self.store.writer.append_all([draft], now_ms)
         self.pending.take(appended.queue_offset, appended.end_offset, toll)
         self.timers.tallies.cancelled += toll.timers
         self.delivery.note_timer()
@@ -408,7 +410,7 @@ class Broker:
 
     def timer_room(self, now_ms: int) -> int:
         """How many ordinary timers can be stored now in a row; 0 where each of them needs a closer look."""
-        if self.store.not_before_last(TIMER_TOPIC, now_ms) != now_ms:
+        if self.store.writer.not_before_last(TIMER_TOPIC, now_ms) != now_ms:
             return 0
         return self.timers.room_without_look()
 
@@ -464,11 +466,11 @@ class Broker:
         ).admit(data)
         rows = batch.rows
         check_keys(data, rows.properties, self.config.broker.max_batch_keys)
-        self.store.hold_queue(topic, queue_id)
+        self.store.queues.hold(topic, queue_id)
         sender = Sender(born_timestamp_ms, born_host, self.store_host, sysflag & SYSFLAG_FROM_SENDER, reconsume_times)
-        offsets = append_batch(self.store, rows, sender, now_ms)
+        offsets = append_batch(self.store.writer, rows, sender, now_ms)
         first_offsets = {
-            queue: self.store.queue(*queue).next_offset - rows.queue_of.count(number)
+            queue: self.store.queues.ensure(*queue).next_offset - rows.queue_of.count(number)
             for number, queue in enumerate(rows.queues)
         }
         if batch.levels:
@@ -574,7 +576,7 @@ class Broker:
         max_bytes: int | None = None,
     ) -> Pulled:
         """Read from a queue; the caller has checked that it may."""
-        queue = self.store.find_queue(topic, queue_id)
+        queue = self.store.queues.find(topic, queue_id)
         if queue is None or queue.next_offset == queue.min_offset:
             end = queue.next_offset if queue else 0
             moved = offset != end
@@ -585,7 +587,7 @@ class Broker:
         if offset < low or offset > high:
             return Pulled(Response.PULL_OFFSET_MOVED, low if offset < low else high, low, high, [])
         limit = int(self.config.broker.pull_batch)
-        fetched = self.store.fetch(
+        fetched = self.store.reader.fetch(
             queue,
             offset,
             max_count=max(1, min(max_messages, self.config.broker.pull_max_messages)),
@@ -629,7 +631,7 @@ class Broker:
         offset = self.offsets.get(group, topic, queue_id)
         if offset >= 0 or not zero_if_new:
             return offset
-        queue = self.store.find_queue(topic, queue_id)
+        queue = self.store.queues.find(topic, queue_id)
         first = queue.entry(0) if queue and queue.min_offset == 0 else None
         if first is not None and self.store.log.end - first[0] <= self.config.broker.recent_log:
             return 0
@@ -648,7 +650,7 @@ class Broker:
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """A queue of an existing topic, None while nothing was ever put into it."""
         self.topics.require(topic)
-        return self.store.find_queue(topic, queue_id)
+        return self.store.queues.find(topic, queue_id)
 
     # Topics and groups
 

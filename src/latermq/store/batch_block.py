@@ -11,7 +11,7 @@ from latermq.message.names import TIMER_TOPIC
 from latermq.message.record import BODY_CRC_AT, BORN_HOST_AT, FLAG_AT, encode_record, layout
 from latermq.store.block import Block
 from latermq.store.dispatch import hash_keys
-from latermq.store.message_store import Draft, MessageStore
+from latermq.store.log_writer import Draft, LogWriter
 
 _MANY = 32  # a block takes 230 µs however few its messages are, as long as so many one by one
 
@@ -37,18 +37,18 @@ class BatchRows(NamedTuple):
     queue_of: list[int]  # for each message the index of its queue in `queues`
 
 
-def append_batch(store: MessageStore, rows: BatchRows, sender: Sender, now_ms: int) -> list[int]:
+def append_batch(writer: LogWriter, rows: BatchRows, sender: Sender, now_ms: int) -> list[int]:
     """Append a batch as one piece, stored at this time; the physical offsets of its records.
 
     Raises StoreError without space; nothing has changed then.
     """
     if len(rows.bodies) >= _MANY:
         block = build_batch(rows, sender)
-        store.append_block(block, now_ms)
-        offsets: list[int] = (store.log.end - block.size + block.starts).tolist()
+        writer.append_block(block, now_ms)
+        offsets: list[int] = (writer.log.end - block.size + block.starts).tolist()
         return offsets
     if (TIMER_TOPIC, 0) in rows.queues:
-        now_ms = store.not_before_last(TIMER_TOPIC, now_ms)
+        now_ms = writer.not_before_last(TIMER_TOPIC, now_ms)
     drafts = [
         Draft(
             *rows.queues[number], body, properties, sender.born_timestamp_ms, sender.born_host, flag, sender.sysflag,
@@ -56,7 +56,7 @@ def append_batch(store: MessageStore, rows: BatchRows, sender: Sender, now_ms: i
         )
         for number, body, properties, flag in zip(rows.queue_of, rows.bodies, rows.properties, rows.flags, strict=True)
     ]  # fmt: skip
-    return [one.physical_offset for one in store.append_all(drafts, now_ms)]
+    return [one.physical_offset for one in writer.append_all(drafts, now_ms)]
 
 
 def build_batch(rows: BatchRows, sender: Sender) -> Block:

@@ -27,6 +27,8 @@ FOLDER = "commitlog"
 _BROUGHT_IN_BYTES = 4 << 20
 _SCANNED_RECORDS = 10_000  # at once,
 _SCANNED_BYTES = 4 << 20  # or so much of them, or one that is longer
+Piece = bytes | bytearray | memoryview
+LogListener = Callable[[int, Piece], None]
 
 
 class CommitLog:
@@ -52,6 +54,7 @@ class CommitLog:
         self.map: mmap = mmap(-1, 1)
         self.limit = 0
         self._prepared: MappedFile | None = None
+        self.listener: LogListener | None = None  # sees all that is written, see `LogWriter.listen`
         self.on_low: Callable[[], None] = lambda: None  # half of the space that was taken ahead is used
         # How far memory was brought in, and in which file.
         self._brought_in: tuple[MappedFile | None, int] = (None, 0)
@@ -79,7 +82,7 @@ class CommitLog:
                     f"a block of {size} bytes does not fit a segment of {self._segment_bytes}",
                     hint="Send less at once, or raise store.segment",
                 )
-            file = self._roll(size)
+            file = self._rotate(size)
             at = 0
         elif at + size + BLANK.size > file.reserved:
             file.reserve(self._reserve_target(at + size + BLANK.size))
@@ -92,13 +95,24 @@ class CommitLog:
             self.on_low()
         return self.file_start + at
 
-    def write_block(self, offset: int, block: bytearray | memoryview) -> None:
-        """Append several records where `place` put them: after the death of the process all are there, or none.
+    def write(self, offset: int, piece: Piece, is_block: bool = False) -> None:
+        """Append a record where `place` put it. Every record that the log ever gets goes through here.
 
-        Raises StoreError where the disk fails; none is there then.
+        A block holds several records: after the death of the process all are there, or none. Raises StoreError where
+        the disk fails; none is there then.
         """
+        end = offset + len(piece)
+        file_start = self.file_start
+        if is_block:
+            self._write_block(offset - file_start, piece)
+        else:
+            self.map[offset - file_start : end - file_start] = piece
+        self.end = end
+        if self.listener is not None:
+            self.listener(offset, piece)
+
+    def _write_block(self, at: int, block: Piece) -> None:
         assert self._file is not None, "place comes first"
-        at = offset - self.file_start
         try:
             self._file.write(at + 4, memoryview(block)[4:])
         except StoreError:
@@ -106,18 +120,17 @@ class CommitLog:
             self.map[at : at + len(block)] = bytes(len(block))
             raise
         self.map[at : at + 4] = block[:4]
-        self.end = offset + len(block)
 
     def _reserve_target(self, needed: int) -> int:
         step = self._reserve_step_bytes
         return min(self._segment_bytes, -(-needed // step) * step)
 
-    def _roll(self, size: int) -> MappedFile:
+    def _rotate(self, size: int) -> MappedFile:
         """Go on in a new segment; the old one is closed with a blank tail only once the new one has its space."""
         with self._preparing:
-            return self._roll_alone(size)
+            return self._rotate_alone(size)
 
-    def _roll_alone(self, size: int) -> MappedFile:
+    def _rotate_alone(self, size: int) -> MappedFile:
         old, old_at = self._file, self.end - self.file_start
         if self._prepared is None:
             self._prepared = self._segments.make_next()
@@ -125,8 +138,11 @@ class CommitLog:
         file.reserve(self._reserve_target(size + BLANK.size))
         if old is not None:
             old.reserve(old_at + BLANK.size)
-            old.map[old_at : old_at + BLANK.size] = BLANK.pack(self._segment_bytes - old_at, BLANK_MAGIC)
+            blank = BLANK.pack(self._segment_bytes - old_at, BLANK_MAGIC)
+            old.map[old_at : old_at + BLANK.size] = blank
             old.end_writing()
+            if self.listener is not None:
+                self.listener(self.end, blank)
         self._segments.adopt(file)
         self._prepared = None
         self._file = file

@@ -1,6 +1,6 @@
 """What a record becomes in the files derived from the log: its queue entry's tags code and its index keys."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -11,6 +11,12 @@ from latermq.message.properties import KEY_SEPARATOR, find_property
 from latermq.message.record import SYSFLAG_TRANSACTION_MASK
 from latermq.message.tags import MAX_REMEMBERED, java_string_hash, tags_code
 from latermq.message.timer_code import is_due
+
+# For each topic where messages wait, what its queue entries hold instead of a tag's code, from a record's properties
+# and store time: when it is due.
+WaitingCodes = Mapping[str, Callable[[bytes, int], int]]
+# What the queue entry of any record holds, from its topic, properties and store time.
+EntryCode = Callable[[str, bytes, int], int]
 
 _TRANSACTION_COMMITTED = 0x8
 # The eight bytes before a value, as one number: all of UNIQ_KEY, or a separator and KEYS in the upper five.
@@ -46,6 +52,16 @@ def queue_tags_code(properties: bytes) -> int:
 @lru_cache(maxsize=8192)
 def _tag_code(tag: bytes) -> int:
     return tags_code(tag.decode())
+
+
+def entry_code_of(waiting_codes: WaitingCodes) -> EntryCode:
+    """The code of a queue entry: a tag's, or what the topic's own function says."""
+
+    def entry_code(topic: str, properties: bytes, store_timestamp_ms: int) -> int:
+        waiting_code = waiting_codes.get(topic)
+        return queue_tags_code(properties) if waiting_code is None else waiting_code(properties, store_timestamp_ms)
+
+    return entry_code
 
 
 def due_ms_of(properties: bytes) -> int | None:

@@ -7,7 +7,8 @@ from typing import NamedTuple
 from latermq.clock import Clock
 from latermq.config import StoreConfig
 from latermq.message.record import HEAD, record_store_timestamp_ms
-from latermq.store.message_store import OWN_TOPICS, MessageStore
+from latermq.store.message_store import MessageStore
+from latermq.store.queue_table import OWN_TOPICS
 
 
 @dataclass(frozen=True)
@@ -66,15 +67,15 @@ class Retention:
         if not going:
             return []
         log_start = going[-1].end
-        for key in [(queue.topic, queue.queue_id) for queue in store.queues()]:
-            queue = store.find_queue(*key)
+        for key in [(queue.topic, queue.queue_id) for queue in store.queues]:
+            queue = store.queues.find(*key)
             if queue is not None and queue.topic not in OWN_TOPICS:  # what waits is needed until the very end
                 self._left += queue.forget_below(log_start)
                 yield
         if self._guarded() < log_start:
             return []  # somebody has come who needs it
         removed = [Removed(one.start, one.reason, store.log.drop_first_segment()) for one in going]
-        for queue in filter(lambda queue: queue.topic in OWN_TOPICS, store.queues()):
+        for queue in filter(lambda queue: queue.topic in OWN_TOPICS, store.queues):
             self._left += queue.forget_below(log_start)
         # Behind the log's own: what a crash leaves must not look as if files of queues or index had been lost.
         paths, self._left = [*self._left, *store.index.drop_below(log_start)], []

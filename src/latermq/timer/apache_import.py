@@ -14,7 +14,7 @@ from latermq.message.properties import REAL_TOPIC, TIMER_DELETE_KEY, UNIQUE_KEY
 from latermq.message.timer_code import CANCEL, TIMER, kind_and_due
 from latermq.message.timer_name import meanings, timer_name
 from latermq.store.files.disk import Disk
-from latermq.store.message_store import MessageStore
+from latermq.store.log_reader import LogReader
 from latermq.store.ranges import RangeSet
 from latermq.timer import apache_checkpoint
 from latermq.timer.apache_checkpoint import OWN_STATE, TimerCheckpoint, decode_timer_checkpoint, timer_checkpoint_file
@@ -24,7 +24,7 @@ from latermq.timer.engine.timer_log import DELETE, TimerLog, is_unit
 PATH = "latermq.importedtimers"  # entries of the timer topic that were done with before the first start, as ranges
 
 
-def entries_done_by_apache(disk: Disk, store: MessageStore) -> RangeSet:
+def entries_done_by_apache(disk: Disk, reader: LogReader) -> RangeSet:
     """Entries of the timer topic that RocketMQ delivered, rolled or cancelled, looked up once and then remembered."""
     kept = imported_entries(disk)
     if kept is not None:
@@ -32,7 +32,7 @@ def entries_done_by_apache(disk: Disk, store: MessageStore) -> RangeSet:
     data = disk.read(apache_checkpoint.PATH)
     if data is None or (checkpoint := decode_timer_checkpoint(data)).state_version == OWN_STATE:
         return RangeSet()
-    done = _done(disk, store, checkpoint)
+    done = _done(disk, reader, checkpoint)
     disk.replace(PATH, msgspec.json.encode(done.ranges()))
     disk.replace(apache_checkpoint.PATH, timer_checkpoint_file(checkpoint._replace(state_version=OWN_STATE)))
     return done
@@ -55,14 +55,14 @@ def imported_entries(disk: Disk) -> RangeSet | None:
         ) from None
 
 
-def _done(disk: Disk, store: MessageStore, checkpoint: TimerCheckpoint) -> RangeSet:
-    queue = store.find_queue(TIMER_TOPIC, 0)
+def _done(disk: Disk, reader: LogReader, checkpoint: TimerCheckpoint) -> RangeSet:
+    queue = reader.queues.find(TIMER_TOPIC, 0)
     done = RangeSet()
     if queue is None:
         return done
     upto = min(checkpoint.queue_offset, queue.next_offset)
     start = 0
-    for entry in sorted(_waiting(disk, store, checkpoint)):
+    for entry in sorted(_waiting(disk, reader, checkpoint)):
         if entry < upto:
             done.add(start, entry)
             start = entry + 1
@@ -70,31 +70,31 @@ def _done(disk: Disk, store: MessageStore, checkpoint: TimerCheckpoint) -> Range
     return done
 
 
-def _not_due(store: MessageStore, checkpoint: TimerCheckpoint) -> set[int]:
+def _not_due(reader: LogReader, checkpoint: TimerCheckpoint) -> set[int]:
     """Without a timer log: all entries that were not due when RocketMQ stopped. One that rolled may come twice."""
-    queue = store.queue(TIMER_TOPIC, 0)
+    queue = reader.queues.ensure(TIMER_TOPIC, 0)
     waiting = set()
     for entry in range(queue.min_offset, queue.next_offset):
         place = queue.entry(entry)
-        kind, due_ms = kind_and_due(store.waiting_code_at(place[0])) if place else (CANCEL, 0)
+        kind, due_ms = kind_and_due(reader.waiting_code_at(place[0])) if place else (CANCEL, 0)
         if kind == TIMER and due_ms > checkpoint.last_read_ms:
             waiting.add(entry)
     return waiting
 
 
-def _waiting(disk: Disk, store: MessageStore, checkpoint: TimerCheckpoint) -> set[int]:
+def _waiting(disk: Disk, reader: LogReader, checkpoint: TimerCheckpoint) -> set[int]:
     """The entries that RocketMQ's timer log holds for slots that it has not read."""
     names = disk.list_names(timer_log.FOLDER)
     log = TimerLog(disk, file_bytes=disk.file_size(f"{timer_log.FOLDER}/{names[0]}")) if names else None
     if log is None or not log.open_at(checkpoint.log_flushed):
-        return _not_due(store, checkpoint)
+        return _not_due(reader, checkpoint)
     waiting: dict[tuple[int, str], set[int]] = {}  # by slot and name, as its cancels take them
     cancelled: list[tuple[int, str]] = []
     for _, units in log.chunks(4096):
         units = units[is_unit(units)]
         slots = units["write_ms"].astype(np.int64) + units["delay_ms"]
         for row in np.flatnonzero(slots >= checkpoint.last_read_ms).tolist():
-            message = store.read_message(int(units["offset"][row]))
+            message = reader.read_message(int(units["offset"][row]))
             if message is None or message.topic != TIMER_TOPIC:
                 continue
             properties = message.properties

@@ -32,7 +32,7 @@ from latermq.message.record import Message, decode_record, layout, record_prepar
 from latermq.message.timer_code import CANCEL, MOVED, is_due, kind_and_due, timer_id_of, timer_kind
 from latermq.message.timer_name import timer_name
 from latermq.store.key_index import NO_HIT
-from latermq.store.message_store import MessageStore
+from latermq.store.log_reader import LogReader
 from latermq.timer.far.far_names import FarName, FarNames
 from latermq.timer.steps import Steps, in_haste
 
@@ -75,9 +75,9 @@ class History:
 class Directory:
     """Looks names up in the store."""
 
-    def __init__(self, store: MessageStore, far_names: FarNames, wake_from_ms: Callable[[], int]) -> None:
+    def __init__(self, reader: LogReader, far_names: FarNames, wake_from_ms: Callable[[], int]) -> None:
         """`wake_from_ms` is T: what is due before was delivered or taken."""
-        self._store = store
+        self._reader = reader
         self._far_names = far_names
         self._wake_from_ms = wake_from_ms
 
@@ -86,10 +86,10 @@ class Directory:
 
         With `only_pending` nobody asks for the fate of what is not.
         """
-        log = self._store.log
+        log = self._reader.log
         for tries in itertools.count():
             start, end = log.start, log.end
-            told = _Told(topic, unique_key, self._store)
+            told = _Told(topic, unique_key, self._reader)
             steps = self._read_back(told, end, only_pending=only_pending)
             yield from steps if tries < PATIENT_TRIES else in_haste(steps, STEPS_IN_HASTE)
             # Others may have worked between the steps: what was read in the log may have left it, and is to be told by
@@ -102,7 +102,7 @@ class Directory:
         schedules, cancels, delivered, buried = _places(told.topic, told.unique_key)
         for offset in self._newest_first(before, schedules, cancels):
             yield
-            message = self._store.read_message(offset) if offset != NO_HIT else None
+            message = self._reader.read_message(offset) if offset != NO_HIT else None
             if message is not None and message.topic == TIMER_TOPIC:
                 told.tell(message)
             if told.is_decided:
@@ -117,7 +117,7 @@ class Directory:
             return
         for offset in self._newest_first(before, delivered, buried):
             yield
-            record = self._store.log.read_record(offset) if offset != NO_HIT else None
+            record = self._reader.log.read_record(offset) if offset != NO_HIT else None
             if record is not None:
                 told.tell_delivered(record)
                 if not told.asks_for_deliveries(only_pending=only_pending, before=offset):
@@ -125,17 +125,17 @@ class Directory:
 
     def _has_left(self, far: FarName) -> bool:
         """Whether its record has left the log. If not, the log tells of it, and what in it is older did not take it."""
-        queue = self._store.find_queue(TIMER_TOPIC, 0)
+        queue = self._reader.queues.find(TIMER_TOPIC, 0)
         return queue is None or far.entry < queue.min_offset
 
     def _newest_first(self, before: int, *places: tuple[str, str]) -> Iterator[int]:
-        streams = [self._store.search_key(*place) for place in places]
+        streams = [self._reader.search_key(*place) for place in places]
         return (offset if offset < before else NO_HIT for offset in _newest_first(streams))
 
     def _is_changed(self, told: "_Told", since: int) -> bool:
         """Whether a record with this name was appended at this log offset or later."""
         places = _places(told.topic, told.unique_key)
-        return any(offset != NO_HIT for place in places for offset in self._store.search_key(*place, start=since))
+        return any(offset != NO_HIT for place in places for offset in self._reader.search_key(*place, start=since))
 
     def unique_keys(self, topic: str, key: str, limit: int, *, only_pending: bool = False) -> Steps[list[str]]:
         """The unique keys of timers that were scheduled with this message key; refused where there are too many.
@@ -144,9 +144,9 @@ class Directory:
         delivered messages, unless nobody asks for what is not pending: plain messages with the same key may be many.
         """
         keys: dict[str, None] = {}
-        for offset in self._store.search_key(TIMER_TOPIC, key):
+        for offset in self._reader.search_key(TIMER_TOPIC, key):
             yield
-            message = self._store.read_message(offset) if offset != NO_HIT else None
+            message = self._reader.read_message(offset) if offset != NO_HIT else None
             if message is not None and message.topic == TIMER_TOPIC:
                 self._note_key(keys, message, topic, key, limit)
         for unique_key in self._far_names.unique_keys(topic, key):
@@ -154,9 +154,9 @@ class Directory:
             keys[unique_key] = None
             _check_number(keys, key, limit)
         if not keys and not only_pending:
-            for offset in self._store.search_key(topic, key):
+            for offset in self._reader.search_key(topic, key):
                 yield
-                record = self._store.log.read_record(offset) if offset != NO_HIT else None
+                record = self._reader.log.read_record(offset) if offset != NO_HIT else None
                 if record is not None and _replaced_timer(record) is not None:
                     self._note_key(keys, decode_record(record), topic, key, limit)
         return list(keys)
@@ -172,11 +172,11 @@ class Directory:
 class _Told:
     """A history as it is told by the records of a name, the newest first: those of the timer topic, then deliveries."""
 
-    def __init__(self, topic: str, unique_key: str, store: MessageStore) -> None:
+    def __init__(self, topic: str, unique_key: str, reader: LogReader) -> None:
         self.topic = topic
         self.unique_key = unique_key
         self.is_decided = False  # older records of the timer topic change nothing
-        self._store = store
+        self._reader = reader
         self._history = History()
         self._is_taken = False  # whatever is told next
         self._open: dict[int, Entry] = {}  # what was scheduled and may have been delivered before it was taken
@@ -233,7 +233,7 @@ class _Told:
         due = message.properties.get(DUE_MS, "")
         if is_due(due.encode()):
             return int(due)
-        return kind_and_due(self._store.waiting_code_at(message.physical_offset))[1]  # RocketMQ wrote it
+        return kind_and_due(self._reader.waiting_code_at(message.physical_offset))[1]  # RocketMQ wrote it
 
     def _add(self, entry: Entry) -> None:
         self._open[entry.entry] = entry

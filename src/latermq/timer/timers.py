@@ -122,7 +122,7 @@ class Timers:
         return [self.live, self.backlog, *self.windows.sources()]
 
     def _queue(self) -> ConsumeQueue | None:
-        return self._store.find_queue(TIMER_TOPIC, 0)
+        return self._store.queues.find(TIMER_TOPIC, 0)
 
     # Starting
 
@@ -135,7 +135,7 @@ class Timers:
         self.live = TimerSource(self.engine, split_ms, None, self._of_engine, first_ms=split_ms)
         self._split_ms = split_ms
         # Nothing was delivered before it was due: of these no timer of the broker's own wakes behind the log's end.
-        self._adopted_until_ms = max(self.frontier.handback_ms, self._store.last_store_timestamp_ms + 1)
+        self._adopted_until_ms = max(self.frontier.handback_ms, self._store.writer.last_store_timestamp_ms + 1)
         self.tallies = Tallies(Counter(self.pending))
         self._store.timer_marks = self.marks
         self._store.sync_timers = self.engine.sync
@@ -227,7 +227,7 @@ class Timers:
         kinds, dues = self.read_codes(codes.astype(np.int64), physical)
         timers = (kinds != CANCEL) & (kinds != CUT)
         # The last store time stands for all: they were stored a moment ago, and reading each one's takes 0.2 µs.
-        self.delays.add(dues[timers & (entries >= self._new_from)] - self._store.last_store_timestamp_ms)
+        self.delays.add(dues[timers & (entries >= self._new_from)] - self._store.writer.last_store_timestamp_ms)
         near = self.frontier.is_near(entries, dues)
         self.frontier.note_far(dues[timers & ~near])
         timers &= near
@@ -241,7 +241,7 @@ class Timers:
         if foreign.any():  # RocketMQ wrote the queue: the records tell
             codes = codes.copy()
             for row in np.flatnonzero(foreign).tolist():
-                codes[row] = self._store.waiting_code_at(int(physical[row]))
+                codes[row] = self._store.reader.waiting_code_at(int(physical[row]))
         return kinds_and_dues(codes)
 
     def _still_wanted(self, units: Units) -> Units:
@@ -606,7 +606,7 @@ class Timers:
             return self._store.log.end
         saved = self._store.saved_timer_marks
         saved_ms = max(saved.wake_ms, saved.near_done_wake_ms) if saved is not None else 0
-        first = self._store.offset_by_time(queue, min(self._near_wake_from_ms(), saved_ms) - self.window_ms)
+        first = self._store.reader.offset_by_time(queue, min(self._near_wake_from_ms(), saved_ms) - self.window_ms)
         entry = queue.entry(first)
         in_memory = [int(units.physical_offsets.min()) for units in (*self._unput, self._held) if len(units.entries)]
         return min([entry[0] if entry else self._store.log.end, *in_memory])

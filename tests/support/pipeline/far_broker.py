@@ -49,13 +49,13 @@ class Far:
 
     def lose_log(self) -> None:
         """Fill some segments, let them age, and see that the timers' records are gone."""
-        ahead = self.broker.store.queue(TIMER_TOPIC, 0).next_offset
+        ahead = self.broker.store.queues.ensure(TIMER_TOPIC, 0).next_offset
         for _ in range(12):
             send(self.broker, b"x" * 50_000, topic="traffic")
         self.pass_time(40_000)
         send(self.broker, b"x" * 50_000, topic="traffic")
         self.upkeep()
-        assert self.broker.store.queue(TIMER_TOPIC, 0).min_offset >= ahead, "their records are gone"
+        assert self.broker.store.queues.ensure(TIMER_TOPIC, 0).min_offset >= ahead, "their records are gone"
 
     def upkeep(self) -> None:
         self.broker.store.save(self.broker.store.plan_checkpoint())

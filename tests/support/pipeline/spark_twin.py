@@ -68,10 +68,10 @@ class SparkTwin:
 
     def ingest(self, broker: Broker) -> None:
         """Bring a random piece of what is flushed into the timeline, then tell the broker, or die before."""
-        queue = broker.store.find_queue(TIMER_TOPIC, 0)
+        queue = broker.store.queues.find(TIMER_TOPIC, 0)
         if queue is None or not broker.ingest.epoch:
             return
-        end = broker.store.flushed_end(queue)
+        end = broker.store.reader.flushed_end(queue)
         end = self.chance.choice((end, self.chance.randint(min(self.ingested, end), end)))
         state = state_of(broker)
         start = max(self.ingested, state.min_entry)
@@ -106,9 +106,9 @@ class SparkTwin:
     def turn(self, broker: Broker) -> None:
         """Cut, and roll what waits; feed what is wanted now. What a server does in a second."""
         broker.far.run()
-        queue = broker.store.find_queue(TIMER_TOPIC, 0)
+        queue = broker.store.queues.find(TIMER_TOPIC, 0)
         for window in [one for one in broker.far.windows.waiting() if not one.attempt]:
-            if queue is None or broker.store.flushed_end(queue) <= window.cut_entry:
+            if queue is None or broker.store.reader.flushed_end(queue) <= window.cut_entry:
                 continue
             attempt = self.roll(broker, window)
             broker.far.choose(window.number, attempt)
@@ -198,7 +198,7 @@ def state_of(broker: Broker) -> PipelineState:
 
 def _pull(broker: Broker, start: int, until: int) -> Iterator[bytes]:
     """The flushed records of these entries, as a driver pulls them."""
-    pulls = RecordPulls(broker.store, broker.topics, max_bytes=PULLED_BYTES)
+    pulls = RecordPulls(broker.store.reader, broker.topics, max_bytes=PULLED_BYTES)
     while start < until:
         pulled = pulls.pull(TIMER_TOPIC, 0, start, PULLED_BYTES, until)
         if pulled.next_offset == start:

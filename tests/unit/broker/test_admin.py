@@ -158,9 +158,9 @@ def test_a_deleted_topic_is_gone_and_the_others_are_not() -> None:
     scene.ask(Request.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
     for after in (scene, scene.restart()):
         assert after.broker.topics.find("orders") is None
-        assert after.broker.store.find_queue("orders", 0) is None
+        assert after.broker.store.queues.find("orders", 0) is None
         assert after.broker.offsets.get("readers", "orders", 0) == -1
-        queue = after.broker.store.find_queue("others", 0)
+        queue = after.broker.store.queues.find("others", 0)
         assert queue is not None
         assert queue.next_offset == 1
         assert after.broker.offsets.get("readers", "others", 0) == 1

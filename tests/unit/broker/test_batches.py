@@ -19,7 +19,7 @@ from latermq.message.properties import OWN_PREFIX
 from latermq.message.record import SYSFLAG_FROM_SENDER
 from latermq.store import batch_block
 from latermq.store.files.memory_disk import MemoryDisk
-from latermq.store.message_store import Draft
+from latermq.store.log_writer import Draft
 from latermq.timer.admission import Admitted, Wait
 from tests.support.brokers_in_memory import MESSAGE_LIMIT, STORE, run_until_quiet
 from tests.unit.broker.test_send_lane import PROPERTIES, START_MS
@@ -51,14 +51,14 @@ class BatchBroker:
     def everything(self) -> dict[str, object]:
         """All that batches left, byte for byte."""
         broker, store = self.broker, self.broker.store
-        store.index_pending()
+        store.pending_keys.put()
         kept = ("commitlog", "consumequeue", "index")
         return {
             "files": {path: content for path, content in self.disk.contents().items() if path.startswith(kept)},
             "log end": store.log.end,
-            "queue ends": {(queue.topic, queue.queue_id): queue.next_offset for queue in store.queues()},
+            "queue ends": {(queue.topic, queue.queue_id): queue.next_offset for queue in store.queues},
             "taken in": broker.traffic.messages_in,
-            "store time": store.last_store_timestamp_ms,
+            "store time": store.writer.last_store_timestamp_ms,
             "pending": +broker.timers.pending,
             "refused timers": broker.timers.tallies.refused,
             "is to be delivered": broker.delivery.noted,
@@ -95,10 +95,10 @@ def send_the_long_way(
     limit = settings.max_batch_keys
     if b" " in data and sum(len(keys_of(draft.properties)) for draft in drafts) > limit:
         raise IllegalMessage(f"the messages of the batch have more than {limit} keys", hint="Send several smaller ones")
-    broker.store.hold_queue(topic, queue_id)
+    broker.store.queues.hold(topic, queue_id)
     if any(place.wait == Wait.TIMER for place in places):
-        now_ms = broker.store.not_before_last(TIMER_TOPIC, now_ms)
-    appended = broker.store.append_all(drafts, now_ms)
+        now_ms = broker.store.writer.not_before_last(TIMER_TOPIC, now_ms)
+    appended = broker.store.writer.append_all(drafts, now_ms)
     for place, one in zip(places, appended, strict=True):
         if place.wait:
             broker._note_waiting(place, topic, one.queue_offset)
@@ -257,7 +257,7 @@ def test_a_batch_takes_less_than_two_thirds_of_the_time_of_its_messages(wait: st
                 each.broker.send_batch("orders", 1, data, BORN_MS, V4)
             else:
                 send_the_long_way(each.broker, "orders", 1, data, V4, 0, 0)
-            each.broker.store.index_pending()
+            each.broker.store.pending_keys.put()
             spent_s[each].append(time.thread_time() - started_s)
     assert min(spent_s[quick]) < 2 / 3 * min(spent_s[long])
     assert quick.everything() == long.everything()

@@ -30,7 +30,7 @@ STORE_ID = "s" * 32
 
 def log_rows(far: Far) -> list[Row]:
     """Every entry of the timer topic as the row that a truthful driver would make of it."""
-    queue = far.broker.store.queue(TIMER_TOPIC, 0)
+    queue = far.broker.store.queues.ensure(TIMER_TOPIC, 0)
     rows = []
     for entry in range(queue.min_offset, queue.next_offset):
         found = queue.entry(entry)
@@ -117,7 +117,7 @@ def test_a_timer_of_the_brokers_own_is_neither_played_nor_buried_by_a_window(ski
             name = await scene.made(number)
             window = scene.broker.far.windows.find(number)
             assert window is not None
-            found = scene.broker.store.queue(TIMER_TOPIC, 0).entry(0)
+            found = scene.broker.store.queues.ensure(TIMER_TOPIC, 0).entry(0)
             assert found is not None
             record = bytes(scene.broker.store.log.read(*found[:2]))
             scene.twin.attempts[name].insert(0, Row(0, 0, 0, window.from_ms, "orders+own", record))

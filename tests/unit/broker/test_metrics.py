@@ -90,7 +90,7 @@ class Watched:
         found: Counter[str] = Counter()
         for units in self.broker.timers.waiting_from(0, 0):
             for offset in units.physical_offsets.tolist():
-                message = self.broker.store.read_message(offset)
+                message = self.broker.store.reader.read_message(offset)
                 assert message is not None
                 found[message.properties[REAL_TOPIC]] += 1
         return dict(found)

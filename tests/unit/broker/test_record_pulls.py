@@ -20,7 +20,7 @@ class Scene:
     def __init__(self) -> None:
         self.disk = MemoryDisk()
         self.broker: Broker = open_broker(self.disk, SimulatedClock())
-        self.pulls = RecordPulls(self.broker.store, self.broker.topics, max_bytes=MAX_BYTES)
+        self.pulls = RecordPulls(self.broker.store.reader, self.broker.topics, max_bytes=MAX_BYTES)
 
     def send(self, count: int, size_bytes: int = 20, topic: str = "orders") -> None:
         for number in range(count):
@@ -133,7 +133,7 @@ def test_an_offset_whose_record_is_gone_is_refused_and_the_first_one_named() -> 
     scene.send(700, size_bytes=1_000)
     scene.flush()
     scene.broker.store.log.drop_first_segment()
-    queue = scene.broker.store.queue("orders", 0)
+    queue = scene.broker.store.queues.ensure("orders", 0)
     queue.forget_below(scene.broker.store.log.start)
     assert queue.min_offset > 100
     with pytest.raises(QueryNotFound, match=f"minOffset is {queue.min_offset}"):

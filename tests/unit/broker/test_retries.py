@@ -132,7 +132,7 @@ def test_a_waiting_retry_is_stored_as_rocketmq_stores_it(broker: Broker, clock: 
     assert (waiting.born_timestamp_ms, waiting.born_host) == (message.born_timestamp_ms, message.born_host)
     assert (waiting.flag, waiting.sysflag, waiting.reconsume_times) == (message.flag, message.sysflag, 1)
     pass_time(broker, clock, 10_000)
-    queue = broker.store.find_queue(RETRY, 0)
+    queue = broker.store.queues.find(RETRY, 0)
     assert queue is not None
     entry = queue.entry(0)
     assert entry is not None
@@ -238,7 +238,7 @@ def test_a_compressed_body_stays_as_it_is_and_a_transaction_becomes_an_ordinary_
 ) -> None:
     committed = SYSFLAG_COMPRESSED | 0x8
     broker.topics.for_send("orders", "TBW102", 4)
-    broker.store.append("orders", 0, b"packed", b"", 1, HOST, 7, committed)
+    broker.store.writer.append("orders", 0, b"packed", b"", 1, HOST, 7, committed)
     [message] = messages(broker)
     send_back(broker, message, level=1)
     pass_time(broker, clock, 1_000)

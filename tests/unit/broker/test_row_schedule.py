@@ -103,11 +103,11 @@ def test_a_row_becomes_the_record_that_a_send_would_have_made() -> None:
         "reconsume_times",
     ):
         assert getattr(from_row, name) == getattr(sent, name)
-    queue = scene.broker.store.queue(TIMER_TOPIC, 0)
+    queue = scene.broker.store.queues.ensure(TIMER_TOPIC, 0)
     entries = queue.array(0, 2)
     assert entries["tags"][0] == entries["tags"][1]
     for key in ("K1", "a", "b"):
-        assert len(list(scene.broker.store.find_by_key(TIMER_TOPIC, key, 0, 1 << 62))) == 2
+        assert len(list(scene.broker.store.reader.find_by_key(TIMER_TOPIC, key, 0, 1 << 62))) == 2
 
 
 def test_the_log_is_whole_after_rows_of_every_shape() -> None:
@@ -123,7 +123,7 @@ def test_the_log_is_whole_after_rows_of_every_shape() -> None:
     scene.restart(scene.disk.after_process_death())
     assert scene.waiting() == written
     for key in ("K1", "schlüssel", "L" * 300, "ключ", "x", "k" * 300):
-        assert len(list(scene.broker.store.find_by_key(TIMER_TOPIC, key, 0, 1 << 62))) == 1
+        assert len(list(scene.broker.store.reader.find_by_key(TIMER_TOPIC, key, 0, 1 << 62))) == 1
     assert written[1].born_host == ("::1", 5)
     scene.pass_ms(6_000)
     assert len(scene.delivered()) == 2
@@ -201,9 +201,9 @@ def test_rows_that_were_delivered_are_known_though_their_timer_record_is_gone() 
     store = scene.broker.store
     store.save(store.plan_checkpoint())
     store.log.drop_first_segment()
-    for queue in store.queues():
+    for queue in store.queues:
         queue.forget_below(store.log.start)
-    assert not list(store.find_by_key(TIMER_TOPIC, "K1", 0, 1 << 62))
+    assert not list(store.reader.find_by_key(TIMER_TOPIC, "K1", 0, 1 << 62))
     assert scene.schedule(*rows) == (0, 3)
 
 
@@ -232,7 +232,7 @@ def test_each_message_key_of_each_row_finds_its_own_record() -> None:
     rows = [row._replace(keys=text) for row, text in zip(scene.some(len(keys)), keys, strict=True)]
     scene.schedule(*rows)
     for key in {word for text in keys for word in text.split()}:
-        offsets = set(scene.broker.store.find_by_key(TIMER_TOPIC, key, 0, 1 << 62))
+        offsets = set(scene.broker.store.reader.find_by_key(TIMER_TOPIC, key, 0, 1 << 62))
         found = [message for message in scene.waiting() if message.physical_offset in offsets]
         having = {row.key for row in rows if key in row.keys.split()}
         assert {message.properties["UNIQ_KEY"] for message in found} == having, key
@@ -253,8 +253,8 @@ def test_only_new_rows_are_indexed_by_their_message_keys() -> None:
     scene.schedule(*rows[::2])
     scene.schedule(*rows)
     for number, row in enumerate(rows):
-        [offset] = scene.broker.store.find_by_key(TIMER_TOPIC, f"K{number}-key", 0, 1 << 62)
-        message = scene.broker.store.read_message(offset)
+        [offset] = scene.broker.store.reader.find_by_key(TIMER_TOPIC, f"K{number}-key", 0, 1 << 62)
+        message = scene.broker.store.reader.read_message(offset)
         assert message is not None
         assert message.properties["UNIQ_KEY"] == row.key
 
@@ -470,7 +470,7 @@ def test_rows_sent_again_after_a_power_cut_are_there_once_each(seed: int) -> Non
         scene.schedule(*rows[start : start + 60])
         if chance.random() < 0.4:
             scene.broker.store.flush()
-    safe = scene.broker.store.flushed_end(scene.broker.store.queue(TIMER_TOPIC, 0))
+    safe = scene.broker.store.reader.flushed_end(scene.broker.store.queues.ensure(TIMER_TOPIC, 0))
     scene.restart(scene.disk.after_machine_death(chance))
     assert len(scene.waiting()) >= safe
     left = len(scene.waiting())

@@ -28,7 +28,8 @@ from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.listener import Listener
 from latermq.server.remoting.send_lane import RUN_AT_ONCE, SendLane
 from latermq.store.files.memory_disk import MemoryDisk
-from latermq.store.message_store import INDEX_BATCH, PlainMessage
+from latermq.store.log_writer import PlainMessage
+from latermq.store.pending_keys import INDEX_BATCH
 from tests.support.brokers_in_memory import MESSAGE_LIMIT, STORE
 
 QUEUES = 3
@@ -119,7 +120,7 @@ class Way:
     def everything(self) -> dict[str, object]:
         """All that a message leaves behind, byte for byte."""
         store = self.broker.store
-        store.index_pending()
+        store.pending_keys.put()
         files = {
             path: content
             for path, content in self.disk.contents().items()
@@ -129,9 +130,9 @@ class Way:
             "files": files,
             "replies": self.transport.written,
             "log end": store.log.end,
-            "queue ends": {(queue.topic, queue.queue_id): queue.next_offset for queue in store.queues()},
+            "queue ends": {(queue.topic, queue.queue_id): queue.next_offset for queue in store.queues},
             "taken in": self.broker.traffic.messages_in,
-            "store time": store.last_store_timestamp_ms,
+            "store time": store.writer.last_store_timestamp_ms,
             "received": self.listener.received_frames,
             "topics": self.broker.topics.names(),
             "pending": +self.broker.timers.pending,
@@ -362,7 +363,7 @@ def test_a_topic_that_is_closed_while_messages_come_is_closed_for_the_lane() -> 
 def test_a_run_that_fails_half_way_is_not_served_again() -> None:
     way = Way()
     way.receive(send_frame(1))
-    append_run, runs = way.broker.store.append_run, iter(range(9))
+    append_run, runs = way.broker.store.writer.append_run, iter(range(9))
 
     def fails_after_storing(run: list[PlainMessage], born_host: bytes, now_ms: int) -> list[tuple[int, int]]:
         stored = append_run(run, born_host, now_ms)
@@ -370,13 +371,13 @@ def test_a_run_that_fails_half_way_is_not_served_again() -> None:
             raise OSError("the disk was pulled out")
         return stored
 
-    way.broker.store.append_run = fails_after_storing  # type: ignore[method-assign]
+    way.broker.store.writer.append_run = fails_after_storing  # type: ignore[method-assign]
     sent = 3 * RUN_AT_ONCE
     way.receive(*(send_frame(opaque) for opaque in range(2, sent + 2)))
     # Who had an answer had it once; who had none may have been stored, and hears the connection end.
     assert [reply.opaque for reply in way.replies()] == list(range(1, RUN_AT_ONCE + 2))
     assert way.transport.closed
-    assert way.broker.store.queue("orders", 0).next_offset == 1 + 2 * RUN_AT_ONCE
+    assert way.broker.store.queues.ensure("orders", 0).next_offset == 1 + 2 * RUN_AT_ONCE
 
 
 @pytest.mark.parametrize("where", ["commitlog", "consumequeue", "index"])

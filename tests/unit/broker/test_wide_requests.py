@@ -60,7 +60,7 @@ class Scene:
         self.broker.offsets.put_all("readers", "wide", dict.fromkeys(range(WIDE), 0))
         self.sent: list[Command] = []
         self.touched = 0
-        find_queue = self.broker.store.find_queue
+        find_queue = self.broker.store.queues.find
         encode_entry = json_body.encode_entry
 
         def counted_find(topic: str, queue_id: int) -> Any:
@@ -71,7 +71,7 @@ class Scene:
             self.touched += 1
             return encode_entry(key, value)
 
-        monkeypatch.setattr(self.broker.store, "find_queue", counted_find)
+        monkeypatch.setattr(self.broker.store.queues, "find", counted_find)
         monkeypatch.setattr(keyed_maps, "encode_entry", counted_encode)
         # It adds up a number of each queue, which takes a hundredth of what the rest does.
         monkeypatch.setattr(self.broker.topic_traffic, "taken", lambda *of: self.broker.topic_traffic.pulled("", "", 0))

@@ -54,7 +54,7 @@ def state_of(scene: Scene, number: int) -> str:
 
 async def lose_log(scene: Scene) -> None:
     """Let the records of all timers leave the log; what Spark ingested stays in its twin."""
-    ahead = scene.broker.store.queue(TIMER_TOPIC, 0).next_offset
+    ahead = scene.broker.store.queues.ensure(TIMER_TOPIC, 0).next_offset
     for _ in range(12):
         send(scene.broker, b"x" * 50_000, topic="traffic")
     await scene.pass_time(1_000)
@@ -69,7 +69,7 @@ async def lose_log(scene: Scene) -> None:
         scene.broker.far.keep_names(names)
     for removed in scene.broker.retention.run():
         scene.disk.remove(removed.path)
-    assert scene.broker.store.queue(TIMER_TOPIC, 0).min_offset >= ahead
+    assert scene.broker.store.queues.ensure(TIMER_TOPIC, 0).min_offset >= ahead
 
 
 def test_a_blocked_window_is_skipped_out_of_the_log_and_the_mark_goes_on() -> None:

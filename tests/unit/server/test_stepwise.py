@@ -246,7 +246,7 @@ def test_a_chain_of_other_keys_is_walked_in_slices_too(scene: Scene, monkeypatch
     monkeypatch.setattr(key_index, "STEPS_AT_ONCE", 1)
     scene.plain("hot", 2_000)  # in 97 slots: every chain is long
     scene.timer("t1", "cold")
-    seen = sum(1 for offset in scene.broker.store.search_key("orders", "cold") if offset == key_index.NO_HIT)
+    seen = sum(1 for offset in scene.broker.store.reader.search_key("orders", "cold") if offset == key_index.NO_HIT)
     assert seen >= 20
     assert outcomes(scene.answer(Request.CANCEL_TIMER, topic="orders", key="cold")) == [("t1", Verdict.CANCELLED)]
 
@@ -261,7 +261,7 @@ def test_a_search_for_a_message_takes_so_many_steps_and_no_more(scene: Scene) ->
 
 def test_a_file_of_the_index_may_go_while_a_search_pauses(scene: Scene) -> None:
     scene.plain("hot", 12_000)  # more than one file of the index holds
-    found = scene.broker.store.search_key("orders", "hot")
+    found = scene.broker.store.reader.search_key("orders", "hot")
     first = [next(found) for _ in range(5)]
     index = scene.broker.store.index
     assert len(index._files) > 1

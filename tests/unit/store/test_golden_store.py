@@ -95,7 +95,7 @@ def test_an_index_built_from_apaches_log_finds_what_apache_indexed() -> None:
     disk.replace("abort", b"")
     with opened(disk, golden_config()) as store:
         for topic, key, offset in put_keys():
-            assert offset in store.find_by_key(topic, key, 0, ALWAYS_MS), (topic, key)
+            assert offset in store.reader.find_by_key(topic, key, 0, ALWAYS_MS), (topic, key)
 
 
 def test_a_store_of_apache_is_opened_as_it_is() -> None:
@@ -104,11 +104,11 @@ def test_a_store_of_apache_is_opened_as_it_is() -> None:
         assert store.recovery.rebuilt == ()
         assert store.recovery.log_end == STORE["end_offset"]
         for topic, key, offset in put_keys():
-            assert offset in store.find_by_key(topic, key, 0, ALWAYS_MS), (topic, key)
-        many = store.find_queue("TopicMany", 0)
+            assert offset in store.reader.find_by_key(topic, key, 0, ALWAYS_MS), (topic, key)
+        many = store.queues.find("TopicMany", 0)
         assert many is not None
         assert (many.min_offset, many.next_offset) == (0, 20)
-        fetched = store.fetch(many, 0, max_count=32, max_bytes=1 << 20)
+        fetched = store.reader.fetch(many, 0, max_count=32, max_bytes=1 << 20)
         messages = list(decode_records(b"".join(fetched.pieces)))
         assert [message.properties["KEYS"] for message in messages] == [f"many-{number}" for number in range(20)]
 
@@ -120,14 +120,14 @@ def test_what_is_missing_of_apaches_index_is_built_from_its_log(lost: int | None
     with opened(disk, golden_config()) as store:
         assert store.recovery.rebuilt
         for topic, key, offset in put_keys():
-            assert offset in store.find_by_key(topic, key, 0, ALWAYS_MS), (topic, key)
+            assert offset in store.reader.find_by_key(topic, key, 0, ALWAYS_MS), (topic, key)
 
 
 def test_a_level_queue_of_apache_holds_deliver_times() -> None:
     with opened(memory_disk("commitlog", "consumequeue", "index"), golden_config()) as store:
         for put in STORE["puts"]:
             if put["topic"] == LEVEL_TOPIC:
-                queue = store.find_queue(LEVEL_TOPIC, put["queue_id"])
+                queue = store.queues.find(LEVEL_TOPIC, put["queue_id"])
                 assert queue is not None
                 delay_ms = LEVEL_DELAYS_MS[put["queue_id"] + 1]
                 assert queue.entry(0) == (put["offset"], put["size"], put["store_ms"] + delay_ms)
@@ -207,16 +207,16 @@ def test_the_directory_of_a_stopped_apache_broker_is_opened_with_everything_in_i
     disk, config, known = unpacked(name, tmp_path)
     with opened(disk, config) as store:
         assert store.recovery.log_end == known["end_offset"]
-        assert {queue.topic for queue in store.queues()} == set(known["topics"])
+        assert {queue.topic for queue in store.queues} == set(known["topics"])
         for topic, queues in known["topics"].items():
             for queue_id, entries in queues.items():
-                queue = store.find_queue(topic, int(queue_id))
+                queue = store.queues.find(topic, int(queue_id))
                 assert queue is not None
                 assert queue.next_offset == len(entries)
                 for entry in entries:
                     where = queue.entry(entry["queue_offset"])
                     assert where == (entry["offset"], entry["size"], entry["tags_code"])
-                    message = store.read_message(entry["offset"])
+                    message = store.reader.read_message(entry["offset"])
                     assert message is not None
                     assert message.topic == topic
                     assert message.body.decode() == entry["body"]
@@ -229,11 +229,11 @@ def test_the_directory_of_a_stopped_apache_broker_goes_on_where_it_stopped(name:
     disk, config, known = unpacked(name, tmp_path)
     before = len(known["topics"]["TopicGolden"]["0"])
     with opened(disk, config) as store:
-        physical_offset, queue_offset, _ = store.append("TopicGolden", 0, b"ours", b"KEYS\x01ours\x02", 1, HOST)
+        physical_offset, queue_offset, _ = store.writer.append("TopicGolden", 0, b"ours", b"KEYS\x01ours\x02", 1, HOST)
         assert (physical_offset, queue_offset) == (known["end_offset"], before)
     with opened(FileDisk(tmp_path), config) as store:
-        queue = store.find_queue("TopicGolden", 0)
+        queue = store.queues.find("TopicGolden", 0)
         assert queue is not None
         assert queue.next_offset == before + 1
-        assert list(store.find_by_key("TopicGolden", "ours", 0, ALWAYS_MS)) == [physical_offset]
-        assert len(list(store.find_by_key("TopicGolden", "key-0", 0, ALWAYS_MS))) == 1
+        assert list(store.reader.find_by_key("TopicGolden", "ours", 0, ALWAYS_MS)) == [physical_offset]
+        assert len(list(store.reader.find_by_key("TopicGolden", "key-0", 0, ALWAYS_MS))) == 1

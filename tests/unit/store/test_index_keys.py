@@ -13,7 +13,7 @@ from latermq.message.batch import BatchMember, encode_batch
 from latermq.store.block import KEY_COST
 from latermq.store.dispatch import HashedKeys, IndexKeys, count_keys, hash_keys, key_hash
 from latermq.store.files.memory_disk import MemoryDisk
-from latermq.store.message_store import INDEX_BATCH, INDEX_BATCH_BYTES
+from latermq.store.pending_keys import INDEX_BATCH, INDEX_BATCH_BYTES
 from tests.support.brokers_in_memory import HOST, messages, open_broker, pass_time
 
 MANY_KEYS = "KEYS\x01" + "a " * 16_000
@@ -90,7 +90,7 @@ def test_messages_with_many_keys_are_indexed_a_few_at_a_time(size: int, monkeypa
     messages = 8 * INDEX_BATCH_BYTES // size
     for _ in range(messages):
         broker.send("orders", 0, b"", MANY_KEYS[:size], 1, HOST)
-    broker.store.index_pending()
+    broker.store.pending_keys.put()
     assert sum(counts) == messages * count_keys([MANY_KEYS[:size].encode()])
     assert max(counts) <= max(INDEX_BATCH_BYTES, INDEX_BATCH * 512) // 2
 
@@ -114,11 +114,11 @@ def test_timers_with_many_keys_that_are_due_together_are_delivered_a_few_at_a_ti
     text = MANY_KEYS[:28_005] + "\x02TIMER_DELAY_MS\x015000"
     for _ in range(40):
         broker.send("orders", 0, b"", text, 1, HOST)
-    broker.store.index_pending()
+    broker.store.pending_keys.put()
     counts = indexed_at_once(broker, monkeypatch)
     broker.store.flush()
     pass_time(broker, clock, 10_000)
-    broker.store.index_pending()
+    broker.store.pending_keys.put()
     assert len(messages(broker)) == 40
     assert sum(counts) == 40 * 14_001  # and a unique key each
     assert max(counts) <= broker.config.timer.block // KEY_COST

@@ -22,7 +22,7 @@ def disk() -> MemoryDisk:
 def next_timer(disk: MemoryDisk) -> int:
     broker = open_broker(disk, SimulatedClock())
     send(broker, b"x", TIMER_DELAY_MS="1000", UNIQ_KEY="k")
-    queue = broker.store.queue(TIMER_TOPIC, 0)
+    queue = broker.store.queues.ensure(TIMER_TOPIC, 0)
     assert queue.next_offset - queue.min_offset == 1
     assert broker.pending.count() == 1
     broker.close()
@@ -59,6 +59,6 @@ def test_timers_go_on_behind_what_apache_had_done(disk: MemoryDisk) -> None:
 def test_an_offset_in_a_topic_that_is_gone_does_not_bring_it_back(disk: MemoryDisk) -> None:
     disk.replace("config/consumerOffset.json", b'{"offsetTable":{"gone@G":{"0":12}}}')
     broker = open_broker(disk, SimulatedClock())
-    assert broker.store.find_queue("gone", 0) is None
+    assert broker.store.queues.find("gone", 0) is None
     assert broker.topics.find("gone") is None
     broker.close()

@@ -15,7 +15,7 @@ from latermq.protocol.remoting.topics import TopicConfig
 from latermq.server.remoting.open_files import allowed_connections, allowed_queue_files
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.store.files.rehearsal_disk import RehearsalDisk
-from latermq.store.message_store import Draft
+from latermq.store.log_writer import Draft
 from latermq.store.retention import Retention
 from tests.support.brokers_in_memory import STORE, bodies, open_broker, pass_time, send
 from tests.support.stores import HOST, SMALL, append, disk_makers, open_store
@@ -49,7 +49,7 @@ def test_a_store_has_more_queues_than_a_process_may_open() -> None:
     for turn in range(3):
         for number in range(QUEUES):
             append(store, b"%d/%d" % (turn, number), queue_id=number)
-        assert len(store.pool) <= OPEN
+        assert len(store.queues.pool) <= OPEN
         assert store.statistics()["mapped_queue_files"] <= OPEN
     store.close()
     assert disk.calls.descriptors == 0
@@ -71,14 +71,14 @@ def test_a_start_opens_no_queue_that_nobody_uses() -> None:
     store.close()
     disk = disk.after_process_death()
     store = open_store(disk, FEW)
-    assert len(store.pool) == 0
+    assert len(store.queues.pool) == 0
     Retention(store, FEW, SimulatedClock()).run()
-    assert [store.flushed_end(queue) for queue in store.queues()] == [1] * QUEUES
-    mapped_again = store.pool.mapped_again
-    assert [store.flushed_end(queue) for queue in store.queues()] == [1] * QUEUES
-    for queue in store.queues():
+    assert [store.reader.flushed_end(queue) for queue in store.queues] == [1] * QUEUES
+    mapped_again = store.queues.pool.mapped_again
+    assert [store.reader.flushed_end(queue) for queue in store.queues] == [1] * QUEUES
+    for queue in store.queues:
         assert queue.forget_below(store.log.start) == []
-    assert store.pool.mapped_again == mapped_again
+    assert store.queues.pool.mapped_again == mapped_again
 
 
 @pytest.mark.parametrize("kind", ["memory", "files"])
@@ -110,7 +110,7 @@ def test_descriptors_that_others_take_are_made_up_for() -> None:
     disk.calls.max_descriptors = disk.calls.descriptors  # as if connections had taken all that were left
     for number in range(QUEUES):
         assert stored_bodies(store, queue_id=number) == [b"%d" % number]
-    assert len(store.pool) < OPEN
+    assert len(store.queues.pool) < OPEN
 
 
 def test_where_nothing_can_be_let_go_of_a_message_is_refused_and_the_next_one_taken() -> None:
@@ -166,7 +166,7 @@ def fill(broker: Broker) -> None:
     """Send to as many queues as there may be: the timer topic's own counts too."""
     for number in range(broker.config.store.max_queues):
         broker.topics.put(topic_of(4, f"t{number // 4}"))
-        if len(list(broker.store.queues())) < broker.config.store.max_queues:
+        if len(list(broker.store.queues)) < broker.config.store.max_queues:
             send(broker, b"first", f"t{number // 4}", number % 4)
 
 
@@ -202,7 +202,7 @@ def test_a_timer_that_was_accepted_has_its_queue() -> None:
     fill(broker)
     broker.close()
     broker = bounded(disk.after_process_death(), clock)
-    assert broker.store.has_queue("early", 3)
+    assert broker.store.queues.has("early", 3)
     pass_time(broker, clock, 61_000)
     assert bodies(broker, "early", 3) == [b"timer"]
 
@@ -222,11 +222,11 @@ def test_what_was_accepted_has_its_queue_after_a_crash_too(wait: dict[str, str])
     broker.store.flush()
     broker = bounded(disk.after_process_death(), clock)
     fill(broker)  # as far as it goes
-    assert broker.store.has_queue("early", 3)
+    assert broker.store.queues.has("early", 3)
     pass_time(broker, clock, 61_000)
     assert bodies(broker, "early", 3) == [b"waited"]
     assert broker.topics.find("gone") is None
-    assert not broker.store.has_queue("gone", 0)
+    assert not broker.store.queues.has("gone", 0)
 
 
 def test_a_store_that_has_more_queues_than_allowed_goes_on() -> None:
@@ -349,7 +349,7 @@ def test_a_segment_that_is_full_holds_one_descriptor() -> None:
     disk = MemoryDisk()
     store = open_store(disk, FEW)
     while len(store.log.closed_segments()) < 20:
-        store.append_all([Draft("orders", 0, bytes(20_000), b"", 1, HOST)])  # as a block
+        store.writer.append_all([Draft("orders", 0, bytes(20_000), b"", 1, HOST)])  # as a block
     assert disk.calls.descriptors < 20 + 8
     store.close()
     assert disk.calls.descriptors == 0

@@ -15,7 +15,8 @@ from latermq.message.ids import pack_host
 from latermq.message.record import decode_records
 from latermq.message.tags import tags_code
 from latermq.store.files.memory_disk import Died, MemoryDisk
-from latermq.store.message_store import CheckpointPlan, Draft, MessageStore
+from latermq.store.log_writer import Draft
+from latermq.store.message_store import CheckpointPlan, MessageStore
 from latermq.store.retention import Retention
 from tests.support.stores import HOST, SMALL, MakeDisk, append, bodies, disk_makers, open_store
 
@@ -76,7 +77,7 @@ def test_without_its_checkpoint_a_crashed_store_is_rebuilt_from_the_whole_log(ma
     reopened = open_store(make_disk())
     assert reopened.recovery.records == 300
     assert len(bodies(reopened)) == 300
-    assert len(list(reopened.find_by_key("orders", "k7", 0, 1 << 60))) == 1
+    assert len(list(reopened.reader.find_by_key("orders", "k7", 0, 1 << 60))) == 1
     reopened.close()
 
 
@@ -86,7 +87,7 @@ def test_a_segment_ends_with_a_blank_tail_and_no_record_spans_two(make_disk: Mak
         append(store, bytes([number]) * 1500)
     assert len(store.log.closed_segments()) > 3
     for _, end in store.log.closed_segments():
-        assert store.read_message(end) is not None
+        assert store.reader.read_message(end) is not None
     assert [body[0] for body in bodies(store)] == list(range(200))
     store.release()
     reopened = open_store(make_disk())
@@ -109,10 +110,10 @@ def test_a_record_larger_than_a_segment_is_refused_and_nothing_changes(make_disk
 def test_a_batch_is_appended_as_a_whole(make_disk: MakeDisk) -> None:
     store = open_store(make_disk())
     drafts = [Draft("orders", number % 2, b"body %d" % number, b"K\x01v", 1, HOST) for number in range(10)]
-    appended = store.append_all(drafts)
+    appended = store.writer.append_all(drafts)
     assert [one.queue_offset for one in appended] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     assert bodies(store) == [b"body 0", b"body 2", b"body 4", b"body 6", b"body 8"]
-    messages = [store.read_message(one.physical_offset) for one in appended]
+    messages = [store.reader.read_message(one.physical_offset) for one in appended]
     assert [message.body for message in messages if message] == [draft.body for draft in drafts]
     store.close()
 
@@ -121,8 +122,8 @@ def test_records_with_ipv6_hosts_and_long_topics_are_stored_and_recovered(make_d
     topic = "%RETRY%" + "g" * 150
     host = pack_host("2001:db8::1", 40_000)
     store = open_store(make_disk())
-    physical_offset, _, _ = store.append(topic, 3, b"body", b"", 5, host)
-    message = store.read_message(physical_offset)
+    physical_offset, _, _ = store.writer.append(topic, 3, b"body", b"", 5, host)
+    message = store.reader.read_message(physical_offset)
     assert message is not None
     assert (message.topic, message.born_host, message.queue_id) == (topic, ("2001:db8::1", 40_000), 3)
     store.release()
@@ -135,7 +136,7 @@ def test_neighbours_in_the_log_are_fetched_as_one_piece(make_disk: MakeDisk) -> 
     store = open_store(make_disk())
     for number in range(20):
         append(store, b"message %d" % number)
-    fetched = store.fetch(store.queue("orders", 0), 5, max_count=10, max_bytes=1 << 20)
+    fetched = store.reader.fetch(store.queues.ensure("orders", 0), 5, max_count=10, max_bytes=1 << 20)
     assert (len(fetched.pieces), fetched.messages, fetched.next_offset) == (1, 10, 15)
     assert [message.queue_offset for message in decode_records(fetched.pieces[0])] == list(range(5, 15))
     store.close()
@@ -145,9 +146,9 @@ def test_a_fetch_returns_one_message_however_small_the_limit(make_disk: MakeDisk
     store = open_store(make_disk())
     for _ in range(3):
         append(store, b"x" * 5_000)
-    fetched = store.fetch(store.queue("orders", 0), 0, max_count=10, max_bytes=100)
+    fetched = store.reader.fetch(store.queues.ensure("orders", 0), 0, max_count=10, max_bytes=100)
     assert (fetched.messages, fetched.next_offset) == (1, 1)
-    fetched = store.fetch(store.queue("orders", 0), 0, max_count=10, max_bytes=11_000)
+    fetched = store.reader.fetch(store.queues.ensure("orders", 0), 0, max_count=10, max_bytes=11_000)
     assert fetched.messages == 2
     store.close()
 
@@ -158,7 +159,7 @@ def test_a_fetch_across_segments_and_queue_files_misses_nothing(make_disk: MakeD
         append(store, b"%03d" % number + b"." * 900)
     offset, found = 0, []
     while True:
-        fetched = store.fetch(store.queue("orders", 0), offset, max_count=100, max_bytes=1 << 20)
+        fetched = store.reader.fetch(store.queues.ensure("orders", 0), offset, max_count=100, max_bytes=1 << 20)
         if not fetched.messages:
             break
         found += [message.queue_offset for piece in fetched.pieces for message in decode_records(piece)]
@@ -172,8 +173,8 @@ def test_the_tags_code_on_the_entry_filters_without_reading_records(make_disk: M
     for number in range(100):
         append(store, b"%d" % number, tag="A" if number % 10 == 0 else "B")
     wanted = tags_code("A")
-    fetched = store.fetch(
-        store.queue("orders", 0), 0, max_count=5, max_bytes=1 << 20, code_matches=lambda code: code == wanted
+    fetched = store.reader.fetch(
+        store.queues.ensure("orders", 0), 0, max_count=5, max_bytes=1 << 20, code_matches=lambda code: code == wanted
     )
     found = [message.body for piece in fetched.pieces for message in decode_records(piece)]
     assert found == [b"0", b"10", b"20", b"30", b"40"]
@@ -191,8 +192,8 @@ def test_keys_are_found_after_a_stop_and_after_a_crash(make_disk: MakeDisk) -> N
     store.release()
     store = open_store(make_disk())
     for key, count in (("order-0", 1), ("order-1199", 1), ("pair-3", 2), ("order-last", 1), ("order-none", 0)):
-        offsets = list(store.find_by_key("orders", key, 0, 1 << 60))
-        messages = [store.read_message(offset) for offset in offsets]
+        offsets = list(store.reader.find_by_key("orders", key, 0, 1 << 60))
+        messages = [store.reader.read_message(offset) for offset in offsets]
         exact = [message for message in messages if message and key in message.properties["KEYS"].split(" ")]
         assert len(exact) == count, key
     store.close()
@@ -204,13 +205,13 @@ def test_an_offset_is_found_by_store_time(make_disk: MakeDisk) -> None:
     for _ in range(10):
         append(store, b"x")
         clock.advance(100)
-    queue = store.queue("orders", 0)
-    assert store.offset_by_time(queue, 999_999) == 0
-    assert store.offset_by_time(queue, 1_000_300) == 3
-    assert store.offset_by_time(queue, 1_000_301) == 4
-    assert store.offset_by_time(queue, 2_000_000) == 10
-    assert store.offset_by_time(queue, 1_000_350, upper=True) == 3
-    assert store.store_timestamp_ms(queue, 2) == 1_000_200
+    queue = store.queues.ensure("orders", 0)
+    assert store.reader.offset_by_time(queue, 999_999) == 0
+    assert store.reader.offset_by_time(queue, 1_000_300) == 3
+    assert store.reader.offset_by_time(queue, 1_000_301) == 4
+    assert store.reader.offset_by_time(queue, 2_000_000) == 10
+    assert store.reader.offset_by_time(queue, 1_000_350, upper=True) == 3
+    assert store.reader.store_timestamp_ms(queue, 2) == 1_000_200
     store.close()
 
 
@@ -238,14 +239,14 @@ def test_old_segments_go_and_queues_and_index_follow(make_disk: MakeDisk) -> Non
     assert removed.start == 0
     for gone in (removed, *index_files):
         make_disk().remove(gone.path)
-    queue = store.queue("orders", 0)
+    queue = store.queues.ensure("orders", 0)
     assert queue.min_offset > 20
     assert int(bodies(store)[0][:3]) == queue.min_offset
-    assert list(store.find_by_key("orders", "k0", 0, 1 << 60)) == []
+    assert list(store.reader.find_by_key("orders", "k0", 0, 1 << 60)) == []
     first = queue.min_offset
     store.release()
     reopened = open_store(make_disk(), config, clock)
-    assert reopened.queue("orders", 0).min_offset == first
+    assert reopened.queues.ensure("orders", 0).min_offset == first
     assert len(bodies(reopened)) == 101 - first
     reopened.close()
 
@@ -256,7 +257,7 @@ def test_a_removed_topic_stays_removed_after_a_crash_and_can_be_made_again(make_
         append(store, b"old %d" % number)
         append(store, b"other %d" % number, topic="other")
     store.remove_topic("orders")()
-    assert store.find_queue("orders", 0) is None
+    assert store.queues.find("orders", 0) is None
     append(store, b"new")
     store.release()
     reopened = open_store(make_disk())

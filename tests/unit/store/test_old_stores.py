@@ -91,6 +91,6 @@ def test_a_store_of_before_opens_with_everything_in_it(tmp_path: Path, harm: Cal
         for message in messages(broker, f"topic-{topic}", queue_id)
     )
     assert found == Counter(range(SENT))
-    assert len(list(broker.store.find_by_key("topic-1", "k1", 0, 1 << 62))) == 1
+    assert len(list(broker.store.reader.find_by_key("topic-1", "k1", 0, 1 << 62))) == 1
     assert not list(folder.glob("removing-*"))
     broker.close()

@@ -81,10 +81,10 @@ def test_what_apache_left_pending_arrives_once_and_not_before_its_time(
 
 def delivered_timers(store: MessageStore) -> list[tuple[str, int]]:
     found = []
-    for queue in store.queues():
+    for queue in store.queues:
         for offset in range(queue.min_offset, queue.next_offset):
             entry = queue.entry(offset)
-            message = store.read_message(entry[0]) if entry else None
+            message = store.reader.read_message(entry[0]) if entry else None
             if message is not None and message.topic == "TopicGolden" and message.body.startswith(b"timer, "):
                 found.append((message.body.decode(), message.store_timestamp_ms))
     return found
@@ -134,7 +134,7 @@ def test_the_first_start_on_a_store_of_apache_may_die_anywhere(
         MortalCalls.calls_left = 1 << 30
         MortalCalls.locks.clear()
         found = [timer.sample for timer in broker.pending.list().timers]
-        queues = [(queue.topic, queue.queue_id, queue.min_offset, queue.next_offset) for queue in broker.store.queues()]
+        queues = [(queue.topic, queue.queue_id, queue.min_offset, queue.next_offset) for queue in broker.store.queues]
         broker.close()
         return found, sorted(queues)
 

@@ -58,7 +58,7 @@ def test_a_waiting_message_lies_in_the_schedule_topic_as_rocketmq_stores_it(
     [waiting] = messages(broker, SCHEDULE_TOPIC, 2)
     assert waiting.properties["REAL_TOPIC"] == "orders"
     assert waiting.properties["REAL_QID"] == "2"
-    queue = broker.store.find_queue(SCHEDULE_TOPIC, 2)
+    queue = broker.store.queues.find(SCHEDULE_TOPIC, 2)
     assert queue is not None
     entry = queue.entry(0)
     assert entry is not None
@@ -74,12 +74,12 @@ def test_a_delivered_message_is_the_message_with_its_own_tags_code_and_an_entry_
     wanted = {"DELAY": "1", "REAL_TOPIC": "orders", "REAL_QID": "3", "TAGS": "red", "KEYS": "k1", "colour": "blue"}
     assert wanted.items() <= message.properties.items()
     assert decode_entry_id(message.prepared_transaction_offset) == (1, 0)
-    queue = broker.store.find_queue("orders", 3)
+    queue = broker.store.queues.find("orders", 3)
     assert queue is not None
     entry = queue.entry(0)
     assert entry is not None
     assert entry[2] == tags_code("red")
-    assert list(broker.store.find_by_key("orders", "k1", 0, 1 << 60)) == [message.physical_offset]
+    assert list(broker.store.reader.find_by_key("orders", "k1", 0, 1 << 60)) == [message.physical_offset]
 
 
 def test_entry_ids_are_told_from_transactions_and_nothing() -> None:

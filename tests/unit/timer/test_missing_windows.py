@@ -44,9 +44,9 @@ class Scene:
             pass_time(self.broker, self.clock, 1_000)
 
     def _roll(self) -> None:
-        queue = self.broker.store.find_queue(TIMER_TOPIC, 0)
+        queue = self.broker.store.queues.find(TIMER_TOPIC, 0)
         for window in self.broker.far.windows.waiting():
-            is_flushed = queue is not None and self.broker.store.flushed_end(queue) > window.cut_entry
+            is_flushed = queue is not None and self.broker.store.reader.flushed_end(queue) > window.cut_entry
             if window.number not in self.withheld and not window.attempt and is_flushed:
                 attempt = self.twin.roll(self.broker, window)
                 self.broker.far.choose(window.number, attempt)

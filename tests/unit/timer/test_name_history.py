@@ -64,7 +64,7 @@ def test_a_start_reads_each_record_of_a_name_once_and_not_for_each_cancel(
     for number in range(CYCLES):
         schedule(scene, number)
         end(scene)
-    records = scene.broker.store.queue("rmq_sys_wheel_timer", 0).next_offset
+    records = scene.broker.store.queues.ensure("rmq_sys_wheel_timer", 0).next_offset
     scene.broker.timers.engine.close()
     scene.restart()
     work = Work(scene.broker, monkeypatch)

@@ -439,7 +439,7 @@ def test_what_stays_behind_after_a_failed_append_is_neither_lost_nor_early(
     timer(0, 1_900)
     timer(0, 1_500)
     scene.clock.advance(3_000)
-    queue = broker.store.queue("orders", 0)
+    queue = broker.store.queues.ensure("orders", 0)
 
     def fail(count: int = 1) -> None:
         raise StoreError("no space, as injected")

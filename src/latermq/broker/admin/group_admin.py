@@ -91,9 +91,9 @@ def progress(broker: Broker, group: str, topic: TopicConfig) -> Steps[list[tuple
     offsets = broker.offsets.of_topic(group, topic.topicName)
     entries = []
     for queue_id in range(topic.readQueueNums):
-        queue = store.find_queue(topic.topicName, queue_id)
+        queue = store.queues.find(topic.topicName, queue_id)
         offset = max(0, offsets.get(queue_id, 0))
-        consumed_ms = store.store_timestamp_ms(queue, offset - 1) if queue is not None and offset > 0 else 0
+        consumed_ms = store.reader.store_timestamp_ms(queue, offset - 1) if queue is not None and offset > 0 else 0
         entry = OffsetWrapper(
             brokerOffset=queue.next_offset if queue else 0,
             consumerOffset=offset,
@@ -173,14 +173,14 @@ def reset_offsets(
         )
     stored: set[int] = set()
     if queue_id >= 0 and offset is not None and offset != -1:
-        stored.update([queue_id] if broker.store.find_queue(topic, queue_id) is not None else [])
+        stored.update([queue_id] if broker.store.queues.find(topic, queue_id) is not None else [])
         targets = {queue_id: _checked_offset(broker, topic, queue_id, offset)}
     else:
         queue_ids = [queue_id] if queue_id >= 0 else range(config.readQueueNums)
         targets = {}
         for one in queue_ids:
             targets[one] = _offset_at(broker, topic, one, timestamp_ms)
-            if broker.store.find_queue(topic, one) is not None:
+            if broker.store.queues.find(topic, one) is not None:
                 stored.add(one)
             yield from spend(1 if timestamp_ms < 0 else _SEARCH_STEPS)
         # Both may have gone meanwhile, and what is set now would stay for ever. Offsets of a topic that was made anew
@@ -197,7 +197,7 @@ def reset_offsets(
 
 
 def _checked_offset(broker: Broker, topic: str, queue_id: int, offset: int) -> int:
-    queue = broker.store.find_queue(topic, queue_id)
+    queue = broker.store.queues.find(topic, queue_id)
     low, high = (queue.min_offset, queue.next_offset) if queue else (0, 0)
     if not low <= offset <= high:
         raise InvalidParameter(
@@ -207,10 +207,10 @@ def _checked_offset(broker: Broker, topic: str, queue_id: int, offset: int) -> i
 
 
 def _offset_at(broker: Broker, topic: str, queue_id: int, timestamp_ms: int) -> int:
-    queue = broker.store.find_queue(topic, queue_id)
+    queue = broker.store.queues.find(topic, queue_id)
     if queue is None:
         return 0
-    return queue.next_offset if timestamp_ms < 0 else broker.store.offset_by_time(queue, timestamp_ms)
+    return queue.next_offset if timestamp_ms < 0 else broker.store.reader.offset_by_time(queue, timestamp_ms)
 
 
 def clone_offsets(broker: Broker, source: str, target: str, topic: str, *, offline: bool) -> Steps[list[str]]:
@@ -251,15 +251,15 @@ def time_spans(broker: Broker, group: str, topic: str) -> Steps[list[QueueTimeSp
     config = broker.topics.require(topic)
     spans = []
     for queue_id in range(config.writeQueueNums):
-        queue = store.find_queue(topic, queue_id)
+        queue = store.queues.find(topic, queue_id)
         first_ms = last_ms = consumed_ms = -1
         late_ms = 0
         if queue is not None:
             offset = max(0, broker.offsets.get(group, topic, queue_id))
-            first_ms = store.store_timestamp_ms(queue, queue.min_offset)
-            last_ms = store.store_timestamp_ms(queue, queue.next_offset - 1)
-            consumed_ms = store.store_timestamp_ms(queue, offset - 1) if offset > 0 else first_ms
-            next_ms = store.store_timestamp_ms(queue, max(offset, queue.min_offset))
+            first_ms = store.reader.store_timestamp_ms(queue, queue.min_offset)
+            last_ms = store.reader.store_timestamp_ms(queue, queue.next_offset - 1)
+            consumed_ms = store.reader.store_timestamp_ms(queue, offset - 1) if offset > 0 else first_ms
+            next_ms = store.reader.store_timestamp_ms(queue, max(offset, queue.min_offset))
             late_ms = max(0, now_ms - next_ms) if next_ms >= 0 else 0
         spans.append(
             QueueTimeSpan(
@@ -280,7 +280,7 @@ def correction_offsets(broker: Broker, topic: str, compared: str, ignored: Itera
     for group in set((yield from groups_of(broker, topic))) - set(ignored):
         for queue_id, offset in broker.offsets.of_topic(group, topic).items():
             yield
-            queue = broker.store.find_queue(topic, queue_id)
+            queue = broker.store.queues.find(topic, queue_id)
             if offset >= (queue.min_offset if queue else 0):
                 smallest[queue_id] = min(offset, smallest.get(queue_id, offset))
     for queue_id, offset in broker.offsets.of_topic(compared, topic).items():

@@ -24,7 +24,7 @@ def find_by_key(
     wanted = min(UNIQUE_KEY_FOUND if unique else max_found, MAX_FOUND)
     found: list[bytes] = []
     found_bytes = 0
-    for offset in broker.store.search_key(topic, key, begin_ms, end_ms):
+    for offset in broker.store.reader.search_key(topic, key, begin_ms, end_ms):
         if len(found) >= wanted or found_bytes >= MAX_FOUND_BYTES:
             break
         yield

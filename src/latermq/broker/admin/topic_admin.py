@@ -103,7 +103,7 @@ def topic_stats(broker: Broker, topic: str) -> Steps[TopicStats]:
     name = broker.config.broker.name
     entries = []
     for queue_id in range(queues):
-        state = _queue_state(broker, broker.store.find_queue(topic, queue_id))
+        state = _queue_state(broker, broker.store.queues.find(topic, queue_id))
         entries.append((MessageQueue(topic, name, queue_id), state))
         yield
     table = yield from keyed_map(entries)
@@ -114,7 +114,7 @@ def topic_stats(broker: Broker, topic: str) -> Steps[TopicStats]:
 def _queue_state(broker: Broker, queue: ConsumeQueue | None) -> TopicOffset:
     if queue is None:
         return TopicOffset(minOffset=0, maxOffset=0)
-    stored_ms = broker.store.store_timestamp_ms(queue, queue.next_offset - 1)
+    stored_ms = broker.store.reader.store_timestamp_ms(queue, queue.next_offset - 1)
     return TopicOffset(minOffset=queue.min_offset, maxOffset=queue.next_offset, lastUpdateTimestamp=max(stored_ms, 0))
 
 

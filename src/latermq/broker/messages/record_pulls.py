@@ -7,7 +7,7 @@ import numpy as np
 from latermq.broker.tables.topics import Topics
 from latermq.errors import InvalidParameter, NoPermission, QueryNotFound
 from latermq.protocol.remoting.topics import PERM_READ
-from latermq.store.message_store import MessageStore
+from latermq.store.log_reader import LogReader
 
 LOOKED_AT_ONCE = 16_384  # queue entries: 320 KiB, and records of 4 MiB where each has 250 bytes
 
@@ -24,9 +24,9 @@ class PulledRecords(NamedTuple):
 class RecordPulls:
     """Reads queues in bulk: a few array operations a pull, and one copy where records are neighbours in the log."""
 
-    def __init__(self, store: MessageStore, topics: Topics, *, max_bytes: int) -> None:
+    def __init__(self, reader: LogReader, topics: Topics, *, max_bytes: int) -> None:
         """`max_bytes` is what one answer holds at most, whoever asks for more; but always one record."""
-        self._store = store
+        self._reader = reader
         self._topics = topics
         self._max_bytes = max_bytes
 
@@ -35,9 +35,9 @@ class RecordPulls:
     ) -> PulledRecords:
         """Flushed records from `offset` on, at most up to `until_offset`."""
         self._check_readable(topic, queue_id)
-        queue = self._store.find_queue(topic, queue_id)
+        queue = self._reader.queues.find(topic, queue_id)
         low = queue.min_offset if queue else 0
-        high = self._store.flushed_end(queue) if queue else 0
+        high = self._reader.flushed_end(queue) if queue else 0
         if offset < low:
             raise QueryNotFound(
                 f"entry {offset} of queue {queue_id} of topic {topic!r} is gone, minOffset is {low}",
@@ -59,7 +59,7 @@ class RecordPulls:
             if not count and not pieces:
                 count = 1
             if count:
-                pieces.append(self._store.log.read_all(found["offset"][:count].astype(np.int64), sizes[:count]))
+                pieces.append(self._reader.log.read_all(found["offset"][:count].astype(np.int64), sizes[:count]))
                 limit -= len(pieces[-1])
                 offset += count
             if count < len(found):

@@ -42,7 +42,7 @@ class Retries:
         topic = retry_topic(group.groupName)
         # Before the message is looked for, and for dead letters too: RocketMQ answers in this order.
         broker.make_retry_topic(topic, group.retryQueueNums, by)
-        message = broker.store.read_message(request.offset)
+        message = broker.store.reader.read_message(request.offset)
         if message is None:
             raise MessageGone(
                 f"no message begins at {request.offset} of the log",
@@ -137,7 +137,7 @@ class Retries:
             encoded = with_reason  # rather a dead letter without its reason than none
         topic = dead_letter_topic(group.groupName)
         broker.make_retry_topic(topic, DEAD_LETTER_QUEUES, by)
-        at, queue_offset, end_offset = broker.store.append(
+        at, queue_offset, end_offset = broker.store.writer.append(
             topic,
             0,
             message.body,

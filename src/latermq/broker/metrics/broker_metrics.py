@@ -75,11 +75,11 @@ class BrokerMetrics:
     def _unput(self, now_ms: int) -> tuple[int, int]:
         """How many entries of the timer topic are on their way into the engine, and how long the first has been."""
         store = self._broker.store
-        queue = store.find_queue(TIMER_TOPIC, 0)
+        queue = store.queues.find(TIMER_TOPIC, 0)
         first = self._broker.timers.put_upto()
         if queue is None or first >= queue.next_offset:
             return 0, 0
-        return queue.next_offset - first, max(0, now_ms - store.store_timestamp_ms(queue, first))
+        return queue.next_offset - first, max(0, now_ms - store.reader.store_timestamp_ms(queue, first))
 
     def _due_within(self, now_ms: int) -> dict[str, float]:
         """How many timers are due up to each bound, from the one before on."""

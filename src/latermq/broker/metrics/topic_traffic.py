@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from latermq.store.message_store import MessageStore
+from latermq.store.queue_table import QueueTable
 
 # Pairs of topic and group that are counted; the snapshots of so many take about 30 MB.
 MAX_PAIRS = 10_000
@@ -48,8 +48,8 @@ class _History:
 class TopicTraffic:
     """What topics took is told by their queues' ends, so that sending costs nothing; pulls are counted."""
 
-    def __init__(self, store: MessageStore, now_s: float) -> None:
-        self._store = store
+    def __init__(self, queues: QueueTable, now_s: float) -> None:
+        self._queues = queues
         self._pulled: dict[str, int] = {}
         self._histories = (
             _History(10.0, deque(maxlen=7)),
@@ -82,7 +82,7 @@ class TopicTraffic:
 
     def _taken(self) -> dict[str, int]:
         taken: dict[str, int] = {}
-        for queue in self._store.queues():
+        for queue in self._queues:
             taken[queue.topic] = taken.get(queue.topic, 0) + queue.next_offset
         return taken
 
@@ -96,7 +96,7 @@ class TopicTraffic:
 
     def taken(self, topic: str, queues: int, now_s: float) -> Spans:
         """What a topic with this many queues took."""
-        ends = (self._store.find_queue(topic, queue_id) for queue_id in range(queues))
+        ends = (self._queues.find(topic, queue_id) for queue_id in range(queues))
         count = sum(queue.next_offset for queue in ends if queue is not None)
         return self._spans(count, now_s, lambda snapshot: snapshot.taken.get(topic, 0))
 

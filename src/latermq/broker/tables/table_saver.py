@@ -174,8 +174,8 @@ class Tables:
             yield from self._offsets.encode_of(group, topic, self._flushed_end)
 
     def _flushed_end(self, topic: str, queue_id: int) -> int:
-        queue = self._store.find_queue(topic, queue_id)
-        return self._store.flushed_end(queue) if queue else 0
+        queue = self._store.queues.find(topic, queue_id)
+        return self._store.reader.flushed_end(queue) if queue else 0
 
     # What the files hold, also as answers to operators
 
@@ -245,7 +245,7 @@ class Tables:
     def load_unused(self) -> None:
         """Take over what was auto-created before and nobody has used; it has as long again as it had."""
         names = load_unused(self._disk)
-        with_messages = {queue.topic for queue in self._store.queues()}
+        with_messages = {queue.topic for queue in self._store.queues}
         for topic in names.topics:
             if self._topics.find(topic) is not None and topic not in with_messages:
                 self._topics.auto_created.add(b"", topic, unused=True)

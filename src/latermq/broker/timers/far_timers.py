@@ -17,7 +17,8 @@ from latermq.message.properties import encode_properties
 from latermq.message.record import record_properties
 from latermq.message.timer_code import CANCEL, CUT, MOVED, TIMER, is_timer_code, kinds_and_dues
 from latermq.store.files.disk import Disk
-from latermq.store.message_store import Appended, Draft, MessageStore
+from latermq.store.log_writer import Appended, Draft
+from latermq.store.message_store import MessageStore
 from latermq.timer.far.far_names import FarNames, Waiting
 from latermq.timer.far.windows import Window, WindowRows
 from latermq.timer.intake.renewal import LONGEST_WINDOW_MS
@@ -110,7 +111,7 @@ class FarTimers:
     @property
     def next_entry(self) -> int:
         """What the next record of the timer topic becomes."""
-        queue = self._store.find_queue(TIMER_TOPIC, 0)
+        queue = self._store.queues.find(TIMER_TOPIC, 0)
         return queue.next_offset if queue is not None else 0
 
     def cut_at(self, entry: int, frontier_ms: int, handback_ms: int) -> Cut:
@@ -134,20 +135,20 @@ class FarTimers:
 
     def lag_ms(self, now_ms: int) -> int:
         """How old the oldest flushed record is that Spark has not ingested."""
-        queue = self._store.find_queue(TIMER_TOPIC, 0)
+        queue = self._store.queues.find(TIMER_TOPIC, 0)
         if queue is None:
             return 0
         offset = max(queue.min_offset, self._ingest.offset)
-        if offset >= self._store.flushed_end(queue):
+        if offset >= self._store.reader.flushed_end(queue):
             return 0
-        return max(0, now_ms - self._store.store_timestamp_ms(queue, offset))
+        return max(0, now_ms - self._store.reader.store_timestamp_ms(queue, offset))
 
     def append(self, before: list[Draft], cut: Cut) -> list[Appended]:
         """Append a cut, and with it as one block what stands before it."""
         now_ms = self._clock.now_ms()
         properties = encode_properties(cut_properties(cut)).encode()
         drafts = [*before, Draft(TIMER_TOPIC, 0, b"", properties, now_ms, self._store_host)]
-        appended = self._store.append_all(drafts, self._store.not_before_last(TIMER_TOPIC, now_ms))
+        appended = self._store.writer.append_all(drafts, self._store.writer.not_before_last(TIMER_TOPIC, now_ms))
         assert appended[-1].queue_offset == cut.entry, "a cut stands where it says"
         self.frontier.add(cut)
         self.windows.open(cut)
@@ -157,7 +158,7 @@ class FarTimers:
         marks = self._store.saved_timer_marks
         if marks is not None and marks is not self._marks:
             self._marks = marks
-            queue = self._store.queue(TIMER_TOPIC, 0)
+            queue = self._store.queues.ensure(TIMER_TOPIC, 0)
             # Whatever is in the log may be cancelled, ingested, or read again by an engine that is filled anew.
             self.frontier.forget(queue.min_offset, marks.wake_ms)
 
@@ -180,7 +181,7 @@ class FarTimers:
 
         A timer that is the broker's own would else be delivered at whatever time the row says.
         """
-        queue = self._store.find_queue(TIMER_TOPIC, 0)
+        queue = self._store.queues.find(TIMER_TOPIC, 0)
         first = max(queue.min_offset, self.frontier.ownership.known_from) if queue is not None else 0
         kept = rows.entries >= first
         if queue is None or not kept.any():
@@ -220,7 +221,7 @@ class FarTimers:
 
     def needed_from(self) -> int:
         """The log offset from which on Spark, or a roll without it, still needs every record."""
-        queue = self._store.find_queue(TIMER_TOPIC, 0)
+        queue = self._store.queues.find(TIMER_TOPIC, 0)
         if queue is None or self.frontier.last is None:
             return self._store.log.end
         if not self.is_enabled and self.frontier.far_until_ms < self._saved_wake_ms:
@@ -246,7 +247,7 @@ class FarTimers:
 
     def names_to_keep(self) -> list[Waiting] | None:
         """The next entries of the timer topic whose records are about to leave the log; None where none is."""
-        queue = self._store.find_queue(TIMER_TOPIC, 0)
+        queue = self._store.queues.find(TIMER_TOPIC, 0)
         if queue is None or self.frontier.last is None:
             return None
         start = max(queue.min_offset, self._names.upto)

@@ -12,7 +12,7 @@ from latermq.message.record import layout, record_prepared_transaction_offset
 from latermq.message.timer_code import CANCEL, timer_kind
 from latermq.message.timer_name import SEPARATOR
 from latermq.store.dispatch import HashedKeys
-from latermq.store.message_store import MessageStore
+from latermq.store.log_reader import LogReader
 from latermq.timer.directory import RECALL_TAG
 from latermq.timer.far.far_names import FarNames
 from latermq.timer.steps import too_many_steps
@@ -33,24 +33,20 @@ class KnownNames:
     to be scheduled again. So there is no history to be told, which would take 0.2 ms a name.
     """
 
-    def __init__(self, store: MessageStore, far_names: FarNames, wake_from_ms: Callable[[], int]) -> None:
+    def __init__(self, reader: LogReader, far_names: FarNames, wake_from_ms: Callable[[], int]) -> None:
         """`far_names` are those that have left the log; `wake_from_ms` is T."""
-        self._store = store
+        self._reader = reader
         self._far_names = far_names
         self._wake_from_ms = wake_from_ms
 
     def known(self, topics: Sequence[str], topic_of: Indices, keys: Sequence[bytes], hashed: HashedKeys) -> Bools:
         """For each of these keys whether it is known under its topic."""
         known = np.zeros(len(keys), bool)
-        store = self._store
-        store.index_pending()
         names = [topic.encode() for topic in topics]
-        start, end = store.log.start, store.log.end
         limit = left = READS_A_NAME * len(keys) + READS_BESIDES
         for prefixes, prefix_of in self._places(topics, topic_of):
-            rows, offsets = store.index.find_all(hashed.under(prefixes, prefix_of))
-            kept = (offsets >= start) & (offsets < end)
-            for row, offset in zip(rows[kept].tolist(), offsets[kept].tolist(), strict=True):
+            rows, offsets = self._reader.find_hashes(hashed.under(prefixes, prefix_of))
+            for row, offset in zip(rows.tolist(), offsets.tolist(), strict=True):
                 if not known[row]:
                     left -= 1
                     if not left:
@@ -79,13 +75,13 @@ class KnownNames:
             ([f"{topic}#" for topic in topics], topic_of),
             ([f"{TIMER_TOPIC}#{topic}{SEPARATOR}" for topic in topics], topic_of),
         ]
-        if self._store.find_queue(TIMER_DEAD_LETTER_TOPIC, 0) is not None:
+        if self._reader.queues.find(TIMER_DEAD_LETTER_TOPIC, 0) is not None:
             places.append(([f"{TIMER_DEAD_LETTER_TOPIC}#"], same))
         return places
 
     def _is_of(self, offset: int, topic: bytes, unique_key: bytes) -> bool:
         """Whether the record at this log offset tells of a timer of this name."""
-        log = self._store.log
+        log = self._reader.log
         record = log.read(offset, int.from_bytes(log.read(offset, 4), "big"))
         parts = layout(record, 0, len(record))
         if parts is None:

@@ -25,7 +25,7 @@ from latermq.message.record import MIN_RECORD_BYTES, decode_record, record_prope
 from latermq.message.timer_name import SEPARATOR, timer_name
 from latermq.message.waiting_record import waiting_name
 from latermq.protocol.remoting.topics import TopicConfig
-from latermq.store.message_store import Appended, Draft
+from latermq.store.log_writer import Appended, Draft
 
 WRITTEN_AT_ONCE = 1_000
 WRITTEN_BYTES_AT_ONCE = 8 << 20
@@ -156,8 +156,8 @@ class LostEntries:
     def _append(self, cut: Cut | None) -> None:
         drafts, self._drafts, self._drafts_bytes = self._drafts, [], 0
         if cut is None:
-            not_before_ms = self._broker.store.not_before_last(TIMER_TOPIC, self._now_ms)
-            appended = self._broker.store.append_all(drafts, not_before_ms)
+            not_before_ms = self._broker.store.writer.not_before_last(TIMER_TOPIC, self._now_ms)
+            appended = self._broker.store.writer.append_all(drafts, not_before_ms)
         else:
             appended = self._far.append(drafts, cut)
         for draft, place in zip(drafts, appended, strict=False):

@@ -26,7 +26,8 @@ from latermq.message.properties import (
 from latermq.message.record import decode_record
 from latermq.message.timer_name import names_of, timer_name
 from latermq.protocol.remoting.timers import Density, Outcome, PendingPage, Verdict
-from latermq.store.message_store import Draft, MessageStore
+from latermq.store.log_reader import LogReader
+from latermq.store.log_writer import Draft, LogWriter
 from latermq.timer.admission import Admission, waiting_properties
 from latermq.timer.directory import RECALL_TAG, Directory, Entry, Fate, History
 from latermq.timer.far.far_names import FarNames
@@ -72,7 +73,8 @@ class PendingTimers:
 
     def __init__(
         self,
-        store: MessageStore,
+        reader: LogReader,
+        writer: LogWriter,
         timers: Timers,
         far_names: FarNames,
         admission: Admission,
@@ -82,7 +84,7 @@ class PendingTimers:
         max_steps: int,
         on_changed: Callable[[], None],
     ) -> None:
-        self._store = store
+        self._reader, self._writer = reader, writer
         self._max_steps = max_steps
         self._timers = timers
         self._admission = admission
@@ -90,8 +92,8 @@ class PendingTimers:
         self._store_host = store_host
         self._on_changed = on_changed
         self._far_names = far_names
-        self._directory = Directory(store, far_names, timers.all_wake_from_ms)
-        self._pages = PendingPages(store, timers, self._directory)
+        self._directory = Directory(reader, far_names, timers.all_wake_from_ms)
+        self._pages = PendingPages(reader, timers, self._directory)
 
     # Cancelling
 
@@ -156,7 +158,7 @@ class PendingTimers:
         now_ms = self._clock.now_ms()
         toll = self._taken(history, topic, unique_key)
         draft = self.cancel_draft(topic, timer_name(topic, unique_key), history.due_ms)
-        (appended,) = self._store.append_all([draft], self._store.not_before_last(TIMER_TOPIC, now_ms))
+        (appended,) = self._writer.append_all([draft], self._writer.not_before_last(TIMER_TOPIC, now_ms))
         self.take(appended.queue_offset, appended.end_offset, toll)
         self._timers.tallies.cancelled += toll.timers
         self._on_changed()
@@ -234,7 +236,7 @@ class PendingTimers:
         assert newest is not None
         toll = self._taken(history, topic, unique_key)
         moved = self._moved(newest, topic, due_ms, fetched)
-        (appended,) = self._store.append_all([moved], self._store.not_before_last(TIMER_TOPIC, now_ms))
+        (appended,) = self._writer.append_all([moved], self._writer.not_before_last(TIMER_TOPIC, now_ms))
         self.take(appended.queue_offset, appended.end_offset, toll)
         self._timers.pending[topic] += 1
         self._timers.tallies.moved += 1
@@ -242,7 +244,7 @@ class PendingTimers:
         return Outcome(Verdict.MOVED, topic, unique_key, due_ms, toll.timers)
 
     def _moved(self, current: Entry, topic: str, due_ms: int, fetched: Mapping[int, bytes]) -> Draft:
-        message = self._store.read_message(current.physical_offset) if current.size else None
+        message = self._reader.read_message(current.physical_offset) if current.size else None
         if message is None:
             if current.entry not in fetched:
                 raise ServiceUnavailable(

@@ -16,7 +16,7 @@ from latermq.message.record import Message, decode_record, record_properties
 from latermq.message.timer_code import is_timer_code, kinds_and_dues
 from latermq.protocol.remoting.timers import Density, PendingPage, PendingTimer
 from latermq.store.consume_queue import ENTRY_DTYPE
-from latermq.store.message_store import MessageStore
+from latermq.store.log_reader import LogReader
 from latermq.timer.directory import Directory, Entry
 from latermq.timer.engine.interface import SLOT_MS
 from latermq.timer.steps import Steps, spend
@@ -73,8 +73,8 @@ _EMPTY = _Chunk(_NONE, _NONE, _NONE, _NONE, _NONE)
 class PendingPages:
     """Reads what is pending out of the engine and what is on its way to it."""
 
-    def __init__(self, store: MessageStore, timers: Timers, directory: Directory) -> None:
-        self._store = store
+    def __init__(self, reader: LogReader, timers: Timers, directory: Directory) -> None:
+        self._reader = reader
         self._timers = timers
         self._directory = directory
 
@@ -98,7 +98,7 @@ class PendingPages:
                     return page
                 scanned += 1
                 page.next = f"{row.wake_ms}:{row.entry}"
-                record = self._store.log.read(row.physical_offset, row.size)
+                record = self._reader.log.read(row.physical_offset, row.size)
                 if not wanted or find_property(record_properties(record), _REAL_TOPIC) == wanted:
                     page.timers.append(_pending_timer(decode_record(record), row.due_ms))
             yield from spend(1 + len(chunk.entries))
@@ -125,7 +125,7 @@ class PendingPages:
                 yield from spend(1 + len(chunk.entries) // ROWS_A_STEP)
                 continue
             for row in chunk.rows():
-                record = self._store.log.read(row.physical_offset, row.size)
+                record = self._reader.log.read(row.physical_offset, row.size)
                 count += find_property(record_properties(record), _REAL_TOPIC) == wanted
             yield from spend(1 + len(chunk.entries))
         return count
@@ -159,10 +159,10 @@ class PendingPages:
     def _chunk(self, asked: DueRange, entries: Ints, wakes: Ints) -> _Chunk:
         order = np.argsort(entries)
         found = np.empty(len(entries), ENTRY_DTYPE)
-        found[order] = self._store.queue(TIMER_TOPIC, 0).gather(entries[order])
+        found[order] = self._reader.queues.ensure(TIMER_TOPIC, 0).gather(entries[order])
         codes, physical_offsets = found["tags"].astype(np.int64), found["offset"].astype(np.int64)
         for row in np.flatnonzero(~is_timer_code(codes)).tolist():
-            codes[row] = self._store.waiting_code_at(int(physical_offsets[row]))
+            codes[row] = self._reader.waiting_code_at(int(physical_offsets[row]))
         _, dues = kinds_and_dues(codes)
         fits = dues >= asked.from_ms
         if asked.until_ms:
@@ -175,7 +175,7 @@ class PendingPages:
         rest = [(name, entry) for name, entry in found if (entry.due_ms, entry.entry) > start]
         page = PendingPage()
         for name, entry in rest[:limit]:
-            message = self._store.read_message(entry.physical_offset) if entry.size else None
+            message = self._reader.read_message(entry.physical_offset) if entry.size else None
             page.timers.append(_pending_timer(message, entry.due_ms) if message else _far_timer(entry, name))
         if len(rest) > limit:
             last = rest[limit - 1][1]

@@ -41,7 +41,7 @@ class RowSchedule:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._known = KnownNames(broker.store, broker.far_names, broker.timers.all_wake_from_ms)
+        self._known = KnownNames(broker.store.reader, broker.far_names, broker.timers.all_wake_from_ms)
         self._next_queue = 0
         self._stamp = b"\x02" + broker.stamp.removesuffix("\x02").encode()  # its end begins what follows
 
@@ -75,8 +75,8 @@ class RowSchedule:
                     f"row {rows[longest]}: a timer of {block.sizes[longest]} bytes does not fit a segment",
                     hint="Send less, or raise store.segment",
                 )
-            for start, end in _pieces(block.sizes, broker.store.segment_bytes // 2):
-                broker.store.append_block(block.part(start, end))
+            for start, end in _pieces(block.sizes, broker.store.writer.segment_bytes // 2):
+                broker.store.writer.append_block(block.part(start, end))
                 self._note(batch, rows[start:end])
         return Scheduled(len(rows), len(batch) - len(rows))
 
@@ -135,7 +135,7 @@ class RowSchedule:
         places, firsts = np.unique(batch.topic_of[rows].astype(np.int64) << 32 | queues, return_index=True)
         for place, first in zip(places.tolist(), firsts.tolist(), strict=True):
             try:
-                self._broker.store.hold_queue(batch.topics[place >> 32], place & 0xFFFFFFFF)
+                self._broker.store.queues.hold(batch.topics[place >> 32], place & 0xFFFFFFFF)
             except NoPermission as error:
                 refuse_row(int(rows[first]), error.message, error.hint)
 

@@ -38,12 +38,12 @@ class StartReplay:
     def __init__(self, store: MessageStore, far_names: FarNames, timers: Timers) -> None:
         self._store = store
         self._timers = timers
-        self._takers = Takers(store, far_names, timers)
+        self._takers = Takers(store.reader, far_names, timers)
         self.passed_over = PassedOver()
 
     def run(self) -> None:
         """Before `Timers.start`, which needs to know whose each timer is."""
-        queue = self._store.find_queue(TIMER_TOPIC, 0)
+        queue = self._store.queues.find(TIMER_TOPIC, 0)
         if queue is None:
             return
         self._learn_frontiers(queue)

@@ -14,7 +14,8 @@ from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import DUE_MS, REAL_TOPIC, UNIQUE_KEY, encode_properties
 from latermq.message.timer_code import MOVED, TIMER, is_timer_code, kinds_and_dues
 from latermq.message.waiting_record import waiting_name
-from latermq.store.message_store import Draft, MessageStore
+from latermq.store.log_writer import Draft
+from latermq.store.message_store import MessageStore
 from latermq.timer.delivery.dead_letters import Undeliverable
 from latermq.timer.delivery.delivery import Delivery
 from latermq.timer.far.far_names import FarNames
@@ -48,7 +49,7 @@ class WindowSkips:
         self._pending = pending
         self._names = names
         self._notes = notes
-        self.slice_bytes = min(_LETTER_BYTES, store.segment_bytes // 4)
+        self.slice_bytes = min(_LETTER_BYTES, store.writer.segment_bytes // 4)
 
     def ask(self, window: Window, now_ms: int) -> None:
         """Nothing more of it is played from now on. Nothing may be buried before the note is on disk."""
@@ -116,7 +117,7 @@ class WindowSkips:
 
         Stops early where their records take much memory.
         """
-        queue = self._store.queue(TIMER_TOPIC, 0)
+        queue = self._store.queues.ensure(TIMER_TOPIC, 0)
         start = max(start, queue.min_offset)
         found = queue.array(start, min(ENTRIES_AT_ONCE, max(0, window.cut_entry - start)))
         if not len(found):
@@ -154,7 +155,7 @@ class WindowSkips:
             if (yield from self._pending.is_pending_steps(topic, unique_key, name.entry)):
                 told = {REAL_TOPIC: topic, UNIQUE_KEY: unique_key, DUE_MS: str(name.due_ms)}
                 draft = Draft(TIMER_TOPIC, 0, b"", encode_properties(told).encode(), 0, bytes(8))
-                waiting.append((name.entry, name.due_ms, self._store.encode(draft)))
+                waiting.append((name.entry, name.due_ms, self._store.writer.encode(draft)))
         entries, dues, sizes = (
             np.array(column, np.int64)
             for column in (

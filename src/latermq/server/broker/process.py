@@ -232,7 +232,7 @@ class BrokerProcess:
         )
         await self.listener.start(config.server.host, self._port)
         await self._registrar.register()
-        self._every(_INDEX_EVERY_S, self.broker.store.index_pending)
+        self._every(_INDEX_EVERY_S, self.broker.store.pending_keys.put)
         self._every(_POLL_EXPIRY_S, lambda: self.broker.waiting.expire(time.monotonic()))
         self._every(_WINDOWS_EVERY_S, self._keeper.tick)
         self._every(1.0, self._each_second)

@@ -74,7 +74,7 @@ class PipelineService:
         self._beside = beside
         self._ingest = broker.ingest
         # A quarter of a frame is more than the largest header and one record of more than was asked for.
-        self._pulls = RecordPulls(broker.store, broker.topics, max_bytes=broker.config.server.max_frame * 3 // 4)
+        self._pulls = RecordPulls(broker.store.reader, broker.topics, max_bytes=broker.config.server.max_frame * 3 // 4)
         self._rows = RowSchedule(broker)
         self.handlers: dict[int, Handler] = {
             Request.PIPELINE_STATE: self._state,
@@ -142,7 +142,7 @@ class PipelineService:
                 f"this driver would follow epoch {header.afterEpoch}, the last one is {self._ingest.epoch}",
                 hint="Another driver began meanwhile, or the request was sent twice: ask for the state again",
             )
-        queue = self._broker.store.find_queue(TIMER_TOPIC, 0)
+        queue = self._broker.store.queues.find(TIMER_TOPIC, 0)
         min_entry = queue.min_offset if queue else 0
         before = self._ingest.offset
         epoch = self._ingest.begin(header.tableEnd, min_entry=min_entry, flushed_end=self._flushed_entry())
@@ -214,7 +214,7 @@ class PipelineService:
         What is done is told as the last checkpoint has it: who removes by it removes nothing that a crash brings back.
         """
         broker, store = self._broker, self._broker.store
-        queue = store.find_queue(TIMER_TOPIC, 0)
+        queue = store.queues.find(TIMER_TOPIC, 0)
         marks = store.saved_timer_marks
         offset = self._ingest.offset
         min_entry = queue.min_offset if queue else 0
@@ -243,8 +243,8 @@ class PipelineService:
         )
 
     def _flushed_entry(self) -> int:
-        queue = self._broker.store.find_queue(TIMER_TOPIC, 0)
-        return self._broker.store.flushed_end(queue) if queue else 0
+        queue = self._broker.store.queues.find(TIMER_TOPIC, 0)
+        return self._broker.store.reader.flushed_end(queue) if queue else 0
 
 
 def cut_states(frontier: Frontier) -> list[CutState]:

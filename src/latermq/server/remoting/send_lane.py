@@ -22,7 +22,7 @@ from latermq.message.timer_code import TIMER, timer_code
 from latermq.protocol.remoting.frames import Command
 from latermq.protocol.remoting.replies import SendReplies
 from latermq.protocol.remoting.send_requests import SendRequest
-from latermq.store.message_store import PlainMessage
+from latermq.store.log_writer import PlainMessage
 from latermq.timer.admission import OrdinaryTimer, rounded_ms
 
 # Retry and dead-letter topics begin with it; other topics may, and are then no worse off than before.
@@ -67,7 +67,7 @@ class SendLane:
         run = self._find_run(commands, now_ms, timers) if broker.takes_messages else []
         if not run:
             return 0
-        appended = broker.store.append_run(run, born_host, now_ms)
+        appended = broker.store.writer.append_run(run, born_host, now_ms)
         count = len(appended)
         broker.traffic.messages_in += count
         if timers:
@@ -90,7 +90,7 @@ class SendLane:
     def _find_run(self, commands: list[Command], now_ms: int, timers: dict[int, _Timer]) -> list[PlainMessage]:
         """What can be taken up to the first that cannot; `timers` gets those among it, by their place."""
         open_topics = self._broker.topics.open
-        max_message, stamp, has_queue = self._max_message, self._broker.stamp, self._broker.store.has_queue
+        max_message, stamp, has_queue = self._max_message, self._broker.stamp, self._broker.store.queues.has
         timer_room: int | None = None
         run: list[PlainMessage] = []
         for command in commands:

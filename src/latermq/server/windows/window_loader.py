@@ -223,8 +223,8 @@ class WindowKeeper:
         return window.number in self._far.offered or self._is_late(window)
 
     def _flushed_entry(self) -> int:
-        queue = self._broker.store.find_queue(TIMER_TOPIC, 0)
-        return 0 if queue is None else self._broker.store.flushed_end(queue)
+        queue = self._broker.store.queues.find(TIMER_TOPIC, 0)
+        return 0 if queue is None else self._broker.store.reader.flushed_end(queue)
 
     def _is_late(self, window: Window) -> bool:
         """Whether Spark is not waited for any longer."""

@@ -21,7 +21,7 @@ from latermq.message.properties import (
 from latermq.message.record import decode_record, layout
 from latermq.store.block import Block
 from latermq.store.dispatch import hash_keys, queue_tags_code
-from latermq.store.message_store import Draft
+from latermq.store.log_writer import Draft
 
 DEAD_LETTER_ENTRY = "LMQ_DEAD_ENTRY"
 QUEUE = (TIMER_DEAD_LETTER_TOPIC, 0)

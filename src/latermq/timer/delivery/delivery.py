@@ -67,7 +67,7 @@ class Delivery:
         self._config = config
         self._place_of = place_of
         self._on_delivered = on_delivered
-        self._block_bytes = min(int(config.block), store.segment_bytes // 2)
+        self._block_bytes = min(int(config.block), store.writer.segment_bytes // 2)
         self.guard = guard
         self._stage = Stage(int(config.stage))
         self._overdue = Stage(int(config.stage))
@@ -75,7 +75,7 @@ class Delivery:
         self._stuck: dict[tuple[str, int], list[tuple[Block, Ints]]] = {}
         self._stuck_bytes = 0
         self._dead_letters = DeadLetters(
-            store.encode, block_bytes=self._block_bytes // 2, record_bytes=store.max_block_bytes
+            store.writer.encode, block_bytes=self._block_bytes // 2, record_bytes=store.writer.max_block_bytes
         )
         self.noted = False
         self._pause_ms = 0
@@ -95,12 +95,12 @@ class Delivery:
 
     def _all_levels(self) -> list[int]:
         """The table's levels, and those of queues that an earlier, longer table left."""
-        queued = {queue.queue_id + 1 for queue in self._store.queues() if queue.topic == SCHEDULE_TOPIC}
+        queued = {queue.queue_id + 1 for queue in self._store.queues if queue.topic == SCHEDULE_TOPIC}
         return sorted(queued | set(range(1, len(self._levels) + 1)))
 
     def _open_level(self, level: int, now_ms: int) -> None:
         delivered = self._store.delivered.setdefault(level, RangeSet())
-        queue = self._store.find_queue(SCHEDULE_TOPIC, level - 1)
+        queue = self._store.queues.find(SCHEDULE_TOPIC, level - 1)
         if queue is None:
             self._live[level] = LevelSource(self._store, level, [Run(0, None, 0)])
             return
@@ -288,7 +288,7 @@ class Delivery:
 
     def _deliver(self, block: Block, dues: Ints, now_ms: int) -> None:
         """Append one block; what cannot be appended now is kept and tried again, queue by queue."""
-        if block.size > self._store.max_block_bytes and len(block) > 1:
+        if block.size > self._store.writer.max_block_bytes and len(block) > 1:
             half = len(block) // 2
             for start, end in ((0, half), (half, len(block))):
                 self._deliver(block.part(start, end), dues[start:end], now_ms)
@@ -309,10 +309,10 @@ class Delivery:
             if not len(free):
                 return
             block, dues = block.rows(free), dues[free]
-        if len(block.queues) > self._store.max_block_queues and self._deliver_in_parts(block, dues, now_ms):
+        if len(block.queues) > self._store.writer.max_block_queues and self._deliver_in_parts(block, dues, now_ms):
             return
         try:
-            queues = self._store.append_block(block)
+            queues = self._store.writer.append_block(block)
         except StoreError as error:
             self._keep_back(block, dues, now_ms, error)
             return
@@ -324,7 +324,7 @@ class Delivery:
 
     def _deliver_in_parts(self, block: Block, dues: Ints, now_ms: int) -> bool:
         """Deliver a block that is for more queues than can be written to at once; False where it is not."""
-        rows, most = list(block.rows_by_queue().values()), self._store.max_block_queues
+        rows, most = list(block.rows_by_queue().values()), self._store.writer.max_block_queues
         if len(rows) <= most:
             return False
         for start in range(0, len(rows), most):
@@ -338,12 +338,14 @@ class Delivery:
         Where that fails, none of the rest is kept here.
         """
         letters = DeadLetters(
-            self._store.encode, block_bytes=self._block_bytes // 2, record_bytes=self._store.max_block_bytes
+            self._store.writer.encode,
+            block_bytes=self._block_bytes // 2,
+            record_bytes=self._store.writer.max_block_bytes,
         )
         letters.add(given_up)
         while letters:
             block, dues = letters.take()
-            self._store.append_block(block)
+            self._store.writer.append_block(block)
             self._timers.delivered(block.entries, dues, is_far=True)
             self._count(block, dues)
             self._on_delivered(*DEAD_LETTER_QUEUE)
@@ -358,7 +360,7 @@ class Delivery:
                 reasons[number] = place
             elif place != queue[1]:
                 moved[number] = place
-        if block.size > self._store.max_block_bytes:  # one record, and longer than any that admission lets in
+        if block.size > self._store.writer.max_block_bytes:  # one record, and longer than any that admission lets in
             reasons |= dict.fromkeys(range(len(block.queues)), "its record does not fit a segment of the log")
         keep = np.ones(len(block), bool)
         for number, reason in reasons.items():
@@ -379,7 +381,7 @@ class Delivery:
         """Count what was appended; of dead letters and rolls it tells nothing that they are late."""
         self.delivered += len(block)
         if block.level and DEAD_LETTER_QUEUE not in block.queues:
-            self.level_lateness.add(self._store.last_store_timestamp_ms - dues)
+            self.level_lateness.add(self._store.writer.last_store_timestamp_ms - dues)
             return
         in_time = np.ones(len(block), bool)
         for number, rows in block.rows_by_queue().items():
@@ -397,7 +399,7 @@ class Delivery:
                 self._timers.tallies.delivered[topic] += len(rows)
                 self._timers.leave(topic, len(rows))
         lateness = self.level_lateness if block.level else self.timer_lateness
-        lateness.add(self._store.last_store_timestamp_ms - (dues if in_time.all() else dues[in_time]))
+        lateness.add(self._store.writer.last_store_timestamp_ms - (dues if in_time.all() else dues[in_time]))
 
     def _leave_dead(self, block: Block) -> None:
         ends = np.cumsum(block.sizes)
@@ -462,7 +464,7 @@ class Delivery:
         """The log offset from which on records still wait to be delivered; retention stops there."""
         needed = self._timers.needed_from()
         for level, source in self._live.items():
-            queue = self._store.find_queue(SCHEDULE_TOPIC, level - 1)
+            queue = self._store.queues.find(SCHEDULE_TOPIC, level - 1)
             entry = queue.entry(self._store.delivered[source.level].end_of_run(0)) if queue else None
             if entry is not None:
                 needed = min(needed, entry[0])

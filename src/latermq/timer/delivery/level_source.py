@@ -145,4 +145,4 @@ class LevelSource:
         return entries["offset"].astype(np.int64), entries["size"].astype(np.int64)
 
     def _queue(self) -> ConsumeQueue | None:
-        return self._store.find_queue(SCHEDULE_TOPIC, self.level - 1)
+        return self._store.queues.find(SCHEDULE_TOPIC, self.level - 1)

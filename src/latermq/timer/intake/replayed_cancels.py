@@ -19,7 +19,7 @@ from latermq.message.record import QUEUE_OFFSET_AT, record_properties
 from latermq.message.timer_code import CANCEL, MOVED, TIMER
 from latermq.message.timer_name import timer_name
 from latermq.store.dispatch import HashedKeys
-from latermq.store.message_store import MessageStore
+from latermq.store.log_reader import LogReader
 from latermq.timer.far.far_names import FarNames
 from latermq.timer.intake.cancellations import GONE
 from latermq.timer.timers import Timers
@@ -63,8 +63,8 @@ class _Hits(NamedTuple):
 class Takers:
     """Lets cancels and moves act on what the log holds before them."""
 
-    def __init__(self, store: MessageStore, far_names: FarNames, timers: Timers) -> None:
-        self._store = store
+    def __init__(self, reader: LogReader, far_names: FarNames, timers: Timers) -> None:
+        self._reader = reader
         self._far_names = far_names
         self._timers = timers
 
@@ -139,20 +139,18 @@ class Takers:
         """Which name each hit is for, the properties of its record, and what it is if it schedules."""
         columns = (hits.rows, hits.entries, hits.dues, hits.physical_offsets, hits.sizes)
         for row, entry, due_ms, offset, size in zip(*(column.tolist() for column in columns), strict=True):
-            yield row, record_properties(self._store.log.read(offset, size)), _Scheduled(entry, due_ms, offset, size)
+            yield row, record_properties(self._reader.log.read(offset, size)), _Scheduled(entry, due_ms, offset, size)
 
     def _hits(self, keys: Sequence[str]) -> _Hits:
         """The entries of the timer topic that may have these keys."""
-        store, queue = self._store, self._store.queue(TIMER_TOPIC, 0)
-        store.index_pending()
+        queue = self._reader.queues.ensure(TIMER_TOPIC, 0)
         encoded = [key.encode() for key in keys]
         ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
         hashed = HashedKeys(b"".join(encoded), ends).under([f"{TIMER_TOPIC}#"], np.zeros(len(keys), np.intp))
-        rows, offsets = store.index.find_all(hashed)
-        kept = (offsets >= store.log.start) & (offsets < store.log.end)
+        rows, offsets = self._reader.find_hashes(hashed)
         # By place and name, each pair once: keys that were put again after a full disk are there twice.
-        rows, offsets = np.unique(np.stack((offsets[kept], rows[kept])), axis=1)[::-1]
-        entries = store.log.gather(offsets, np.full_like(offsets, QUEUE_OFFSET_AT), ">i8")
+        rows, offsets = np.unique(np.stack((offsets, rows)), axis=1)[::-1]
+        entries = self._reader.log.gather(offsets, np.full_like(offsets, QUEUE_OFFSET_AT), ">i8")
         inside = (entries >= queue.min_offset) & (entries < queue.next_offset)
         order = np.flatnonzero(inside)[np.argsort(entries[inside], kind="stable")]
         rows, offsets, entries = rows[order], offsets[order], entries[order]
@@ -168,7 +166,7 @@ class Takers:
             return
         wake_ms = self._timers.all_wake_from_ms()
         known = self._far_names.known([(topic, unique_key.encode()) for topic, unique_key in names], wake_ms)
-        start = self._store.queue(TIMER_TOPIC, 0).min_offset  # a name may be here before its record has gone
+        start = self._reader.queues.ensure(TIMER_TOPIC, 0).min_offset  # a name may be here before its record has gone
         for row in np.flatnonzero(known).tolist():
             gone = [one for one in self._far_names.pending(*names[row], wake_ms) if one.entry < start]
             entries, dues = (np.array([getattr(one, key) for one in gone], np.int64) for key in ("entry", "due_ms"))

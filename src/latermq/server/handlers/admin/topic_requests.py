@@ -110,7 +110,7 @@ class TopicRequests:
         header = command.header(SearchOffsetHeader)
         queue = topic_admin.find_queue(self._broker, header.topic, header.queueId)
         upper = (header.boundaryType or "").upper() == _UPPER
-        offset = self._broker.store.offset_by_time(queue, header.timestamp, upper=upper) if queue else 0
+        offset = self._broker.store.reader.offset_by_time(queue, header.timestamp, upper=upper) if queue else 0
         return encode_response(command, fields={"offset": str(offset)})
 
     def _max_offset(self, connection: Connection, command: Command) -> bytes:
@@ -126,5 +126,5 @@ class TopicRequests:
     def _earliest_time(self, connection: Connection, command: Command) -> bytes:
         header = command.header(QueueHeader)
         queue = topic_admin.find_queue(self._broker, header.topic, header.queueId)
-        stored_ms = self._broker.store.store_timestamp_ms(queue, queue.min_offset) if queue else -1
+        stored_ms = self._broker.store.reader.store_timestamp_ms(queue, queue.min_offset) if queue else -1
         return encode_response(command, fields={"timestamp": str(stored_ms)})

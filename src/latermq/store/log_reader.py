@@ -1,0 +1,172 @@
+"""Reading the store: records by log offset, by queue and by key. Nothing here changes anything on disk."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from latermq.errors import CorruptStore
+from latermq.message.properties import encode_properties
+from latermq.message.record import HEAD, Message, decode_record, record_store_timestamp_ms
+from latermq.store.commit_log import CommitLog
+from latermq.store.consume_queue import ENTRY, ConsumeQueue
+from latermq.store.dispatch import EntryCode
+from latermq.store.key_index import NO_HIT, KeyIndex
+from latermq.store.pending_keys import PendingKeys
+from latermq.store.queue_table import QueueTable
+
+_ENTRY_WORK = 8  # to look at a queue entry takes as long as at so many bytes of a record: 0.1 µs
+Ints = npt.NDArray[np.int64]
+
+
+class Fetched(NamedTuple):
+    """Records read from a queue, as they lie in the log, and where to go on."""
+
+    pieces: list[bytes]
+    messages: int
+    next_offset: int
+    work: int  # what the filter did, in bytes of records
+    is_worn_out: bool  # the filter had looked at as much as one call may
+
+
+class LogReader:
+    """Reads the log through its queues and its index. For the thread that appends."""
+
+    def __init__(
+        self, log: CommitLog, queues: QueueTable, index: KeyIndex, pending_keys: PendingKeys, entry_code: EntryCode
+    ) -> None:
+        self.log = log
+        self.queues = queues
+        self._index = index
+        self._pending_keys = pending_keys
+        self._entry_code = entry_code
+
+    # By log offset
+
+    def read_message(self, physical_offset: int) -> Message | None:
+        """The message at a log offset, None where no record begins."""
+        record = self.log.read_record(physical_offset)
+        return decode_record(record) if record else None
+
+    def waiting_code_at(self, physical_offset: int) -> int:
+        """What a queue entry would hold for the waiting record at this log offset."""
+        message = self.read_message(physical_offset)
+        if message is None:
+            raise CorruptStore(f"the log holds no record at {physical_offset}, where a queue entry points")
+        return self._entry_code(
+            message.topic, encode_properties(message.properties).encode(), message.store_timestamp_ms
+        )
+
+    # By queue
+
+    def fetch(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        *,
+        max_count: int,
+        max_bytes: int,
+        code_matches: Callable[[int], bool] | None = None,
+        record_matches: Callable[[bytes], bool] | None = None,
+        max_scan: int = 16_384,
+        max_work: int = 1 << 20,
+        record_work: int = 0,
+        byte_work: int = 1,
+    ) -> Fetched:
+        """Records from `offset` on, at least one whatever its size, neighbours in the log read as one piece.
+
+        Filters look at the tags code of the entry first, then at the record. Bodies are never decoded. Looking at a
+        record of n bytes is `record_work + n · byte_work`; at `max_work` the reader is told how far it went.
+        """
+        count = total_bytes = scanned = work = 0
+        next_offset = offset
+        records: list[bytes] = []
+        run_start = run_end = -1
+        while count < max_count and scanned < max_scan and total_bytes < max_bytes and work < max_work:
+            entries = queue.entries(next_offset, min(max_count - count if code_matches is None else 512, 512))
+            if not entries:
+                break
+            for at, size, code in ENTRY.iter_unpack(entries):
+                if code_matches is not None and not code_matches(code):
+                    next_offset += 1
+                    scanned += 1
+                    continue
+                if count and (total_bytes + size > max_bytes or count >= max_count):
+                    total_bytes = max_bytes  # full: leave both loops
+                    break
+                if record_matches is not None:
+                    if work >= max_work:
+                        break
+                    work += record_work + size * byte_work
+                    if not record_matches(self.log.read(at, size)):
+                        next_offset += 1
+                        scanned += 1
+                        continue
+                if at == run_end and not self.log.is_segment_start(at):
+                    run_end = at + size
+                else:
+                    if run_end > run_start:
+                        records.append(self.log.read(run_start, run_end - run_start))
+                    run_start, run_end = at, at + size
+                next_offset += 1
+                scanned += 1
+                count += 1
+                total_bytes += size
+        if run_end > run_start:
+            records.append(self.log.read(run_start, run_end - run_start))
+        is_worn_out = work >= max_work or scanned >= max_scan
+        return Fetched(records, count, next_offset, work + scanned * _ENTRY_WORK, is_worn_out)
+
+    def store_timestamp_ms(self, queue: ConsumeQueue, offset: int) -> int:
+        """When the message at this queue offset was stored; -1 where there is none."""
+        entry = queue.entry(offset)
+        if entry is None or not self.log.start <= entry[0] < self.log.end:
+            return -1
+        return record_store_timestamp_ms(self.log.read(entry[0], HEAD.size), 0)
+
+    def offset_by_time(self, queue: ConsumeQueue, timestamp_ms: int, *, upper: bool = False) -> int:
+        """The first offset stored at or after this time; with `upper` the last stored at or before it."""
+        bound_ms = timestamp_ms + 1 if upper else timestamp_ms
+
+        def is_behind(at: int, size: int, code: int) -> bool:
+            return record_store_timestamp_ms(self.log.read(at, HEAD.size), 0) >= bound_ms
+
+        found = queue.first_where(is_behind)
+        return max(queue.min_offset, found - 1) if upper else found
+
+    def flushed_end(self, queue: ConsumeQueue) -> int:
+        """The queue offset up to which records are safe from a power cut: no stored position goes beyond it."""
+        if queue.known_flushed == queue.next_offset:
+            return queue.next_offset
+        newest = queue.entry(queue.next_offset - 1)
+        if newest is None or newest[0] + newest[1] <= self.log.flushed:
+            queue.known_flushed = queue.next_offset
+            return queue.next_offset
+        return queue.offset_of_log(self.log.flushed)
+
+    # By key
+
+    def find_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Log offsets that may hold this key, newest first."""
+        return (offset for offset in self.search_key(topic, key, begin_ms, end_ms) if offset != NO_HIT)
+
+    def search_key(
+        self, topic: str, key: str, begin_ms: int = 0, end_ms: int = 1 << 62, start: int = 0
+    ) -> Iterator[int]:
+        """The same from a log offset on, with NO_HIT after many steps that found nothing, for those who pause there."""
+        self._pending_keys.put()
+        before = self.log.end
+        for offset in self._index.find(topic, key, begin_ms, end_ms, max(start, self.log.start)):
+            if offset == NO_HIT:
+                yield offset
+            elif offset < before:  # keys that were put again after a full disk are there twice
+                before = offset
+                yield offset
+
+    def find_hashes(self, hashes: Ints) -> tuple[Ints, Ints]:
+        """For each of many hashed keys the log offsets that may hold it, as pairs of its row and an offset."""
+        self._pending_keys.put()
+        rows, offsets = self._index.find_all(hashes)
+        kept = (offsets >= self.log.start) & (offsets < self.log.end)
+        return rows[kept], offsets[kept]

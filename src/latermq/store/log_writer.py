@@ -1,0 +1,320 @@
+"""Writing the log: every record that the store ever holds goes in here, with its queue entry and its keys."""
+
+import zlib
+from typing import NamedTuple
+
+import numpy as np
+
+from latermq.clock import Clock
+from latermq.errors import IllegalMessage, NoPermission, StoreError
+from latermq.message.names import TIMER_TOPIC
+from latermq.message.properties import TOPIC_DELETED, encode_properties
+from latermq.message.record import (
+    BLANK,
+    HEAD,
+    MAGIC,
+    MAX_SHORT_TOPIC_BYTES,
+    SYSFLAG_BORN_V6,
+    SYSFLAG_ROLLED_BACK,
+    SYSFLAG_STORE_V6,
+    encode_record,
+)
+from latermq.store.block import Block
+from latermq.store.commit_log import LogListener
+from latermq.store.consume_queue import ConsumeQueue
+from latermq.store.dispatch import IndexKeys, WaitingCodes, entry_code_of, queue_tags_code
+from latermq.store.log_reader import LogReader
+from latermq.store.pending_keys import INDEX_BATCH, INDEX_BATCH_BYTES, LONG_PROPERTIES, PendingKeys
+from latermq.store.ranges import RangeSet
+from latermq.store.recovery import Delivered
+
+_U16_SIZE = 2
+_PLAIN_BYTES = HEAD.size + _U16_SIZE  # of a record in IPv4: what is neither body, topic nor properties
+_NO_V6 = ~(SYSFLAG_BORN_V6 | SYSFLAG_STORE_V6)
+
+
+class Draft(NamedTuple):
+    """A message on its way into the log."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: bytes
+    born_timestamp_ms: int
+    born_host: bytes
+    flag: int = 0
+    sysflag: int = 0
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+
+
+# A message for `append_run`: topic, queue id, body, properties, born timestamp, flag, system flag, reconsume times, and
+# the tags code of its queue entry where that is no tag's. A plain tuple: building a named one costs 0.3 µs more.
+PlainMessage = tuple[str, int, bytes, bytes, int, int, int, int, int | None]
+
+
+class Appended(NamedTuple):
+    """Where a message went."""
+
+    physical_offset: int
+    queue_offset: int
+    end_offset: int
+
+
+class LogWriter:
+    """The only one that appends. Every byte it adds to the log passes `CommitLog.write`, where `listen` listens."""
+
+    def __init__(
+        self,
+        reader: LogReader,
+        pending_keys: PendingKeys,
+        delivered: Delivered,
+        clock: Clock,
+        waiting_codes: WaitingCodes,
+        *,
+        store_host: bytes,
+        segment_bytes: int,
+        last_store_timestamp_ms: int,
+    ) -> None:
+        """`delivered` gets the entries of levels that blocks deliver."""
+        self.log = reader.log
+        self.queues = reader.queues
+        self._reader = reader
+        self._by_key = reader.queues.by_key
+        self._pending_keys = pending_keys
+        self._unindexed = pending_keys.rows
+        self._delivered = delivered
+        self._now_ms = clock.now_ms
+        self._waiting_codes = waiting_codes
+        self._entry_code = entry_code_of(waiting_codes)
+        self._store_host = store_host
+        self._store_host_v4 = len(store_host) == 8
+        self.segment_bytes = segment_bytes
+        self.max_block_bytes = segment_bytes - BLANK.size  # of a block or a record: one segment holds it
+        self.last_store_timestamp_ms = last_store_timestamp_ms
+
+    def listen(self, listener: LogListener) -> None:
+        """Let one listener see every byte that is appended from now on, in order: a copy of the log, as it grows.
+
+        It gets the log offset and the bytes of each piece: a record, a block of records, or the blank tail that closes
+        a segment. It is called by the thread that appends, when `log.end` covers the piece, and before queues and index
+        know of it. Nothing of it is flushed by then: what follows F has to wait for `log.flushed`. The bytes are the
+        caller's own and change later. A listener neither raises nor appends.
+        """
+        assert self.log.listener is None, "one listener; one that serves several is theirs to build"
+        self.log.listener = listener
+
+    def append(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        properties: bytes,
+        born_timestamp_ms: int,
+        born_host: bytes,
+        flag: int = 0,
+        sysflag: int = 0,
+        reconsume_times: int = 0,
+        now_ms: int = 0,
+    ) -> tuple[int, int, int]:
+        """Append one message and its queue entry; its index keys follow in a batch. Returns what Appended names.
+
+        `now_ms` becomes its store time where the caller has looked at the clock already.
+
+        This is the hot path of every send: `encode_record`, `CommitLog.place` and the write are spelled out here for
+        hosts in IPv4 and topics of ordinary length, which saves calls with many arguments (1.2 of 4.6 µs).
+        """
+        queue = self._by_key.get((topic, queue_id)) or self.queues.admit(topic, queue_id)
+        topic_bytes = queue.topic_bytes
+        if len(born_host) != 8 or not self._store_host_v4 or len(topic_bytes) > MAX_SHORT_TOPIC_BYTES + 1:
+            draft = Draft(
+                topic, queue_id, body, properties, born_timestamp_ms, born_host, flag, sysflag, reconsume_times
+            )
+            return self.append_all([draft], now_ms)[0]
+        # Whatever can fail for want of space comes before the log is touched: a refused message is not there.
+        properties_size = len(properties)
+        if len(self._unindexed) >= INDEX_BATCH:
+            self._pending_keys.put()
+        if properties_size > LONG_PROPERTIES:
+            self._pending_keys.note_long(properties_size)
+        queue.make_room()
+        log = self.log
+        body_size = len(body)
+        size = HEAD.size + body_size + len(topic_bytes) + _U16_SIZE + properties_size
+        at = log.end
+        if at + size > log.limit:
+            at = log.make_place(size)
+        now_ms = now_ms or self._now_ms()
+        # fmt: off
+        log.write(at, b"".join((
+            HEAD.pack(
+                size, MAGIC, zlib.crc32(body) & 0x7FFFFFFF, queue_id, flag, queue.next_offset, at, sysflag & _NO_V6,
+                born_timestamp_ms, born_host, now_ms, self._store_host, reconsume_times, 0, body_size,
+            ),
+            body, topic_bytes, properties_size.to_bytes(2, "big"), properties,
+        )))
+        # fmt: on
+        waiting_code = self._waiting_codes.get(topic)
+        code = queue_tags_code(properties) if waiting_code is None else waiting_code(properties, now_ms)
+        queue_offset = queue.append(at, size, code)
+        self.last_store_timestamp_ms = now_ms
+        self._unindexed.append((topic, properties, at, now_ms))
+        return at, queue_offset, at + size
+
+    def append_run(self, run: list[PlainMessage], born_host: bytes, now_ms: int) -> list[tuple[int, int]]:
+        """Append messages of one sender, each as `append` would, and return (physical offset, queue offset) of each.
+
+        It ends before the first that has to wait for its turn in the index, finds no space or fits no segment:
+        `append` deals with that one. Topics are of ordinary length and hosts in IPv4. Looking things up once a run
+        saves 0.7 of 2.6 µs.
+        """
+        log, queues, unindexed, store_host = self.log, self._by_key, self._unindexed, self._store_host
+        write, pack, crc32, join = log.write, HEAD.pack, zlib.crc32, b"".join
+        appended: list[tuple[int, int]] = []
+        for topic, queue_id, body, properties, born_timestamp_ms, flag, sysflag, reconsume_times, code in run:
+            if len(unindexed) >= INDEX_BATCH:
+                break
+            body_size, properties_size = len(body), len(properties)
+            if properties_size > LONG_PROPERTIES:
+                if self._pending_keys.long_bytes + properties_size > INDEX_BATCH_BYTES:
+                    break
+                self._pending_keys.long_bytes += properties_size
+            try:
+                queue = queues.get((topic, queue_id)) or self.queues.admit(topic, queue_id)
+                queue.make_room()
+                topic_bytes = queue.topic_bytes
+                size = _PLAIN_BYTES + body_size + len(topic_bytes) + properties_size
+                at = log.end
+                if at + size > log.limit:
+                    at = log.make_place(size)
+            except (StoreError, IllegalMessage, NoPermission):
+                break
+            # fmt: off
+            write(at, join((
+                pack(
+                    size, MAGIC, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue.next_offset, at, sysflag,
+                    born_timestamp_ms, born_host, now_ms, store_host, reconsume_times, 0, body_size,
+                ),
+                body, topic_bytes, properties_size.to_bytes(2, "big"), properties,
+            )))
+            # fmt: on
+            appended.append((at, queue.append(at, size, queue_tags_code(properties) if code is None else code)))
+            unindexed.append((topic, properties, at, now_ms))
+        if appended:
+            self.last_store_timestamp_ms = now_ms
+        return appended
+
+    def append_all(self, drafts: list[Draft], now_ms: int = 0) -> list[Appended]:
+        """Append several messages as one block: after the death of the process all of them are there, or none."""
+        if len(self._unindexed) >= INDEX_BATCH:
+            self._pending_keys.put()
+        self._pending_keys.note_long(sum(len(draft.properties) for draft in drafts))
+        now_ms = now_ms or self._now_ms()
+        counts: dict[tuple[str, int], int] = {}
+        for draft in drafts:
+            counts[draft.topic, draft.queue_id] = counts.get((draft.topic, draft.queue_id), 0) + 1
+        next_offsets = {}
+        self._make_place(len(counts))
+        for (topic, queue_id), count in counts.items():
+            queue = self.queues.admit(topic, queue_id)
+            queue.make_room(count)
+            next_offsets[topic, queue_id] = queue.next_offset
+        records: list[bytes] = []
+        for draft in drafts:
+            key = (draft.topic, draft.queue_id)
+            records.append(self.encode(draft, next_offsets[key], 0, now_ms))
+            next_offsets[key] += 1
+        at = self.log.place(sum(map(len, records)))
+        appended = []
+        block = bytearray()
+        for draft, record in zip(drafts, records, strict=True):
+            physical_offset = at + len(block)
+            block += record
+            block[-len(record) + 28 : -len(record) + 36] = physical_offset.to_bytes(8, "big")
+            appended.append((draft, physical_offset, len(record)))
+        self.log.write(at, block, is_block=True)
+        self.last_store_timestamp_ms = now_ms
+        return [self._queue_up(draft, offset, size, now_ms) for draft, offset, size in appended]
+
+    def encode(self, draft: Draft, queue_offset: int = 0, physical_offset: int = 0, now_ms: int = 0) -> bytes:
+        """The record of a message; a block patches in later what is not known yet."""
+        return encode_record(
+            draft.topic.encode(),
+            draft.body,
+            draft.properties,
+            queue_id=draft.queue_id,
+            queue_offset=queue_offset,
+            physical_offset=physical_offset,
+            born_timestamp_ms=draft.born_timestamp_ms,
+            born_host=draft.born_host,
+            store_timestamp_ms=now_ms,
+            store_host=self._store_host,
+            flag=draft.flag,
+            sysflag=draft.sysflag,
+            reconsume_times=draft.reconsume_times,
+            prepared_transaction_offset=draft.prepared_transaction_offset,
+        )
+
+    def _queue_up(self, draft: Draft, physical_offset: int, size: int, now_ms: int) -> Appended:
+        queue = self._by_key[draft.topic, draft.queue_id]
+        queue_offset = queue.append(physical_offset, size, self._entry_code(draft.topic, draft.properties, now_ms))
+        self._unindexed.append((draft.topic, draft.properties, physical_offset, now_ms))
+        return Appended(physical_offset, queue_offset, physical_offset + size)
+
+    def _make_place(self, queues: int) -> None:
+        """Let the files of so many queues stay mapped until all are written to: nothing may fail behind the log."""
+        if queues > 1:
+            self.queues.pool.make_room(2 * queues)  # two of a queue where one ends
+
+    @property
+    def max_block_queues(self) -> int:
+        """To how many queues a block may go at once."""
+        return max(1, self.queues.pool.max_mapped // 4)
+
+    def append_block(self, block: Block, now_ms: int = 0) -> list[ConsumeQueue]:
+        """Append records that were built in advance, patching what was not known then; the queues that they went to.
+
+        Raises StoreError without space; nothing has changed then. It must not be longer than `max_block_bytes`, nor go
+        to more than `max_block_queues`.
+        """
+        self._pending_keys.put()
+        # A part of a block may have no record for some of the block's queues; those are not made for nothing.
+        rows = block.rows_by_queue()
+        queues = [self.queues.ensure(*block.queues[number]) for number in rows]
+        self._make_place(len(queues))
+        for queue, own in zip(queues, rows.values(), strict=True):
+            queue.make_room(len(own))
+        at = self.log.place(block.size)
+        now_ms = now_ms or self._now_ms()
+        if (TIMER_TOPIC, 0) in block.queues:  # rolls and batches
+            now_ms = self.not_before_last(TIMER_TOPIC, now_ms)
+        physical_offsets = block.patch(at, rows.values(), [queue.next_offset for queue in queues], now_ms)
+        self.log.write(at, block.data, is_block=True)
+        for queue, own in zip(queues, rows.values(), strict=True):
+            queue.extend(physical_offsets[own], block.sizes[own], block.tags[own])
+        self.last_store_timestamp_ms = now_ms
+        key_offsets = physical_offsets[block.key_rows]
+        self._pending_keys.add_hashed(IndexKeys(block.key_hashes, key_offsets, np.full_like(key_offsets, now_ms)))
+        if block.level:  # timers go in any order, and keep their own account
+            self._delivered.setdefault(block.level, RangeSet()).add_all(block.entries)
+        return queues
+
+    def append_deletion(self, topic: str) -> None:
+        """Append the record that says that the queues of a topic are gone, so that no rebuild brings them back.
+
+        Like a rolled-back transaction it gets no queue entry, neither here nor from RocketMQ.
+        """
+        now_ms = self._now_ms()
+        properties = encode_properties({TOPIC_DELETED: "1"}).encode()
+        draft = Draft(topic, 0, b"", properties, now_ms, self._store_host, sysflag=SYSFLAG_ROLLED_BACK)
+        at = self.log.place(len(self.encode(draft, 0, 0, now_ms)))
+        self.log.write(at, bytearray(self.encode(draft, 0, at, now_ms)), is_block=True)
+        self.last_store_timestamp_ms = now_ms
+
+    def not_before_last(self, topic: str, now_ms: int) -> int:
+        """This time, or where the clock was set back, that of the last record of the topic's queue 0.
+
+        So store times there never go back, and a search by time finds everything.
+        """
+        queue = self.queues.find(topic, 0)
+        return max(now_ms, self._reader.store_timestamp_ms(queue, queue.next_offset - 1)) if queue else now_ms
