@@ -182,7 +182,7 @@ def test_the_newest_index_file_is_synced_also_after_old_ones_were_removed() -> N
     synced: list[str] = []
     disk.before_step = lambda operation, path: synced.append(path) if operation == "sync" else None
     store.save(plan)
-    assert f"index/{plan.index_file}" in synced
+    assert f"index/{plan.checkpoint().index_file}" in synced
 
 
 @pytest.mark.parametrize("path", [f"commitlog/{65_536:020d}", "consumequeue/orders/1/" + "0" * 20])

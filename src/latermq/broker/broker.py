@@ -249,22 +249,24 @@ class Broker:
         return f"queue {place} of topic {topic!r} would be one more than store.max_queues allows"
 
     def _open_timers(self) -> Timers:
-        recovery = self.store.recovery
+        recovery, waiting = self.store.recovery, self.store.waiting
         if not recovery.had_checkpoint:
             # Before the engine takes the place of RocketMQ's files.
             done = entries_done_by_apache(self._disk, self.store.reader)
             # Where RocketMQ alone has worked on the store, nothing was counted when it was opened.
-            is_taken_over = not recovery.timers_scheduled and not self.far_names.upto
+            is_taken_over = not waiting.scheduled and not self.far_names.upto
             self._took_over_timers = len(done) > 0 or is_taken_over
-            self.store.delivered.setdefault(0, RangeSet()).add_ranges(done)
+            waiting.delivered.setdefault(0, RangeSet()).add_ranges(done)
         is_clean = not recovery.crashed
-        engine, self.has_whole_engine = open_engine(self._disk, self.config.timer, recovery.timers, is_clean=is_clean)
+        engine, self.has_whole_engine = open_engine(
+            self._disk, self.config.timer, waiting.recovered_marks, is_clean=is_clean
+        )
         window_ms = load_roll_window_ms(self._disk, self.config.store.retention)
-        timers = Timers(self.store, engine, self.config.timer, window_ms=window_ms, marks=recovery.timers)
+        timers = Timers(self.store, engine, self.config.timer, window_ms=window_ms, marks=waiting.recovered_marks)
         if not self.has_whole_engine:
             timers.rebuild()
-        timers.pending.update(recovery.timers_scheduled)
-        timers.pending.subtract(recovery.timers_delivered)
+        timers.pending.update(waiting.scheduled)
+        timers.pending.subtract(waiting.finished)
         if not recovery.had_checkpoint:
             timers.pending.update(self._count_far())
         return timers
@@ -272,7 +274,7 @@ class Broker:
     def _count_far(self) -> Counter[str]:
         """How many timers wait for each topic whose records have left the log. Without a checkpoint only names tell."""
         queue = self.store.queues.find(TIMER_TOPIC, 0)
-        delivered = self.store.delivered.get(0, RangeSet())
+        delivered = self.store.waiting.delivered.get(0, RangeSet())
         waiting = self.far_names.waiting(queue.min_offset if queue else 0, delivered_until_ms(self._disk))
         return Counter(topic for topic, entry in waiting if entry not in delivered)
 
@@ -288,7 +290,7 @@ class Broker:
         for level, offset in table.offsetTable.items():
             queue = self.store.queues.find(SCHEDULE_TOPIC, level - 1)
             if queue is not None and 1 <= level <= MAX_LEVELS:
-                delivered = self.store.delivered.setdefault(level, RangeSet())
+                delivered = self.store.waiting.delivered.setdefault(level, RangeSet())
                 delivered.forget_below(max(queue.min_offset, min(offset, queue.next_offset)))
 
     def _queue_end(self, topic: str, queue_id: int) -> int:

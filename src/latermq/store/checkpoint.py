@@ -1,6 +1,7 @@
 """The store's checkpoint: one small file, replaced atomically, that is the state at log position F."""
 
 import struct
+from typing import Any
 
 import msgspec
 
@@ -62,11 +63,18 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     timers: TimerMarks | None = None
     unfinished: Unfinished | None = None
     version: int = VERSION
+    # Fields of participants that are not named above. In the file they follow these, each under its own name.
+    more: dict[str, Any] = {}
+
+
+KNOWN_FIELDS = frozenset(Checkpoint.__struct_fields__)
 
 
 def save_checkpoint(disk: Disk, checkpoint: Checkpoint) -> None:
     """Replace the checkpoint, and RocketMQ's own beside it, which tells its tools how far the store is synced."""
-    disk.replace(PATH, encode_checked(checkpoint))
+    fields = {name: getattr(checkpoint, name) for name in Checkpoint.__struct_fields__}
+    fields |= fields.pop("more")
+    disk.replace(PATH, encode_checked(fields))
     timestamp_ms = checkpoint.store_timestamp_ms
     disk.replace(APACHE_PATH, _APACHE.pack(timestamp_ms, timestamp_ms, timestamp_ms).ljust(APACHE_BYTES, b"\0"))
 
@@ -79,4 +87,7 @@ def load_checkpoint(disk: Disk) -> Checkpoint | None:
     checkpoint = decode_checked(data, Checkpoint, PATH, f"Remove {PATH}: the store is then rebuilt from the whole log")
     if checkpoint.version != VERSION:
         raise CorruptStore(f"{PATH} has version {checkpoint.version}, this broker writes {VERSION}")
-    return checkpoint
+    fields = decode_checked(data, dict[str, msgspec.Raw], PATH, "")
+    return msgspec.structs.replace(
+        checkpoint, more={name: value for name, value in fields.items() if name not in KNOWN_FIELDS}
+    )

@@ -3,9 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
+from latermq.arrays import Ints
 from latermq.errors import CorruptStore
 from latermq.message.properties import encode_properties
 from latermq.message.record import HEAD, Message, decode_record, record_store_timestamp_ms
@@ -17,7 +15,6 @@ from latermq.store.pending_keys import PendingKeys
 from latermq.store.queue_table import QueueTable
 
 _ENTRY_WORK = 8  # to look at a queue entry takes as long as at so many bytes of a record: 0.1 µs
-Ints = npt.NDArray[np.int64]
 
 
 class Fetched(NamedTuple):

@@ -26,7 +26,7 @@ from latermq.store.dispatch import IndexKeys, WaitingCodes, entry_code_of, queue
 from latermq.store.log_reader import LogReader
 from latermq.store.pending_keys import INDEX_BATCH, INDEX_BATCH_BYTES, LONG_PROPERTIES, PendingKeys
 from latermq.store.ranges import RangeSet
-from latermq.store.recovery import Delivered
+from latermq.store.waiting_state import Delivered
 
 _U16_SIZE = 2
 _PLAIN_BYTES = HEAD.size + _U16_SIZE  # of a record in IPv4: what is neither body, topic nor properties

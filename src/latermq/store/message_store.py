@@ -1,6 +1,6 @@
 """The message store: one log, and the queues and the key index derived from it, opened, saved and closed together."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
@@ -10,17 +10,21 @@ from latermq.clock import Clock
 from latermq.config import StoreConfig
 from latermq.errors import CorruptStore, StoreError
 from latermq.message.names import is_file_name
-from latermq.store.checkpoint import Checkpoint, TimerMarks, load_checkpoint, save_checkpoint
+from latermq.store.checkpoint import KNOWN_FIELDS, Checkpoint, load_checkpoint, save_checkpoint
 from latermq.store.commit_log import CommitLog
 from latermq.store.consume_queue import FOLDER, ConsumeQueue
 from latermq.store.dispatch import WaitingCodes, entry_code_of
 from latermq.store.files.disk import Disk
+from latermq.store.index_recovery import IndexState
 from latermq.store.key_index import KeyIndex
 from latermq.store.log_reader import LogReader
 from latermq.store.log_writer import LogWriter
+from latermq.store.participant import CheckpointParticipant, Part
 from latermq.store.pending_keys import PendingKeys
+from latermq.store.queue_recovery import QueueState
 from latermq.store.queue_table import QueueTable
-from latermq.store.recovery import Delivered, Recovery, recover
+from latermq.store.recovery import Recovery, recover
+from latermq.store.waiting_state import WaitingState
 
 ABORT_PATH = "abort"
 STORE_ID_PATH = "latermq.storeid"
@@ -31,15 +35,14 @@ class CheckpointPlan:
     """What a checkpoint will say once everything it covers is synced."""
 
     log_offset: int
-    index_file: str
-    index_next_entry: int
-    index_files: list[str]
     store_timestamp_ms: int
-    delivered: dict[int, list[tuple[int, int]]]
-    queue_ends: dict[str, dict[int, int]]
-    queue_starts: dict[str, dict[int, int]]
-    queues: tuple[ConsumeQueue, ...]
-    timers: TimerMarks | None
+    parts: tuple[Part, ...]
+
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint itself."""
+        fields = {name: value for part in self.parts for name, value in part.fields.items()}
+        more = {name: fields.pop(name) for name in [name for name in fields if name not in KNOWN_FIELDS]}
+        return Checkpoint(log_offset=self.log_offset, store_timestamp_ms=self.store_timestamp_ms, more=more, **fields)
 
 
 class MessageStore:
@@ -54,7 +57,9 @@ class MessageStore:
         store_host: bytes,
         new_store_id: str,
         waiting_codes: WaitingCodes = MappingProxyType({}),
+        participants: Sequence[CheckpointParticipant] = (),
     ) -> None:
+        """`participants` take part in checkpoints and in recovery beside the store's own parts, in this order."""
         self._disk = disk
         disk.lock()
         foreign = disk.read(STORE_ID_PATH) is None
@@ -74,36 +79,26 @@ class MessageStore:
         self._removals_plan: CheckpointPlan | None = None
         crashed = disk.read(ABORT_PATH) is not None
         disk.replace(ABORT_PATH, b"")
-        # Which entries of each level have been delivered: derived from the log, as the queues are.
-        self.delivered: Delivered = {}
-        # What timers keep beside the log: how far it is when a checkpoint is planned, and what syncs it then.
-        self.timer_marks: Callable[[], tuple[TimerMarks, list[tuple[int, int]]] | None] = lambda: None
-        self.sync_timers: Callable[[], None] = lambda: None
-        self.saved_timer_marks: TimerMarks | None = None
-        # The same as the last checkpoint has it: no death takes that back.
-        self.safely_delivered: dict[int, list[tuple[int, int]]] = {}
+        self.waiting = WaitingState()
+        # The index first: a start that refuses its files for their size has touched nothing.
+        self._participants: tuple[CheckpointParticipant, ...] = (
+            IndexState(self.index),
+            QueueState(disk, self.queues, self.waiting.delivered),
+            self.waiting,
+            *participants,
+        )
+        _check_fields(self._participants)
         entry_code = entry_code_of(waiting_codes)
         self.recovery: Recovery = recover(
-            disk,
-            self.log,
-            self.queues.by_key,
-            self.index,
-            self.queues.ensure,
-            entry_code,
-            self.delivered,
-            crashed=crashed,
-            foreign=foreign,
+            disk, self.log, checkpoint, self._participants, entry_code, crashed=crashed, foreign=foreign
         )
-        self.queues.bound_deliveries()
-        if (resumed := self.recovery.resumed) is not None:
-            self.checkpoint_offset = resumed.log_offset
-            self.safely_delivered = resumed.delivered
-            self.saved_timer_marks = resumed.timers
+        if self.recovery.resumed is not None:
+            self._note_saved(self.recovery.resumed)
         self.reader = LogReader(self.log, self.queues, self.index, self.pending_keys, entry_code)
         self.writer = LogWriter(
             self.reader,
             self.pending_keys,
-            self.delivered,
+            self.waiting.delivered,
             clock,
             waiting_codes,
             store_host=store_host,
@@ -185,29 +180,8 @@ class MessageStore:
     def plan_checkpoint(self) -> CheckpointPlan:
         """What the next checkpoint covers; taken by the writer, then synced and saved by `save`."""
         self.pending_keys.put()
-        index_file, next_entry = self.index.mark
-        ends: dict[str, dict[int, int]] = {}
-        starts: dict[str, dict[int, int]] = {}
-        for (topic, queue_id), queue in self.queues.by_key.items():
-            ends.setdefault(topic, {})[queue_id] = queue.next_offset
-            if queue.kept_from:
-                starts.setdefault(topic, {})[queue_id] = queue.kept_from
-        delivered = {level: ranges.ranges() for level, ranges in self.delivered.items()}
-        timers = self.timer_marks()
-        if timers is not None:
-            delivered[0] = timers[1]
-        return CheckpointPlan(
-            self.log.end,
-            index_file,
-            next_entry,
-            [file.name for file in self.index.files],
-            self.writer.last_store_timestamp_ms,
-            delivered,
-            ends,
-            starts,
-            tuple(self.queues),
-            timers[0] if timers else None,
-        )
+        parts = tuple(participant.plan() for participant in self._participants)
+        return CheckpointPlan(self.log.end, self.writer.last_store_timestamp_ms, parts)
 
     @property
     def bytes_since_checkpoint(self) -> int:
@@ -219,31 +193,16 @@ class MessageStore:
         if plan.log_offset < self.checkpoint_offset:
             return  # a removal of a topic took a later plan along
         self.log.flush()
-        # Of thousands of new queues each has a folder of its own; those above are synced once.
-        entered: set[str] = set()
-        for queue in plan.queues:
-            is_made = plan.queue_ends[queue.topic][queue.queue_id] > 0  # else its folder may be newer than a sync here
-            queue.sync(entered if is_made else None)
-        self.index.sync()
-        self.sync_timers()
-        save_checkpoint(
-            self._disk,
-            Checkpoint(
-                log_offset=plan.log_offset,
-                index_file=plan.index_file,
-                index_next_entry=plan.index_next_entry,
-                index_files=plan.index_files,
-                index_file_bytes=self.index.file_bytes,
-                store_timestamp_ms=plan.store_timestamp_ms,
-                delivered=plan.delivered,
-                queue_ends=plan.queue_ends,
-                queue_starts=plan.queue_starts,
-                timers=plan.timers,
-            ),
-        )
-        self.checkpoint_offset = plan.log_offset
-        self.safely_delivered = plan.delivered
-        self.saved_timer_marks = plan.timers
+        for part in plan.parts:
+            part.sync()
+        checkpoint = plan.checkpoint()
+        save_checkpoint(self._disk, checkpoint)
+        self._note_saved(checkpoint)
+
+    def _note_saved(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint_offset = checkpoint.log_offset
+        for participant in self._participants:
+            participant.note_saved(checkpoint)
 
     def close(self) -> None:
         """Stop cleanly: everything synced, and no marker that says otherwise."""
@@ -274,3 +233,9 @@ class MessageStore:
             "max_mapped_queue_files": self.queues.pool.max_mapped,
             "unindexed": len(self.pending_keys),
         }
+
+
+def _check_fields(participants: Sequence[CheckpointParticipant]) -> None:
+    """Each field of a checkpoint has one owner."""
+    fields = [field for participant in participants for field in participant.fields]
+    assert len(fields) == len(set(fields)), f"two participants have the same field: {sorted(fields)}"

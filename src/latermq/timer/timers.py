@@ -128,7 +128,7 @@ class Timers:
 
     def start(self, now_ms: int) -> None:
         """Begin with what the checkpoint and the log say; cancels and moves from P on are marked by the caller."""
-        self._adopt_delivered(self._store.delivered.pop(0, RangeSet()))
+        self._adopt_delivered(self._store.waiting.delivered.pop(0, RangeSet()))
         split_ms = max(0, (now_ms - PUNCTUAL_MS) // SLOT_MS * SLOT_MS)
         start_ms = min(split_ms, slot_below(self._start_wake_ms))
         self.backlog = TimerSource(self.engine, start_ms, split_ms, self._of_engine)
@@ -137,8 +137,7 @@ class Timers:
         # Nothing was delivered before it was due: of these no timer of the broker's own wakes behind the log's end.
         self._adopted_until_ms = max(self.frontier.handback_ms, self._store.writer.last_store_timestamp_ms + 1)
         self.tallies = Tallies(Counter(self.pending))
-        self._store.timer_marks = self.marks
-        self._store.sync_timers = self.engine.sync
+        self._store.waiting.attach_timers(self.marks, self.engine.sync)
 
     def rebuild(self) -> None:
         """The engine has lost what it held: fill it again from the whole timer topic."""
@@ -267,7 +266,7 @@ class Timers:
         near[near] = self.frontier.is_near(entries[near], dues[near])
         wakes[near], _ = self._wakes_of(entries[near], dues[near], physical[near])
         is_done = np.where(near, self._is_told_near(entries, wakes), self._is_told_far(entries, dues))
-        delivered = self._store.delivered.get(0, RangeSet())  # which `start` makes its own
+        delivered = self._store.waiting.delivered.get(0, RangeSet())  # which `start` makes its own
         for known in (self._done, self._far_done, self._adopted_done, delivered):
             is_done |= ~known.missing(entries)
         return is_done
@@ -348,7 +347,7 @@ class Timers:
 
     def _forget_saved(self) -> None:
         """Let the engine forget what the checkpoint on disk does not need."""
-        saved = self._store.saved_timer_marks
+        saved = self._store.waiting.saved_marks
         if saved is not None and saved.wake_ms > self._forgotten_ms:
             self.engine.forget_below(saved.wake_ms)
             self._forgotten_ms = saved.wake_ms
@@ -604,7 +603,7 @@ class Timers:
         queue = self._queue()
         if queue is None:
             return self._store.log.end
-        saved = self._store.saved_timer_marks
+        saved = self._store.waiting.saved_marks
         saved_ms = max(saved.wake_ms, saved.near_done_wake_ms) if saved is not None else 0
         first = self._store.reader.offset_by_time(queue, min(self._near_wake_from_ms(), saved_ms) - self.window_ms)
         entry = queue.entry(first)

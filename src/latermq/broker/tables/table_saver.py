@@ -139,7 +139,7 @@ class Tables:
                 self._saved_marks = marks
 
             savers.append(save_marks)
-        timers = self._store.saved_timer_marks
+        timers = self._store.waiting.saved_marks
         if timers is not None and timers is not self._saved_timers:
             data = timer_checkpoint_file(
                 TimerCheckpoint(

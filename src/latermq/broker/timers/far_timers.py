@@ -59,7 +59,7 @@ class FarTimers:
         self._attempts = _load_attempts(disk)  # that were chosen, by window
         self.offered: dict[int, str] = {}  # by a driver: attempts that nobody has looked at yet
         self.rolled_by: Counter[str] = Counter()  # windows that are played, by who made their attempts
-        self._marks = store.saved_timer_marks
+        self._marks = store.waiting.saved_marks
         self._retention_ms = retention_ms
         self._doomed_until = doomed_until
         self._named_next = 0
@@ -155,7 +155,7 @@ class FarTimers:
         return appended
 
     def _forget(self) -> None:
-        marks = self._store.saved_timer_marks
+        marks = self._store.waiting.saved_marks
         if marks is not None and marks is not self._marks:
             self._marks = marks
             queue = self._store.queues.ensure(TIMER_TOPIC, 0)
@@ -233,7 +233,7 @@ class FarTimers:
     @property
     def _saved_wake_ms(self) -> int:
         """T as a start would find it: windows that end behind it are played again."""
-        marks = self._store.saved_timer_marks
+        marks = self._store.waiting.saved_marks
         return marks.wake_ms if marks is not None else 0
 
     def _first_needed_cut(self, last: Cut) -> int:
@@ -253,7 +253,7 @@ class FarTimers:
         start = max(queue.min_offset, self._names.upto)
         # Only what the engine on disk has heard of: cancels and moves behind act again after a death, by these names.
         # Where the engine is lost or changed all do that are behind the cut of a window which is not played.
-        marks = self._store.saved_timer_marks
+        marks = self._store.waiting.saved_marks
         upto = min(marks.put_upto if marks is not None else 0, self._first_needed_cut(self.frontier.last))
         found = queue.array(start, min(NAMES_AT_ONCE, upto - start))
         found = found[: np.count_nonzero(found["offset"] < self._doomed_until())]

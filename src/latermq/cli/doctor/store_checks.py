@@ -96,7 +96,7 @@ def _damage(broker: "Broker", config: Config) -> list[Check]:
             f"lost or damaged: {'; '.join(recovery.rebuilt[:_SHOWN])}{more}",
             "Nothing to do: the next start builds them again from the log",
         )
-    if not broker.has_whole_engine and recovery.timers is not None:
+    if not broker.has_whole_engine and broker.store.waiting.recovered_marks is not None:
         warn(
             "timers' engine",
             f"the files of engine {config.timer.engine} do not hold what the checkpoint says",

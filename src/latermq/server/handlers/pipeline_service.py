@@ -215,7 +215,7 @@ class PipelineService:
         """
         broker, store = self._broker, self._broker.store
         queue = store.queues.find(TIMER_TOPIC, 0)
-        marks = store.saved_timer_marks
+        marks = store.waiting.saved_marks
         offset = self._ingest.offset
         min_entry = queue.min_offset if queue else 0
         return PipelineState(
@@ -228,7 +228,7 @@ class PipelineService:
             now_ms=broker.clock.now_ms(),
             done_upto=marks.done_upto if marks else 0,
             done_wake_ms=marks.done_wake_ms if marks else 0,
-            done=store.safely_delivered.get(0, []),
+            done=store.waiting.safely_delivered.get(0, []),
             near_done_wake_ms=marks.near_done_wake_ms if marks else 0,
             far_done=marks.far_done if marks else [],
             cuts=cut_states(broker.far.frontier),

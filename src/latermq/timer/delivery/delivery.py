@@ -99,7 +99,7 @@ class Delivery:
         return sorted(queued | set(range(1, len(self._levels) + 1)))
 
     def _open_level(self, level: int, now_ms: int) -> None:
-        delivered = self._store.delivered.setdefault(level, RangeSet())
+        delivered = self._store.waiting.delivered.setdefault(level, RangeSet())
         queue = self._store.queues.find(SCHEDULE_TOPIC, level - 1)
         if queue is None:
             self._live[level] = LevelSource(self._store, level, [Run(0, None, 0)])
@@ -244,7 +244,7 @@ class Delivery:
             if level == 0:
                 self._timers.delivered(batch.offsets[gone], batch.dues[gone], is_far=False)
             else:
-                self._store.delivered[level].add_all(batch.offsets[gone])
+                self._store.waiting.delivered[level].add_all(batch.offsets[gone])
             kept = [column[~gone] for column in (batch.offsets, batch.dues, batch.physical_offsets, batch.sizes)]
             batch = Batch(kept[0], kept[1], kept[2], kept[3], batch.is_roll)
             if not len(batch.offsets):
@@ -465,7 +465,7 @@ class Delivery:
         needed = self._timers.needed_from()
         for level, source in self._live.items():
             queue = self._store.queues.find(SCHEDULE_TOPIC, level - 1)
-            entry = queue.entry(self._store.delivered[source.level].end_of_run(0)) if queue else None
+            entry = queue.entry(self._store.waiting.delivered[source.level].end_of_run(0)) if queue else None
             if entry is not None:
                 needed = min(needed, entry[0])
         return needed
@@ -475,7 +475,7 @@ class Delivery:
 
         As of the last checkpoint: the file outlives the death of the machine, so it must not tell of more than does.
         """
-        safe = sorted(self._store.safely_delivered.items())
+        safe = sorted(self._store.waiting.safely_delivered.items())
         return {level: RangeSet(ranges).end_of_run(0) for level, ranges in safe if level}
 
     def statistics(self) -> dict[str, int]:

@@ -99,7 +99,7 @@ class LevelSource:
 
     def _load(self, queue: ConsumeQueue, run: Run) -> None:
         """Read on in a run that is drained; it waits in the heap again where anything is left of it."""
-        run.load(queue, self._store.delivered.get(self.level, RangeSet()))
+        run.load(queue, self._store.waiting.delivered.get(self.level, RangeSet()))
         if not run.is_drained:
             self._push(run)
         elif run.end is None:
