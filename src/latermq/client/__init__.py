@@ -16,7 +16,6 @@ from latermq.client.session.failures import (
     RequestTimedOut,
     UnknownAnswer,
     UnreadableBody,
-    errors_from_wire,
 )
 from latermq.message.record import Message
 from latermq.protocol.remoting.queues import MessageQueue
@@ -45,5 +44,4 @@ __all__ = [
     "UnknownAnswer",
     "UnreadableBody",
     "Verdict",
-    "errors_from_wire",
 ]
