@@ -2,9 +2,11 @@
 
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
+import latermq
 from latermq.cli.bench import bench
 from latermq.cli.commands import cancel, consume, dlq, group, message, move, pending, send, topic
 from latermq.cli.doctor import doctor
@@ -22,6 +24,23 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"latermq {latermq.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
 app.command("serve")(serve.serve)
 app.command("namesrv")(namesrv.namesrv)
 app.command("broker")(broker.broker)

@@ -9,8 +9,11 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
+import pytest
+
 import latermq
 import latermq.client
+from latermq.cli import main
 from latermq.errors import LaterMQError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -62,6 +65,11 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_the_version_is_the_one_of_pyproject() -> None:
     assert latermq.__version__ == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+
+def test_the_command_line_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"latermq {latermq.__version__}\n"
 
 
 def test_the_command_line_and_the_package_load_no_client() -> None:
