@@ -1,6 +1,8 @@
 # What a person or CI runs on LaterMQ. Every target does its own set-up; `make` alone lists them.
 
 BIN := .venv/bin
+# The uv that set-up uses. Looked up when it is needed: set-up may install it first.
+UV = $$(command -v uv || echo .tools/bin/uv)
 # Files side by side in the order that tests/conftest.py gives them. Three on two cores: tests with real processes wait a
 # good deal, and what is simulated computes meanwhile.
 PYTEST := $(BIN)/pytest --durations=15 --numprocesses 3 --dist loadfile --no-loadscope-reorder
@@ -9,7 +11,7 @@ PYTEST := $(BIN)/pytest --durations=15 --numprocesses 3 --dist loadfile --no-loa
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long lint format bench golden clean
+.PHONY: help setup demo test test-long lint format dist bench golden clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -35,6 +37,9 @@ lint: setup ## style, types and the direction of imports
 format: setup ## rewrite the code in the project's style
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+dist: setup ## build the wheel and the source distribution into dist/
+	$(UV) build --no-build-isolation --python $(BIN)/python
 
 bench: setup ## measure this machine
 	$(BIN)/python -m tests.bench

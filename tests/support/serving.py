@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -128,6 +128,7 @@ def serving(
     environment: Mapping[str, str] | None = None,
     timeout_s: float = START_TIMEOUT_S,
     pipeline: bool = False,
+    program: Sequence[str] = (sys.executable, "-m", "latermq"),
 ) -> Iterator[Server]:
     """Run `latermq serve` over a data directory; further options are those of the command line.
 
@@ -137,7 +138,7 @@ def serving(
     arguments += ["--namesrv-port", str(free_port()), "--port", str(free_port()), *options]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "latermq", "serve", *arguments],
+            [*program, "serve", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=log,
