@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["cancel", "make_report", "move", "pending", "read_timeline", "register", "schedule"]
+__all__ = ["cancel", "make_report", "move", "open_session", "pending", "read_timeline", "register", "schedule"]
 
 # What Spark's users call. Their modules load Spark, which those who roll without it must not wait for.
 _JOBS = {
     "cancel": "bulk.bulk",
     "make_report": "report.report",
     "move": "bulk.bulk",
+    "open_session": "spark.session",
     "pending": "query.pending_timers",
     "read_timeline": "query.pending_timers",
     "schedule": "bulk.bulk_schedule",

@@ -74,10 +74,14 @@ def session_settings(config: PipelineConfig) -> dict[str, str]:
     return settings
 
 
-def open_session(config: PipelineConfig) -> SparkSession:
-    """Start Spark, or join the session that runs in this process; the data source `latermq` is known to it."""
+def open_session(config: PipelineConfig | None = None) -> SparkSession:
+    """Start Spark, or join the session that runs in this process; the data source `latermq` is known to it.
+
+    Without a configuration Spark runs inside this process, with the defaults of `pipeline.*`.
+    """
     from latermq.pipeline.source import register
 
+    config = config or PipelineConfig()
     check_java()
     # The workers' Python must be the one that has this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

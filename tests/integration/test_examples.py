@@ -1,0 +1,151 @@
+"""The programs of examples/, each run against a real broker as a reader would run it."""
+
+import os
+import re
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from latermq import OutgoingMessage
+from latermq.client import blocking
+from tests.interop.waiting import wait_until
+from tests.support.serving import serving
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FOLDER = Path(__file__).resolve().parents[2] / "examples"
+DAY_MS = 86_400_000
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("examples") / "data"
+
+
+@pytest.fixture(scope="module")
+def namesrv(data: Path) -> Iterator[str]:
+    with serving(data) as server:
+        with blocking.Admin(server.namesrv) as admin:
+            wait_until(admin.brokers, 30, "the broker is registered")
+        yield server.namesrv
+
+
+def _command(name: str) -> list[str]:
+    return [sys.executable, "-W", "error", str(FOLDER / name)]
+
+
+def _output(name: str, namesrv: str) -> list[str]:
+    """The lines that an example prints, in a process of its own that ends without a complaint."""
+    environment = {**os.environ, "NAMESRV_ADDR": namesrv}
+    done = subprocess.run(_command(name), env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def _bodies(namesrv: str, topic: str) -> list[bytes]:
+    """What is in a topic now."""
+    with blocking.PullConsumer(namesrv, group="reader") as consumer:
+        return [
+            message.body
+            for queue in consumer.queues(topic)
+            for message in consumer.pull(queue, consumer.min_offset(queue), wait_s=0).messages
+        ]
+
+
+def test_a_delayed_message_arrives(namesrv: str) -> None:
+    started_s = time.time()
+    (line,) = _output("delayed_producer.py", namesrv)
+    assert line.startswith("SEND_OK: ")
+    wait_until(lambda: _bodies(namesrv, "payment-checks"), 20, "the delayed message")
+    assert time.time() - started_s >= 2
+    assert _bodies(namesrv, "payment-checks") == [b"is it paid?"]
+
+
+def test_an_absolute_time_is_kept_to_the_millisecond(namesrv: str) -> None:
+    (line,) = _output("absolute_time.py", namesrv)
+    message_id, due = line.split(" is due at ")
+    with blocking.Admin(namesrv) as admin:
+        (timer,) = admin.pending_timers("greetings")
+    assert timer.unique_key == message_id
+    assert timer.due_ms == datetime.fromisoformat(due).timestamp() * 1000
+    assert "T09:00:00" in due
+
+
+def test_a_timer_is_moved_and_cancelled(namesrv: str) -> None:
+    assert _output("cancel_and_move.py", namesrv) == [
+        "move: moved",
+        "status: pending",
+        "cancel: cancelled",
+        "cancel: cancelled",
+    ]
+    with blocking.Admin(namesrv) as admin:
+        assert admin.pending_timers("cancellations") == []
+
+
+def test_a_push_consumer_prints_its_tags_until_it_is_stopped(namesrv: str) -> None:
+    with blocking.Admin(namesrv) as admin:
+        admin.create_topic("orders", queues=2)
+    environment = {**os.environ, "NAMESRV_ADDR": namesrv}
+    command = _command("push_consumer.py")
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        try:
+            assert run.stdout is not None
+            assert run.stdout.readline() == "consuming\n"
+            with blocking.Producer(namesrv) as producer:
+                for tag in ("created", "viewed", "paid"):
+                    producer.send(OutgoingMessage("orders", b"order-1", tag=tag), shard="order-1")
+            assert [run.stdout.readline() for _ in range(2)] == ["orders created order-1\n", "orders paid order-1\n"]
+            run.send_signal(signal.SIGINT)
+            out, errors = run.communicate(timeout=30)
+        finally:
+            run.kill()
+    assert (run.returncode, out, errors) == (0, "", "")
+
+
+def test_the_steps_of_an_order_are_consumed_in_order(namesrv: str) -> None:
+    assert _output("ordered_consumer.py", namesrv) == [f"order-{n} created paid shipped" for n in (1, 2, 3)]
+
+
+def test_a_message_that_always_fails_becomes_a_dead_letter(namesrv: str) -> None:
+    assert _output("retries_and_dead_letters.py", namesrv) == [
+        "attempt 1",
+        "attempt 2",
+        "attempt 3",
+        "dead letter: parcel-1 to nowhere",
+    ]
+
+
+def test_rows_become_timers_once_and_sql_counts_them(
+    spark: "SparkSession",
+    namesrv: str,
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # In this process, where they find the session of the tests: to start Spark takes longer than to run them.
+    monkeypatch.setenv("NAMESRV_ADDR", namesrv)
+    monkeypatch.setenv("LATERMQ_PIPELINE_TIMELINE", str(data / "pipeline"))
+    runpy.run_path(str(FOLDER / "schedule_from_dataframe.py"), run_name="__main__")
+    assert capsys.readouterr().out == "1000 scheduled, then 0 scheduled and 1000 known\n"
+    with blocking.Admin(namesrv) as admin:
+        assert admin.count_timers("reminders") == 1_000
+        (first,) = admin.pending_timers("reminders", limit=1)
+    assert 29 * DAY_MS < first.due_ms - time.time() * 1000 < 31 * DAY_MS
+    runpy.run_path(str(FOLDER / "query_pending_timers.py"), run_name="__main__")
+    counted = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("reminders")]
+    assert sum(int(timers) for _, _, timers in counted) == 1_000
+
+
+def test_every_example_is_run_here_and_listed_in_the_readme() -> None:
+    programs = {path.name for path in FOLDER.glob("*.py")}
+    assert set(re.findall(r'"(\w+\.py)"', Path(__file__).read_text())) == programs
+    assert set(re.findall(r"\]\((\w+\.py)\)", (FOLDER / "README.md").read_text())) == programs
