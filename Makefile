@@ -7,11 +7,14 @@ UV = $$(command -v uv || echo .tools/bin/uv)
 # good deal, and what is simulated computes meanwhile.
 PYTEST := $(BIN)/pytest --durations=15 --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
+# What `make coverage` runs.
+TESTS = tests/unit
+
 # Tests start hundreds of Python processes, Spark's workers among them: what one has compiled the next need not.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long lint format dist bench golden clean
+.PHONY: help setup demo test test-long lint format coverage dist bench golden clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -38,6 +41,12 @@ format: setup ## rewrite the code in the project's style
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+coverage: setup ## coverage by package of tests/unit, or of other tests: make coverage TESTS="tests/unit tests/fault"
+	rm -rf .coverage && mkdir .coverage
+	$(BIN)/coverage run -m pytest $(TESTS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/python -m tests.support.coverage_table
+
 dist: setup ## build the wheel and the source distribution into dist/
 	$(UV) build --no-build-isolation --python $(BIN)/python
 
@@ -48,5 +57,5 @@ golden: ## write tests/golden/data anew with Apache RocketMQ's own classes (need
 	cd tests/golden/java && mvn --quiet --batch-mode compile exec:exec
 
 clean: ## remove the environment and everything built: the tree as cloned
-	rm -rf .venv .tools dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .tools dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
 	find src tests -type d \( -name __pycache__ -o -name target -o -name build \) -prune -exec rm -rf {} +
