@@ -1,12 +1,16 @@
-"""The files around the code agree with each other: hooks with `make lint`, CI with `.ci/run`."""
+"""The files around the code agree with each other: hooks with `make lint`, CI with `.ci/run`, pages with pages."""
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
+RECORDS = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
+RECORD_HEADINGS = ["Status", "Context", "Decision", "Consequences", "Alternatives considered"]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")]
 
 
 def recipe(target: str) -> list[str]:
@@ -45,3 +49,32 @@ def test_ci_checks_out_and_calls_the_script_that_people_call() -> None:
     assert re.fullmatch(r"actions/checkout@[0-9a-f]{40}", checkout["uses"])
     assert run == {"run": ".ci/run"}
     assert (ROOT / ".ci" / "run").stat().st_mode & 0o111
+
+
+def test_every_link_between_pages_leads_to_a_file() -> None:
+    links = (
+        (page, target)
+        for page in PAGES
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)", page.read_text())
+        if "://" not in target
+    )
+    assert [f"{page.name}: {target}" for page, target in links if not (page.parent / target).exists()] == []
+
+
+def test_every_module_that_a_page_runs_is_there() -> None:
+    runs = {name for page in PAGES for name in re.findall(r"-m (latermq[\w.]*\w)", page.read_text())}
+    assert runs
+    assert {name for name in runs if find_spec(name) is None} == set()
+
+
+def test_every_decision_record_has_the_usual_headings() -> None:
+    assert RECORDS
+    for record in RECORDS:
+        assert re.findall(r"^## (.+)$", record.read_text(), re.MULTILINE) == RECORD_HEADINGS, record.name
+
+
+def test_decision_records_are_numbered_and_listed() -> None:
+    assert [int(record.name[:4]) for record in RECORDS] == list(range(1, len(RECORDS) + 1))
+    assert all(record.read_text().startswith(f"# {record.name[:4]}: ") for record in RECORDS)
+    listed = re.findall(r"^\| \[(\d{4})\]\((\S+\.md)\) \|", (ROOT / "docs/adr/README.md").read_text(), re.MULTILINE)
+    assert listed == [(record.name[:4], record.name) for record in RECORDS]
