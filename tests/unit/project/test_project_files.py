@@ -78,3 +78,13 @@ def test_decision_records_are_numbered_and_listed() -> None:
     assert all(record.read_text().startswith(f"# {record.name[:4]}: ") for record in RECORDS)
     listed = re.findall(r"^\| \[(\d{4})\]\((\S+\.md)\) \|", (ROOT / "docs/adr/README.md").read_text(), re.MULTILINE)
     assert listed == [(record.name[:4], record.name) for record in RECORDS]
+
+
+def test_the_places_that_contributors_are_sent_to_are_there() -> None:
+    named = re.findall(r"`((?:tests|[a-z]+)/[\w/.]+|config\.py)`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert len(named) > 8
+    assert [
+        name
+        for name in named
+        if not any((root / name).exists() for root in (ROOT, ROOT / "src" / "latermq", ROOT / "src"))
+    ] == []
