@@ -17,8 +17,11 @@ ROOT = Path(__file__).resolve().parents[3]
 
 # Relative to the root of the project. In *.py files only comments, docstrings and string literals are checked.
 CHECKED = (
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "README.md",
     "SECURITY.md",
+    "docs/adr/*.md",
     "docs/benchmarks.md",
     "docs/delay-levels.md",
     "docs/filters.md",
@@ -30,6 +33,7 @@ CHECKED = (
     "docs/retries.md",
     "docs/security.md",
     "docs/timers.md",
+    "examples/*",
 )
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
+# Those of Keep a Changelog, in its order.
+CHANGELOG_SECTIONS = ("Added", "Changed", "Deprecated", "Removed", "Fixed", "Security")
 RECORDS = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
 RECORD_HEADINGS = ["Status", "Context", "Decision", "Consequences", "Alternatives considered"]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")]
@@ -88,3 +90,12 @@ def test_the_places_that_contributors_are_sent_to_are_there() -> None:
         for name in named
         if not any((root / name).exists() for root in (ROOT, ROOT / "src" / "latermq", ROOT / "src"))
     ] == []
+
+
+def test_the_changelog_has_the_sections_of_keep_a_changelog_each_once_and_in_order() -> None:
+    releases = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1:]
+    assert releases[0].startswith("[Unreleased]")
+    for release in releases:
+        assert re.match(r"\[(Unreleased\]|\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d)\n", release)
+        sections = re.findall(r"^### (.+)$", release, re.MULTILINE)
+        assert sections == [name for name in CHANGELOG_SECTIONS if name in sections]
