@@ -68,5 +68,8 @@ class CheckpointParticipant(Protocol):
         ...
 
     def note_saved(self, checkpoint: Checkpoint) -> None:
-        """This checkpoint is on disk: no death takes back what it says. Called where it was saved, or resumed."""
+        """This checkpoint is on disk: no death takes back what it says.
+
+        Called by whichever thread saved it, beside the one that appends; and at a start that resumes from it.
+        """
         return

@@ -18,11 +18,12 @@ from latermq.protocol.remoting.rows import decode_rows, encode_rows
 from latermq.protocol.remoting.send import SendBackHeader
 from latermq.store.commit_log import FOLDER, Piece
 from latermq.store.files.memory_disk import MemoryDisk
+from latermq.store.log_writer import PlainMessage
 from latermq.store.message_store import MessageStore
 from tests.support.brokers_in_memory import HOST, messages, send
 from tests.support.pipeline.far_broker import Far
 from tests.support.rows import Row, batch_of
-from tests.support.stores import SMALL, append, open_store
+from tests.support.stores import SMALL, append, bodies, open_store
 
 HOST_V6 = pack_host("::1", 40_000)
 RETRY, DEAD = "%RETRY%billing", "%DLQ%billing"
@@ -161,3 +162,32 @@ def test_what_the_disk_refuses_is_not_heard() -> None:
     assert refused
     copy.check(disk)
     assert len(copy.data) == store.log.end < SMALL.segment
+
+
+def run_of(*messages: tuple[bytes, bytes]) -> list[PlainMessage]:
+    return [("orders", 0, body, properties, 1, 0, 0, 0, None) for body, properties in messages]
+
+
+def test_a_run_goes_on_in_the_next_segment() -> None:
+    disk = MemoryDisk()
+    store = open_store(disk)
+    copy = LogCopy(store)
+    sent = [b"%d" % number * 10_000 for number in range(10)] * 3
+    stored = store.writer.append_run(run_of(*((body, b"") for body in sent)), HOST, 1)
+    assert len(stored) == len(sent)
+    assert copy.blanks > 3
+    copy.check(disk)
+    assert bodies(store) == sent
+    assert bodies(open_store(disk.after_process_death())) == sent
+
+
+def test_a_run_that_breaks_off_leaves_what_came_before_whole() -> None:
+    disk = MemoryDisk()
+    store = open_store(disk)
+    copy = LogCopy(store)
+    with pytest.raises(UnicodeDecodeError):
+        store.writer.append_run(run_of((b"a", b""), (b"b", b""), (b"c", b"TAGS\x01\xff"), (b"d", b"")), HOST, 1)
+    append(store, b"later")
+    copy.check(disk)
+    assert bodies(store) == [b"a", b"b", b"later"]
+    assert bodies(open_store(disk.after_process_death())) == [b"a", b"b", b"later"]
