@@ -96,7 +96,7 @@ def measure_roll(folder: Path, engine: str, count: int, body_bytes: int) -> Figu
             "rolls (per timer)": rolls / count,
             "commit log (bytes/timer)": broker.store.log.end / count,
             "of it when it was scheduled (bytes/timer)": first_bytes / count,
-            "engine (bytes/timer)": broker.timers.put_rows * UNIT_BYTES / count,
+            "engine (bytes/timer)": broker.timers.write_queue.put_rows * UNIT_BYTES / count,
             "delivered": float(ageing.delivered()),
             "never stored": float(count - ageing.delivered()),
         }

@@ -47,15 +47,15 @@ def test_the_hold_of_a_leap_outlives_a_restart(scene: Scene, noticed: bool, clea
     scene.clock.step(2 * HOUR_MS)
     if noticed:
         scene.pass_time(10_000)
-        assert scene.broker.delivery.guard.is_holding
+        assert scene.broker.timers.guard.is_holding
     scene.restart(clean=clean)
-    assert scene.broker.delivery.guard.is_holding
-    assert "leapt forward by 7200 s" in scene.broker.delivery.guard.alarm
+    assert scene.broker.timers.guard.is_holding
+    assert "leapt forward by 7200 s" in scene.broker.timers.guard.alarm
     scene.pass_time(HOLD_MS - 10_001)
     assert delivered(scene) == []
     scene.pass_time(10_002)
     assert delivered(scene) == BOTH
-    assert not scene.broker.delivery.guard.is_holding
+    assert not scene.broker.timers.guard.is_holding
 
 
 @pytest.mark.parametrize("noticed", [True, False])
@@ -68,7 +68,7 @@ def test_a_leap_that_is_set_right_after_a_restart_delivers_nothing_early(scene: 
     scene.pass_time(20_000)
     scene.clock.step(-2 * HOUR_MS)
     scene.pass_time(2_000)
-    assert not scene.broker.delivery.guard.is_holding
+    assert not scene.broker.timers.guard.is_holding
     assert delivered(scene) == []
     scene.pass_time(HOUR_MS // 2)
     assert delivered(scene) == BOTH
@@ -80,7 +80,7 @@ def test_a_leap_that_is_set_right_while_the_broker_is_down_is_forgotten(scene: S
     scene.pass_time(5_000)
     scene.clock.step(-2 * HOUR_MS)
     scene.restart()
-    assert not scene.broker.delivery.guard.is_holding
+    assert not scene.broker.timers.guard.is_holding
     scene.pass_time(1_000)
     assert delivered(scene) == []
 
@@ -117,7 +117,7 @@ def test_a_machine_that_slept_has_not_leapt(scene: Scene) -> None:
     scene.pass_time(1_000)
     scene.clock.sleep(3 * HOUR_MS)
     run_until_quiet(scene.broker)
-    assert scene.broker.delivery.guard.alarm == ""
+    assert scene.broker.timers.guard.alarm == ""
     assert delivered(scene) == BOTH
 
 
@@ -126,7 +126,7 @@ def test_a_machine_that_sleeps_and_then_leaps_is_held(scene: Scene) -> None:
     scene.clock.sleep(HOUR_MS // 4)
     scene.clock.step(2 * HOUR_MS)
     scene.pass_time(1_000)
-    assert scene.broker.delivery.guard.is_holding
+    assert scene.broker.timers.guard.is_holding
     assert delivered(scene) == []
 
 
@@ -136,7 +136,7 @@ def test_the_rest_of_a_hold_outlives_a_reboot(scene: Scene) -> None:
     scene.pass_time(10_000)
     scene.clock.reboot(20_000)
     scene.restart()
-    assert scene.broker.delivery.guard.is_holding
+    assert scene.broker.timers.guard.is_holding
     scene.pass_time(25_000)
     assert delivered(scene) == []
     scene.pass_time(6_000)
@@ -160,7 +160,7 @@ def test_a_step_back_is_remembered_so_that_what_follows_is_judged_by_it(scene: S
     scene.restart()
     scene.clock.step(2 * HOUR_MS)
     scene.restart()
-    assert scene.broker.delivery.guard.is_holding
+    assert scene.broker.timers.guard.is_holding
 
 
 @pytest.mark.parametrize("content", [b"", b"{}\n00000000\n", None])
@@ -184,12 +184,12 @@ def test_a_hold_that_cannot_be_written_holds_all_the_same_and_is_written_later(s
     scene.disk.before_step = refuse
     scene.clock.step(2 * HOUR_MS)
     scene.pass_time(5_000)
-    assert scene.broker.delivery.guard.is_holding
+    assert scene.broker.timers.guard.is_holding
     scene.disk.before_step = lambda operation, path: None
     scene.pass_time(5_000)
     scene.clock.reboot(1_000)
     scene.restart()
-    assert scene.broker.delivery.guard.is_holding
+    assert scene.broker.timers.guard.is_holding
 
 
 def test_a_clock_that_goes_on_as_ever_writes_nothing(scene: Scene) -> None:

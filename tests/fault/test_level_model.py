@@ -129,7 +129,7 @@ class Life:
 
     def _check_punctual(self) -> None:
         """The delivery asks by itself to be called in time, so nothing that is due may still wait."""
-        if self.broker.delivery.failure:
+        if self.broker.timers.failure:
             return
         late = self._model.given.keys() - self.check()
         assert not {body for body in late if self._model.given[body].due_ms <= self._clock.now_ms()}

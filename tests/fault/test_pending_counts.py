@@ -97,7 +97,7 @@ class Ground:
     def pending(self) -> dict[str, int]:
         """What is counted, which must be what waits."""
         waiting: Counter[str] = Counter()
-        for units in self.broker.timers.waiting_from(0, 0):
+        for units in self.broker.timers.slots.waiting_from(0, 0):
             for offset in units.physical_offsets.tolist():
                 message = self.broker.store.reader.read_message(offset)
                 assert message is not None
@@ -137,7 +137,7 @@ def test_a_timer_that_is_cancelled_on_its_way_to_the_dead_letters_does_not_get_t
     ground.delete_topic("doomed")
     ground.fail_at(TIMER_DEAD_LETTER_TOPIC)
     ground.pass_time(3_000)
-    assert ground.broker.delivery.failure == "injected"
+    assert ground.broker.timers.failure == "injected"
     assert ground.broker.pending.cancel("doomed", "orphan").verdict == Verdict.CANCELLED
     ground.heal()
     ground.pass_time(20_000)

@@ -12,7 +12,7 @@ from latermq.errors import FlowControl
 from latermq.message.batch import BatchMember, encode_batch
 from latermq.protocol.remoting.timers import Verdict
 from latermq.store.files.memory_disk import MemoryDisk
-from latermq.timer.timers import READ_AT_ONCE
+from latermq.timer.intake.intake import READ_AT_ONCE
 from tests.fault.test_timer_hazards import check_punctual, due_of
 from tests.support.brokers_in_memory import HOST, STORE, bodies, messages, open_broker, send
 from tests.support.needs import LONG
@@ -67,7 +67,7 @@ class Flood:
             self.broker.store.save(self.broker.store.plan_checkpoint())
 
     def _check_bounds(self) -> None:
-        told = self.broker.delivery.statistics()
+        told = self.broker.timers.statistics()
         assert told["timers_unread"] <= READ_AT_ONCE
         assert told["timers_unput"] <= self.timer.max_waiting
         assert told["timers_loaded"] <= self.timer.max_loaded + BURST + RATE, (

@@ -17,9 +17,9 @@ from latermq.message.record import Message
 from latermq.protocol.remoting.timers import Verdict
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.timer.delivery.clock_guard import HOLD_S
-from latermq.timer.delivery.delivery import LONGEST_PAUSE_MS
+from latermq.timer.delivery.kept_back import LONGEST_PAUSE_MS
 from latermq.timer.engine.timer_log import UNIT_BYTES
-from latermq.timer.timers import RETRY_MS
+from latermq.timer.intake.pause import RETRY_MS
 from tests.support.brokers_in_memory import bodies, messages, open_broker, run_until_quiet, send
 from tests.unit.timer.test_timers import ENGINES, Scene
 
@@ -82,8 +82,8 @@ def test_a_disk_that_is_full_for_a_while_makes_timers_late_and_loses_none(
     during = bodies(scene.broker)
     assert len(during) < 101, "what was reserved before has lasted"
     assert during[:21] == before
-    assert scene.broker.delivery.failure.startswith("no space")
-    assert scene.broker.delivery.statistics()["kept_back"]
+    assert scene.broker.timers.failure.startswith("no space")
+    assert scene.broker.timers.statistics()["kept_back"]
     if killed:
         scene.restart()
         fail(scene, full)
@@ -96,7 +96,7 @@ def test_a_disk_that_is_full_for_a_while_makes_timers_late_and_loses_none(
     assert all(message.store_timestamp_ms <= max(due_of(message), tried_again_ms) for message in found)
     if not killed:
         assert all(due_of(one) <= due_of(other) for one, other in pairwise(found)), "one overtook another"
-    assert scene.broker.delivery.failure == ""
+    assert scene.broker.timers.failure == ""
     assert scene.broker.pending.count() == 0
 
 
@@ -109,7 +109,7 @@ def test_timers_of_other_queues_go_on_while_one_queue_has_no_space(scene: Scene)
     fail(scene, "consumequeue/orders/1")
     scene.pass_time(4_000)
     assert bodies(scene.broker, "orders", 1) == []
-    assert scene.broker.delivery.failure.startswith("no space")
+    assert scene.broker.timers.failure.startswith("no space")
     late_until_ms = scene.clock.now_ms() + LONGEST_PAUSE_MS
     heal(scene)
     scene.pass_time(10_000)
@@ -155,11 +155,11 @@ def test_timers_that_the_engine_has_no_space_for_arrive_on_time_from_memory(
     schedule(range(50))
     scene.checkpoint()
     timers = scene.broker.timers
-    assert timers.put_upto() == 50
+    assert timers.write_queue.put_upto == 50
     with no_space_for_the_engine(scene, monkeypatch):
         for start in range(50, count, 25):
             schedule(range(start, start + 25))
-        put_upto = timers.put_upto()
+        put_upto = timers.write_queue.put_upto
         assert put_upto < 70
         assert timers.failure
         for number in cancelled:
@@ -169,14 +169,16 @@ def test_timers_that_the_engine_has_no_space_for_arrive_on_time_from_memory(
             with contextlib.suppress(StoreError):  # RocksDB cannot sync after a failed write: no checkpoint then
                 scene.checkpoint()
             first_waiting = 1 + max(int(body) for body in bodies(scene.broker))
-            assert timers.put_upto() <= max(put_upto, first_waiting), "what is neither put nor delivered holds P"
-            assert timers.statistics()["timers_unput"] >= count - timers.put_upto()
+            assert timers.write_queue.put_upto <= max(put_upto, first_waiting), (
+                "what is neither put nor delivered holds P"
+            )
+            assert timers.statistics()["timers_unput"] >= count - timers.write_queue.put_upto
     if killed:
         scene.restart()
     scene.pass_time(RETRY_MS)
     scene.flush()
     assert scene.broker.timers.failure == ""
-    assert scene.broker.timers.put_upto() == count + len(cancelled)
+    assert scene.broker.timers.write_queue.put_upto == count + len(cancelled)
     scene.pass_time(20_000)
     found = messages(scene.broker)
     assert [int(message.body) for message in found] == [number for number in range(count) if number not in cancelled]
@@ -244,9 +246,9 @@ def test_a_leap_of_the_clock_is_held_for_a_minute_and_then_believed(scene: Scene
     scene.send(b"11", 90_000)
     scene.pass_time(HOLD_MS - 1)
     assert len(bodies(scene.broker)) == 2
-    assert "leapt forward" in scene.broker.delivery.guard.alarm
+    assert "leapt forward" in scene.broker.timers.guard.alarm
     scene.pass_time(1_000)
-    assert scene.broker.delivery.guard.alarm == ""
+    assert scene.broker.timers.guard.alarm == ""
     held_until_ms = scene.clock.now_ms()
     assert len(bodies(scene.broker)) == 11
     scene.pass_time(60_000)

@@ -214,7 +214,7 @@ class Life:
     def _check_punctual(self) -> None:
         """The delivery asks by itself to be called in time, so nothing that is due may still wait."""
         pending = self.check()
-        if self.broker.delivery.failure or self.broker.timers.failure:
+        if self.broker.timers.failure or self.broker.timers.failure:
             return
         late = [
             body for waiting in pending.values() for body, due_ms in waiting.items() if due_ms <= self._clock.now_ms()

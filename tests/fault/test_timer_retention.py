@@ -158,7 +158,7 @@ def test_what_was_delivered_and_left_the_log_since_the_checkpoint_is_not_missed_
     """The engine goes back to the checkpoint and knows such a timer still; that is no reason for an alarm."""
     aging = Aging(engine)
     # As in stores of earlier versions, whose retention did not ask what the checkpoint says.
-    monkeypatch.setattr(aging.broker.timers, "needed_from", lambda: aging.broker.store.log.end)
+    monkeypatch.setattr(aging.broker.timers.marks, "needed_from", lambda: aging.broker.store.log.end)
     aging.schedule("one", 10_000)
     for _ in range(12):
         aging.send("x" * 50_000, topic="traffic")
@@ -172,10 +172,10 @@ def test_what_was_delivered_and_left_the_log_since_the_checkpoint_is_not_missed_
     assert aging.broker.store.queues.ensure(TIMER_TOPIC, 0).min_offset == 1
     aging.restart()
     aging.pass_time(5_000)
-    assert (aging.bodies(), aging.broker.delivery.failure) == (["one"], "")
+    assert (aging.bodies(), aging.broker.timers.failure) == (["one"], "")
     aging.retain()
     aging.pass_time(5_000)
-    assert aging.broker.timers.done_ranges() == [], "once the marks tell of it, its id is forgotten"
+    assert aging.broker.timers.settled.delivered_ranges() == [], "once the marks tell of it, its id is forgotten"
     aging.close()
 
 
@@ -202,7 +202,7 @@ def test_counts_are_right_after_a_crash_though_what_was_taken_since_the_checkpoi
         aging.disk.remove(removed.path)
     aging.restart()
     aging.pass_time(3_000)
-    assert (aging.broker.pending.count(), aging.broker.delivery.failure) == (int(moved), "")
+    assert (aging.broker.pending.count(), aging.broker.timers.failure) == (int(moved), "")
     aging.retain()
     aging.retain()  # by the marks of the first checkpoint
     assert aging.broker.store.queues.ensure(TIMER_TOPIC, 0).min_offset > 0

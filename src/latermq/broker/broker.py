@@ -63,17 +63,16 @@ from latermq.store.message_store import MessageStore
 from latermq.store.ranges import RangeSet
 from latermq.store.retention import Retention
 from latermq.timer.admission import Admission, Admitted, Wait, cancel_properties
-from latermq.timer.apache_import import entries_done_by_apache
+from latermq.timer.apache_import import entries_settled_by_apache
 from latermq.timer.delivery.clock_guard import ClockGuard
-from latermq.timer.delivery.delivery import Delivery
 from latermq.timer.engine.choice import open_engine
 from latermq.timer.far.far_names import FarNames
-from latermq.timer.intake.renewal import load_roll_window_ms
+from latermq.timer.intake.renewal import load_renewal_window_ms
 from latermq.timer.levels import LevelTable
-from latermq.timer.timers import Timers
+from latermq.timer.service import TimerService
 
 GROWTH_BYTES = 2_048  # what a record has beside body and properties, and what it may gain when it is written again
-# Rolls and moves add properties of the broker's own.
+# Renewals and moves add properties of the broker's own.
 MAX_TIMER_PROPERTIES_BYTES = MAX_PROPERTIES_BYTES - 128
 
 # Where a sent message, or the first of a batch, was stored: message id, queue id, queue offset, end offset in the log,
@@ -142,7 +141,7 @@ class Broker:
         self.topics, self.groups, self.offsets = open_tables(disk, settings, clock, self.client_clock, self.troubles)
         self._open_for_clients()
         self.retention = Retention(self.store, config.store, clock)
-        self.traffic, self.timer_traffic = Traffic(), Traffic()  # the latter: into the engine and out, rolls too
+        self.traffic, self.timer_traffic = Traffic(), Traffic()  # the latter: into the engine and out, renewals too
         self.topic_traffic = TopicTraffic(self.store.queues, clock.monotonic_s())
         self._next_queue = 0
         unsound = {trouble.path for trouble in self.troubles}
@@ -197,7 +196,7 @@ class Broker:
     def _open_waiting(self, levels: LevelTable) -> None:
         """All that has to do with messages that wait."""
         config, clock = self.config, self.clock
-        self.timers = self._open_timers()
+        self.timers = self._open_timers(levels)
         self.pending = PendingTimers(
             self.store.reader,
             self.store.writer,
@@ -207,22 +206,13 @@ class Broker:
             clock,
             store_host=self.store_host,
             max_steps=config.timer.max_lookup,
-            on_changed=lambda: self.delivery.note_timer(),
+            on_changed=self.timers.note_timer,
         )
         self.replay = StartReplay(self.store, self.far_names, self.timers)
         self.replay.run()
         self.timers.start(clock.now_ms())
         if self._took_over_timers:
             self.timers.recount()
-        self.delivery = Delivery(
-            self.store,
-            levels,
-            self.timers,
-            ClockGuard(clock, config.clock.max_step, self._disk),
-            config.timer,
-            place_of=self._place_of,
-            on_delivered=self.waiting.touch,
-        )
         self.far = FarTimers(
             self._disk,
             self.store,
@@ -235,10 +225,8 @@ class Broker:
             retention_ms=config.store.retention,
             doomed_until=self.retention.doomed_until,
         )
-        self.window_skips = WindowSkips(
-            self.store, self.timers, self.delivery, self.pending, self.far_names, self.far.notes
-        )
-        self.retention.add_guard(self.delivery.needed_from)
+        self.window_skips = WindowSkips(self.store, self.timers, self.pending, self.far_names, self.far.notes)
+        self.retention.add_guard(self.timers.needed_from)
         self.retention.add_guard(self.far.needed_from)
 
     def _place_of(self, topic: str, queue_id: int) -> int | str:
@@ -248,11 +236,11 @@ class Broker:
             return place
         return f"queue {place} of topic {topic!r} would be one more than store.max_queues allows"
 
-    def _open_timers(self) -> Timers:
+    def _open_timers(self, levels: LevelTable) -> TimerService:
         recovery, waiting = self.store.recovery, self.store.waiting
         if not recovery.had_checkpoint:
             # Before the engine takes the place of RocketMQ's files.
-            done = entries_done_by_apache(self._disk, self.store.reader)
+            done = entries_settled_by_apache(self._disk, self.store.reader)
             # Where RocketMQ alone has worked on the store, nothing was counted when it was opened.
             is_taken_over = not waiting.scheduled and not self.far_names.upto
             self._took_over_timers = len(done) > 0 or is_taken_over
@@ -261,10 +249,18 @@ class Broker:
         engine, self.has_whole_engine = open_engine(
             self._disk, self.config.timer, waiting.recovered_marks, is_clean=is_clean
         )
-        window_ms = load_roll_window_ms(self._disk, self.config.store.retention)
-        timers = Timers(self.store, engine, self.config.timer, window_ms=window_ms, marks=waiting.recovered_marks)
-        if not self.has_whole_engine:
-            timers.rebuild()
+        timers = TimerService(
+            self.store,
+            engine,
+            levels,
+            ClockGuard(self.clock, self.config.clock.max_step, self._disk),
+            self.config.timer,
+            renewal_window_ms=load_renewal_window_ms(self._disk, self.config.store.retention),
+            marks=waiting.recovered_marks,
+            is_engine_whole=self.has_whole_engine,
+            place_of=self._place_of,
+            on_delivered=self.waiting.touch,
+        )
         timers.pending.update(waiting.scheduled)
         timers.pending.subtract(waiting.finished)
         if not recovery.had_checkpoint:
@@ -374,13 +370,13 @@ class Broker:
     def _send_cancel(self, place: Admitted, topic: str, queue_id: int, draft: Draft, now_ms: int) -> Sent:
         """Store RocketMQ's own cancel, of the first name that it can mean and that anything is known of."""
         name, toll = self.pending.pending_under(meanings(decode_properties(place.properties)[TIMER_DELETE_KEY], topic))
-        properties = cancel_properties(place.properties, name, takes=toll.timers > 0)
+        properties = cancel_properties(place.properties, name, is_effective=toll.timers > 0)
         self._check_timer_properties(properties)
         draft = draft._replace(properties=self.admit_properties(properties, 0))
         (appended,) = self.store.writer.append_all([draft], now_ms)
-        self.pending.take(appended.queue_offset, appended.end_offset, toll)
+        self.pending.act(appended.queue_offset, appended.end_offset, toll)
         self.timers.tallies.cancelled += toll.timers
-        self.delivery.note_timer()
+        self.timers.note_timer()
         self.traffic.messages_in += 1
         message_id = f"{self._message_id_prefix}{appended.physical_offset:016X}"
         return message_id, queue_id, appended.queue_offset, appended.end_offset, ""
@@ -393,7 +389,7 @@ class Broker:
             )
         self._check_timer_properties(place.properties)
         if place.wait == Wait.TIMER:
-            self.timers.check_room(place.due_ms, self.chance())
+            self.timers.limits.check(place.due_ms, self.chance())
 
     def _check_timer_properties(self, encoded: str) -> None:
         if len(encoded.encode()) > MAX_TIMER_PROPERTIES_BYTES:
@@ -405,20 +401,20 @@ class Broker:
     def _note_waiting(self, place: Admitted, topic: str, entry: int) -> None:
         """A message was stored that waits, as this entry; told in the order of entries."""
         if place.wait == Wait.LEVEL:
-            self.delivery.note(place.level, place.due_ms, entry)
+            self.timers.note_level(place.level, place.due_ms, entry)
             return
-        self.delivery.note_timer()
+        self.timers.note_timer()
         self.timers.pending[topic] += 1
 
     def timer_room(self, now_ms: int) -> int:
         """How many ordinary timers can be stored now in a row; 0 where each of them needs a closer look."""
         if self.store.writer.not_before_last(TIMER_TOPIC, now_ms) != now_ms:
             return 0
-        return self.timers.room_without_look()
+        return self.timers.limits.unchecked_room()
 
     def note_timers(self, topics: Iterable[str]) -> None:
         """Timers were stored that are for these topics."""
-        self.delivery.note_timer()
+        self.timers.note_timer()
         for topic in topics:
             self.timers.pending[topic] += 1
 
@@ -460,7 +456,7 @@ class Broker:
             queue_id,
             now_ms,
             check=lambda place, body: self._admit_member(place, body, sysflag),
-            check_room=None if self.timers.room_without_look() > 0 else self._check_room,
+            check_room=None if self.timers.limits.unchecked_room() > 0 else self._check_room,
             max_messages=self.config.broker.max_batch_messages,
             max_timer_properties=MAX_TIMER_PROPERTIES_BYTES,
             max_waiting=self.max_waiting,
@@ -478,9 +474,9 @@ class Broker:
         if batch.levels:
             entries = {queue: count(offset) for queue, offset in first_offsets.items()}
             for level, due_ms in batch.levels:
-                self.delivery.note(level, due_ms, next(entries[SCHEDULE_TOPIC, level - 1]))
+                self.timers.note_level(level, due_ms, next(entries[SCHEDULE_TOPIC, level - 1]))
         if batch.timers:
-            self.delivery.note_timer()
+            self.timers.note_timer()
             self.timers.pending[topic] += batch.timers
         if (topic, queue_id) in first_offsets:
             self.waiting.touch(topic, queue_id)
@@ -501,7 +497,7 @@ class Broker:
         return properties
 
     def _check_room(self, due_ms: int) -> None:
-        self.timers.check_room(due_ms, self.chance())
+        self.timers.limits.check(due_ms, self.chance())
 
     def writable_topic(
         self, topic: str, default_topic: str, default_queues: int, *, is_retry: bool = False, by: bytes = b""
@@ -681,11 +677,11 @@ class Broker:
     # Upkeep, called from time to time
 
     def _delay_marks(self) -> dict[int, int]:
-        return self.delivery.marks()
+        return self.timers.level_marks()
 
     def run_timers(self) -> int:
         """Deliver what is due; how many milliseconds may pass until the next call."""
-        wait_ms = self.delivery.run()
+        wait_ms = self.timers.run()
         self.settle()
         return wait_ms
 
@@ -697,8 +693,8 @@ class Broker:
         """Remember the counters that rates are told from; call it about once a second."""
         now_s = self.clock.monotonic_s()
         self.traffic.sample(now_s)
-        self.timer_traffic.messages_in = self.timers.read_rows
-        self.timer_traffic.messages_out = self.timers.delivered_rows
+        self.timer_traffic.messages_in = self.timers.intake.rows
+        self.timer_traffic.messages_out = self.timers.settled.delivered_rows
         self.timer_traffic.sample(now_s)
 
     def expire_clients(self) -> set[str]:
@@ -757,7 +753,7 @@ class Broker:
             "worn_out_pulls": self.worn_out_pulls,
             **self.waiting.statistics(),
             **self.notices.statistics(),
-            **self.delivery.statistics(),
+            **self.timers.statistics(),
             **self.topic_traffic.statistics(),
             "topics": len(self.topics.table.topicConfigTable),
             "config_files_set_aside": sum(bool(trouble.kept_as) for trouble in self.troubles),

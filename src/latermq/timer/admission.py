@@ -49,7 +49,7 @@ class Wait(IntEnum):
     NOT = 0
     LEVEL = 1
     TIMER = 2
-    CANCEL = 3  # it is no message, but takes one away
+    CANCEL = 3  # it is not a message, but cancels one
 
 
 class Admitted(NamedTuple):
@@ -127,7 +127,7 @@ class Admission:
     def _admit_cancel(
         self, topic: str, queue_id: int, properties: dict[str, str], now_ms: int, named_ms: int | None
     ) -> Admitted:
-        """RocketMQ's way to cancel: a message beside the one it takes. When that is due does not matter here."""
+        """RocketMQ's way to cancel: a message beside the one it cancels. When that is due does not matter here."""
         if named_ms is not None and named_ms <= now_ms:
             raise IllegalMessage(
                 f"{TIMER_DELETE_KEY} with a time that has passed cancels nothing", hint="Name the time of the timer"
@@ -190,14 +190,14 @@ def waiting_properties(properties: dict[str, str], topic: str, queue_id: int, du
     }  # fmt: skip
 
 
-def cancel_properties(encoded: str, name: str, *, takes: bool) -> str:
+def cancel_properties(encoded: str, name: str, *, is_effective: bool) -> str:
     """The properties of the record of a cancel that `admit` let in, once it is clear what it means.
 
-    The index finds a cancel by the name of what it takes. One that takes nothing is not to be found: it says nothing
+    The index finds a cancel by the name it cancels. One that cancels nothing is not to be found: it says nothing
     about that name, and whoever looks the name up would read it in vain.
     """
     properties = decode_properties(encoded) | {TIMER_DELETE_KEY: name}
-    return encode_properties(properties | {UNIQUE_KEY: name} if takes else properties)
+    return encode_properties(properties | {UNIQUE_KEY: name} if is_effective else properties)
 
 
 def without_scheduling(properties: dict[str, str]) -> dict[str, str]:

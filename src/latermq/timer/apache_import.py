@@ -21,10 +21,10 @@ from latermq.timer.apache_checkpoint import OWN_STATE, TimerCheckpoint, decode_t
 from latermq.timer.engine import timer_log
 from latermq.timer.engine.timer_log import DELETE, TimerLog, is_unit
 
-PATH = "latermq.importedtimers"  # entries of the timer topic that were done with before the first start, as ranges
+PATH = "latermq.importedtimers"  # entries of the timer topic that were settled before the first start, as ranges
 
 
-def entries_done_by_apache(disk: Disk, reader: LogReader) -> RangeSet:
+def entries_settled_by_apache(disk: Disk, reader: LogReader) -> RangeSet:
     """Entries of the timer topic that RocketMQ delivered, rolled or cancelled, looked up once and then remembered."""
     kept = imported_entries(disk)
     if kept is not None:
@@ -32,10 +32,10 @@ def entries_done_by_apache(disk: Disk, reader: LogReader) -> RangeSet:
     data = disk.read(apache_checkpoint.PATH)
     if data is None or (checkpoint := decode_timer_checkpoint(data)).state_version == OWN_STATE:
         return RangeSet()
-    done = _done(disk, reader, checkpoint)
-    disk.replace(PATH, msgspec.json.encode(done.ranges()))
+    settled = _settled(disk, reader, checkpoint)
+    disk.replace(PATH, msgspec.json.encode(settled.ranges()))
     disk.replace(apache_checkpoint.PATH, timer_checkpoint_file(checkpoint._replace(state_version=OWN_STATE)))
-    return done
+    return settled
 
 
 def imported_entries(disk: Disk) -> RangeSet | None:
@@ -55,19 +55,19 @@ def imported_entries(disk: Disk) -> RangeSet | None:
         ) from None
 
 
-def _done(disk: Disk, reader: LogReader, checkpoint: TimerCheckpoint) -> RangeSet:
+def _settled(disk: Disk, reader: LogReader, checkpoint: TimerCheckpoint) -> RangeSet:
     queue = reader.queues.find(TIMER_TOPIC, 0)
-    done = RangeSet()
+    settled = RangeSet()
     if queue is None:
-        return done
+        return settled
     upto = min(checkpoint.queue_offset, queue.next_offset)
     start = 0
     for entry in sorted(_waiting(disk, reader, checkpoint)):
         if entry < upto:
-            done.add(start, entry)
+            settled.add(start, entry)
             start = entry + 1
-    done.add(start, upto)
-    return done
+    settled.add(start, upto)
+    return settled
 
 
 def _not_due(reader: LogReader, checkpoint: TimerCheckpoint) -> set[int]:

@@ -5,8 +5,8 @@ so the key index finds all that ever happened to a name, and the order of the lo
 kept in step with it, and nothing rebuilt after a crash. Only Spark's timers outlive their records; what was known of
 them when those went is in far_names.py, and is older than anything in the log.
 
-A cancel or a move takes all there was before it. So a name is read from its newest record back to the last one that
-took something, and what happened before costs nothing.
+A cancel or a move ends all there was before it. So a name is read from its newest record back to the last one that
+ended something, and what happened before costs nothing.
 """
 
 import itertools
@@ -53,7 +53,7 @@ class Fate(Enum):
 
 @dataclass(slots=True)
 class Entry:
-    """What schedules: a timer, a roll of one, or a move."""
+    """What schedules: a timer, a renewal of one, or a move."""
 
     entry: int
     timer_id: int  # the entry that first scheduled it
@@ -76,13 +76,13 @@ class Directory:
     """Looks names up in the store."""
 
     def __init__(self, reader: LogReader, far_names: FarNames, wake_from_ms: Callable[[], int]) -> None:
-        """`wake_from_ms` is T: what is due before was delivered or taken."""
+        """`wake_from_ms` is T: what is due before was delivered or cancelled."""
         self._reader = reader
         self._far_names = far_names
         self._wake_from_ms = wake_from_ms
 
     def look_up(self, topic: str, unique_key: str, *, only_pending: bool = False) -> Steps[History]:
-        """What happened to the timers of this name, back to the last record that took all there was.
+        """What happened to the timers of this name, back to the last record that ended all there was.
 
         With `only_pending` nobody asks for the fate of what is not.
         """
@@ -178,10 +178,10 @@ class _Told:
         self.is_decided = False  # older records of the timer topic change nothing
         self._reader = reader
         self._history = History()
-        self._is_taken = False  # whatever is told next
-        self._open: dict[int, Entry] = {}  # what was scheduled and may have been delivered before it was taken
+        self._is_cancelled = False  # whatever is told next
+        self._open: dict[int, Entry] = {}  # what was scheduled and may have been delivered before it was cancelled
         self._oldest_offset = 0  # of the last told of them
-        self._rolled: set[int] = set()
+        self._renewed: set[int] = set()
         self.cancelled_due_ms: int | None = None  # of what is known to be cancelled, but older than all records
         self._is_delivered = False
 
@@ -212,22 +212,22 @@ class _Told:
         kind = timer_kind(encode_properties(properties).encode())
         if kind == CANCEL:
             if properties[TIMER_DELETE_KEY] == timer_name(self.topic, self.unique_key):
-                # Ours are written where something was taken. Others may have come in vain, and what is older decides.
-                self._take(message, took=properties.get(TAGS) == RECALL_TAG)
+                # Ours are written where they cancel something. Others may have come in vain, and what is older decides.
+                self._cancel(message, is_effective=properties.get(TAGS) == RECALL_TAG)
             return
         if properties.get(REAL_TOPIC) != self.topic or properties.get(UNIQUE_KEY) != self.unique_key:
             return
         due_ms = self._due_ms(message)
         self._history.due_ms = self._history.due_ms or due_ms
         number = message.queue_offset
-        if number not in self._rolled:
+        if number not in self._renewed:
             timer_id = timer_id_of(properties.get(TIMER_ID, "").encode(), number)
             self._add(Entry(number, timer_id, due_ms, self.topic, message.physical_offset, message.size_bytes))
         replaced = decode_entry_id(message.prepared_transaction_offset)
         if kind == MOVED:
-            self._take(message, took=True)
+            self._cancel(message, is_effective=True)
         elif replaced is not None:
-            self._rolled.add(replaced[1])
+            self._renewed.add(replaced[1])
 
     def _due_ms(self, message: Message) -> int:
         due = message.properties.get(DUE_MS, "")
@@ -238,22 +238,22 @@ class _Told:
     def _add(self, entry: Entry) -> None:
         self._open[entry.entry] = entry
         self._oldest_offset = entry.physical_offset
-        if not self._is_taken:
+        if not self._is_cancelled:
             self._history.pending[entry.entry] = entry
 
-    def _take(self, by: Message, *, took: bool) -> None:
-        """What is told next was taken by this record, if by nothing older."""
+    def _cancel(self, by: Message, *, is_effective: bool) -> None:
+        """What is told next was cancelled by this record, if by nothing older."""
         if self._open:
             self.is_decided = True
-        elif took:
+        elif is_effective:
             self.is_decided = True
             self._history.fate = Fate.CANCELLED
             self._history.due_ms = self._history.due_ms or self._due_ms(by)
-        self._is_taken = True
+        self._is_cancelled = True
 
     def tell_far(self, far: FarName) -> None:
         """A timer that has left the log, and is older than all records."""
-        if far.entry not in self._open and far.entry not in self._rolled:  # its record may not have gone yet
+        if far.entry not in self._open and far.entry not in self._renewed:  # its record may not have gone yet
             self._history.due_ms = self._history.due_ms or far.due_ms
             self._add(Entry(far.entry, far.timer_id, far.due_ms, self.topic, 0, 0))
 

@@ -61,8 +61,8 @@ class BatchBroker:
             "store time": store.writer.last_store_timestamp_ms,
             "pending": +broker.timers.pending,
             "refused timers": broker.timers.tallies.refused,
-            "is to be delivered": broker.delivery.noted,
-            "statistics": broker.delivery.statistics(),
+            "is to be delivered": broker.timers.noted,
+            "statistics": broker.timers.statistics(),
         }
 
 

@@ -57,10 +57,10 @@ class Scene:
 
     def is_near(self) -> int:
         """How many timers the broker holds itself."""
-        self.broker.timers.read_all()
+        self.broker.timers.intake.read_all()
         self.broker.store.flush()
         self.broker.run_timers()
-        return sum(len(units.entries) for units in self.broker.timers.waiting_from(0, 0))
+        return sum(len(units.entries) for units in self.broker.timers.slots.waiting_from(0, 0))
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ def test_a_row_says_of_its_record_what_the_record_says(tmp_path: Path, lie: str)
     )]  # fmt: skip
     batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
     files = AttemptFiles(str(tmp_path), lambda: STORE_ID)
-    played = Played(window.number, window.cut_entry, window.from_ms, window.until_ms)
+    played = Played(window.number, window.cut_entry, window.from_ms, window.until_ms, lambda due_ms: due_ms)
 
     def read() -> int:
         attempt = write_attempt(root, window, [batch], made_by="spark", table_version=0, ingest_offset=0, now_ms=1)
@@ -140,7 +140,7 @@ def test_rows_of_entries_that_are_in_the_log_are_compared_with_it() -> None:
         far.schedule("one")
         far.schedule("two")
         far.broker.store.flush()
-        far.broker.timers.read_all()
+        far.broker.timers.intake.read_all()
         one, two = [row for row in log_rows(far) if b"key-" in row.record]
         one, two = (replace(row, due_ms=due_of(row)) for row in (one, two))
         far.broker.far.check_rows(piece_of([one, two]))

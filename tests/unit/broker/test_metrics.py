@@ -88,7 +88,7 @@ class Watched:
     def _waiting(self) -> dict[str, int]:
         """What is pending, told by every single record that waits."""
         found: Counter[str] = Counter()
-        for units in self.broker.timers.waiting_from(0, 0):
+        for units in self.broker.timers.slots.waiting_from(0, 0):
             for offset in units.physical_offsets.tolist():
                 message = self.broker.store.reader.read_message(offset)
                 assert message is not None

@@ -137,7 +137,7 @@ class Way:
             "topics": self.broker.topics.names(),
             "pending": +self.broker.timers.pending,
             "refused timers": self.broker.timers.tallies.refused,
-            "is to be delivered": self.broker.delivery.noted,
+            "is to be delivered": self.broker.timers.noted,
         }
 
 

@@ -78,13 +78,13 @@ def test_a_blocked_window_is_skipped_out_of_the_log_and_the_mark_goes_on() -> No
         await scene.pass_time(30_000)
         assert scene.broker.pending.cancel("orders", "b").timers == 1
         assert state_of(scene, number) == "blocked"
-        behind_ms = scene.broker.timers.all_wake_from_ms()
+        behind_ms = scene.broker.timers.marks.all_wake_from_ms()
         assert behind_ms < scene.clock.now_ms() - 5_000
         await scene.keeper.skip(number)
         await scene.pass_time(2_000)
         assert scene.letters() == {"a": "a", "c": "c"}
         assert scene.lateness() == {"later": 0}
-        assert scene.broker.timers.all_wake_from_ms() >= scene.clock.now_ms() - 2_000
+        assert scene.broker.timers.marks.all_wake_from_ms() >= scene.clock.now_ms() - 2_000
         assert scene.broker.pending.count() == 0
         assert state_of(scene, number) == "skipped"
         note = scene.broker.far.notes.skips()[number]

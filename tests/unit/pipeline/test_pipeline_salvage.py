@@ -110,7 +110,7 @@ def test_a_file_is_compared_as_a_whole_before_it_is_played_unless_its_pages_have
     files = [msgspec.structs.replace(file, crc32=file.crc32 ^ 1) for file in manifest.files]
     changed = msgspec.structs.replace(manifest, files=files, page_checksums=has_page_checksums)
     (folder / MANIFEST).write_bytes(encode_manifest(changed))
-    own = timer_windows.Window(window.number, window.cut_entry, window.from_ms, window.until_ms)
+    own = timer_windows.Window(window.number, window.cut_entry, window.from_ms, window.until_ms, lambda due_ms: due_ms)
     broker_files = AttemptFiles(root.uri, lambda: window.store_id)
     for was_checked in (True, False):
         rows, pieces = broker_files.pieces(own, folder.name, was_checked=was_checked)
@@ -130,6 +130,6 @@ def test_files_without_a_row_of_the_window_are_not_read_in_one_go(tmp_path: Path
     write_timeline(root.timeline, [history], 30)
     append_rows(root.timeline, history.rows[30:60], "s", 60)
     files = AttemptFiles(root.uri, lambda: "s")
-    pieces = list(files.salvaged(timer_windows.Window(9, 1 << 40, 1 << 50, 1 << 51), []))
+    pieces = list(files.salvaged(timer_windows.Window(9, 1 << 40, 1 << 50, 1 << 51, lambda due_ms: due_ms), []))
     assert len(pieces) == len(list(Path(root.timeline).glob("*.parquet"))) > 1
     assert not any(len(rows.entries) for rows in pieces)

@@ -19,8 +19,7 @@ class Deliveries:
         self.wait_ms = wait_ms
         self.ran_s: list[float] = []
         self.config = SimpleNamespace(timer=SimpleNamespace(build_every=BUILD_EVERY_MS))
-        self.delivery = SimpleNamespace(guard=SimpleNamespace(alarm=""), failure="")
-        self.timers = SimpleNamespace(failure="")
+        self.timers = SimpleNamespace(guard=SimpleNamespace(alarm=""), failure="")
 
     def run_timers(self) -> int:
         self.ran_s.append(time.monotonic())

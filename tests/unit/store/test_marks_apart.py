@@ -12,8 +12,8 @@ from latermq.handover.checked_file import decode_checked, encode_checked
 from latermq.store.checkpoint import PATH, load_checkpoint
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.store.ranges import RangeSet
-from latermq.timer import timers as timers_module
-from latermq.timer.intake.delivered_set import Done
+from latermq.timer.intake import settled
+from latermq.timer.intake.delivered_set import Delivered
 from tests.support.brokers_in_memory import bodies, messages, open_broker, pass_time, run_until_quiet, send
 from tests.unit.timer.test_missing_windows import Scene
 
@@ -68,7 +68,7 @@ def test_a_missing_window_keeps_neither_ids_nor_the_checkpoint_growing(scene: Sc
         names += live_on(scene, f"{number}x", 15)
         sizes.append(checkpoint(scene))
         ids.append(kept_ids(scene))
-    assert scene.broker.timers.all_wake_from_ms() <= due_ms, "T stands where the missing window begins"
+    assert scene.broker.timers.marks.all_wake_from_ms() <= due_ms, "T stands where the missing window begins"
     assert max(ids) <= 60
     assert max(sizes) <= 40
     scene.pass_time(45_000)
@@ -97,7 +97,7 @@ def test_deaths_while_a_window_is_missing_neither_lose_nor_repeat_anything(scene
     scene.pass_time(12_000)
     assert sorted(one.body.decode() for one in messages(scene.broker)) == sorted([*names, "late"])
     assert scene.broker.pending.count() == 0
-    assert scene.broker.timers.all_wake_from_ms() >= scene.clock.now_ms() - 1_000
+    assert scene.broker.timers.marks.all_wake_from_ms() >= scene.clock.now_ms() - 1_000
     checkpoint(scene)
     assert kept_ids(scene) == 0
 
@@ -131,13 +131,13 @@ def test_cancels_of_near_timers_are_forgotten_while_a_window_is_missing(scene: S
 
 def test_a_missing_window_does_not_keep_the_log(scene: Scene) -> None:
     miss_a_window(scene)
-    before = scene.broker.delivery.needed_from()
-    window_ms = scene.broker.timers.window_ms
+    before = scene.broker.timers.needed_from()
+    window_ms = scene.broker.timers.topic.renewal_window_ms
     scene.clock.advance(window_ms)
     scene.pass_time(5_000)
     live_on(scene, "x", 3)
     checkpoint(scene)
-    assert scene.broker.delivery.needed_from() > before
+    assert scene.broker.timers.needed_from() > before
 
 
 def test_an_older_checkpoint_has_one_mark_for_both(scene: Scene) -> None:
@@ -171,7 +171,7 @@ def test_a_small_step_back_of_the_clock_loses_nothing_while_a_window_is_missing(
 
 def test_looking_while_ids_come_in_costs_a_logarithm_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     sorted_rows = 0
-    merge = Done._merge
+    merge = Delivered._merge
 
     def count(runs: object) -> object:
         nonlocal sorted_rows
@@ -179,19 +179,19 @@ def test_looking_while_ids_come_in_costs_a_logarithm_of_them(monkeypatch: pytest
         sorted_rows += len(merged.entries)
         return merged
 
-    monkeypatch.setattr(Done, "_merge", staticmethod(count))
-    done = Done()
+    monkeypatch.setattr(Delivered, "_merge", staticmethod(count))
+    delivered = Delivered()
     chance = np.random.default_rng(5)
     entries = chance.permutation(20_000) * 2
     for at, entry in enumerate(entries.tolist()):
-        done.add(np.array([entry]), np.array([at]))
-        assert not done.missing(np.array([entry])).any()
-    assert done.missing(entries + 1).all()
-    assert not done.missing(entries).any()
+        delivered.add(np.array([entry]), np.array([at]))
+        assert delivered.contains(np.array([entry])).all()
+    assert not delivered.contains(entries + 1).any()
+    assert delivered.contains(entries).all()
     assert sorted_rows <= 20_000 * 20, "each id is sorted again a few times, not at each look"
-    done.drop(lambda entries, wakes: wakes < 19_990)
-    assert done.rows == 10
-    assert sorted(start for start, _ in done.ranges()) == sorted(entries[-10:].tolist())
+    delivered.drop(lambda entries, wakes: wakes < 19_990)
+    assert delivered.rows == 10
+    assert sorted(start for start, _ in delivered.ranges()) == sorted(entries[-10:].tolist())
 
 
 def test_many_scattered_offsets_are_added_to_ranges_at_once() -> None:
@@ -206,7 +206,7 @@ def test_many_scattered_offsets_are_added_to_ranges_at_once() -> None:
 
 
 def test_at_the_bound_what_is_on_time_waits_for_what_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timers_module, "MAX_DONE_ROWS", 50)
+    monkeypatch.setattr(settled, "MAX_DELIVERED_ROWS", 50)
     disk, clock = MemoryDisk(), SimulatedClock()
     broker = open_broker(disk, clock)
 

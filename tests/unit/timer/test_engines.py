@@ -98,7 +98,7 @@ def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
 
 
 def units(*rows: tuple[int, int]) -> Units:
-    """Units from (entry, milliseconds after the base); each third one rolls."""
+    """Units from (entry, milliseconds after the base); each third one is renewed."""
     entries = np.array([entry for entry, _ in rows], np.int64)
     wakes = np.array([BASE_MS + after_ms for _, after_ms in rows], np.int64)
     return Units(entries, wakes, entries * 300 + 7, entries % 1_000 + 100, entries % 3 == 0)
@@ -114,7 +114,7 @@ def model_of(*parts: Units) -> Model:
     """What an engine shows for these."""
     model: Model = {}
     for part in parts:
-        columns = (part.wakes, part.physical_offsets, part.sizes, part.rolls)
+        columns = (part.wakes, part.physical_offsets, part.sizes, part.renews)
         rows: Iterator[Row] = zip(*(column.tolist() for column in columns), strict=True)
         model.update(zip(part.entries.tolist(), rows, strict=True))
     return model
@@ -127,7 +127,7 @@ def show(engine: Engine, start_ms: int = BASE_MS, stop_ms: int = BASE_MS + 86_40
     for piece in engine.read(start_ms, stop_ms):
         assert 0 < len(piece.entries) <= PIECE
         assert all(column.dtype == np.int64 for column in piece[:4])
-        assert piece.rolls.dtype == bool
+        assert piece.renews.dtype == bool
         slots = slot_of(piece.wakes)
         assert slots.min() >= last_slot
         last_slot = int(slots.max())

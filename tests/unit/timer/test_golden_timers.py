@@ -133,7 +133,7 @@ def test_the_units_of_apaches_slots_come_without_entries_and_wake_when_the_slot_
         expected = [unit for unit in TIMERS["units"] if unit["slot_ms"] == slot["slot_ms"]][::-1]
         assert found.physical_offsets.tolist() == [unit["offset"] for unit in expected]
         assert found.sizes.tolist() == [unit["size"] for unit in expected]
-        assert found.rolls.tolist() == [unit["magic"] & ROLL != 0 for unit in expected]
+        assert found.renews.tolist() == [unit["magic"] & ROLL != 0 for unit in expected]
         assert set(found.entries.tolist()) == {-1}
         assert set(found.wakes.tolist()) == {slot["slot_ms"] + SLOT_MS}
     assert any(unit["magic"] & DELETE for unit in TIMERS["units"])

@@ -30,15 +30,15 @@ def disk() -> MemoryDisk:
 def test_an_empty_level_goes_on_at_the_offset_that_the_file_says(disk: MemoryDisk, clock: SimulatedClock) -> None:
     disk.replace(DELAY_OFFSETS, b'{"offsetTable":{1:120,2:3},"dataVersion":{"counter":3}}')
     broker = open_broker(disk, clock)
-    marks = broker.delivery.marks()
+    marks = broker.timers.level_marks()
     assert (marks[1], marks[2], marks[3]) == (120, 3, 0)
     send(broker, b"later", DELAY="1")
     pass_time(broker, clock, 999)
     assert bodies(broker) == []
-    assert broker.delivery.statistics()["delivered"] == 0
+    assert broker.timers.statistics()["delivered"] == 0
     pass_time(broker, clock, 1)
     assert bodies(broker) == [b"later"]
-    assert broker.delivery.statistics()["delivered"] == 1
+    assert broker.timers.statistics()["delivered"] == 1
     broker.close()
     assert msgspec.json.decode(disk.read(DELAY_OFFSETS) or b"")["offsetTable"]["1"] == 121
 
@@ -71,14 +71,14 @@ def test_a_delivery_that_failed_waits_anew_when_the_clock_is_set_back(disk: Memo
 
     disk.before_step = fail
     pass_time(broker, clock, 1_000)
-    assert broker.delivery.failure == "injected"
+    assert broker.timers.failure == "injected"
     clock.step(-60_000)
     disk.before_step = lambda operation, path: None
     pass_time(broker, clock, 59_999)
     assert bodies(broker) == []
     pass_time(broker, clock, 1)
     assert bodies(broker) == [b"later"]
-    assert broker.delivery.failure == ""
+    assert broker.timers.failure == ""
 
 
 def test_a_failure_is_told_until_nothing_is_kept_back(disk: MemoryDisk, clock: SimulatedClock) -> None:
@@ -94,8 +94,8 @@ def test_a_failure_is_told_until_nothing_is_kept_back(disk: MemoryDisk, clock: S
     send(broker, b"free", DELAY="1")
     pass_time(broker, clock, 1_000)
     assert bodies(broker) == [b"free"]
-    assert broker.delivery.failure == "injected"
-    assert broker.delivery.statistics()["kept_back"] == 1
+    assert broker.timers.failure == "injected"
+    assert broker.timers.statistics()["kept_back"] == 1
 
 
 @pytest.mark.parametrize("damaged_at", [4, 84])
@@ -116,7 +116,7 @@ def test_a_record_that_cannot_be_read_becomes_a_dead_letter_as_it_is(
     [dead] = messages(broker, TIMER_DEAD_LETTER_TOPIC)
     assert dead.body == record
     assert dead.properties[DEAD_LETTER_ENTRY] == "1:1"
-    assert broker.delivery.needed_from() == broker.store.log.end
+    assert broker.timers.needed_from() == broker.store.log.end
 
 
 def test_a_dead_letter_without_room_for_its_reason_is_the_record_itself(

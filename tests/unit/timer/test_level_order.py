@@ -115,7 +115,7 @@ def test_a_clock_that_steps_back_all_the_time_keeps_few_runs_and_loads_little(
         clock.step(-5 if number % 2 else 4)
         if number % 100 == 0:
             run_until_quiet(broker)
-    assert broker.delivery.statistics()["level_runs"] <= MANY_RUNS
+    assert broker.timers.statistics()["level_runs"] <= MANY_RUNS
     assert reads.take() <= 2 * CHUNK + count
     pass_time(broker, clock, 70_000)
     found = messages(broker)
@@ -157,7 +157,7 @@ def test_whatever_the_clock_does_each_message_arrives_once_at_its_time_and_in_or
     found = messages(broker)
     assert sorted(int(message.body) for message in found) == list(range(sent))
     assert all(message.store_timestamp_ms >= int(message.properties["LMQ_DUE_MS"]) for message in found)
-    assert broker.delivery.needed_from() == broker.store.log.end
+    assert broker.timers.needed_from() == broker.store.log.end
 
 
 def test_what_is_overdue_in_a_queue_out_of_order_leaves_others_their_share(

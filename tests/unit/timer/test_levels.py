@@ -127,7 +127,7 @@ def test_everything_due_together_is_delivered_in_blocks_over_many_queues(broker:
     pass_time(broker, clock, 1_000)
     found = [body for topic in range(3) for queue_id in range(4) for body in bodies(broker, f"topic-{topic}", queue_id)]
     assert sorted(found) == [b"%05d" % number for number in range(3_000)]
-    assert broker.delivery.statistics()["staged_records"] == 0
+    assert broker.timers.statistics()["staged_records"] == 0
 
 
 def batch(*members: tuple[bytes, str]) -> bytes:
@@ -263,12 +263,12 @@ def test_a_great_leap_forward_is_held_for_a_minute_and_told(broker: Broker, cloc
     run_until_quiet(broker)
     clock.step(2 * 3_600_000)
     broker.run_timers()
-    assert "leapt forward" in broker.delivery.guard.alarm
+    assert "leapt forward" in broker.timers.guard.alarm
     pass_time(broker, clock, 59_000)
     assert bodies(broker) == []
     pass_time(broker, clock, 2_000)
     assert bodies(broker) == [b"later"]
-    assert broker.delivery.guard.alarm == ""
+    assert broker.timers.guard.alarm == ""
 
 
 def test_a_leap_that_is_set_right_again_delivers_nothing_early(broker: Broker, clock: SimulatedClock) -> None:
@@ -280,7 +280,7 @@ def test_a_leap_that_is_set_right_again_delivers_nothing_early(broker: Broker, c
     clock.step(-2 * 3_600_000)
     run_until_quiet(broker)
     assert bodies(broker) == []
-    assert not broker.delivery.guard.is_holding
+    assert not broker.timers.guard.is_holding
     pass_time(broker, clock, 55_000)
     assert bodies(broker) == [b"later"]
 
@@ -312,14 +312,14 @@ def test_a_failed_delivery_is_tried_until_it_works_and_holds_up_its_own_queue_on
     pass_time(broker, clock, 30_000)
     assert len(bodies(broker, "free")) == 20
     assert bodies(broker, "stuck") == []
-    assert broker.delivery.failure == "injected"
+    assert broker.timers.failure == "injected"
     send(broker, b"after", topic="free", DELAY="1")
     pass_time(broker, clock, 1_000)
     assert bodies(broker, "free")[-1] == b"after"
     disk.before_step = lambda operation, path: None
     pass_time(broker, clock, 6_000)
     assert bodies(broker, "stuck") == [b"%d" % number for number in range(20)]
-    assert broker.delivery.failure == ""
+    assert broker.timers.failure == ""
 
 
 def test_nothing_overtakes_in_a_queue_that_is_stuck(broker: Broker, disk: MemoryDisk, clock: SimulatedClock) -> None:
@@ -357,7 +357,7 @@ def test_the_exported_offsets_are_apaches_json_and_are_corrected_into_the_queue(
     disk.remove("latermq.checkpoint")
     disk.replace("config/delayOffset.json", b'{"offsetTable":{1:99,2:-7},"dataVersion":{"counter":3}}')
     broker = open_broker(disk, clock)
-    assert broker.delivery.marks()[1] == 5
+    assert broker.timers.level_marks()[1] == 5
     send(broker, b"new", DELAY="1")
     pass_time(broker, clock, 1_000)
     assert bodies(broker)[-1] == b"new"

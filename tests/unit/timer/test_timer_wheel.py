@@ -87,19 +87,19 @@ def test_a_place_is_taken_until_its_time_is_forgotten() -> None:
     wheel = make()
     put(wheel, (BASE_MS, 1, 2, 3))
     times = BASE_MS + np.array([0, PRECISION_MS, ROUND_MS])
-    assert wheel.taken(times[:2]).tolist() == []
-    assert wheel.taken(times[2:]).tolist() == [BASE_MS + ROUND_MS]
+    assert wheel.occupied(times[:2]).tolist() == []
+    assert wheel.occupied(times[2:]).tolist() == [BASE_MS + ROUND_MS]
     assert wheel.holds(times).tolist() == [True, False, False]
     wheel.forget_below(BASE_MS)
-    assert wheel.taken(times[2:]).tolist() == [BASE_MS + ROUND_MS]
+    assert wheel.occupied(times[2:]).tolist() == [BASE_MS + ROUND_MS]
     wheel.forget_below(BASE_MS + PRECISION_MS)
-    assert wheel.taken(times[2:]).tolist() == []
+    assert wheel.occupied(times[2:]).tolist() == []
     assert wheel.holds(times).tolist() == [False, False, False]
 
 
 def test_of_two_times_for_one_place_the_second_finds_it_taken() -> None:
     times = BASE_MS + np.array([0, PRECISION_MS, ROUND_MS - PRECISION_MS, ROUND_MS, 3 * ROUND_MS + PRECISION_MS])
-    assert make().taken(times).tolist() == times[3:].tolist()
+    assert make().occupied(times).tolist() == times[3:].tolist()
 
 
 def test_a_wheel_is_found_as_it_was_left() -> None:
@@ -194,7 +194,7 @@ def test_looking_around_agrees_with_a_model(seed: int) -> None:
     for _ in range(60):
         span = chance.choice([1, 20, 2 * slots, 5 * slots])
         time_ms = low_ms + chance.randrange(span) * PRECISION_MS
-        if not len(wheel.taken(np.array([time_ms]))):
+        if not len(wheel.occupied(np.array([time_ms]))):
             held[time_ms] = chance.randrange(100)
             put(wheel, (time_ms, 1, 2, held[time_ms]))
         if chance.random() < 0.1:

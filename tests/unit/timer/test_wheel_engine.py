@@ -14,7 +14,7 @@ from latermq.store.files.memory_disk import MemoryDisk
 from latermq.timer.engine import timer_log, timer_wheel
 from latermq.timer.engine.interface import SLOT_MS, Units, slot_of
 from latermq.timer.engine.timer_log import UNIT, UNIT_BYTES
-from latermq.timer.engine.wheel_engine import SlotTaken, WheelEngine
+from latermq.timer.engine.wheel_engine import SlotOccupied, WheelEngine
 
 BASE_MS = 1_700_000_000_000
 FILE_BYTES = 52 * 100 + 16  # a hundred units and the smallest blank
@@ -163,7 +163,7 @@ def test_a_slot_taken_by_another_round_is_refused_with_nothing_changed() -> None
     engine.put(overdue, BASE_MS)
     mark, statistics = engine.mark(), engine.statistics()
     for _ in range(2):
-        with pytest.raises(SlotTaken) as refused:
+        with pytest.raises(SlotOccupied) as refused:
             engine.put(coming, BASE_MS + ROUND_MS)
         assert refused.value.retriable
         assert (engine.mark(), engine.statistics()) == (mark, statistics)
@@ -177,7 +177,7 @@ def test_a_slot_taken_by_another_round_is_refused_with_nothing_changed() -> None
 def test_two_rounds_of_one_place_cannot_be_put_together() -> None:
     engine = opened(MemoryDisk())
     both = units([1, 2, 3], [500, 1_500, 3 * ROUND_MS + 700])
-    with pytest.raises(SlotTaken):
+    with pytest.raises(SlotOccupied):
         engine.put(both, BASE_MS)
     assert show(engine) == {}
     engine.put(both.where(both.entries < 3), BASE_MS)
@@ -306,7 +306,7 @@ def test_a_lost_or_damaged_wheel_is_built_again(harm: Callable[[MemoryDisk], Non
     engine = opened(disk, mark, is_clean=is_clean)
     assert engine.is_whole
     assert show(engine) == model(given)
-    assert int(engine.density(BASE_MS, BASE_MS + 50_000).sum()) == int(np.count_nonzero(~given.rolls))
+    assert int(engine.density(BASE_MS, BASE_MS + 50_000).sum()) == int(np.count_nonzero(~given.renews))
     assert sum(engine.count(BASE_MS + second * SLOT_MS) for second in range(50)) == 1_000
 
 

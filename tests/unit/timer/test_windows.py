@@ -1,8 +1,11 @@
 """Windows as a source of the stage: rows in due order, each once, whatever pieces and attempts they come in."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
+from latermq.arrays import Bools, Ints
 from latermq.handover.cut import Cut
 from latermq.timer.far.frontier import Frontier
 from latermq.timer.far.windows import Window, WindowRows, Windows
@@ -21,11 +24,27 @@ def rows(*timers: tuple[int, int]) -> WindowRows:
     )
 
 
-@pytest.fixture
-def windows() -> Windows:
-    made = Windows(Frontier([FIRST, SECOND, THIRD]), max_bytes=100, ahead_ms=500)
+def all_wait(entries: Ints, dues: Ints) -> Bools:
+    return np.ones(len(entries), bool)
+
+
+def all_covered(due_ms: int) -> int:
+    return 1 << 62
+
+
+def open_windows(
+    *,
+    is_waiting: Callable[[Ints, Ints], Bools] = all_wait,
+    covered_ms: Callable[[int], int] = all_covered,
+) -> Windows:
+    made = Windows(Frontier([FIRST, SECOND, THIRD]), is_waiting, covered_ms, max_bytes=100, ahead_ms=500)
     made.open_all([SECOND, THIRD], {2: "a"})
     return made
+
+
+@pytest.fixture
+def windows() -> Windows:
+    return open_windows()
 
 
 def head(windows: Windows) -> Window | None:
@@ -37,7 +56,7 @@ def head(windows: Windows) -> Window | None:
 def taken(windows: Windows, until_ms: int = 10_000) -> list[int]:
     found: list[int] = []
     while (source := head(windows)) is not None:
-        batch = source.take(until_ms, 3, 1_000)
+        batch = source.pop(until_ms, 3, 1_000)
         assert batch.raw is not None
         assert len(batch.raw) == batch.sizes.sum()
         found += batch.offsets.tolist()
@@ -102,7 +121,7 @@ def test_what_is_late_gets_half_of_the_room(windows: Windows) -> None:
 
 def test_few_late_windows_are_open_at_the_same_time() -> None:
     cuts = [Cut(n, 100 * n, 1_000 * n, 1_000 * n, 1_000 * n - 1_000, 1_000 * n - 1_000, 90_000) for n in range(2, 40)]
-    windows = Windows(Frontier([FIRST, *cuts]), max_bytes=10_000, ahead_ms=500)
+    windows = Windows(Frontier([FIRST, *cuts]), all_wait, all_covered, max_bytes=10_000, ahead_ms=500)
     windows.open_all(cuts, {cut.number: "a" for cut in cuts})
     fed = []
     while (window := windows.wants(80_000)) is not None:
@@ -127,17 +146,17 @@ def test_another_attempt_in_other_pieces_repeats_nothing(windows: Windows) -> No
     assert taken(windows) == [1, 5, 2, 7, 9]
 
 
-def test_what_is_done_is_left_out(windows: Windows) -> None:
-    windows.still_wanted = lambda entries, dues: entries != 5
+def test_what_is_done_is_left_out() -> None:
+    windows = open_windows(is_waiting=lambda entries, dues: np.not_equal(entries, 5))
     windows.feed(2, rows((1, 1_000), (5, 1_100), (2, 1_200)))
     assert taken(windows) == [1, 2]
 
 
-def test_rows_wait_until_the_cancels_of_their_time_are_loaded(windows: Windows) -> None:
-    windows.covered_ms = lambda due_ms: 1_100
+def test_rows_wait_until_the_cancels_of_their_time_are_loaded() -> None:
+    windows = open_windows(covered_ms=lambda due_ms: 1_100)
     windows.feed(2, rows((1, 1_000), (5, 1_200)))
     [window] = windows.sources()
-    assert window.take(5_000, 10, 1_000).offsets.tolist() == [1]
+    assert window.pop(5_000, 10, 1_000).offsets.tolist() == [1]
     assert window.head_due_ms() is None
 
 

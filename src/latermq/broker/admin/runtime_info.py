@@ -86,7 +86,7 @@ def _timer_info(broker: Broker, now_ms: int) -> dict[str, str]:
     counts = timers.statistics()
     put_rate, delivered_rate = broker.timer_traffic.rates(_RATES_OVER_S[0])
     return {
-        "timerReadBehind": str(max(0, now_ms - timers.all_wake_from_ms()) // 1000),
+        "timerReadBehind": str(max(0, now_ms - timers.marks.all_wake_from_ms()) // 1000),
         "timerOffsetBehind": str(counts["timers_unread"] + counts["timers_unput"]),
         "timerCongestNum": str(counts["timers_pending"]),
         "timerEnqueueTps": f"{put_rate:.2f}",

@@ -49,7 +49,7 @@ class BrokerMetrics:
         now_ms = broker.clock.now_ms()
         timers, tallies = broker.timers, broker.timers.tallies
         unput, unput_ms = self._unput(now_ms)
-        late, late_ms = broker.delivery.late_timers(now_ms)
+        late, late_ms = broker.timers.late_timers(now_ms)
         return {
             "rocketmq_timer_enqueue_lag": unput,
             "rocketmq_timer_enqueue_latency": unput_ms,
@@ -59,12 +59,12 @@ class BrokerMetrics:
             "rocketmq_timer_dequeue_total": self._of_topics(tallies.delivered),
             "rocketmq_timing_messages": self._of_topics(timers.pending),
             "rocketmq_timer_message_snapshot": self._due_within(now_ms),
-            "rocketmq_delay_message_latency": timers.delays.counts(),
+            "rocketmq_delay_message_latency": timers.intake.delays.counts(),
             "latermq_timers_cancelled_total": tallies.cancelled,
             "latermq_timers_moved_total": tallies.moved,
-            "latermq_timers_rolled_total": tallies.rolled,
+            "latermq_timers_rolled_total": tallies.renewed,
             "latermq_timers_refused_total": tallies.refused,
-            "latermq_timers_loaded": timers.live.rows + timers.backlog.rows,
+            "latermq_timers_loaded": timers.loader.rows,
         }
 
     def _of_topics(self, counts: Mapping[str, int]) -> dict[str, float]:
@@ -76,7 +76,7 @@ class BrokerMetrics:
         """How many entries of the timer topic are on their way into the engine, and how long the first has been."""
         store = self._broker.store
         queue = store.queues.find(TIMER_TOPIC, 0)
-        first = self._broker.timers.put_upto()
+        first = self._broker.timers.write_queue.put_upto
         if queue is None or first >= queue.next_offset:
             return 0, 0
         return queue.next_offset - first, max(0, now_ms - store.reader.store_timestamp_ms(queue, first))
@@ -87,7 +87,7 @@ class BrokerMetrics:
         now_s = clock.monotonic_s()
         if now_s >= self._snapshot_again_s:
             start_ms = now_ms // SLOT_MS * SLOT_MS
-            seconds = self._broker.timers.density(start_ms, start_ms + SNAPSHOT_BOUNDS_S[-1] * SLOT_MS)
+            seconds = self._broker.timers.slots.density(start_ms, start_ms + SNAPSHOT_BOUNDS_S[-1] * SLOT_MS)
             sums = np.add.reduceat(seconds, (0, *SNAPSHOT_BOUNDS_S[:-1])).tolist()
             self._snapshot = {str(bound): count for bound, count in zip(SNAPSHOT_BOUNDS_S, sums, strict=True)}
             took_s = clock.monotonic_s() - now_s
@@ -95,18 +95,18 @@ class BrokerMetrics:
         return self._snapshot
 
     def _deliveries(self) -> "dict[str, Value]":
-        delivery = self._broker.delivery
-        counts = delivery.own_statistics()
-        lateness = {TIMER: delivery.timer_lateness, LEVEL: delivery.level_lateness}
+        timers = self._broker.timers
+        delivered, counts = timers.delivered, timers.delivery_statistics()
+        lateness = {TIMER: delivered.timer_lateness, LEVEL: delivered.level_lateness}
         return {
             "latermq_timer_lateness_milliseconds": {kind: own.counts() for kind, own in lateness.items()},
             "latermq_early_deliveries_total": sum(own.negative for own in lateness.values()),
             "latermq_deliveries_total": {kind: own.total for kind, own in lateness.items()},
-            "latermq_dead_letters_total": delivery.dead_letters,
+            "latermq_dead_letters_total": delivered.dead_letters,
             "latermq_staged_messages": counts["staged_records"] + counts["staged_overdue"],
             "latermq_staged_bytes": counts["staged_bytes"],
             "latermq_kept_back_messages": counts["kept_back"],
-            "latermq_clock_held": int(delivery.guard.is_holding),
+            "latermq_clock_held": int(timers.guard.is_holding),
         }
 
     def _far(self) -> "dict[str, Value]":

@@ -31,8 +31,8 @@ from latermq.store.files.set_aside import BACKUP
 from latermq.store.message_store import MessageStore
 from latermq.timer.apache_checkpoint import OWN_STATE, TimerCheckpoint, timer_checkpoint_file
 from latermq.timer.apache_checkpoint import PATH as TIMER_CHECKPOINT_PATH
+from latermq.timer.engine.interface import slot_below
 from latermq.timer.steps import Steps
-from latermq.timer.timers import slot_below
 
 Content = Callable[
     [], bytes

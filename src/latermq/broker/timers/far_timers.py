@@ -22,7 +22,7 @@ from latermq.store.message_store import MessageStore
 from latermq.timer.far.far_names import FarNames, Waiting
 from latermq.timer.far.windows import Window, WindowRows
 from latermq.timer.intake.renewal import LONGEST_WINDOW_MS
-from latermq.timer.timers import Timers
+from latermq.timer.service import TimerService
 
 PATH = "latermq.windows"
 NAMES_AT_ONCE = 1_000  # some 4 ms
@@ -36,7 +36,7 @@ class FarTimers:
         self,
         disk: Disk,
         store: MessageStore,
-        timers: Timers,
+        timers: TimerService,
         ingest: IngestMark,
         names: FarNames,
         clock: Clock,
@@ -75,7 +75,7 @@ class FarTimers:
         """Make the cuts that the time asks for; call it about once a second."""
         self._forget()
         # Behind a clock that was set back lies T: nothing that is due before may be Spark's.
-        now_ms = max(self._clock.now_ms(), self._timers.all_wake_from_ms())
+        now_ms = max(self._clock.now_ms(), self._timers.marks.all_wake_from_ms())
         for _ in range(CUTS_AT_ONCE):
             cut = self._next_cut(now_ms)
             if cut is None:
@@ -98,7 +98,7 @@ class FarTimers:
         if last is None:
             # Nothing is Spark's yet, so it has nothing to hand back.
             return self.cut_at(self.next_entry, target_ms, target_ms) if self.is_enabled else None
-        self._timers.read_all()
+        self._timers.intake.read_all()
         handback_ms = last.handback_ms
         if target_ms > handback_ms and (self.is_enabled or self.frontier.has_far):
             handback_ms = min(handback_ms + window_ms, target_ms) if self.frontier.has_far else target_ms
@@ -130,7 +130,7 @@ class FarTimers:
     def _frontier_ms(self, now_ms: int, next_ms: int) -> int:
         if not self.is_enabled:
             return FOREVER_MS
-        # While Spark lags, the wheel takes all that it can hold without rolling.
+        # While Spark lags, the wheel takes all that it can hold without renewals.
         return max(next_ms, now_ms + LONGEST_WINDOW_MS) if self.lag_ms(now_ms) > self._config.window else next_ms
 
     def lag_ms(self, now_ms: int) -> int:
@@ -264,7 +264,7 @@ class FarTimers:
         kinds, dues = kinds_and_dues(codes)
         # Whatever RocketMQ wrote is older than the first cut, and so the broker's.
         is_far = ~self.frontier.is_near(entries, dues) & is_timer_code(codes)
-        waits = is_far & (dues >= self._timers.all_wake_from_ms())
+        waits = is_far & (dues >= self._timers.marks.all_wake_from_ms())
         takes = is_timer_code(codes) & ((kinds == CANCEL) | (kinds == MOVED))
         rows = np.flatnonzero(((kinds != CUT) & waits) | takes)
         records = (self._store.log.read(int(physical[row]), int(found["size"][row])) for row in rows)
@@ -281,7 +281,7 @@ class FarTimers:
 
     def sweep_names(self) -> None:
         """Let go of names that nobody asks for any more; a bounded piece."""
-        self._names.sweep(self._timers.all_wake_from_ms(), self._clock.now_ms())
+        self._names.sweep(self._timers.marks.all_wake_from_ms(), self._clock.now_ms())
 
 
 def _load_attempts(disk: Disk) -> dict[int, str]:

@@ -174,8 +174,8 @@ class LostEntries:
             self._broker.replay.act_again(place.physical_offset, size, place.queue_offset)
         elif replaced is None:
             timers.pending[row.topic] += 1
-        else:  # a roll: what it rolled is in the copy, and counted
-            timers.delivered(np.array([replaced[1]]), np.array([row.due_ms]))
+        else:  # a renewal: what it renewed is in the copy, and counted
+            timers.settled.deliver(np.array([replaced[1]]), np.array([row.due_ms]))
 
     def _keep_topic(self, topic: str, queue_id: int) -> None:
         """A topic that the copy does not know yet is made again: its timers would else be dead letters."""

@@ -31,9 +31,10 @@ from latermq.store.log_writer import Draft, LogWriter
 from latermq.timer.admission import Admission, waiting_properties
 from latermq.timer.directory import RECALL_TAG, Directory, Entry, Fate, History
 from latermq.timer.far.far_names import FarNames
-from latermq.timer.intake.cancellations import GONE, Taking
+from latermq.timer.intake.cancellations import CancelPlan
+from latermq.timer.intake.timer_topic import GONE
+from latermq.timer.service import TimerService
 from latermq.timer.steps import Steps, at_once
-from latermq.timer.timers import Timers
 
 MAX_STEPS_AT_ONCE = 2_000  # of a look-up for a cancel that is sent as a message: some 40 ms, and others wait meanwhile
 _VERDICTS = {
@@ -51,16 +52,16 @@ class Meant(NamedTuple):
     before: int | None  # all timers first scheduled before this entry were seen; None: only those of the ids were
 
     def is_all(self, pending: Iterable[Entry]) -> bool:
-        """Whether one that is meant is pending, and none that was not seen. A cancel or a move takes all of a name."""
+        """Whether one that is meant is pending, and none that was not seen. A cancel or a move ends all of a name."""
         ids = {entry.timer_id for entry in pending}
         unseen = ids - self.timer_ids if self.before is None else {one for one in ids if one >= self.before}
         return bool(ids & self.timer_ids) and not unseen
 
 
 class Toll(NamedTuple):
-    """All that a cancel or a move takes: what is to be done for it, and how many timers wait no longer."""
+    """All that a cancel or a move ends: what is to be done for it, and how many timers wait no longer."""
 
-    taking: Taking
+    plan: CancelPlan
     topics: Counter[str]
 
     @property
@@ -75,7 +76,7 @@ class PendingTimers:
         self,
         reader: LogReader,
         writer: LogWriter,
-        timers: Timers,
+        timers: TimerService,
         far_names: FarNames,
         admission: Admission,
         clock: Clock,
@@ -92,13 +93,13 @@ class PendingTimers:
         self._store_host = store_host
         self._on_changed = on_changed
         self._far_names = far_names
-        self._directory = Directory(reader, far_names, timers.all_wake_from_ms)
+        self._directory = Directory(reader, far_names, timers.marks.all_wake_from_ms)
         self._pages = PendingPages(reader, timers, self._directory)
 
     # Cancelling
 
     def pending_under(self, names: Sequence[str]) -> tuple[str, Toll]:
-        """Which of these names a cancel means, the first under which a timer is known, and what it would take now.
+        """Which of these names a cancel means, the first under which a timer is known, and what it would cancel now.
 
         Asked before the cancel is stored: the index may fail for want of space, and nothing may fail afterwards.
         """
@@ -111,25 +112,26 @@ class PendingTimers:
     def _look_up_at_once(self, topic: str, unique_key: str) -> History:
         return at_once(self._directory.look_up(topic, unique_key, only_pending=True), MAX_STEPS_AT_ONCE)
 
-    def _taken(self, history: History, topic: str, unique_key: str) -> Toll:
-        """What a cancel or a move of this name takes: also what another topic and key have the same text for."""
+    def _toll_of(self, history: History, topic: str, unique_key: str) -> Toll:
+        """What a cancel or a move of this name ends: also what another topic and key have the same text for."""
         others = [one for one in names_of(timer_name(topic, unique_key)) if one != (topic, unique_key)]
         histories = [history, *(self._look_up_at_once(*one) for one in others)]
         return self._toll(entry for one in histories for entry in one.pending.values())
 
-    def _toll(self, taken: Iterable[Entry]) -> Toll:
-        taken = list(taken)
-        columns = [(one.entry, one.due_ms, one.physical_offset if one.size else GONE, one.size) for one in taken]
-        entries, dues, physical, sizes = np.array(columns, np.int64).reshape(len(taken), 4).T
-        return Toll(self._timers.taking(entries, dues, physical, sizes), Counter(one.topic for one in taken))
+    def _toll(self, entries_ended: Iterable[Entry]) -> Toll:
+        ended = list(entries_ended)
+        columns = [(one.entry, one.due_ms, one.physical_offset if one.size else GONE, one.size) for one in ended]
+        entries, dues, physical, sizes = np.array(columns, np.int64).reshape(len(ended), 4).T
+        plan = self._timers.cancellations.plan(entries, dues, physical, sizes)
+        return Toll(plan, Counter(one.topic for one in ended))
 
-    def take(self, entry: int, end_offset: int, toll: Toll) -> None:
-        """A cancel or a move was stored as `entry`, and takes what it was going to take. Nothing here can fail."""
+    def act(self, entry: int, end_offset: int, toll: Toll) -> None:
+        """A cancel or a move was stored as `entry`, and ends what it was going to end. Nothing here can fail."""
         if not toll.topics:
             return
-        self._timers.take_out(entry, end_offset, toll.taking)
+        self._timers.cancellations.cancel(entry, end_offset, toll.plan)
         for topic, number in toll.topics.items():
-            self._timers.leave(topic, number)
+            self._timers.counters.leave(topic, number)
 
     def is_pending_steps(self, topic: str, unique_key: str, entry: int) -> Steps[bool]:
         """Whether this very entry of a name waits still."""
@@ -156,10 +158,10 @@ class PendingTimers:
         if refused is not None:
             return refused
         now_ms = self._clock.now_ms()
-        toll = self._taken(history, topic, unique_key)
+        toll = self._toll_of(history, topic, unique_key)
         draft = self.cancel_draft(topic, timer_name(topic, unique_key), history.due_ms)
         (appended,) = self._writer.append_all([draft], self._writer.not_before_last(TIMER_TOPIC, now_ms))
-        self.take(appended.queue_offset, appended.end_offset, toll)
+        self.act(appended.queue_offset, appended.end_offset, toll)
         self._timers.tallies.cancelled += toll.timers
         self._on_changed()
         return Outcome(Verdict.CANCELLED, topic, unique_key, history.due_ms, toll.timers)
@@ -209,7 +211,7 @@ class PendingTimers:
     ) -> Outcome:
         """Give what is pending under this name another due time, unless it is not what was meant.
 
-        One record does it, which schedules itself and takes all that was scheduled before under its name. `fetched` are
+        One record does it, which schedules itself and ends all that was scheduled before under its name. `fetched` are
         records of far timers, by entry.
         """
         return at_once(self.move_steps(topic, unique_key, due_ms, fetched or {}, meant), self._max_steps)
@@ -234,10 +236,10 @@ class PendingTimers:
         due_ms = max(due_ms, now_ms)
         newest = _newest(history)
         assert newest is not None
-        toll = self._taken(history, topic, unique_key)
+        toll = self._toll_of(history, topic, unique_key)
         moved = self._moved(newest, topic, due_ms, fetched)
         (appended,) = self._writer.append_all([moved], self._writer.not_before_last(TIMER_TOPIC, now_ms))
-        self.take(appended.queue_offset, appended.end_offset, toll)
+        self.act(appended.queue_offset, appended.end_offset, toll)
         self._timers.pending[topic] += 1
         self._timers.tallies.moved += 1
         self._on_changed()

@@ -18,9 +18,9 @@ from latermq.protocol.remoting.timers import Density, PendingPage, PendingTimer
 from latermq.store.consume_queue import ENTRY_DTYPE
 from latermq.store.log_reader import LogReader
 from latermq.timer.directory import Directory, Entry
-from latermq.timer.engine.interface import SLOT_MS
+from latermq.timer.engine.interface import SLOT_MS, slot_below
+from latermq.timer.service import TimerService
 from latermq.timer.steps import Steps, spend
-from latermq.timer.timers import Timers, slot_below
 
 SAMPLE_BYTES = 64
 MAX_NAMES = 1_000  # unique keys that are looked up for one message key, some 0.2 ms each
@@ -73,7 +73,7 @@ _EMPTY = _Chunk(_NONE, _NONE, _NONE, _NONE, _NONE)
 class PendingPages:
     """Reads what is pending out of the engine and what is on its way to it."""
 
-    def __init__(self, reader: LogReader, timers: Timers, directory: Directory) -> None:
+    def __init__(self, reader: LogReader, timers: TimerService, directory: Directory) -> None:
         self._reader = reader
         self._timers = timers
         self._directory = directory
@@ -137,22 +137,22 @@ class PendingPages:
         the last is empty and says where to go on.
         """
         timers = self._timers
-        timers.read_all()
-        # Whatever rolls before it is due may be due at any time.
+        timers.intake.read_all()
+        # Whatever is renewed before it is due may be due at any time.
         first_ms = min(max(start[0], 0 if asked.until_ms else asked.from_ms), _LAST)
-        slot_ms = timers.next_waiting_slot_ms(slot_below(first_ms))
+        slot_ms = timers.slots.next_slot_ms(slot_below(first_ms))
         for _ in range(MAX_SLOTS):
             if slot_ms is None:
                 return
-            order = timers.order_of_slot(slot_ms)
+            order = timers.slots.order_of(slot_ms)
             yield _EMPTY
             place = start
             while len((found := order.after(*place, most))[0]):
                 entries, wakes = found
                 place = (int(wakes[-1]), int(entries[-1]))
-                wanted = timers.still_wanted(entries, wakes)
+                wanted = timers.slots.is_pending(entries, wakes)
                 yield self._chunk(asked, entries[wanted], wakes[wanted])
-            slot_ms = timers.next_waiting_slot_ms(slot_ms + SLOT_MS)
+            slot_ms = timers.slots.next_slot_ms(slot_ms + SLOT_MS)
         if slot_ms is not None:
             yield _EMPTY._replace(go_on=f"{slot_ms}:{_LAST}")
 
@@ -200,7 +200,7 @@ class PendingPages:
     def density(self, now_ms: int) -> Density:
         """How many timers are due in each of the coming seconds, minutes and hours."""
         start_ms = now_ms // SLOT_MS * SLOT_MS
-        seconds = self._timers.density(start_ms, start_ms + 2 * _DAY_S * SLOT_MS)
+        seconds = self._timers.slots.density(start_ms, start_ms + 2 * _DAY_S * SLOT_MS)
         return Density(
             start_ms,
             seconds[:_HOUR_S].tolist(),

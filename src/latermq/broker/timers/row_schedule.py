@@ -41,7 +41,7 @@ class RowSchedule:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._known = KnownNames(broker.store.reader, broker.far_names, broker.timers.all_wake_from_ms)
+        self._known = KnownNames(broker.store.reader, broker.far_names, broker.timers.marks.all_wake_from_ms)
         self._next_queue = 0
         self._stamp = b"\x02" + broker.stamp.removesuffix("\x02").encode()  # its end begins what follows
 
@@ -110,12 +110,12 @@ class RowSchedule:
         """Refuse the batch where so many more timers find no room, by the same rule as one alone."""
         timers, limit = self._broker.timers, self._broker.config.timer.slot_limit
         if not limit:
-            timers.check_room(int(dues[0]), 1.0)
+            timers.limits.check(int(dues[0]), 1.0)
             return
         slots, firsts, counts = np.unique(slot_of(dues), return_index=True, return_counts=True)
         for slot_ms, first, count in zip(slots.tolist(), firsts.tolist(), counts.tolist(), strict=True):
-            timers.check_room(int(dues[first]), self._broker.chance())
-            total = timers.count_in_slot(slot_ms) + count
+            timers.limits.check(int(dues[first]), self._broker.chance())
+            total = timers.slots.count(slot_ms) + count
             if total > 2 * limit:
                 timers.tallies.refused += count
                 raise FlowControl(
@@ -145,7 +145,7 @@ class RowSchedule:
             if count:
                 self._broker.timers.pending[topic] += count
         self._broker.traffic.messages_in += len(rows)
-        self._broker.delivery.note_timer()
+        self._broker.timers.note_timer()
 
 
 def _pieces(sizes: Ints, max_bytes: int) -> Iterator[tuple[int, int]]:

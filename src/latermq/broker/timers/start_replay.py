@@ -22,12 +22,12 @@ from latermq.message.timer_name import meanings, names_of
 from latermq.store.consume_queue import ConsumeQueue
 from latermq.store.message_store import MessageStore
 from latermq.timer.far.far_names import FarNames
-from latermq.timer.intake.replayed_cancels import Name, Taker, Takers
+from latermq.timer.intake.replayed_cancels import Name, ReplayedCancel, ReplayedCancels
 from latermq.timer.intake.unreadable_records import PassedOver
-from latermq.timer.timers import Timers
+from latermq.timer.service import TimerService
 
 READ_AT_ONCE = 1 << 16  # queue entries
-TAKERS_AT_ONCE = 1 << 16  # whose names are looked for together: some 30 MB while it lasts
+CANCELS_AT_ONCE = 1 << 16  # whose names are looked for together: some 30 MB while it lasts
 _DELETE_KEY, _REAL_TOPIC, _UNIQUE_KEY = TIMER_DELETE_KEY.encode(), REAL_TOPIC.encode(), UNIQUE_KEY.encode()
 _DUE_MS = DUE_MS.encode()
 
@@ -35,21 +35,23 @@ _DUE_MS = DUE_MS.encode()
 class StartReplay:
     """Reads the timer topic's queue, and only of what is no timer the records."""
 
-    def __init__(self, store: MessageStore, far_names: FarNames, timers: Timers) -> None:
+    def __init__(self, store: MessageStore, far_names: FarNames, timers: TimerService) -> None:
         self._store = store
         self._timers = timers
-        self._takers = Takers(store.reader, far_names, timers)
+        self._cancels = ReplayedCancels(
+            store.reader, far_names, timers.topic, timers.settled, timers.cancellations, timers.marks, timers.counters
+        )
         self.passed_over = PassedOver()
 
     def run(self) -> None:
-        """Before `Timers.start`, which needs to know whose each timer is."""
+        """Before `TimerService.start`, which needs to know whose each timer is."""
         queue = self._store.queues.find(TIMER_TOPIC, 0)
         if queue is None:
             return
         self._learn_frontiers(queue)
         # Where the whole log was read again, those that the engine knows of are still to be counted.
-        start = min(self._timers.put_upto_at_start, queue.offset_of_log(self._store.recovery.scanned_from))
-        takers: list[Taker] = []
+        start = min(self._timers.intake.next_entry, queue.offset_of_log(self._store.recovery.scanned_from))
+        cancels: list[ReplayedCancel] = []
         while (found := queue.array(start, READ_AT_ONCE)).size:
             codes = found["tags"].astype(np.int64)
             kinds, _ = kinds_and_dues(codes)
@@ -57,16 +59,16 @@ class StartReplay:
             for row, offset, size in zip(
                 rows.tolist(), found["offset"][rows].tolist(), found["size"][rows].tolist(), strict=True
             ):
-                takers += self._read(offset, size, start + row)
+                cancels += self._read(offset, size, start + row)
             start += len(found)
-            if len(takers) >= TAKERS_AT_ONCE:
-                self._takers.act(takers)
-                takers = []
-        self._takers.act(takers)
+            if len(cancels) >= CANCELS_AT_ONCE:
+                self._cancels.act(cancels)
+                cancels = []
+        self._cancels.act(cancels)
 
     def act_again(self, physical_offset: int, size: int, entry: int) -> None:
         """Let a single record act on what the log holds before it."""
-        self._takers.act(self._read(physical_offset, size, entry))
+        self._cancels.act(self._read(physical_offset, size, entry))
 
     def _learn_frontiers(self, queue: ConsumeQueue) -> None:
         """Whose an entry is must be known for all that is in the log.
@@ -101,7 +103,7 @@ class StartReplay:
             self.passed_over.note(entry, error.message)
             return None
 
-    def _read(self, physical_offset: int, size: int, entry: int) -> list[Taker]:
+    def _read(self, physical_offset: int, size: int, entry: int) -> list[ReplayedCancel]:
         """An entry that is no timer: a cut is noted, of a cancel or a move each name is told."""
         properties = self._properties(physical_offset, size)
         kind = timer_kind(properties)
@@ -114,13 +116,13 @@ class StartReplay:
         if kind not in (CANCEL, MOVED):
             return []
         is_counted = physical_offset >= self._store.recovery.scanned_from
-        names = _names_taken_by(properties) if kind == CANCEL else [_own_name(properties)]
+        names = _names_cancelled_by(properties) if kind == CANCEL else [_own_name(properties)]
         if kind == MOVED:
             self._timers.pending[names[0][0]] += is_counted
-        return [Taker(entry, physical_offset + size, name, is_counted) for name in names]
+        return [ReplayedCancel(entry, physical_offset + size, name, is_counted) for name in names]
 
 
-def _names_taken_by(cancel: bytes) -> list[Name]:
+def _names_cancelled_by(cancel: bytes) -> list[Name]:
     """The topics and unique keys that the record of a cancel names."""
     key = find_property(cancel, _DELETE_KEY) or b""
     text = key.decode(errors="replace")
@@ -128,7 +130,7 @@ def _names_taken_by(cancel: bytes) -> list[Name]:
         return names_of(text)
     if find_property(cancel, _DUE_MS):
         return []  # it came in vain, as nothing was pending
-    # RocketMQ's own are not indexed by what they take, and may mean several names.
+    # RocketMQ's own are not indexed by what they cancel, and may mean several names.
     return [found for name in meanings(text, _own_name(cancel)[0]) for found in names_of(name)]
 
 

@@ -1,4 +1,4 @@
-"""A window that is given up: its timers become dead letters, each once, and none that is delivered or taken.
+"""A window that is given up: its timers become dead letters, each once, and none that is delivered or cancelled.
 
 Ids decide, as for deliveries: a letter carries the entry id of its timer, so whoever starts again after a death on the
 way goes on with those that have none. All of it runs on the thread that appends, a bounded piece at a time.
@@ -17,11 +17,10 @@ from latermq.message.waiting_record import waiting_name
 from latermq.store.log_writer import Draft
 from latermq.store.message_store import MessageStore
 from latermq.timer.delivery.dead_letters import Undeliverable
-from latermq.timer.delivery.delivery import Delivery
 from latermq.timer.far.far_names import FarNames
 from latermq.timer.far.windows import Window, WindowRows
+from latermq.timer.service import TimerService
 from latermq.timer.steps import Steps
-from latermq.timer.timers import Timers
 
 LETTERS_AT_ONCE = 64  # some 3 ms
 ENTRIES_AT_ONCE = 5_000  # of the timer topic's queue, looked at as columns
@@ -37,15 +36,13 @@ class WindowSkips:
     def __init__(
         self,
         store: MessageStore,
-        timers: Timers,
-        delivery: Delivery,
+        timers: TimerService,
         pending: PendingTimers,
         names: FarNames,
         notes: WindowNotes,
     ) -> None:
         self._store = store
         self._timers = timers
-        self._delivery = delivery
         self._pending = pending
         self._names = names
         self._notes = notes
@@ -81,19 +78,19 @@ class WindowSkips:
     # Burying
 
     def bury(self, window: Window, rows: WindowRows, more: str = "") -> int:
-        """Bury those of a few rows that are not delivered, loaded or taken; how many. `more` goes to the reason.
+        """Bury those of a few rows that are not delivered, loaded or cancelled; how many. `more` goes to the reason.
 
         The last look and the append are one step.
         """
         inside = (rows.dues >= window.from_ms) & (rows.dues < window.until_ms) & (rows.entries < window.cut_entry)
         rows = window.unseen(rows.where(inside))
-        rows = rows.where(self._timers.windows.still_wanted(rows.entries, rows.dues))
+        rows = rows.where(self._timers.windows.is_waiting(rows.entries, rows.dues))
         first = np.zeros(len(rows.entries), bool)
         first[np.unique(rows.entries, return_index=True)[1]] = True
         rows = rows.where(first)
         if len(rows.entries):
             reason = f"window {window.number} was skipped by an operator{more}"
-            self._delivery.bury(Undeliverable(0, rows.entries, rows.dues, rows.raw, rows.sizes, reason))
+            self._timers.delivery.bury(Undeliverable(0, rows.entries, rows.dues, rows.raw, rows.sizes, reason))
         return len(rows.entries)
 
     def waiting(self, rows: WindowRows) -> Steps[WindowRows]:

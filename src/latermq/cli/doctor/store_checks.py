@@ -121,6 +121,6 @@ def _damage(broker: "Broker", config: Config) -> list[Check]:
             f"{broker.clamped_offsets} lie behind the end of their queues",
             "Nothing to do: the next start brings them back to the end",
         )
-    if broker.delivery.guard.is_holding:
+    if broker.timers.guard.is_holding:
         warn("clock", "the clock has leapt and is not believed yet", "Set it right before the next start")
     return found

@@ -279,7 +279,7 @@ class BrokerProcess:
         self._far_records.fetch(places, when_done)
 
     def _cut(self) -> None:
-        if not self.broker.delivery.guard.is_holding:  # a clock that leapt is not believed yet
+        if not self.broker.timers.guard.is_holding:  # a clock that leapt is not believed yet
             self.broker.far.run()
 
     def _topics_changed(self) -> None:

@@ -28,7 +28,7 @@ class Retainer:
 
     def run(self) -> None:
         """Begin to let go of what may go, unless that is under way."""
-        if self._steps is None and not self._broker.delivery.guard.is_holding:  # a clock that leapt makes all look old
+        if self._steps is None and not self._broker.timers.guard.is_holding:  # a clock that leapt makes all look old
             self._broker.far.sweep_names()
             self._steps = self._broker.retention.steps()
             self._go_on()

@@ -57,7 +57,7 @@ class TimerDriver:
         self._ran_s = time.monotonic()
         self._schedule(wait_ms / 1000)
         broker = self._broker
-        trouble = broker.delivery.guard.alarm or broker.delivery.failure or broker.timers.failure
+        trouble = broker.timers.guard.alarm or broker.timers.failure
         if trouble != self._told:
             self._told = trouble
             if trouble:

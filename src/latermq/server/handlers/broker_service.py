@@ -212,7 +212,7 @@ class BrokerService:
         if self._broker.topics.unannounced:
             self._broker.topics.unannounced = False
             self._on_topics_changed()
-        if self._broker.delivery.noted:
+        if self._broker.timers.noted:
             self._on_scheduled()
         self._broker.settle()
 

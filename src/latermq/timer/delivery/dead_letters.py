@@ -60,7 +60,7 @@ class DeadLetters:
             self._waiting.append(ones)
             self.size_bytes += len(ones.data)
 
-    def take(self) -> tuple[Block, Ints]:
+    def pop(self) -> tuple[Block, Ints]:
         """The next slice as a block for the dead letters, with the due times of its records."""
         ones = self._waiting.popleft()
         self.size_bytes -= len(ones.data)

@@ -16,7 +16,7 @@ _NONE: Ints = np.empty(0, np.int64)
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """Entries [next, end) of a queue that are not read yet, and those before that are read and not taken.
+    """Entries [next, end) of a queue that are not read yet, and those before that are read and not popped.
 
     `end` is None for the newest, which grows. `first_due_ms` is not later than any of its entries.
     """
@@ -29,11 +29,11 @@ class Run:
     is_gone: bool = False  # it was joined with others, or nothing is left of it
     dues: Ints = field(default_factory=lambda: _NONE)
     offsets: Ints = field(default_factory=lambda: _NONE)
-    at: int = 0  # loaded entries that are taken
+    at: int = 0  # loaded entries that are popped
 
     @property
     def is_drained(self) -> bool:
-        """Whether everything that was loaded is taken."""
+        """Whether everything that was loaded is popped."""
         return self.at >= len(self.dues)
 
     @property

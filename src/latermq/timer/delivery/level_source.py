@@ -25,7 +25,7 @@ class Batch(NamedTuple):
     dues: Ints
     physical_offsets: Ints  # where their records lie in the log,
     sizes: Ints  # and how long they are
-    is_roll: bool = False  # whether they are written into the timer topic again
+    is_renewal: bool = False  # whether they are written into the timer topic again
     raw: bytes | None = None  # their records end to end, where they do not lie in the log
 
 
@@ -107,7 +107,7 @@ class LevelSource:
         else:
             run.is_gone = True
 
-    def take(self, until_ms: int, max_count: int, max_bytes: int) -> Batch:
+    def pop(self, until_ms: int, max_count: int, max_bytes: int) -> Batch:
         """The next entries due at or before `until_ms`: at least one, if there is any, whatever its record's size."""
         queue = self._queue()
         runs: list[Run] = []
@@ -129,8 +129,8 @@ class LevelSource:
         physical, sizes = self._records(queue, offsets)
         fitting = int(np.searchsorted(np.cumsum(sizes), max_bytes, side="right"))
         count = min(len(offsets), max(1, fitting))
-        for run, taken in zip(runs, np.bincount(whose[:count], minlength=len(runs)).tolist(), strict=True):
-            run.at += taken
+        for run, popped in zip(runs, np.bincount(whose[:count], minlength=len(runs)).tolist(), strict=True):
+            run.at += popped
             if run.is_drained:
                 self._load(queue, run)
             else:

@@ -1,4 +1,4 @@
-"""Rolls: a waiting record written into the timer topic once more, under a new entry but as the same timer."""
+"""Renewals: a waiting record written into the timer topic once more, under a new entry but as the same timer."""
 
 import numpy as np
 
@@ -15,11 +15,11 @@ from latermq.store.dispatch import hash_keys
 from latermq.timer.delivery.block_builder import Built
 
 
-def build_rolls(entries: Ints, raw: bytes, sizes: Ints, import_precision_ms: int) -> Built:
+def build_renewals(entries: Ints, raw: bytes, sizes: Ints, import_precision_ms: int) -> Built:
     """Build what replaces these entries of the timer topic, whose records lie end to end in `raw`.
 
-    Due time, name and timer id stay. A move becomes a plain timer: what it took is taken, and what was scheduled under
-    its name since then must stay.
+    Due time, name and timer id stay. A move becomes a plain timer: it has cancelled what it replaces, and what was
+    scheduled under its name since then must stay.
     """
     records: list[bytes] = []
     properties_of: list[bytes] = []
@@ -36,9 +36,9 @@ def build_rolls(entries: Ints, raw: bytes, sizes: Ints, import_precision_ms: int
         properties = message.properties
         properties.pop(MOVE, None)
         properties.setdefault(TIMER_ID, str(entry))
-        rolls = properties.get(TIMER_ROLL_TIMES, "0")
+        times = properties.get(TIMER_ROLL_TIMES, "0")
         properties[TIMER_ROLL_TIMES] = str(
-            int(rolls) + 1 if rolls.isascii() and rolls.isdigit() and len(rolls) < 10 else 1
+            int(times) + 1 if times.isascii() and times.isdigit() and len(times) < 10 else 1
         )
         encoded = encode_properties(properties).encode()
         if len(encoded) > MAX_PROPERTIES_BYTES:

@@ -57,7 +57,7 @@ class Stage:
         """How many records of one level are due; looks at every block."""
         return sum(int(np.searchsorted(dues, now_ms, side="right")) for _, dues in self.blocks(level=level))
 
-    def take(self, now_ms: int, max_bytes: int) -> tuple[Block, Ints] | None:
+    def pop(self, now_ms: int, max_bytes: int) -> tuple[Block, Ints] | None:
         """Due records of one level, those due first; None where none is due.
 
         They take at most `max_bytes`, or are one record that is longer; keys count where a record has very many.
@@ -68,20 +68,20 @@ class Stage:
         dues: list[Ints] = []
         while max_bytes > 0 and self._heap and self._heap[0].due_ms <= now_ms:
             head = self._heap[0]
-            # What is taken is in due order too, whatever becomes of it.
+            # What is popped is in due order too, whatever becomes of it.
             if blocks and (head.block.level != blocks[0].level or head.due_ms < dues[-1][-1]):
                 break
             if blocks and head.block.is_far != blocks[0].is_far:
                 break
             if blocks and head.block.costs[0] > max_bytes:
                 break
-            block, own_dues = self._take_first(now_ms, max_bytes)
+            block, own_dues = self._pop_first(now_ms, max_bytes)
             blocks.append(block)
             dues.append(own_dues)
             max_bytes -= block.cost
         return (Block.join(blocks), np.concatenate(dues)) if blocks else None
 
-    def _take_first(self, now_ms: int, max_bytes: int) -> tuple[Block, Ints]:
+    def _pop_first(self, now_ms: int, max_bytes: int) -> tuple[Block, Ints]:
         """The due records of the block that is due first."""
         staged = heapq.heappop(self._heap)
         count = int(np.searchsorted(staged.dues, now_ms, side="right"))

@@ -15,7 +15,7 @@ _NEVER_MS = 1 << 62
 
 class _Run(NamedTuple):
     units: Units  # in the order of their wakes
-    at: int  # how many are taken
+    at: int  # how many are popped
 
 
 class TimerSource:
@@ -30,7 +30,7 @@ class TimerSource:
     def __init__(
         self, engine: Engine, start_ms: int, stop_ms: int | None, keep: Callable[[Units], Units], *, first_ms: int = -1
     ) -> None:
-        """What is older than `start_ms` is done with, but for what may be added that wakes after `first_ms`."""
+        """What is older than `start_ms` is delivered, but for what may be added that wakes after `first_ms`."""
         self._engine = engine
         self._first_ms = first_ms
         self._stop_ms = stop_ms
@@ -80,8 +80,8 @@ class TimerSource:
 
     def add(self, units: Units) -> None:
         """Take entries in that wake at or before the horizon."""
-        for rolls in (False, True):
-            own = units.where(units.rolls == rolls)
+        for renews in (False, True):
+            own = units.where(units.renews == renews)
             if len(own.entries):
                 self._runs.append(_Run(own.in_order(), 0))
                 self.rows += len(own.entries)
@@ -92,7 +92,7 @@ class TimerSource:
         while len(self._runs) > 1:
             before, last = self._runs[-2:]
             left, right = len(before.units.entries) - before.at, len(last.units.entries) - last.at
-            if before.units.rolls[0] != last.units.rolls[0] or left > 4 * right or left + right > 100_000:
+            if before.units.renews[0] != last.units.renews[0] or left > 4 * right or left + right > 100_000:
                 return
             rest = [run.units.where(np.arange(run.at, len(run.units.entries))) for run in (before, last)]
             self._runs[-2:] = [_Run(Units.join(rest).in_order(), 0)]
@@ -102,19 +102,19 @@ class TimerSource:
         return min((int(run.units.wakes[run.at]) for run in self._runs), default=None)
 
     def count_due(self, now_ms: int) -> int:
-        """How many loaded entries should have been taken by now."""
+        """How many loaded entries should have been popped by now."""
         ends = (np.searchsorted(run.units.wakes, now_ms, side="right") for run in self._runs)
         return sum(max(0, int(end) - run.at) for end, run in zip(ends, self._runs, strict=True))
 
     def all_wake_from_ms(self) -> int:
-        """Nothing of this source that is not taken yet wakes before this time."""
+        """Nothing of this source that is not popped yet wakes before this time."""
         loaded_ms = self.horizon_ms + 1 - (SLOT_MS if self.is_reading else 0)
         if self._stop_ms is not None and self.horizon_ms >= self._stop_ms and not self.is_reading:
             loaded_ms = _NEVER_MS
         head_ms = self.head_due_ms()
         return loaded_ms if head_ms is None else min(loaded_ms, head_ms)
 
-    def take(self, until_ms: int, max_count: int, max_bytes: int) -> Batch:
+    def pop(self, until_ms: int, max_count: int, max_bytes: int) -> Batch:
         """The next entries of one run that wake at or before `until_ms`: at least one, whatever its record's size."""
         number = min(range(len(self._runs)), key=lambda index: int(self._runs[index].units.wakes[self._runs[index].at]))
         units, at = self._runs[number]
@@ -122,11 +122,11 @@ class TimerSource:
         end = max(at, min(end, at + max_count))
         fitting = int(np.searchsorted(np.cumsum(units.sizes[at:end]), max_bytes, side="right"))
         end = at + min(end - at, max(1, fitting))
-        taken = units.where(np.arange(at, end))
+        popped = units.where(np.arange(at, end))
         self.rows -= end - at
         if end == len(units.entries):
             del self._runs[number]
         else:
             self._runs[number] = _Run(units, end)
-        is_roll = bool(len(taken.rolls) and taken.rolls[0])
-        return Batch(taken.entries, taken.wakes, taken.physical_offsets, taken.sizes, is_roll)
+        is_renewal = bool(len(popped.renews) and popped.renews[0])
+        return Batch(popped.entries, popped.wakes, popped.physical_offsets, popped.sizes, is_renewal)

@@ -18,15 +18,15 @@ class Units(NamedTuple):
     """Entries of the timer topic as an engine keeps them: a row of each array an entry."""
 
     entries: Ints  # offsets in the timer topic's queue
-    wakes: Ints  # when each is read: at its due time or, where it rolls, before
+    wakes: Ints  # when each is read: at its due time or, where it is to be renewed, before
     physical_offsets: Ints  # where their records lie in the log,
     sizes: Ints  # and how long they are
-    rolls: Bools  # whether it wakes to be written again, being due later than the engine looks ahead
+    renews: Bools  # whether it wakes to be renewed, being due later than the engine looks ahead
 
     def where(self, rows: Bools | Indices) -> "Units":
         """Some of the rows."""
         return Units(
-            self.entries[rows], self.wakes[rows], self.physical_offsets[rows], self.sizes[rows], self.rolls[rows]
+            self.entries[rows], self.wakes[rows], self.physical_offsets[rows], self.sizes[rows], self.renews[rows]
         )
 
     @staticmethod
@@ -40,7 +40,7 @@ class Units(NamedTuple):
             np.concatenate([part.wakes for part in parts]),
             np.concatenate([part.physical_offsets for part in parts]),
             np.concatenate([part.sizes for part in parts]),
-            np.concatenate([part.rolls for part in parts]),
+            np.concatenate([part.renews for part in parts]),
         )
 
     def in_order(self) -> "Units":
@@ -53,6 +53,11 @@ def slot_of(wakes: Ints) -> Ints:
     return (wakes - 1) // SLOT_MS * SLOT_MS
 
 
+def slot_below(wake_ms: int) -> int:
+    """The slot of one time."""
+    return max(0, (wake_ms - 1) // SLOT_MS * SLOT_MS)
+
+
 class Engine(Protocol):
     """Called by one thread, but for `sync`, which may run beside it.
 
@@ -62,10 +67,10 @@ class Engine(Protocol):
     """
 
     def put(self, units: Units, now_ms: int) -> None:
-        """Keep these. Raises StoreError for want of space; the call is then repeated with the same units."""
+        """Keep these. Raises StoreError if the disk is full; the call is then repeated with the same units."""
 
     def remove(self, units: Units, now_ms: int) -> None:
-        """Forget these, which were put before: they are cancelled or moved. The same rule for want of space."""
+        """Forget these, which were put before: they are cancelled or moved. The same rule for a full disk."""
 
     def read(self, start_ms: int, stop_ms: int) -> Iterator[Units]:
         """What wakes in (start, stop], whole seconds, slot by slot; removed ones are left out.
@@ -78,7 +83,7 @@ class Engine(Protocol):
         """The first slot at or after this time that holds anything; None where there is none."""
 
     def forget_below(self, wake_ms: int) -> None:
-        """Everything that wakes below this time is done with, and the checkpoint on disk says so."""
+        """Everything that wakes below this time is delivered, and the checkpoint on disk says so."""
 
     def mark(self) -> str:
         """Up to where it is written; goes into the checkpoint, once `sync` has run."""
@@ -87,10 +92,10 @@ class Engine(Protocol):
         """Return when everything put and removed so far would survive the death of the machine."""
 
     def density(self, start_ms: int, stop_ms: int) -> Ints:
-        """How many are due in each second of (start, stop]; what rolls then is due later, and left out."""
+        """How many are due in each second of (start, stop]; what is renewed then is due later, and left out."""
 
     def count(self, slot_ms: int) -> int:
-        """How many wake in the second of one slot, those that roll included."""
+        """How many wake in the second of one slot, those to be renewed included."""
 
     def clear(self) -> None:
         """Forget everything, to be filled again from the timer topic."""

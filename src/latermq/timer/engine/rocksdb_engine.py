@@ -180,7 +180,7 @@ class RocksEngine:
     # Counting
 
     def density(self, start_ms: int, stop_ms: int) -> Ints:
-        """Exact for the first COUNT_RANGE rows; further on it is sampled, and then rolls count too."""
+        """Exact for the first COUNT_RANGE rows; further on it is sampled, and then timers to be renewed count too."""
         seconds = (stop_ms - start_ms) // SLOT_MS
         if seconds == 1 and self.count(start_ms) > COUNT_RANGE:
             return np.array([self.count(start_ms)], np.int64)

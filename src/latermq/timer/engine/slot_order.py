@@ -11,7 +11,7 @@ import numpy as np
 
 from latermq.arrays import Ints
 from latermq.timer.engine.interface import SLOT_MS, Units, slot_of
-from latermq.timer.intake.delivered_set import not_in
+from latermq.timer.sorted_entries import contains
 
 KEPT_ORDERS = 4
 # Smaller seconds are read again for each page: that takes less than a millisecond.
@@ -27,7 +27,7 @@ class SlotOrder:
         self._entries: Ints = np.empty(0, np.int64)
         self._wakes: Ints = self._entries
         self._added = [(units.entries, units.wakes)]
-        self._taken: list[Ints] = []
+        self._cancelled: list[Ints] = []
         self._settle()
 
     def __len__(self) -> int:
@@ -37,9 +37,9 @@ class SlotOrder:
         """These were scheduled."""
         self._added.append((entries, wakes))
 
-    def note_taken(self, entries: Ints) -> None:
+    def note_cancelled(self, entries: Ints) -> None:
         """These were cancelled or moved."""
-        self._taken.append(entries)
+        self._cancelled.append(entries)
 
     def _settle(self) -> None:
         if self._added:
@@ -50,10 +50,10 @@ class SlotOrder:
             is_first = np.append(True, entries[1:] != entries[:-1])[: len(entries)]
             self._entries, self._wakes = entries[is_first], wakes[is_first]
             self._added = []
-        if self._taken:
-            kept = not_in(self._entries, np.sort(np.concatenate(self._taken)))
+        if self._cancelled:
+            kept = ~contains(np.sort(np.concatenate(self._cancelled)), self._entries)
             self._entries, self._wakes = self._entries[kept], self._wakes[kept]
-            self._taken = []
+            self._cancelled = []
 
     def after(self, wake_ms: int, entry: int, most: int) -> tuple[Ints, Ints]:
         """Entries and times of the next rows behind this place, at most so many."""
@@ -98,14 +98,14 @@ class SlotOrders:
             if mine.any():
                 order.note_added(units.entries[mine], units.wakes[mine])
 
-    def note_taken(self, units: Units) -> None:
+    def note_cancelled(self, units: Units) -> None:
         """These were cancelled or moved."""
         for order in self._held:
             mine = slot_of(units.wakes) == order.slot_ms
             if mine.any():
-                order.note_taken(units.entries[mine])
+                order.note_cancelled(units.entries[mine])
 
     def forget_below(self, wake_ms: int) -> None:
-        """What wakes before is done with."""
+        """What wakes before is delivered."""
         for slot_ms in [slot_ms for slot_ms in self._orders if slot_ms + SLOT_MS < wake_ms]:
             del self._orders[slot_ms]

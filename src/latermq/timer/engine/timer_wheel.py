@@ -32,7 +32,7 @@ class Slots(NamedTuple):
     firsts: Ints
     lasts: Ints
     counts: Ints
-    rolls: Ints  # how many of these roll; in the last field, which RocketMQ hands on and does not use
+    renews: Ints  # how many of these are to be renewed; in the last field, which RocketMQ hands on and does not use
 
 
 class TimerWheel:
@@ -93,18 +93,18 @@ class TimerWheel:
         """Which of these slots hold anything."""
         return self._found(times_ms // self._precision_ms, self.places(times_ms))
 
-    def taken(self, times_ms: Ints) -> Ints:
-        """Those of these slots whose place is taken by another time, of the wheel or of these, a round or more away."""
+    def occupied(self, times_ms: Ints) -> Ints:
+        """Those of these slots whose place another time occupies, of the wheel or of these, a round or more away."""
         times, indexes = times_ms // self._precision_ms, self.places(times_ms)
-        is_taken = np.zeros(len(times), bool)
+        is_occupied = np.zeros(len(times), bool)
         if not self._is_unused:
-            is_taken = self._held[indexes] & (self._slots["time"][indexes] != times)
+            is_occupied = self._held[indexes] & (self._slots["time"][indexes] != times)
         if len(times) and times.max() - times.min() >= self.total:
             is_first = np.zeros(len(times), bool)
             is_first[np.unique(indexes, return_index=True)[1]] = True
-            is_taken |= ~is_first
-        taken: Ints = times_ms[is_taken]
-        return taken
+            is_occupied |= ~is_first
+        occupied: Ints = times_ms[is_occupied]
+        return occupied
 
     def get(self, times_ms: Ints) -> Slots:
         """These slots."""
@@ -115,8 +115,8 @@ class TimerWheel:
         slots = np.take(self._words, indexes, axis=0).view(SLOT)[:, 0]
         found = self._found(times, indexes)
         firsts, lasts = np.where(found, slots["first"], -1), np.where(found, slots["last"], -1)
-        counts, rolls = np.where(found, slots["num"], 0), np.where(found, slots["magic"], 0)
-        return Slots(*(column.astype(np.int64) for column in (firsts, lasts, counts, rolls)))
+        counts, renews = np.where(found, slots["num"], 0), np.where(found, slots["magic"], 0)
+        return Slots(*(column.astype(np.int64) for column in (firsts, lasts, counts, renews)))
 
     def reserve(self) -> None:
         """Take the space of the whole file, before anything is put. Raises StoreError when there is none."""
@@ -176,7 +176,7 @@ class TimerWheel:
         return np.sort(times[(times >= start) & (times < stop)]) * self._precision_ms
 
     def counts(self, start_ms: int, stop_ms: int) -> Ints:
-        """How many each slot in [start, stop) says that it holds which do not roll."""
+        """How many each slot in [start, stop) says that it holds which are not renewed."""
         times = np.arange(start_ms // self._precision_ms, -(-stop_ms // self._precision_ms))
         indexes = times % self.total
         if self._is_unused:

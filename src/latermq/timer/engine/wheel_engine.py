@@ -45,7 +45,7 @@ def _rows(units: Units, magics: Ints, now_ms: int) -> UnitRows:
     return rows
 
 
-class SlotTaken(StoreError):
+class SlotOccupied(StoreError):
     """A slot's place in the wheel is held by a time 14 days or more away, whose entries are not delivered yet."""
 
 
@@ -151,12 +151,12 @@ class WheelEngine:
 
     def put(self, units: Units, now_ms: int) -> None:
         """Keep these. Raises StoreError, with nothing changed, for want of space or of a free slot."""
-        self._write(units, np.where(units.rolls, DEFAULT | ROLL, DEFAULT), now_ms)
+        self._write(units, np.where(units.renews, DEFAULT | ROLL, DEFAULT), now_ms)
 
     def remove(self, units: Units, now_ms: int) -> None:
         """Write a delete unit into the slot of each. A slot that holds nothing has nothing to lose."""
         units = units.where(self._wheel.holds(slot_of(units.wakes)))
-        self._write(units, np.where(units.rolls, DEFAULT | DELETE | ROLL, DEFAULT | DELETE), now_ms)
+        self._write(units, np.where(units.renews, DEFAULT | DELETE | ROLL, DEFAULT | DELETE), now_ms)
 
     def _write(self, units: Units, magics: Ints, now_ms: int) -> None:
         slots = slot_of(units.wakes)
@@ -170,9 +170,9 @@ class WheelEngine:
         heads = np.flatnonzero(np.concatenate(([True], slots[1:] != slots[:-1])))
         tails = np.append(heads[1:], count) - 1
         own = slots[heads]
-        if len(taken := self._wheel.taken(own)):
-            raise SlotTaken(
-                f"the wheel holds entries of another round in {len(taken)} slots, the first of them {taken[0]}",
+        if len(occupied := self._wheel.occupied(own)):
+            raise SlotOccupied(
+                f"the wheel holds entries of another round in {len(occupied)} slots, the first of them {occupied[0]}",
                 hint="They are free again when the overdue timers are delivered",
             )
         self._log.make_room(count)
@@ -185,9 +185,9 @@ class WheelEngine:
         self._log.append(rows)
         signs = np.where(magics & DELETE, -1, 1)
         counts = np.maximum(before.counts + np.add.reduceat(signs, heads), 0)
-        rolls = np.clip(before.rolls + np.add.reduceat(np.where(magics & ROLL, signs, 0), heads), 0, counts)
+        renews = np.clip(before.renews + np.add.reduceat(np.where(magics & ROLL, signs, 0), heads), 0, counts)
         firsts = np.where(before.firsts < 0, positions[heads], before.firsts)
-        self._wheel.put(own, Slots(firsts, positions[tails], counts, rolls))
+        self._wheel.put(own, Slots(firsts, positions[tails], counts, renews))
         self._note_latest(positions, slots)
 
     def _note_latest(self, positions: Ints, slots: Ints) -> None:

@@ -55,7 +55,7 @@ class _Chunk(NamedTuple):
     positions: Ints
     slots: Ints
     deletes: Bools
-    rolls: Bools
+    renews: Bools
     outward: Ints  # rows of the units that link to none of the chunk,
     links: Ints  # and to where they link
     targets: Ints  # rows of the units that one of the chunk links to
@@ -68,10 +68,10 @@ def _chunk(start: int, units: UnitRows, slots: Ints, live: Bools) -> _Chunk | No
     """
     previous = units["previous"].astype(np.int64)
     deletes = (units["magic"] & DELETE) != 0
-    rolls = ((units["magic"] & ROLL) != 0) & (units["reserved"] != 0)  # RocketMQ does not count its own
+    renews = ((units["magic"] & ROLL) != 0) & (units["reserved"] != 0)  # RocketMQ does not count its own
     rows = np.arange(len(units))
     if not live.all():
-        rows, slots, previous, deletes, rolls = (one[live] for one in (rows, slots, previous, deletes, rolls))
+        rows, slots, previous, deletes, renews = (one[live] for one in (rows, slots, previous, deletes, renews))
     positions = start + UNIT_BYTES * rows
     if (previous >= positions).any():
         return None
@@ -85,7 +85,7 @@ def _chunk(start: int, units: UnitRows, slots: Ints, live: Bools) -> _Chunk | No
     if (np.bincount(targets, minlength=1) > 1).any():
         return None
     outward = np.flatnonzero(~inward)
-    return _Chunk(positions, slots, deletes, rolls, outward, previous[outward], targets)
+    return _Chunk(positions, slots, deletes, renews, outward, previous[outward], targets)
 
 
 def _add(wheel: TimerWheel, chunk: _Chunk, lists_at: Ints) -> bool:
@@ -98,7 +98,7 @@ def _add(wheel: TimerWheel, chunk: _Chunk, lists_at: Ints) -> bool:
     before = wheel.get(own)
     places = wheel.places(own)
     lists_at[places] = numbers
-    if (lists_at[places] != numbers).any() or len(wheel.taken(own)) or (chunk.links != before.lasts).any():
+    if (lists_at[places] != numbers).any() or len(wheel.occupied(own)) or (chunk.links != before.lasts).any():
         return False  # two lists in one place, or one that begins elsewhere
     lists = lists_at[wheel.places(chunk.slots)]
     is_last = np.ones(len(chunk.slots), bool)
@@ -106,8 +106,9 @@ def _add(wheel: TimerWheel, chunk: _Chunk, lists_at: Ints) -> bool:
     lasts = np.empty(len(own), np.int64)
     lasts[lists[is_last]] = chunk.positions[is_last]
     signs = np.where(chunk.deletes, -1, 1)
-    counts, rolls = (np.bincount(lists, weights, len(own)).astype(np.int64) for weights in (signs, signs * chunk.rolls))
+    weights = (signs, signs * chunk.renews)
+    counts, renews = (np.bincount(lists, own_weights, len(own)).astype(np.int64) for own_weights in weights)
     firsts = np.where(before.firsts < 0, chunk.positions[chunk.outward], before.firsts)
     counts = np.maximum(before.counts + counts, 0)
-    wheel.put(own, Slots(firsts, lasts, counts, np.clip(before.rolls + rolls, 0, counts)))
+    wheel.put(own, Slots(firsts, lasts, counts, np.clip(before.renews + renews, 0, counts)))
     return True

@@ -1,7 +1,7 @@
 """Names of Spark's timers whose records have left the log: what the directory needs once the key index cannot tell.
 
 While a record is in the log the key index finds it (directory.py). Before its segment goes, what still waits of it is
-written here, and what cancels and moves in it took is taken out: a timer that is due before its segment ages out costs
+written here, and what cancels and moves in it end is removed: a timer that is due before its segment ages out costs
 nothing. Rows, in one RocksDB database, all strings separated by a zero byte:
 
     n topic, unique key, entry (8)   →  due (8), timer id (8)       a timer that waits
@@ -97,12 +97,12 @@ class FarNames:
         for one in waiting:
             if one.kind == CANCEL:
                 name = find_property(one.properties, TIMER_DELETE_KEY.encode()) or b""
-                self._take(batch, name, one, retention_ms)
+                self._cancel(batch, name, one, retention_ms)
                 continue
             topic = find_property(one.properties, REAL_TOPIC.encode()) or b""
             unique_key = find_property(one.properties, UNIQUE_KEY.encode()) or b""
             if one.kind == MOVED:
-                self._take(batch, topic + b"+" + unique_key, one, 0)
+                self._cancel(batch, topic + b"+" + unique_key, one, 0)
             if one.is_far and one.kind in (TIMER, MOVED):
                 self._add(batch, topic, unique_key, one)
         batch.rows.put(_MARK, _ONE.pack(upto))
@@ -122,22 +122,22 @@ class FarNames:
             if message_key:
                 batch.rows.put(b"k" + topic + b"\0" + message_key + b"\0" + unique_key, _ONE.pack(one.due_ms))
 
-    def _take(self, batch: _Batch, name: bytes, by: Waiting, retention_ms: int) -> None:
-        """A cancel or a move takes all earlier entries of a name."""
+    def _cancel(self, batch: _Batch, name: bytes, by: Waiting, retention_ms: int) -> None:
+        """A cancel or a move ends all earlier entries of a name."""
         for topic, unique_key in names_of(name.decode(errors="replace")):
             plain = topic.encode() + b"\0" + unique_key.encode()
             key = b"n" + plain + b"\0"
             held = batch.names.setdefault(key, set())
-            if key not in batch.read:  # each name's rows once, however often it is taken
+            if key not in batch.read:  # each name's rows once, however often it is cancelled
                 batch.read.add(key)
                 held.update(_ONE.unpack(row[-8:])[0] for row, _ in self._rows(key))
-            taken = [entry for entry in held if entry < by.entry]
-            for entry in taken:
+            cancelled = [entry for entry in held if entry < by.entry]
+            for entry in cancelled:
                 batch.rows.delete(key + _ONE.pack(entry))
-            held.difference_update(taken)
-            if taken and not held:
+            held.difference_update(cancelled)
+            if cancelled and not held:
                 batch.rows.delete(b"p" + plain)
-            if retention_ms and taken:
+            if retention_ms and cancelled:
                 batch.rows.put(b"c" + plain, _TWO.pack(by.due_ms, by.due_ms + retention_ms))
 
     # Looking up

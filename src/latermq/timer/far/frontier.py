@@ -17,7 +17,7 @@ class Frontier:
 
     def __init__(self, cuts: Iterable[Cut] = (), far_until_ms: int = 0, rows: Sequence[Row] = ()) -> None:
         """As a checkpoint has it. `rows` are the frontiers, which older checkpoints do not have."""
-        self._cuts = sorted(cuts)  # the last one, and those that have a window which is not done with
+        self._cuts = sorted(cuts)  # the last one, and those that have a window which is not played
         if rows:
             self.ownership = Ownership(rows)
         elif self._cuts:
@@ -80,7 +80,7 @@ class Frontier:
         return [cut for cut in self._cuts if cut.has_window and cut.handback_ms > wake_ms]
 
     def forget(self, below_entry: int, wake_ms: int) -> None:
-        """Entries below this one have left the log, and windows before this time are done with."""
+        """Entries below this one have left the log, and windows before this time are played."""
         self.ownership.forget_below(below_entry)
         kept = [cut for cut in self._cuts[:-1] if cut.handback_ms > wake_ms]
         self._cuts = [*kept, *self._cuts[-1:]]

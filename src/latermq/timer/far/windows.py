@@ -48,33 +48,33 @@ class Window:
     from_ms: int
     until_ms: int
     # Up to when cancels of windows' rows are loaded, where one is due at this time.
-    covered_ms: Callable[[int], int] = lambda due_ms: _NEVER_MS
+    covered_ms: Callable[[int], int]
     attempt: str = ""  # that is played; empty while there is none
-    pieces: int = 0  # that were taken in
-    last_due_ms: int = 0  # of what was taken in,
+    pieces: int = 0  # that were loaded
+    last_due_ms: int = 0  # of what was loaded,
     last_entries: Ints = field(default_factory=lambda: _NONE)  # and which of it were due then
     is_loaded: bool = False
     is_skipped: bool = False  # its timers become dead letters; nothing more of it is played
-    rows: int = 0  # that are loaded and not taken
+    rows: int = 0  # that are loaded and not popped
     size_bytes: int = 0
     _loaded: deque[WindowRows] = field(default_factory=deque)
-    _at: int = 0  # rows of the first loaded piece that are taken
+    _at: int = 0  # rows of the first loaded piece that are popped
     _raw_at: int = 0
 
     level = 0
 
     @property
     def unread_from_ms(self) -> int:
-        """Nothing of it that was not taken in is due before."""
+        """Nothing of it that was not loaded is due before."""
         return max(self.from_ms, self.last_due_ms)
 
     def unseen(self, rows: WindowRows) -> WindowRows:
-        """Those of some rows that were not taken in yet, from whichever attempt they are."""
+        """Those of some rows that were not loaded yet, from whichever attempt they are."""
         seen = np.isin(rows.entries, self.last_entries)
         return rows.where((rows.dues > self.last_due_ms) | ((rows.dues == self.last_due_ms) & ~seen))
 
     def note_seen(self, rows: WindowRows) -> None:
-        """These were taken in; attempts need not be cut into the same pieces."""
+        """These were loaded; attempts need not be cut into the same pieces."""
         if len(rows.dues):
             last_ms = int(rows.dues[-1])
             same = [self.last_entries] if last_ms == self.last_due_ms else []
@@ -82,7 +82,7 @@ class Window:
             self.last_due_ms = last_ms
 
     def load(self, rows: WindowRows) -> None:
-        """Keep rows, of which there is at least one, until they are taken."""
+        """Keep rows, of which there is at least one, until they are popped."""
         self._loaded.append(rows)
         self.size_bytes += len(rows.raw)
         self.rows += len(rows.entries)
@@ -100,7 +100,7 @@ class Window:
         due_ms = self._head_ms
         return due_ms if due_ms <= self.covered_ms(due_ms) else None
 
-    def take(self, until_ms: int, max_count: int, max_bytes: int) -> Batch:
+    def pop(self, until_ms: int, max_count: int, max_bytes: int) -> Batch:
         """The next rows due at or before `until_ms`: at least one, whatever its record's size."""
         piece = self._loaded[0]
         at = self._at
@@ -126,58 +126,69 @@ class Window:
         return bool(self._loaded) and self._head_ms < now_ms - PUNCTUAL_MS
 
     def count_due(self, now_ms: int) -> int:
-        """How many loaded rows should have been taken by now."""
+        """How many loaded rows should have been popped by now."""
         counts = [int(np.searchsorted(piece.dues, now_ms, side="right")) for piece in self._loaded]
         return max(0, sum(counts) - self._at)
 
     def all_wake_from_ms(self) -> int:
-        """Nothing of it that was not taken from here is due before."""
+        """Nothing of it that was not popped from here is due before."""
         loaded_ms = self._head_ms if self._loaded else _NEVER_MS
         return loaded_ms if self.is_loaded else min(loaded_ms, self.unread_from_ms)
 
 
 class Windows:
-    """All windows that are not done with, the earliest first. No two of them overlap in due time."""
+    """All windows that are not played, the earliest first. No two of them overlap in due time."""
 
-    def __init__(self, frontier: Frontier, *, max_bytes: int, ahead_ms: int) -> None:
+    def __init__(
+        self,
+        frontier: Frontier,
+        is_waiting: Callable[[Ints, Ints], Bools],
+        covered_ms: Callable[[int], int],
+        *,
+        max_bytes: int,
+        ahead_ms: int,
+    ) -> None:
+        """`is_waiting` says which rows, by entries and dues, are not settled.
+
+        `covered_ms` says up to when cancels of windows' rows are loaded, where one is due at a time.
+        """
         self._frontier = frontier
+        self.is_waiting = is_waiting
+        self.covered_ms = covered_ms
         self._max_bytes = max_bytes
         self._ahead_ms = ahead_ms
         self._windows: deque[Window] = deque()
         self._open: list[Window] = []  # with rows that are loaded
-        # Set by who owns the timers: which rows are still wanted, and up to when cancels of windows' rows are loaded.
-        self.still_wanted: Callable[[Ints, Ints], Bools] = lambda entries, dues: np.ones(len(entries), bool)
-        self.covered_ms: Callable[[int], int] = lambda due_ms: _NEVER_MS
+        self.are_open = False  # once those of the checkpoint are
 
     # Which windows there are
 
     def open(self, cut: Cut) -> None:
         """A cut was made: its window comes next."""
         if cut.has_window:
-            self._windows.append(
-                Window(cut.number, cut.entry, cut.last_handback_ms, cut.handback_ms, lambda due: self.covered_ms(due))
-            )
+            self._windows.append(Window(cut.number, cut.entry, cut.last_handback_ms, cut.handback_ms, self.covered_ms))
 
     def open_all(self, cuts: Iterable[Cut], attempts: dict[int, str]) -> None:
-        """At a start: those that are not done with, and the attempts that were chosen for them."""
+        """At a start: those that are not played, and the attempts that were chosen for them."""
         for cut in cuts:
             self.open(cut)
         for window in self._windows:
             window.attempt = attempts.get(window.number, "")
+        self.are_open = True
 
     def waiting(self) -> list[Window]:
         """All that are not loaded to their end, the earliest first."""
         return [window for window in self._windows if not window.is_loaded]
 
     def unfinished(self) -> list[Window]:
-        """All that are not done with."""
+        """All that are not played."""
         return list(self._windows)
 
     def find(self, number: int) -> Window | None:
         return next((window for window in self._windows if window.number == number), None)
 
     def close_before(self, wake_ms: int) -> None:
-        """Forget windows all of whose rows are done with, and a checkpoint on disk says so."""
+        """Forget windows all of whose rows are delivered, and a checkpoint on disk says so."""
         while self._windows and self._windows[0].is_loaded and self._windows[0].until_ms <= wake_ms:
             self._windows.popleft()
 
@@ -215,17 +226,20 @@ class Windows:
         return window.until_ms <= now_ms - PUNCTUAL_MS
 
     def feed(self, number: int, rows: WindowRows | None) -> None:
-        """Take the next piece of a window in; None says that there is no further one."""
+        """Load the next piece of a window; None says that there is no further one."""
         window = self.find(number)
         assert window is not None, f"window {number} is not there"
         assert not window.is_loaded, f"window {number} has no further piece"
         if rows is None:
             window.is_loaded = True
             return
+        if len(rows.dues):
+            is_inside = window.from_ms <= rows.dues[0] <= rows.dues[-1] < window.until_ms
+            assert is_inside, f"window {number} holds [{window.from_ms}, {window.until_ms}) only (invariant 4)"
         window.pieces += 1
         rows = window.unseen(rows)
         window.note_seen(rows)
-        rows = rows.where(self.still_wanted(rows.entries, rows.dues))
+        rows = rows.where(self.is_waiting(rows.entries, rows.dues))
         if len(rows.entries):
             if window not in self.sources():
                 self._open.append(window)
@@ -256,7 +270,7 @@ class Windows:
         return sum(window.size_bytes for window in self.sources())
 
     def all_wake_from_ms(self) -> int:
-        """Nothing that Spark holds, or handed back and was not taken from here, is due before."""
+        """Nothing that Spark holds, or handed back and was not popped from here, is due before."""
         wake_ms = self._frontier.handback_ms if self._frontier.has_far else _NEVER_MS
         for window in self._windows:
             wake_ms = min(wake_ms, window.all_wake_from_ms())
@@ -275,5 +289,5 @@ class Windows:
                 yield window.from_ms, until_ms
 
     def statistics(self) -> dict[str, int]:
-        """How much is loaded, and how many windows are not done with."""
+        """How much is loaded, and how many windows are not played."""
         return {"windows": len(self._windows), "window_rows_loaded": self.rows, "window_bytes_loaded": self.size_bytes}

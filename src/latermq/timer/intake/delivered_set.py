@@ -7,12 +7,7 @@ import numpy as np
 
 from latermq.arrays import Bools, Ints
 from latermq.store.ranges import as_ranges
-
-
-def not_in(entries: Ints, ordered: Ints) -> Bools:
-    """For each of these entries whether it is not among the ordered ones, of which there is at least one."""
-    at = np.minimum(np.searchsorted(ordered, entries), len(ordered) - 1)
-    return np.not_equal(ordered[at], entries)
+from latermq.timer.sorted_entries import contains
 
 
 class _Run(NamedTuple):
@@ -20,8 +15,8 @@ class _Run(NamedTuple):
     wakes: Ints
 
 
-class Done:
-    """Entries of the timer topic that are delivered or rolled, each with the time at which it woke.
+class Delivered:
+    """Entries of the timer topic that are delivered or renewed, each with the time at which it woke.
 
     What the marks tell is dropped here. The rest lies in sorted runs, of which a newer one is merged with the one
     before when that is not much larger: adding costs a logarithm of what is kept, and so does looking.
@@ -33,7 +28,7 @@ class Done:
         self.rows = 0
 
     def add(self, entries: Ints, wakes: Ints) -> None:
-        """These are done."""
+        """These are delivered."""
         if len(entries):
             self._added.append(_Run(entries, wakes))
             self.rows += len(entries)
@@ -62,17 +57,17 @@ class Done:
         self.rows = sum(len(run.entries) for run in kept)
         self._settle()
 
-    def missing(self, entries: Ints) -> Bools:
-        """For each of these entries whether it is not done."""
-        missing = np.ones(len(entries), bool)
+    def contains(self, entries: Ints) -> Bools:
+        """For each of these entries whether it is delivered."""
+        found = np.zeros(len(entries), bool)
         if not self.rows or not len(entries):
-            return missing
+            return found
         self._settle()
         first, last = int(entries.min()), int(entries.max())
         for run in self._runs:
             if run.entries[0] <= last and run.entries[-1] >= first:
-                missing &= not_in(entries, run.entries)
-        return missing
+                found |= contains(run.entries, entries)
+        return found
 
     def ranges(self) -> list[tuple[int, int]]:
         """The entries as ranges, for the checkpoint."""

@@ -1,6 +1,6 @@
-"""Rolling: a timer that is due later than an engine looks ahead wakes before, to be written into the timer topic again.
+"""Renewal: a timer due later than an engine looks ahead wakes before, to be written into the timer topic again.
 
-So every record that still waits is younger than the roll window, and the log behind it can go.
+So every record that still waits is younger than the renewal window, and the log behind it can go.
 """
 
 import numpy as np
@@ -12,40 +12,40 @@ from latermq.store.files.disk import Disk
 
 LONGEST_WINDOW_MS = 2 * 86_400_000  # RocketMQ's own; half of it and more stays free on a wheel of seven days
 PATH = "latermq.rollwindow"
-_SPREAD_SHARE = 4  # rolls are spread over the last quarter of the window
+_SPREAD_SHARE = 4  # renewals are spread over the last quarter of the window
 _GOLDEN = 2_654_435_761  # neighbours in the timer topic land far apart
 
 
-def roll_window_ms(retention_ms: int) -> int:
+def renewal_window_ms(retention_ms: int) -> int:
     """How far ahead an entry may wake: records are written again well before they age out."""
     return min(LONGEST_WINDOW_MS, retention_ms * 2 // 3)
 
 
-def load_roll_window_ms(disk: Disk, retention_ms: int) -> int:
-    """The roll window of this store, chosen when it was made: when an entry wakes must not change afterwards.
+def load_renewal_window_ms(disk: Disk, retention_ms: int) -> int:
+    """The renewal window of this store, chosen when it was made: when an entry wakes must not change afterwards.
 
     With a shorter retention than then, timers keep the log for as long as before.
     """
     kept = disk.read(PATH)
     if kept is None:
-        disk.replace(PATH, b"%d\n" % roll_window_ms(retention_ms))
-        return roll_window_ms(retention_ms)
+        disk.replace(PATH, b"%d\n" % renewal_window_ms(retention_ms))
+        return renewal_window_ms(retention_ms)
     try:
         return int(kept)
     except ValueError:
         raise CorruptStore(
-            f"{PATH} holds {kept[:40]!r}, which is no number",
-            hint=f"Write the milliseconds there that it was made with, as a rule {roll_window_ms(retention_ms)}",
+            f"{PATH} holds {kept[:40]!r}, which is not a number",
+            hint=f"Write the milliseconds there that it was made with, as a rule {renewal_window_ms(retention_ms)}",
         ) from None
 
 
 def wakes_of(log: CommitLog, entries: Ints, dues: Ints, physical_offsets: Ints, window_ms: int) -> tuple[Ints, Bools]:
-    """When these entries wake, and which of them roll then. The log alone decides, so it is always the same."""
+    """When these entries wake, and which are renewed then. The log alone decides, so it is always the same."""
     if not len(entries):
         return dues, np.zeros(0, bool)
     stored_ms = log.store_timestamps(physical_offsets)
-    rolls = dues - stored_ms > window_ms
-    if not rolls.any():
-        return dues, rolls
+    renews = dues - stored_ms > window_ms
+    if not renews.any():
+        return dues, renews
     spread_ms = (entries * _GOLDEN % (1 << 32)) * (window_ms // _SPREAD_SHARE) >> 32
-    return np.where(rolls, stored_ms + window_ms - spread_ms, dues), rolls
+    return np.where(renews, stored_ms + window_ms - spread_ms, dues), renews

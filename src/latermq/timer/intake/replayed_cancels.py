@@ -1,8 +1,8 @@
-"""Cancels and moves that act again at a start: what each of them took, found for many at once.
+"""Cancels and moves that act again at a start: which timers each of them ended, found for many at once.
 
 After a change of engines these are all that the log holds. So the key index is asked for all their names together,
-queue entries tell what its hits are and when they are due, and of the records only those are read that may be taken and
-are not delivered, each once.
+queue entries tell what its hits are and when they are due, and of the records only those are read that may be cancelled
+and are not delivered, each once.
 """
 
 from bisect import bisect_right
@@ -20,25 +20,28 @@ from latermq.message.timer_code import CANCEL, MOVED, TIMER
 from latermq.message.timer_name import timer_name
 from latermq.store.dispatch import HashedKeys
 from latermq.store.log_reader import LogReader
+from latermq.timer.counters import Counters
 from latermq.timer.far.far_names import FarNames
-from latermq.timer.intake.cancellations import GONE
-from latermq.timer.timers import Timers
+from latermq.timer.intake.cancellations import Cancellations
+from latermq.timer.intake.marks import Marks
+from latermq.timer.intake.settled import Settled
+from latermq.timer.intake.timer_topic import GONE, TimerTopic
 
 Name = tuple[str, str]  # a topic and a unique key
 _REAL_TOPIC, _UNIQUE_KEY, _DELETE_KEY = REAL_TOPIC.encode(), UNIQUE_KEY.encode(), TIMER_DELETE_KEY.encode()
 
 
-class Taker(NamedTuple):
-    """A cancel or a move, and a name that it takes."""
+class ReplayedCancel(NamedTuple):
+    """A cancel or a move, and a name whose timers it ends."""
 
     entry: int
     end_offset: int  # where its record ends in the log
     name: Name
-    is_counted: bool  # whether what it takes is still counted as pending
+    is_counted: bool  # whether what it ends is still counted as pending
 
 
 class _Scheduled(NamedTuple):
-    """A timer, a roll of one or a move: what can be taken."""
+    """A timer, a renewal of one or a move: what can be cancelled."""
 
     entry: int
     due_ms: int
@@ -60,35 +63,49 @@ class _Hits(NamedTuple):
         return _Hits(*(column[kept] for column in self))
 
 
-class Takers:
+class ReplayedCancels:
     """Lets cancels and moves act on what the log holds before them."""
 
-    def __init__(self, reader: LogReader, far_names: FarNames, timers: Timers) -> None:
+    def __init__(
+        self,
+        reader: LogReader,
+        far_names: FarNames,
+        topic: TimerTopic,
+        settled: Settled,
+        cancellations: Cancellations,
+        marks: Marks,
+        counters: Counters,
+    ) -> None:
         self._reader = reader
         self._far_names = far_names
-        self._timers = timers
+        self._topic = topic
+        self._settled = settled
+        self._cancellations = cancellations
+        self._marks = marks
+        self._counters = counters
 
-    def act(self, takers: Sequence[Taker]) -> None:
+    def act(self, cancels: Sequence[ReplayedCancel]) -> None:
         """These are in the order of the log; those before them have acted."""
-        if not takers:
+        if not cancels:
             return
-        found = list(self._taken_by(takers))
+        found = list(self._cancelled_by(cancels))
         columns = [(number, *scheduled) for number, scheduled in found]
         numbers, entries, dues, physical, sizes = np.array(sorted(columns), np.int64).reshape(len(found), 5).T
-        by = np.array([taker.entry for taker in takers], np.int64)[numbers]
-        ends = np.array([taker.end_offset for taker in takers], np.int64)[numbers]
-        self._timers.take_all_out(by, ends, self._timers.taking(entries, dues, physical, sizes))
-        left = Counter(takers[number].name[0] for number, _ in found if takers[number].is_counted)
+        by = np.array([cancel.entry for cancel in cancels], np.int64)[numbers]
+        ends = np.array([cancel.end_offset for cancel in cancels], np.int64)[numbers]
+        plan = self._cancellations.plan(entries, dues, physical, sizes)
+        self._cancellations.cancel_replayed(by, ends, plan)
+        left = Counter(cancels[number].name[0] for number, _ in found if cancels[number].is_counted)
         for topic, count in left.items():
-            self._timers.leave(topic, count)
+            self._counters.leave(topic, count)
 
-    def _taken_by(self, takers: Sequence[Taker]) -> Iterator[tuple[int, _Scheduled]]:
-        """All that is taken, each with the number of who takes it: the first taker behind it."""
-        own: defaultdict[Name, dict[int, int]] = defaultdict(dict)  # of each name its takers' entries and numbers
-        for number, taker in enumerate(takers):
-            own[taker.name][taker.entry] = number
+    def _cancelled_by(self, cancels: Sequence[ReplayedCancel]) -> Iterator[tuple[int, _Scheduled]]:
+        """All that is cancelled, each with the number of what cancels it: the first cancel or move behind it."""
+        own: defaultdict[Name, dict[int, int]] = defaultdict(dict)  # of each name its cancels' entries and numbers
+        for number, cancel in enumerate(cancels):
+            own[cancel.name][cancel.entry] = number
         names = list(own)
-        known = np.array([taker.entry for taker in takers], np.int64)
+        known = np.array([cancel.entry for cancel in cancels], np.int64)
         scheduled, others = self._scheduled(names, np.array([max(own[name]) for name in names], np.int64), known)
         for row, name in enumerate(names):
             numbers = own[name]
@@ -99,29 +116,29 @@ class Takers:
                     yield numbers[in_order[at]], one
 
     def _scheduled(
-        self, names: Sequence[Name], last_takers: Ints, known: Ints
+        self, names: Sequence[Name], last_cancels: Ints, known: Ints
     ) -> tuple[defaultdict[int, list[_Scheduled]], defaultdict[int, set[int]]]:
-        """For each name what was scheduled before its last taker and is not done, and its takers that are not known."""
+        """For each name what was scheduled before its last cancel and waits, and its cancels that are not known."""
         scheduled: defaultdict[int, list[_Scheduled]] = defaultdict(list)
-        takers: defaultdict[int, set[int]] = defaultdict(set)
+        cancels: defaultdict[int, set[int]] = defaultdict(set)
         hits = self._hits([key for _, key in names])
-        hits = hits.where(((hits.kinds == TIMER) | (hits.kinds == MOVED)) & (hits.entries < last_takers[hits.rows]))
-        waits = ~self._timers.is_done(hits.entries, hits.dues, hits.physical_offsets)
+        hits = hits.where(((hits.kinds == TIMER) | (hits.kinds == MOVED)) & (hits.entries < last_cancels[hits.rows]))
+        waits = ~self._settled.is_delivered_in_log(hits.entries, hits.dues, hits.physical_offsets)
         for row, waiting, kind, one in self._of_names(hits, waits, waits | (hits.kinds == MOVED), names):
             if kind == MOVED:
-                takers[row].add(one.entry)
+                cancels[row].add(one.entry)
             if waiting:
                 scheduled[row].append(one)
         self._add_far(names, scheduled)
-        # Earlier cancels count only where something of the name is left for somebody to have taken.
+        # Earlier cancels count only where something of the name is left that one of them may have ended.
         rows = np.array([row for row, found in scheduled.items() if found], np.int64)
         hits = self._hits([timer_name(*names[row]) for row in rows.tolist()])
         hits = hits.where((hits.kinds == CANCEL) & ~np.isin(hits.entries, known))
         for row, properties, one in self._records(hits):
             name = int(rows[row])
             if find_property(properties, _DELETE_KEY) == timer_name(*names[name]).encode():
-                takers[name].add(one.entry)
-        return scheduled, takers
+                cancels[name].add(one.entry)
+        return scheduled, cancels
 
     def _of_names(
         self, hits: _Hits, waits: Bools, wanted: Bools, names: Sequence[Name]
@@ -157,22 +174,22 @@ class Takers:
         found = queue.gather(entries)
         own = found["offset"] == offsets  # else it is of another topic, under the same hash
         found = found[own]
-        kinds, dues = self._timers.read_codes(found["tags"].astype(np.int64), offsets[own])
+        kinds, dues = self._topic.kinds_and_dues(found["tags"].astype(np.int64), offsets[own])
         return _Hits(rows[own], entries[own], offsets[own], found["size"].astype(np.int64), kinds, dues)
 
     def _add_far(self, names: Sequence[Name], scheduled: defaultdict[int, list[_Scheduled]]) -> None:
         """What has left the log is older than all that is in it."""
         if not self._far_names.upto:
             return
-        wake_ms = self._timers.all_wake_from_ms()
+        wake_ms = self._marks.all_wake_from_ms()
         known = self._far_names.known([(topic, unique_key.encode()) for topic, unique_key in names], wake_ms)
         start = self._reader.queues.ensure(TIMER_TOPIC, 0).min_offset  # a name may be here before its record has gone
         for row in np.flatnonzero(known).tolist():
             gone = [one for one in self._far_names.pending(*names[row], wake_ms) if one.entry < start]
             entries, dues = (np.array([getattr(one, key) for one in gone], np.int64) for key in ("entry", "due_ms"))
-            done = self._timers.is_done(entries, dues, np.full_like(entries, GONE))
+            delivered = self._settled.is_delivered_in_log(entries, dues, np.full_like(entries, GONE))
             scheduled[row] += [
                 _Scheduled(entry, due_ms, GONE, 0)
-                for (entry, _, due_ms), is_done in zip(gone, done.tolist(), strict=True)
-                if not is_done
+                for (entry, _, due_ms), is_delivered in zip(gone, delivered.tolist(), strict=True)
+                if not is_delivered
             ]

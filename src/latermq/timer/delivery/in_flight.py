@@ -1,0 +1,67 @@
+"""What was built and is not appended: staged, kept back after a failure, or on its way to the dead letters."""
+
+from collections.abc import Iterator
+
+from latermq.arrays import Ints
+from latermq.config import TimerConfig
+from latermq.store.message_store import MessageStore
+from latermq.timer.delivery.dead_letters import QUEUE as DEAD_LETTER_QUEUE
+from latermq.timer.delivery.dead_letters import DeadLetters
+from latermq.timer.delivery.kept_back import KeptBack
+from latermq.timer.delivery.stage import Stage
+
+
+def new_dead_letters(store: MessageStore, block_bytes: int) -> DeadLetters:
+    """None yet; a slice of them takes half a block."""
+    return DeadLetters(store.writer.encode, block_bytes=block_bytes // 2, record_bytes=store.writer.max_block_bytes)
+
+
+class InFlight:
+    """The builder adds to it, the delivery takes from it, and T does not pass what is in it."""
+
+    def __init__(self, store: MessageStore, config: TimerConfig) -> None:
+        self.block_bytes = min(int(config.block), store.writer.segment_bytes // 2)
+        self._max_kept_bytes = int(config.stage)
+        self.live = Stage(int(config.stage))
+        self.overdue = Stage(int(config.stage))
+        self.stages = (self.live, self.overdue)
+        self.kept_back = KeptBack()
+        self.dead_letters = new_dead_letters(store, self.block_bytes)
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether what is kept back fills its room: nothing else is delivered before some of it is."""
+        return self.kept_back.size_bytes + self.dead_letters.size_bytes >= self._max_kept_bytes
+
+    @property
+    def has_late(self) -> bool:
+        """Whether anything is late that was popped from its source."""
+        return bool(self.kept_back or self.dead_letters or self.overdue.records)
+
+    @property
+    def can_bury(self) -> bool:
+        """Whether the next slice of dead letters can be written."""
+        return bool(self.dead_letters) and DEAD_LETTER_QUEUE not in self.kept_back
+
+    def timer_dues(self, *, is_far: bool) -> Iterator[Ints]:
+        """When these timers woke, or wake: in order in each array. `is_far` for Spark's, else the broker's own."""
+        for stage in self.stages:
+            yield from (dues for block, dues in stage.blocks(level=0) if block.is_far == is_far)
+        kept = self.kept_back.blocks()
+        yield from (dues for block, dues in kept if block.level == 0 and block.is_far == is_far)
+        yield from (ones.dues for ones in self.dead_letters.of_level(0) if ones.is_far == is_far)
+
+    def late_timers(self, now_ms: int) -> int:
+        """How many timers of these should have gone."""
+        staged = sum(stage.count_due(now_ms, level=0) for stage in self.stages)
+        kept = sum(len(block) for block, _ in self.kept_back.blocks() if block.level == 0)
+        return staged + kept + self.dead_letters.count(level=0)
+
+    def statistics(self) -> dict[str, int]:
+        """How much is at each place."""
+        return {
+            **self.live.statistics(),
+            "staged_overdue": self.overdue.records,
+            "kept_back": self.kept_back.records,
+            "dead_letters_waiting": self.dead_letters.count(),
+        }

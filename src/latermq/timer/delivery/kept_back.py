@@ -1,0 +1,81 @@
+"""What could not be appended: kept by queue and in order, and tried again after a pause that grows."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from latermq.arrays import Ints
+from latermq.errors import StoreError
+from latermq.store.block import Block
+
+FIRST_PAUSE_MS = 100
+LONGEST_PAUSE_MS = 5_000
+
+
+class KeptBack:
+    """Later records for a queue that is stuck wait their turn behind those that failed."""
+
+    def __init__(self) -> None:
+        self._stuck: dict[tuple[str, int], list[tuple[Block, Ints]]] = {}
+        self.size_bytes = 0
+        self.failure = ""
+        self._pause_ms = 0
+        self._retry_at_ms = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._stuck)
+
+    def __contains__(self, queue: tuple[str, int]) -> bool:
+        return queue in self._stuck
+
+    def blocks(self) -> Iterator[tuple[Block, Ints]]:
+        """All blocks with the due times of their records, those of a queue in order."""
+        return (kept for queue in self._stuck.values() for kept in queue)
+
+    @property
+    def records(self) -> int:
+        return sum(len(block) for block, _ in self.blocks())
+
+    def add(self, block: Block, dues: Ints) -> None:
+        """Keep a block that is for one queue."""
+        queue = block.queues[int(block.queue_of[0])]
+        assert np.all(block.queue_of == block.queue_of[0]), "what is kept back is for one queue"
+        self._stuck.setdefault(queue, []).append((block, dues))
+        self.size_bytes += block.size
+
+    def line_up(self, block: Block, dues: Ints) -> npt.NDArray[np.intp]:
+        """Put records for queues that are stuck behind what is stuck there; the rows of the others."""
+        free = np.ones(len(block), bool)
+        for number, own in block.rows_by_queue().items():
+            if block.queues[number] in self._stuck:
+                free[own] = False
+                self.add(block.rows(own), dues[own])
+        return np.flatnonzero(free)
+
+    # Trying again
+
+    def pause(self, error: StoreError, now_ms: int) -> None:
+        """It failed again, for this reason."""
+        self.failure = error.remark
+        if self._retry_at_ms <= now_ms:
+            self._pause_ms = min(max(FIRST_PAUSE_MS, 2 * self._pause_ms), LONGEST_PAUSE_MS)
+            self._retry_at_ms = now_ms + self._pause_ms
+
+    def end_pause(self) -> None:
+        """Nothing is stuck any more."""
+        self.failure, self._pause_ms = "", 0
+
+    def wait_ms(self, now_ms: int) -> int:
+        """How long until the next try; not positive where it is time.
+
+        A pause that is longer than the longest was begun before the clock was set back.
+        """
+        wait_ms = self._retry_at_ms - now_ms
+        return wait_ms if wait_ms <= LONGEST_PAUSE_MS else 0
+
+    def pop_all(self) -> list[tuple[Block, Ints]]:
+        """Everything, to be tried again: where a queue's first fails again, the others come back behind it."""
+        kept = list(self.blocks())
+        self._stuck, self.size_bytes = {}, 0
+        return kept

@@ -1,0 +1,54 @@
+"""Flow control: refuses timers while too many wait to be written, or where too many are due within one second."""
+
+from latermq.config import TimerConfig
+from latermq.errors import FlowControl
+from latermq.timer.counters import Counters
+from latermq.timer.engine.interface import SLOT_MS
+from latermq.timer.intake.timer_topic import TimerTopic
+from latermq.timer.intake.write_queue import WriteQueue
+from latermq.timer.pending_slots import PendingSlots
+
+
+class TimerLimits:
+    """The limits `timer.max_waiting` and `timer.slot_limit`."""
+
+    def __init__(
+        self, topic: TimerTopic, write_queue: WriteQueue, slots: PendingSlots, counters: Counters, config: TimerConfig
+    ) -> None:
+        self._topic = topic
+        self._write_queue = write_queue
+        self._slots = slots
+        self._counters = counters
+        self._config = config
+
+    def check(self, due_ms: int, draw: float) -> None:
+        """Refuse another timer where too many wait to be put, or where its second is too full.
+
+        Above the limit of a second the more are refused the fuller it is; at twice the limit all. `draw` is a random
+        number below 1.
+        """
+        if self._room <= 0:
+            self._counters.tallies.refused += 1
+            raise FlowControl(
+                f"{self._config.max_waiting} timers wait to be written into the engine",
+                hint="Send again in a moment; timer.max_waiting is the limit",
+            )
+        limit = self._config.slot_limit
+        if limit:
+            slot_ms = (due_ms - 1) // SLOT_MS * SLOT_MS
+            count = self._slots.count(slot_ms)
+            if count >= limit and draw < (count - limit + 1) / limit:
+                self._counters.tallies.refused += 1
+                raise FlowControl(
+                    f"{count} timers are due within one second, the limit is {limit}",
+                    hint="Send again with another time, or raise timer.slot_limit",
+                )
+
+    def unchecked_room(self) -> int:
+        """How many timers can be taken in a row, whatever they are due; none where each needs a look at its second."""
+        return 0 if self._config.slot_limit else self._room
+
+    @property
+    def _room(self) -> int:
+        queue = self._topic.queue()
+        return self._config.max_waiting - (queue.next_offset - self._write_queue.put_upto if queue else 0)

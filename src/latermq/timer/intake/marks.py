@@ -1,0 +1,102 @@
+"""The marks P and T: how far the engine and the deliveries have come. A start need not look at what lies before."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from latermq.store.message_store import MessageStore
+from latermq.store.ranges import RangeSet
+from latermq.timer.delivery.in_flight import InFlight
+from latermq.timer.far.windows import Windows
+from latermq.timer.intake.loader import Loader
+from latermq.timer.intake.pause import RETRY_MS
+from latermq.timer.intake.settled import Settled
+from latermq.timer.intake.timer_topic import TimerTopic
+from latermq.timer.intake.write_queue import WriteQueue
+
+TIDY_ROWS = 100_000  # ids of deliveries above which the marks are moved on, whatever the checkpoints do
+
+
+class Marks:
+    """Asks everyone who holds timers what is the earliest of them."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topic: TimerTopic,
+        settled: Settled,
+        write_queue: WriteQueue,
+        loader: Loader,
+        windows: Windows,
+        in_flight: InFlight,
+    ) -> None:
+        self._store = store
+        self._topic = topic
+        self._settled = settled
+        self._write_queue = write_queue
+        self._loader = loader
+        self._windows = windows
+        self._in_flight = in_flight
+        self._now_ms = 0
+        self._tidy_above = TIDY_ROWS
+        self._tidied_at_ms = 0
+
+    def all_wake_from_ms(self) -> int:
+        """T: no timer below P that is not delivered wakes before it. It never goes back.
+
+        Nor is it ahead of the clock: whatever is scheduled next then wakes after it, and need not be held.
+        """
+        if not self._windows.are_open:  # before, those of the checkpoint hold T where it is
+            return self._settled.wake_ms
+        far_ms = min([self._windows.all_wake_from_ms(), *self._first_in_flight(is_far=True)])
+        return max(self._settled.wake_ms, min(self.near_wake_from_ms(), far_ms))
+
+    def near_wake_from_ms(self) -> int:
+        """The same for the broker's own timers, whatever becomes of Spark's."""
+        held_ms = [self._now_ms, self._loader.all_wake_from_ms(), *self._first_in_flight(is_far=False)]
+        return max(self._settled.near_wake_ms, min(held_ms))
+
+    def _first_in_flight(self, *, is_far: bool) -> Iterator[int]:
+        return (int(dues[0]) for dues in self._in_flight.timer_dues(is_far=is_far))
+
+    def tidy(self, now_ms: int) -> None:
+        """Move the marks on where many ids lie beyond them. Call it in each round: T follows this time."""
+        self._now_ms = now_ms
+        is_waiting = self._settled.is_full and abs(now_ms - self._tidied_at_ms) >= RETRY_MS
+        if self._settled.rows >= self._tidy_above or is_waiting:
+            self.advance()
+
+    def advance(self) -> None:
+        """Bring all marks to where they can be, and forget the ids of which they tell."""
+        self._write_queue.look_at_held()
+        put_upto = self._write_queue.put_upto
+        near_ms, wake_ms = self.near_wake_from_ms(), self.all_wake_from_ms()
+        spans = RangeSet(span for span in self._settled.far_spans.ranges() if span[1] > wake_ms)
+        far_dues = np.sort(np.concatenate([np.empty(0, np.int64), *self._in_flight.timer_dues(is_far=True)]))
+        for from_ms, until_ms in self._windows.played_spans(far_dues):
+            spans.add(from_ms, until_ms)
+        self._settled.move_marks(put_upto, wake_ms, near_ms, spans)
+        self._tidy_above = max(TIDY_ROWS, 2 * self._settled.rows)
+        self._tidied_at_ms = self._now_ms
+        # What is held wakes before T, and is in memory all the same.
+        head_ms = self._loader.head_due_ms()
+        heads = [*self._first_in_flight(is_far=False), *([head_ms] if head_ms is not None else [])]
+        self._settled.forget_cancelled(put_upto, min([near_ms, *heads]), self._loader.live.horizon_ms)
+
+    def needed_from(self) -> int:
+        """The log offset from which on records still wait; retention stops there (invariant 8).
+
+        Whatever of the broker's own waits wakes at its mark or later, and at most a renewal window after it was
+        stored. The mark of the checkpoint on disk counts too: from there a start reads the engine, and cancels act
+        again on what they find in the log.
+        """
+        queue = self._topic.queue()
+        if queue is None:
+            return self._store.log.end
+        saved = self._store.waiting.saved_marks
+        saved_ms = max(saved.wake_ms, saved.near_done_wake_ms) if saved is not None else 0
+        wake_ms = min(self.near_wake_from_ms(), saved_ms)
+        entry = queue.entry(self._store.reader.offset_by_time(queue, wake_ms - self._topic.renewal_window_ms))
+        needed = entry[0] if entry else self._store.log.end
+        in_memory = self._write_queue.first_physical_offset()
+        return needed if in_memory is None else min(needed, in_memory)
