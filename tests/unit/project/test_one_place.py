@@ -3,7 +3,9 @@
 import ast
 from collections.abc import Iterator
 
-from tests.unit.project.test_tidiness import ROOT, SRC, at, none_of, python_files, tree_of
+from tests.unit.project.test_tidiness import ROOT, SRC, at, dotted, none_of, python_files, tree_of
+
+STRUCT_CALLS = {"Struct", "pack", "unpack", "pack_into", "unpack_from", "calcsize", "iter_unpack"}
 
 
 def uses_of(attribute: str) -> Iterator[tuple[str, ast.Attribute]]:
@@ -15,3 +17,22 @@ def uses_of(attribute: str) -> Iterator[tuple[str, ast.Attribute]]:
 
 def test_the_types_of_arrays_are_named_in_one_module() -> None:
     none_of(f"{use}; name the type in arrays.py" for use, _ in uses_of("NDArray") if "latermq/arrays.py" not in use)
+
+
+def structs_in(*parts: str) -> Iterator[tuple[str, str]]:
+    """Where a struct format is written below these folders, and the format."""
+    for path in python_files(*(SRC / part for part in parts)):
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] in STRUCT_CALLS and node.args:
+                first = node.args[0]
+                if isinstance(first, ast.Constant) and isinstance(first.value, str):
+                    yield at(path, node.lineno, f"writes the format {first.value!r}"), first.value
+
+
+def test_the_head_of_a_remoting_frame_is_laid_out_in_one_module() -> None:
+    frame_formats = (">II", ">hBhiii")
+    none_of(
+        f"{use}; take it from protocol/remoting/frames.py"
+        for use, layout in structs_in("client", "pipeline", "server", "protocol", "broker")
+        if layout in frame_formats and "protocol/remoting/frames.py" not in use
+    )

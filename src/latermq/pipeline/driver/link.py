@@ -17,7 +17,14 @@ from latermq.errors import CorruptStore, LaterMQError, MalformedFrame
 from latermq.message.names import is_file_name
 from latermq.pipeline_secret import Recipient, sign
 from latermq.protocol.remoting.codes import Request
-from latermq.protocol.remoting.frames import MAX_FRAME_BYTES, Command, decode_frame, encode_frame
+from latermq.protocol.remoting.frames import (
+    MAX_FRAME_BYTES,
+    PREFIX_BYTES,
+    Command,
+    decode_frame,
+    decode_prefix,
+    encode_frame,
+)
 from latermq.protocol.remoting.json_body import decode_body
 from latermq.protocol.remoting.pipeline import (
     SIGNATURE,
@@ -257,14 +264,14 @@ class BrokerLink:
         return command, body
 
     def _read_frame(self) -> tuple[Command, bytearray]:
-        prefix = self._read(8)
-        length, kind = int.from_bytes(prefix[:4], "big"), int.from_bytes(prefix[4:], "big")
-        header_bytes = kind & 0xFFFFFF
-        if not 4 + header_bytes <= length <= MAX_FRAME_BYTES:
+        prefix = decode_prefix(self._read(PREFIX_BYTES))
+        if prefix.body_bytes < 0 or prefix.length > MAX_FRAME_BYTES:
             self.close()
-            raise MalformedFrame(f"{self.address} sent a frame of {length} bytes with a header of {header_bytes}")
-        header = bytes(self._read(header_bytes))
-        return decode_frame(kind >> 24, header, b""), self._read(length - 4 - header_bytes)
+            raise MalformedFrame(
+                f"{self.address} sent a frame of {prefix.length} bytes with a header of {prefix.header_bytes}"
+            )
+        header = bytes(self._read(prefix.header_bytes))
+        return decode_frame(prefix.encoding, header, b""), self._read(prefix.body_bytes)
 
     def _read(self, size: int) -> bytearray:
         """So many bytes, received where they stay: a body is some megabytes."""

@@ -3,7 +3,7 @@
 import struct
 import sys
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ LANGUAGES = (
     "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY",
     "OTHER", "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS",
 )  # fmt: skip
+_LANGUAGE_CODE = LANGUAGES.index(LANGUAGE)
 
 JSON = 0
 BINARY = 1
@@ -25,6 +26,10 @@ FLAG_RESPONSE = 1
 FLAG_ONEWAY = 2
 
 _PREFIX = struct.Struct(">II")  # frame length without itself; header type (1 byte) and header length (3 bytes)
+PREFIX_BYTES = _PREFIX.size
+_LENGTH_BYTES = 4  # what the frame length does not count
+_ENCODING_SHIFT = 24
+_HEADER_BYTES_MASK = (1 << _ENCODING_SHIFT) - 1
 _BINARY_HEAD = struct.Struct(">hBhiii")  # code, language, version, opaque, flag, remark length
 _I32 = struct.Struct(">i")
 _U16 = struct.Struct(">H")
@@ -127,6 +132,37 @@ class Command(msgspec.Struct, gc=False, rename={"json_fields": "extFields"}):
 _decode_json_header = msgspec.json.Decoder(Command).decode
 
 
+class Prefix(NamedTuple):
+    """What the first bytes of a frame say of the rest."""
+
+    encoding: int
+    header_bytes: int
+    body_bytes: int  # negative where the header is longer than its frame
+
+    @property
+    def length(self) -> int:
+        """The frame's length as it says it."""
+        return PREFIX_BYTES - _LENGTH_BYTES + self.header_bytes + self.body_bytes
+
+
+def decode_prefix(data: bytes | bytearray) -> Prefix:
+    """The prefix that `data` begins with."""
+    length, kind = _PREFIX.unpack_from(data)
+    header_bytes = kind & _HEADER_BYTES_MASK
+    return Prefix(kind >> _ENCODING_SHIFT, header_bytes, length + _LENGTH_BYTES - PREFIX_BYTES - header_bytes)
+
+
+def encode_prefix(encoding: int, header_bytes: int, body_bytes: int = 0) -> bytes:
+    """How a frame with such a header and body begins."""
+    return _PREFIX.pack(4 + header_bytes + body_bytes, encoding << _ENCODING_SHIFT | header_bytes)
+
+
+def join_frame(encoding: int, header: bytes, body: bytes = b"") -> bytes:
+    """One whole frame of an encoded header and a body."""
+    size = len(header)
+    return b"".join((_PREFIX.pack(4 + size + len(body), encoding << _ENCODING_SHIFT | size), header, body))
+
+
 def decode_frame(encoding: int, header: bytes, body: bytes) -> Command:
     """The command of one frame whose length prefix has been read already."""
     if encoding == JSON:
@@ -182,23 +218,27 @@ def encode_frame(
 ) -> bytes:
     """One whole frame, length prefix included."""
     if encoding == BINARY:
-        header = _encode_binary(code, opaque, flag, fields or {}, remark)
+        parts: list[bytes] = []
+        for name, value in fields.items() if fields else ():
+            # As `binary_field` does, without a call for each of a reply's fields.
+            name_bytes, value_bytes = name.encode(), value.encode()
+            parts += (_U16.pack(len(name_bytes)), name_bytes, _I32.pack(len(value_bytes)), value_bytes)
+        header = binary_header(code, opaque, flag, b"".join(parts), remark.encode() if remark else b"")
     else:
         # An empty map stays: Java's client reads a response's fields without looking whether there are any.
         header = _encode_json(_JsonReply(code, flag, LANGUAGE, opaque, VERSION, "JSON", remark, fields))
-    prefix = _PREFIX.pack(4 + len(header) + len(body), encoding << 24 | len(header))
-    return b"".join((prefix, header, body))
+    return join_frame(encoding, header, body)
 
 
-def _encode_binary(code: int, opaque: int, flag: int, fields: Mapping[str, str], remark: str | None) -> bytes:
-    remark_bytes = remark.encode() if remark else b""
-    parts: list[bytes] = []
-    for name, value in fields.items():
-        name_bytes, value_bytes = name.encode(), value.encode()
-        parts += (_U16.pack(len(name_bytes)), name_bytes, _I32.pack(len(value_bytes)), value_bytes)
-    encoded_fields = b"".join(parts)
-    head = _BINARY_HEAD.pack(code, LANGUAGES.index(LANGUAGE), VERSION, opaque, flag, len(remark_bytes))
-    return b"".join((head, remark_bytes, _I32.pack(len(encoded_fields)), encoded_fields))
+def binary_field(name: bytes, value: bytes) -> bytes:
+    """One field of a binary header."""
+    return b"".join((_U16.pack(len(name)), name, _I32.pack(len(value)), value))
+
+
+def binary_header(code: int, opaque: int, flag: int, fields: bytes, remark: bytes = b"") -> bytes:
+    """A binary header of fields that are encoded already."""
+    head = _BINARY_HEAD.pack(code, _LANGUAGE_CODE, VERSION, opaque, flag, len(remark))
+    return b"".join((head, remark, _I32.pack(len(fields)), fields))
 
 
 def encode_response(
@@ -314,14 +354,14 @@ class FrameReader:
         The command, without its body, where that much is known already; without it the stream cannot be followed.
         """
         held = self._held
-        if held is None or not _PREFIX.size <= len(held) < self._wanted_bytes:
+        if held is None or not PREFIX_BYTES <= len(held) < self._wanted_bytes:
             return None
-        _, kind = _PREFIX.unpack_from(held)
-        header_end = 8 + (kind & 0xFFFFFF)
+        prefix = decode_prefix(held)
+        header_end = PREFIX_BYTES + prefix.header_bytes
         if len(held) < header_end:
             return None
         try:
-            command = self._decode(kind >> 24, bytes(held[8:header_end]), b"")
+            command = self._decode(prefix.encoding, bytes(held[PREFIX_BYTES:header_end]), b"")
         except MalformedFrame:
             return None
         self._skipped_bytes = self._wanted_bytes - len(held)
@@ -345,8 +385,9 @@ class FrameReader:
             if end - at < 8:
                 wanted = 8
                 break
+            # As `decode_prefix` does, without the call.
             length, kind = _PREFIX.unpack_from(data, at)
-            header_bytes = kind & 0xFFFFFF
+            header_bytes = kind & _HEADER_BYTES_MASK
             if length > self._max_frame_bytes:
                 raise MalformedFrame(f"a frame of {length} bytes, the limit is {self._max_frame_bytes}")
             if header_bytes > self._max_header_bytes:
@@ -358,7 +399,7 @@ class FrameReader:
                 wanted = 4 + length
                 break
             header_end = at + 8 + header_bytes
-            commands.append(decode(kind >> 24, data[at + 8 : header_end], data[header_end:frame_end]))
+            commands.append(decode(kind >> _ENCODING_SHIFT, data[at + 8 : header_end], data[header_end:frame_end]))
             at = frame_end
         if at < end:
             self.is_clear = False

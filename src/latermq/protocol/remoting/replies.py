@@ -1,11 +1,17 @@
 """The two replies that are sent most, written out: to a send and to a pull."""
 
 from collections.abc import Iterable
-from struct import Struct
 
-from latermq.protocol.remoting.frames import FLAG_RESPONSE, JSON, LANGUAGE, VERSION, Command, encode_frame
+from latermq.protocol.remoting.frames import (
+    FLAG_RESPONSE,
+    JSON,
+    LANGUAGE,
+    VERSION,
+    Command,
+    encode_frame,
+    encode_prefix,
+)
 
-_PREFIX = Struct(">II")
 _SEND_REPLY = (
     f'{{"code":0,"flag":1,"language":"{LANGUAGE}","opaque":%d,"version":{VERSION},'
     '"serializeTypeCurrentRPC":"JSON","extFields":{"msgId":"%s","queueId":"%d","queueOffset":"%d",'
@@ -19,8 +25,7 @@ def encode_send_reply(
     """The answer to a message that was stored. Formatting the JSON by hand takes 0.9 µs instead of 2.2."""
     if request.encoding == JSON and not recall_handle:
         header = _SEND_REPLY % (request.opaque, message_id.encode(), queue_id, queue_offset)
-        size = len(header)
-        return _PREFIX.pack(4 + size, size) + header
+        return encode_prefix(JSON, len(header)) + header
     fields = {
         "msgId": message_id,
         "queueId": str(queue_id),
@@ -42,14 +47,14 @@ class SendReplies:
         self.template = template
         self._timer_template = template.replace(b'"true"}}', b'"true","recallHandle":"%s"}}')
         longest = template % (-(1 << 31), (1 << 63), 1 << 31, 1 << 63)
-        self.prefixes = [_PREFIX.pack(4 + size, size) for size in range(len(longest) + 1)]
+        self.prefixes = [encode_prefix(JSON, size) for size in range(len(longest) + 1)]
 
     def of_timer(
         self, opaque: int, physical_offset: int, queue_id: int, queue_offset: int, recall_handle: str
     ) -> bytes:
         """The answer to a timer, whole."""
         reply = self._timer_template % (opaque, physical_offset, queue_id, queue_offset, recall_handle.encode())
-        return _PREFIX.pack(4 + len(reply), len(reply)) + reply
+        return encode_prefix(JSON, len(reply)) + reply
 
 
 def encode_pull_reply(
