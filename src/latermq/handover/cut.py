@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from latermq.errors import CorruptStore
 from latermq.message.properties import CUT, DUE_MS, TIMER_DELETE_KEY, TIMER_OUT_MS
+from latermq.message.slots import last_slot_start
 
 FOREVER_MS = 1 << 53  # as a frontier: everything is the broker's
 NAMES_NOTHING = "latermq.cut"
@@ -37,7 +38,7 @@ def cut_properties(cut: Cut) -> dict[str, str]:
     return {
         CUT: ":".join(map(str, told)),
         TIMER_DELETE_KEY: NAMES_NOTHING,
-        TIMER_OUT_MS: str(cut.handback_ms // 1000 * 1000),
+        TIMER_OUT_MS: str(last_slot_start(cut.handback_ms)),
         DUE_MS: str(cut.handback_ms),
     }
 

@@ -25,7 +25,7 @@ from latermq.message.properties import (
     distinct_properties,
     encode_properties,
 )
-from latermq.timer.engine.interface import SLOT_MS
+from latermq.message.slots import slot_of
 from latermq.timer.levels import LevelTable
 
 # How a timer's time can be named, the first that is there counts: by how much one is multiplied to be milliseconds,
@@ -118,7 +118,7 @@ class Admission:
             return None
         end = "" if encoded[-1] == PROPERTY_END else PROPERTY_END
         return OrdinaryTimer(
-            f"{encoded}{end}{TIMER_OUT_MS}\x01{rounded_ms(due_ms)}\x02{REAL_TOPIC}\x01{topic}\x02"
+            f"{encoded}{end}{TIMER_OUT_MS}\x01{slot_of(due_ms)}\x02{REAL_TOPIC}\x01{topic}\x02"
             f"{REAL_QUEUE_ID}\x01{queue_id}\x02{DUE_MS}\x01{due_ms}\x02",
             due_ms,
             unique_key,
@@ -177,16 +177,11 @@ class Admission:
         return f"Give {unit} of at most {self._max_delay_ms // 1000} s from now, or raise timer.max_delay"
 
 
-def rounded_ms(due_ms: int) -> int:
-    """RocketMQ's own rounding: the slot in which it is due."""
-    return (due_ms - 1) // SLOT_MS * SLOT_MS
-
-
 def waiting_properties(properties: dict[str, str], topic: str, queue_id: int, due_ms: int) -> dict[str, str]:
     """The properties of a record that waits in the timer topic."""
     waiting = {name: value for name, value in properties.items() if name not in (REAL_TOPIC, REAL_QUEUE_ID)}
     return waiting | {
-        TIMER_OUT_MS: str(rounded_ms(due_ms)), REAL_TOPIC: topic, REAL_QUEUE_ID: str(queue_id), DUE_MS: str(due_ms),
+        TIMER_OUT_MS: str(slot_of(due_ms)), REAL_TOPIC: topic, REAL_QUEUE_ID: str(queue_id), DUE_MS: str(due_ms),
     }  # fmt: skip
 
 

@@ -2,8 +2,8 @@
 
 from latermq.config import TimerConfig
 from latermq.errors import FlowControl
+from latermq.message.slots import slot_of
 from latermq.timer.counters import Counters
-from latermq.timer.engine.interface import SLOT_MS
 from latermq.timer.intake.timer_topic import TimerTopic
 from latermq.timer.intake.write_queue import WriteQueue
 from latermq.timer.pending_slots import PendingSlots
@@ -35,7 +35,7 @@ class TimerLimits:
             )
         limit = self._config.slot_limit
         if limit:
-            slot_ms = (due_ms - 1) // SLOT_MS * SLOT_MS
+            slot_ms = slot_of(due_ms)
             count = self._slots.count(slot_ms)
             if count >= limit and draw < (count - limit + 1) / limit:
                 self._counters.tallies.refused += 1

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from latermq.arrays import Bools, Ints
-from latermq.timer.engine.interface import SLOT_MS, Engine, Units, slot_below, slot_of
+from latermq.message.slots import SLOT_MS, slot_of, slots_of
+from latermq.timer.engine.interface import Engine, Units
 from latermq.timer.engine.slot_order import SlotOrder, SlotOrders
 from latermq.timer.intake.intake import Intake
 from latermq.timer.intake.marks import Marks
@@ -42,7 +43,7 @@ class PendingSlots:
         Where something is renewed before it is due, `until_ms` does not leave it out: it may be due in any range.
         """
         self._intake.read_all()
-        slot_ms = self.next_slot_ms(slot_below(wake_ms))
+        slot_ms = self.next_slot_ms(max(0, slot_of(wake_ms)))
         while slot_ms is not None:
             units = self._in_slot(slot_ms)
             if until_ms and slot_ms >= until_ms:
@@ -53,10 +54,10 @@ class PendingSlots:
     def next_slot_ms(self, slot_ms: int) -> int | None:
         """The first slot at or after this time that may hold what is pending, of what was read; None where none is."""
         # What the engine holds of earlier times is delivered.
-        engine_slot_ms = slot_below(self._marks.near_wake_from_ms())
+        engine_slot_ms = max(0, slot_of(self._marks.near_wake_from_ms()))
         nexts = [self._engine.next_slot_ms(max(slot_ms, engine_slot_ms))]
         for units in self._write_queue.pieces():
-            slots = slot_of(units.wakes)
+            slots = slots_of(units.wakes)
             nexts.append(int(slots.min(where=slots >= slot_ms, initial=_NO_SLOT_MS)))
         return min((slot for slot in nexts if slot is not None and slot < _NO_SLOT_MS), default=None)
 
@@ -66,7 +67,7 @@ class PendingSlots:
         pieces = self._engine.read(slot_ms, slot_ms + SLOT_MS)
         parts = [self._write_queue.from_engine(piece.where(piece.wakes >= engine_ms)) for piece in pieces]
         for units in self._write_queue.pieces():
-            own = slot_of(units.wakes) == slot_ms
+            own = slots_of(units.wakes) == slot_ms
             if own.any():
                 parts.append(self._settled.waiting(units.where(own)))
         return Units.join(parts)
@@ -88,7 +89,7 @@ class PendingSlots:
         self._intake.read_all()
         counts = self._engine.density(start_ms, stop_ms).copy()
         for units in self._write_queue.pieces():
-            slots = (slot_of(units.wakes[~units.renews]) - start_ms) // SLOT_MS
+            slots = (slots_of(units.wakes[~units.renews]) - start_ms) // SLOT_MS
             np.add.at(counts, slots[(slots >= 0) & (slots < len(counts))], 1)
         return counts
 

@@ -1,6 +1,7 @@
 """Facts that several layers need are written in one place, and the others import them."""
 
 import ast
+import re
 from collections.abc import Iterator
 
 from tests.unit.project.test_tidiness import ROOT, SRC, at, dotted, none_of, python_files, tree_of
@@ -35,4 +36,15 @@ def test_the_head_of_a_remoting_frame_is_laid_out_in_one_module() -> None:
         f"{use}; take it from protocol/remoting/frames.py"
         for use, layout in structs_in("client", "pipeline", "server", "protocol", "broker")
         if layout in frame_formats and "protocol/remoting/frames.py" not in use
+    )
+
+
+def test_the_slot_of_a_time_is_computed_in_one_module() -> None:
+    """Division by a slot alone counts slots, as the wheel does: that is another thing."""
+    none_of(
+        at(path, node.lineno, "rounds to a slot; call message/slots.py")
+        for path in python_files(SRC)
+        if path != SRC / "message" / "slots.py"
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.BinOp) and re.search(r"// (SLOT_MS|1_?000)\)? \* (SLOT_MS|1_?000)$", ast.unparse(node))
     )

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from latermq.errors import StoreError
+from latermq.message.slots import SLOT_MS, slots_of
 from latermq.store.files.memory_disk import MemoryDisk
-from latermq.timer.engine.interface import PIECE, SLOT_MS, Engine, Units, slot_of
+from latermq.timer.engine.interface import PIECE, Engine, Units
 from latermq.timer.engine.rocksdb_engine import RocksEngine
 from latermq.timer.engine.wheel_engine import WheelEngine
 from tests.support.needs import LONG
@@ -128,7 +129,7 @@ def show(engine: Engine, start_ms: int = BASE_MS, stop_ms: int = BASE_MS + 86_40
         assert 0 < len(piece.entries) <= PIECE
         assert all(column.dtype == np.int64 for column in piece[:4])
         assert piece.renews.dtype == bool
-        slots = slot_of(piece.wakes)
+        slots = slots_of(piece.wakes)
         assert slots.min() >= last_slot
         last_slot = int(slots.max())
         part = model_of(piece)

@@ -9,12 +9,13 @@ import pytest
 
 from latermq.arrays import Ints
 from latermq.errors import CorruptStore
+from latermq.message.slots import SLOT_MS, last_slot_start
 from latermq.store.files.disk import FileDisk
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.timer import apache_checkpoint
 from latermq.timer.apache_checkpoint import TimerCheckpoint, decode_timer_checkpoint, encode_timer_checkpoint
 from latermq.timer.engine import timer_log, timer_wheel
-from latermq.timer.engine.interface import SLOT_MS, Units
+from latermq.timer.engine.interface import Units
 from latermq.timer.engine.timer_log import DELETE, ROLL, UNIT, UNIT_BYTES, TimerLog, UnitRows
 from latermq.timer.engine.timer_wheel import Slots, TimerWheel
 from latermq.timer.engine.wheel_engine import WheelEngine
@@ -166,7 +167,7 @@ def test_timer_files_of_apaches_broker_are_opened(tmp_path: Path) -> None:
     for is_clean in (True, False):
         engine = WheelEngine(disk, mark=mark, from_ms=checkpoint.last_read_ms, is_clean=is_clean, file_bytes=file_bytes)
         assert engine.is_whole
-        pieces = list(engine.read(checkpoint.last_read_ms // SLOT_MS * SLOT_MS - SLOT_MS, 1 << 50))
+        pieces = list(engine.read(last_slot_start(checkpoint.last_read_ms) - SLOT_MS, 1 << 50))
         shown.append(
             [(o, s) for p in pieces for o, s in zip(p.physical_offsets.tolist(), p.sizes.tolist(), strict=True)]
         )

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from latermq.errors import StoreError
+from latermq.message.slots import SLOT_MS
 from latermq.store.files.disk import FileDisk
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.timer.engine import read_ahead, rocksdb_engine, rocksdb_rows
-from latermq.timer.engine.interface import SLOT_MS, Units
+from latermq.timer.engine.interface import Units
 from latermq.timer.engine.read_ahead import HOUR_MS, MINUTE_MS
 from latermq.timer.engine.rocksdb_engine import RocksEngine
 from latermq.timer.engine.rocksdb_rows import ROW, rows_of

@@ -15,7 +15,7 @@ from latermq.broker.metrics.exposition import Reading
 from latermq.broker.metrics.limits import BROKER_LIMITS, limits
 from latermq.broker.metrics.metric_families import FAMILIES, server_values
 from latermq.message.names import TIMER_TOPIC
-from latermq.timer.engine.interface import SLOT_MS
+from latermq.message.slots import SLOT_MS, last_slot_start
 
 if TYPE_CHECKING:
     from latermq.broker.metrics.exposition import Value
@@ -86,7 +86,7 @@ class BrokerMetrics:
         clock = self._broker.clock
         now_s = clock.monotonic_s()
         if now_s >= self._snapshot_again_s:
-            start_ms = now_ms // SLOT_MS * SLOT_MS
+            start_ms = last_slot_start(now_ms)
             seconds = self._broker.timers.slots.density(start_ms, start_ms + SNAPSHOT_BOUNDS_S[-1] * SLOT_MS)
             sums = np.add.reduceat(seconds, (0, *SNAPSHOT_BOUNDS_S[:-1])).tolist()
             self._snapshot = {str(bound): count for bound, count in zip(SNAPSHOT_BOUNDS_S, sums, strict=True)}

@@ -23,6 +23,7 @@ from latermq.clock import Clock
 from latermq.errors import StoreError
 from latermq.group.offsets import ConsumerOffsets
 from latermq.group.subscriptions import SubscriptionGroups
+from latermq.message.slots import slot_of
 from latermq.protocol.remoting.json_body import encode_body
 from latermq.protocol.remoting.topics import DataVersion
 from latermq.store.checkpoint import TimerMarks
@@ -31,7 +32,6 @@ from latermq.store.files.set_aside import BACKUP
 from latermq.store.message_store import MessageStore
 from latermq.timer.apache_checkpoint import OWN_STATE, TimerCheckpoint, timer_checkpoint_file
 from latermq.timer.apache_checkpoint import PATH as TIMER_CHECKPOINT_PATH
-from latermq.timer.engine.interface import slot_below
 from latermq.timer.steps import Steps
 
 Content = Callable[
@@ -143,7 +143,7 @@ class Tables:
         if timers is not None and timers is not self._saved_timers:
             data = timer_checkpoint_file(
                 TimerCheckpoint(
-                    last_read_ms=slot_below(timers.wake_ms),
+                    last_read_ms=max(0, slot_of(timers.wake_ms)),
                     queue_offset=timers.put_upto,
                     master_queue_offset=timers.put_upto,
                     state_version=OWN_STATE,

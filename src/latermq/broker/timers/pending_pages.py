@@ -13,12 +13,12 @@ from latermq.errors import InvalidParameter
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import KEYS, REAL_QUEUE_ID, REAL_TOPIC, TAGS, TIMER_ID, UNIQUE_KEY, find_property
 from latermq.message.record import Message, decode_record, record_properties
+from latermq.message.slots import SLOT_MS, last_slot_start, slot_of
 from latermq.message.timer_code import is_timer_code, kinds_and_dues
 from latermq.protocol.remoting.timers import Density, PendingPage, PendingTimer
 from latermq.store.consume_queue import ENTRY_DTYPE
 from latermq.store.log_reader import LogReader
 from latermq.timer.directory import Directory, Entry
-from latermq.timer.engine.interface import SLOT_MS, slot_below
 from latermq.timer.service import TimerService
 from latermq.timer.steps import Steps, spend
 
@@ -140,7 +140,7 @@ class PendingPages:
         timers.intake.read_all()
         # Whatever is renewed before it is due may be due at any time.
         first_ms = min(max(start[0], 0 if asked.until_ms else asked.from_ms), _LAST)
-        slot_ms = timers.slots.next_slot_ms(slot_below(first_ms))
+        slot_ms = timers.slots.next_slot_ms(max(0, slot_of(first_ms)))
         for _ in range(MAX_SLOTS):
             if slot_ms is None:
                 return
@@ -199,7 +199,7 @@ class PendingPages:
 
     def density(self, now_ms: int) -> Density:
         """How many timers are due in each of the coming seconds, minutes and hours."""
-        start_ms = now_ms // SLOT_MS * SLOT_MS
+        start_ms = last_slot_start(now_ms)
         seconds = self._timers.slots.density(start_ms, start_ms + 2 * _DAY_S * SLOT_MS)
         return Density(
             start_ms,

@@ -16,13 +16,13 @@ from latermq.errors import FlowControl, IllegalMessage, NoPermission, TopicNotFo
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQUE_KEY, encode_properties
 from latermq.message.record import BORN_HOST_AT, encode_record, host_bytes, layout
+from latermq.message.slots import slot_of, slots_of
 from latermq.message.timer_code import FLAG, KIND_SHIFT, TIMER
 from latermq.protocol.remoting.rows import Column, RowBatch
 from latermq.protocol.remoting.topics import TopicConfig
 from latermq.store.block import Block
 from latermq.store.dispatch import HashedKeys
 from latermq.timer.admission import waiting_properties
-from latermq.timer.engine.interface import slot_of
 
 _MARK_DUE_MS = 1_111_111_111_111  # stands for the due time where the rest of the properties is made once
 _CRC_AT = 8
@@ -112,7 +112,7 @@ class RowSchedule:
         if not limit:
             timers.limits.check(int(dues[0]), 1.0)
             return
-        slots, firsts, counts = np.unique(slot_of(dues), return_index=True, return_counts=True)
+        slots, firsts, counts = np.unique(slots_of(dues), return_index=True, return_counts=True)
         for slot_ms, first, count in zip(slots.tolist(), firsts.tolist(), counts.tolist(), strict=True):
             timers.limits.check(int(dues[first]), self._broker.chance())
             total = timers.slots.count(slot_ms) + count
@@ -261,8 +261,8 @@ class _Build:
     def _waiting(self, queues: Ints) -> tuple[list[Iterable[bytes]], Ints]:
         """What `waiting_properties` gives each row: made once for each queue, the two times put in between."""
         batch, rows, dues = self._batch, self._rows, self._dues
-        slots = slot_of(dues)
-        rounded_mark = str(slot_of(np.array([_MARK_DUE_MS]))[0])
+        slots = slots_of(dues)
+        rounded_mark = str(slot_of(_MARK_DUE_MS))
         places, place_of = np.unique(batch.topic_of[rows].astype(np.int64) << 32 | queues, return_inverse=True)
         befores, betweens = set(), []
         for place in places.tolist():

@@ -16,6 +16,7 @@ from latermq.errors import CorruptStore, IllegalOperation
 from latermq.handover.driver_note import encode_note, note_path
 from latermq.handover.ingest_claim import IngestClaim
 from latermq.message.names import TIMER_TOPIC
+from latermq.message.slots import SLOT_MS
 from latermq.pipeline.driver.brokers import queues_of
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.driver.store_ids import StoreIds
@@ -41,7 +42,7 @@ class IngestSettings:
 
     every_ms: int = Duration.parse("30s")
     batch_rows: int = BATCH_ROWS
-    import_precision_ms: int = 1000
+    import_precision_ms: int = SLOT_MS
     secret_file: str = ""  # empty: beside the timeline's folder
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from latermq.errors import ConfigError
 from latermq.message.names import TIMER_TOPIC
+from latermq.message.slots import SLOT_MS
 from latermq.pipeline.driver.link import PULL_BYTES
 
 EARLIEST, LATEST = "earliest", "latest"
@@ -38,7 +39,7 @@ class SourceOptions:
     max_rows_per_partition: int = 200_000
     max_bytes_per_pull: int = PULL_BYTES
     fail_on_data_loss: bool = True
-    import_precision_ms: int = 1000
+    import_precision_ms: int = SLOT_MS
     epoch: int | None = None
     timeline: bool = False
 
@@ -71,7 +72,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         max_rows_per_partition=_number(options, "maxRowsPerPartition", 200_000, at_least=1),
         max_bytes_per_pull=_number(options, "maxBytesPerPull", PULL_BYTES, at_least=1),
         fail_on_data_loss=_truth(options, "failOnDataLoss", True),
-        import_precision_ms=_number(options, "importPrecisionMs", 1000, at_least=0),
+        import_precision_ms=_number(options, "importPrecisionMs", SLOT_MS, at_least=0),
         epoch=_number(options, "epoch", 0, at_least=0) if "epoch" in options else None,
         timeline=_truth(options, "timeline", False),
     )

@@ -31,6 +31,7 @@ from latermq.message.record import (
     QUEUE_OFFSET_AT,
 )
 from latermq.message.record_layouts import Numbers, lay_out
+from latermq.message.slots import SLOT_MS
 from latermq.message.timer_code import MAX_DUE_DIGITS, UNKNOWN_DUE_MS
 from latermq.pipeline.source.spans import PADDING_BYTES, WORD_BYTES, Properties, Spans, numbers
 
@@ -67,7 +68,12 @@ class RecordBlock:
     """Whole records that lie end to end, and what is read from them. Only columns that are asked for are made."""
 
     def __init__(
-        self, pieces: Iterable[bytes | bytearray], *, broker: str = "", waiting: bool = False, precision_ms: int = 1000
+        self,
+        pieces: Iterable[bytes | bytearray],
+        *,
+        broker: str = "",
+        waiting: bool = False,
+        precision_ms: int = SLOT_MS,
     ) -> None:
         """`waiting`: they are entries of the timer topic. RocketMQ's own are due at most `precision_ms` later."""
         self._raw = b"".join((*pieces, bytes(PADDING_BYTES)))

@@ -18,12 +18,13 @@ from latermq.broker.broker import MAX_TIMER_PROPERTIES_BYTES, Broker
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import MAX_PROPERTIES_BYTES, OWN_PREFIX, with_stamp
 from latermq.message.record import SYSFLAG_FROM_SENDER, SYSFLAG_TRANSACTION_MASK
+from latermq.message.slots import slot_of
 from latermq.message.timer_code import TIMER, timer_code
 from latermq.protocol.remoting.frames import Command
 from latermq.protocol.remoting.replies import SendReplies
 from latermq.protocol.remoting.send_requests import SendRequest
 from latermq.store.log_writer import PlainMessage
-from latermq.timer.admission import OrdinaryTimer, rounded_ms
+from latermq.timer.admission import OrdinaryTimer
 
 # Retry and dead-letter topics begin with it; other topics may, and are then no worse off than before.
 _GROUP_TOPIC_SIGN = "%"
@@ -80,7 +81,7 @@ class SendLane:
         for number, (command, (physical_offset, queue_offset)) in enumerate(zip(commands, appended, strict=False)):
             if number in timers:
                 topic, queue_id, due_ms, unique_key = timers[number]
-                handle = broker.handle_of(topic, rounded_ms(due_ms), unique_key)
+                handle = broker.handle_of(topic, slot_of(due_ms), unique_key)
                 replies.append(of_timer(command.opaque, physical_offset, queue_id, queue_offset, handle))
             else:
                 reply = template % (command.opaque, physical_offset, run[number][1], queue_offset)

@@ -7,8 +7,9 @@ import numpy as np
 
 from latermq.arrays import Bools, Ints
 from latermq.errors import StoreError
+from latermq.message.slots import SLOT_MS, next_slot_start
 from latermq.timer.delivery.level_source import Batch
-from latermq.timer.engine.interface import SLOT_MS, Engine, Units
+from latermq.timer.engine.interface import Engine, Units
 
 _NEVER_MS = 1 << 62
 
@@ -58,7 +59,7 @@ class TimerSource:
                 return False
             slot_ms = self._engine.next_slot_ms(self.horizon_ms)
             if slot_ms is None or slot_ms >= until_ms:
-                self.horizon_ms = -(-until_ms // SLOT_MS) * SLOT_MS
+                self.horizon_ms = next_slot_start(until_ms)
                 return False
             self.horizon_ms = slot_ms + SLOT_MS
             self._reading = self._engine.read(slot_ms, self.horizon_ms)

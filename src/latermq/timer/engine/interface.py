@@ -11,8 +11,6 @@ import numpy as np
 
 from latermq.arrays import Bools, Indices, Ints
 
-SLOT_MS = 1_000  # slot s holds what wakes in (s, s + 1000], RocketMQ's own rounding at its default precision
-
 
 class Units(NamedTuple):
     """Entries of the timer topic as an engine keeps them: a row of each array an entry."""
@@ -46,16 +44,6 @@ class Units(NamedTuple):
     def in_order(self) -> "Units":
         """The rows by the time at which they wake, then by entry."""
         return self.where(np.lexsort((self.entries, self.wakes)))
-
-
-def slot_of(wakes: Ints) -> Ints:
-    """The slots of these times: the largest multiples of a second below them."""
-    return (wakes - 1) // SLOT_MS * SLOT_MS
-
-
-def slot_below(wake_ms: int) -> int:
-    """The slot of one time."""
-    return max(0, (wake_ms - 1) // SLOT_MS * SLOT_MS)
 
 
 class Engine(Protocol):

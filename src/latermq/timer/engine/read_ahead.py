@@ -9,7 +9,7 @@ read from the database when its turn comes.
 import numpy as np
 
 from latermq.arrays import Ints
-from latermq.timer.engine.interface import SLOT_MS
+from latermq.message.slots import SLOT_MS, slots_of
 from latermq.timer.engine.rocksdb_rows import RocksRows, Rows, key_from
 
 MINUTE_MS = 60_000
@@ -94,6 +94,6 @@ class Hands:
             self._counts += np.bincount((in_hour - 1 - self._hour_ms) // MINUTE_MS, minlength=60)
         in_minute = wakes[(wakes > self._minute_ms) & (wakes <= self._minute_ms + MINUTE_MS)]
         if len(in_minute):
-            self._stale[(in_minute - 1 - self._minute_ms) // SLOT_MS] = True
+            self._stale[(slots_of(in_minute) - self._minute_ms) // SLOT_MS] = True
             if self._stale.all():
                 self._rows = None

@@ -8,7 +8,8 @@ import numpy as np
 
 from latermq.arrays import Bools, Ints
 from latermq.errors import StoreError
-from latermq.timer.engine.interface import PIECE, SLOT_MS, Units, slot_of
+from latermq.message.slots import SLOT_MS, next_slot_start, slot_of, slots_of
+from latermq.timer.engine.interface import PIECE, Units
 from latermq.timer.engine.read_ahead import MINUTE_MS, Hands
 from latermq.timer.engine.rocksdb_rows import KEY_BYTES, RocksRows, key_from, rows_of, units_of
 
@@ -32,7 +33,7 @@ def _parse_mark(mark: str) -> tuple[int, int] | None:
 
 def _in_slots(wakes: Ints, counts: _Counts) -> Bools:
     """Which of these wake in a second that is counted."""
-    return np.isin(slot_of(wakes), list(counts)) if counts else np.zeros(len(wakes), bool)
+    return np.isin(slots_of(wakes), list(counts)) if counts else np.zeros(len(wakes), bool)
 
 
 def _count_more(counts: _Counts, slots: Ints, entries: Ints) -> None:
@@ -101,7 +102,7 @@ class RocksEngine:
             self._rows.put(rows)
             counted = _in_slots(wakes, counts)
             if counted.any():
-                _count_more(counts, slot_of(wakes[counted]), rows["entry"][counted].astype(np.int64))
+                _count_more(counts, slots_of(wakes[counted]), rows["entry"][counted].astype(np.int64))
 
     def remove(self, units: Units, now_ms: int) -> None:
         if not len(units.entries):
@@ -115,7 +116,7 @@ class RocksEngine:
             if counted.any():
                 known = rows[counted]
                 known = known[np.append(True, known[1:] != known[:-1])]
-                there = slot_of(known["wake"].astype(np.int64)[self._rows.present(known)])
+                there = slots_of(known["wake"].astype(np.int64)[self._rows.present(known)])
             self._rows.delete(rows)
             for slot_ms, size in zip(*(part.tolist() for part in np.unique(there, return_counts=True)), strict=True):
                 count, highest = counts[slot_ms]
@@ -173,9 +174,9 @@ class RocksEngine:
             first = rows[-1:].tobytes()[:KEY_BYTES] + b"\0"
 
     def next_slot_ms(self, from_ms: int) -> int | None:
-        slot_ms = -(-from_ms // SLOT_MS) * SLOT_MS
+        slot_ms = next_slot_start(from_ms)
         wake_ms = self._rows.first_wake_ms(max(slot_ms + 1, self._done_below_ms))
-        return None if wake_ms is None else (wake_ms - 1) // SLOT_MS * SLOT_MS
+        return None if wake_ms is None else slot_of(wake_ms)
 
     # Counting
 

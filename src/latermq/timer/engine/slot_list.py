@@ -6,7 +6,8 @@ import numpy as np
 
 from latermq.arrays import Bools, Ints
 from latermq.errors import CorruptStore
-from latermq.timer.engine.interface import Units, slot_of
+from latermq.message.slots import slots_of
+from latermq.timer.engine.interface import Units
 from latermq.timer.engine.timer_log import (
     DELETE,
     LINK,
@@ -35,7 +36,7 @@ def read_slot(log: TimerLog, slot_ms: int, last: int, piece_rows: int) -> Iterat
     for units in _pieces(log, last, piece_rows):
         wakes = wakes_of(units)
         kept = known.keep(units["reserved"].astype(np.int64) - 1, (units["magic"] & DELETE) != 0)
-        kept &= slot_of(wakes) == slot_ms
+        kept &= slots_of(wakes) == slot_ms
         if kept.all():
             yield _columns(units, wakes)
         elif kept.any():

@@ -10,7 +10,8 @@ from weakref import WeakSet
 import numpy as np
 
 from latermq.arrays import Ints
-from latermq.timer.engine.interface import SLOT_MS, Units, slot_of
+from latermq.message.slots import SLOT_MS, slots_of
+from latermq.timer.engine.interface import Units
 from latermq.timer.sorted_entries import contains
 
 KEPT_ORDERS = 4
@@ -94,14 +95,14 @@ class SlotOrders:
     def note_added(self, units: Units) -> None:
         """These were scheduled."""
         for order in self._held:
-            mine = slot_of(units.wakes) == order.slot_ms
+            mine = slots_of(units.wakes) == order.slot_ms
             if mine.any():
                 order.note_added(units.entries[mine], units.wakes[mine])
 
     def note_cancelled(self, units: Units) -> None:
         """These were cancelled or moved."""
         for order in self._held:
-            mine = slot_of(units.wakes) == order.slot_ms
+            mine = slots_of(units.wakes) == order.slot_ms
             if mine.any():
                 order.note_cancelled(units.entries[mine])
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from latermq.arrays import Bools, Ints, Structs
+from latermq.message.slots import SLOT_MS
 from latermq.store.files.disk import Disk
 from latermq.store.segments import Segments
-from latermq.timer.engine.interface import SLOT_MS
 
 FOLDER = "timerlog"
 FILE_BYTES = 100 * 1024 * 1024

@@ -7,8 +7,8 @@ import numpy as np
 
 from latermq.arrays import Bools, Ints, Structs
 from latermq.errors import CorruptStore
+from latermq.message.slots import SLOT_MS
 from latermq.store.files.disk import Disk
-from latermq.timer.engine.interface import SLOT_MS
 
 PATH = "timerwheel"
 SLOTS = 7 * 86_400  # the file has twice as many: RocketMQ plans one round ahead and keeps one behind

@@ -7,19 +7,16 @@ import numpy as np
 
 from latermq.arrays import Indices, Ints
 from latermq.errors import CorruptStore, StoreError
+from latermq.message.slots import SLOT_MS, slot_of, slots_of
 from latermq.store.files.disk import Disk
 from latermq.timer.engine import timer_log, timer_wheel
-from latermq.timer.engine.interface import PIECE, SLOT_MS, Units, slot_of
+from latermq.timer.engine.interface import PIECE, Units
 from latermq.timer.engine.slot_list import read_slot
 from latermq.timer.engine.timer_log import DEFAULT, DELETE, ROLL, UNIT, UNIT_BYTES, TimerLog, UnitRows
 from latermq.timer.engine.timer_wheel import Slots, TimerWheel
 from latermq.timer.engine.wheel_recovery import Forgotten, rebuild_wheel
 
 _MIN_DELAY_MS, _MAX_DELAY_MS = -(1 << 31), (1 << 31) - 1
-
-
-def _slot_of(wake_ms: int) -> int:
-    return (wake_ms - 1) // SLOT_MS * SLOT_MS
 
 
 def _order(slots: Ints) -> Indices:
@@ -94,7 +91,7 @@ class WheelEngine:
         self.is_whole = not mark
         if promised:
             self._promised_end = promised.end
-            self.is_whole = self._adopt(promised, _slot_of(from_ms), is_clean)
+            self.is_whole = self._adopt(promised, slot_of(from_ms), is_clean)
         if not mark or not self.is_whole:
             self.clear()
 
@@ -155,11 +152,11 @@ class WheelEngine:
 
     def remove(self, units: Units, now_ms: int) -> None:
         """Write a delete unit into the slot of each. A slot that holds nothing has nothing to lose."""
-        units = units.where(self._wheel.holds(slot_of(units.wakes)))
+        units = units.where(self._wheel.holds(slots_of(units.wakes)))
         self._write(units, np.where(units.renews, DEFAULT | DELETE | ROLL, DEFAULT | DELETE), now_ms)
 
     def _write(self, units: Units, magics: Ints, now_ms: int) -> None:
-        slots = slot_of(units.wakes)
+        slots = slots_of(units.wakes)
         count = len(slots)
         if not count:
             return
@@ -225,7 +222,7 @@ class WheelEngine:
 
     def forget_below(self, wake_ms: int) -> None:
         """Let go of the slots that lie wholly before this time, and of the files that hold no others."""
-        below_ms = _slot_of(wake_ms)
+        below_ms = slot_of(wake_ms)
         if not self._wheel.forget_below(below_ms):
             return
         self._note_forgotten(below_ms)

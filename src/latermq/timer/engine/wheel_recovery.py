@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from latermq.arrays import Bools, Ints
-from latermq.timer.engine.interface import slot_of
+from latermq.message.slots import slots_of
 from latermq.timer.engine.timer_log import DELETE, ROLL, UNIT_BYTES, TimerLog, UnitRows, is_unit, wakes_of
 from latermq.timer.engine.timer_wheel import Slots, TimerWheel
 
@@ -34,7 +34,7 @@ def rebuild_wheel(
     for start, units in log.chunks(CHUNK):
         if not is_unit(units).all():
             return None
-        slots = slot_of(wakes_of(units))
+        slots = slots_of(wakes_of(units))
         file = start // log.file_bytes
         latest[file] = max(latest.get(file, 0), int(slots.max()))
         live = slots >= from_ms

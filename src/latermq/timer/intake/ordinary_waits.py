@@ -16,7 +16,8 @@ from latermq.message.properties import (
     UNIQUE_KEY,
     distinct_properties,
 )
-from latermq.timer.admission import NOT_ORDINARY, TIMES, Admission, Wait, rounded_ms
+from latermq.message.slots import slot_of
+from latermq.timer.admission import NOT_ORDINARY, TIMES, Admission, Wait
 
 _NOT_OF_LEVELS = (NOT_ORDINARY | TIMES.keys()) - {DELAY_LEVEL}
 
@@ -56,7 +57,7 @@ class OrdinaryWaits:
             return None
         if UNIQUE_KEY not in properties:
             end = f"{end}{UNIQUE_KEY}\x01{self._admission.next_name()}\x02"
-        waiting = f"{encoded}{end}{TIMER_OUT_MS}\x01{rounded_ms(named_ms)}\x02{self._real_queue}{named_ms}\x02"
+        waiting = f"{encoded}{end}{TIMER_OUT_MS}\x01{slot_of(named_ms)}\x02{self._real_queue}{named_ms}\x02"
         return TIMER_TOPIC, 0, waiting, Wait.TIMER, 0, named_ms
 
     def _level(self, text: str) -> tuple[int, int] | None:

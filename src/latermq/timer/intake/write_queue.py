@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from latermq.arrays import Ints
-from latermq.timer.engine.interface import Engine, Units, slot_of
+from latermq.message.slots import slots_of
+from latermq.timer.engine.interface import Engine, Units
 from latermq.timer.intake.settled import Settled
 from latermq.timer.sorted_entries import contains
 
@@ -219,7 +220,7 @@ class _Puts:
     def _count(self, wakes: Ints, sign: int) -> None:
         if not self._counts_slots:
             return
-        slots, counts = np.unique(slot_of(wakes), return_counts=True)
+        slots, counts = np.unique(slots_of(wakes), return_counts=True)
         for slot_ms, count in zip(slots.tolist(), counts.tolist(), strict=True):
             self._in_slot[slot_ms] += sign * count
             if not self._in_slot[slot_ms]:
