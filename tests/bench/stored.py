@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from latermq.message.properties import REAL_TOPIC, UNIQUE_KEY, decode_properties, find_property
-from latermq.message.record import MAGIC, MAGIC_LONG_TOPIC, Layout, layout, record_store_timestamp_ms
+from latermq.message.record import Layout, layout, record_store_timestamp_ms
+from latermq.message.record_fields import MAGIC, MAGIC_LONG_TOPIC
 from tests.bench.load import Figures
 
 _REAL_TOPIC = REAL_TOPIC.encode()

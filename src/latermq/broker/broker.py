@@ -49,7 +49,7 @@ from latermq.message.properties import (
     with_stamp,
 )
 from latermq.message.recall_handle import encode_recall_handle
-from latermq.message.record import SYSFLAG_FROM_SENDER, SYSFLAG_TRANSACTION_MASK
+from latermq.message.record_fields import SYSFLAG_FROM_SENDER, SYSFLAG_TRANSACTION_MASK
 from latermq.message.timer_code import timer_code_of
 from latermq.message.timer_name import meanings
 from latermq.protocol.remoting.codes import Response

@@ -7,7 +7,9 @@ import numpy as np
 
 from latermq.arrays import Bools, Ints
 from latermq.message.properties import well_formed
-from latermq.message.record import (
+from latermq.message.record_fields import (
+    BODY_CRC_AT,
+    CRC_MASK,
     MAGIC,
     MAGIC_LONG_TOPIC,
     MIN_RECORD_BYTES,
@@ -19,7 +21,6 @@ from latermq.message.record import (
 )
 from latermq.message.record_layouts import Numbers, lay_out
 
-_CRC_AT = 8
 _SEPARATOR = b"\x02"
 
 
@@ -56,7 +57,7 @@ def check_records(buffer: Buffer, at: int, limit: int, physical_offset: int, cou
     properties = _cut_out(buffer, parts.properties_at[:whole], ends[:whole])
     crcs = _crcs(buffer, parts.bodies_at[:whole], parts.bodies_end[:whole])
     whole = min(
-        _leading(crcs == read.u32(starts[:whole] + _CRC_AT)),
+        _leading(crcs == read.u32(starts[:whole] + BODY_CRC_AT)),
         _well_formed_lead(topics),
         _well_formed_lead(properties),
     )
@@ -100,7 +101,7 @@ def _crcs(buffer: Buffer, starts: Ints, ends: Ints) -> Ints:
     crc32 = zlib.crc32
     with memoryview(buffer) as view:
         crcs = [crc32(view[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
-    return np.array(crcs, np.int64) & 0x7FFFFFFF
+    return np.array(crcs, np.int64) & CRC_MASK
 
 
 def _well_formed_lead(texts: list[bytes]) -> int:

@@ -6,14 +6,22 @@ import numpy as np
 
 from latermq.arrays import Bools, Ints
 from latermq.message.properties import MAX_PROPERTIES_BYTES
-from latermq.message.record import (
+from latermq.message.record_fields import (
+    BODY_LENGTH_BEFORE_BODY,
     BORN_HOST_AT,
     MAGIC,
+    MAGIC_AT,
     MAGIC_LONG_TOPIC,
+    PREPARED_BEFORE_BODY,
+    PREPARED_BEHIND_HOSTS,
+    PROPERTIES_LENGTH_BYTES,
     SYSFLAG_AT,
-    SYSFLAG_BORN_V6,
-    SYSFLAG_STORE_V6,
     Buffer,
+    born_host_bytes,
+    i64_at_any_byte,
+    store_host_bytes,
+    u16_at_any_byte,
+    u32_at_any_byte,
 )
 
 
@@ -24,21 +32,17 @@ class Numbers:
         self._buffer = buffer
         self._limit = limit
 
-    def _at(self, at: Ints, dtype: str, size: int) -> Ints:
-        at_any_byte = np.ndarray((max(0, self._limit - size + 1),), dtype, self._buffer, strides=(1,))
-        return at_any_byte[at].astype(np.int64)
-
     def u8(self, at: Ints) -> Ints:
-        return self._at(at, "u1", 1)
+        return np.frombuffer(self._buffer, np.uint8, self._limit)[at].astype(np.int64)
 
     def u16(self, at: Ints) -> Ints:
-        return self._at(at, ">u2", 2)
+        return u16_at_any_byte(self._buffer, self._limit)[at].astype(np.int64)
 
     def u32(self, at: Ints) -> Ints:
-        return self._at(at, ">u4", 4)
+        return u32_at_any_byte(self._buffer, self._limit)[at].astype(np.int64)
 
     def i64(self, at: Ints) -> Ints:
-        return self._at(at, ">i8", 8)
+        return i64_at_any_byte(self._buffer, self._limit)[at].astype(np.int64)
 
 
 class RecordLayouts(NamedTuple):
@@ -57,20 +61,22 @@ class RecordLayouts(NamedTuple):
 
 def lay_out(read: Numbers, starts: Ints, ends: Ints) -> RecordLayouts:
     """Find the parts of records of which it is only known that they start and end here."""
-    magics = read.u32(starts + 4)
+    magics = read.u32(starts + MAGIC_AT)
     has_long_topic = magics == MAGIC_LONG_TOPIC
     sysflags = read.u32(starts + SYSFLAG_AT)
-    store_timestamps_at = starts + BORN_HOST_AT + np.where(sysflags & SYSFLAG_BORN_V6, 20, 8)
-    prepared_at = store_timestamps_at + 12 + np.where(sysflags & SYSFLAG_STORE_V6, 20, 8)
-    bodies_at = prepared_at + 12
+    store_timestamps_at = starts + BORN_HOST_AT + born_host_bytes(sysflags)
+    prepared_at = store_timestamps_at + 8 + store_host_bytes(sysflags) + PREPARED_BEHIND_HOSTS
+    bodies_at = prepared_at + PREPARED_BEFORE_BODY
     # A length that leads out of its record is not followed: it would lead anywhere.
     fits = (has_long_topic | (magics == MAGIC)) & (bodies_at + 3 + has_long_topic <= ends)
-    bodies_end = np.where(fits, bodies_at + read.u32(np.where(fits, bodies_at - 4, starts)), starts)
+    bodies_end = np.where(
+        fits, bodies_at + read.u32(np.where(fits, bodies_at - BODY_LENGTH_BEFORE_BODY, starts)), starts
+    )
     topics_at = bodies_end + 1 + has_long_topic
-    fits &= topics_at + 2 <= ends
+    fits &= topics_at + PROPERTIES_LENGTH_BYTES <= ends
     bodies_end[~fits] = starts[~fits]
     topics_end = topics_at + np.where(has_long_topic, read.u16(bodies_end), read.u8(bodies_end))
-    properties_at = topics_end + 2
+    properties_at = topics_end + PROPERTIES_LENGTH_BYTES
     fits &= (topics_end > topics_at) & (properties_at <= ends)
     property_lengths = read.u16(np.where(fits, topics_end, starts))
     fits &= (property_lengths <= MAX_PROPERTIES_BYTES) & (properties_at + property_lengths == ends)

@@ -2,7 +2,8 @@
 
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import DUE_MS, REAL_TOPIC, UNIQUE_KEY
-from latermq.message.record import MIN_RECORD_BYTES, PHYSICAL_OFFSET_AT, check_record, decode_record
+from latermq.message.record import check_record, decode_record
+from latermq.message.record_fields import MIN_RECORD_BYTES, PHYSICAL_OFFSET_AT
 
 
 def waiting_name(record: bytes, entry: int, due_ms: int) -> tuple[str, str] | None:

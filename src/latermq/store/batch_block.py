@@ -1,14 +1,12 @@
 """The records of one sender's batch as a block: what all share is made once, what differs is put in for all at once."""
 
-import zlib
-from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
 from latermq.message.names import TIMER_TOPIC
-from latermq.message.record import BODY_CRC_AT, BORN_HOST_AT, FLAG_AT, encode_record, layout
+from latermq.message.record_writer import fill_templates, record_template, set_flags
 from latermq.store.block import Block
 from latermq.store.dispatch import hash_keys
 from latermq.store.log_writer import Draft, LogWriter
@@ -63,7 +61,10 @@ def build_batch(rows: BatchRows, sender: Sender) -> Block:
     """The block of these messages. 1.5 µs a message, where one by one they take 5."""
     bodies, properties, queues = rows.bodies, rows.properties, rows.queues
     count = len(bodies)
-    heads, names, store_timestamp_at, body_at = _empty_records(queues, sender)
+    templates = [record_template(topic, queue_id, **sender._asdict()) for topic, queue_id in queues]
+    heads = [template.before_body for template in templates]
+    names = [template.behind_body for template in templates]
+    body_at = len(heads[0])
     queue_of = np.array(rows.queue_of, np.intp)
     data = bytearray().join(
         chain.from_iterable(
@@ -76,22 +77,15 @@ def build_batch(rows: BatchRows, sender: Sender) -> Block:
     body_sizes = np.fromiter(map(len, bodies), np.int64, count)
     properties_sizes = np.fromiter(map(len, properties), np.int64, count)
     sizes = body_at + np.array(list(map(len, names)), np.int64)[queue_of] + body_sizes + properties_sizes
-    starts = np.cumsum(sizes) - sizes
-    # Views of a number at every byte: one assignment fills a field in all records.
-    words = np.ndarray((len(data) - 3,), ">u4", data, strides=(1,))
-    words[starts] = sizes
-    words[starts + BODY_CRC_AT] = np.fromiter(map(zlib.crc32, bodies), np.int64, count) & 0x7FFFFFFF
-    words[starts + body_at - 4] = body_sizes
+    starts = fill_templates(data, sizes, body_at, bodies, body_sizes, properties_sizes)
     if any(rows.flags):
-        words[starts + FLAG_AT] = np.array(rows.flags, np.int32).view(np.uint32)
-    shorts = np.ndarray((len(data) - 1,), ">u2", data, strides=(1,))
-    shorts[starts + sizes - properties_sizes - 2] = properties_sizes
+        set_flags(data, starts, rows.flags)
     topics = [topic for topic, _ in queues]
     key_hashes, key_rows = hash_keys(list(map(topics.__getitem__, rows.queue_of)), properties)
     return Block(
         data=data,
         sizes=sizes,
-        store_timestamp_at=np.full(count, store_timestamp_at),
+        store_timestamp_at=np.full(count, templates[0].store_timestamp_at),
         tags=np.array(rows.codes, np.int64),
         queues=queues,
         queue_of=queue_of,
@@ -100,18 +94,3 @@ def build_batch(rows: BatchRows, sender: Sender) -> Block:
         level=0,
         entries=np.zeros(count, np.int64),
     )
-
-
-def _empty_records(queues: Sequence[tuple[str, int]], sender: Sender) -> tuple[list[bytes], list[bytes], int, int]:
-    """For each queue what stands before and behind the body of its records; where the store time and the body stand."""
-    heads, names = [], []
-    for topic, queue_id in queues:
-        empty = encode_record(
-            topic.encode(), b"", b"", queue_id=queue_id, queue_offset=0, physical_offset=0, store_timestamp_ms=0,
-            **sender._asdict(),
-        )  # fmt: skip
-        parts = layout(empty, 0, len(empty))
-        assert parts is not None, "a record without body and properties has a layout"
-        heads.append(empty[: parts.body_at])
-        names.append(empty[parts.body_at :])
-    return heads, names, BORN_HOST_AT + len(sender.born_host), len(heads[0])

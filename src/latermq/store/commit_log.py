@@ -8,7 +8,9 @@ import numpy as np
 
 from latermq.arrays import Ints
 from latermq.errors import IllegalMessage, StoreError
-from latermq.message.record import (
+from latermq.message.record import check_record
+from latermq.message.record_batch import RecordBatch, check_records
+from latermq.message.record_fields import (
     BLANK,
     BLANK_MAGIC,
     BORN_HOST_AT,
@@ -16,10 +18,8 @@ from latermq.message.record import (
     MAGIC_LONG_TOPIC,
     SIZE_AND_MAGIC,
     SYSFLAG_AT,
-    SYSFLAG_BORN_V6,
-    check_record,
+    born_host_bytes,
 )
-from latermq.message.record_batch import RecordBatch, check_records
 from latermq.store.files.disk import Disk, MappedFile
 from latermq.store.segments import Segments, segment_name, segment_starts
 
@@ -228,7 +228,7 @@ class CommitLog:
     def store_timestamps(self, offsets: Ints) -> Ints:
         """The store times of the records at these offsets."""
         sysflags = self.gather(offsets, np.full_like(offsets, SYSFLAG_AT), ">i4")
-        return self.gather(offsets, BORN_HOST_AT + np.where(sysflags & SYSFLAG_BORN_V6, 20, 8), ">i8")
+        return self.gather(offsets, BORN_HOST_AT + born_host_bytes(sysflags), ">i8")
 
     def read_record(self, offset: int) -> bytes | None:
         """The whole record at this offset, None where there is none."""

@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from latermq.arrays import Ints, Structs
+from latermq.message.record_fields import topic_field
 from latermq.store.files.disk import Disk, MappedFile
 from latermq.store.map_pool import MapPool
 from latermq.store.segments import RestingSegments, segment_name, segment_starts
@@ -41,7 +42,7 @@ class ConsumeQueue:
         self.queue_id = queue_id
         encoded = topic.encode()
         # The topic as records hold it, its length before it; for topics of ordinary length.
-        self.topic_bytes = bytes((min(len(encoded), 255),)) + encoded
+        self.topic_bytes = topic_field(encoded)[1]
         self.folder = f"{FOLDER}/{topic}/{queue_id}"
         self._file_bytes = file_entries * ENTRY_BYTES
         self._disk = disk

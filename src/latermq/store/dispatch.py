@@ -8,7 +8,7 @@ import numpy as np
 
 from latermq.arrays import AnyArray, Bools, Indices, Ints, Ints32, Octets, UInts32
 from latermq.message.properties import KEY_SEPARATOR, find_property
-from latermq.message.record import SYSFLAG_TRANSACTION_MASK
+from latermq.message.record_fields import SYSFLAG_TRANSACTION_MASK
 from latermq.message.tags import MAX_REMEMBERED, java_string_hash, tags_code
 from latermq.message.timer_code import is_due
 

@@ -6,7 +6,8 @@ from typing import NamedTuple
 from latermq.arrays import Ints
 from latermq.errors import CorruptStore
 from latermq.message.properties import encode_properties
-from latermq.message.record import HEAD, Message, decode_record, record_store_timestamp_ms
+from latermq.message.record import Message, decode_record, record_store_timestamp_ms
+from latermq.message.record_fields import HEAD
 from latermq.store.commit_log import CommitLog
 from latermq.store.consume_queue import ENTRY, ConsumeQueue
 from latermq.store.dispatch import EntryCode

@@ -9,16 +9,17 @@ from latermq.clock import Clock
 from latermq.errors import IllegalMessage, NoPermission, StoreError
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import TOPIC_DELETED, encode_properties
-from latermq.message.record import (
+from latermq.message.record_fields import (
     BLANK,
     HEAD,
     MAGIC,
     MAX_SHORT_TOPIC_BYTES,
-    SYSFLAG_BORN_V6,
+    PHYSICAL_OFFSET_AT,
+    PROPERTIES_LENGTH_BYTES,
+    SYSFLAG_HOSTS,
     SYSFLAG_ROLLED_BACK,
-    SYSFLAG_STORE_V6,
-    encode_record,
 )
+from latermq.message.record_writer import encode_record
 from latermq.store.block import Block
 from latermq.store.commit_log import LogListener
 from latermq.store.consume_queue import ConsumeQueue
@@ -28,11 +29,10 @@ from latermq.store.pending_keys import INDEX_BATCH, INDEX_BATCH_BYTES, LONG_PROP
 from latermq.store.ranges import RangeSet
 from latermq.store.waiting_state import Delivered
 
-_U16_SIZE = 2
-_PLAIN_BYTES = HEAD.size + _U16_SIZE  # of a record in IPv4: what is neither body, topic nor properties
+_PLAIN_BYTES = HEAD.size + PROPERTIES_LENGTH_BYTES  # of a record in IPv4: what is neither body, topic nor properties
 # Looked up once: each is needed for every message.
 _pack_head, _crc32, _join = HEAD.pack, zlib.crc32, b"".join
-_NO_V6 = ~(SYSFLAG_BORN_V6 | SYSFLAG_STORE_V6)
+_NO_V6 = ~SYSFLAG_HOSTS
 
 
 class Draft(NamedTuple):
@@ -244,8 +244,9 @@ class LogWriter:
         block = bytearray()
         for draft, record in zip(drafts, records, strict=True):
             physical_offset = at + len(block)
+            field_at = len(block) + PHYSICAL_OFFSET_AT
             block += record
-            block[-len(record) + 28 : -len(record) + 36] = physical_offset.to_bytes(8, "big")
+            block[field_at : field_at + 8] = physical_offset.to_bytes(8, "big")
             appended.append((draft, physical_offset, len(record)))
         self.log.write(at, block, is_block=True)
         self.last_store_timestamp_ms = now_ms

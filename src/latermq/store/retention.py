@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from latermq.clock import Clock
 from latermq.config import StoreConfig
-from latermq.message.record import HEAD, record_store_timestamp_ms
+from latermq.message.record import record_store_timestamp_ms
+from latermq.message.record_fields import HEAD
 from latermq.store.message_store import MessageStore
 from latermq.store.queue_table import OWN_TOPICS
 

@@ -28,7 +28,12 @@ from latermq.message.properties import (
     UNIQUE_KEY,
     encode_properties,
 )
-from latermq.message.record import Message, decode_record, layout, record_prepared_transaction_offset
+from latermq.message.record import (
+    Message,
+    decode_record,
+    layout,
+    record_prepared_transaction_offset,
+)
 from latermq.message.timer_code import CANCEL, MOVED, is_due, kind_and_due, timer_id_of, timer_kind
 from latermq.message.timer_name import timer_name
 from latermq.store.key_index import NO_HIT

@@ -22,7 +22,7 @@ from latermq.message.properties import (
     UNIQUE_KEY,
     encode_properties,
 )
-from latermq.message.record import encode_record
+from latermq.message.record_writer import encode_record
 from latermq.protocol.remoting.pipeline import CutState, PipelineState, WindowState
 
 if TYPE_CHECKING:

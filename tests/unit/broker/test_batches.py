@@ -16,7 +16,7 @@ from latermq.message.batch import BatchMember, decode_batch, encode_batch
 from latermq.message.ids import pack_host
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import OWN_PREFIX
-from latermq.message.record import SYSFLAG_FROM_SENDER
+from latermq.message.record_fields import SYSFLAG_FROM_SENDER
 from latermq.store import batch_block
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.store.log_writer import Draft

@@ -19,7 +19,8 @@ from latermq.errors import (
 from latermq.group.retry_backoff import next_wait, parse_backoff
 from latermq.message.names import SCHEDULE_TOPIC
 from latermq.message.properties import DEAD_LETTER_REASON, MAX_PROPERTIES_BYTES, encode_properties
-from latermq.message.record import SYSFLAG_COMPRESSED, Message
+from latermq.message.record import Message
+from latermq.message.record_fields import SYSFLAG_COMPRESSED
 from latermq.message.tags import tags_code
 from latermq.protocol.remoting.frames import VERSION
 from latermq.protocol.remoting.groups import SubscriptionGroup

@@ -12,7 +12,7 @@ import pytest
 
 from latermq.client import Message, PushConsumer
 from latermq.message.ids import pack_host
-from latermq.message.record import encode_record
+from latermq.message.record_writer import encode_record
 from latermq.protocol.remoting.clients import HeartbeatData, LockBatchRequest, LockBatchResponse
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command, encode_response

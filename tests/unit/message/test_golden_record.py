@@ -9,18 +9,20 @@ from latermq.message.batch import decode_batch
 from latermq.message.ids import offset_message_id
 from latermq.message.properties import decode_properties
 from latermq.message.record import (
+    Message,
+    check_record,
+    decode_record,
+    decode_records,
+    layout,
+)
+from latermq.message.record_fields import (
     BLANK,
     BLANK_MAGIC,
     MAGIC,
     MAGIC_LONG_TOPIC,
-    Message,
     body_crc32,
-    check_record,
-    decode_record,
-    decode_records,
-    encode_record,
-    layout,
 )
+from latermq.message.record_writer import encode_record
 from tests.golden.files import golden_bytes, golden_json, golden_log
 
 Put = dict[str, Any]

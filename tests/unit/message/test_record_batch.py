@@ -3,8 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latermq.message.record import MAX_SHORT_TOPIC_BYTES, check_record, decode_record, encode_record
+from latermq.message.record import check_record, decode_record
 from latermq.message.record_batch import RecordBatch, check_records
+from latermq.message.record_fields import MAX_SHORT_TOPIC_BYTES
+from latermq.message.record_writer import encode_record
 
 LOG_START = 5_000_000_000  # of the first record; no offset in it fits 32 bits
 HOSTS = st.sampled_from([b"\x7f\0\0\x01\0\0\x2a\x9f", bytes(15) + b"\x01\0\0\x2a\x9f"])

@@ -29,7 +29,7 @@ from latermq.handover.cut import FOREVER_MS
 from latermq.handover.ownership import Ownership
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import encode_properties
-from latermq.message.record import encode_record
+from latermq.message.record_writer import encode_record
 from latermq.pipeline.driver.brokers import QueuePlace
 from latermq.pipeline.driver.link import QueueRange
 from latermq.pipeline.source import reader, source

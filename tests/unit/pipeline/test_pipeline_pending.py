@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from latermq.errors import ConfigError, QueryNotFound
-from latermq.message.record import encode_record
+from latermq.message.record_writer import encode_record
 from latermq.protocol.remoting.pipeline import PipelineState
 from tests.support.faults.timer_histories import History, Row, is_taken, random_history
 

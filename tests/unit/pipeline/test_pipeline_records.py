@@ -13,7 +13,8 @@ from latermq.message.entry_id import encode_entry_id
 from latermq.message.ids import pack_host
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import encode_properties
-from latermq.message.record import Message, decode_records, encode_record
+from latermq.message.record import Message, decode_records
+from latermq.message.record_writer import encode_record
 from latermq.pipeline.source.records import COLUMN_TYPES, RecordBlock
 
 V4, V6 = pack_host("10.0.0.1", 40_000), pack_host("::1", 40_000)

@@ -48,3 +48,21 @@ def test_the_slot_of_a_time_is_computed_in_one_module() -> None:
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.BinOp) and re.search(r"// (SLOT_MS|1_?000)\)? \* (SLOT_MS|1_?000)$", ast.unparse(node))
     )
+
+
+def test_the_fields_of_a_record_are_told_by_one_module() -> None:
+    """The formats of its head, and numbers that lie at any byte of a buffer of records."""
+    home = "message/record_fields.py"
+    heads = (">IIIIi", ">qqI", ">iqI", ">iq")
+    none_of(
+        f"{use}; take it from {home}"
+        for use, layout in structs_in("")
+        if layout.startswith(heads) and layout != ">iqi" and not layout.startswith(">iqii") and home not in use
+    )
+    none_of(
+        at(path, node.lineno, f"writes {ast.unparse(node)}; take the length from {home}")
+        for path in python_files(SRC)
+        if path != SRC / "message" / "record_fields.py"
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and dotted(node.func) == "np.where" and "V6" in ast.unparse(node)
+    )

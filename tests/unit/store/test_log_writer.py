@@ -11,7 +11,7 @@ from latermq.errors import StoreError
 from latermq.message.batch import BatchMember, encode_batch
 from latermq.message.ids import pack_host
 from latermq.message.names import SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC
-from latermq.message.record import BLANK
+from latermq.message.record_fields import BLANK
 from latermq.protocol.remoting.frames import VERSION
 from latermq.protocol.remoting.groups import SubscriptionGroup
 from latermq.protocol.remoting.rows import decode_rows, encode_rows

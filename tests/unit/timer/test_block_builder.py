@@ -9,7 +9,8 @@ from latermq.message.entry_id import decode_entry_id
 from latermq.message.ids import pack_host
 from latermq.message.names import SCHEDULE_TOPIC
 from latermq.message.properties import encode_properties
-from latermq.message.record import Message, check_record, decode_record, encode_record
+from latermq.message.record import Message, check_record, decode_record
+from latermq.message.record_writer import encode_record
 from latermq.message.tags import tags_code
 from latermq.store.block import Block
 from latermq.store.dispatch import index_keys

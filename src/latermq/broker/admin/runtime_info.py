@@ -7,7 +7,8 @@ import msgspec
 from latermq.broker.broker import Broker
 from latermq.config import Config, Duration
 from latermq.errors import LaterMQError
-from latermq.message.record import HEAD, record_store_timestamp_ms
+from latermq.message.record import record_store_timestamp_ms
+from latermq.message.record_fields import HEAD
 from latermq.protocol.remoting.runtime import BrokerStats, ReplicationStatus, StatsItem
 from latermq.redaction import redacted
 from latermq.store.consume_queue import ENTRY_BYTES

@@ -16,7 +16,8 @@ from latermq.message.properties import (
     decode_properties,
     encode_properties,
 )
-from latermq.message.record import SYSFLAG_FROM_SENDER, Message
+from latermq.message.record import Message
+from latermq.message.record_fields import SYSFLAG_FROM_SENDER
 from latermq.protocol.remoting.groups import SubscriptionGroup
 from latermq.protocol.remoting.send import SendBackHeader, SendHeader, SendHeaderV2
 from latermq.timer.admission import without_scheduling

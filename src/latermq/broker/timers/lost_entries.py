@@ -21,7 +21,8 @@ from latermq.message.entry_id import decode_entry_id
 from latermq.message.ids import pack_host
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import REAL_QUEUE_ID, encode_properties, find_property
-from latermq.message.record import MIN_RECORD_BYTES, decode_record, record_properties
+from latermq.message.record import decode_record, record_properties
+from latermq.message.record_fields import MIN_RECORD_BYTES
 from latermq.message.timer_name import SEPARATOR, timer_name
 from latermq.message.waiting_record import waiting_name
 from latermq.protocol.remoting.topics import TopicConfig

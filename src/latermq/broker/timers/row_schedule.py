@@ -1,6 +1,5 @@
 """Scheduling in bulk: the rows of a batch become timers, each once however often it is sent, all of them or none."""
 
-import zlib
 from collections.abc import Iterable, Iterator
 from itertools import chain, compress, repeat
 from typing import NamedTuple
@@ -15,7 +14,7 @@ from latermq.broker.timers.row_checks import check_rows, dues_of, refuse_row
 from latermq.errors import FlowControl, IllegalMessage, NoPermission, TopicNotFound
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQUE_KEY, encode_properties
-from latermq.message.record import BORN_HOST_AT, encode_record, host_bytes, layout
+from latermq.message.record_writer import fill_templates, record_template
 from latermq.message.slots import slot_of, slots_of
 from latermq.message.timer_code import FLAG, KIND_SHIFT, TIMER
 from latermq.protocol.remoting.rows import Column, RowBatch
@@ -25,7 +24,6 @@ from latermq.store.dispatch import HashedKeys
 from latermq.timer.admission import waiting_properties
 
 _MARK_DUE_MS = 1_111_111_111_111  # stands for the due time where the rest of the properties is made once
-_CRC_AT = 8
 _POWERS_OF_TEN = 10 ** np.arange(1, 19, dtype=np.int64)
 
 
@@ -194,35 +192,23 @@ class _Build:
     def block(self, queues: Ints, unique_hashes: Ints, born_host: bytes, store_host: bytes, now_ms: int) -> Block:
         """The records, but for their places and their store time, which come when they are appended."""
         count = len(self._rows)
-        empty = encode_record(
-            TIMER_TOPIC.encode(), b"", b"", queue_id=0, queue_offset=0, physical_offset=0, born_timestamp_ms=now_ms,
-            born_host=born_host, store_timestamp_ms=0, store_host=store_host,
-        )  # fmt: skip
-        parts = layout(empty, 0, len(empty))
-        assert parts is not None
+        template = record_template(TIMER_TOPIC, 0, born_timestamp_ms=now_ms, born_host=born_host, store_host=store_host)
         bodies = self._choose(self._batch.bodies.values())
         properties, properties_bytes = self._properties(queues)
         data = bytearray().join(
             chain.from_iterable(
-                zip(repeat(empty[: parts.body_at], count), bodies, repeat(empty[parts.body_at :], count), *properties,
+                zip(repeat(template.before_body, count), bodies, repeat(template.behind_body, count), *properties,
                     strict=True)
             )
         )  # fmt: skip
         body_bytes = self._batch.bodies.sizes[self._rows]
-        sizes = len(empty) + body_bytes + properties_bytes
-        starts = np.cumsum(sizes) - sizes
-        words = np.ndarray((len(data) - 3,), ">u4", data, strides=(1,))
-        words[starts] = sizes
-        words[starts + _CRC_AT] = np.fromiter(map(zlib.crc32, bodies), np.int64, count) & 0x7FFFFFFF
-        words[starts + parts.body_at - 4] = body_bytes
-        shorts = np.ndarray((len(data) - 1,), ">u2", data, strides=(1,))
-        shorts[starts + sizes - properties_bytes - 2] = properties_bytes
+        sizes = template.size + body_bytes + properties_bytes
+        fill_templates(data, sizes, len(template.before_body), bodies, body_bytes, properties_bytes)
         key_hashes, key_rows = self._index_keys(unique_hashes)
-        born_bytes, _ = host_bytes(parts.sysflag)
         return Block(
             data=data,
             sizes=sizes,
-            store_timestamp_at=np.full(count, BORN_HOST_AT + born_bytes),
+            store_timestamp_at=np.full(count, template.store_timestamp_at),
             tags=self._dues | FLAG | TIMER << KIND_SHIFT,
             queues=[(TIMER_TOPIC, 0)],
             queue_of=np.zeros(count, np.intp),

@@ -16,7 +16,8 @@ from latermq.client.session.session import Session
 from latermq.errors import LaterMQError
 from latermq.message.names import RETRY_PREFIX
 from latermq.message.properties import RETRY_TOPIC
-from latermq.message.record import SYSFLAG_COMPRESSED, Message
+from latermq.message.record import Message
+from latermq.message.record_fields import SYSFLAG_COMPRESSED
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.queues import MessageQueue
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 from types import ModuleType
 
 from latermq.client.session.failures import UnreadableBody
-from latermq.message.record import SYSFLAG_COMPRESSED, Message
+from latermq.message.record import Message
+from latermq.message.record_fields import SYSFLAG_COMPRESSED
 
 ZLIB_LEVEL = 5
 MAX_BODY_BYTES = 64 * 1024 * 1024

@@ -11,7 +11,16 @@ from pyspark.sql import functions as F
 
 from latermq.errors import ConfigError, QueryNotFound
 from latermq.message.names import TIMER_TOPIC
-from latermq.message.record import BORN_HOST_AT, SYSFLAG_AT, SYSFLAG_BORN_V6, SYSFLAG_STORE_V6
+from latermq.message.record_fields import (
+    BETWEEN_HOSTS,
+    BODY_LENGTH_BEHIND_HOSTS,
+    BORN_HOST_AT,
+    SYSFLAG_AT,
+    SYSFLAG_BORN_V6,
+    SYSFLAG_STORE_V6,
+    V4_HOST_BYTES,
+    V6_HOST_BYTES,
+)
 from latermq.pipeline.bulk.bulk_job import find_namesrv, find_root
 from latermq.pipeline.driver.brokers import QueuePlace
 from latermq.pipeline.driver.known_stores import Brokers, KnownBroker, find_brokers
@@ -33,7 +42,6 @@ COLUMNS = (
 )  # fmt: skip
 VIEW = "pending"
 # Between the addresses of a record's hosts and its body: store time, reconsume times, prepared transaction.
-_BETWEEN_HOSTS_BYTES, _AFTER_HOSTS_BYTES = 8, 12
 
 
 class Seen(NamedTuple):
@@ -128,10 +136,10 @@ def body_bytes(record: Column) -> Column:
         return F.conv(F.hex(F.substring(record, at + 1, F.lit(4))), 16, 10).cast("int")
 
     flags = word(F.lit(SYSFLAG_AT))
-    born = F.when(flags.bitwiseAND(SYSFLAG_BORN_V6) != 0, 20).otherwise(8)
-    stored = F.when(flags.bitwiseAND(SYSFLAG_STORE_V6) != 0, 20).otherwise(8)
+    born = F.when(flags.bitwiseAND(SYSFLAG_BORN_V6) != 0, V6_HOST_BYTES).otherwise(V4_HOST_BYTES)
+    stored = F.when(flags.bitwiseAND(SYSFLAG_STORE_V6) != 0, V6_HOST_BYTES).otherwise(V4_HOST_BYTES)
     return F.when(
-        record.isNotNull(), word(F.lit(BORN_HOST_AT) + born + _BETWEEN_HOSTS_BYTES + stored + _AFTER_HOSTS_BYTES)
+        record.isNotNull(), word(F.lit(BORN_HOST_AT) + born + BETWEEN_HOSTS.size + stored + BODY_LENGTH_BEHIND_HOSTS)
     )
 
 

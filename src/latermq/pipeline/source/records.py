@@ -1,7 +1,5 @@
 """Pulled CommitLog records as Arrow columns: fields are read from all records at once, never one by one."""
 
-import struct
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, cached_property
 
@@ -24,11 +22,15 @@ from latermq.message.properties import (
     UNIQUE_KEY,
     well_formed,
 )
-from latermq.message.record import (
+from latermq.message.record_fields import (
+    BODY_CRC_AT,
     BORN_TIMESTAMP_AT,
     MIN_RECORD_BYTES,
     QUEUE_ID_AT,
     QUEUE_OFFSET_AT,
+    U32,
+    body_crc32,
+    u32_at_any_byte,
 )
 from latermq.message.record_layouts import Numbers, lay_out
 from latermq.message.slots import SLOT_MS
@@ -38,8 +40,7 @@ from latermq.pipeline.source.spans import PADDING_BYTES, WORD_BYTES, Properties,
 MESSAGE, TIMER, CANCEL, MOVED, CUT_KIND = range(5)
 KINDS = ("message", "timer", "cancel", "move", "cut")
 _LONGEST_RUN, _SHORT_RUN, _NO_LOOK = 512, 20, 200
-_CRC_AT = 8  # in a record
-_unpack_size = struct.Struct(">I").unpack_from
+_unpack_size = U32.unpack_from
 
 TEXT_MAP = pa.map_(pa.string(), pa.string())
 # Every column that a record can be read as; docs/pipeline.md says what each of them means.
@@ -98,8 +99,8 @@ class RecordBlock:
 
     def check_parts(self) -> None:
         """Raise where a record is not what recovery takes for whole; RecordBlock itself looks at their lengths only."""
-        made = [zlib.crc32(body) & 0x7FFFFFFF for body in self._cut_out(self._bodies)]
-        if not np.array_equal(self._read.u32(self._starts + _CRC_AT), np.array(made, np.int64)):
+        made = [body_crc32(body) for body in self._cut_out(self._bodies)]
+        if not np.array_equal(self._read.u32(self._starts + BODY_CRC_AT), np.array(made, np.int64)):
             raise CorruptStore("the checksum of a body is wrong")
         if not well_formed(b"".join(self._cut_out(self._regions))):
             raise CorruptStore("the properties of a record do not read as text")
@@ -269,7 +270,7 @@ def _walk(raw: bytes, end: int) -> tuple[Ints, Ints]:
 
     Records of one length often lie together; a run of them is one step.
     """
-    sizes = np.ndarray((len(raw) - 3,), ">u4", raw, strides=(1,))
+    sizes = u32_at_any_byte(raw, len(raw))
     starts: list[Ints] = []
     singles: list[int] = []
     at = last = alone = 0

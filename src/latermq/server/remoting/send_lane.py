@@ -17,7 +17,7 @@ from typing import NamedTuple
 from latermq.broker.broker import MAX_TIMER_PROPERTIES_BYTES, Broker
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import MAX_PROPERTIES_BYTES, OWN_PREFIX, with_stamp
-from latermq.message.record import SYSFLAG_FROM_SENDER, SYSFLAG_TRANSACTION_MASK
+from latermq.message.record_fields import SYSFLAG_FROM_SENDER, SYSFLAG_TRANSACTION_MASK
 from latermq.message.slots import slot_of
 from latermq.message.timer_code import TIMER, timer_code
 from latermq.protocol.remoting.frames import Command

@@ -8,7 +8,8 @@ from latermq.message.entry_id import encode_entry_id
 from latermq.message.ids import pack_host
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import MAX_PROPERTIES_BYTES, MOVE, TIMER_ID, TIMER_ROLL_TIMES, encode_properties
-from latermq.message.record import decode_record, encode_record, layout
+from latermq.message.record import decode_record, layout
+from latermq.message.record_writer import encode_record
 from latermq.message.timer_code import timer_code_of
 from latermq.store.block import Block
 from latermq.store.dispatch import hash_keys

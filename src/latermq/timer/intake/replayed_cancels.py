@@ -15,7 +15,8 @@ import numpy as np
 from latermq.arrays import Bools, Ints
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import REAL_TOPIC, TIMER_DELETE_KEY, UNIQUE_KEY, find_property
-from latermq.message.record import QUEUE_OFFSET_AT, record_properties
+from latermq.message.record import record_properties
+from latermq.message.record_fields import QUEUE_OFFSET_AT
 from latermq.message.timer_code import CANCEL, MOVED, TIMER
 from latermq.message.timer_name import timer_name
 from latermq.store.dispatch import HashedKeys
