@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from latermq.errors import StoreError
-from latermq.protocol.remoting.topics import TopicConfig
+from latermq.model.topic import Topic
 from tests.support.faults.aging_broker import Aging
 
 CHECKPOINT = "latermq.checkpoint"
@@ -49,7 +49,7 @@ def test_made_again_it_holds_its_new_messages_alone(aging: Aging, lost: list[str
     for life in range(3):
         fill(aging, f"old {life}")
         delete(aging)
-    aging.broker.topics.put(TopicConfig(topicName="orders", readQueueNums=4, writeQueueNums=4))
+    aging.broker.topics.put(Topic(name="orders", read_queues=4, write_queues=4))
     aging.broker.tables.save()
     aging.send("new", queue_id=1)
     aging.broker.store.save(aging.broker.store.plan_checkpoint())
@@ -74,7 +74,7 @@ def test_it_stays_deleted_after_a_power_cut(lost: list[str]) -> None:
 
 
 def test_deleting_what_was_never_filled_writes_nothing(aging: Aging) -> None:
-    aging.broker.topics.put(TopicConfig(topicName="orders", readQueueNums=4, writeQueueNums=4))
+    aging.broker.topics.put(Topic(name="orders", read_queues=4, write_queues=4))
     end = aging.broker.store.log.end
     delete(aging)
     delete(aging)

@@ -10,7 +10,7 @@ from latermq.errors import IllegalMessage, LaterMQError, StoreError
 from latermq.message.batch import BatchMember, encode_batch
 from latermq.message.names import TIMER_DEAD_LETTER_TOPIC
 from latermq.message.properties import DEAD_LETTER_REASON, MAX_PROPERTIES_BYTES
-from latermq.protocol.remoting.topics import PERM_WRITE, TopicConfig
+from latermq.model.topic import WRITE, Topic
 from latermq.store.block import Block
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.store.log_writer import LogWriter
@@ -40,7 +40,7 @@ def broker(disk: MemoryDisk, clock: SimulatedClock) -> Broker:
 
 
 def set_queues(broker: Broker, read: int, write: int, topic: str = "orders", perm: int = 6) -> None:
-    broker.topics.put(TopicConfig(topicName=topic, readQueueNums=read, writeQueueNums=write, perm=perm))
+    broker.topics.put(Topic(name=topic, read_queues=read, write_queues=write, permissions=perm))
 
 
 # Blocks that are longer than a segment
@@ -257,14 +257,14 @@ def test_a_queue_that_is_still_read_gets_what_waits_for_it(broker: Broker, clock
 def test_what_nobody_may_read_now_arrives_all_the_same(broker: Broker, clock: SimulatedClock) -> None:
     set_queues(broker, 8, 8)
     send(broker, b"5", "orders", 5, DELAY="1")
-    set_queues(broker, 4, 4, perm=PERM_WRITE)
+    set_queues(broker, 4, 4, perm=WRITE)
     pass_time(broker, clock, 1_000)
     assert bodies(broker, "orders", 1) == [b"5"]
 
 
 def test_a_topic_without_a_queue_to_read_from_makes_dead_letters(broker: Broker, clock: SimulatedClock) -> None:
     send(broker, b"orphan", DELAY="1")
-    broker.topics.adopt(TopicConfig(topicName="orders", readQueueNums=0, writeQueueNums=4))
+    broker.topics.adopt(Topic(name="orders", read_queues=0, write_queues=4))
     pass_time(broker, clock, 1_000)
     [dead] = messages(broker, TIMER_DEAD_LETTER_TOPIC)
     assert dead.body == b"orphan"

@@ -14,7 +14,7 @@ import pytest
 from latermq.broker.broker import Broker
 from latermq.clock import SimulatedClock
 from latermq.config import TimerConfig
-from latermq.protocol.remoting.topics import TopicConfig
+from latermq.model.topic import Topic
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.fault.test_level_model import end_life, fail_sometimes
 from tests.fault.test_timer_model import LONGEST_WAIT_MS, Event, Life, Model
@@ -105,7 +105,7 @@ class LossyLife(Life):
 
     def _send_passing(self) -> None:
         if self.broker.topics.find("passing") is None:
-            self.broker.topics.put(TopicConfig(topicName="passing", readQueueNums=1, writeQueueNums=1))
+            self.broker.topics.put(Topic(name="passing", read_queues=1, write_queues=1))
             self.broker.tables.save()
         for _ in range(self._chance.randrange(1, 20)):
             body = self._body()

@@ -17,11 +17,12 @@ from structlog.testing import capture_logs
 
 from latermq.clock import SystemClock
 from latermq.config import Config, Duration, MetricsConfig, ServerConfig, Size
+from latermq.config_json.topics import TopicJson, TopicTableJson
+from latermq.model.topic import Topic
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import BINARY, FLAG_ONEWAY, JSON, encode_frame
 from latermq.protocol.remoting.json_body import encode_body
 from latermq.protocol.remoting.routes import RegisterBrokerBody
-from latermq.protocol.remoting.topics import TopicConfig, TopicConfigTable
 from latermq.server.broker.process import BrokerProcess
 from latermq.server.namesrv.name_server import NameServerProcess
 from latermq.server.remoting.listener import Listener
@@ -54,7 +55,7 @@ async def name_server(config: ServerConfig) -> AsyncIterator[Served]:
         async with connect(process.listener.port) as broker:
             # About 300 KB of topics, which the list of all topics answers.
             topics = [f"topic-{number:05}-{'x' * 40}" for number in range(5_000)]
-            table = TopicConfigTable(topicConfigTable={topic: TopicConfig(topicName=topic) for topic in topics})
+            table = TopicTableJson(topics={topic: TopicJson(name=topic) for topic in topics})
             header = {"brokerName": "a", "brokerAddr": "127.0.0.1:1", "clusterName": "c", "brokerId": "0"}
             body = encode_body(RegisterBrokerBody(topicConfigSerializeWrapper=table))
             assert (await broker.call(Request.REGISTER_BROKER, header, body)).code == Response.SUCCESS
@@ -79,7 +80,7 @@ async def broker(config: ServerConfig) -> AsyncIterator[Served]:
         process = BrokerProcess(msgspec.structs.replace(small_config(), server=settings), SystemClock(), Path(folder))
         # About 250 KB of topics, which the table of all topics answers.
         for number in range(1_000):
-            process.broker.topics.adopt(TopicConfig(topicName=f"topic-{number:05}-{'x' * 40}"))
+            process.broker.topics.adopt(Topic(name=f"topic-{number:05}-{'x' * 40}"))
         await process.start()
         try:
             yield Served(process.listener.port, process.listener, Request.GET_ALL_TOPIC_CONFIG, 0)

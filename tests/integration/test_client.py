@@ -410,7 +410,7 @@ def test_clusters_topics_and_groups_are_listed_made_and_deleted(namesrv: str, to
             await admin.create_topic(topic, 6)
             assert [queue.readQueueNums for queue in (await admin.route(topic)).queueDatas] == [6]
             await admin.create_group(group, retry_max_times=3)
-            assert [made.retryMaxTimes for made in await admin.groups() if made.groupName == group] == [3]
+            assert [made.max_retries for made in await admin.groups() if made.name == group] == [3]
             async with PushConsumer(namesrv, group, lambda message: None) as consumer:
                 await consumer.subscribe(topic, "a || b")
                 connections = await admin.consumer_connections(group)
@@ -418,7 +418,7 @@ def test_clusters_topics_and_groups_are_listed_made_and_deleted(namesrv: str, to
                 assert connections.connectionSet[0].language == "PYTHON"
                 assert connections.subscriptionTable[topic].subString == "a || b"
             await admin.delete_group(group)
-            assert group not in [made.groupName for made in await admin.groups()]
+            assert group not in [made.name for made in await admin.groups()]
             await admin.delete_topic(topic)
             with pytest.raises(TopicNotFound):
                 await admin.route(topic)

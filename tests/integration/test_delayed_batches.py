@@ -89,7 +89,7 @@ def test_where_messages_wait_nobody_can_pull(tmp_path: Path, lives: int) -> None
             reply, _ = await pull(client, SCHEDULE_TOPIC, 0, queueId="1")
             assert reply.code == Response.NO_PERMISSION
             assert "cannot be consumed" in (reply.remark or "")
-            assert SCHEDULE_TOPIC not in process.broker.topics.table.topicConfigTable
+            assert SCHEDULE_TOPIC not in process.broker.topics.table.topics
 
     for _ in range(lives):  # the second finds the queues of the first
         run_with_broker(tmp_path, scenario)

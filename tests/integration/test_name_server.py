@@ -14,11 +14,12 @@ import pytest
 
 from latermq.clock import SimulatedClock
 from latermq.config import Config, MetricsConfig, ServerConfig
+from latermq.config_json.topics import DataVersionJson, TopicJson, TopicTableJson
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import BINARY, JSON, Command
 from latermq.protocol.remoting.json_body import decode_body, encode_body
 from latermq.protocol.remoting.routes import ClusterInfo, KVTable, RegisterBrokerBody, TopicRoute
-from latermq.protocol.remoting.topics import DataVersion, TopicConfig, TopicConfigTable, TopicList
+from latermq.protocol.remoting.topics import TopicList
 from latermq.server.namesrv.name_server import NameServerProcess
 from tests.integration.raw_client import RawClient, connect, eventually
 
@@ -42,8 +43,8 @@ def run(scenario: Scenario, data: Path | None = None) -> None:
 
 
 async def register(client: RawClient, *topics: str, encoding: int = JSON) -> Command:
-    table = TopicConfigTable(
-        topicConfigTable={topic: TopicConfig(topicName=topic) for topic in topics}, dataVersion=DataVersion(counter=1)
+    table = TopicTableJson(
+        topics={topic: TopicJson(name=topic) for topic in topics}, version=DataVersionJson(counter=1)
     )
     body = encode_body(RegisterBrokerBody(topicConfigSerializeWrapper=table))
     header = BROKER | {"bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF), "compressed": "false"}
@@ -140,13 +141,13 @@ def test_a_broker_unregisters() -> None:
 def test_a_broker_asks_whether_its_topics_are_known() -> None:
     async def scenario(process: NameServerProcess) -> None:
         async with connect(process.listener.port) as broker:
-            known, newer = encode_body(DataVersion(counter=1)), encode_body(DataVersion(counter=2))
+            known, newer = encode_body(DataVersionJson(counter=1)), encode_body(DataVersionJson(counter=2))
             reply = await broker.call(Request.QUERY_DATA_VERSION, BROKER, known)
             assert (reply.text_fields(), reply.body) == ({"changed": "true"}, b"")
             await register(broker, "orders")
             reply = await broker.call(Request.QUERY_DATA_VERSION, BROKER, known)
             assert reply.text_fields() == {"changed": "false"}
-            assert decode_body(reply.body, DataVersion) == DataVersion(counter=1)
+            assert decode_body(reply.body, DataVersionJson) == DataVersionJson(counter=1)
             reply = await broker.call(Request.QUERY_DATA_VERSION, BROKER, newer)
             assert reply.text_fields() == {"changed": "true"}
 

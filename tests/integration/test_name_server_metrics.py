@@ -14,11 +14,11 @@ import structlog
 
 from latermq.clock import SimulatedClock
 from latermq.config import Config, MetricsConfig, ServerConfig, load_config
+from latermq.config_json.topics import DataVersionJson, TopicJson, TopicTableJson
 from latermq.errors import ConfigError
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.json_body import encode_body
 from latermq.protocol.remoting.routes import RegisterBrokerBody
-from latermq.protocol.remoting.topics import DataVersion, TopicConfig, TopicConfigTable
 from latermq.server.namesrv import name_server
 from latermq.server.namesrv.name_server import NameServerProcess
 from latermq.server.namesrv.name_server_metrics import FAMILIES, NAME_SERVER_LIMITS
@@ -49,9 +49,9 @@ def name_server_process(*settings: str) -> Iterator[int]:
 
 async def fill_and_overfill(port: int) -> None:
     """A broker with two topics, a key, and one too many of each."""
-    table = TopicConfigTable(
-        topicConfigTable={topic: TopicConfig(topicName=topic) for topic in ("orders", "bills")},
-        dataVersion=DataVersion(counter=1),
+    table = TopicTableJson(
+        topics={topic: TopicJson(name=topic) for topic in ("orders", "bills")},
+        version=DataVersionJson(counter=1),
     )
     body = encode_body(RegisterBrokerBody(topicConfigSerializeWrapper=table))
     async with connect(port) as broker, connect(port) as other:

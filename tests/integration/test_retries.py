@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from latermq.config_json.groups import GroupJson
 from latermq.message.record import Message
 from latermq.protocol.remoting.clients import LockBatchRequest
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import BINARY, JSON, Command
-from latermq.protocol.remoting.groups import SubscriptionGroup
 from latermq.protocol.remoting.json_body import encode_body
 from latermq.protocol.remoting.queues import MessageQueue
 from latermq.server.broker.process import BrokerProcess
@@ -66,7 +66,7 @@ def test_a_message_that_is_sent_back_comes_again_through_a_waiting_pull(
 def test_a_group_without_retries_is_answered_and_its_message_dropped(tmp_path: Path, flush: str) -> None:
     async def scenario(process: BrokerProcess) -> None:
         async with connect(port_of(process)) as client:
-            group = SubscriptionGroup(groupName="readers", retryQueueNums=0)
+            group = GroupJson(name="readers", retry_queues=0)
             await client.call(Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, encode_body(group))
             message = await stored(client)
             assert (await send_back(client, message, delayLevel="-1")).code == Response.SUCCESS
@@ -78,7 +78,7 @@ def test_a_group_without_retries_is_answered_and_its_message_dropped(tmp_path: P
 def test_what_cannot_be_sent_back_is_refused_with_rocketmqs_codes(tmp_path: Path) -> None:
     async def scenario(process: BrokerProcess) -> None:
         async with connect(port_of(process)) as client:
-            group = SubscriptionGroup(groupName="readers")
+            group = GroupJson(name="readers")
             await client.call(Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, encode_body(group))
             message = await stored(client)
             gone = await send_back(client, message, offset="999999")

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from latermq.config_json.groups import GroupJson
 from latermq.protocol.remoting.clients import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from latermq.protocol.remoting.codes import Request, Response
-from latermq.protocol.remoting.groups import SubscriptionGroup
 from latermq.protocol.remoting.json_body import encode_body
 from tests.integration.brokers import pull_fields, send_fields
 from tests.interop.waiting import wait_until
@@ -79,9 +79,7 @@ def test_what_heartbeats_made_and_nobody_used_goes_away_though_the_broker_was_ki
             assert client.call(Request.UPDATE_CONSUMER_OFFSET, fields).code == Response.SUCCESS
             retry = send_fields("%RETRY%failing", properties="DELAY\x011\x02", j="1")
             assert client.call(Request.SEND_MESSAGE_V2, retry, b"again").code == Response.SUCCESS
-            client.call(
-                Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=encode_body(SubscriptionGroup(groupName="own"))
-            )
+            client.call(Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=encode_body(GroupJson(name="own")))
         offsets = tmp_path / "config" / "consumerOffset.json"
         wait_until(lambda: offsets.exists() and b"orders@reading" in offsets.read_bytes(), 20, "the offset is saved")
         server.kill()
@@ -141,7 +139,7 @@ def test_resets_in_a_topic_of_many_queues_store_nothing_for_those_without_messag
         assert attacker.call(Request.UPDATE_AND_CREATE_TOPIC, wide).code == Response.SUCCESS
         attacker.call(Request.SEND_MESSAGE_V2, send_fields("wide", queue_id=7), b"body")
         for number in range(25):
-            group = encode_body(SubscriptionGroup(groupName=f"g{number}"))
+            group = encode_body(GroupJson(name=f"g{number}"))
             attacker.call(Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group)
             fields = {"topic": "wide", "group": f"g{number}", "timestamp": "-1", "isForce": "true"}
             assert attacker.call(Request.INVOKE_BROKER_TO_RESET_OFFSET, fields).code == Response.SUCCESS

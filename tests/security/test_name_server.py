@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from latermq.config_json.topics import DataVersionJson, TopicJson, TopicTableJson
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command
 from latermq.protocol.remoting.json_body import decode_body, encode_body
 from latermq.protocol.remoting.routes import RegisterBrokerBody, TopicRoute
-from latermq.protocol.remoting.topics import DataVersion, TopicConfig, TopicConfigTable
 from tests.integration.brokers import send_fields
 from tests.security.attacker import Attacker, attacking, resident_bytes
 from tests.support.serving import Server, serving
@@ -36,9 +36,9 @@ def identity(server: Server, **changes: str) -> dict[str, str]:
 
 
 def table(*topics: str, state: int = 0, counter: int = 0, queues: int = 8) -> bytes:
-    configs = {name: TopicConfig(topicName=name, readQueueNums=queues, writeQueueNums=queues) for name in topics}
-    version = DataVersion(counter=counter, stateVersion=state)
-    wrapper = TopicConfigTable(topicConfigTable=configs, dataVersion=version)
+    configs = {name: TopicJson(name=name, read_queues=queues, write_queues=queues) for name in topics}
+    version = DataVersionJson(counter=counter, state_version=state)
+    wrapper = TopicTableJson(topics=configs, version=version)
     return encode_body(RegisterBrokerBody(topicConfigSerializeWrapper=wrapper))
 
 
@@ -101,7 +101,7 @@ def test_a_registration_for_ever_leaves_no_ghost(tmp_path: Path) -> None:
         deadline = time.monotonic() + 20
         while route(friend, "haunted"):
             friend.call(Request.BROKER_HEARTBEAT, ghost)
-            friend.call(Request.QUERY_DATA_VERSION, ghost, encode_body(DataVersion()))
+            friend.call(Request.QUERY_DATA_VERSION, ghost, encode_body(DataVersionJson()))
             assert time.monotonic() < deadline, "the ghost's route stays"
             time.sleep(0.1)
         assert route(friend) == {"broker-a": {0: server.broker}}

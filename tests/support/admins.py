@@ -10,9 +10,9 @@ from latermq.config import BrokerConfig, Config
 from latermq.errors import LaterMQError
 from latermq.message.ids import pack_host
 from latermq.message.properties import encode_properties
+from latermq.model.topic import Topic
 from latermq.protocol.remoting.clients import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame, encode_response
-from latermq.protocol.remoting.topics import TopicConfig
 from latermq.server.handlers.admin.admin_service import AdminService
 from latermq.server.handlers.admin.ground import WhenDone, Work
 from latermq.server.remoting.connection import Connection
@@ -103,7 +103,7 @@ class Scene:
         return connection
 
     def make_topic(self, topic: str, queues: int = 2) -> None:
-        self.broker.topics.put(TopicConfig(topicName=topic, readQueueNums=queues, writeQueueNums=queues))
+        self.broker.topics.put(Topic(name=topic, read_queues=queues, write_queues=queues))
 
     def send(self, topic: str, body: bytes = b"body", *, queue_id: int = 0, **properties: str) -> str:
         """Store a message and return its offset id."""

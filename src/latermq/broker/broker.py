@@ -11,12 +11,7 @@ from latermq.broker.metrics.topic_traffic import TopicTraffic
 from latermq.broker.metrics.traffic import Traffic
 from latermq.broker.notifications import Notices
 from latermq.broker.tables.adopted_topics import adopt_awaited, adopt_queues
-from latermq.broker.tables.config_files import (
-    DELAY_OFFSETS_PATH,
-    TOPICS_PATH,
-    DelayOffsetTable,
-    load_table,
-)
+from latermq.broker.tables.config_files import DELAY_OFFSETS_PATH, TOPICS_PATH, load_table
 from latermq.broker.tables.known_ends import delivered_until_ms, known_ends
 from latermq.broker.tables.table_loader import open_tables
 from latermq.broker.tables.table_saver import Tables
@@ -52,8 +47,9 @@ from latermq.message.recall_handle import encode_recall_handle
 from latermq.message.record_fields import SYSFLAG_FROM_SENDER, SYSFLAG_TRANSACTION_MASK
 from latermq.message.timer_code import timer_code_of
 from latermq.message.timer_name import meanings
+from latermq.model.offset_table import DelayOffsetTable
+from latermq.model.topic import READ, Topic
 from latermq.protocol.remoting.codes import Response
-from latermq.protocol.remoting.topics import PERM_READ, TopicConfig
 from latermq.store.batch_block import Sender, append_batch
 from latermq.store.consume_queue import ConsumeQueue
 from latermq.store.files.disk import Disk
@@ -282,8 +278,8 @@ class Broker:
 
     def _take_over_delay_offsets(self) -> None:
         """Without a checkpoint RocketMQ's file says what was delivered; beyond it the log's own deliveries count."""
-        table = load_table(self._disk, DELAY_OFFSETS_PATH, DelayOffsetTable, DelayOffsetTable, self.troubles)
-        for level, offset in table.offsetTable.items():
+        table = load_table(self._disk, DELAY_OFFSETS_PATH, DelayOffsetTable, self.troubles)
+        for level, offset in table.offsets.items():
             queue = self.store.queues.find(SCHEDULE_TOPIC, level - 1)
             if queue is not None and 1 <= level <= MAX_LEVELS:
                 delivered = self.store.waiting.delivered.setdefault(level, RangeSet())
@@ -317,7 +313,7 @@ class Broker:
             topic_config = self.writable_topic(topic, default_topic, default_queues, is_retry=is_retry, by=born_host)
         if len(body) > self._max_message and not is_retry:
             raise self.too_long(len(body))
-        if not 0 <= queue_id < topic_config.writeQueueNums:
+        if not 0 <= queue_id < topic_config.write_queues:
             queue_id = self._choose_queue(topic_config, queue_id)
         wait, now_ms, real_topic, real_queue_id = Wait.NOT, 0, topic, queue_id
         # All properties that need a closer look hold one of these; hardly any other message does.
@@ -447,7 +443,7 @@ class Broker:
         topic_config = self.writable_topic(topic, default_topic, default_queues, by=born_host)
         if len(data) > self._max_message:
             raise self.too_long(len(data))
-        if not 0 <= queue_id < topic_config.writeQueueNums:
+        if not 0 <= queue_id < topic_config.write_queues:
             queue_id = self._choose_queue(topic_config, queue_id)
         now_ms = self.clock.now_ms()
         batch = BatchAdmission(
@@ -501,7 +497,7 @@ class Broker:
 
     def writable_topic(
         self, topic: str, default_topic: str, default_queues: int, *, is_retry: bool = False, by: bytes = b""
-    ) -> TopicConfig:
+    ) -> Topic:
         """The topic of a message, made for the host `by` where it is missing; saved, and open to the send lane."""
         refusal = self._retry_refusal if is_retry else self._refusal
         if refusal is not None:
@@ -549,17 +545,17 @@ class Broker:
             hint="Send less, or raise store.segment",
         )
 
-    def _choose_queue(self, topic: TopicConfig, queue_id: int) -> int:
+    def _choose_queue(self, topic: Topic, queue_id: int) -> int:
         """A queue for a sender that leaves the choice to the broker (a negative id)."""
-        if 0 <= queue_id < topic.readQueueNums:
+        if 0 <= queue_id < topic.read_queues:
             return queue_id  # one that is being given up: still read, so still taken
         if queue_id >= 0:
             raise InvalidParameter(
-                f"topic {topic.topicName!r} has {topic.writeQueueNums} queues to write to, none with the id {queue_id}",
+                f"topic {topic.name!r} has {topic.write_queues} queues to write to, none with the id {queue_id}",
                 hint="Ask the name server for its route again",
             )
         self._next_queue += 1
-        return self._next_queue % topic.writeQueueNums
+        return self._next_queue % topic.write_queues
 
     # Pulling
 
@@ -605,7 +601,7 @@ class Broker:
 
     def check_readable(self, group: str, topic: str, queue_id: int, by: bytes = b"") -> None:
         """Refuse a pull that the group, the topic or the queue does not allow; `by` is the host that asks."""
-        if not self.groups.require(group, by).consumeEnable:
+        if not self.groups.require(group, by).can_consume:
             raise NoPermission(
                 f"consumer group {group!r} may not consume", hint="Enable it with updateSubGroup -s true"
             )
@@ -615,11 +611,11 @@ class Broker:
                 hint="Subscribe to the topic that they were sent to",
             )
         config = self.topics.require(topic)
-        if not config.perm & PERM_READ:
+        if not config.permissions & READ:
             raise NoPermission(f"topic {topic!r} is not readable", hint="Change its permission with updateTopic -p 6")
-        if not 0 <= queue_id < config.readQueueNums:
+        if not 0 <= queue_id < config.read_queues:
             raise InvalidParameter(
-                f"topic {topic!r} has {config.readQueueNums} queues to read from, none with the id {queue_id}"
+                f"topic {topic!r} has {config.read_queues} queues to read from, none with the id {queue_id}"
             )
 
     # Offsets
@@ -640,7 +636,7 @@ class Broker:
         if offset < 0:
             raise MalformedRequest(f"offset {offset} cannot be committed", hint="Offsets start at 0")
         config = self.topics.require(topic)
-        if not 0 <= queue_id < max(config.readQueueNums, config.writeQueueNums):
+        if not 0 <= queue_id < max(config.read_queues, config.write_queues):
             raise MalformedRequest(f"topic {topic!r} has no queue {queue_id}")
         self.groups.require(group, by)
         self.offsets.put(group, topic, queue_id, min(offset, self._queue_end(topic, queue_id)))
@@ -755,7 +751,7 @@ class Broker:
             **self.notices.statistics(),
             **self.timers.statistics(),
             **self.topic_traffic.statistics(),
-            "topics": len(self.topics.table.topicConfigTable),
+            "topics": len(self.topics.table.topics),
             "config_files_set_aside": sum(bool(trouble.kept_as) for trouble in self.troubles),
             **self.topics.auto_created.statistics(),
             **self.groups.auto_created.statistics(),

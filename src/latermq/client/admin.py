@@ -12,18 +12,22 @@ from latermq.client.producer.compression import MAX_BODY_BYTES, opened
 from latermq.client.session.failures import BrokerFailed, UnreadableBody
 from latermq.client.session.session import Session
 from latermq.client.timers import TimerAdmin
+from latermq.config_json.groups import GroupTableJson, encode_group
+from latermq.config_json.java_json import convert
 from latermq.errors import ConsumerOffline, LaterMQError, QueryNotFound
 from latermq.message.ids import parse_offset_message_id
 from latermq.message.names import AUTO_CREATE_TOPIC, check_group, check_topic
 from latermq.message.properties import KEY_SEPARATOR, KEYS, UNIQUE_KEY
 from latermq.message.record import Message, decode_record, decode_records
+from latermq.model.group import Group, GroupTable
+from latermq.model.topic import READ, WRITE
 from latermq.protocol.remoting.clients import ConsumerConnection
 from latermq.protocol.remoting.codes import Request
-from latermq.protocol.remoting.groups import OffsetWrapper, SubscriptionGroup, SubscriptionGroupTable
-from latermq.protocol.remoting.json_body import decode_body, encode_body
+from latermq.protocol.remoting.groups import OffsetWrapper
+from latermq.protocol.remoting.json_body import decode_body
 from latermq.protocol.remoting.queues import MessageQueue
 from latermq.protocol.remoting.routes import KVTable, TopicRoute
-from latermq.protocol.remoting.topics import PERM_READ, PERM_WRITE, TopicList, TopicOffset
+from latermq.protocol.remoting.topics import TopicList, TopicOffset
 
 FIRST, LAST = "first", "last"
 FOREVER_MS = 0x7FFFFFFFFFFFFFFF
@@ -69,7 +73,7 @@ class Admin(TimerAdmin):
         name: str,
         queues: int = 8,
         *,
-        perm: int = PERM_READ | PERM_WRITE,
+        perm: int = READ | WRITE,
         order: bool = False,
         attributes: Mapping[str, str] | None = None,
         broker: str | None = None,
@@ -116,12 +120,12 @@ class Admin(TimerAdmin):
 
     # Groups
 
-    async def groups(self) -> list[SubscriptionGroup]:
+    async def groups(self) -> list[Group]:
         """Every consumer group that a broker knows."""
-        found: dict[str, SubscriptionGroup] = {}
+        found: dict[str, Group] = {}
         for address in (await self._masters()).values():
             body = (await self._call(address, Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)).body
-            found.update(decode_body(body, SubscriptionGroupTable).subscriptionGroupTable)
+            found.update(convert(decode_body(body, GroupTableJson), GroupTable).groups)
         return [found[name] for name in sorted(found)]
 
     async def create_group(
@@ -140,18 +144,18 @@ class Admin(TimerAdmin):
         brings RocketMQ's own back, None leaves them as they are.
         """
         check_group(name)
-        group = SubscriptionGroup(
-            groupName=name,
-            retryMaxTimes=retry_max_times,
-            retryQueueNums=retry_queues,
-            consumeEnable=consume_enabled,
-            consumeMessageOrderly=orderly,
+        group = Group(
+            name=name,
+            max_retries=retry_max_times,
+            retry_queues=retry_queues,
+            can_consume=consume_enabled,
+            is_ordered=orderly,
         )
         if retry_levels is not None:
             sign = "+" if retry_levels else "-"
             group.attributes[f"{sign}retry.levels"] = " ".join(map(str, retry_levels))
         for address in (await self._masters()).values():
-            await self._call(address, Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, encode_body(group))
+            await self._call(address, Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, encode_group(group))
 
     async def delete_group(self, name: str, *, remove_offsets: bool = True) -> None:
         """Remove a consumer group, and by default its offsets."""

@@ -16,12 +16,14 @@ from latermq.client.producer.outgoing import OutgoingMessage, SendResult
 from latermq.client.producer.producer import MAX_IN_FLIGHT
 from latermq.client.session.loop_thread import BlockingClient, loop_thread
 from latermq.message.record import Message
+from latermq.model.group import Group
+from latermq.model.topic import READ, WRITE
 from latermq.protocol.remoting.clients import ConsumerConnection
-from latermq.protocol.remoting.groups import OffsetWrapper, SubscriptionGroup
+from latermq.protocol.remoting.groups import OffsetWrapper
 from latermq.protocol.remoting.queues import MessageQueue
 from latermq.protocol.remoting.routes import BrokerData, TopicRoute
 from latermq.protocol.remoting.timers import Density, Outcome, PendingTimer
-from latermq.protocol.remoting.topics import PERM_READ, PERM_WRITE, TopicOffset
+from latermq.protocol.remoting.topics import TopicOffset
 
 
 class Producer(BlockingClient):
@@ -198,7 +200,7 @@ class Admin(BlockingClient):
         name: str,
         queues: int = 8,
         *,
-        perm: int = PERM_READ | PERM_WRITE,
+        perm: int = READ | WRITE,
         order: bool = False,
         attributes: Mapping[str, str] | None = None,
         broker: str | None = None,
@@ -216,7 +218,7 @@ class Admin(BlockingClient):
     def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
         return loop_thread.run(self._client.topic_stats(topic))
 
-    def groups(self) -> list[SubscriptionGroup]:
+    def groups(self) -> list[Group]:
         return loop_thread.run(self._client.groups())
 
     def create_group(

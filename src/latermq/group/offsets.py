@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
+from latermq.config_json.java_json import encode_json
 from latermq.errors import NoPermission
-from latermq.protocol.remoting.json_body import encode_body
-from latermq.protocol.remoting.offsets import OffsetTable
-from latermq.protocol.remoting.topics import DataVersion
+from latermq.model.data_version import DataVersion
+from latermq.model.offset_table import OffsetTable
 from latermq.timer.steps import Steps, spend
 
 _SEPARATOR = "@"
@@ -29,8 +29,8 @@ class ConsumerOffsets:
     """
 
     def __init__(self, table: OffsetTable, max_offsets: int) -> None:
-        self._table = table.offsetTable
-        self._version = table.dataVersion
+        self._table = table.offsets
+        self._version = table.version
         self._max_offsets = max_offsets
         self._count = sum(map(len, self._table.values()))
         self._topics: dict[str, set[str]] = {}  # by group
@@ -200,7 +200,7 @@ class ConsumerOffsets:
                 pieces.append(b'"%d":%d' % (queue_id, min(offset, end)))
         if not pieces:
             return True  # it changed before its group or topic was removed and came back
-        text, name = b",".join(pieces), encode_body(key) + b":{"
+        text, name = b",".join(pieces), encode_json(key) + b":{"
         blocks = self._blocks.get(key)
         if blocks is None and block != 0:
             # Up to now the text had one block at most.
@@ -220,9 +220,7 @@ class ConsumerOffsets:
     def pieces(self, now_ms: int) -> tuple[list[bytes], DataVersion]:
         """The entries of the file as they were last encoded, and its version."""
         self._version.bump(now_ms)
-        version = self._version
-        copy = DataVersion(counter=version.counter, stateVersion=version.stateVersion, timestamp=version.timestamp)
-        return list(self._texts.values()), copy
+        return list(self._texts.values()), self._version.copy()
 
     def statistics(self) -> dict[str, int]:
         """How many offsets are stored."""

@@ -4,7 +4,7 @@ from latermq.config import Duration
 from latermq.errors import InvalidParameter
 from latermq.message.entry_id import MAX_LEVELS
 from latermq.message.properties import DELAY_LEVEL, TIMER_DELAY_MS
-from latermq.protocol.remoting.groups import SubscriptionGroup
+from latermq.model.group import Group
 
 RETRY_LEVELS = "retry.levels"  # the group's attribute that holds its own list
 FIRST_LEVEL = 3  # RocketMQ's ladder: 10 s, then a level more with each failure
@@ -37,7 +37,7 @@ def _is_duration(step: str) -> bool:
         return False
 
 
-def next_wait(group: SubscriptionGroup, failures: int) -> tuple[str, str]:
+def next_wait(group: Group, failures: int) -> tuple[str, str]:
     """The property by which a message waits which had failed `failures` times before it failed now."""
     own = group.attributes.get(RETRY_LEVELS)
     if own is None:

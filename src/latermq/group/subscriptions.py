@@ -1,11 +1,11 @@
 """Consumer groups as configuration: the table behind subscriptionGroup.json."""
 
 from latermq.clock import Clock
+from latermq.config_json.groups import encode_group
 from latermq.errors import GroupNotFound, NoPermission
 from latermq.group.auto_created import AutoCreated
 from latermq.message.names import check_group
-from latermq.protocol.remoting.groups import SubscriptionGroup, SubscriptionGroupTable
-from latermq.protocol.remoting.json_body import encode_body
+from latermq.model.group import Group, GroupTable
 
 # Groups that RocketMQ's own tools use; they exist without being made.
 BUILT_IN_GROUPS = ("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_RMQ_SYS_TRANS")
@@ -17,7 +17,7 @@ class SubscriptionGroups:
 
     def __init__(
         self,
-        table: SubscriptionGroupTable,
+        table: GroupTable,
         clock: Clock,
         *,
         auto_create: bool,
@@ -33,18 +33,18 @@ class SubscriptionGroups:
         self.changed = False
         self.auto_created = auto_created
         for name in BUILT_IN_GROUPS:
-            table.subscriptionGroupTable.setdefault(name, SubscriptionGroup(groupName=name))
-        self.unsaved = set(table.subscriptionGroupTable)  # names that changed since the table was last encoded
+            table.groups.setdefault(name, Group(name=name))
+        self.unsaved = set(table.groups)  # names that changed since the table was last encoded
         # Kept, not measured when somebody asks: encoding 50,000 groups takes 50 ms.
-        self._config_bytes = sum(map(_encoded_bytes, table.subscriptionGroupTable.values()))
+        self._config_bytes = sum(map(_encoded_bytes, table.groups.values()))
 
-    def find(self, group: str) -> SubscriptionGroup | None:
+    def find(self, group: str) -> Group | None:
         """The group's configuration, if it has one."""
-        return self.table.subscriptionGroupTable.get(group)
+        return self.table.groups.get(group)
 
-    def require(self, group: str, by: bytes = b"") -> SubscriptionGroup:
+    def require(self, group: str, by: bytes = b"") -> Group:
         """The group's configuration; made on the way where that is allowed, for the host `by`."""
-        found = self.table.subscriptionGroupTable.get(group)
+        found = self.table.groups.get(group)
         if found is not None:
             return found
         check_group(group)
@@ -53,20 +53,20 @@ class SubscriptionGroups:
                 f"consumer group {group!r} does not exist", hint=f"Make it: latermq group create {group}"
             )
         self.auto_created.check(by)
-        made = self.put(SubscriptionGroup(groupName=group))
+        made = self.put(Group(name=group))
         self.auto_created.add(by, group, unused=True)
         return made
 
-    def put(self, group: SubscriptionGroup) -> SubscriptionGroup:
+    def put(self, group: Group) -> Group:
         """Make or change a group."""
-        check_group(group.groupName)
-        table = self.table.subscriptionGroupTable
-        if group.groupName not in table and len(table) >= self._max_groups:
+        check_group(group.name)
+        table = self.table.groups
+        if group.name not in table and len(table) >= self._max_groups:
             raise NoPermission(
                 f"there are {len(table)} consumer groups, as many as broker.max_groups allows",
                 hint="Delete groups that nobody uses, or raise broker.max_groups",
             )
-        more_bytes = _encoded_bytes(group) - _encoded_bytes(table.get(group.groupName))
+        more_bytes = _encoded_bytes(group) - _encoded_bytes(table.get(group.name))
         if more_bytes > 0 and self._config_bytes + more_bytes > self._max_config_bytes:
             raise NoPermission(
                 f"the configurations of all groups take {self._config_bytes} bytes, with this one more than "
@@ -74,14 +74,14 @@ class SubscriptionGroups:
                 hint="Name fewer subscriptions in them, delete groups that nobody uses, or raise the setting",
             )
         self._config_bytes += more_bytes
-        table[group.groupName] = group
-        self.auto_created.use(group.groupName)
-        self._touch(group.groupName)
+        table[group.name] = group
+        self.auto_created.use(group.name)
+        self._touch(group.name)
         return group
 
     def remove(self, group: str) -> bool:
         """Forget a group; whether there was one."""
-        removed = self.table.subscriptionGroupTable.pop(group, None)
+        removed = self.table.groups.pop(group, None)
         if removed is None:
             return False
         self._config_bytes -= _encoded_bytes(removed)
@@ -91,13 +91,13 @@ class SubscriptionGroups:
 
     def statistics(self) -> dict[str, int]:
         """How many groups there are, and what their configurations take as JSON."""
-        return {"groups": len(self.table.subscriptionGroupTable), "group_config_bytes": self._config_bytes}
+        return {"groups": len(self.table.groups), "group_config_bytes": self._config_bytes}
 
     def _touch(self, group: str) -> None:
         self.unsaved.add(group)
-        self.table.dataVersion.bump(self._clock.now_ms())
+        self.table.version.bump(self._clock.now_ms())
         self.changed = True
 
 
-def _encoded_bytes(group: SubscriptionGroup | None) -> int:
-    return len(encode_body(group)) if group is not None else 0
+def _encoded_bytes(group: Group | None) -> int:
+    return len(encode_group(group)) if group is not None else 0

@@ -6,6 +6,8 @@ import msgspec
 import pytest
 
 from latermq.config import Size, load_config
+from latermq.config_json.java_json import convert
+from latermq.config_json.topics import TopicJson, TopicTableJson, encode_topic
 from latermq.errors import (
     Busy,
     InvalidParameter,
@@ -16,11 +18,12 @@ from latermq.errors import (
     TopicNotFound,
 )
 from latermq.message.record import decode_record, decode_records
+from latermq.model.topic import Topic
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.groups import GroupList
-from latermq.protocol.remoting.json_body import decode_body, encode_body
+from latermq.protocol.remoting.json_body import decode_body
 from latermq.protocol.remoting.routes import KVTable
-from latermq.protocol.remoting.topics import TopicConfig, TopicConfigTable, TopicList
+from latermq.protocol.remoting.topics import TopicList
 from tests.support.admins import ADDRESS, Scene
 
 FOREVER_MS = 0x7FFFFFFFFFFFFFFF
@@ -45,9 +48,9 @@ def test_a_topic_is_answered_for_once_it_is_saved_and_the_name_servers_know() ->
     [told] = scene.untold
     told()
     assert [answer.code for answer in connection.sent] == [Response.SUCCESS]
-    made = decode_body(scene.ask(Request.GET_TOPIC_CONFIG, {"topic": "orders"}).body, TopicConfig)
-    assert (made.readQueueNums, made.writeQueueNums, made.perm) == (3, 2, 6)
-    assert scene.restart().broker.topics.require("orders") == made
+    made = decode_body(scene.ask(Request.GET_TOPIC_CONFIG, {"topic": "orders"}).body, TopicJson)
+    assert (made.read_queues, made.write_queues, made.permissions) == (3, 2, 6)
+    assert scene.restart().broker.topics.require("orders") == convert(made, Topic)
 
 
 def test_changes_that_come_while_tables_are_saved_are_saved_together_by_the_next_round() -> None:
@@ -141,7 +144,7 @@ def test_several_topics_are_made_at_once() -> None:
     body = b'{"topicConfigList":[{"topicName":"a","attributes":{"+message.type":"FIFO"}},{"topicName":"b"}]}'
     assert scene.ask(Request.UPDATE_AND_CREATE_TOPIC_LIST, body=body).code == Response.SUCCESS
     answer = scene.ask(Request.GET_ALL_TOPIC_CONFIG, {"topicSeq": 0, "maxTopicNum": 100, "dataVersion": ""})
-    table = decode_body(answer.body, TopicConfigTable).topicConfigTable
+    table = decode_body(answer.body, TopicTableJson).topics
     assert table["a"].attributes == {"message.type": "FIFO"}
     assert "b" in table
     assert answer.text_fields() == {"totalTopicNum": str(len(table))}
@@ -436,4 +439,4 @@ def test_an_answer_to_the_topic_list_is_what_apache_reads() -> None:
     scene = Scene()
     scene.make_topic("orders")
     topic = scene.broker.topics.require("orders")
-    assert scene.ask(Request.GET_TOPIC_CONFIG, {"topic": "orders", "lo": "true"}).body == encode_body(topic)
+    assert scene.ask(Request.GET_TOPIC_CONFIG, {"topic": "orders", "lo": "true"}).body == encode_topic(topic)

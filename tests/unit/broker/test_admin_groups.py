@@ -5,12 +5,12 @@ import pytest
 
 from latermq.broker.admin import group_admin
 from latermq.client.consumer.keyed_tables import keyed_table
+from latermq.config_json.groups import GroupJson, GroupTableJson
+from latermq.config_json.offsets import OffsetTableJson
 from latermq.errors import ConsumerOffline, GroupNotFound, InvalidParameter, LaterMQError, TopicNotFound
 from latermq.protocol.remoting.clients import ConsumerConnection, ProducerConnection
 from latermq.protocol.remoting.codes import Request, Response
-from latermq.protocol.remoting.groups import SubscriptionGroup, SubscriptionGroupTable
 from latermq.protocol.remoting.json_body import decode_body, encode_body
-from latermq.protocol.remoting.offsets import OffsetTable
 from tests.support.admins import ADDRESS, Scene
 
 
@@ -43,11 +43,11 @@ def stored(scene: Scene, group: str = "readers") -> dict[int, int]:
 
 def test_a_group_is_made_changed_and_saved_before_the_answer() -> None:
     scene = Scene()
-    body = encode_body(SubscriptionGroup(groupName="readers", retryMaxTimes=5))
+    body = encode_body(GroupJson(name="readers", max_retries=5))
     assert scene.ask(Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body).code == Response.SUCCESS
     answer = scene.restart().ask(Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-    groups = decode_body(answer.body, SubscriptionGroupTable).subscriptionGroupTable
-    assert groups["readers"].retryMaxTimes == 5
+    groups = decode_body(answer.body, GroupTableJson).groups
+    assert groups["readers"].max_retries == 5
     assert answer.text_fields() == {"totalGroupNum": str(len(groups))}
 
 
@@ -57,7 +57,7 @@ def test_several_groups_are_made_at_once() -> None:
     scene.ask(Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, body=body)
     made = scene.broker.groups.find("b")
     assert made is not None
-    assert not made.consumeEnable
+    assert not made.can_consume
 
 
 def test_a_group_that_cannot_be_is_refused() -> None:
@@ -68,7 +68,7 @@ def test_a_group_that_cannot_be_is_refused() -> None:
 def test_asking_for_a_group_does_not_make_it() -> None:
     scene = Scene()
     answer = scene.ask(Request.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "readers"})
-    assert decode_body(answer.body, SubscriptionGroup) == SubscriptionGroup(groupName="readers")
+    assert decode_body(answer.body, GroupJson) == GroupJson(name="readers")
     assert scene.broker.groups.find("readers") is None
     with pytest.raises(GroupNotFound):
         Scene(auto_create_groups=False).ask(Request.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "readers"})
@@ -243,8 +243,8 @@ def test_offsets_are_copied_to_another_group(scene: Scene) -> None:
 
 
 def test_all_offsets_are_told_at_once(scene: Scene) -> None:
-    table = decode_body(scene.ask(Request.GET_ALL_CONSUMER_OFFSET).body, OffsetTable)
-    assert table.offsetTable == {"orders@readers": {0: 3}}
+    table = decode_body(scene.ask(Request.GET_ALL_CONSUMER_OFFSET).body, OffsetTableJson)
+    assert table.offsets == {"orders@readers": {0: 3}}
 
 
 def test_corrections_compare_a_group_with_all_others(scene: Scene) -> None:

@@ -5,27 +5,22 @@ import tarfile
 
 import pytest
 
-from latermq.broker.tables.config_files import (
-    DELAY_OFFSETS_PATH,
-    GROUPS_PATH,
-    OFFSETS_PATH,
-    TOPICS_PATH,
-    DelayOffsetTable,
-    load_table,
-)
+from latermq.broker.tables.config_files import DELAY_OFFSETS_PATH, GROUPS_PATH, OFFSETS_PATH, TOPICS_PATH, load_table
+from latermq.config_json.java_json import convert, encode_json
+from latermq.config_json.offsets import DelayOffsetTableJson, OffsetTableJson
 from latermq.group.offsets import ConsumerOffsets
-from latermq.protocol.remoting.groups import SubscriptionGroupTable
-from latermq.protocol.remoting.json_body import encode_body
-from latermq.protocol.remoting.offsets import OffsetTable
-from latermq.protocol.remoting.topics import DataVersion, TopicConfigTable
+from latermq.model.data_version import DataVersion
+from latermq.model.group import GroupTable
+from latermq.model.offset_table import DelayOffsetTable, OffsetTable
+from latermq.model.topic import TopicTable
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.golden.files import DATA, golden_bytes, golden_json
 
 KNOWN = golden_json("config.json")
 VERSION = DataVersion(
     counter=KNOWN["data_version"]["counter"],
-    stateVersion=KNOWN["data_version"]["state_version"],
-    timestamp=KNOWN["data_version"]["timestamp_ms"],
+    state_version=KNOWN["data_version"]["state_version"],
+    timestamp_ms=KNOWN["data_version"]["timestamp_ms"],
 )
 
 each_library = pytest.mark.parametrize("folder", ["config", "config-fastjson1"])
@@ -40,32 +35,36 @@ def disk_with(path: str, content: bytes) -> MemoryDisk:
 @each_library
 def test_topics_of_apache_are_read(folder: str) -> None:
     disk = disk_with(TOPICS_PATH, golden_bytes(f"{folder}/topics.json"))
-    table = load_table(disk, TOPICS_PATH, TopicConfigTable, TopicConfigTable)
-    assert table.dataVersion == VERSION
-    assert table.topicConfigTable.keys() == KNOWN["topics"].keys()
+    table = load_table(disk, TOPICS_PATH, TopicTable)
+    assert table.version == VERSION
+    assert table.topics.keys() == KNOWN["topics"].keys()
     for name, known in KNOWN["topics"].items():
-        topic = table.topicConfigTable[name]
-        assert topic.topicName == name
-        assert (topic.readQueueNums, topic.writeQueueNums) == (known["read_queues"], known["write_queues"])
-        assert (topic.perm, topic.order, topic.attributes) == (known["perm"], known["order"], known["attributes"])
+        topic = table.topics[name]
+        assert topic.name == name
+        assert (topic.read_queues, topic.write_queues) == (known["read_queues"], known["write_queues"])
+        assert (topic.permissions, topic.is_ordered, topic.attributes) == (
+            known["perm"],
+            known["order"],
+            known["attributes"],
+        )
 
 
 def test_groups_of_apache_are_read() -> None:
     disk = disk_with(GROUPS_PATH, golden_bytes("config/subscriptionGroup.json"))
-    table = load_table(disk, GROUPS_PATH, SubscriptionGroupTable, SubscriptionGroupTable)
-    assert table.dataVersion == VERSION
-    assert table.subscriptionGroupTable.keys() == KNOWN["groups"].keys()
+    table = load_table(disk, GROUPS_PATH, GroupTable)
+    assert table.version == VERSION
+    assert table.groups.keys() == KNOWN["groups"].keys()
     for name, known in KNOWN["groups"].items():
-        group = table.subscriptionGroupTable[name]
-        assert group.groupName == name
-        assert (group.retryMaxTimes, group.retryQueueNums) == (known["retry_max_times"], known["retry_queues"])
+        group = table.groups[name]
+        assert group.name == name
+        assert (group.max_retries, group.retry_queues) == (known["retry_max_times"], known["retry_queues"])
 
 
 @each_library
 def test_consumer_offsets_of_apache_are_read_though_their_queue_ids_have_no_quotes(folder: str) -> None:
     disk = disk_with(OFFSETS_PATH, golden_bytes(f"{folder}/consumerOffset.json"))
-    table = load_table(disk, OFFSETS_PATH, OffsetTable, OffsetTable)
-    assert table.dataVersion == VERSION
+    table = load_table(disk, OFFSETS_PATH, OffsetTable)
+    assert table.version == VERSION
     offsets = ConsumerOffsets(table, max_offsets=100)
     for key, queues in KNOWN["consumer_offsets"].items():
         topic, group = key.split("@")
@@ -75,20 +74,20 @@ def test_consumer_offsets_of_apache_are_read_though_their_queue_ids_have_no_quot
 @each_library
 def test_consumer_offsets_survive_being_written_by_us(folder: str) -> None:
     disk = disk_with(OFFSETS_PATH, golden_bytes(f"{folder}/consumerOffset.json"))
-    table = load_table(disk, OFFSETS_PATH, OffsetTable, OffsetTable)
-    disk.replace(OFFSETS_PATH, encode_body(table))
-    assert load_table(disk, OFFSETS_PATH, OffsetTable, OffsetTable) == table
+    table = load_table(disk, OFFSETS_PATH, OffsetTable)
+    disk.replace(OFFSETS_PATH, encode_json(convert(table, OffsetTableJson)))
+    assert load_table(disk, OFFSETS_PATH, OffsetTable) == table
 
 
 @each_library
 def test_delay_offsets_of_apache_are_read_and_survive_being_written_by_us(folder: str) -> None:
     disk = disk_with(DELAY_OFFSETS_PATH, golden_bytes(f"{folder}/delayOffset.json"))
-    table = load_table(disk, DELAY_OFFSETS_PATH, DelayOffsetTable, DelayOffsetTable)
-    assert table.dataVersion == VERSION
-    assert table.offsetTable == {int(level): offset for level, offset in KNOWN["delay_offsets"].items()}
-    disk.replace(DELAY_OFFSETS_PATH, encode_body(table))
+    table = load_table(disk, DELAY_OFFSETS_PATH, DelayOffsetTable)
+    assert table.version == VERSION
+    assert table.offsets == {int(level): offset for level, offset in KNOWN["delay_offsets"].items()}
+    disk.replace(DELAY_OFFSETS_PATH, encode_json(convert(table, DelayOffsetTableJson)))
     assert json.loads(disk.read(DELAY_OFFSETS_PATH) or b"")["offsetTable"] == KNOWN["delay_offsets"]
-    assert load_table(disk, DELAY_OFFSETS_PATH, DelayOffsetTable, DelayOffsetTable) == table
+    assert load_table(disk, DELAY_OFFSETS_PATH, DelayOffsetTable) == table
 
 
 def test_an_offset_is_kept_under_topic_and_group_as_apache_names_them() -> None:
@@ -107,9 +106,9 @@ def test_the_config_of_a_stopped_apache_broker_is_read(name: str) -> None:
             member = archive.extractfile(f"./{path}")
             assert member is not None
             disk.replace(path, member.read())
-    topics = load_table(disk, TOPICS_PATH, TopicConfigTable, TopicConfigTable)
-    assert topics.topicConfigTable["TopicGolden"].writeQueueNums == 4
-    groups = load_table(disk, GROUPS_PATH, SubscriptionGroupTable, SubscriptionGroupTable)
-    assert "golden-group" in groups.subscriptionGroupTable
-    offsets = ConsumerOffsets(load_table(disk, OFFSETS_PATH, OffsetTable, OffsetTable), max_offsets=100)
+    topics = load_table(disk, TOPICS_PATH, TopicTable)
+    assert topics.topics["TopicGolden"].write_queues == 4
+    groups = load_table(disk, GROUPS_PATH, GroupTable)
+    assert "golden-group" in groups.groups
+    offsets = ConsumerOffsets(load_table(disk, OFFSETS_PATH, OffsetTable), max_offsets=100)
     assert offsets.of_topic("golden-group", "TopicGolden") == {0: 1, 1: 2, 2: 3, 3: 4}

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from latermq.config import Size
+from latermq.config_json.groups import GroupJson
 from latermq.errors import InvalidParameter, MalformedRequest, NoPermission
 from latermq.protocol.remoting.codes import Request, Response
-from latermq.protocol.remoting.groups import SubscriptionGroup
 from latermq.protocol.remoting.json_body import decode_body, encode_body
 from tests.support.admins import Scene
 
@@ -34,7 +34,7 @@ def test_what_mqadmin_sends_of_a_group_comes_back() -> None:
 
 
 def test_a_group_with_defaults_is_written_as_java_writes_it() -> None:
-    written = msgspec.json.decode(encode_body(SubscriptionGroup(groupName="readers")))
+    written = msgspec.json.decode(encode_body(GroupJson(name="readers")))
     assert written["groupRetryPolicy"] == {"type": "CUSTOMIZED"}
 
 
@@ -105,4 +105,4 @@ def test_a_topic_that_java_could_not_read_is_refused(odd: dict[str, str]) -> Non
 def test_a_body_that_is_nested_deeply_is_an_ordinary_error() -> None:
     for levels in (1_000, 100_000):
         with pytest.raises(MalformedRequest):
-            decode_body(b'{"groupName":"g","unknown":' + b"[" * levels + b"]" * levels + b"}", SubscriptionGroup)
+            decode_body(b'{"groupName":"g","unknown":' + b"[" * levels + b"]" * levels + b"}", GroupJson)

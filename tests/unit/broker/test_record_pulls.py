@@ -155,6 +155,6 @@ def test_topics_and_queues_that_cannot_be_read_are_refused() -> None:
         scene.pull(0, topic="bills")
     with pytest.raises(InvalidParameter):
         scene.pulls.pull("orders", 99, 0, 100)
-    scene.broker.topics.require("orders").perm = 2
+    scene.broker.topics.require("orders").permissions = 2
     with pytest.raises(NoPermission):
         scene.pull(0)

@@ -22,10 +22,10 @@ from latermq.message.properties import DEAD_LETTER_REASON, MAX_PROPERTIES_BYTES,
 from latermq.message.record import Message
 from latermq.message.record_fields import SYSFLAG_COMPRESSED
 from latermq.message.tags import tags_code
+from latermq.model.group import Group
+from latermq.model.topic import READ, WRITE, Topic
 from latermq.protocol.remoting.frames import VERSION
-from latermq.protocol.remoting.groups import SubscriptionGroup
 from latermq.protocol.remoting.send import SendBackHeader, SendHeaderV2
-from latermq.protocol.remoting.topics import PERM_READ, PERM_WRITE, TopicConfig
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.support.brokers_in_memory import HOST, STAMP, bodies, messages, open_broker, pass_time, send
 
@@ -52,7 +52,7 @@ def disk() -> MemoryDisk:
 @pytest.fixture
 def broker(disk: MemoryDisk, clock: SimulatedClock) -> Broker:
     broker = open_broker(disk, clock)
-    broker.groups.put(SubscriptionGroup(groupName=GROUP))
+    broker.groups.put(Group(name=GROUP))
     return broker
 
 
@@ -187,7 +187,7 @@ def test_a_negative_level_is_a_dead_letter_at_once(broker: Broker) -> None:
     [dead] = messages(broker, DEAD)
     assert (dead.reconsume_times, dead.properties[DEAD_LETTER_REASON]) == (1, "its consumer gave it up")
     topic = broker.topics.require(DEAD)
-    assert (topic.readQueueNums, topic.writeQueueNums, topic.perm) == (1, 1, PERM_READ | PERM_WRITE)
+    assert (topic.read_queues, topic.write_queues, topic.permissions) == (1, 1, READ | WRITE)
 
 
 @pytest.mark.parametrize(
@@ -205,19 +205,19 @@ def test_a_negative_level_is_a_dead_letter_at_once(broker: Broker) -> None:
 def test_the_group_limits_the_retries_unless_a_client_that_knows_how_asks_otherwise(
     broker: Broker, group_limit: int, asked: int | None, version: int, is_dead: bool
 ) -> None:
-    broker.groups.put(SubscriptionGroup(groupName=GROUP, retryMaxTimes=group_limit))
+    broker.groups.put(Group(name=GROUP, max_retries=group_limit))
     send_back(broker, sent(broker), max_times=asked, version=version)
     assert bool(messages(broker, DEAD)) == is_dead
     assert bool(messages(broker, SCHEDULE_TOPIC, 2)) != is_dead
 
 
 def test_retries_go_round_the_queues_of_the_retry_topic(broker: Broker, clock: SimulatedClock) -> None:
-    broker.groups.put(SubscriptionGroup(groupName=GROUP, retryQueueNums=3))
+    broker.groups.put(Group(name=GROUP, retry_queues=3))
     for number in range(6):
         send_back(broker, sent(broker, b"%d" % number), level=1)
-    assert broker.topics.require(RETRY).readQueueNums == 3
+    assert broker.topics.require(RETRY).read_queues == 3
     # A group that got more queues later has them when its retry topic has: nobody reads from the others.
-    broker.groups.put(SubscriptionGroup(groupName=GROUP, retryQueueNums=8))
+    broker.groups.put(Group(name=GROUP, retry_queues=8))
     for number in range(6, 12):
         send_back(broker, sent(broker, b"%d" % number), level=1)
     pass_time(broker, clock, 1_000)
@@ -225,7 +225,7 @@ def test_retries_go_round_the_queues_of_the_retry_topic(broker: Broker, clock: S
 
 
 def test_a_group_without_retry_queues_drops_what_it_sends_back(broker: Broker) -> None:
-    broker.groups.put(SubscriptionGroup(groupName=GROUP, retryQueueNums=0))
+    broker.groups.put(Group(name=GROUP, retry_queues=0))
     end = broker.store.log.end
     assert send_back(broker, sent(broker), level=-1) == 0
     assert broker.topics.find(RETRY) is None
@@ -281,7 +281,7 @@ def test_a_group_with_an_illegal_name_is_refused(broker: Broker, group: str) -> 
 
 def test_a_retry_topic_that_may_not_be_written_to_is_refused(broker: Broker) -> None:
     message = sent(broker)
-    broker.topics.put(TopicConfig(topicName=RETRY, readQueueNums=1, writeQueueNums=1, perm=PERM_READ))
+    broker.topics.put(Topic(name=RETRY, read_queues=1, write_queues=1, permissions=READ))
     for level in (0, -1):
         with pytest.raises(NoPermission) as refused:
             send_back(broker, message, level=level)
@@ -431,9 +431,9 @@ def test_a_dead_letter_with_properties_that_no_message_may_have_is_refused(broke
 # A group's own back-off
 
 
-def with_levels(broker: Broker, **attributes: str) -> SubscriptionGroup:
+def with_levels(broker: Broker, **attributes: str) -> Group:
     changes = {name.replace("plus_", "+").replace("minus_", "-").replace("_", "."): v for name, v in attributes.items()}
-    put_group(broker, SubscriptionGroup(groupName=GROUP, attributes=changes))
+    put_group(broker, Group(name=GROUP, attributes=changes))
     group = broker.groups.find(GROUP)
     assert group is not None
     return group
@@ -487,6 +487,6 @@ def test_attributes_are_changed_kept_removed_and_checked(
 
 
 def test_without_levels_of_its_own_a_group_climbs_from_level_three() -> None:
-    group: Any = SubscriptionGroup(groupName=GROUP)
+    group: Any = Group(name=GROUP)
     assert [next_wait(group, failures)[1] for failures in range(4)] == ["3", "4", "5", "6"]
     assert parse_backoff("1 2,3 500ms") == ("1", "2", "3", "500ms")

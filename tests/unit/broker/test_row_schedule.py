@@ -394,7 +394,7 @@ def refused(scene: Scene, rows: Sequence[Row]) -> LaterMQError:
 def test_topics_that_may_not_be_sent_to_are_named_with_their_row() -> None:
     scene = Scene()
     row = Row("K", scene.now_ms + 5_000)
-    scene.broker.topics.for_send("closed", "", 8).perm = 4
+    scene.broker.topics.for_send("closed", "", 8).permissions = 4
     error = refused(scene, [row, row._replace(topic="closed")])
     assert isinstance(error, NoPermission)
     assert "row 1" in error.message

@@ -13,6 +13,7 @@ from latermq.clock import SimulatedClock
 from latermq.config import BrokerConfig, Config, Size, StoreConfig, TimerConfig
 from latermq.errors import StoreError
 from latermq.message.properties import encode_properties
+from latermq.model.topic import Topic
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import (
     BINARY,
@@ -22,7 +23,6 @@ from latermq.protocol.remoting.frames import (
     FrameReader,
     encode_frame,
 )
-from latermq.protocol.remoting.topics import TopicConfig
 from latermq.server.handlers.broker_service import BrokerService
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.listener import Listener
@@ -88,7 +88,7 @@ class Way:
         self.disk = MemoryDisk()
         self.broker = Broker(config, self.disk, self.clock, host="127.0.0.1", port=10911, new_store_id="s" * 32)
         for topic in ("orders", "%RETRY%group", "%odd"):
-            self.broker.topics.put(TopicConfig(topicName=topic, readQueueNums=QUEUES, writeQueueNums=QUEUES))
+            self.broker.topics.put(Topic(name=topic, read_queues=QUEUES, write_queues=QUEUES))
         self.turns = 0
         self.service = BrokerService(self.broker, between_requests=self._give_turn)
         self.listener = Listener(self.service, config.server, self.clock)
@@ -355,7 +355,7 @@ def test_a_broker_that_refuses_messages_refuses_them_in_the_lane() -> None:
 def test_a_topic_that_is_closed_while_messages_come_is_closed_for_the_lane() -> None:
     way = Way()
     way.receive(send_frame(1))
-    way.broker.topics.put(TopicConfig(topicName="orders", readQueueNums=QUEUES, writeQueueNums=QUEUES, perm=4))
+    way.broker.topics.put(Topic(name="orders", read_queues=QUEUES, write_queues=QUEUES, permissions=4))
     way.receive(send_frame(2))
     assert [reply.code for reply in way.replies()] == [Response.SUCCESS, Response.NO_PERMISSION]
 

@@ -13,6 +13,7 @@ from latermq.config import BrokerConfig, Config
 from latermq.errors import Busy, GroupNotFound, LaterMQError
 from latermq.message.batch import BatchMember, encode_batch
 from latermq.message.ids import pack_host
+from latermq.model.topic import Topic
 from latermq.protocol.remoting import json_body
 from latermq.protocol.remoting.clients import (
     ConsumerData,
@@ -26,7 +27,6 @@ from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame, encode_response
 from latermq.protocol.remoting.json_body import decode_body, decode_keyed_map, encode_body, raw_fields
 from latermq.protocol.remoting.queues import MessageQueue
-from latermq.protocol.remoting.topics import TopicConfig
 from latermq.server.handlers.admin.admin_service import AdminService
 from latermq.server.handlers.broker_service import BrokerService
 from latermq.server.remoting.connection import Connection
@@ -54,7 +54,7 @@ class Scene:
         monkeypatch.setattr(self.broker.tables, "savers", list)  # how tables are saved is another subject
         admin = AdminService(self.broker, address="a:1", program_version="1", look_ups=look_ups)
         self.handlers = BrokerService(self.broker, look_ups=look_ups).handlers | admin.handlers
-        self.broker.topics.put(TopicConfig(topicName="wide", readQueueNums=WIDE, writeQueueNums=WIDE))
+        self.broker.topics.put(Topic(name="wide", read_queues=WIDE, write_queues=WIDE))
         self.broker.groups.require("readers")
         self.broker.groups.require("others")
         self.broker.offsets.put_all("readers", "wide", dict.fromkeys(range(WIDE), 0))
@@ -213,7 +213,7 @@ def test_a_topic_that_is_made_anew_while_it_is_reset_gets_no_offsets_of_the_old_
     assert scene.begin(Request.INVOKE_BROKER_TO_RESET_OFFSET, RESET | {"timestamp": -1}) is None
     for work in scene.broker.delete_topic("wide"):
         work()
-    scene.broker.topics.put(TopicConfig(topicName="wide", readQueueNums=WIDE, writeQueueNums=WIDE))
+    scene.broker.topics.put(Topic(name="wide", read_queues=WIDE, write_queues=WIDE))
     scene.broker.send("wide", 0, b"new", "", 1_800_000_000_000, pack_host("127.0.0.1", 1))
     for _ in scene.turns():
         pass
@@ -229,7 +229,7 @@ def big_heartbeat() -> bytes:
 
 
 def test_a_heartbeat_of_many_groups_is_taken_in_slices(scene: Scene) -> None:
-    groups = scene.broker.groups.table.subscriptionGroupTable
+    groups = scene.broker.groups.table.groups
     known = len(groups)
     assert scene.begin(Request.HEART_BEAT, body=big_heartbeat()) is None
     for _ in scene.turns():

@@ -12,9 +12,9 @@ from latermq.errors import NoPermission, StoreError
 from latermq.group.auto_created import AutoCreated
 from latermq.message.ids import pack_host
 from latermq.message.names import TIMER_DEAD_LETTER_TOPIC
-from latermq.protocol.remoting.groups import SubscriptionGroup
+from latermq.model.group import Group
+from latermq.model.topic import Topic
 from latermq.protocol.remoting.send import SendBackHeader
-from latermq.protocol.remoting.topics import TopicConfig
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.support.brokers_in_memory import HOST, bodies, messages, open_broker, pass_time, send
 
@@ -83,7 +83,7 @@ def test_sends_and_heartbeats_stop_at_the_bound_and_operators_do_not() -> None:
         send(broker, b"second", topic="another")
     with pytest.raises(NoPermission):
         broker.topics.make_retry("%RETRY%others", 1, HOST)
-    broker.topics.put(TopicConfig(topicName="another"))
+    broker.topics.put(Topic(name="another"))
     send(broker, b"second", topic="another")
     broker.check_readable("g1", "orders", 0, HOST)
     with pytest.raises(NoPermission):
@@ -98,9 +98,9 @@ def test_what_an_operator_made_or_changed_stays() -> None:
     broker = open_broker(MemoryDisk(), clock)
     beat(broker)
     beat(broker, "others")
-    broker.groups.put(SubscriptionGroup(groupName="readers", retryMaxTimes=3))
-    broker.groups.put(SubscriptionGroup(groupName="own"))
-    broker.topics.put(TopicConfig(topicName=RETRY, readQueueNums=2, writeQueueNums=2))
+    broker.groups.put(Group(name="readers", max_retries=3))
+    broker.groups.put(Group(name="own"))
+    broker.topics.put(Topic(name=RETRY, read_queues=2, write_queues=2))
     clock.advance(2 * HOUR_MS)
     assert remove_unused(broker) == (1, 1)
     assert broker.topics.find(RETRY) is not None

@@ -8,12 +8,15 @@ import pytest
 from latermq.broker.broker import Broker
 from latermq.broker.tables.config_files import GROUPS_PATH, OFFSETS_PATH, TOPICS_PATH
 from latermq.clock import SimulatedClock
+from latermq.config_json.groups import GroupTableJson, encode_group
+from latermq.config_json.java_json import convert
+from latermq.config_json.offsets import OffsetTableJson
+from latermq.config_json.topics import TopicTableJson
 from latermq.errors import NoPermission, StoreError
 from latermq.group.offsets import BLOCK_QUEUES, ConsumerOffsets
-from latermq.protocol.remoting.groups import SubscriptionGroup
-from latermq.protocol.remoting.json_body import encode_body
-from latermq.protocol.remoting.offsets import OffsetTable
-from latermq.protocol.remoting.topics import TopicConfig
+from latermq.model.group import Group
+from latermq.model.offset_table import OffsetTable
+from latermq.model.topic import Topic
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.support.brokers_in_memory import open_broker, send
 
@@ -22,7 +25,7 @@ NOW_MS = 1_700_000_000_000
 
 def written(offsets: ConsumerOffsets) -> dict[str, dict[int, int]]:
     body = b'{"offsetTable":{' + b",".join(offsets.pieces(NOW_MS)[0]) + b"}}"
-    return msgspec.json.decode(body, type=OffsetTable, strict=False).offsetTable
+    return msgspec.json.decode(body, type=OffsetTableJson, strict=False).offsets
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -121,14 +124,14 @@ def test_the_files_are_what_encoding_the_whole_tables_gives() -> None:
         broker.groups.require(f"g{number}")
     broker.delete_topic("topic1")
     broker.groups.remove("g1")
-    broker.topics.put(TopicConfig(topicName="topic2", readQueueNums=3, writeQueueNums=3))
-    broker.groups.put(SubscriptionGroup(groupName="g2", retryMaxTimes=1))
+    broker.topics.put(Topic(name="topic2", read_queues=3, write_queues=3))
+    broker.groups.put(Group(name="g2", max_retries=1))
     broker.tables.save()
     topics, groups = disk.read(TOPICS_PATH), disk.read(GROUPS_PATH)
-    configs = broker.groups.table.subscriptionGroupTable.values()
-    assert broker.statistics()["group_config_bytes"] == sum(len(encode_body(config)) for config in configs)
-    assert msgspec.json.decode(topics or b"") == msgspec.json.decode(encode_body(broker.topics.table))
-    assert msgspec.json.decode(groups or b"") == msgspec.json.decode(encode_body(broker.groups.table))
+    configs = broker.groups.table.groups.values()
+    assert broker.statistics()["group_config_bytes"] == sum(len(encode_group(config)) for config in configs)
+    assert msgspec.json.decode(topics or b"") == msgspec.to_builtins(convert(broker.topics.table, TopicTableJson))
+    assert msgspec.json.decode(groups or b"") == msgspec.to_builtins(convert(broker.groups.table, GroupTableJson))
 
 
 def count_replacements(disk: MemoryDisk, wanted: str) -> list[str]:
@@ -150,8 +153,8 @@ def test_saves_that_pile_up_behind_a_slow_disk_are_one_write() -> None:
     broker.tables.save()
     waiting = []
     for number in range(20):
-        broker.groups.put(SubscriptionGroup(groupName=f"g{number}"))
-        broker.topics.put(TopicConfig(topicName=f"topic{number}"))
+        broker.groups.put(Group(name=f"g{number}"))
+        broker.topics.put(Topic(name=f"topic{number}"))
         waiting += broker.tables.savers()
     written_groups = count_replacements(disk, GROUPS_PATH)
     for save in waiting:
@@ -166,7 +169,7 @@ def test_a_new_topic_does_not_write_the_offsets() -> None:
     broker = open_broker(disk, clock)
     send(broker, b"body")
     broker.commit_offset("readers", "orders", 0, 1)
-    broker.topics.put(TopicConfig(topicName="another"))
+    broker.topics.put(Topic(name="another"))
     found = count_replacements(disk, OFFSETS_PATH)
     for save in broker.tables.savers(with_offsets=False):
         save()

@@ -9,15 +9,17 @@ import msgspec
 import pytest
 from msgspec import inspect
 
+import latermq.config_json
 import latermq.protocol.remoting
-from latermq.broker.tables.config_files import TOPICS_PATH, DelayOffsetTable, load_table
+from latermq.broker.tables.config_files import TOPICS_PATH, load_table
+from latermq.config_json.groups import GroupJson
 from latermq.errors import MalformedRequest
+from latermq.model.topic import TopicTable
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import BINARY, JSON, Command, decode_frame, encode_frame
-from latermq.protocol.remoting.groups import SubscriptionGroup
 from latermq.protocol.remoting.json_body import decode_body, encode_body
 from latermq.protocol.remoting.routes import RegisterBrokerBody, RegisterBrokerHeader
-from latermq.protocol.remoting.topics import CreateTopicHeader, TopicConfigTable
+from latermq.protocol.remoting.topics import CreateTopicHeader
 from latermq.store.files.memory_disk import MemoryDisk
 
 # One more than a long, thirty digits, more digits than Python reads, and what is a number to JSON alone or to nobody.
@@ -25,12 +27,17 @@ ODD = [str(1 << 63), "1" + "0" * 30, "9" * 5000, "1e400", "-1e400", "NaN", "Infi
 
 
 def structs() -> list[type[msgspec.Struct]]:
-    found: dict[str, type[msgspec.Struct]] = {"DelayOffsetTable": DelayOffsetTable}
-    for module_info in pkgutil.iter_modules(latermq.protocol.remoting.__path__):
-        module = importlib.import_module(f"latermq.protocol.remoting.{module_info.name}")
-        for name, value in vars(module).items():
-            if isinstance(value, type) and issubclass(value, msgspec.Struct) and value.__module__ == module.__name__:
-                found[name] = value
+    found: dict[str, type[msgspec.Struct]] = {}
+    for package in (latermq.protocol.remoting, latermq.config_json):
+        for module_info in pkgutil.iter_modules(package.__path__):
+            module = importlib.import_module(f"{package.__name__}.{module_info.name}")
+            for name, value in vars(module).items():
+                if (
+                    isinstance(value, type)
+                    and issubclass(value, msgspec.Struct)
+                    and value.__module__ == module.__name__
+                ):
+                    found[name] = value
     # What we write and never read: numbers of our own.
     return [value for name, value in found.items() if name != "_JsonReply"]
 
@@ -100,12 +107,10 @@ def test_a_number_that_java_does_not_read_is_refused_in_a_body(odd: str) -> None
             '{"topicConfigSerializeWrapper":{"topicConfigTable":{"t":{"topicName":"t","topicSysFlag":%s}}}}',
             RegisterBrokerBody,
         ),
-        ('{"groupName":"g","retryMaxTimes":%s}', SubscriptionGroup),
+        ('{"groupName":"g","retryMaxTimes":%s}', GroupJson),
     ]
     if not odd.startswith('"'):  # what is kept as it came may hold texts
-        bodies.append(
-            ('{"groupName":"g","groupRetryPolicy":{"customizedRetryPolicy":{"next":[%s]}}}', SubscriptionGroup)
-        )
+        bodies.append(('{"groupName":"g","groupRetryPolicy":{"customizedRetryPolicy":{"next":[%s]}}}', GroupJson))
     for template, type_ in bodies:
         decode_body((template % "7").encode(), type_)
         with pytest.raises(MalformedRequest):
@@ -118,7 +123,7 @@ def test_a_retry_policy_of_java_is_kept_as_it_came() -> None:
         "exponentialRetryPolicy": {"initial": 5000, "max": 7_200_000, "multiplier": 2},
         "customizedRetryPolicy": {"next": [1000, 5000]},
     }
-    group = decode_body(msgspec.json.encode({"groupName": "g", "groupRetryPolicy": policy}), SubscriptionGroup)
+    group = decode_body(msgspec.json.encode({"groupName": "g", "groupRetryPolicy": policy}), GroupJson)
     assert msgspec.json.decode(encode_body(group))["groupRetryPolicy"] == policy
 
 
@@ -129,7 +134,7 @@ def test_numbers_that_an_earlier_release_kept_in_a_file_do_not_hinder_a_start() 
         b'{"topicConfigTable":{"t":{"topicName":"t","readQueueNums":3,"topicSysFlag":%d},"u":{"topicName":"u"}},'
         b'"dataVersion":{"counter":4}}' % 10**30,
     )
-    table = load_table(disk, TOPICS_PATH, TopicConfigTable, TopicConfigTable)
-    assert list(table.topicConfigTable) == ["t", "u"]
-    topic = table.topicConfigTable["t"]
-    assert (topic.readQueueNums, topic.topicSysFlag, table.dataVersion.counter) == (3, 0, 4)
+    table = load_table(disk, TOPICS_PATH, TopicTable)
+    assert list(table.topics) == ["t", "u"]
+    topic = table.topics["t"]
+    assert (topic.read_queues, topic.system_flags, table.version.counter) == (3, 0, 4)

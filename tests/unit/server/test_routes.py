@@ -10,12 +10,13 @@ import pytest
 
 from latermq.clock import SimulatedClock
 from latermq.config import Config, NameServerConfig, Size
+from latermq.config_json.topics import DataVersionJson, TopicJson, TopicTableJson
 from latermq.errors import InvalidParameter, MalformedRequest, NoPermission, ServiceUnavailable, TopicNotFound
+from latermq.model.topic import READ, WRITE
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import FrameReader, encode_frame
 from latermq.protocol.remoting.json_body import encode_body
 from latermq.protocol.remoting.routes import RegisterBrokerBody, RegisterBrokerHeader
-from latermq.protocol.remoting.topics import PERM_READ, PERM_WRITE, DataVersion, TopicConfig, TopicConfigTable
 from latermq.server.namesrv.known_brokers import KnownBrokers
 from latermq.server.namesrv.name_server import NameServer
 from latermq.server.namesrv.registration import read_registration
@@ -44,7 +45,7 @@ class Setting:
         broker_id: int = 0,
         version: int = 1,
         state: int = 0,
-        perm: int = PERM_READ | PERM_WRITE,
+        perm: int = READ | WRITE,
         timeout_ms: int | None = None,
         acting_master: bool | None = False,
         owner: object = None,
@@ -59,9 +60,9 @@ class Setting:
             heartbeatTimeoutMillis=timeout_ms,
             enableActingMaster=acting_master,
         )
-        table = TopicConfigTable(
-            topicConfigTable={topic: TopicConfig(topicName=topic, perm=perm) for topic in topics},
-            dataVersion=DataVersion(counter=version, stateVersion=state),
+        table = TopicTableJson(
+            topics={topic: TopicJson(name=topic, permissions=perm) for topic in topics},
+            version=DataVersionJson(counter=version, state_version=state),
         )
         return self.routes.register(header, RegisterBrokerBody(topicConfigSerializeWrapper=table), owner, host)
 
@@ -139,10 +140,10 @@ def test_a_topic_on_two_brokers_is_routed_to_both(setting: Setting) -> None:
 
 def test_a_replica_learns_its_master_and_brings_no_topics_of_its_own(setting: Setting) -> None:
     setting.register("orders")
-    answer = setting.register("orders", "stray", address="host-a:2", broker_id=1, perm=PERM_READ)
+    answer = setting.register("orders", "stray", address="host-a:2", broker_id=1, perm=READ)
     assert (answer.master_address, answer.ha_address) == ("host-a:1", "host-a:1-ha")
     assert setting.addresses("orders") == {"a": {0: "host-a:1", 1: "host-a:2"}}
-    assert setting.perm("orders") == PERM_READ | PERM_WRITE
+    assert setting.perm("orders") == READ | WRITE
     assert setting.routes.topics().topicList == ["orders"]
 
 
@@ -282,19 +283,19 @@ def test_a_connection_that_goes_takes_only_brokers_that_registered_on_it(setting
 def test_the_data_version_is_that_of_the_last_registration(setting: Setting) -> None:
     assert setting.routes.data_version("c", "host-a:1") is None
     setting.register("orders", version=3)
-    assert setting.routes.data_version("c", "host-a:1") == DataVersion(counter=3)
+    assert setting.routes.data_version("c", "host-a:1") == DataVersionJson(counter=3)
 
 
 def test_a_wiped_write_permission_stays_wiped_until_the_topics_change(setting: Setting) -> None:
     setting.register("orders", "bills")
     assert setting.routes.set_writable("a", False) == 2
     setting.register("orders", "bills")
-    assert setting.perm("orders") == PERM_READ
+    assert setting.perm("orders") == READ
     assert setting.routes.set_writable("a", True) == 2
-    assert setting.perm("orders") == PERM_READ | PERM_WRITE
+    assert setting.perm("orders") == READ | WRITE
     setting.routes.set_writable("a", False)
     setting.register("orders", "bills", version=2)
-    assert setting.perm("orders") == PERM_READ | PERM_WRITE
+    assert setting.perm("orders") == READ | WRITE
     assert setting.routes.set_writable("nobody", False) == 0
 
 
@@ -344,7 +345,7 @@ def test_topics_above_a_limit_are_refused_as_a_whole_and_expel_nobody(bound: str
             setting.register("one", "two", version=2)
         assert setting.routes.expire() == []
     assert setting.addresses("one") == {"a": {0: "host-a:1"}, "b": {0: "host-b:1"}}
-    assert setting.routes.data_version("c", "host-a:1") == DataVersion(counter=1)
+    assert setting.routes.data_version("c", "host-a:1") == DataVersionJson(counter=1)
 
 
 def test_one_host_does_not_take_the_room_of_others() -> None:
@@ -416,7 +417,7 @@ VERSION_JSON = b'{"counter":4,"stateVersion":1,"timestamp":1800000000000}'
 
 def test_a_registration_is_read_out_of_json() -> None:
     wanted = RegisterBrokerBody(
-        topicConfigSerializeWrapper=TopicConfigTable(topicConfigTable={"t": TopicConfig(topicName="t", perm=4)})
+        topicConfigSerializeWrapper=TopicTableJson(topics={"t": TopicJson(name="t", permissions=4)})
     )
     body = encode_body(wanted)
     assert read_registration(header_for(body), body, BOUNDS) == wanted
@@ -430,10 +431,10 @@ def test_a_registration_is_read_out_of_its_packed_form(says_so: bool) -> None:
     body = zlib.compress(data, 9)
     read = read_registration(header_for(body, compressed=says_so), body, BOUNDS)
     table = read.topicConfigSerializeWrapper
-    assert table.dataVersion == DataVersion(counter=4, stateVersion=1, timestamp=1_800_000_000_000)
-    assert table.topicConfigTable == {
-        "t": TopicConfig(topicName="t", readQueueNums=4, writeQueueNums=8, perm=6),
-        "u": TopicConfig(topicName="u", readQueueNums=1, writeQueueNums=2, perm=4, topicFilterType="MULTI_TAG"),
+    assert table.version == DataVersionJson(counter=4, state_version=1, timestamp_ms=1_800_000_000_000)
+    assert table.topics == {
+        "t": TopicJson(name="t", read_queues=4, write_queues=8, permissions=6),
+        "u": TopicJson(name="u", read_queues=1, write_queues=2, permissions=4, filter_type="MULTI_TAG"),
     }
     assert read.filterServerList == ["f:1"]
 
@@ -472,7 +473,7 @@ def test_a_registration_that_is_too_large_is_refused(body: bytes) -> None:
 
 def test_the_length_of_a_name_is_that_of_its_bytes() -> None:
     for name, is_taken in (("x" * 255, True), ("é" * 127, True), ("é" * 128, False), ("\U0001f600" * 64, False)):
-        table = TopicConfigTable(topicConfigTable={name: TopicConfig(topicName=name)})
+        table = TopicTableJson(topics={name: TopicJson(name=name)})
         body = encode_body(RegisterBrokerBody(topicConfigSerializeWrapper=table))
         if is_taken:
             read_registration(header_for(body), body, BOUNDS)

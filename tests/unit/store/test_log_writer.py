@@ -12,8 +12,8 @@ from latermq.message.batch import BatchMember, encode_batch
 from latermq.message.ids import pack_host
 from latermq.message.names import SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC
 from latermq.message.record_fields import BLANK
+from latermq.model.group import Group
 from latermq.protocol.remoting.frames import VERSION
-from latermq.protocol.remoting.groups import SubscriptionGroup
 from latermq.protocol.remoting.rows import decode_rows, encode_rows
 from latermq.protocol.remoting.send import SendBackHeader
 from latermq.store.commit_log import FOLDER, Piece
@@ -69,7 +69,7 @@ class Life:
         self.chance = chance
         self.far = Far()
         self.broker = self.far.broker
-        self.broker.groups.put(SubscriptionGroup(groupName="billing"))
+        self.broker.groups.put(Group(name="billing"))
         self.copy = LogCopy(self.broker.store)
         self.number = 0
 

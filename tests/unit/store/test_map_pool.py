@@ -11,7 +11,7 @@ from latermq.clock import SimulatedClock
 from latermq.config import BrokerConfig, Size, StoreConfig, load_config
 from latermq.errors import ConfigError, IllegalMessage, NoPermission, StoreError
 from latermq.message.names import TIMER_DEAD_LETTER_TOPIC
-from latermq.protocol.remoting.topics import TopicConfig
+from latermq.model.topic import Topic
 from latermq.server.remoting.open_files import allowed_connections, allowed_queue_files
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.store.files.rehearsal_disk import RehearsalDisk
@@ -39,8 +39,8 @@ def few_open(**changes: int) -> StoreConfig:
     return msgspec.structs.replace(STORE, segment=Size(1 << 20), max_open_queues=OPEN, **changes)
 
 
-def topic_of(queues: int, name: str = "orders") -> TopicConfig:
-    return TopicConfig(topicName=name, readQueueNums=queues, writeQueueNums=queues)
+def topic_of(queues: int, name: str = "orders") -> Topic:
+    return Topic(name=name, read_queues=queues, write_queues=queues)
 
 
 def test_a_store_has_more_queues_than_a_process_may_open() -> None:
@@ -277,7 +277,7 @@ def test_a_topic_may_not_have_any_number_of_queues() -> None:
         assert "broker.max_topic_queues" in caught.value.hint
     # One that had more before keeps them, and may be changed otherwise.
     broker.topics.adopt(topic_of(500, "old"))
-    broker.topics.put(TopicConfig(topicName="old", readQueueNums=500, writeQueueNums=400))
+    broker.topics.put(Topic(name="old", read_queues=500, write_queues=400))
     with pytest.raises(IllegalMessage, match="1 to 500 are allowed"):
         broker.topics.put(topic_of(501, "old"))
 

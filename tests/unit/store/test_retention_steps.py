@@ -7,7 +7,7 @@ import pytest
 
 from latermq.clock import SimulatedClock
 from latermq.config import BrokerConfig, Duration, Size
-from latermq.protocol.remoting.topics import TopicConfig
+from latermq.model.topic import Topic
 from latermq.server.broker.retainer import Retainer
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.store.message_store import MessageStore
@@ -96,7 +96,7 @@ def test_the_broker_serves_others_between_the_slices() -> None:
     config = msgspec.structs.replace(STORE, segment=Size(1 << 20), retention=Duration(1000))
     settings = BrokerConfig(max_topic_queues=queues)
     broker = open_broker(disk := MemoryDisk(), clock, store=config, settings=settings)
-    broker.topics.put(TopicConfig(topicName="orders", readQueueNums=queues, writeQueueNums=queues))
+    broker.topics.put(Topic(name="orders", read_queues=queues, write_queues=queues))
     for queue_id in range(queues):
         send(broker, b"old", queue_id=queue_id)
     while not broker.store.log.closed_segments():

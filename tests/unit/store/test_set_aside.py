@@ -5,22 +5,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from latermq.broker.tables.config_files import (
-    DELAY_OFFSETS_PATH,
-    GROUPS_PATH,
-    OFFSETS_PATH,
-    TOPICS_PATH,
-    DelayOffsetTable,
-    load_table,
-)
+from latermq.broker.tables.config_files import DELAY_OFFSETS_PATH, GROUPS_PATH, OFFSETS_PATH, TOPICS_PATH, load_table
 from latermq.cli.doctor.store_checks import check_store
 from latermq.clock import SimulatedClock
 from latermq.config import Config, NameServerConfig
+from latermq.config_json.groups import GroupJson, GroupTableJson
+from latermq.config_json.members import members
 from latermq.message.names import TIMER_DEAD_LETTER_TOPIC
-from latermq.protocol.json_members import members
-from latermq.protocol.remoting.groups import SubscriptionGroup, SubscriptionGroupTable
-from latermq.protocol.remoting.offsets import OffsetTable
-from latermq.protocol.remoting.topics import TopicConfig, TopicConfigTable
+from latermq.model.group import GroupTable
+from latermq.model.offset_table import DelayOffsetTable, OffsetTable
+from latermq.model.topic import Topic, TopicTable
 from latermq.server.namesrv.known_brokers import KnownBrokers
 from latermq.server.namesrv.kv_configs import KVConfigs
 from latermq.server.namesrv.name_server import NameServer
@@ -32,9 +26,9 @@ DEEP = b"[" * 100_000 + b"]" * 100_000
 BROKEN = [b"7", b"{", b"[1]", b'{"topicConfigTable":7}', b"\xff\xfe", b"null", DEEP, b'{"a":' + DEEP + b"}"]
 
 
-def load_topics(disk: MemoryDisk) -> tuple[TopicConfigTable, list[Trouble]]:
+def load_topics(disk: MemoryDisk) -> tuple[TopicTable, list[Trouble]]:
     troubles: list[Trouble] = []
-    return load_table(disk, TOPICS_PATH, TopicConfigTable, TopicConfigTable, troubles), troubles
+    return load_table(disk, TOPICS_PATH, TopicTable, troubles), troubles
 
 
 @pytest.mark.parametrize("content", BROKEN, ids=range(len(BROKEN)))
@@ -43,7 +37,7 @@ def test_a_file_that_is_no_table_is_set_aside_as_it_was(content: bytes) -> None:
     disk.replace(TOPICS_PATH, content)
     for _ in range(2):  # the second start finds it set aside already
         table, [trouble] = load_topics(disk)
-        assert table.topicConfigTable == {}
+        assert table.topics == {}
         assert trouble.is_lost
         assert trouble.kept_as == f"{TOPICS_PATH}.unreadable-1"
         assert disk.read(trouble.kept_as) == content
@@ -74,10 +68,10 @@ def test_one_entry_that_is_not_understood_costs_no_other(name: bytes, entry: byt
     )
     disk.replace(TOPICS_PATH, content)
     table, [trouble] = load_topics(disk)
-    assert sorted(table.topicConfigTable) == ["a", "b"]
-    assert table.topicConfigTable["a"].readQueueNums == 3
-    assert table.topicConfigTable["b"].attributes == {"message.type": "DELAY"}
-    assert table.dataVersion.counter == 7
+    assert sorted(table.topics) == ["a", "b"]
+    assert table.topics["a"].read_queues == 3
+    assert table.topics["b"].attributes == {"message.type": "DELAY"}
+    assert table.version.counter == 7
     assert trouble.lost == (name.decode(errors="replace"),)
     assert disk.read(trouble.kept_as) == content
 
@@ -89,7 +83,7 @@ def test_a_file_that_breaks_off_gives_what_stands_before() -> None:
         disk.replace(TOPICS_PATH, whole[:end])
         table, troubles = load_topics(disk)
         found = [name for name in ("a", "b") if b'{"topicName":"%s"}' % name.encode() in whole[:end]]
-        assert sorted(table.topicConfigTable) == found
+        assert sorted(table.topics) == found
         assert len(troubles) == (end > 0), end
 
 
@@ -98,15 +92,15 @@ def test_a_backup_stands_in_for_what_is_not_understood() -> None:
     disk.replace(OFFSETS_PATH + ".bak", b'{"offsetTable":{"t@g":{0:5},"t@h":{0:6}}}')
     disk.replace(OFFSETS_PATH, b'{"offsetTable":{"t@g":{0:"x"},"t@i":{0:8,1:9}}}')
     troubles: list[Trouble] = []
-    table = load_table(disk, OFFSETS_PATH, OffsetTable, OffsetTable, troubles)
-    assert table.offsetTable == {"t@g": {0: 5}, "t@i": {0: 8, 1: 9}}
+    table = load_table(disk, OFFSETS_PATH, OffsetTable, troubles)
+    assert table.offsets == {"t@g": {0: 5}, "t@i": {0: 8, 1: 9}}
     assert (troubles[0].backup, troubles[0].lost) == (OFFSETS_PATH + ".bak", ())
     disk.replace(OFFSETS_PATH, b"\0\0\0")
-    table = load_table(disk, OFFSETS_PATH, OffsetTable, OffsetTable, troubles)
-    assert table.offsetTable == {"t@g": {0: 5}, "t@h": {0: 6}}
+    table = load_table(disk, OFFSETS_PATH, OffsetTable, troubles)
+    assert table.offsets == {"t@g": {0: 5}, "t@h": {0: 6}}
     disk.remove(OFFSETS_PATH)
-    table = load_table(disk, OFFSETS_PATH, OffsetTable, OffsetTable, troubles)
-    assert table.offsetTable == {"t@g": {0: 5}, "t@h": {0: 6}}
+    table = load_table(disk, OFFSETS_PATH, OffsetTable, troubles)
+    assert table.offsets == {"t@g": {0: 5}, "t@h": {0: 6}}
     assert troubles[-1].reason == "it is missing"
 
 
@@ -115,8 +109,8 @@ def test_delay_offsets_are_salvaged_by_level() -> None:
     disk.replace(DELAY_OFFSETS_PATH + ".bak", b'{"offsetTable":{2:20}}')
     disk.replace(DELAY_OFFSETS_PATH, b'{"offsetTable":{1:10,2:[],3:"30","x":4}}')
     troubles: list[Trouble] = []
-    table = load_table(disk, DELAY_OFFSETS_PATH, DelayOffsetTable, DelayOffsetTable, troubles)
-    assert table.offsetTable == {1: 10, 2: 20, 3: 30}
+    table = load_table(disk, DELAY_OFFSETS_PATH, DelayOffsetTable, troubles)
+    assert table.offsets == {1: 10, 2: 20, 3: 30}
     assert troubles[0].lost == ("x",)
 
 
@@ -127,30 +121,30 @@ def test_a_group_that_an_earlier_release_saved_does_not_hinder_a_start() -> None
     scene = Scene(disk)
     good = scene.broker.groups.find("good")
     assert good is not None
-    assert good.retryMaxTimes == 3
+    assert good.max_retries == 3
     # Of the other one what is understood counts.
     evil = scene.broker.groups.find("evil")
     assert evil is not None
-    assert (evil.retryMaxTimes, evil.groupRetryPolicy.type) == (5, "CUSTOMIZED")
+    assert (evil.max_retries, evil.retry_policy.type) == (5, "CUSTOMIZED")
     assert scene.broker.statistics()["config_files_set_aside"] == 1
     scene.broker.tables.save()
     scene = scene.restart()
     assert scene.broker.troubles == []
     disk = scene.disk
     assert DEEP in (disk.read(f"{GROUPS_PATH}.unreadable-1") or b"")
-    saved = msgspec.json.decode(disk.read(GROUPS_PATH) or b"", type=SubscriptionGroupTable)
-    assert saved.subscriptionGroupTable["good"].retryMaxTimes == 3
+    saved = msgspec.json.decode(disk.read(GROUPS_PATH) or b"", type=GroupTableJson)
+    assert saved.groups["good"].max_retries == 3
 
 
-@pytest.mark.parametrize("field", [one.encode_name for one in msgspec.structs.fields(SubscriptionGroup)])
+@pytest.mark.parametrize("field", [one.encode_name for one in msgspec.structs.fields(GroupJson)])
 @pytest.mark.parametrize("value", [b"7.5", b'"text"', b"[7]", b'{"a":[]}', b"9" * 30, b"1e400", DEEP, b"no JSON"])
 def test_no_field_of_a_group_hinders_a_start_whatever_it_holds(field: str, value: bytes) -> None:
     disk = MemoryDisk()
     entries = b'"fine":{"groupName":"fine"},"odd":{"groupName":"odd","%b":%b}' % (field.encode(), value)
     disk.replace(GROUPS_PATH, b'{"subscriptionGroupTable":{%b}}' % entries)
-    table = load_table(disk, GROUPS_PATH, SubscriptionGroupTable, SubscriptionGroupTable)
-    assert table.subscriptionGroupTable["fine"].groupName == "fine"
-    assert ("odd" in table.subscriptionGroupTable) == (field not in ("groupName", "consumeEnable"))
+    table = load_table(disk, GROUPS_PATH, GroupTable)
+    assert table.groups["fine"].name == "fine"
+    assert ("odd" in table.groups) == (field not in ("groupName", "consumeEnable"))
 
 
 def test_a_topic_whose_entry_is_lost_keeps_its_messages_and_takes_more() -> None:
@@ -164,15 +158,15 @@ def test_a_topic_whose_entry_is_lost_keeps_its_messages_and_takes_more() -> None
     scene = Scene(scene.disk, auto_create_topics=False)
     scene.send("orders", queue_id=11)
     scene.send("empty", queue_id=0)
-    assert scene.broker.topics.require("orders").readQueueNums == 12
+    assert scene.broker.topics.require("orders").read_queues == 12
 
 
 def test_a_group_that_was_not_to_consume_does_not_begin_to_where_that_is_not_understood() -> None:
     disk = MemoryDisk()
     disk.replace(GROUPS_PATH, b'{"subscriptionGroupTable":{"g":{"groupName":"g","consumeEnable":"perhaps"}}}')
     troubles: list[Trouble] = []
-    table = load_table(disk, GROUPS_PATH, SubscriptionGroupTable, SubscriptionGroupTable, troubles)
-    assert table.subscriptionGroupTable == {}
+    table = load_table(disk, GROUPS_PATH, GroupTable, troubles)
+    assert table.groups == {}
     assert troubles[0].lost == ("g",)
 
 
@@ -275,7 +269,7 @@ def test_members_are_found_without_reading_values() -> None:
 def test_a_topic_is_not_made_again_for_a_message_while_nothing_is_lost() -> None:
     scene = Scene()
     assert scene.broker.topics.readable_queue("gone", 0) == "topic 'gone' does not exist"
-    scene.broker.topics.put(TopicConfig(topicName="there"))
+    scene.broker.topics.put(Topic(name="there"))
     assert scene.broker.topics.readable_queue("there", 0) == 0
 
 

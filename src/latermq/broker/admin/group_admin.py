@@ -4,13 +4,14 @@ from collections.abc import Iterable
 
 from latermq.broker.admin.keyed_maps import keyed_map
 from latermq.broker.broker import Broker
+from latermq.config_json.groups import encode_group
 from latermq.errors import Busy, GroupNotFound, IllegalMessage, InvalidParameter, LaterMQError
 from latermq.group.retry_backoff import RETRY_LEVELS, parse_backoff
 from latermq.message.names import shown
-from latermq.protocol.remoting.groups import ConsumeStats, OffsetWrapper, QueueTimeSpan, SubscriptionGroup
-from latermq.protocol.remoting.json_body import encode_body
+from latermq.model.group import Group
+from latermq.model.topic import Topic
+from latermq.protocol.remoting.groups import ConsumeStats, OffsetWrapper, QueueTimeSpan
 from latermq.protocol.remoting.queues import MessageQueue
-from latermq.protocol.remoting.topics import TopicConfig
 from latermq.timer.steps import Steps, spend
 
 # Queues that one answer lists. Each takes about 10 µs and 160 bytes; a frame holds 16 MiB.
@@ -20,23 +21,23 @@ _SEARCH_STEPS = 4  # what a search by time in one queue counts for: some 20 read
 _NO_CORRECTION = 0x7FFFFFFFFFFFFFFF
 
 
-def group_config(broker: Broker, group: str) -> SubscriptionGroup:
+def group_config(broker: Broker, group: str) -> Group:
     """A group's configuration; of one that its first heartbeat would make, the one that it would get."""
     known = broker.groups.find(group)
     if known is not None:
         return known
     if not broker.config.broker.auto_create_groups:
         raise _no_such_group(group)
-    return SubscriptionGroup(groupName=group)
+    return Group(name=group)
 
 
-def put_group(broker: Broker, group: SubscriptionGroup) -> None:
+def put_group(broker: Broker, group: Group) -> None:
     """Make a group or change the one that is there; attributes that it does not name stay.
 
     Attributes come as changes, `+name` or `-name`; a name without a sign, as in a configuration that was asked for and
     comes back, is taken as it stands.
     """
-    known = broker.groups.find(group.groupName)
+    known = broker.groups.find(group.name)
     attributes = dict(known.attributes) if known else {}
     for signed, value in group.attributes.items():
         name = signed.lstrip("+-")
@@ -57,18 +58,18 @@ def put_group(broker: Broker, group: SubscriptionGroup) -> None:
         raise InvalidParameter(error.message, hint=error.hint) from None
 
 
-def _check_config(broker: Broker, group: SubscriptionGroup) -> None:
+def _check_config(broker: Broker, group: Group) -> None:
     """Refuse what no retry topic can have, and what is longer than a configuration may be."""
     max_queues = broker.config.broker.max_topic_queues
-    if not 0 <= group.retryQueueNums <= max_queues:
+    if not 0 <= group.retry_queues <= max_queues:
         raise InvalidParameter(
-            f"a retry topic cannot have {group.retryQueueNums} queues",
+            f"a retry topic cannot have {group.retry_queues} queues",
             hint=f"Give it 0 (none) to {max_queues}, or raise broker.max_topic_queues",
         )
-    size, limit = len(encode_body(group)), int(broker.config.broker.max_group_config)
+    size, limit = len(encode_group(group)), int(broker.config.broker.max_group_config)
     if size > limit:
         raise InvalidParameter(
-            f"the configuration of group {shown(group.groupName)} takes {size} bytes, the limit is {limit}",
+            f"the configuration of group {shown(group.name)} takes {size} bytes, the limit is {limit}",
             hint="Name fewer subscriptions in it, or raise broker.max_group_config",
         )
 
@@ -77,7 +78,7 @@ def _no_such_group(group: str) -> GroupNotFound:
     return GroupNotFound(f"consumer group {group!r} does not exist", hint=f"Make it: latermq group create {group}")
 
 
-def watched_topics(broker: Broker, group: str, topics: Iterable[str]) -> list[TopicConfig]:
+def watched_topics(broker: Broker, group: str, topics: Iterable[str]) -> list[Topic]:
     """Those of the topics that exist and, while members of the group are connected, that they subscribe to."""
     connected = broker.members.consumer_group(group)
     subscribed = connected.subscriptions if connected else None
@@ -85,13 +86,13 @@ def watched_topics(broker: Broker, group: str, topics: Iterable[str]) -> list[To
     return [config for config in found if config is not None]
 
 
-def progress(broker: Broker, group: str, topic: TopicConfig) -> Steps[list[tuple[MessageQueue, OffsetWrapper]]]:
+def progress(broker: Broker, group: str, topic: Topic) -> Steps[list[tuple[MessageQueue, OffsetWrapper]]]:
     """How far a group is in each queue of a topic."""
     store = broker.store
-    offsets = broker.offsets.of_topic(group, topic.topicName)
+    offsets = broker.offsets.of_topic(group, topic.name)
     entries = []
-    for queue_id in range(topic.readQueueNums):
-        queue = store.queues.find(topic.topicName, queue_id)
+    for queue_id in range(topic.read_queues):
+        queue = store.queues.find(topic.name, queue_id)
         offset = max(0, offsets.get(queue_id, 0))
         consumed_ms = store.reader.store_timestamp_ms(queue, offset - 1) if queue is not None and offset > 0 else 0
         entry = OffsetWrapper(
@@ -100,21 +101,21 @@ def progress(broker: Broker, group: str, topic: TopicConfig) -> Steps[list[tuple
             pullOffset=offset,
             lastTimestamp=max(consumed_ms, 0),
         )
-        entries.append((MessageQueue(topic.topicName, broker.config.broker.name, queue_id), entry))
+        entries.append((MessageQueue(topic.name, broker.config.broker.name, queue_id), entry))
         yield
     return entries
 
 
-def consume_stats(broker: Broker, group: str, topics: Iterable[TopicConfig]) -> Steps[ConsumeStats]:
+def consume_stats(broker: Broker, group: str, topics: Iterable[Topic]) -> Steps[ConsumeStats]:
     """How far a group is in some topics, and how fast it pulls from them."""
     now_s = broker.clock.monotonic_s()
     topics = list(topics)
-    _check_listable(sum(topic.readQueueNums for topic in topics))
+    _check_listable(sum(topic.read_queues for topic in topics))
     entries = []
     per_second = 0.0
     for topic in topics:
         entries += yield from progress(broker, group, topic)
-        per_second += broker.topic_traffic.pulled(topic.topicName, group, now_s).minute.per_second
+        per_second += broker.topic_traffic.pulled(topic.name, group, now_s).minute.per_second
         yield
     return ConsumeStats(consumeTps=per_second, offsetTable=(yield from keyed_map(entries)))
 
@@ -126,10 +127,10 @@ def all_consume_stats(broker: Broker, *, only_ordered: bool) -> Steps[tuple[list
     topics_of: dict[str, list[str]] = {}
     for topic, group in (yield from broker.offsets.pairs()):
         topics_of.setdefault(group, []).append(topic)
-    for group in sorted(broker.groups.table.subscriptionGroupTable):
+    for group in sorted(broker.groups.table.groups):
         topics = watched_topics(broker, group, topics_of.get(group, ()))
-        wanted = [topic for topic in topics if topic.order or not only_ordered]
-        queues += sum(topic.readQueueNums for topic in wanted)
+        wanted = [topic for topic in topics if topic.is_ordered or not only_ordered]
+        queues += sum(topic.read_queues for topic in wanted)
         plan.append((group, wanted))
         yield
     _check_listable(queues)
@@ -140,7 +141,7 @@ def all_consume_stats(broker: Broker, *, only_ordered: bool) -> Steps[tuple[list
         for config in wanted:
             entries = yield from progress(broker, group, config)
             left += sum(entry.brokerOffset - entry.consumerOffset for _, entry in entries)
-            pulled = broker.topic_traffic.pulled(config.topicName, group, broker.clock.monotonic_s())
+            pulled = broker.topic_traffic.pulled(config.name, group, broker.clock.monotonic_s())
             table = yield from keyed_map(entries)
             stats.append(ConsumeStats(consumeTps=pulled.minute.per_second, offsetTable=table))
         yield
@@ -167,16 +168,16 @@ def reset_offsets(
     config = broker.topics.require(topic)
     if broker.groups.find(group) is None:
         raise _no_such_group(group)
-    if queue_id >= config.readQueueNums:
+    if queue_id >= config.read_queues:
         raise InvalidParameter(
-            f"topic {topic!r} has no queue {queue_id}", hint=f"Its queues are 0 to {config.readQueueNums - 1}"
+            f"topic {topic!r} has no queue {queue_id}", hint=f"Its queues are 0 to {config.read_queues - 1}"
         )
     stored: set[int] = set()
     if queue_id >= 0 and offset is not None and offset != -1:
         stored.update([queue_id] if broker.store.queues.find(topic, queue_id) is not None else [])
         targets = {queue_id: _checked_offset(broker, topic, queue_id, offset)}
     else:
-        queue_ids = [queue_id] if queue_id >= 0 else range(config.readQueueNums)
+        queue_ids = [queue_id] if queue_id >= 0 else range(config.read_queues)
         targets = {}
         for one in queue_ids:
             targets[one] = _offset_at(broker, topic, one, timestamp_ms)
@@ -220,7 +221,7 @@ def clone_offsets(broker: Broker, source: str, target: str, topic: str, *, offli
     if topic:
         broker.topics.require(topic)
     if not offline:
-        topics = [config.topicName for config in watched_topics(broker, source, topics)]
+        topics = [config.name for config in watched_topics(broker, source, topics)]
     cloned = [name for name in topics if broker.offsets.of_topic(source, name)]
     if not cloned:
         raise GroupNotFound(
@@ -250,7 +251,7 @@ def time_spans(broker: Broker, group: str, topic: str) -> Steps[list[QueueTimeSp
     store, now_ms = broker.store, broker.clock.now_ms()
     config = broker.topics.require(topic)
     spans = []
-    for queue_id in range(config.writeQueueNums):
+    for queue_id in range(config.write_queues):
         queue = store.queues.find(topic, queue_id)
         first_ms = last_ms = consumed_ms = -1
         late_ms = 0

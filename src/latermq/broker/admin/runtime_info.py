@@ -180,7 +180,7 @@ def broker_stats(broker: Broker, name: str, key: str) -> BrokerStats:
     now_s = broker.clock.monotonic_s()
     if name == TOPIC_PUT_NUMS:
         config = broker.topics.require(key)
-        queues = max(config.readQueueNums, config.writeQueueNums)
+        queues = max(config.read_queues, config.write_queues)
         spans = broker.topic_traffic.taken(key, queues, now_s)
     elif name == GROUP_GET_NUMS:
         topic, _, group = key.partition("@")

@@ -6,8 +6,9 @@ from latermq.broker.admin.keyed_maps import keyed_map
 from latermq.broker.broker import Broker
 from latermq.errors import IllegalMessage, InvalidParameter
 from latermq.message.names import is_system_topic
+from latermq.model.topic import Topic
 from latermq.protocol.remoting.queues import MessageQueue
-from latermq.protocol.remoting.topics import TopicConfig, TopicOffset, TopicStats
+from latermq.protocol.remoting.topics import TopicOffset, TopicStats
 from latermq.store.consume_queue import ConsumeQueue
 from latermq.timer.steps import Steps
 
@@ -49,12 +50,14 @@ def delete_topic(broker: Broker, topic: str) -> list[Callable[[], None]]:
         raise InvalidParameter(error.message, hint=error.hint) from None
 
 
-def put_topic(broker: Broker, topic: TopicConfig, changes: Mapping[str, str]) -> TopicConfig:
+def put_topic(broker: Broker, topic: Topic, changes: Mapping[str, str]) -> Topic:
     """Make a topic or change the one that is there; attributes that are not named in `changes` stay."""
-    check_not_own(broker, topic.topicName)
-    if not 0 <= topic.perm <= MAX_PERM:
-        raise InvalidParameter(f"{topic.perm} is no permission", hint="2 lets write, 4 lets read, 6 lets do both")
-    known = broker.topics.find(topic.topicName)
+    check_not_own(broker, topic.name)
+    if not 0 <= topic.permissions <= MAX_PERM:
+        raise InvalidParameter(
+            f"{topic.permissions} is no permission", hint="2 lets write, 4 lets read, 6 lets do both"
+        )
+    known = broker.topics.find(topic.name)
     topic.attributes = _changed_attributes(known.attributes if known else {}, changes)
     if known == topic:
         return known
@@ -99,7 +102,7 @@ def _changed_attributes(current: Mapping[str, str], changes: Mapping[str, str]) 
 def topic_stats(broker: Broker, topic: str) -> Steps[TopicStats]:
     """First and next offset of each queue, when it last got a message, and how fast messages come."""
     config = broker.topics.require(topic)
-    queues = max(config.readQueueNums, config.writeQueueNums)
+    queues = max(config.read_queues, config.write_queues)
     name = broker.config.broker.name
     entries = []
     for queue_id in range(queues):
@@ -122,8 +125,8 @@ def find_queue(broker: Broker, topic: str, queue_id: int) -> ConsumeQueue | None
     """A queue that the topic has or once had; None while nothing was ever put into it."""
     queue = broker.queue(topic, queue_id)
     config = broker.topics.require(topic)
-    if queue is None and not 0 <= queue_id < max(config.readQueueNums, config.writeQueueNums):
+    if queue is None and not 0 <= queue_id < max(config.read_queues, config.write_queues):
         raise InvalidParameter(
-            f"topic {topic!r} has no queue {queue_id}", hint=f"Its queues are 0 to {config.readQueueNums - 1}"
+            f"topic {topic!r} has no queue {queue_id}", hint=f"Its queues are 0 to {config.read_queues - 1}"
         )
     return queue

@@ -6,7 +6,7 @@ import numpy as np
 
 from latermq.broker.tables.topics import Topics
 from latermq.errors import InvalidParameter, NoPermission, QueryNotFound
-from latermq.protocol.remoting.topics import PERM_READ
+from latermq.model.topic import READ
 from latermq.store.log_reader import LogReader
 
 LOOKED_AT_ONCE = 16_384  # queue entries: 320 KiB, and records of 4 MiB where each has 250 bytes
@@ -70,8 +70,8 @@ class RecordPulls:
     def _check_readable(self, topic: str, queue_id: int) -> None:
         """The timer topic may be pulled too, which no consumer may read."""
         config = self._topics.require(topic)
-        if not config.perm & PERM_READ:
+        if not config.permissions & READ:
             raise NoPermission(f"topic {topic!r} is not readable", hint="Change its permission with updateTopic -p 6")
-        queues = max(config.readQueueNums, config.writeQueueNums)
+        queues = max(config.read_queues, config.write_queues)
         if not 0 <= queue_id < queues:
             raise InvalidParameter(f"topic {topic!r} has {queues} queues, none with the id {queue_id}")

@@ -18,7 +18,7 @@ from latermq.message.properties import (
 )
 from latermq.message.record import Message
 from latermq.message.record_fields import SYSFLAG_FROM_SENDER
-from latermq.protocol.remoting.groups import SubscriptionGroup
+from latermq.model.group import Group
 from latermq.protocol.remoting.send import SendBackHeader, SendHeader, SendHeaderV2
 from latermq.timer.admission import without_scheduling
 
@@ -38,11 +38,11 @@ class Retries:
         """A consumer gives a stored message back; the end of its new record, 0 where its group keeps no retries."""
         broker = self._broker
         group = broker.groups.require(request.group, by)
-        if group.retryQueueNums <= 0:
+        if group.retry_queues <= 0:
             return 0
-        topic = retry_topic(group.groupName)
+        topic = retry_topic(group.name)
         # Before the message is looked for, and for dead letters too: RocketMQ answers in this order.
-        broker.make_retry_topic(topic, group.retryQueueNums, by)
+        broker.make_retry_topic(topic, group.retry_queues, by)
         message = broker.store.reader.read_message(request.offset)
         if message is None:
             raise MessageGone(
@@ -86,7 +86,7 @@ class Retries:
         broker = self._broker
         group = broker.groups.require(request.topic.removeprefix(RETRY_PREFIX), born_host)
         limit = _limit(group, request.maxReconsumeTimes, client_version)
-        in_order = broker.locks.is_held(group.groupName)
+        in_order = broker.locks.is_held(group.name)
         if len(body) > broker.config.broker.max_message:
             raise broker.too_long(len(body))
         if in_order or request.reconsumeTimes > limit:
@@ -121,7 +121,7 @@ class Retries:
 
     def _bury(
         self,
-        group: SubscriptionGroup,
+        group: Group,
         message: Message,
         properties: dict[str, str],
         reason: str,
@@ -136,7 +136,7 @@ class Retries:
         with_reason = encoded + encode_properties({DEAD_LETTER_REASON: reason}).encode()
         if len(with_reason) <= MAX_PROPERTIES_BYTES:
             encoded = with_reason  # rather a dead letter without its reason than none
-        topic = dead_letter_topic(group.groupName)
+        topic = dead_letter_topic(group.name)
         broker.make_retry_topic(topic, DEAD_LETTER_QUEUES, by)
         at, queue_offset, end_offset = broker.store.writer.append(
             topic,
@@ -154,11 +154,11 @@ class Retries:
         return offset_message_id(broker.store_host, at), 0, queue_offset, end_offset, ""
 
 
-def _limit(group: SubscriptionGroup, asked: int | None, client_version: int) -> int:
+def _limit(group: Group, asked: int | None, client_version: int) -> int:
     """How many retries a message of the group gets."""
     if asked is not None and client_version >= _KNOWS_MAX_RECONSUME_TIMES:
         return asked
-    return group.retryMaxTimes
+    return group.max_retries
 
 
 def _failed_too_often(failures: int, limit: int) -> str:

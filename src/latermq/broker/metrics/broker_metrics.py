@@ -69,7 +69,7 @@ class BrokerMetrics:
 
     def _of_topics(self, counts: Mapping[str, int]) -> dict[str, float]:
         """Without topics that are gone: monitoring systems keep every label they ever saw."""
-        topics, pending = self._broker.topics.table.topicConfigTable, self._broker.timers.pending
+        topics, pending = self._broker.topics.table.topics, self._broker.timers.pending
         return {topic: count for topic, count in counts.items() if topic in topics or pending[topic]}
 
     def _unput(self, now_ms: int) -> tuple[int, int]:

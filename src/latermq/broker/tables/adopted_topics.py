@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from latermq.broker.tables.config_files import TOPICS_PATH
 from latermq.broker.tables.topics import Topics
 from latermq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC, is_stored_topic
-from latermq.protocol.remoting.topics import TopicConfig
+from latermq.model.topic import Topic
 from latermq.store.consume_queue import ConsumeQueue
 from latermq.store.files.set_aside import Trouble
 
@@ -20,7 +20,7 @@ def adopt_queues(
         if topics.find(queue.topic) is None and queue.topic not in (SCHEDULE_TOPIC, TIMER_TOPIC):
             queues[queue.topic] = max(queues.get(queue.topic, 0), queue.queue_id + 1)
     for topic, count in queues.items():
-        topics.adopt(TopicConfig(topicName=topic, readQueueNums=count, writeQueueNums=count))
+        topics.adopt(Topic(name=topic, read_queues=count, write_queues=count))
     return sorted(queues)
 
 

@@ -8,14 +8,16 @@ import msgspec
 from msgspec import Struct, field
 
 from latermq.broker.tables.topics import MAX_QUEUES
-from latermq.errors import MalformedRequest
+from latermq.config_json.groups import GroupJson, GroupTableJson
+from latermq.config_json.java_json import UnreadableJson, convert, decode_json
+from latermq.config_json.members import is_closed, members
+from latermq.config_json.numbers import Int32, Int64
+from latermq.config_json.offsets import DelayOffsetTableJson, OffsetTableJson
+from latermq.config_json.topics import TopicJson, TopicTableJson
 from latermq.message.names import is_group, is_stored_topic
-from latermq.protocol.json_members import is_closed, members
-from latermq.protocol.remoting.groups import SubscriptionGroup, SubscriptionGroupTable
-from latermq.protocol.remoting.json_body import decode_body
-from latermq.protocol.remoting.numbers import Int32, Int64
-from latermq.protocol.remoting.offsets import OffsetTable
-from latermq.protocol.remoting.topics import DataVersion, TopicConfig, TopicConfigTable
+from latermq.model.group import GroupTable
+from latermq.model.offset_table import DelayOffsetTable, OffsetTable
+from latermq.model.topic import TopicTable
 from latermq.store.files.disk import Disk
 from latermq.store.files.set_aside import NotUnderstoodError, Parsed, Trouble, load_file
 
@@ -26,13 +28,6 @@ DELAY_OFFSETS_PATH = "config/delayOffset.json"
 UNUSED_PATH = "latermq.unused"
 
 
-class DelayOffsetTable(Struct, kw_only=True):
-    """delayOffset.json: for each level the queue offset below which everything was delivered."""
-
-    offsetTable: dict[Int32, Int64] = field(default_factory=dict)
-    dataVersion: DataVersion = field(default_factory=DataVersion)
-
-
 class UnusedNames(Struct, kw_only=True):
     """latermq.unused: auto-created topics and groups that nobody has used."""
 
@@ -40,75 +35,73 @@ class UnusedNames(Struct, kw_only=True):
     groups: list[str] = field(default_factory=list)
 
 
-Table = TypeVar("Table", TopicConfigTable, SubscriptionGroupTable, OffsetTable, DelayOffsetTable)
+Table = TypeVar("Table", TopicTable, GroupTable, OffsetTable, DelayOffsetTable)
 
 
 @dataclass(frozen=True)
 class _Shape:
-    """Which field of a table holds its entries, of which type they are, and what is wrong with one that has it.
+    """The JSON of a table: which of its attributes holds the entries, their types, and what is wrong with an entry.
 
     Without its `essential` fields an entry is of no use.
     """
 
-    field: str
+    table: type[Struct]
+    entries: str
+    key: Any
     entry: Any
     essential: frozenset[str] = frozenset()
     fault: Callable[[str, Any], str] = lambda name, entry: ""
 
 
-def _topic_fault(name: str, topic: TopicConfig) -> str:
+def _topic_fault(name: str, topic: TopicJson) -> str:
     if not is_stored_topic(name):
         return "no topic can have this name"
-    if not (0 <= topic.readQueueNums <= MAX_QUEUES and 0 <= topic.writeQueueNums <= MAX_QUEUES):
-        return f"it has {topic.readQueueNums} and {topic.writeQueueNums} queues"
-    return "" if topic.topicName == name else f"its configuration is of another topic, {topic.topicName[:100]!r}"
+    if not (0 <= topic.read_queues <= MAX_QUEUES and 0 <= topic.write_queues <= MAX_QUEUES):
+        return f"it has {topic.read_queues} and {topic.write_queues} queues"
+    return "" if topic.name == name else f"its configuration is of another topic, {topic.name[:100]!r}"
 
 
-def _group_fault(name: str, group: SubscriptionGroup) -> str:
+def _group_fault(name: str, group: GroupJson) -> str:
     if not is_group(name):
         return "no group can have this name"
-    return "" if group.groupName == name else f"its configuration is of another group, {group.groupName[:100]!r}"
+    return "" if group.name == name else f"its configuration is of another group, {group.name[:100]!r}"
 
 
 # Messages in queues that a topic has no more could not be read; who may not consume should not begin to.
-_TOPIC_FIELDS = frozenset({"topicName", "readQueueNums", "writeQueueNums"})
-_GROUP_FIELDS = frozenset({"groupName", "consumeEnable"})
-_OTHER_FIELDS: dict[str, Any] = {"dataVersion": DataVersion, "forbiddenTable": dict[str, dict[str, Int32]]}
+_TOPIC_FIELDS = frozenset({"name", "read_queues", "write_queues"})
+_GROUP_FIELDS = frozenset({"name", "can_consume"})
 _SHAPES: dict[type[Struct], _Shape] = {
-    TopicConfigTable: _Shape("topicConfigTable", TopicConfig, _TOPIC_FIELDS, _topic_fault),
-    SubscriptionGroupTable: _Shape("subscriptionGroupTable", SubscriptionGroup, _GROUP_FIELDS, _group_fault),
-    OffsetTable: _Shape("offsetTable", dict[Int32, Int64]),
-    DelayOffsetTable: _Shape("offsetTable", Int64),
+    TopicTable: _Shape(TopicTableJson, "topics", str, TopicJson, _TOPIC_FIELDS, _topic_fault),
+    GroupTable: _Shape(GroupTableJson, "groups", str, GroupJson, _GROUP_FIELDS, _group_fault),
+    OffsetTable: _Shape(OffsetTableJson, "offsets", str, dict[Int32, Int64]),
+    DelayOffsetTable: _Shape(DelayOffsetTableJson, "offsets", Int32, Int64),
 }
 
 
-def load_table(
-    disk: Disk, path: str, type_: type[Table], empty: Callable[[], Table], troubles: list[Trouble] | None = None
-) -> Table:
+def load_table(disk: Disk, path: str, type_: type[Table], troubles: list[Trouble] | None = None) -> Table:
     """The table in a config file, an empty one where there is no file.
 
     What is not understood is set aside, and told in `troubles`.
     """
-    field_name = _SHAPES[type_].field
+    shape = _SHAPES[type_]
     table, trouble = load_file(
         disk,
         path,
-        lambda data: _parse(data, type_),
-        lambda table: cast(dict[str, Any], getattr(table, field_name)),
-        empty,
+        lambda data: _parse(data, shape),
+        lambda table: cast(dict[str, Any], getattr(table, shape.entries)),
+        shape.table,
     )
     if trouble is not None and troubles is not None and trouble not in troubles:
         troubles.append(trouble)
-    return table
+    return convert(table, type_)
 
 
-def _parse(data: bytes, type_: type[Table]) -> Parsed[Table]:
-    shape = _SHAPES[type_]
+def _parse(data: bytes, shape: _Shape) -> Parsed[Struct]:
     try:
-        parsed = Parsed(decode_body(data, type_))
-    except MalformedRequest as error:
-        parsed = _parse_entries(data, type_, shape, error.message)
-    entries: dict[str, Any] = getattr(parsed.value, shape.field)
+        parsed = Parsed(decode_json(data, shape.table))
+    except UnreadableJson as error:
+        parsed = _parse_entries(data, shape, str(error))
+    entries: dict[str, Any] = getattr(parsed.value, shape.entries)
     for name in list(entries):
         if fault := shape.fault(name, entries[name]):
             del entries[name]
@@ -116,38 +109,41 @@ def _parse(data: bytes, type_: type[Table]) -> Parsed[Table]:
     return parsed
 
 
-def _name(written: bytes, type_: type[Struct]) -> Any:
-    return decode_body(b'"' + written + b'"', Int32 if type_ is DelayOffsetTable else str)
-
-
-def _parse_entries(data: bytes, type_: type[Table], shape: _Shape, reason: str) -> Parsed[Table]:
+def _parse_entries(data: bytes, shape: _Shape, reason: str) -> Parsed[Struct]:
     """A table entry by entry: one that is damaged costs itself and no other."""
-    fields = {name.decode(errors="replace"): value for name, value in members(data)}
-    if not fields.get(shape.field, b"").startswith(b"{"):
-        raise NotUnderstoodError(reason)
-    parsed = Parsed(type_())
-    entries: dict[Any, Any] = getattr(parsed.value, shape.field)
-    for written, value in members(fields[shape.field]):
-        name: Any = written.decode(errors="replace")
-        try:
-            name = _name(written, type_)
-            entries[name] = decode_body(value, shape.entry)
-        except MalformedRequest as error:
-            mended = _mended(value, shape)
-            if mended is None:
-                parsed.lost[name] = error.message
-            else:
-                entries[name] = mended
-                parsed.mended[name] = error.message
-    for other, type_of in _OTHER_FIELDS.items():
-        if other in fields and hasattr(parsed.value, other):
+    written = {name.decode(errors="replace"): value for name, value in members(data)}
+    parsed = Parsed(shape.table())
+    for field_info in msgspec.structs.fields(shape.table):
+        name, value = field_info.encode_name, written.get(field_info.encode_name)
+        if field_info.name == shape.entries:
+            if value is None or not value.startswith(b"{"):
+                raise NotUnderstoodError(reason)
+            setattr(parsed.value, shape.entries, _entries(value, shape, parsed))
+        elif value is not None:
             try:
-                setattr(parsed.value, other, decode_body(fields[other], type_of))
-            except MalformedRequest as error:
-                parsed.mended[other] = error.message
+                setattr(parsed.value, field_info.name, decode_json(value, field_info.type))
+            except UnreadableJson as error:
+                parsed.mended[name] = str(error)
     if not (parsed.lost or parsed.mended):
         parsed.mended["the file itself"] = reason  # it breaks off between two entries, say
     return parsed
+
+
+def _entries(data: bytes, shape: _Shape, parsed: Parsed[Struct]) -> dict[Any, Any]:
+    entries: dict[Any, Any] = {}
+    for written, value in members(data):
+        name: Any = written.decode(errors="replace")
+        try:
+            name = decode_json(b'"' + written + b'"', shape.key)
+            entries[name] = decode_json(value, shape.entry)
+        except UnreadableJson as error:
+            mended = _mended(value, shape)
+            if mended is None:
+                parsed.lost[name] = str(error)
+            else:
+                entries[name] = mended
+                parsed.mended[name] = str(error)
+    return entries
 
 
 def _mended(data: bytes, shape: _Shape) -> Any:
@@ -158,28 +154,28 @@ def _mended(data: bytes, shape: _Shape) -> Any:
     """
     if not is_closed(data):
         return None
-    types: dict[bytes, Any] = {}
+    fields: dict[bytes, msgspec.structs.FieldInfo] = {}
     if isinstance(shape.entry, type) and issubclass(shape.entry, Struct):
-        types = {one.encode_name.encode(): one.type for one in msgspec.structs.fields(shape.entry)}
+        fields = {one.encode_name.encode(): one for one in msgspec.structs.fields(shape.entry)}
     kept = []
     for name, value in members(data):
-        if name in types:
+        if name in fields:
             try:
-                decode_body(value, types[name])
-            except MalformedRequest:
-                if name.decode() in shape.essential:
+                decode_json(value, fields[name].type)
+            except UnreadableJson:
+                if fields[name].name in shape.essential:
                     return None
                 continue
             kept.append(b'"%s":%s' % (name, value))
     try:
-        return decode_body(b"{%s}" % b",".join(kept), shape.entry) if kept else None
-    except MalformedRequest:
+        return decode_json(b"{%s}" % b",".join(kept), shape.entry) if kept else None
+    except UnreadableJson:
         return None
 
 
 def load_unused(disk: Disk) -> UnusedNames:
     """The names that nobody has used; where the file is not understood none are, so that all of them stay."""
     try:
-        return decode_body(disk.read(UNUSED_PATH) or b"{}", UnusedNames)
-    except MalformedRequest:
+        return decode_json(disk.read(UNUSED_PATH) or b"{}", UnusedNames)
+    except UnreadableJson:
         return UnusedNames()

@@ -5,12 +5,13 @@ what comes next would be taken for what was delivered or consumed under the same
 offsets of entries that are done with, so a queue was at least that long.
 """
 
-from latermq.broker.tables.config_files import DELAY_OFFSETS_PATH, DelayOffsetTable, load_table
+from latermq.broker.tables.config_files import DELAY_OFFSETS_PATH, load_table
 from latermq.broker.tables.topics import Topics
 from latermq.broker.timers.ingest_mark import IngestMark
 from latermq.group.offsets import ConsumerOffsets
 from latermq.message.entry_id import MAX_LEVELS
 from latermq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from latermq.model.offset_table import DelayOffsetTable
 from latermq.store.files.disk import Disk
 from latermq.store.files.set_aside import Trouble
 from latermq.timer import apache_checkpoint, apache_import
@@ -27,9 +28,9 @@ def known_ends(
 ) -> dict[tuple[str, int], int]:
     """For queues the offset that their next message has at least."""
     ends = {(TIMER_TOPIC, 0): max(_timers_end(disk), ingest.offset, far_names.upto)}
-    delays = load_table(disk, DELAY_OFFSETS_PATH, DelayOffsetTable, DelayOffsetTable, troubles)
+    delays = load_table(disk, DELAY_OFFSETS_PATH, DelayOffsetTable, troubles)
     ends |= {
-        (SCHEDULE_TOPIC, level - 1): offset for level, offset in delays.offsetTable.items() if 1 <= level <= MAX_LEVELS
+        (SCHEDULE_TOPIC, level - 1): offset for level, offset in delays.offsets.items() if 1 <= level <= MAX_LEVELS
     }
     for topic, queue_id, offset in offsets.all():
         # Offsets in a topic that is being deleted may outlive it by a moment, and must not bring it back.

@@ -7,9 +7,9 @@ from latermq.config import BrokerConfig
 from latermq.group.auto_created import AutoCreated
 from latermq.group.offsets import ConsumerOffsets
 from latermq.group.subscriptions import SubscriptionGroups
-from latermq.protocol.remoting.groups import SubscriptionGroupTable
-from latermq.protocol.remoting.offsets import OffsetTable
-from latermq.protocol.remoting.topics import TopicConfigTable
+from latermq.model.group import GroupTable
+from latermq.model.offset_table import OffsetTable
+from latermq.model.topic import TopicTable
 from latermq.store.files.disk import Disk
 from latermq.store.files.set_aside import Trouble
 
@@ -19,20 +19,20 @@ def open_tables(
 ) -> tuple[Topics, SubscriptionGroups, ConsumerOffsets]:
     """Topics, groups and consumer offsets as the last process left them, as far as they are understood."""
     topics = Topics(
-        load_table(disk, TOPICS_PATH, TopicConfigTable, TopicConfigTable, troubles),
+        load_table(disk, TOPICS_PATH, TopicTable, troubles),
         settings,
         clock,
         AutoCreated("topics", client_clock, settings.max_auto_created),
     )
     groups = SubscriptionGroups(
-        load_table(disk, GROUPS_PATH, SubscriptionGroupTable, SubscriptionGroupTable, troubles),
+        load_table(disk, GROUPS_PATH, GroupTable, troubles),
         clock,
         auto_create=settings.auto_create_groups,
         max_groups=settings.max_groups,
         max_config_bytes=int(settings.max_group_configs),
         auto_created=AutoCreated("groups", client_clock, settings.max_auto_created),
     )
-    offsets = ConsumerOffsets(load_table(disk, OFFSETS_PATH, OffsetTable, OffsetTable, troubles), settings.max_offsets)
+    offsets = ConsumerOffsets(load_table(disk, OFFSETS_PATH, OffsetTable, troubles), settings.max_offsets)
     in_trouble = {trouble.path for trouble in troubles}
     # What stands in for a file is saved soon: the next start need not look for it again.
     topics.changed = TOPICS_PATH in in_trouble

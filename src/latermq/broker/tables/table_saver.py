@@ -13,19 +13,20 @@ from latermq.broker.tables.config_files import (
     OFFSETS_PATH,
     TOPICS_PATH,
     UNUSED_PATH,
-    DelayOffsetTable,
     UnusedNames,
     load_unused,
 )
 from latermq.broker.tables.entry_texts import EntryTexts
 from latermq.broker.tables.topics import Topics
 from latermq.clock import Clock
+from latermq.config_json.groups import encode_group
+from latermq.config_json.java_json import encode_json
+from latermq.config_json.offsets import DelayOffsetTableJson
+from latermq.config_json.topics import DataVersionJson, encode_topic, encode_version
 from latermq.errors import StoreError
 from latermq.group.offsets import ConsumerOffsets
 from latermq.group.subscriptions import SubscriptionGroups
 from latermq.message.slots import slot_of
-from latermq.protocol.remoting.json_body import encode_body
-from latermq.protocol.remoting.topics import DataVersion
 from latermq.store.checkpoint import TimerMarks
 from latermq.store.files.disk import Disk
 from latermq.store.files.set_aside import BACKUP
@@ -107,7 +108,7 @@ class Tables:
         self._written_numbers: dict[str, int] = {}
         self._unkept = {TOPICS_PATH, GROUPS_PATH, OFFSETS_PATH}.difference(unsound)
         self._newest: dict[str, tuple[int, Content]] = {}
-        self._topic_texts, self._group_texts = EntryTexts(), EntryTexts()
+        self._topic_texts, self._group_texts = EntryTexts(encode_topic), EntryTexts(encode_group)
         # Here nobody waits yet; from now on only what changes is encoded.
         self._topics_content()
         self._groups_content()
@@ -131,8 +132,8 @@ class Tables:
             self._offsets.changed = self._offsets.stale_blocks > 0
         marks = self._marks()
         if marks != self._saved_marks:
-            delays = DelayOffsetTable(offsetTable=marks, dataVersion=DataVersion(timestamp=self._clock.now_ms()))
-            write = self._writer(DELAY_OFFSETS_PATH, lambda: encode_body(delays))
+            delays = DelayOffsetTableJson(offsets=marks, version=DataVersionJson(timestamp_ms=self._clock.now_ms()))
+            write = self._writer(DELAY_OFFSETS_PATH, lambda: encode_json(delays))
 
             def save_marks() -> None:
                 write()
@@ -183,6 +184,10 @@ class Tables:
         """The table of topics."""
         return self._topics_content().within(room)
 
+    def topics_json(self) -> bytes:
+        """The same however long it is, as a registration tells it."""
+        return self._topics_content()()
+
     def groups_body(self, room: AnswerRoom) -> bytes:
         """The table of groups."""
         return self._groups_content().within(room)
@@ -194,26 +199,26 @@ class Tables:
 
     def _topics_content(self) -> _Pieces:
         table, topics = self._topics.table, self._topics
-        self._topic_texts.update(topics.unsaved, table.topicConfigTable)
+        self._topic_texts.update(topics.unsaved, table.topics)
         topics.unsaved.clear()
         return _Pieces(
-            b'{"topicConfigTable":{', self._topic_texts.all(), b'},"dataVersion":', encode_body(table.dataVersion)
+            b'{"topicConfigTable":{', self._topic_texts.all(), b'},"dataVersion":', encode_version(table.version)
         )
 
     def _groups_content(self) -> _Pieces:
         table, groups = self._groups.table, self._groups
-        self._group_texts.update(groups.unsaved, table.subscriptionGroupTable)
+        self._group_texts.update(groups.unsaved, table.groups)
         groups.unsaved.clear()
         return _Pieces(
             b'{"subscriptionGroupTable":{',
             self._group_texts.all(),
-            b'},"forbiddenTable":%b,"dataVersion":' % encode_body(table.forbiddenTable),
-            encode_body(table.dataVersion),
+            b'},"forbiddenTable":%b,"dataVersion":' % encode_json(table.forbidden),
+            encode_version(table.version),
         )
 
     def _offsets_content(self) -> _Pieces:
         texts, version = self._offsets.pieces(self._clock.now_ms())
-        return _Pieces(b'{"offsetTable":{', texts, b'},"dataVersion":', encode_body(version))
+        return _Pieces(b'{"offsetTable":{', texts, b'},"dataVersion":', encode_version(version))
 
     def _writer(self, path: str, content: Content) -> Callable[[], None]:
         """Writes a table's file in its newest state, unless that was done meanwhile: many changes make few writes."""
@@ -263,7 +268,7 @@ class Tables:
             names = UnusedNames(topics=kinds[0].unused, groups=kinds[1].unused)
             for kind in kinds:
                 kind.changed = False
-            return self._writer(UNUSED_PATH, lambda: encode_body(names))
+            return self._writer(UNUSED_PATH, lambda: encode_json(names))
         number = self._newest.get(UNUSED_PATH, (-1,))[0]
         return self._writer_of_newest(UNUSED_PATH) if self._written_numbers.get(UNUSED_PATH, -1) < number else None
 

@@ -17,9 +17,8 @@ from latermq.message.names import (
     is_stored_topic,
     is_system_topic,
 )
-from latermq.protocol.remoting.topics import PERM_READ, PERM_WRITE, TopicConfig, TopicConfigTable
+from latermq.model.topic import INHERIT, READ, WRITE, Topic, TopicTable
 
-PERM_INHERIT = 1
 MAX_QUEUES = MAX_TOPIC_QUEUES  # what a table on disk may say; new topics are held to broker.max_topic_queues
 _FEW_VERSIONS = 64
 
@@ -31,7 +30,7 @@ class UnsavedTopic(Exception):
 class Topics:
     """The table behind topics.json."""
 
-    def __init__(self, table: TopicConfigTable, config: BrokerConfig, clock: Clock, auto_created: AutoCreated) -> None:
+    def __init__(self, table: TopicTable, config: BrokerConfig, clock: Clock, auto_created: AutoCreated) -> None:
         self.table = table
         self._config = config
         self._clock = clock
@@ -44,7 +43,7 @@ class Topics:
         self._versions: dict[str, int] = {}
         self._versions_kept = _FEW_VERSIONS
         # Saved topics that a message may go to without further checks: nearly every send finds its own here.
-        self.open: dict[str, TopicConfig] = {}
+        self.open: dict[str, Topic] = {}
         # Set with every change, for whoever tells the name servers.
         self.unannounced = False
         # Forgotten, but their files are not gone yet: they cannot be made again before.
@@ -52,36 +51,36 @@ class Topics:
         # The file was not understood, and nothing stood in for it: a topic that is missing may have been there.
         self.is_lost = False
         self._add_system_topics()
-        self.unsaved.update(table.topicConfigTable)
+        self.unsaved.update(table.topics)
 
     def _add_system_topics(self) -> None:
-        topics = self.table.topicConfigTable
+        topics = self.table.topics
         for name, queues in ((SELF_TEST_TOPIC, 1), (BENCHMARK_TOPIC, 1024), (OFFSET_MOVED_TOPIC, 1)):
-            topics.setdefault(name, TopicConfig(topicName=name, readQueueNums=queues, writeQueueNums=queues))
+            topics.setdefault(name, Topic(name=name, read_queues=queues, write_queues=queues))
         # The timer topic cannot be consumed, but who looks a timer up asks the name server for the way there.
         for name in (TIMER_TOPIC, TIMER_DEAD_LETTER_TOPIC):
-            topics[name] = TopicConfig(topicName=name, readQueueNums=1, writeQueueNums=1, perm=PERM_READ)
+            topics[name] = Topic(name=name, read_queues=1, write_queues=1, permissions=READ)
         # Clusters and brokers are topics of their own, by which operators' tools find them.
         for name in (self._config.cluster, self._config.name):
-            topics.setdefault(name, TopicConfig(topicName=name, readQueueNums=1, writeQueueNums=1, perm=7))
+            topics.setdefault(name, Topic(name=name, read_queues=1, write_queues=1, permissions=7))
         if self._config.auto_create_topics:
             queues = self._config.default_queues
-            topics[AUTO_CREATE_TOPIC] = TopicConfig(
-                topicName=AUTO_CREATE_TOPIC,
-                readQueueNums=queues,
-                writeQueueNums=queues,
-                perm=PERM_READ | PERM_WRITE | PERM_INHERIT,
+            topics[AUTO_CREATE_TOPIC] = Topic(
+                name=AUTO_CREATE_TOPIC,
+                read_queues=queues,
+                write_queues=queues,
+                permissions=READ | WRITE | INHERIT,
             )
         else:
             topics.pop(AUTO_CREATE_TOPIC, None)
 
-    def find(self, topic: str) -> TopicConfig | None:
+    def find(self, topic: str) -> Topic | None:
         """The topic, if there is one of that name."""
-        return self.table.topicConfigTable.get(topic)
+        return self.table.topics.get(topic)
 
-    def require(self, topic: str) -> TopicConfig:
+    def require(self, topic: str) -> Topic:
         """The topic, which must exist."""
-        found = self.table.topicConfigTable.get(topic)
+        found = self.table.topics.get(topic)
         if found is None:
             raise TopicNotFound(f"topic {topic!r} does not exist", hint=f"Run `latermq topic create {topic}`")
         return found
@@ -92,24 +91,24 @@ class Topics:
         The topic may have lost queues meanwhile. What was for one that nobody can read goes to one that stays, all of
         it to the same, so that its order is kept.
         """
-        config = self.table.topicConfigTable.get(topic)
+        config = self.table.topics.get(topic)
         if config is None and self.is_lost and is_stored_topic(topic):
             config = self.adopt_lost(topic, queue_id)
         if config is None:
             return f"topic {topic!r} does not exist"
-        if queue_id < config.readQueueNums:
+        if queue_id < config.read_queues:
             return queue_id
-        staying = min(config.readQueueNums, config.writeQueueNums)
-        queues = staying if staying > 0 else config.readQueueNums
+        staying = min(config.read_queues, config.write_queues)
+        queues = staying if staying > 0 else config.read_queues
         return queue_id % queues if queues > 0 else f"topic {topic!r} has no queue to read from"
 
-    def for_send(self, topic: str, default_topic: str, default_queues: int, by: bytes = b"") -> TopicConfig:
+    def for_send(self, topic: str, default_topic: str, default_queues: int, by: bytes = b"") -> Topic:
         """The topic of a message that is being sent; made on the way where that is allowed, for the host `by`."""
         check_sendable_topic(topic)
-        config = self.table.topicConfigTable.get(topic)
+        config = self.table.topics.get(topic)
         if config is None:
             config = self._make_on_the_way(topic, default_topic, default_queues, by)
-        if not config.perm & PERM_WRITE:
+        if not config.permissions & WRITE:
             raise NoPermission(f"topic {topic!r} is not writable", hint="Change its permission with updateTopic -p 6")
         if self.auto_created.use(topic):
             # Saved before the message is acknowledged: after a crash a topic must not go away that messages wait for.
@@ -120,74 +119,74 @@ class Topics:
         """Whether the topic would be found after a crash as it is now."""
         return self._versions.get(topic, 0) <= self.saved_version
 
-    def _make_on_the_way(self, topic: str, default_topic: str, default_queues: int, by: bytes) -> TopicConfig:
+    def _make_on_the_way(self, topic: str, default_topic: str, default_queues: int, by: bytes) -> Topic:
         if topic.startswith(RETRY_PREFIX):
             return self.make_retry(topic, 1, by)
-        template = self.table.topicConfigTable.get(default_topic or AUTO_CREATE_TOPIC)
-        if template is None or not template.perm & PERM_INHERIT:
+        template = self.table.topics.get(default_topic or AUTO_CREATE_TOPIC)
+        if template is None or not template.permissions & INHERIT:
             raise TopicNotFound(
                 f"topic {topic!r} does not exist and topics are not made by sending",
                 hint=f"Run `latermq topic create {topic}`, or set broker.auto_create_topics=true",
             )
-        queues = max(1, min(default_queues, template.writeQueueNums))
-        perm = template.perm & ~PERM_INHERIT
+        queues = max(1, min(default_queues, template.write_queues))
+        perm = template.permissions & ~INHERIT
         self.auto_created.check(by)
-        config = self.put(TopicConfig(topicName=topic, readQueueNums=queues, writeQueueNums=queues, perm=perm))
+        config = self.put(Topic(name=topic, read_queues=queues, write_queues=queues, permissions=perm))
         # Never an unused one, though its message may be refused yet: who wants it to stay would send another.
         self.auto_created.add(by, topic, unused=False)
         return config
 
-    def make_retry(self, topic: str, queues: int, by: bytes = b"") -> TopicConfig:
+    def make_retry(self, topic: str, queues: int, by: bytes = b"") -> Topic:
         """A group's retry or dead-letter topic, made where it is missing; unused until something is put into it."""
-        found = self.table.topicConfigTable.get(topic)
+        found = self.table.topics.get(topic)
         if found is not None:
             return found
         check_topic(topic)
         self.auto_created.check(by)
-        config = self.put(TopicConfig(topicName=topic, readQueueNums=queues, writeQueueNums=queues))
+        config = self.put(Topic(name=topic, read_queues=queues, write_queues=queues))
         self.auto_created.add(by, topic, unused=True)
         return config
 
-    def put(self, topic: TopicConfig) -> TopicConfig:
+    def put(self, topic: Topic) -> Topic:
         """Make or change a topic."""
-        check_topic(topic.topicName)
-        table = self.table.topicConfigTable
-        self._check_queues(topic, table.get(topic.topicName))
-        if topic.topicName in self.leaving:
-            raise Busy(f"topic {topic.topicName!r} is being deleted", hint="Make it again in a moment")
-        if topic.topicName not in table and len(table) >= self._config.max_topics:
+        check_topic(topic.name)
+        table = self.table.topics
+        self._check_queues(topic, table.get(topic.name))
+        if topic.name in self.leaving:
+            raise Busy(f"topic {topic.name!r} is being deleted", hint="Make it again in a moment")
+        if topic.name not in table and len(table) >= self._config.max_topics:
             raise NoPermission(
                 f"there are {len(table)} topics, as many as broker.max_topics allows",
                 hint="Delete topics that nobody uses, or raise broker.max_topics",
             )
-        table[topic.topicName] = topic
-        self.auto_created.use(topic.topicName)
-        self._touch(topic.topicName)
+        table[topic.name] = topic
+        self.auto_created.use(topic.name)
+        self._touch(topic.name)
         return topic
 
-    def _check_queues(self, topic: TopicConfig, before: TopicConfig | None) -> None:
+    def _check_queues(self, topic: Topic, before: Topic | None) -> None:
         """One that has more queues than new ones may have keeps them, and can be changed in other ways."""
         allowed = self._config.max_topic_queues
         if before is not None:
-            allowed = max(allowed, before.readQueueNums, before.writeQueueNums)
-        for count in (topic.readQueueNums, topic.writeQueueNums):
+            allowed = max(allowed, before.read_queues, before.write_queues)
+        for count in (topic.read_queues, topic.write_queues):
             if not 1 <= count <= allowed:
                 raise IllegalMessage(
-                    f"topic {topic.topicName!r} cannot have {count} queues, 1 to {allowed} are allowed",
+                    f"topic {topic.name!r} cannot have {count} queues, 1 to {allowed} are allowed",
                     hint="Name fewer, or raise broker.max_topic_queues",
                 )
 
-    def adopt(self, topic: TopicConfig) -> None:
+    def adopt(self, topic: Topic) -> None:
         """Take in a topic that has messages but lost its configuration, whatever the bounds for new ones."""
-        if not is_stored_topic(topic.topicName):
+        if not is_stored_topic(topic.name):
             return  # not even RocketMQ makes such a topic; nobody could ask for it
-        self.table.topicConfigTable[topic.topicName] = topic
-        self._touch(topic.topicName)
+        self.table.topics[topic.name] = topic
+        self._touch(topic.name)
 
-    def adopt_lost(self, topic: str, queue_id: int) -> TopicConfig:
+    def adopt_lost(self, topic: str, queue_id: int) -> Topic:
         """Make a topic again of which only a message is known that waits for it, in this queue."""
         queues = max(self._config.default_queues, min(queue_id + 1, MAX_QUEUES))
-        config = TopicConfig(topicName=topic, readQueueNums=queues, writeQueueNums=queues)
+        config = Topic(name=topic, read_queues=queues, write_queues=queues)
         self.adopt(config)
         return config
 
@@ -201,12 +200,12 @@ class Topics:
     def remove(self, topic: str) -> None:
         """Forget a topic."""
         self.check_removable(topic)
-        if self.table.topicConfigTable.pop(topic, None) is not None:
+        if self.table.topics.pop(topic, None) is not None:
             self.auto_created.use(topic)
             self._touch(topic)
 
     def _touch(self, topic: str) -> None:
-        self.table.dataVersion.bump(self._clock.now_ms())
+        self.table.version.bump(self._clock.now_ms())
         self.version += 1
         if len(self._versions) >= 2 * self._versions_kept:  # seldom: a heartbeat may make a thousand topics
             saved = self.saved_version
@@ -220,4 +219,4 @@ class Topics:
 
     def names(self) -> list[str]:
         """The names of all topics, sorted."""
-        return sorted(self.table.topicConfigTable)
+        return sorted(self.table.topics)

@@ -25,7 +25,7 @@ from latermq.message.record import decode_record, record_properties
 from latermq.message.record_fields import MIN_RECORD_BYTES
 from latermq.message.timer_name import SEPARATOR, timer_name
 from latermq.message.waiting_record import waiting_name
-from latermq.protocol.remoting.topics import TopicConfig
+from latermq.model.topic import Topic
 from latermq.store.log_writer import Appended, Draft
 
 WRITTEN_AT_ONCE = 1_000
@@ -185,7 +185,7 @@ class LostEntries:
             queues = max(self._topics_made.get(topic, 0), queue_id + 1)
             if queues > self._topics_made.get(topic, 0):
                 self._topics_made[topic] = queues
-                topics.adopt(TopicConfig(topicName=topic, readQueueNums=queues, writeQueueNums=queues))
+                topics.adopt(Topic(name=topic, read_queues=queues, write_queues=queues))
 
     def _draft(self, row: LostRow) -> Draft:
         if row.kind == "cancel":

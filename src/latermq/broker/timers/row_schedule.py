@@ -17,8 +17,8 @@ from latermq.message.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQUE_KEY, en
 from latermq.message.record_writer import fill_templates, record_template
 from latermq.message.slots import slot_of, slots_of
 from latermq.message.timer_code import FLAG, KIND_SHIFT, TIMER
+from latermq.model.topic import Topic
 from latermq.protocol.remoting.rows import Column, RowBatch
-from latermq.protocol.remoting.topics import TopicConfig
 from latermq.store.block import Block
 from latermq.store.dispatch import HashedKeys
 from latermq.timer.admission import waiting_properties
@@ -78,9 +78,9 @@ class RowSchedule:
                 self._note(batch, rows[start:end])
         return Scheduled(len(rows), len(batch) - len(rows))
 
-    def _writable_topics(self, batch: RowBatch, born_host: bytes) -> list[TopicConfig | None]:
+    def _writable_topics(self, batch: RowBatch, born_host: bytes) -> list[Topic | None]:
         """The topics of the rows, made where they are missing and may be; None for one that no row names."""
-        configs: list[TopicConfig | None] = [None] * len(batch.topics)
+        configs: list[Topic | None] = [None] * len(batch.topics)
         default_queues = self._broker.config.broker.default_queues
         unsaved: UnsavedTopic | None = None
         used, first_rows = np.unique(batch.topic_of, return_index=True)
@@ -121,9 +121,9 @@ class RowSchedule:
                     hint="Schedule them at other times, or raise timer.slot_limit",
                 )
 
-    def _queues(self, batch: RowBatch, rows: Indices, configs: list[TopicConfig | None]) -> Ints:
+    def _queues(self, batch: RowBatch, rows: Indices, configs: list[Topic | None]) -> Ints:
         """Which queue of its topic each row goes to: one after the other."""
-        counts = np.array([config.writeQueueNums if config else 1 for config in configs], np.int64)
+        counts = np.array([config.write_queues if config else 1 for config in configs], np.int64)
         numbers: Ints = np.arange(self._next_queue, self._next_queue + len(rows)) % counts[batch.topic_of[rows]]
         self._next_queue += len(rows)
         return numbers

@@ -34,15 +34,15 @@ def list_groups(
         async with Admin(namesrv) as admin:
             return [
                 {
-                    "group": group.groupName,
-                    "members": await _member_count(admin, group.groupName),
-                    "consume": group.consumeEnable,
-                    "orderly": group.consumeMessageOrderly,
-                    "retry_max_times": group.retryMaxTimes,
+                    "group": group.name,
+                    "members": await _member_count(admin, group.name),
+                    "consume": group.can_consume,
+                    "orderly": group.is_ordered,
+                    "retry_max_times": group.max_retries,
                     "retry_levels": group.attributes.get("retry.levels"),
                 }
                 for group in await admin.groups()
-                if everything or group.groupName not in BUILT_IN_GROUPS
+                if everything or group.name not in BUILT_IN_GROUPS
             ]
 
     columns = {
@@ -183,7 +183,7 @@ def _parse_backoff(text: str) -> tuple[str, ...]:
 
 
 async def _require(admin: "Admin", group: str) -> None:
-    if group not in {known.groupName for known in await admin.groups()}:
+    if group not in {known.name for known in await admin.groups()}:
         raise GroupNotFound(f"there is no group {group}", hint="`latermq group list` shows those that are there")
 
 

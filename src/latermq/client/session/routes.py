@@ -8,11 +8,11 @@ from latermq.client.session.connection import Connections, split_address
 from latermq.client.session.failures import ConnectionLost, NoBroker, NoNameServer, RequestTimedOut
 from latermq.errors import LaterMQError, MalformedRequest, ServiceUnavailable, TopicNotFound
 from latermq.message.names import AUTO_CREATE_TOPIC
+from latermq.model.topic import READ, WRITE
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.json_body import decode_body
 from latermq.protocol.remoting.queues import MessageQueue
 from latermq.protocol.remoting.routes import ClusterInfo, TopicRoute
-from latermq.protocol.remoting.topics import PERM_READ, PERM_WRITE
 
 _log = logging.getLogger("latermq.client")
 
@@ -54,9 +54,9 @@ def build_route(topic: str, data: TopicRoute) -> Route:
         )
     queues = sorted(data.queueDatas, key=lambda queue: queue.brokerName)
     for queue in queues:
-        if queue.perm & PERM_READ:
+        if queue.perm & READ:
             route.readable += [MessageQueue(topic, queue.brokerName, index) for index in range(queue.readQueueNums)]
-        if queue.perm & PERM_WRITE and queue.brokerName in masters:
+        if queue.perm & WRITE and queue.brokerName in masters:
             route.writable += [MessageQueue(topic, queue.brokerName, index) for index in range(queue.writeQueueNums)]
     if data.orderTopicConf:
         route.writable = [MessageQueue(topic, broker, index) for broker, count in ordered for index in range(count)]

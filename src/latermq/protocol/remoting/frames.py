@@ -7,8 +7,8 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from latermq.config_json.numbers import Int32
 from latermq.errors import MalformedFrame, MalformedRequest
-from latermq.protocol.remoting.numbers import Int32
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 VERSION = 513  # the ordinal of V5_5_0 among RocketMQ's versions: what clients take us for

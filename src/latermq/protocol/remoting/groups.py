@@ -1,81 +1,16 @@
-"""Consumer groups: their configuration as brokers keep it, and their progress."""
+"""Consumer groups: made, changed, listed, and their progress."""
 
-from typing import Annotated, Literal
+from msgspec import Raw, Struct, field
 
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
-
-from latermq.protocol.remoting.numbers import Int32, Int64
+from latermq.config_json.groups import GroupJson
+from latermq.config_json.numbers import Int64
 from latermq.protocol.remoting.queues import MessageQueue
-from latermq.protocol.remoting.topics import DataVersion
-
-
-class GroupSubscription(Struct, kw_only=True):
-    """What operators say in advance that a group subscribes to; LaterMQ keeps it and goes by heartbeats."""
-
-    topic: str | None = None
-    expressionType: str | None = None
-    expression: str | None = None
-    version: Int64 = 0
-
-
-class ExponentialRetryPolicy(Struct, kw_only=True):
-    """Pauses that grow, in milliseconds."""
-
-    initial: Int64 = 5_000
-    max: Int64 = 7_200_000
-    multiplier: Int64 = 2
-
-
-class CustomizedRetryPolicy(Struct, kw_only=True):
-    """Pauses one by one, in milliseconds."""
-
-    next: Annotated[list[Int64], Meta(max_length=64)] = field(default_factory=list)
-
-
-class GroupRetryPolicy(Struct, kw_only=True):
-    """When POP consumers of RocketMQ's get a failed message again; LaterMQ only keeps it."""
-
-    type: Literal["CUSTOMIZED", "EXPONENTIAL"] = "CUSTOMIZED"
-    exponentialRetryPolicy: ExponentialRetryPolicy | UnsetType | None = UNSET
-    customizedRetryPolicy: CustomizedRetryPolicy | UnsetType | None = UNSET
-
-
-class SubscriptionGroup(Struct, kw_only=True):
-    """A consumer group as brokers keep it in subscriptionGroup.json.
-
-    Every field is typed, and fields that are not named here are dropped: what is saved must be understood by the next
-    start.
-    """
-
-    groupName: str
-    consumeEnable: bool = True
-    consumeFromMinEnable: bool = True
-    consumeBroadcastEnable: bool = True
-    consumeMessageOrderly: bool = False
-    retryQueueNums: Int32 = 1
-    retryMaxTimes: Int32 = 16
-    brokerId: Int64 = 0
-    whichBrokerWhenConsumeSlowly: Int64 = 1
-    notifyConsumerIdsChangedEnable: bool = True
-    groupSysFlag: Int32 = 0
-    consumeTimeoutMinute: Int32 = 15
-    subscriptionDataSet: list[GroupSubscription] | None = None
-    groupRetryPolicy: GroupRetryPolicy = field(default_factory=GroupRetryPolicy)
-    attributes: dict[str, str] = field(default_factory=dict)
-
-
-class SubscriptionGroupTable(Struct, kw_only=True):
-    """subscriptionGroup.json and the body of GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
-
-    subscriptionGroupTable: dict[str, SubscriptionGroup] = field(default_factory=dict)
-    forbiddenTable: dict[str, dict[str, Int32]] = field(default_factory=dict)
-    dataVersion: DataVersion = field(default_factory=DataVersion)
 
 
 class SubscriptionGroupList(Struct, kw_only=True):
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST."""
 
-    groupConfigList: list[SubscriptionGroup] = field(default_factory=list)
+    groupConfigList: list[GroupJson] = field(default_factory=list)
 
 
 class GroupHeader(Struct, kw_only=True):

@@ -1,7 +1,6 @@
 """JSON bodies as Java's side reads and writes them.
 
-Java writes maps whose keys are numbers or whole objects, which is not JSON: `encode_keyed_map` writes such a map,
-`decode_body` reads number keys.
+Java writes maps whose keys are whole objects, which is not JSON: `encode_keyed_map` writes such a map.
 """
 
 import re
@@ -10,36 +9,28 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from latermq.config_json.java_json import UnreadableJson, decode_json, encode_json
 from latermq.errors import MalformedRequest
 
 BodyType = TypeVar("BodyType")
-
-_encode = msgspec.json.Encoder().encode
 
 # Marks of JSON between its values, and texts as a whole; a lone quote is a text that does not end.
 _MARK = re.compile(r'[{}\[\]:,]|"[^"\\]*(?:\\.[^"\\]*)*"|"', re.DOTALL)
 
 MAX_RAW_MARKS = 100_000  # of a body whose values are cut out as they are, mark by mark: 50 ms of the loop at most
 
-_NUMBER_KEY = re.compile(rb"([{,]\s*)(-?\d+)(\s*:)")
-
 
 def encode_body(body: Any) -> bytes:
     """A body as JSON that Java's side reads."""
-    return _encode(body)
+    return encode_json(body)
 
 
 def decode_body(data: bytes, type_: type[BodyType]) -> BodyType:
     """A body out of Java's JSON."""
     try:
-        return msgspec.json.decode(data, type=type_, strict=False)
-    except (msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
+        return decode_json(data, type_)
+    except UnreadableJson as error:
         raise MalformedRequest(f"the body is no {_name_of(type_)}: {error}") from None
-    except msgspec.DecodeError:
-        try:
-            return msgspec.json.decode(_NUMBER_KEY.sub(rb'\1"\2"\3', data), type=type_, strict=False)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise MalformedRequest(f"the body is no {_name_of(type_)}: {error}") from None
 
 
 def _name_of(type_: Any) -> str:
@@ -54,7 +45,7 @@ def encode_keyed_map(entries: Iterable[tuple[Any, Any]]) -> msgspec.Raw:
 
 def encode_entry(key: Any, value: Any) -> bytes:
     """One entry of such a map."""
-    return _encode(key) + b":" + _encode(value)
+    return encode_json(key) + b":" + encode_json(value)
 
 
 def join_entries(encoded: Iterable[bytes]) -> msgspec.Raw:

@@ -2,8 +2,8 @@
 
 from msgspec import UNSET, Struct, UnsetType
 
+from latermq.config_json.numbers import Int32, Int64
 from latermq.protocol.remoting.clients import SubscriptionData
-from latermq.protocol.remoting.numbers import Int32, Int64
 
 
 class QueryMessageHeader(Struct, kw_only=True):

@@ -1,9 +1,8 @@
 """Consumer offsets: query, update, reset, clone and compare them."""
 
-from msgspec import Raw, Struct, field
+from msgspec import Raw, Struct
 
-from latermq.protocol.remoting.numbers import Int32, Int64
-from latermq.protocol.remoting.topics import DataVersion
+from latermq.config_json.numbers import Int32, Int64
 
 
 class QueryOffsetHeader(Struct, kw_only=True, gc=False):
@@ -22,13 +21,6 @@ class UpdateOffsetHeader(Struct, kw_only=True, gc=False):
     topic: str
     queueId: Int32
     commitOffset: Int64
-
-
-class OffsetTable(Struct, kw_only=True):
-    """consumerOffset.json: `topic@group` → queue id → offset."""
-
-    offsetTable: dict[str, dict[Int32, Int64]] = field(default_factory=dict)
-    dataVersion: DataVersion = field(default_factory=DataVersion)
 
 
 class ResetOffsetHeader(Struct, kw_only=True):

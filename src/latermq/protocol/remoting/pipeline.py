@@ -3,7 +3,7 @@
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
-from latermq.protocol.remoting.numbers import Int32, Int64
+from latermq.config_json.numbers import Int32, Int64
 
 SIGNATURE = "signature"
 

@@ -1,15 +1,22 @@
 """Routes: registrations of brokers, the routes made of them, and the name server's key-value table."""
 
-from msgspec import Struct, field
+from msgspec import Raw, Struct, field
 
-from latermq.protocol.remoting.numbers import Int32, Int64
-from latermq.protocol.remoting.topics import TopicConfigTable
+from latermq.config_json.numbers import Int32, Int64
+from latermq.config_json.topics import TopicTableJson
 
 
 class RegisterBrokerBody(Struct, kw_only=True):
     """REGISTER_BROKER: what a broker tells a name server."""
 
-    topicConfigSerializeWrapper: TopicConfigTable = field(default_factory=TopicConfigTable)
+    topicConfigSerializeWrapper: TopicTableJson = field(default_factory=TopicTableJson)
+    filterServerList: list[str] = field(default_factory=list)
+
+
+class BrokerRegistration(Struct, kw_only=True):
+    """The same as a broker writes it, which has the JSON of its topics at hand."""
+
+    topicConfigSerializeWrapper: Raw
     filterServerList: list[str] = field(default_factory=list)
 
 

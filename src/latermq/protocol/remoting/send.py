@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from latermq.protocol.remoting.numbers import Int32, Int64
+from latermq.config_json.numbers import Int32, Int64
 
 
 class SendHeader(Struct, kw_only=True, gc=False):

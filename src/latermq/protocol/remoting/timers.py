@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
-from latermq.protocol.remoting.numbers import Int32, Int64
+from latermq.config_json.numbers import Int32, Int64
 
 
 class RecallHeader(Struct, kw_only=True):

@@ -1,54 +1,16 @@
-"""Topics: their configuration as brokers keep and register it, and their statistics."""
-
-from typing import Literal
+"""Topics: made, changed, listed, and their statistics."""
 
 from msgspec import Raw, Struct, field
 
-from latermq.protocol.remoting.numbers import Int32, Int64
-
-PERM_READ = 4
-
-PERM_WRITE = 2
-
-TopicFilterType = Literal["SINGLE_TAG", "MULTI_TAG"]
-
-
-class DataVersion(Struct):
-    """How often a config table changed; name servers and brokers compare it instead of the table."""
-
-    counter: Int64 = 0
-    stateVersion: Int64 = 0
-    timestamp: Int64 = 0
-
-    def bump(self, now_ms: int) -> None:
-        self.counter += 1
-        self.timestamp = now_ms
-
-
-class TopicConfig(Struct, kw_only=True):
-    """A topic as brokers keep it in topics.json and register it."""
-
-    topicName: str
-    readQueueNums: Int32 = 8
-    writeQueueNums: Int32 = 8
-    perm: Int32 = PERM_READ | PERM_WRITE
-    topicFilterType: TopicFilterType = "SINGLE_TAG"
-    topicSysFlag: Int32 = 0
-    order: bool = False
-    attributes: dict[str, str] = field(default_factory=dict)
-
-
-class TopicConfigTable(Struct, kw_only=True):
-    """topics.json, the body of GET_ALL_TOPIC_CONFIG, and part of a registration."""
-
-    topicConfigTable: dict[str, TopicConfig] = field(default_factory=dict)
-    dataVersion: DataVersion = field(default_factory=DataVersion)
+from latermq.config_json.numbers import Int32, Int64
+from latermq.config_json.topics import TopicJson
+from latermq.model.topic import FilterType
 
 
 class TopicConfigList(Struct, kw_only=True):
     """UPDATE_AND_CREATE_TOPIC_LIST."""
 
-    topicConfigList: list[TopicConfig] = field(default_factory=list)
+    topicConfigList: list[TopicJson] = field(default_factory=list)
 
 
 class TopicList(Struct, kw_only=True):
@@ -72,7 +34,7 @@ class CreateTopicHeader(Struct, kw_only=True):
     readQueueNums: Int32
     writeQueueNums: Int32
     perm: Int32
-    topicFilterType: TopicFilterType = "SINGLE_TAG"
+    topicFilterType: FilterType = "SINGLE_TAG"
     topicSysFlag: Int32 = 0
     order: bool = False
     attributes: str | None = None

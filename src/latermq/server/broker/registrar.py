@@ -5,13 +5,14 @@ import zlib
 from collections.abc import Callable
 
 import structlog
+from msgspec import Raw
 
 from latermq.broker.broker import Broker
 from latermq.client.session.connection import Connections
 from latermq.errors import LaterMQError
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.json_body import encode_body
-from latermq.protocol.remoting.routes import RegisterBrokerBody
+from latermq.protocol.remoting.routes import BrokerRegistration
 
 CALL_TIMEOUT_S = 3.0
 
@@ -70,7 +71,7 @@ class Registrar:
 
     async def register(self) -> None:
         """Register at every name server once."""
-        body = encode_body(RegisterBrokerBody(topicConfigSerializeWrapper=self._broker.topics.table))
+        body = encode_body(BrokerRegistration(topicConfigSerializeWrapper=Raw(self._broker.tables.topics_json())))
         fields = {
             **self._identity,
             "haServerAddr": "",

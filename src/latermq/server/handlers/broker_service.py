@@ -239,7 +239,7 @@ class BrokerService:
         """Tell the members of these groups that the group changed, so that they rebalance now."""
         for name in groups:
             config = self._broker.groups.find(name)
-            if config is None or config.notifyConsumerIdsChangedEnable:
+            if config is None or config.notifies_members:
                 self._broker.notices.group_changed(name)
 
     # Sending
@@ -391,11 +391,9 @@ class BrokerService:
             try:
                 group = broker.groups.require(consumer.groupName, connection.peer_host)
                 known.append(consumer)
-                if group.retryQueueNums > 0:
+                if group.retry_queues > 0:
                     # Before anything is sent back: a client looks for it when it starts, and then at each rebalance.
-                    broker.topics.make_retry(
-                        retry_topic(consumer.groupName), group.retryQueueNums, connection.peer_host
-                    )
+                    broker.topics.make_retry(retry_topic(consumer.groupName), group.retry_queues, connection.peer_host)
             except GroupNotFound:
                 continue
             except NoPermission as error:
@@ -448,7 +446,7 @@ class BrokerService:
 
     def _lock(self, connection: Connection, command: Command) -> Steps[bytes | None]:
         request = decode_body(command.body, LockBatchRequest)
-        group = self._broker.groups.require(request.consumerGroup, connection.peer_host).groupName
+        group = self._broker.groups.require(request.consumerGroup, connection.peer_host).name
         check_client_id(request.clientId)
         name = self._broker.config.broker.name
         locked: list[MessageQueue] = []
@@ -461,7 +459,7 @@ class BrokerService:
 
     def _exists(self, queue: MessageQueue) -> bool:
         topic = self._broker.topics.find(queue.topic)
-        return topic is not None and 0 <= queue.queueId < max(topic.readQueueNums, topic.writeQueueNums)
+        return topic is not None and 0 <= queue.queueId < max(topic.read_queues, topic.write_queues)
 
     def _unlock(self, connection: Connection, command: Command) -> Steps[bytes | None]:
         request = decode_body(command.body, LockBatchRequest)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import msgspec
 
 from latermq.config import NameServerConfig
+from latermq.config_json.members import members
 from latermq.errors import Busy, InvalidParameter, LaterMQError, QueryNotFound, ServiceUnavailable, StoreError
-from latermq.protocol.json_members import members
 from latermq.protocol.remoting.frames import UNREADABLE
 from latermq.server.namesrv.late_files import Doing, LateFile, at_once
 from latermq.store.files.disk import Disk

@@ -11,6 +11,7 @@ import uvloop
 
 from latermq.clock import Clock, SystemClock
 from latermq.config import DEFAULT_NAMESRV_METRICS_PORT, Config
+from latermq.config_json.topics import DataVersionJson
 from latermq.errors import LaterMQError, MalformedRequest, NoPermission, QueryNotFound, StoreError, UnsupportedRequest
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
@@ -28,7 +29,7 @@ from latermq.protocol.remoting.routes import (
     RegisterBrokerHeader,
     UnregisterBrokerHeader,
 )
-from latermq.protocol.remoting.topics import DataVersion, TopicHeader
+from latermq.protocol.remoting.topics import TopicHeader
 from latermq.server.broker.file_troubles import log_troubles
 from latermq.server.change_log import logged
 from latermq.server.metrics_server import MetricsServer
@@ -164,7 +165,7 @@ class NameServer:
 
     def _data_version(self, connection: Connection, command: Command) -> bytes:
         header = command.header(LiveBrokerHeader)
-        theirs = decode_body(command.body, DataVersion)
+        theirs = decode_body(command.body, DataVersionJson)
         ours = self.routes.data_version(header.clusterName, header.brokerAddr)
         self.routes.heartbeat(header.clusterName, header.brokerAddr, connection)
         changed = "false" if ours == theirs else "true"

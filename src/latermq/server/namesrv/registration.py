@@ -6,10 +6,10 @@ import zlib
 from typing import Literal
 
 from latermq.config import NameServerConfig
+from latermq.config_json.topics import DataVersionJson, TopicJson, TopicTableJson
 from latermq.errors import InvalidParameter, MalformedRequest, ServiceUnavailable
 from latermq.protocol.remoting.json_body import decode_body
 from latermq.protocol.remoting.routes import RegisterBrokerBody, RegisterBrokerHeader
-from latermq.protocol.remoting.topics import DataVersion, TopicConfig, TopicConfigTable
 
 MAX_NAME_BYTES = 255  # as UTF-8: a list of all topics has all of them
 MAX_QUEUES = 65_535  # of one topic on one broker: clients make an object of each
@@ -56,11 +56,11 @@ def _check_header(header: RegisterBrokerHeader) -> None:
 
 
 def _check_body(body: RegisterBrokerBody, max_topics: int) -> None:
-    topics = body.topicConfigSerializeWrapper.topicConfigTable
+    topics = body.topicConfigSerializeWrapper.topics
     _check_count(len(topics), max_topics)
     for name, topic in topics.items():
         _check_name("topic name", name)
-        for queues in (topic.readQueueNums, topic.writeQueueNums):
+        for queues in (topic.read_queues, topic.write_queues):
             if not 0 <= queues <= MAX_QUEUES:
                 raise InvalidParameter(f"topic {name!r} cannot have {queues} queues; 0 to {MAX_QUEUES} it can")
     if len(body.filterServerList) > MAX_FILTER_SERVERS:
@@ -122,16 +122,14 @@ def _unpack(data: bytes, max_topics: int) -> RegisterBrokerBody:
     version, at = _part(data, 0)
     topics, at = _number(data, at)
     _check_count(topics, max_topics)
-    table: dict[str, TopicConfig] = {}
+    table: dict[str, TopicJson] = {}
     for _ in range(topics):
         text, at = _part(data, at)
         topic = _topic(text)
-        table[topic.topicName] = topic
+        table[topic.name] = topic
     servers, _ = _part(data, at)
     return RegisterBrokerBody(
-        topicConfigSerializeWrapper=TopicConfigTable(
-            topicConfigTable=table, dataVersion=decode_body(version, DataVersion)
-        ),
+        topicConfigSerializeWrapper=TopicTableJson(topics=table, version=decode_body(version, DataVersionJson)),
         filterServerList=decode_body(servers, list[str]) if servers != b"null" else [],
     )
 
@@ -151,16 +149,16 @@ def _part(data: bytes, at: int) -> tuple[bytes, int]:
     return data[start:end], end
 
 
-def _topic(text: bytes) -> TopicConfig:
-    """`name readQueues writeQueues perm filterType attributes`, as Java's TopicConfig writes itself."""
+def _topic(text: bytes) -> TopicJson:
+    """`name readQueues writeQueues perm filterType attributes`, as Java's TopicJson writes itself."""
     try:
         name, read, write, perm, filter_type, *_ = text.decode().split(" ")
-        return TopicConfig(
-            topicName=name,
-            readQueueNums=_small(read),
-            writeQueueNums=_small(write),
-            perm=_small(perm),
-            topicFilterType=_FILTER_TYPES[filter_type],
+        return TopicJson(
+            name=name,
+            read_queues=_small(read),
+            write_queues=_small(write),
+            permissions=_small(perm),
+            filter_type=_FILTER_TYPES[filter_type],
         )
     except (ValueError, KeyError):
         raise MalformedRequest(f"the registration holds a topic that does not parse: {text[:100]!r}") from None

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 
 from latermq.clock import Clock
 from latermq.config import NameServerConfig
+from latermq.config_json.topics import DataVersionJson, TopicJson
 from latermq.errors import LaterMQError, NoPermission, ServiceUnavailable, TopicNotFound
+from latermq.model.topic import READ, WRITE
 from latermq.protocol.remoting.routes import (
     BrokerData,
     ClusterInfo,
@@ -14,7 +16,7 @@ from latermq.protocol.remoting.routes import (
     RegisterBrokerHeader,
     TopicRoute,
 )
-from latermq.protocol.remoting.topics import PERM_READ, PERM_WRITE, DataVersion, TopicConfig, TopicList
+from latermq.protocol.remoting.topics import TopicList
 from latermq.server.namesrv.known_brokers import KnownBrokers
 
 MASTER_ID = 0
@@ -30,7 +32,7 @@ class _Live:
     name: str
     heard_s: float
     timeout_s: float
-    version: DataVersion
+    version: DataVersionJson
     ha_address: str
     filter_servers: list[str]
     owner: object
@@ -97,7 +99,7 @@ class Routes:
             header.enableActingMaster is not None and header.brokerId == min(self._ids_with(header))
         )
         if brings_topics:
-            self._check_topics(header.brokerName, table.topicConfigTable, host)
+            self._check_topics(header.brokerName, table.topics, host)
         rival_address = self._rival_of(header)
         if rival_address is not None:
             del self._live[rival_address]  # it was registered on this connection, too
@@ -107,15 +109,15 @@ class Routes:
             previous = None
         addresses = self._take_address(header)
         if brings_topics:
-            changed = previous is None or previous.version != table.dataVersion
-            self._take_topics(header.brokerName, table.topicConfigTable, changed, host)
+            changed = previous is None or previous.version != table.version
+            self._take_topics(header.brokerName, table.topics, changed, host)
         timeout_ms = header.heartbeatTimeoutMillis
         self._live[address] = _Live(
             name=header.brokerName,
             heard_s=self.clock.monotonic_s(),
             # Who asks for longer would stay in the routes when it is gone.
             timeout_s=self.broker_timeout_s if timeout_ms is None else min(timeout_ms / 1000, self.broker_timeout_s),
-            version=table.dataVersion,
+            version=table.version,
             ha_address=header.haServerAddr,
             filter_servers=body.filterServerList,
             owner=owner,
@@ -132,7 +134,7 @@ class Routes:
         if live is not None and live.owner is owner:
             live.heard_s = self.clock.monotonic_s()
 
-    def data_version(self, cluster: str, address: str) -> DataVersion | None:
+    def data_version(self, cluster: str, address: str) -> DataVersionJson | None:
         """Which state of its topics a broker registered last."""
         live = self._live.get((cluster, address))
         return None if live is None else live.version
@@ -240,7 +242,7 @@ class Routes:
         held = self._held.get(name)
         affected = [self._topics[topic][name] for topic in held.topics] if held is not None else []
         for queue in affected:
-            queue.perm = queue.perm | PERM_READ | PERM_WRITE if writable else queue.perm & ~PERM_WRITE
+            queue.perm = queue.perm | READ | WRITE if writable else queue.perm & ~WRITE
         return len(affected)
 
     def statistics(self) -> dict[str, int]:
@@ -305,7 +307,7 @@ class Routes:
                     hint="Raise it, or use another name server",
                 )
 
-    def _check_topics(self, name: str, topics: dict[str, TopicConfig], host: str) -> None:
+    def _check_topics(self, name: str, topics: dict[str, TopicJson], host: str) -> None:
         own = self._held.get(name)
         held = len(own.topics | topics) if own is not None else len(topics)
         away = self.known.away()
@@ -352,7 +354,7 @@ class Routes:
         broker.brokerAddrs[header.brokerId] = header.brokerAddr
         return broker.brokerAddrs
 
-    def _take_topics(self, name: str, topics: dict[str, TopicConfig], changed: bool, host: str) -> None:
+    def _take_topics(self, name: str, topics: dict[str, TopicJson], changed: bool, host: str) -> None:
         held = self._held.setdefault(name, _Held(host))
         held.host = host
         if not changed and topics.keys() <= held.topics.keys():
@@ -364,10 +366,10 @@ class Routes:
             if changed or name not in queues:
                 queues[name] = QueueData(
                     brokerName=name,
-                    readQueueNums=config.readQueueNums,
-                    writeQueueNums=config.writeQueueNums,
-                    perm=config.perm,
-                    topicSysFlag=config.topicSysFlag,
+                    readQueueNums=config.read_queues,
+                    writeQueueNums=config.write_queues,
+                    perm=config.permissions,
+                    topicSysFlag=config.system_flags,
                 )
 
     def _answer(self, header: RegisterBrokerHeader, addresses: dict[int, str]) -> Registered:

@@ -102,7 +102,7 @@ class SendLane:
             config = open_topics.get(topic)
             if (
                 config is None
-                or not 0 <= queue_id < config.writeQueueNums
+                or not 0 <= queue_id < config.write_queues
                 or topic[0] == _GROUP_TOPIC_SIGN
                 or len(command.body) > max_message
                 or header.batch

@@ -5,13 +5,13 @@ from datetime import UTC, datetime
 
 from latermq.broker.admin.runtime_info import Identity, broker_stats, replication_status, runtime_info, settings_text
 from latermq.broker.broker import Broker
+from latermq.config_json.topics import DataVersionJson
 from latermq.errors import NoPermission
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.json_body import encode_body
 from latermq.protocol.remoting.routes import KVTable
 from latermq.protocol.remoting.runtime import StatsHeader
-from latermq.protocol.remoting.topics import DataVersion
 from latermq.server.handlers.admin.client_requests import ClientRequests
 from latermq.server.handlers.admin.ground import Ground, Handler, TableSaves, WhenDone, Work, do_at_once, tell_nobody
 from latermq.server.handlers.admin.group_requests import GroupRequests
@@ -77,7 +77,7 @@ class AdminService:
         return encode_response(command, body=encode_body(KVTable(table=table)))
 
     def _settings(self, connection: Connection, command: Command) -> bytes:
-        version = encode_body(DataVersion(timestamp=self._identity.started_ms)).decode()
+        version = encode_body(DataVersionJson(timestamp_ms=self._identity.started_ms)).decode()
         text = settings_text(self._broker.config, self._identity)
         return encode_response(command, fields={"version": version}, body=text.encode())
 

@@ -7,8 +7,11 @@ from latermq.broker.admin import group_admin
 from latermq.broker.admin.keyed_maps import keyed_map
 from latermq.broker.messages.answer_room import AnswerRoom
 from latermq.broker.notifications import CPP, Notice
+from latermq.config_json.groups import GroupJson, encode_group
+from latermq.config_json.java_json import convert
 from latermq.errors import ConsumerOffline, LaterMQError, MalformedRequest
 from latermq.group.members import Member
+from latermq.model.group import Group
 from latermq.protocol.remoting.clients import Connection as ConnectionInfo
 from latermq.protocol.remoting.clients import (
     ConsumerConnection,
@@ -29,7 +32,6 @@ from latermq.protocol.remoting.groups import (
     GroupConfigHeader,
     GroupHeader,
     GroupTopicHeader,
-    SubscriptionGroup,
     SubscriptionGroupList,
 )
 from latermq.protocol.remoting.json_body import decode_body, encode_body
@@ -84,7 +86,7 @@ class GroupRequests:
 
     def _put(self, connection: Connection, command: Command) -> None:
         self._ground.saves.check_room()
-        group_admin.put_group(self._broker, decode_body(command.body, SubscriptionGroup))
+        group_admin.put_group(self._broker, convert(decode_body(command.body, GroupJson), Group))
         self._answer_when_saved(connection, command)
 
     def _put_all(self, connection: Connection, command: Command) -> Steps[Reply]:
@@ -93,7 +95,7 @@ class GroupRequests:
         if not groups:
             raise MalformedRequest("the list of groups is empty", hint="Name at least one")
         for group in groups:
-            group_admin.put_group(self._broker, group)
+            group_admin.put_group(self._broker, convert(group, Group))
             yield
         self._answer_when_saved(connection, command)
         return None
@@ -112,13 +114,13 @@ class GroupRequests:
 
     def _configs(self, connection: Connection, command: Command) -> bytes:
         table = self._broker.groups.table
-        fields = {"totalGroupNum": str(len(table.subscriptionGroupTable))}
+        fields = {"totalGroupNum": str(len(table.groups))}
         body = self._broker.tables.groups_body(AnswerRoom(self._broker.config))
         return encode_response(command, fields=fields, body=body)
 
     def _config(self, connection: Connection, command: Command) -> bytes:
         group = group_admin.group_config(self._broker, command.header(GroupConfigHeader).group)
-        return encode_response(command, body=encode_body(group))
+        return encode_response(command, body=encode_group(group))
 
     # Who is connected
 

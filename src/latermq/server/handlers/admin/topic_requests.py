@@ -2,13 +2,16 @@
 
 from latermq.broker.admin import group_admin, topic_admin
 from latermq.broker.messages.answer_room import AnswerRoom
+from latermq.config_json.java_json import convert
+from latermq.config_json.topics import encode_topic
 from latermq.errors import MalformedRequest
+from latermq.model.topic import Topic
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.groups import GroupConfigHeader, GroupList
 from latermq.protocol.remoting.json_body import decode_body, encode_body
 from latermq.protocol.remoting.queues import QueueHeader, SearchOffsetHeader
-from latermq.protocol.remoting.topics import CreateTopicHeader, TopicConfig, TopicConfigList, TopicHeader, TopicList
+from latermq.protocol.remoting.topics import CreateTopicHeader, TopicConfigList, TopicHeader, TopicList
 from latermq.server.handlers.admin.ground import Ground, Handler
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.stepwise import Reply
@@ -44,14 +47,14 @@ class TopicRequests:
     def _put(self, connection: Connection, command: Command) -> None:
         self._ground.saves.check_room()
         header = command.header(CreateTopicHeader)
-        topic = TopicConfig(
-            topicName=header.topic,
-            readQueueNums=header.readQueueNums,
-            writeQueueNums=header.writeQueueNums,
-            perm=header.perm,
-            topicFilterType=header.topicFilterType,
-            topicSysFlag=header.topicSysFlag,
-            order=header.order,
+        topic = Topic(
+            name=header.topic,
+            read_queues=header.readQueueNums,
+            write_queues=header.writeQueueNums,
+            permissions=header.perm,
+            filter_type=header.topicFilterType,
+            system_flags=header.topicSysFlag,
+            is_ordered=header.order,
         )
         topic_admin.put_topic(self._broker, topic, topic_admin.parse_attributes(header.attributes))
         self._ground.answer_when_announced(connection, command, [])
@@ -62,7 +65,7 @@ class TopicRequests:
         if not topics:
             raise MalformedRequest("the list of topics is empty", hint="Name at least one")
         for topic in topics:
-            topic_admin.put_topic(self._broker, topic, topic.attributes)
+            topic_admin.put_topic(self._broker, convert(topic, Topic), topic.attributes)
             yield
         self._ground.answer_when_announced(connection, command, [])
         return None
@@ -75,13 +78,13 @@ class TopicRequests:
     def _configs(self, connection: Connection, command: Command) -> bytes:
         table = self._broker.topics.table
         # Clients that ask page by page see by the number that the first page holds everything.
-        fields = {"totalTopicNum": str(len(table.topicConfigTable))}
+        fields = {"totalTopicNum": str(len(table.topics))}
         body = self._broker.tables.topics_body(AnswerRoom(self._broker.config))
         return encode_response(command, fields=fields, body=body)
 
     def _config(self, connection: Connection, command: Command) -> bytes:
         topic = self._broker.topics.require(command.header(TopicHeader).topic)
-        return encode_response(command, body=encode_body(topic))
+        return encode_response(command, body=encode_topic(topic))
 
     def _stats(self, connection: Connection, command: Command) -> Steps[Reply]:
         stats = yield from topic_admin.topic_stats(self._broker, command.header(TopicHeader).topic)

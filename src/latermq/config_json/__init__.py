@@ -1,0 +1,1 @@
+"""RocketMQ's JSON of topics, groups and offsets, which its config files and its requests share."""
