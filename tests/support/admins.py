@@ -11,7 +11,13 @@ from latermq.errors import LaterMQError
 from latermq.message.ids import pack_host
 from latermq.message.properties import encode_properties
 from latermq.model.topic import Topic
-from latermq.protocol.remoting.clients import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from latermq.protocol.remoting.clients import (
+    ConsumerData,
+    HeartbeatData,
+    ProducerData,
+    SubscriptionData,
+    read_heartbeat,
+)
 from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame, encode_response
 from latermq.server.handlers.admin.admin_service import AdminService
 from latermq.server.handlers.admin.ground import WhenDone, Work
@@ -122,7 +128,9 @@ class Scene:
         if producer:
             beat.producerDataSet.append(ProducerData(groupName=producer))
         connection = FakeConnection(f"127.0.0.1:{6000 + len(client_id)}")
-        self.broker.members.heartbeat(connection, beat, language=language, version=513, clock=self.clock)
+        self.broker.members.heartbeat(
+            connection, read_heartbeat(beat), language=language, version=513, clock=self.clock
+        )
         return connection
 
     def restart(self) -> "Scene":

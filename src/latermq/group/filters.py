@@ -12,7 +12,7 @@ from latermq.group.sql.tokens import too_many_words
 from latermq.message.properties import decode_properties
 from latermq.message.record import record_properties, record_property
 from latermq.message.tags import tags_code
-from latermq.protocol.remoting.clients import SubscriptionData
+from latermq.model.subscription import Subscription
 
 SUBSCRIBE_ALL = "*"
 TAG_TYPE = "TAG"
@@ -42,10 +42,10 @@ class MessageFilter:
 EVERYTHING = MessageFilter()
 
 
-def subscription_of(topic: str, expression: str | None, expression_type: str | None) -> SubscriptionData:
+def subscription_of(topic: str, expression: str | None, expression_type: str | None) -> Subscription:
     """The subscription that a pull request carries in its own fields."""
-    return SubscriptionData(
-        topic=topic, subString=expression or SUBSCRIBE_ALL, expressionType=expression_type or TAG_TYPE
+    return Subscription(
+        topic=topic, expression=expression or SUBSCRIBE_ALL, expression_type=expression_type or TAG_TYPE
     )
 
 
@@ -60,9 +60,9 @@ class Filters:
         self._bytes = 0
         self._refused = 0
 
-    def of(self, subscription: SubscriptionData) -> MessageFilter:
+    def of(self, subscription: Subscription) -> MessageFilter:
         """The filter of a subscription. Raises FilterError where its expression is too long or does not parse."""
-        key = subscription.subString, subscription.expressionType or TAG_TYPE
+        key = subscription.expression, subscription.expression_type or TAG_TYPE
         if key == (SUBSCRIBE_ALL, TAG_TYPE):
             return EVERYTHING
         kept = self._kept.get(key)
@@ -81,18 +81,18 @@ class Filters:
         self._keep(key, made, size_bytes)
         return made
 
-    def check(self, subscription: SubscriptionData) -> None:
+    def check(self, subscription: Subscription) -> None:
         """Refuse a subscription that is too long to be kept; whether it parses is told when it is used."""
-        chars = len(subscription.subString) + len(subscription.expressionType or "")
+        chars = len(subscription.expression) + len(subscription.expression_type or "")
         # Clients send their tags three times: as they were written, one by one and as numbers.
-        longest = max(chars, sum(map(len, subscription.tagsSet)))
+        longest = max(chars, sum(map(len, subscription.tags)))
         if longest > self._max_chars:
             self._refused += 1
             raise FilterError(
                 f"the expression has {longest} characters, and broker.max_expression allows {self._max_chars}",
                 hint="Subscribe to less, or raise the setting",
             )
-        if max(len(subscription.tagsSet), len(subscription.codeSet)) > self._max_words:
+        if max(len(subscription.tags), len(subscription.codes)) > self._max_words:
             self._refused += 1
             raise too_many_words(self._max_words)
 

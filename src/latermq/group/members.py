@@ -7,7 +7,8 @@ from typing import NamedTuple, Protocol
 from latermq.clock import Clock
 from latermq.config import BrokerConfig
 from latermq.errors import Busy, InvalidParameter
-from latermq.protocol.remoting.clients import ConsumerData, HeartbeatData, SubscriptionData
+from latermq.model.heartbeat import Consumer, Heartbeat
+from latermq.model.subscription import Subscription
 
 MAX_CLIENT_ID_CHARS = 1_024
 MAX_NAME_CHARS = 255  # as clients of RocketMQ allow for a group
@@ -59,16 +60,16 @@ class ConsumerGroup:
     message_model: str | None = None
     consume_from: str | None = None
     members: dict[str, Member] = field(default_factory=dict)
-    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
     size_bytes: int = 0  # of the subscriptions
 
-    def subscribe(self, wanted: Iterable[SubscriptionData]) -> bool:
+    def subscribe(self, wanted: Iterable[Subscription]) -> bool:
         """Take over the subscriptions of a heartbeat; whether any is new, changed or gone."""
         changed = False
         latest = {subscription.topic: subscription for subscription in wanted}
         for topic, subscription in latest.items():
             known = self.subscriptions.get(topic)
-            if known is None or subscription.subVersion > known.subVersion:
+            if known is None or subscription.version > known.version:
                 self.subscriptions[topic] = subscription
                 changed = True
         for topic in [topic for topic in self.subscriptions if topic not in latest]:
@@ -95,12 +96,12 @@ def _check_length(what: str, text: str | None, limit: int) -> None:
         raise InvalidParameter(f"{what} {text[:40]!r}… has {len(text)} characters, the limit is {limit}")
 
 
-def _size_bytes(subscriptions: Iterable[SubscriptionData]) -> int:
+def _size_bytes(subscriptions: Iterable[Subscription]) -> int:
     """About what subscriptions take in memory."""
     total = 0
     for one in subscriptions:
-        total += _SUBSCRIPTION_BYTES + len(one.topic) + len(one.subString) + len(one.expressionType or "")
-        total += sum(map(len, one.tagsSet)) + _TAG_BYTES * len(one.tagsSet) + _CODE_BYTES * len(one.codeSet)
+        total += _SUBSCRIPTION_BYTES + len(one.topic) + len(one.expression) + len(one.expression_type or "")
+        total += sum(map(len, one.tags)) + _TAG_BYTES * len(one.tags) + _CODE_BYTES * len(one.codes)
     return total
 
 
@@ -117,14 +118,14 @@ class Members:
         self._count = 0  # of clients, once in each of their groups
         self._size_bytes = 0  # of all subscriptions
 
-    def check(self, channel: Channel, beat: HeartbeatData, language: str) -> None:
+    def check(self, channel: Channel, beat: Heartbeat, language: str) -> None:
         """Refuse a heartbeat that would leave more behind than one connection, or all, may."""
-        config, client_id = self._config, beat.clientID
+        config, client_id = self._config, beat.client_id
         check_client_id(client_id)
         _check_length("language", language, MAX_WORD_CHARS)
         named = self._named_by.get(channel, set())
-        wanted = {_Membership(producer.groupName, client_id, False) for producer in beat.producerDataSet}
-        wanted.update(_Membership(data.groupName, client_id, True) for data in beat.consumerDataSet)
+        wanted = {_Membership(name, client_id, False) for name in beat.producer_groups}
+        wanted.update(_Membership(consumer.group, client_id, True) for consumer in beat.consumers)
         new = len(wanted - named)
         if len(named) + new > config.max_connection_groups:
             raise InvalidParameter(
@@ -136,18 +137,18 @@ class Members:
                 f"{self._count} clients are connected, each counted once for each of its groups",
                 hint="Stop some, or raise broker.max_clients",
             )
-        for producer in beat.producerDataSet:
-            _check_length("group", producer.groupName, MAX_NAME_CHARS)
-            self._check_members(producer.groupName, self._producers.get(producer.groupName, {}), client_id)
+        for name in beat.producer_groups:
+            _check_length("group", name, MAX_NAME_CHARS)
+            self._check_members(name, self._producers.get(name, {}), client_id)
         size_bytes = 0
-        for data in beat.consumerDataSet:
-            group = self._consumers.get(data.groupName)
-            self._check_members(data.groupName, group.members if group else {}, client_id)
-            for word in (data.consumeType, data.messageModel, data.consumeFromWhere):
+        for consumer in beat.consumers:
+            group = self._consumers.get(consumer.group)
+            self._check_members(consumer.group, group.members if group else {}, client_id)
+            for word in (consumer.consume_type, consumer.message_model, consumer.consume_from):
                 _check_length("word", word, MAX_WORD_CHARS)
-            for one in data.subscriptionDataSet:
+            for one in consumer.subscriptions:
                 _check_length("topic", one.topic, MAX_NAME_CHARS)
-            size_bytes += max(0, _size_bytes(data.subscriptionDataSet) - (group.size_bytes if group else 0))
+            size_bytes += max(0, _size_bytes(consumer.subscriptions) - (group.size_bytes if group else 0))
         if size_bytes and self._size_bytes + size_bytes > config.max_subscriptions:
             raise Busy(
                 f"the subscriptions of all groups take {self._size_bytes} bytes, with these it would be more than "
@@ -162,36 +163,34 @@ class Members:
                 hint="Stop some, or raise broker.max_group_members",
             )
 
-    def heartbeat(
-        self, channel: Channel, beat: HeartbeatData, *, language: str, version: int, clock: Clock
-    ) -> set[str]:
+    def heartbeat(self, channel: Channel, beat: Heartbeat, *, language: str, version: int, clock: Clock) -> set[str]:
         """Take in a heartbeat, which `check` has let pass."""
         changed = set()
-        member = Member(beat.clientID, channel, language, version, clock.monotonic_s(), clock.now_ms())
+        member = Member(beat.client_id, channel, language, version, clock.monotonic_s(), clock.now_ms())
         named = self._named_by.setdefault(channel, set())
-        for producer in beat.producerDataSet:
-            members = self._producers.setdefault(producer.groupName, {})
-            self._count += beat.clientID not in members
-            members[beat.clientID] = member
-            named.add(_Membership(producer.groupName, beat.clientID, False))
-        for data in beat.consumerDataSet:
-            if self._join(data, member):
-                changed.add(data.groupName)
-            named.add(_Membership(data.groupName, beat.clientID, True))
+        for name in beat.producer_groups:
+            members = self._producers.setdefault(name, {})
+            self._count += beat.client_id not in members
+            members[beat.client_id] = member
+            named.add(_Membership(name, beat.client_id, False))
+        for consumer in beat.consumers:
+            if self._join(consumer, member):
+                changed.add(consumer.group)
+            named.add(_Membership(consumer.group, beat.client_id, True))
         return changed
 
-    def _join(self, data: ConsumerData, member: Member) -> bool:
-        group = self._consumers.get(data.groupName)
+    def _join(self, consumer: Consumer, member: Member) -> bool:
+        group = self._consumers.get(consumer.group)
         if group is None:
-            group = self._consumers[data.groupName] = ConsumerGroup(data.groupName)
-        group.consume_type = data.consumeType
-        group.message_model = data.messageModel
-        group.consume_from = data.consumeFromWhere
+            group = self._consumers[consumer.group] = ConsumerGroup(consumer.group)
+        group.consume_type = consumer.consume_type
+        group.message_model = consumer.message_model
+        group.consume_from = consumer.consume_from
         known = group.members.get(member.client_id)
         joined = known is None or known.channel is not member.channel
         self._count += known is None
         group.members[member.client_id] = member
-        subscribed = group.subscribe(data.subscriptionDataSet)
+        subscribed = group.subscribe(consumer.subscriptions)
         if subscribed:
             size_bytes = _size_bytes(group.subscriptions.values())
             self._size_bytes += size_bytes - group.size_bytes

@@ -9,7 +9,7 @@ from latermq.clock import SimulatedClock
 from latermq.config import BrokerConfig
 from latermq.errors import Busy
 from latermq.group.members import Members
-from latermq.protocol.remoting.clients import ConsumerData, HeartbeatData
+from latermq.protocol.remoting.clients import ConsumerData, HeartbeatData, read_heartbeat
 from latermq.protocol.remoting.codes import Request
 from tests.support.admins import FakeConnection
 
@@ -36,7 +36,7 @@ class Scene:
     def join(self, client_id: str, group: str = "readers", connection: FakeConnection | None = None) -> FakeConnection:
         channel = connection or FakeConnection()
         beat = HeartbeatData(clientID=client_id, consumerDataSet=[ConsumerData(groupName=group)])
-        self.members.heartbeat(channel, beat, language="JAVA", version=1, clock=SimulatedClock())
+        self.members.heartbeat(channel, read_heartbeat(beat), language="JAVA", version=1, clock=SimulatedClock())
         return channel
 
     def held(self) -> int:

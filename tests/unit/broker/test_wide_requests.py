@@ -22,6 +22,7 @@ from latermq.protocol.remoting.clients import (
     LockBatchResponse,
     ProducerData,
     SubscriptionData,
+    read_heartbeat,
 )
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame, encode_response
@@ -124,7 +125,7 @@ class Scene:
         beat = HeartbeatData(clientID=client_id)
         beat.consumerDataSet.append(consumer)
         beat.producerDataSet.append(ProducerData(groupName="makers"))
-        self.broker.members.heartbeat(self, beat, language="JAVA", version=513, clock=self.clock)
+        self.broker.members.heartbeat(self, read_heartbeat(beat), language="JAVA", version=513, clock=self.clock)
 
 
 @pytest.fixture

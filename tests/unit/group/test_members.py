@@ -8,7 +8,13 @@ from latermq.config import BrokerConfig, Size
 from latermq.errors import Busy, InvalidParameter
 from latermq.group.locks import QueueLocks
 from latermq.group.members import Members
-from latermq.protocol.remoting.clients import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from latermq.protocol.remoting.clients import (
+    ConsumerData,
+    HeartbeatData,
+    ProducerData,
+    SubscriptionData,
+    read_heartbeat,
+)
 
 
 class Line:
@@ -36,8 +42,8 @@ class Scene:
             producerDataSet=[ProducerData(groupName=name) for name in produces.split()],
             consumerDataSet=[ConsumerData(groupName=name, subscriptionDataSet=wanted) for name in consumes.split()],
         )
-        self.members.check(line, data, "JAVA")
-        return self.members.heartbeat(line, data, language="JAVA", version=400, clock=self.clock)
+        self.members.check(line, read_heartbeat(data), "JAVA")
+        return self.members.heartbeat(line, read_heartbeat(data), language="JAVA", version=400, clock=self.clock)
 
     def nothing_left(self) -> bool:
         return not any(self.members.statistics().values()) and self.members._count == 0 and not self.members._named_by

@@ -5,7 +5,7 @@ from latermq.broker.broker import Broker
 from latermq.errors import InvalidParameter, QueryNotFound
 from latermq.message.properties import KEY_SEPARATOR, find_property
 from latermq.message.record import layout
-from latermq.protocol.remoting.messages import QueueEntries, QueueEntry
+from latermq.model.queue_entries import QueueEntries, QueueEntry
 from latermq.store.consume_queue import ENTRY
 from latermq.store.key_index import NO_HIT
 from latermq.timer.steps import Steps
@@ -68,22 +68,22 @@ def queue_entries(broker: Broker, topic: str, queue_id: int, first: int, count: 
     queue = find_queue(broker, topic, queue_id)
     if queue is None:
         raise InvalidParameter(f"nothing was ever put into queue {queue_id} of topic {topic!r}")
-    listed = QueueEntries(maxQueueIndex=queue.next_offset, minQueueIndex=queue.min_offset, queueData=[])
+    listed = QueueEntries(min_offset=queue.min_offset, max_offset=queue.next_offset)
     code_matches = None
     if group:
         connected = broker.members.consumer_group(group)
         subscription = connected.subscriptions.get(topic) if connected else None
         if subscription is None:
-            listed.filterData = f"{group}@{topic} is not online!"
+            listed.note = f"{group}@{topic} is not online!"
         else:
-            listed.subscriptionData = subscription
+            listed.subscription = subscription
             code_matches = broker.filters.of(subscription).code_matches or (lambda code: True)
     left = min(count, MAX_LISTED_ENTRIES)
     offset = max(first, queue.min_offset)
     while left > 0 and (raw := queue.entries(offset, left)):
         for at, size, code in ENTRY.iter_unpack(raw):
             let_through = code_matches is not None and code_matches(code)
-            listed.queueData.append(QueueEntry(physicOffset=at, physicSize=size, tagsCode=code, eval=let_through))
+            listed.entries.append(QueueEntry(at, size, code, let_through))
         read = len(raw) // ENTRY.size
         left -= read
         offset += read

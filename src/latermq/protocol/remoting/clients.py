@@ -3,6 +3,8 @@
 from msgspec import Raw, Struct, field
 
 from latermq.config_json.numbers import Int32, Int64
+from latermq.model.heartbeat import Consumer, Heartbeat
+from latermq.model.subscription import Subscription
 from latermq.protocol.remoting.queues import MessageQueue
 
 
@@ -16,6 +18,32 @@ class SubscriptionData(Struct, kw_only=True):
     codeSet: list[Int32] = field(default_factory=list)
     subVersion: Int64 = 0
     classFilterMode: bool = False
+
+
+def read_subscription(data: SubscriptionData) -> Subscription:
+    """The subscription that RocketMQ's fields tell of."""
+    return Subscription(
+        topic=data.topic,
+        expression=data.subString,
+        expression_type=data.expressionType,
+        tags=data.tagsSet,
+        codes=data.codeSet,
+        version=data.subVersion,
+        is_class_filter=data.classFilterMode,
+    )
+
+
+def write_subscription(subscription: Subscription) -> SubscriptionData:
+    """A subscription in RocketMQ's fields."""
+    return SubscriptionData(
+        topic=subscription.topic,
+        subString=subscription.expression,
+        expressionType=subscription.expression_type,
+        tagsSet=subscription.tags,
+        codeSet=subscription.codes,
+        subVersion=subscription.version,
+        classFilterMode=subscription.is_class_filter,
+    )
 
 
 class ProducerData(Struct, kw_only=True):
@@ -44,6 +72,22 @@ class HeartbeatData(Struct, kw_only=True):
     heartbeatFingerprint: Int32 = 0
     # Java writes the property `isWithoutSub` under the name its getter gives it.
     withoutSub: bool = False
+
+
+def read_heartbeat(data: HeartbeatData) -> Heartbeat:
+    """The heartbeat that RocketMQ's fields tell of."""
+    consumers = [
+        Consumer(
+            group=one.groupName,
+            consume_type=one.consumeType,
+            message_model=one.messageModel,
+            consume_from=one.consumeFromWhere,
+            subscriptions=[read_subscription(wanted) for wanted in one.subscriptionDataSet],
+        )
+        for one in data.consumerDataSet
+    ]
+    producer_groups = [producer.groupName for producer in data.producerDataSet]
+    return Heartbeat(client_id=data.clientID, producer_groups=producer_groups, consumers=consumers)
 
 
 class UnregisterClientHeader(Struct, kw_only=True):

@@ -3,7 +3,8 @@
 from msgspec import UNSET, Struct, UnsetType
 
 from latermq.config_json.numbers import Int32, Int64
-from latermq.protocol.remoting.clients import SubscriptionData
+from latermq.model.queue_entries import QueueEntries
+from latermq.protocol.remoting.clients import SubscriptionData, write_subscription
 
 
 class QueryMessageHeader(Struct, kw_only=True):
@@ -36,7 +37,7 @@ class ConsumeQueueHeader(Struct, kw_only=True):
     consumerGroup: str | None = None
 
 
-class QueueEntry(Struct, kw_only=True):
+class QueueEntryData(Struct, kw_only=True):
     """One entry in QUERY_CONSUME_QUEUE."""
 
     physicOffset: Int64
@@ -45,11 +46,27 @@ class QueueEntry(Struct, kw_only=True):
     eval: bool = False
 
 
-class QueueEntries(Struct, kw_only=True):
+class QueueEntriesBody(Struct, kw_only=True):
     """QUERY_CONSUME_QUEUE."""
 
     maxQueueIndex: Int64
     minQueueIndex: Int64
-    queueData: list[QueueEntry]
+    queueData: list[QueueEntryData]
     subscriptionData: SubscriptionData | UnsetType = UNSET
     filterData: str | UnsetType = UNSET
+
+
+def write_queue_entries(listed: QueueEntries) -> QueueEntriesBody:
+    """Entries of a queue in RocketMQ's fields."""
+    return QueueEntriesBody(
+        maxQueueIndex=listed.max_offset,
+        minQueueIndex=listed.min_offset,
+        queueData=[
+            QueueEntryData(
+                physicOffset=one.physical_offset, physicSize=one.size_bytes, tagsCode=one.tags_code, eval=one.is_wanted
+            )
+            for one in listed.entries
+        ],
+        subscriptionData=write_subscription(listed.subscription) if listed.subscription is not None else UNSET,
+        filterData=listed.note if listed.note is not None else UNSET,
+    )

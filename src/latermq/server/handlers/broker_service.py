@@ -27,6 +27,7 @@ from latermq.protocol.remoting.clients import (
     LockBatchRequest,
     LockBatchResponse,
     UnregisterClientHeader,
+    read_heartbeat,
 )
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command, encode_response
@@ -376,24 +377,24 @@ class BrokerService:
                 f"the heartbeat has {len(command.body)} bytes, the limit is {int(broker.config.broker.max_heartbeat)}",
                 hint="Split the client's groups over several clients, or raise broker.max_heartbeat",
             )
-        beat = decode_body(command.body, HeartbeatData)
+        beat = read_heartbeat(decode_body(command.body, HeartbeatData))
         language = command.language  # of a request that takes several slices nothing is kept
         broker.members.check(connection, beat, language)
-        for consumer in beat.consumerDataSet:
-            for subscription in consumer.subscriptionDataSet:
+        for consumer in beat.consumers:
+            for subscription in consumer.subscriptions:
                 broker.filters.check(subscription)
                 yield
         known = []
         refusal: NoPermission | None = None
-        for consumer in beat.consumerDataSet:
+        for consumer in beat.consumers:
             yield
             # One group that may not be made is no reason to refuse the client's others.
             try:
-                group = broker.groups.require(consumer.groupName, connection.peer_host)
+                group = broker.groups.require(consumer.group, connection.peer_host)
                 known.append(consumer)
                 if group.retry_queues > 0:
                     # Before anything is sent back: a client looks for it when it starts, and then at each rebalance.
-                    broker.topics.make_retry(retry_topic(consumer.groupName), group.retry_queues, connection.peer_host)
+                    broker.topics.make_retry(retry_topic(consumer.group), group.retry_queues, connection.peer_host)
             except GroupNotFound:
                 continue
             except NoPermission as error:
@@ -401,7 +402,7 @@ class BrokerService:
         if connection.is_closing:  # meanwhile: nobody would take it out again
             return None
         broker.members.check(connection, beat, language)  # others may have come meanwhile
-        beat.consumerDataSet = known
+        beat.consumers = known
         changed = broker.members.heartbeat(
             connection, beat, language=language, version=command.version, clock=broker.client_clock
         )

@@ -6,7 +6,7 @@ from latermq.broker.broker import Broker, Pulled
 from latermq.broker.messages.long_polling import WaitingPull
 from latermq.errors import LaterMQError, SubscriptionNotFound, SubscriptionOutdated
 from latermq.group.filters import MessageFilter, subscription_of
-from latermq.protocol.remoting.clients import SubscriptionData
+from latermq.model.subscription import Subscription
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command
 from latermq.protocol.remoting.pull import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader
@@ -109,7 +109,7 @@ class Pulls:
         assert isinstance(connection, Connection)
         connection.send(connection.refuse(_request_of(pull), error))
 
-    def _subscription(self, header: PullHeader) -> SubscriptionData:
+    def _subscription(self, header: PullHeader) -> Subscription:
         """What the pull wants: told in the request itself, or in an earlier heartbeat."""
         if header.sysFlag & PULL_SUBSCRIPTION:
             return subscription_of(header.topic, header.subscription, header.expressionType)
@@ -120,7 +120,7 @@ class Pulls:
                 f"group {header.consumerGroup!r} has not told what it wants of topic {header.topic!r}",
                 hint="All members of a group must subscribe to the same topics; the next heartbeat may mend it",
             )
-        if subscription.subVersion < header.subVersion:
+        if subscription.version < header.subVersion:
             raise SubscriptionOutdated(f"the subscription of group {header.consumerGroup!r} is about to change")
         return subscription
 

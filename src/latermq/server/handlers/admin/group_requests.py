@@ -20,6 +20,7 @@ from latermq.protocol.remoting.clients import (
     ProducerInfo,
     ProducerTable,
     SubscriptionAnswer,
+    write_subscription,
 )
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command, encode_frame, encode_response
@@ -132,10 +133,11 @@ class GroupRequests:
                 f"consumer group {name!r} is not online", hint="No member is connected to this broker; start one"
             )
         room = AnswerRoom(self._broker.config)
-        room.take(len(encode_body(group.subscriptions)))
+        subscriptions = {topic: write_subscription(one) for topic, one in group.subscriptions.items()}
+        room.take(len(encode_body(subscriptions)))
         body = ConsumerConnection(
             connectionSet=(yield from _each(_connection_info, group.members.values(), room)),
-            subscriptionTable=group.subscriptions,
+            subscriptionTable=subscriptions,
             consumeType=group.consume_type,
             messageModel=group.message_model,
             consumeFromWhere=group.consume_from,
@@ -166,7 +168,8 @@ class GroupRequests:
         header = command.header(GroupTopicHeader)
         group = self._broker.members.consumer_group(header.group)
         subscription = group.subscriptions.get(header.topic) if group else None
-        body = SubscriptionAnswer(group=header.group, topic=header.topic, subscriptionData=subscription)
+        told = write_subscription(subscription) if subscription is not None else None
+        body = SubscriptionAnswer(group=header.group, topic=header.topic, subscriptionData=told)
         return encode_response(command, body=encode_body(body))
 
     # Offsets

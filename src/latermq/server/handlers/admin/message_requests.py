@@ -4,7 +4,12 @@ from latermq.broker.admin import message_admin
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.json_body import encode_body
-from latermq.protocol.remoting.messages import ConsumeQueueHeader, QueryMessageHeader, ViewMessageHeader
+from latermq.protocol.remoting.messages import (
+    ConsumeQueueHeader,
+    QueryMessageHeader,
+    ViewMessageHeader,
+    write_queue_entries,
+)
 from latermq.server.handlers.admin.ground import Ground, Handler
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.stepwise import Reply
@@ -51,4 +56,4 @@ class MessageRequests:
         entries = message_admin.queue_entries(
             self._broker, header.topic, header.queueId, header.index, header.count, header.consumerGroup
         )
-        return encode_response(command, body=encode_body(entries))
+        return encode_response(command, body=encode_body(write_queue_entries(entries)))
