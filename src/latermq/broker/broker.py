@@ -48,8 +48,8 @@ from latermq.message.record_fields import SYSFLAG_FROM_SENDER, SYSFLAG_TRANSACTI
 from latermq.message.timer_code import timer_code_of
 from latermq.message.timer_name import meanings
 from latermq.model.offset_table import DelayOffsetTable
+from latermq.model.pull_status import PullStatus
 from latermq.model.topic import READ, Topic
-from latermq.protocol.remoting.codes import Response
 from latermq.store.batch_block import Sender, append_batch
 from latermq.store.consume_queue import ConsumeQueue
 from latermq.store.files.disk import Disk
@@ -78,9 +78,9 @@ Sent = tuple[str, int, int, int, str]
 
 @dataclass(slots=True)
 class Pulled:
-    """What a pull found: the response code, where to go on, and the records as they lie in the log."""
+    """What a pull found, where to go on, and the records as they lie in the log."""
 
-    code: int
+    status: PullStatus
     next_offset: int
     min_offset: int
     max_offset: int
@@ -574,12 +574,12 @@ class Broker:
         if queue is None or queue.next_offset == queue.min_offset:
             end = queue.next_offset if queue else 0
             moved = offset != end
-            return Pulled(Response.PULL_OFFSET_MOVED if moved else Response.PULL_NOT_FOUND, end, end, end, [])
+            return Pulled(PullStatus.OFFSET_MOVED if moved else PullStatus.NO_NEW_MESSAGE, end, end, end, [])
         low, high = queue.min_offset, queue.next_offset
         if offset == high:
-            return Pulled(Response.PULL_NOT_FOUND, offset, low, high, [])
+            return Pulled(PullStatus.NO_NEW_MESSAGE, offset, low, high, [])
         if offset < low or offset > high:
-            return Pulled(Response.PULL_OFFSET_MOVED, low if offset < low else high, low, high, [])
+            return Pulled(PullStatus.OFFSET_MOVED, low if offset < low else high, low, high, [])
         limit = int(self.config.broker.pull_batch)
         fetched = self.store.reader.fetch(
             queue,
@@ -595,9 +595,9 @@ class Broker:
         )
         self.worn_out_pulls += fetched.is_worn_out
         if not fetched.messages:
-            return Pulled(Response.PULL_RETRY_IMMEDIATELY, fetched.next_offset, low, high, [], 0, fetched.work)
+            return Pulled(PullStatus.NO_MATCHED_MESSAGE, fetched.next_offset, low, high, [], 0, fetched.work)
         self.traffic.messages_out += fetched.messages
-        return Pulled(Response.SUCCESS, fetched.next_offset, low, high, fetched.pieces, fetched.messages, fetched.work)
+        return Pulled(PullStatus.FOUND, fetched.next_offset, low, high, fetched.pieces, fetched.messages, fetched.work)
 
     def check_readable(self, group: str, topic: str, queue_id: int, by: bytes = b"") -> None:
         """Refuse a pull that the group, the topic or the queue does not allow; `by` is the host that asks."""

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 
 from latermq.errors import Busy
 from latermq.group.members import Channel, Members
-from latermq.protocol.remoting.codes import Request
-from latermq.protocol.remoting.frames import FLAG_ONEWAY, encode_frame
 
 # From one round to the next. The first change is told at once, so a consumer that joins is not kept waiting for it.
 ROUND_S = 0.1
@@ -19,7 +17,7 @@ SLICE_BYTES = 4 << 20  # the same for long notices: sockets take what they can b
 NOTICE_BYTES = 512  # what one takes beside its frames
 
 CPP = "CPP"
-_About = tuple[object, ...]
+About = tuple[object, ...]
 Later = Callable[[float, Callable[[], None]], object]
 
 
@@ -28,7 +26,7 @@ class Notice:
 
     __slots__ = ("about", "for_cpp", "frame", "group", "holders")
 
-    def __init__(self, about: _About, group: str, frame: bytes, for_cpp: "Notice | None" = None) -> None:
+    def __init__(self, about: About, group: str, frame: bytes, for_cpp: "Notice | None" = None) -> None:
         """`for_cpp` is the same in the form of C++ clients, where that is another."""
         self.about = about
         self.group = group
@@ -48,23 +46,19 @@ class Notices:
         self._members = members
         self._max_bytes = max_bytes
         self.later: Later | None = None  # calls back after some seconds; without it everything is told at once
-        self._due: dict[_About, Notice] = {}
+        self._due: dict[About, Notice] = {}
         self._due_bytes = 0
         self._outgoing: Iterator[int] | None = None  # the round under way
         self._is_scheduled = False
-        self._held: dict[Channel, dict[_About, Notice]] = {}
+        self._held: dict[Channel, dict[About, Notice]] = {}
         self._held_notices: dict[Notice, None] = {}
         self._held_bytes = 0
         self._sent = 0
         self._cut_off = 0
 
-    def group_changed(self, group: str) -> None:
-        """Members came or went, or subscribe to something else: the others have to share the queues anew."""
-        code = Request.NOTIFY_CONSUMER_IDS_CHANGED
-        about = (code, group)
-        if about not in self._due:
-            fields = {"consumerGroup": group}
-            self.tell(Notice(about, group, encode_frame(code, 0, flag=FLAG_ONEWAY, fields=fields)))
+    def is_due(self, about: About) -> bool:
+        """Whether the next round tells something about this."""
+        return about in self._due
 
     def check_room(self) -> None:
         """Refuse what would make more to tell than clients have been told yet."""
@@ -102,7 +96,7 @@ class Notices:
         due, self._due, self._due_bytes = self._due, {}, 0
         return self._round(due)
 
-    def _round(self, due: dict[_About, Notice]) -> Iterator[int]:
+    def _round(self, due: dict[About, Notice]) -> Iterator[int]:
         """Tell everyone, one connection a step; how many bytes each was sent."""
         while due:
             notice = due.pop(next(iter(due)))

@@ -25,7 +25,7 @@ from latermq.message.tags import tags_code
 from latermq.model.group import Group
 from latermq.model.topic import READ, WRITE, Topic
 from latermq.protocol.remoting.frames import VERSION
-from latermq.protocol.remoting.send import SendBackHeader, SendHeaderV2
+from latermq.protocol.remoting.send import SendBackHeader, SendHeaderV2, read_retry, read_send_back
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.support.brokers_in_memory import HOST, STAMP, bodies, messages, open_broker, pass_time, send
 
@@ -69,7 +69,7 @@ def send_back(
         offset=message.physical_offset, group=group, delayLevel=level, originTopic=message.topic,
         maxReconsumeTimes=max_times,
     )  # fmt: skip
-    return Retries(broker).send_back(header, version)
+    return Retries(broker).send_back(read_send_back(header, version))
 
 
 def send_retry(
@@ -87,7 +87,7 @@ def send_retry(
         topic=topic, queueId=0, properties=encode_properties(properties), bornTimestamp=5, reconsumeTimes=times,
         maxReconsumeTimes=max_times,
     )  # fmt: skip
-    Retries(broker).send(header, body, HOST, version)
+    Retries(broker).send(read_retry(header, version), body, HOST)
 
 
 def sent(broker: Broker, body: bytes = b"order", **properties: str) -> Message:

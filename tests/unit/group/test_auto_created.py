@@ -13,8 +13,8 @@ from latermq.group.auto_created import AutoCreated
 from latermq.message.ids import pack_host
 from latermq.message.names import TIMER_DEAD_LETTER_TOPIC
 from latermq.model.group import Group
+from latermq.model.retry import SendBack
 from latermq.model.topic import Topic
-from latermq.protocol.remoting.send import SendBackHeader
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.support.brokers_in_memory import HOST, bodies, messages, open_broker, pass_time, send
 
@@ -116,8 +116,8 @@ def test_a_retry_that_waits_keeps_its_topic_though_the_broker_died_before_it_cam
     send(broker, b"hard")
     beat(broker)
     broker.tables.save()
-    back = SendBackHeader(group="readers", offset=0, delayLevel=18)
-    Retries(broker).send_back(back, 400, HOST)
+    back = SendBack(group="readers", physical_offset=0, delay_level=18)
+    Retries(broker).send_back(back, HOST)
     broker.store.flush()
     broker = open_broker(disk.after_process_death(), clock)
     for _ in range(4):
@@ -141,9 +141,9 @@ def test_a_retry_is_refused_while_it_cannot_be_saved_that_its_topic_is_used() ->
     disk.before_step = fail
     for _ in range(2):
         with pytest.raises(StoreError):
-            Retries(broker).send_back(SendBackHeader(group="readers", offset=0, delayLevel=18), 400, HOST)
+            Retries(broker).send_back(SendBack(group="readers", physical_offset=0, delay_level=18), HOST)
     disk.before_step = lambda operation, path: None
-    Retries(broker).send_back(SendBackHeader(group="readers", offset=0, delayLevel=18), 400, HOST)
+    Retries(broker).send_back(SendBack(group="readers", physical_offset=0, delay_level=18), HOST)
     assert open_broker(disk.after_process_death(), clock).topics.auto_created.unused == []
 
 

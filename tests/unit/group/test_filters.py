@@ -8,7 +8,7 @@ from latermq.config import BrokerConfig, Size
 from latermq.errors import FilterError
 from latermq.group.filters import EVERYTHING, Filters, subscription_of
 from latermq.message.tags import MAX_REMEMBERED, java_string_hash, tags_code
-from latermq.protocol.remoting.codes import Response
+from latermq.model.pull_status import PullStatus
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.support.brokers_in_memory import open_broker, send
 
@@ -93,7 +93,7 @@ def test_a_pull_whose_filter_finds_nothing_goes_on_where_it_stopped(
     pulls: list[Pulled] = []
     while offset < 600:
         pulls.append(broker.pull("orders", 0, offset, 32, message_filter=wanted))
-        assert pulls[-1].code == Response.PULL_RETRY_IMMEDIATELY
+        assert pulls[-1].status == PullStatus.NO_MATCHED_MESSAGE
         assert 0 < pulls[-1].next_offset - offset <= most
         offset = pulls[-1].next_offset
     assert broker.statistics()["worn_out_pulls"] >= len(pulls) - 1
@@ -105,7 +105,7 @@ def test_a_pull_that_runs_out_of_work_answers_with_what_it_has() -> None:
         send(broker, b"x", a=str(number))
     wanted = broker.filters.of(subscription_of("orders", "a = 3 OR a = 70", "SQL92"))
     pulled = broker.pull("orders", 0, 0, 32, message_filter=wanted)
-    assert (pulled.code, pulled.messages) == (Response.SUCCESS, 1)
+    assert (pulled.status, pulled.messages) == (PullStatus.FOUND, 1)
     assert 4 <= pulled.next_offset < 30
 
 

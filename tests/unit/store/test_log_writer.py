@@ -13,9 +13,8 @@ from latermq.message.ids import pack_host
 from latermq.message.names import SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC
 from latermq.message.record_fields import BLANK
 from latermq.model.group import Group
-from latermq.protocol.remoting.frames import VERSION
+from latermq.model.retry import SendBack
 from latermq.protocol.remoting.rows import decode_rows, encode_rows
-from latermq.protocol.remoting.send import SendBackHeader
 from latermq.store.commit_log import FOLDER, Piece
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.store.log_writer import PlainMessage
@@ -117,8 +116,8 @@ class Life:
     def retry(self) -> None:
         for message in messages(self.broker, "orders", 0)[-1:]:
             level = self.chance.choice([-1, 1])
-            header = SendBackHeader(group="billing", offset=message.physical_offset, delayLevel=level)
-            Retries(self.broker).send_back(header, VERSION)
+            back = SendBack(group="billing", physical_offset=message.physical_offset, delay_level=level)
+            Retries(self.broker).send_back(back)
 
     def delete_topic(self) -> None:
         if self.broker.topics.find("short-lived") is not None:

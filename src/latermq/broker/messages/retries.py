@@ -19,13 +19,11 @@ from latermq.message.properties import (
 from latermq.message.record import Message
 from latermq.message.record_fields import SYSFLAG_FROM_SENDER
 from latermq.model.group import Group
-from latermq.protocol.remoting.send import SendBackHeader, SendHeader, SendHeaderV2
+from latermq.model.retry import RetryMessage, SendBack
 from latermq.timer.admission import without_scheduling
 
 DEAD_LETTER_QUEUES = 1
 ANY_QUEUE = -1
-# The ordinal of V3_4_9 among RocketMQ's versions: clients before it put something else into maxReconsumeTimes.
-_KNOWS_MAX_RECONSUME_TIMES = 121
 
 
 class Retries:
@@ -34,7 +32,7 @@ class Retries:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def send_back(self, request: SendBackHeader, client_version: int, by: bytes = b"") -> int:
+    def send_back(self, request: SendBack, by: bytes = b"") -> int:
         """A consumer gives a stored message back; the end of its new record, 0 where its group keeps no retries."""
         broker = self._broker
         group = broker.groups.require(request.group, by)
@@ -43,10 +41,10 @@ class Retries:
         topic = retry_topic(group.name)
         # Before the message is looked for, and for dead letters too: RocketMQ answers in this order.
         broker.make_retry_topic(topic, group.retry_queues, by)
-        message = broker.store.reader.read_message(request.offset)
+        message = broker.store.reader.read_message(request.physical_offset)
         if message is None:
             raise MessageGone(
-                f"no message begins at {request.offset} of the log",
+                f"no message begins at {request.physical_offset} of the log",
                 hint="It may have been removed by age; send it again from its source",
             )
         properties = without_scheduling(message.properties)
@@ -54,15 +52,15 @@ class Retries:
         if not properties.get(ORIGIN_MESSAGE_ID, "").strip():
             properties[ORIGIN_MESSAGE_ID] = message.message_id
         properties[WAIT_STORE_OK] = "false"
-        limit = _limit(group, request.maxReconsumeTimes, client_version)
-        if request.delayLevel < 0:
+        limit = _limit(group, request.max_retries)
+        if request.delay_level < 0:
             return self._bury(group, message, properties, "its consumer gave it up", by=by)[3]
         if message.reconsume_times >= limit:
             reason = _failed_too_often(message.reconsume_times + 1, limit)
             return self._bury(group, message, properties, reason, by=by)[3]
         name, wait = next_wait(group, message.reconsume_times)
-        if request.delayLevel:
-            name, wait = DELAY_LEVEL, str(min(request.delayLevel, MAX_LEVELS))
+        if request.delay_level:
+            name, wait = DELAY_LEVEL, str(min(request.delay_level, MAX_LEVELS))
         properties[name] = wait
         return broker.send(
             topic,
@@ -77,7 +75,7 @@ class Retries:
             is_retry=True,
         )[3]
 
-    def send(self, request: SendHeader | SendHeaderV2, body: bytes, born_host: bytes, client_version: int) -> Sent:
+    def send(self, request: RetryMessage, body: bytes, born_host: bytes) -> Sent:
         """A client puts a message into a retry topic by itself.
 
         Clients do so when a send-back failed, and when a consumer in order has tried often enough. A group whose
@@ -85,37 +83,37 @@ class Retries:
         """
         broker = self._broker
         group = broker.groups.require(request.topic.removeprefix(RETRY_PREFIX), born_host)
-        limit = _limit(group, request.maxReconsumeTimes, client_version)
+        limit = _limit(group, request.max_retries)
         in_order = broker.locks.is_held(group.name)
         if len(body) > broker.config.broker.max_message:
             raise broker.too_long(len(body))
-        if in_order or request.reconsumeTimes > limit:
+        if in_order or request.reconsume_times > limit:
             # A client counts the attempt that is to come; what gets none has failed that many times.
-            failed = _failed_too_often(request.reconsumeTimes, limit)
-            reason = failed if request.reconsumeTimes > limit else "its consumer, which goes in order, gave it up"
+            failed = _failed_too_often(request.reconsume_times, limit)
+            reason = failed if request.reconsume_times > limit else "its consumer, which goes in order, gave it up"
             message = Message(
                 request.topic,
                 body,
                 flag=request.flag,
-                sysflag=request.sysFlag,
-                born_timestamp_ms=request.bornTimestamp,
-                reconsume_times=request.reconsumeTimes - 1,
+                sysflag=request.sysflag,
+                born_timestamp_ms=request.born_timestamp_ms,
+                reconsume_times=request.reconsume_times - 1,
             )
             properties = without_scheduling(decode_properties(request.properties))
             return self._bury(group, message, properties, reason, by=born_host, born_host=born_host)
-        is_retry = request.reconsumeTimes > 0
+        is_retry = request.reconsume_times > 0
         return broker.send(
             request.topic,
-            request.queueId,
+            request.queue_id,
             body,
             _only_its_level(request.properties) if is_retry else request.properties,
-            request.bornTimestamp,
+            request.born_timestamp_ms,
             born_host,
             request.flag,
-            request.sysFlag,
-            request.reconsumeTimes,
-            request.defaultTopic,
-            request.defaultTopicQueueNums,
+            request.sysflag,
+            request.reconsume_times,
+            request.default_topic,
+            request.default_queues,
             is_retry=is_retry,
         )
 
@@ -154,11 +152,9 @@ class Retries:
         return offset_message_id(broker.store_host, at), 0, queue_offset, end_offset, ""
 
 
-def _limit(group: Group, asked: int | None, client_version: int) -> int:
+def _limit(group: Group, asked: int | None) -> int:
     """How many retries a message of the group gets."""
-    if asked is not None and client_version >= _KNOWS_MAX_RECONSUME_TIMES:
-        return asked
-    return group.max_retries
+    return group.max_retries if asked is None else asked
 
 
 def _failed_too_often(failures: int, limit: int) -> str:

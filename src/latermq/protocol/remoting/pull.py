@@ -1,8 +1,10 @@
-"""Pulls: the header fields, and the bits of their sysFlag."""
+"""Pulls: the header fields, the bits of their sysFlag, and the codes of their replies."""
 
 from msgspec import Struct
 
 from latermq.config_json.numbers import Int32, Int64
+from latermq.model.pull_status import PullStatus
+from latermq.protocol.remoting.codes import Response
 
 
 class PullHeader(Struct, kw_only=True, gc=False):
@@ -27,3 +29,11 @@ PULL_COMMIT_OFFSET = 1
 PULL_SUSPEND = 2
 
 PULL_SUBSCRIPTION = 4
+
+_CODE_OF = {
+    PullStatus.FOUND: Response.SUCCESS,
+    PullStatus.NO_NEW_MESSAGE: Response.PULL_NOT_FOUND,
+    PullStatus.NO_MATCHED_MESSAGE: Response.PULL_RETRY_IMMEDIATELY,
+    PullStatus.OFFSET_MOVED: Response.PULL_OFFSET_MOVED,
+}
+PULL_CODES = tuple(_CODE_OF[status] for status in PullStatus)  # by status

@@ -3,6 +3,10 @@
 from msgspec import Struct
 
 from latermq.config_json.numbers import Int32, Int64
+from latermq.model.retry import RetryMessage, SendBack
+
+# The ordinal of V3_4_9 among RocketMQ's versions: clients before it put something else into maxReconsumeTimes.
+_KNOWS_MAX_RECONSUME_TIMES = 121
 
 
 class SendHeader(Struct, kw_only=True, gc=False):
@@ -70,3 +74,33 @@ class SendBackHeader(Struct, kw_only=True):
     originTopic: str | None = None
     unitMode: bool = False
     maxReconsumeTimes: Int32 | None = None
+
+
+def _max_retries(asked: int | None, client_version: int) -> int | None:
+    return asked if client_version >= _KNOWS_MAX_RECONSUME_TIMES else None
+
+
+def read_send_back(header: SendBackHeader, client_version: int) -> SendBack:
+    """What a consumer of this version gives back."""
+    return SendBack(
+        group=header.group,
+        physical_offset=header.offset,
+        delay_level=header.delayLevel,
+        max_retries=_max_retries(header.maxReconsumeTimes, client_version),
+    )
+
+
+def read_retry(header: SendHeader | SendHeaderV2, client_version: int) -> RetryMessage:
+    """A send to a retry topic by a client of this version."""
+    return RetryMessage(
+        topic=header.topic,
+        queue_id=header.queueId,
+        properties=header.properties,
+        born_timestamp_ms=header.bornTimestamp,
+        flag=header.flag,
+        sysflag=header.sysFlag,
+        reconsume_times=header.reconsumeTimes,
+        max_retries=_max_retries(header.maxReconsumeTimes, client_version),
+        default_topic=header.defaultTopic,
+        default_queues=header.defaultTopicQueueNums,
+    )

@@ -36,8 +36,9 @@ from latermq.protocol.remoting.json_body import decode_body, encode_body
 from latermq.protocol.remoting.offsets import QueryOffsetHeader, UpdateOffsetHeader
 from latermq.protocol.remoting.queues import MessageQueue
 from latermq.protocol.remoting.replies import encode_send_reply
-from latermq.protocol.remoting.send import SendBackHeader, SendHeader, SendHeaderV2
+from latermq.protocol.remoting.send import SendBackHeader, SendHeader, SendHeaderV2, read_retry, read_send_back
 from latermq.server.handlers.admin.ground import Handler, WhenDone, answer
+from latermq.server.handlers.notices import tell_group_changed
 from latermq.server.handlers.pulls import Pulls
 from latermq.server.remoting.connection import Connection, Lane, body_too_long
 from latermq.server.remoting.send_lane import SendLane
@@ -241,7 +242,7 @@ class BrokerService:
         for name in groups:
             config = self._broker.groups.find(name)
             if config is None or config.notifies_members:
-                self._broker.notices.group_changed(name)
+                tell_group_changed(self._broker.notices, name)
 
     # Sending
 
@@ -274,7 +275,7 @@ class BrokerService:
                 default_queues=header.defaultTopicQueueNums,
             )
         elif header.topic.startswith(RETRY_PREFIX):
-            sent = self._retries.send(header, command.body, connection.peer_host, command.version)
+            sent = self._retries.send(read_retry(header, command.version), command.body, connection.peer_host)
         else:
             sent = self._broker.send(
                 header.topic,
@@ -298,7 +299,9 @@ class BrokerService:
 
     def _send_back(self, connection: Connection, command: Command) -> bytes | None:
         """A consumer gives back what it could not handle."""
-        end_offset = self._retries.send_back(command.header(SendBackHeader), command.version, connection.peer_host)
+        end_offset = self._retries.send_back(
+            read_send_back(command.header(SendBackHeader), command.version), connection.peer_host
+        )
         reply = encode_response(command)
         if not end_offset or not self._waits_for_flush or command.flag & FLAG_ONEWAY:
             return reply

@@ -6,16 +6,17 @@ from latermq.broker.broker import Broker, Pulled
 from latermq.broker.messages.long_polling import WaitingPull
 from latermq.errors import LaterMQError, SubscriptionNotFound, SubscriptionOutdated
 from latermq.group.filters import MessageFilter, subscription_of
+from latermq.model.pull_status import PullStatus
 from latermq.model.subscription import Subscription
-from latermq.protocol.remoting.codes import Request, Response
+from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command
-from latermq.protocol.remoting.pull import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader
+from latermq.protocol.remoting.pull import PULL_CODES, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader
 from latermq.protocol.remoting.replies import encode_pull_reply
 from latermq.server.handlers.admin.ground import Handler
 from latermq.server.remoting.connection import Connection
 
 MAX_SUSPEND_MS = 60_000  # clients give up after 30 s; nobody may make a pull wait for ever
-_FOUND_NONE = (Response.PULL_NOT_FOUND, Response.PULL_RETRY_IMMEDIATELY)
+_FOUND_NONE = (PullStatus.NO_NEW_MESSAGE, PullStatus.NO_MATCHED_MESSAGE)
 
 
 class Pulls:
@@ -98,8 +99,8 @@ class Pulls:
             return False
         if pulled.messages:
             self._broker.topic_traffic.count_pulled(topic, pull.group, pulled.messages)
-        if pulled.code == Response.PULL_NOT_FOUND and pull.offset != pull.first_offset:
-            pulled.code = Response.PULL_RETRY_IMMEDIATELY  # tells the client how far it may skip
+        if pulled.status == PullStatus.NO_NEW_MESSAGE and pull.offset != pull.first_offset:
+            pulled.status = PullStatus.NO_MATCHED_MESSAGE  # tells the client how far it may skip
         connection.send(_encode(pull.opaque, pull.encoding, pulled))
         return True
 
@@ -127,12 +128,13 @@ class Pulls:
 
 def _is_at_end(pulled: Pulled) -> bool:
     """Whether a pull has looked at everything there is and found nothing."""
-    return pulled.code in _FOUND_NONE and pulled.next_offset >= pulled.max_offset
+    return pulled.status in _FOUND_NONE and pulled.next_offset >= pulled.max_offset
 
 
 def _encode(opaque: int, encoding: int, pulled: Pulled) -> bytes:
+    code = PULL_CODES[pulled.status]
     return encode_pull_reply(
-        opaque, encoding, pulled.code, pulled.next_offset, pulled.min_offset, pulled.max_offset, pulled.pieces
+        opaque, encoding, code, pulled.next_offset, pulled.min_offset, pulled.max_offset, pulled.pieces
     )
 
 

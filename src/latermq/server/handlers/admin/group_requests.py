@@ -6,7 +6,7 @@ from typing import TypeVar
 from latermq.broker.admin import group_admin
 from latermq.broker.admin.keyed_maps import keyed_map
 from latermq.broker.messages.answer_room import AnswerRoom
-from latermq.broker.notifications import CPP, Notice
+from latermq.broker.notifications import CPP
 from latermq.config_json.groups import GroupJson, encode_group
 from latermq.config_json.java_json import convert
 from latermq.errors import ConsumerOffline, LaterMQError, MalformedRequest
@@ -23,7 +23,7 @@ from latermq.protocol.remoting.clients import (
     write_subscription,
 )
 from latermq.protocol.remoting.codes import Request
-from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command, encode_frame, encode_response
+from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.groups import (
     BrokerConsumeStatsHeader,
     ConsumeStatsHeader,
@@ -47,6 +47,7 @@ from latermq.protocol.remoting.offsets import (
 )
 from latermq.protocol.remoting.queues import MessageQueue
 from latermq.server.handlers.admin.ground import Ground, Handler
+from latermq.server.handlers.notices import reset_notice
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.stepwise import Reply
 from latermq.timer.steps import Steps
@@ -239,26 +240,9 @@ class GroupRequests:
         group = self._broker.members.consumer_group(header.group)
         if group is not None:
             has_cpp = any(member.language == CPP for member in group.members.values())
-            self._broker.notices.tell(_reset_notice(header, body, _listed(queues) if has_cpp else None))
+            self._broker.notices.tell(reset_notice(header, body, _listed(queues) if has_cpp else None))
         self._answer_when_saved(connection, command, body)
         return None
-
-
-def _reset_notice(header: ResetOffsetHeader, body: bytes, cpp_body: bytes | None) -> Notice:
-    """What members are told of a reset. It is made once, however many there are: a wide topic's table takes MiBs."""
-    code = Request.RESET_CONSUMER_CLIENT_OFFSET
-    fields = {
-        "topic": header.topic,
-        "group": header.group,
-        "timestamp": str(header.timestamp),
-        "isForce": str(header.isForce).lower(),
-    }
-
-    def notice(form: bytes, for_cpp: Notice | None = None) -> Notice:
-        frame = encode_frame(code, 0, flag=FLAG_ONEWAY, fields=fields, body=form)
-        return Notice((code, header.group, header.topic, header.queueId), header.group, frame, for_cpp)
-
-    return notice(body, notice(cpp_body) if cpp_body is not None else None)
 
 
 def _listed(queues: list[tuple[MessageQueue, int]]) -> bytes:

@@ -1,0 +1,32 @@
+"""The frames of what clients are told unasked."""
+
+from latermq.broker.notifications import Notice, Notices
+from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.frames import FLAG_ONEWAY, encode_frame
+from latermq.protocol.remoting.offsets import ResetOffsetHeader
+
+
+def tell_group_changed(notices: Notices, group: str) -> None:
+    """Members came or went, or subscribe to something else: the others have to share the queues anew."""
+    code = Request.NOTIFY_CONSUMER_IDS_CHANGED
+    about = (code, group)
+    if not notices.is_due(about):
+        frame = encode_frame(code, 0, flag=FLAG_ONEWAY, fields={"consumerGroup": group})
+        notices.tell(Notice(about, group, frame))
+
+
+def reset_notice(header: ResetOffsetHeader, body: bytes, cpp_body: bytes | None) -> Notice:
+    """What members are told of a reset. It is made once, however many there are: a wide topic's table takes MiBs."""
+    code = Request.RESET_CONSUMER_CLIENT_OFFSET
+    fields = {
+        "topic": header.topic,
+        "group": header.group,
+        "timestamp": str(header.timestamp),
+        "isForce": str(header.isForce).lower(),
+    }
+
+    def notice(form: bytes, for_cpp: Notice | None = None) -> Notice:
+        frame = encode_frame(code, 0, flag=FLAG_ONEWAY, fields=fields, body=form)
+        return Notice((code, header.group, header.topic, header.queueId), header.group, frame, for_cpp)
+
+    return notice(body, notice(cpp_body) if cpp_body is not None else None)
