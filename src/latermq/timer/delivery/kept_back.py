@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
-from latermq.arrays import Ints
+from latermq.arrays import Indices, Ints
 from latermq.errors import StoreError
 from latermq.store.block import Block
 
@@ -44,7 +43,7 @@ class KeptBack:
         self._stuck.setdefault(queue, []).append((block, dues))
         self.size_bytes += block.size
 
-    def line_up(self, block: Block, dues: Ints) -> npt.NDArray[np.intp]:
+    def line_up(self, block: Block, dues: Ints) -> Indices:
         """Put records for queues that are stuck behind what is stuck there; the rows of the others."""
         free = np.ones(len(block), bool)
         for number, own in block.rows_by_queue().items():

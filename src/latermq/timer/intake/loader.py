@@ -2,7 +2,7 @@
 
 from latermq.config import TimerConfig
 from latermq.errors import StoreError
-from latermq.message.slots import SLOT_MS, slot_of
+from latermq.message.slots import SLOT_MS, last_slot_start, slot_of
 from latermq.timer.delivery.lateness import PUNCTUAL_MS
 from latermq.timer.delivery.timer_source import TimerSource
 from latermq.timer.engine.interface import Engine, Units
@@ -26,7 +26,7 @@ class Loader:
 
     def begin(self, wake_ms: int, now_ms: int) -> None:
         """At a start: nothing that wakes before `wake_ms` waits."""
-        self._split_ms = split_ms = max(0, (now_ms - PUNCTUAL_MS) // SLOT_MS * SLOT_MS)
+        self._split_ms = split_ms = max(0, last_slot_start(now_ms - PUNCTUAL_MS))
         start_ms = min(split_ms, max(0, slot_of(wake_ms)))
         from_engine = self._write_queue.from_engine
         self.backlog = TimerSource(self._engine, start_ms, split_ms, from_engine)
