@@ -159,14 +159,13 @@ def measure_send_stages(path: SocketlessBroker, count: int) -> Figures:
     """The same work cut into its stages; their sum lacks what the connection itself does."""
     broker, reader, lane = path.broker, FrameReader(decode=decode_request), path.connection.lane
     assert lane is not None
-    host = path.connection.peer_host
     decode_ns = lane_ns = index_ns = 0
     for frames, size, measured in _reads(path, count):
         start_ns = time.thread_time_ns()
         commands = reader.feed(frames)
         decoded_ns = time.thread_time_ns()
         replies: list[bytes] = []
-        taken = lane.take(commands, 0, host, replies)
+        taken = lane.take(path.connection, commands, 0, replies)
         path.transport.write(b"".join(replies))
         broker.settle()
         replied_ns = time.thread_time_ns()

@@ -14,7 +14,7 @@ from latermq.message.properties import encode_properties
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import BINARY, FLAG_ONEWAY, JSON, encode_frame
 from latermq.server.broker.process import BrokerProcess
-from latermq.server.handlers import broker_service
+from latermq.server.handlers import topic_waits
 from tests.integration.brokers import pull, run_with_broker, send, send_fields
 from tests.integration.raw_client import connect, eventually
 
@@ -54,6 +54,11 @@ def slow_disk(process: BrokerProcess, go: threading.Event) -> Iterator[None]:
     finally:
         go.set()
         process._disk.replace = replace  # type: ignore[method-assign]
+
+
+def waiting(process: BrokerProcess) -> int:
+    """How many requests wait for their topics to be saved."""
+    return process.service.statistics()["unsaved_requests"]
 
 
 def test_others_are_served_while_a_new_topic_is_saved(tmp_path: Path) -> None:
@@ -99,7 +104,7 @@ def test_a_one_way_message_makes_its_topic_though_its_sender_has_gone(tmp_path: 
             async with connect(process.listener.port) as client:
                 frame = encode_frame(Request.SEND_MESSAGE_V2, 7, flag=FLAG_ONEWAY, fields=send_fields("new"), body=b"x")
                 await client.send(frame)
-                await eventually(lambda: process.service._unsaved or None, "the request waits for its topic")
+                await eventually(lambda: waiting(process) or None, "the request waits for its topic")
             await asyncio.sleep(0.1)
             go.set()
             await eventually(lambda: process.broker.store.queues.find("new", 0), "the message is stored")
@@ -124,7 +129,7 @@ def test_a_later_message_of_a_client_does_not_overtake_one_that_waits_for_its_to
             with slow_disk(process, go):
                 process.broker.tables.savers = late_news  # type: ignore[method-assign]
                 await client.send_only(Request.SEND_MESSAGE_V2, send_fields("new"), b"first")
-                await eventually(lambda: process.service._unsaved or None, "the request waits for its topic")
+                await eventually(lambda: waiting(process) or None, "the request waits for its topic")
                 go.set()
                 await eventually(lambda: process.broker.topics.is_saved("new") or None, "the topic is saved")
                 await client.send_only(Request.SEND_MESSAGE_V2, send_fields("new"), b"second")
@@ -154,7 +159,7 @@ def test_a_plain_message_that_is_taken_the_short_way_does_not_overtake_either(tm
             with slow_disk(process, go):
                 process.broker.tables.savers = late_news  # type: ignore[method-assign]
                 await client.send_only(Request.SEND_MESSAGE_V2, send_fields("new"), b"first")
-                await eventually(lambda: process.service._unsaved or None, "the request waits for its topic")
+                await eventually(lambda: waiting(process) or None, "the request waits for its topic")
                 go.set()
                 await eventually(lambda: process.broker.topics.is_saved("new") or None, "the topic is saved")
                 assert (await send(other, "new", body=b"other")).code == Response.SUCCESS
@@ -200,7 +205,7 @@ def test_messages_that_wait_for_their_topic_are_bounded_in_bytes(
 ) -> None:
     text = "x" * 1_000
     properties, body = (f"a\x01{text}", b"") if part == "properties" else ("", text.encode())
-    monkeypatch.setattr(broker_service, "MAX_UNSAVED_BYTES", 2_000)
+    monkeypatch.setattr(topic_waits, "MAX_UNSAVED_BYTES", 2_000)
 
     async def scenario(process: BrokerProcess) -> None:
         go = threading.Event()
@@ -211,7 +216,7 @@ def test_messages_that_wait_for_their_topic_are_bounded_in_bytes(
             with slow_disk(process, go):
                 await first.send(frame)
                 await second.send(frame)
-                await eventually(lambda: len(process.service._unsaved) == 2, "two messages wait")
+                await eventually(lambda: waiting(process) == 2, "two messages wait")
                 await third.send(frame)
                 assert (await third.receive()).code == Response.SYSTEM_BUSY
                 go.set()
@@ -224,7 +229,7 @@ def test_messages_that_wait_for_their_topic_are_bounded_in_bytes(
 def test_a_client_that_sends_on_while_its_topic_is_saved_waits_and_is_not_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker_service, "MAX_UNSAVED_BYTES", 4_000)
+    monkeypatch.setattr(topic_waits, "MAX_UNSAVED_BYTES", 4_000)
 
     async def scenario(process: BrokerProcess) -> None:
         go = threading.Event()

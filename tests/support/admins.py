@@ -19,10 +19,12 @@ from latermq.protocol.remoting.clients import (
     read_heartbeat,
 )
 from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame, encode_response
-from latermq.server.handlers.admin.admin_service import AdminService
-from latermq.server.handlers.admin.ground import WhenDone, Work
+from latermq.server.handlers.admin.admin_requests import AdminRequests
+from latermq.server.handlers.late_replies import WhenDone, Work
 from latermq.server.remoting.connection import Connection
+from latermq.server.remoting.stepwise import SlicedRequests
 from latermq.store.files.memory_disk import MemoryDisk
+from tests.support.request_tables import table_of
 from tests.support.stores import SMALL
 
 HOST = pack_host("127.0.0.1", 4711)
@@ -66,13 +68,16 @@ class Scene:
         self.keeps = False
         self.kept: list[tuple[list[Work], WhenDone]] = []
         self.untold: list[Callable[[], None]] = []
-        self.service = AdminService(
+        sliced = SlicedRequests(self.broker.config.timer.max_lookup)
+        self.service = AdminRequests(
             self.broker,
             address=ADDRESS,
             program_version="1.2.3",
             beside=self._beside,
             announce=lambda told: self.untold.append(told) if self.keeps else told(),
+            sliced=sliced,
         )
+        self.table = table_of(self.service, sliced=sliced)
 
     def _beside(self, works: list[Work], when_done: WhenDone) -> None:
         self.kept.append((works, when_done))
@@ -102,7 +107,7 @@ class Scene:
         texts = {name: str(value) for name, value in (fields or {}).items()}
         [command] = FrameReader().feed(encode_frame(code, 7, fields=texts, body=body))
         connection = FakeConnection()
-        reply = self.service.handlers[code](cast(Connection, connection), command)
+        reply = self.table.serve(cast(Connection, connection), command)
         if reply is not None:
             connection.send(reply)
         assert all(answer.opaque == 7 for answer in connection.sent)

@@ -31,7 +31,7 @@ from latermq.pipeline.timeline.root import Root
 from latermq.pipeline.windows.local_build import read_tail, tail_start, window_batches
 from latermq.protocol.remoting.json_body import decode_body, encode_body
 from latermq.protocol.remoting.pipeline import PipelineState, WindowState
-from latermq.server.handlers.pipeline_service import PipelineService
+from latermq.server.handlers.pipeline import PipelineRequests
 from latermq.timer.far.windows import Window, WindowRows
 
 ROOT = Root("memory:", fs.LocalFileSystem(), "/nowhere")
@@ -192,7 +192,7 @@ class _Table:
 
 def state_of(broker: Broker) -> PipelineState:
     """What a driver that asks is told, byte for byte."""
-    service = PipelineService(broker, cast(Any, None))  # only what schedules has to be flushed
+    service = PipelineRequests(broker, cast(Any, None))  # only what schedules has to be flushed
     return decode_body(encode_body(service.state()), PipelineState)
 
 

@@ -66,8 +66,8 @@ class NotingLane:
         self._lane = lane
         self.taken: list[int] = []
 
-    def take(self, commands: list[Command], at: int, born_host: bytes, replies: list[bytes]) -> int:
-        end = self._lane.take(commands, at, born_host, replies)
+    def take(self, connection: Connection, commands: list[Command], at: int, replies: list[bytes]) -> int:
+        end = self._lane.take(connection, commands, at, replies)
         self.taken += [command.opaque for command in commands[at:end]]
         return end
 

@@ -28,10 +28,10 @@ from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame, encode_response
 from latermq.protocol.remoting.json_body import decode_body, decode_keyed_map, encode_body, raw_fields
 from latermq.protocol.remoting.queues import MessageQueue
-from latermq.server.handlers.admin.admin_service import AdminService
+from latermq.server.handlers.admin.admin_requests import AdminRequests
 from latermq.server.handlers.broker_service import BrokerService
 from latermq.server.remoting.connection import Connection
-from latermq.server.remoting.stepwise import SLICE_STEPS, LookUps
+from latermq.server.remoting.stepwise import SLICE_STEPS, SlicedRequests
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.support.stores import SMALL
 
@@ -51,10 +51,11 @@ class Scene:
         config = Config(store=SMALL, broker=BrokerConfig(max_topic_queues=WIDE))
         self.broker = Broker(config, MemoryDisk(), self.clock, host="127.0.0.1", port=10911, new_store_id="s" * 32)
         self.put_off: list[Callable[[], None]] = []
-        look_ups = LookUps(1_000, lambda work: self.put_off.append(work))
+        sliced = SlicedRequests(1_000, lambda work: self.put_off.append(work))
         monkeypatch.setattr(self.broker.tables, "savers", list)  # how tables are saved is another subject
-        admin = AdminService(self.broker, address="a:1", program_version="1", look_ups=look_ups)
-        self.handlers = BrokerService(self.broker, look_ups=look_ups).handlers | admin.handlers
+        admin = AdminRequests(self.broker, address="a:1", program_version="1", sliced=sliced)
+        self.table = BrokerService(self.broker, sliced=sliced).table
+        self.table.add(admin.endpoints)
         self.broker.topics.put(Topic(name="wide", read_queues=WIDE, write_queues=WIDE))
         self.broker.groups.require("readers")
         self.broker.groups.require("others")
@@ -97,7 +98,7 @@ class Scene:
     def begin(self, code: int, fields: dict[str, object] | None = None, body: bytes = b"") -> bytes | None:
         texts = {name: str(value) for name, value in (fields or {}).items()}
         [command] = FrameReader().feed(encode_frame(code, 7, fields=texts, body=body))
-        return self.handlers[code](cast(Connection, self), command)
+        return self.table.serve(cast(Connection, self), command)
 
     def turns(self) -> Iterator[int]:
         """What each turn touched."""
@@ -243,7 +244,7 @@ def test_a_heartbeat_of_many_groups_is_taken_in_slices(scene: Scene) -> None:
 def test_a_heartbeat_that_takes_slices_keeps_the_language_of_its_client(scene: Scene) -> None:
     [command] = FrameReader().feed(encode_frame(Request.HEART_BEAT, 7, body=big_heartbeat()))
     command.language = "CPP"
-    assert scene.handlers[Request.HEART_BEAT](cast(Connection, scene), command) is None
+    assert scene.table.serve(cast(Connection, scene), command) is None
     command.release()  # as the broker's service does
     for _ in scene.turns():
         pass

@@ -1,60 +1,34 @@
-"""docs/protocol.md lists every request code that is served, and no other."""
+"""docs/protocol.md lists every request that is served, with the permission that it needs, and no other."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
-from latermq.clock import SimulatedClock
-from latermq.config import Config
-from latermq.protocol.remoting.codes import Request
-from latermq.server.handlers.broker_service import BrokerService
-from latermq.server.handlers.pending_service import PendingService
-from latermq.server.handlers.pipeline_service import PipelineService
-from latermq.server.handlers.window_service import WindowService
-from latermq.server.namesrv.name_server import NameServer
-from latermq.server.remoting.stepwise import LookUps
-from latermq.server.windows.window_loader import WindowKeeper
-from latermq.store.files.memory_disk import MemoryDisk
-from tests.support.admins import Scene
+import pytest
+
+from latermq.server.remoting.endpoints import Endpoint
+from tests.support.served_requests import broker_endpoints, name_server_endpoints
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "protocol.md"
+_ROW = re.compile(r"^\| (\d+) \| ([A-Z]\w+) \| ([^|]*) \|", re.MULTILINE)
 
 
-def documented(heading: str) -> dict[int, str]:
-    section = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)
-    [text] = [part for part in section if part.startswith(heading + "\n")]
-    return {int(code): name for code, name in re.findall(r"^\| (\d+) \| (\w+) \|", text, re.MULTILINE)}
+def documented(heading: str) -> dict[int, tuple[str, str]]:
+    """Name and permission of each code in the first table of a section."""
+    sections = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)
+    [text] = [part for part in sections if part.startswith(heading + "\n")]
+    return {int(code): (name, permission) for code, name, permission in _ROW.findall(text)}
 
 
-def named(codes: dict[int, object]) -> dict[int, str]:
-    return {int(code): Request(code).name for code in sorted(codes)}
+def served(endpoints: Iterable[Endpoint]) -> dict[int, tuple[str, str]]:
+    rows = sorted(endpoints, key=lambda endpoint: endpoint.code)
+    return {int(row.code): (row.code.name, "; ".join(map(str, row.access)) or "none") for row in rows}
 
 
 def test_the_page_lists_what_a_name_server_serves() -> None:
-    server = NameServer(Config(), SimulatedClock(), MemoryDisk())
-    assert documented("Name server") == named(dict(server.handlers))
+    assert documented("Name server") == served(name_server_endpoints())
 
 
-def test_the_page_lists_what_a_broker_serves_to_clients() -> None:
-    assert documented("Broker: producers and consumers") == named(dict(BrokerService(Scene().broker).handlers))
-
-
-def test_the_page_lists_what_a_broker_serves_to_operators() -> None:
-    assert documented("Broker: administration") == named(dict(Scene().service.handlers))
-
-
-def test_the_page_lists_what_a_broker_serves_about_timers() -> None:
-    broker = Scene().broker
-    service = PendingService(broker, BrokerService(broker), LookUps(1))
-    assert documented("Broker: timers") == named(dict(service.handlers))
-
-
-def test_the_page_lists_what_a_broker_serves_to_the_pipeline() -> None:
-    broker = Scene().broker
-    assert documented("Broker: the pipeline") == named(dict(PipelineService(broker, BrokerService(broker)).handlers))
-
-
-def test_the_page_lists_what_a_broker_serves_about_windows() -> None:
-    def no_keeper() -> WindowKeeper:
-        raise AssertionError("nobody asks")
-
-    assert documented("Broker: windows") == named(dict(WindowService(Scene().broker, no_keeper).handlers))
+@pytest.mark.parametrize("subject", broker_endpoints())
+def test_the_page_lists_what_a_broker_serves(subject: str) -> None:
+    assert documented(f"Broker: {subject}") == served(broker_endpoints()[subject])

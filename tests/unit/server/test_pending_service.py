@@ -34,10 +34,11 @@ from latermq.protocol.remoting.timers import (
     PendingTimer,
     Verdict,
 )
-from latermq.server.handlers.pending_service import MAX_PAGE_BYTES, MAX_PAGE_TIMERS, PendingService
+from latermq.server.handlers.timers import MAX_PAGE_BYTES, MAX_PAGE_TIMERS, TimerRequests
 from latermq.server.remoting.connection import Connection
-from latermq.server.remoting.stepwise import LookUps
+from latermq.server.remoting.stepwise import SlicedRequests
 from latermq.timer.steps import Steps
+from tests.support.request_tables import table_of
 
 KEY = "7F0000010F2A0001"
 DAY_MS = 86_400_000
@@ -120,12 +121,14 @@ class Scene:
             check_changeable=lambda: self._raise(self.refusal),
             settle=lambda: None,
         )
-        self.service = PendingService(
+        sliced = SlicedRequests(1_000)
+        requests = TimerRequests(
             cast(Broker, broker),
             self,
-            LookUps(1_000),
+            sliced,
             lambda places, when_done: when_done({entry: b"record" for entry, _ in places}),
         )
+        self.table = table_of(requests, sliced=sliced)
 
     def check_unflushed(self) -> None:
         self._raise(self.busy)
@@ -150,7 +153,7 @@ class Scene:
     def ask(self, code: int, **fields: object) -> Command:
         texts = {name: str(value) for name, value in fields.items()}
         [command] = FrameReader().feed(encode_frame(code, 7, fields=texts))
-        reply = self.service.handlers[code](cast(Connection, None), command)
+        reply = self.table.serve(cast(Connection, None), command)
         [answer] = FrameReader().feed(self.kept.pop() if reply is None else reply)
         return answer
 
@@ -323,7 +326,7 @@ def test_what_was_written_is_told_when_it_is_flushed_and_all_else_at_once(verdic
     scene = Scene()
     scene.pending.verdict = verdict
     [command] = FrameReader().feed(encode_frame(Request.CANCEL_TIMER, 7, fields={"topic": "t", "uniqueKey": KEY}))
-    reply = scene.service.handlers[Request.CANCEL_TIMER](cast(Connection, None), command)
+    reply = scene.table.serve(cast(Connection, None), command)
     assert (reply is None) == (verdict in (Verdict.CANCELLED, Verdict.MOVED, Verdict.ACCEPTED))
     assert bool(scene.kept) == (reply is None)
 

@@ -17,10 +17,11 @@ from latermq.protocol.remoting.json_body import decode_body
 from latermq.protocol.remoting.pipeline import PipelineState
 from latermq.protocol.remoting.rows import encode_rows
 from latermq.server.broker.pipeline_folder import TokenTold
-from latermq.server.handlers.pipeline_service import PipelineService
+from latermq.server.handlers.pipeline import PipelineRequests
 from latermq.server.remoting.connection import Connection
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.support.brokers_in_memory import HOST, open_broker, pass_time
+from tests.support.request_tables import table_of
 from tests.support.rows import Row, batch_of
 
 Work = Callable[[], None]
@@ -44,8 +45,8 @@ class Scene:
         self.watchers: list[Work] = []
         self._works: list[tuple[list[Work], Callable[[LaterMQError | None], None]]] = []
 
-    def serve(self) -> PipelineService:
-        return PipelineService(self.broker, self, beside=self._beside, tokens=self, instance=INSTANCE, secret=SECRET)
+    def serve(self) -> PipelineRequests:
+        return PipelineRequests(self.broker, self, beside=self._beside, tokens=self, instance=INSTANCE, secret=SECRET)
 
     def read(self, told: TokenTold) -> None:
         told(self.token)
@@ -83,7 +84,7 @@ class Scene:
         """The answer, None where it comes later."""
         frame = encode_frame(code, 1, flag=flag, fields={name: str(value) for name, value in fields.items()}, body=body)
         [command] = FrameReader().feed(frame)
-        reply = self.service.handlers[code](cast(Connection, self), command)
+        reply = table_of(self.service).serve(cast(Connection, self), command)
         return FrameReader().feed(reply)[0] if reply is not None else None
 
     def ask_signed(self, code: int, *, flag: int = 0, **fields: object) -> Command | None:

@@ -14,14 +14,15 @@ from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame, encode_response
 from latermq.protocol.remoting.json_body import decode_body
 from latermq.protocol.remoting.timers import Outcomes, PendingCount, PendingPage, Verdict
-from latermq.server.handlers.pending_service import Fetched, PendingService
+from latermq.server.handlers.timers import Fetched, TimerRequests
 from latermq.server.remoting import stepwise
 from latermq.server.remoting.connection import Connection
-from latermq.server.remoting.stepwise import LookUps
+from latermq.server.remoting.stepwise import SlicedRequests
 from latermq.store import key_index
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.timer.steps import Steps, at_once, spend
 from tests.support.brokers_in_memory import bodies, open_broker, pass_time, send
+from tests.support.request_tables import table_of
 from tests.unit.message.test_timer_names import Work
 
 PLAIN = 3_000  # messages that are no timers and have the same key
@@ -34,10 +35,10 @@ class Scene:
         self.clock = SimulatedClock()
         self.broker: Broker = open_broker(MemoryDisk(), self.clock, TimerConfig(max_lookup=limit))
         self.put_off: list[Callable[[], None]] = []
-        self.look_ups = LookUps(limit, self.put_off.append)
+        self.sliced = SlicedRequests(limit, self.put_off.append)
         self.sent: list[bytes] = []
         self.under_way = 0
-        self.handlers = PendingService(self.broker, self, self.look_ups).handlers
+        self.table = table_of(TimerRequests(self.broker, self, self.sliced), sliced=self.sliced)
 
     def check_unflushed(self) -> None:
         """The disk is never slow."""
@@ -66,14 +67,14 @@ class Scene:
         """The answer, where it comes at once."""
         texts = {name: str(value) for name, value in fields.items()}
         [command] = FrameReader().feed(encode_frame(code, 7, fields=texts))
-        reply = self.handlers[code](cast(Connection, self), command)
+        reply = self.table.serve(cast(Connection, self), command)
         return None if reply is None else next(iter(FrameReader().feed(reply)))
 
     def turns(self) -> Iterator[None]:
         """Each turn of the loop; others may do something in between."""
         while self.put_off:
             works, self.put_off = self.put_off, []
-            self.look_ups._later = self.put_off.append
+            self.sliced._later = self.put_off.append
             for work in works:
                 work()
             yield
@@ -276,8 +277,8 @@ def test_more_look_ups_than_so_many_are_put_off_to_the_client(scene: Scene, monk
         assert scene.ask(Request.CANCEL_TIMER, topic="orders", key="hot") is None
     with pytest.raises(FlowControl, match="2 look-ups are under way"):
         scene.ask(Request.CANCEL_TIMER, topic="orders", key="hot")
-    scene.look_ups.stop()
-    assert (len(scene.sent), len(scene.look_ups)) == (2, 0)
+    scene.sliced.stop()
+    assert (len(scene.sent), len(scene.sliced)) == (2, 0)
     for _ in scene.turns():
         pass
 
@@ -289,12 +290,12 @@ def test_a_look_up_that_breaks_does_not_stop_the_others(scene: Scene) -> None:
 
     scene.plain("hot", 300)
     [command] = FrameReader().feed(encode_frame(Request.CANCEL_TIMER, 7))
-    assert scene.look_ups.answer(cast(Connection, scene), command, broken()) is None
+    assert scene.sliced.answer(cast(Connection, scene), command, broken()) is None
     assert scene.ask(Request.CANCEL_TIMER, topic="orders", key="hot") is None
     assert scene.under_way == 2
     for _ in scene.turns():
         pass
-    assert (len(scene.sent), len(scene.look_ups), scene.under_way) == (2, 0, 0)
+    assert (len(scene.sent), len(scene.sliced), scene.under_way) == (2, 0, 0)
     [answer] = FrameReader().feed(scene.sent[0])
     assert (answer.opaque, answer.code) == (7, LaterMQError.code)
     assert answer.remark == "internal error: RuntimeError"
@@ -303,13 +304,13 @@ def test_a_look_up_that_breaks_does_not_stop_the_others(scene: Scene) -> None:
 def test_a_move_whose_record_comes_from_the_timeline_after_the_stop_writes_nothing(scene: Scene) -> None:
     """The store is closed a moment later, and the answer would wait for a flush that nobody does any more."""
     fetches: list[Callable[[Fetched], None]] = []
-    service = PendingService(scene.broker, scene, scene.look_ups, lambda places, when_done: fetches.append(when_done))
-    scene.handlers = service.handlers
+    requests = TimerRequests(scene.broker, scene, scene.sliced, lambda places, when_done: fetches.append(when_done))
+    scene.table = table_of(requests, sliced=scene.sliced)
     scene.timer("t1")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scene.broker.pending, "fetch_steps", lambda *name: (yield from _places()))
         assert scene.ask(Request.MOVE_TIMER, topic="orders", uniqueKey="t1", delayMs=5_000) is None
-    scene.look_ups.stop()
+    scene.sliced.stop()
     stored = scene.broker.store.log.end
     fetches.pop()({})
     assert scene.broker.store.log.end == stored

@@ -5,9 +5,8 @@ from itertools import islice
 from typing import cast
 
 from latermq.protocol.remoting.frames import Command
-from latermq.server.handlers.admin.ground import MAX_TABLES, FewTables
 from latermq.server.remoting.connection import Connection
-from latermq.server.remoting.stepwise import LookUps, Reply
+from latermq.server.remoting.stepwise import MAX_TABLES, Reply, SlicedRequests, Slices
 from latermq.timer.steps import Steps
 from tests.support.admins import FakeConnection
 
@@ -28,10 +27,9 @@ class Scene:
     def __init__(self) -> None:
         self.works: list[Callable[[], None]] = []
         self.begun = self.ended = self.most_at_once = 0
-        look_ups = LookUps(0, self.works.append)
-        self.handler = look_ups.stepwise(FewTables().of(self._table))
+        self.handler = SlicedRequests(0, self.works.append).handler(self._table, Slices.TABLE)
 
-    def _table(self, connection: Connection, command: Command) -> Steps[Reply]:
+    def _table(self, connection: Connection, command: Command, __: None) -> Steps[Reply]:
         asked = command.body
         yield
         self.begun += 1
@@ -44,7 +42,7 @@ class Scene:
     def ask(self, body: bytes) -> Reply:
         connection = cast(Connection, WorkingConnection())
         command = Command(1, flag=2, body=body)
-        reply = self.handler(connection, command)
+        reply = self.handler(connection, command, None)
         if reply is None:
             command.release()  # as the broker's service does
         return reply
@@ -70,16 +68,17 @@ def test_a_short_table_is_answered_at_once_where_nobody_is_before_it() -> None:
 
 
 def test_a_table_that_is_given_up_makes_room() -> None:
-    few = FewTables()
+    sliced = SlicedRequests(0)
     connection, command = cast(Connection, FakeConnection()), Command(1)
 
-    def table(_: Connection, __: Command) -> Steps[Reply]:
+    def table(_: Connection, __: Command, ___: None) -> Steps[Reply]:
         yield
         yield
         return None
 
-    for _ in range(3 * MAX_TABLES):
-        steps = few.of(table)(connection, command)
+    few = sliced._few_tables(table)
+    for _number in range(3 * MAX_TABLES):
+        steps = few(connection, command, None)
         next(steps)
         steps.close()
-    assert len(list(islice(few.of(table)(connection, command), 100))) == 1
+    assert len(list(islice(few(connection, command, None), 100))) == 1

@@ -51,6 +51,12 @@ def _has_key(record: bytes, topic: bytes, key: bytes, *, unique: bool) -> bool:
     return not unique and keys is not None and key in keys.split(KEY_SEPARATOR.encode())
 
 
+def topics_at(broker: Broker, physical_offset: int) -> list[str]:
+    """The topic of the message at a place of the log; none where no message begins there."""
+    message = broker.store.reader.read_message(physical_offset)
+    return [] if message is None else [message.topic]
+
+
 def read_record(broker: Broker, physical_offset: int) -> bytes:
     """The record at a place of the log."""
     record = broker.store.log.read_record(physical_offset)

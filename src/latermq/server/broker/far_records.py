@@ -7,7 +7,7 @@ from concurrent.futures import Future
 import structlog
 
 from latermq.errors import LaterMQError
-from latermq.server.handlers.pending_service import Fetched
+from latermq.server.handlers.timers import Fetched
 from latermq.server.windows.attempt_files import open_pipeline_root
 from latermq.server.windows.daemon_threads import DaemonThreads
 

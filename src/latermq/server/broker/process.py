@@ -35,17 +35,16 @@ from latermq.server.broker.registrar import Registrar
 from latermq.server.broker.retainer import Retainer
 from latermq.server.broker.save_rounds import TableSaver
 from latermq.server.broker.timer_driver import TimerDriver
-from latermq.server.change_log import logged
-from latermq.server.handlers.admin.admin_service import AdminService
+from latermq.server.handlers.admin.admin_requests import AdminRequests
 from latermq.server.handlers.broker_service import BrokerService
-from latermq.server.handlers.pending_service import Fetched, PendingService
-from latermq.server.handlers.pipeline_service import PipelineService
-from latermq.server.handlers.window_service import WindowService
+from latermq.server.handlers.pipeline import PipelineRequests
+from latermq.server.handlers.timers import Fetched, TimerRequests
+from latermq.server.handlers.windows import WindowRequests
 from latermq.server.metrics_server import MetricsServer
 from latermq.server.private_files import close_to_others
 from latermq.server.remoting.listener import Listener
 from latermq.server.remoting.open_files import max_map_count, raise_file_limit, within_limits
-from latermq.server.remoting.stepwise import LookUps
+from latermq.server.remoting.stepwise import SlicedRequests
 from latermq.server.windows.window_loader import WindowKeeper
 from latermq.store.files.disk import FileDisk
 
@@ -88,7 +87,7 @@ class BrokerProcess:
         loop = asyncio.get_running_loop()
         self.broker.waiting.later = loop.call_soon
         self.broker.notices.later = loop.call_later
-        self._look_ups = LookUps(config.timer.max_lookup, loop.call_soon, lambda: self.service.settled())
+        self._sliced = SlicedRequests(config.timer.max_lookup, loop.call_soon, lambda: self.service.settled())
         self.service = BrokerService(
             self.broker,
             request_flush=lambda: self._flusher.request(),
@@ -96,7 +95,7 @@ class BrokerProcess:
             on_scheduled=lambda: self._driver.poke(),
             between_requests=lambda: self._driver.run_if_late(),
             save_topics=lambda when_done: self._table_saver.save_topics(when_done),
-            look_ups=self._look_ups,
+            sliced=self._sliced,
             later=loop.call_soon,
         )
         # Sockets go by real time, whatever deliveries go by.
@@ -105,31 +104,29 @@ class BrokerProcess:
         self._registrar = Registrar(
             self.broker, [name for name in name_servers.replace(",", ";").split(";") if name], self.address
         )
-        self._admin = AdminService(
+        self._admin = AdminRequests(
             self.broker,
             address=self.address,
             program_version=version("latermq"),
             beside=self._do_in_worker,
             announce=self._registrar.announce,
             retain=lambda: self._retainer.run(),
-            look_ups=self._look_ups,
+            sliced=self._sliced,
         )
-        self.service.handlers.update(self._admin.handlers)
-        self._pending = PendingService(self.broker, self.service, self._look_ups, self._fetch_far)
-        self.service.handlers.update(self._pending.handlers)
-        pipeline = PipelineService(
+        flush_waits = self.service.flush_waits
+        self._pending = TimerRequests(self.broker, flush_waits, self._sliced, self._fetch_far)
+        pipeline = PipelineRequests(
             self.broker,
-            self.service,
+            flush_waits,
             beside=self._do_in_worker,
             timeline=redacted(self._timeline_uri),
             tokens=DriverTokens(self._timeline_uri, self.broker.store.store_id),
             instance=uuid.uuid4().hex,
             secret=self._pipeline_secret(),
         )
-        self.service.handlers.update(pipeline.handlers)
-        self._windows = WindowService(self.broker, lambda: self._keeper)
-        self.service.handlers.update(self._windows.handlers)
-        self.service.handlers.update(logged(self.service.handlers))
+        self._windows = WindowRequests(self.broker, lambda: self._keeper)
+        for subject in (self._admin, self._pending, pipeline, self._windows):
+            self.service.table.add(subject.endpoints)
         self._metrics = MetricsServer(BrokerMetrics(self.broker, self._server_statistics))
         self._timers: list[asyncio.TimerHandle | None] = []
         self._checkpointing = False
@@ -214,7 +211,7 @@ class BrokerProcess:
         self._flusher = Flusher(
             self.broker.store.flush,
             every_s=config.store.flush_every / 1000,
-            on_flushed=self.service.flushed,
+            on_flushed=self.service.flush_waits.flushed,
             on_failed=self.end,
         )
         self._preparer = Preparer(self.broker.store.prepare_ahead)
@@ -335,7 +332,7 @@ class BrokerProcess:
                 timer.cancel()
         await self._registrar.close()
         self._driver.stop()
-        self._look_ups.stop()
+        self._sliced.stop()
         self._table_saver.stop()
         self._retainer.stop()
         await self._keeper.stop()
@@ -343,7 +340,7 @@ class BrokerProcess:
         self.broker.waiting.finish()
         self._preparer.stop()
         self._flusher.stop()
-        self.service.flushed(self.broker.store.flush())
+        self.service.flush_waits.flushed(self.broker.store.flush())
         await self.listener.close()
         await self._metrics.close()
         self._worker.shutdown()

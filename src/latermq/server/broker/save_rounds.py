@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from latermq.broker.broker import Broker
 from latermq.errors import LaterMQError
-from latermq.server.handlers.admin.ground import WhenDone, Work
+from latermq.server.handlers.late_replies import WhenDone, Work
 
 # Of a few offsets each, as most are: 0.1 ms. Where topics have hundreds of queues: 2 ms.
 _OFFSET_BLOCKS_AT_ONCE = 8

@@ -1,4 +1,4 @@
-"""The broker's side of pulls: answered at once, or when something comes for which they wait."""
+"""Pulls: answered at once, or when a message arrives for which they wait."""
 
 import time
 
@@ -12,26 +12,30 @@ from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command
 from latermq.protocol.remoting.pull import PULL_CODES, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader
 from latermq.protocol.remoting.replies import encode_pull_reply
-from latermq.server.handlers.admin.ground import Handler
+from latermq.server.remoting.access import SUB, on_group, on_topic
 from latermq.server.remoting.connection import Connection
+from latermq.server.remoting.endpoints import Endpoint
 
 MAX_SUSPEND_MS = 60_000  # clients give up after 30 s; nobody may make a pull wait for ever
 _FOUND_NONE = (PullStatus.NO_NEW_MESSAGE, PullStatus.NO_MATCHED_MESSAGE)
 
 
-class Pulls:
+class PullRequests:
     """Serves pulls out of a Broker, and is who answers those that wait there."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         broker.waiting.answerer = self
-        self.handlers: dict[int, Handler] = {
-            Request.PULL_MESSAGE: self._pull,
-            Request.LITE_PULL_MESSAGE: self._pull,
-        }
 
-    def _pull(self, connection: Connection, command: Command) -> bytes | None:
-        header = command.header(PullHeader)
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        access = (on_topic("topic", SUB), on_group("consumerGroup", SUB))
+        return [
+            Endpoint(Request.PULL_MESSAGE, self._pull, access, PullHeader),
+            Endpoint(Request.LITE_PULL_MESSAGE, self._pull, access, PullHeader),
+        ]
+
+    def _pull(self, connection: Connection, command: Command, header: PullHeader) -> bytes | None:
         broker = self._broker
         broker.check_readable(header.consumerGroup, header.topic, header.queueId, connection.peer_host)
         message_filter = broker.filters.of(self._subscription(header))

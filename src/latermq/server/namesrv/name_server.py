@@ -12,7 +12,7 @@ import uvloop
 from latermq.clock import Clock, SystemClock
 from latermq.config import DEFAULT_NAMESRV_METRICS_PORT, Config
 from latermq.config_json.topics import DataVersionJson
-from latermq.errors import LaterMQError, MalformedRequest, NoPermission, QueryNotFound, StoreError, UnsupportedRequest
+from latermq.errors import LaterMQError, MalformedRequest, NoPermission, QueryNotFound, StoreError
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.json_body import decode_body, encode_body
@@ -26,12 +26,13 @@ from latermq.protocol.remoting.routes import (
     LiveBrokerHeader,
     NamespaceHeader,
     PutKVHeader,
+    RegisterBrokerBody,
     RegisterBrokerHeader,
     UnregisterBrokerHeader,
 )
 from latermq.protocol.remoting.topics import TopicHeader
 from latermq.server.broker.file_troubles import log_troubles
-from latermq.server.change_log import logged
+from latermq.server.change_log import Change
 from latermq.server.metrics_server import MetricsServer
 from latermq.server.namesrv.known_brokers import KnownBrokers
 from latermq.server.namesrv.kv_configs import ORDER_TOPICS, KVConfigs
@@ -40,14 +41,15 @@ from latermq.server.namesrv.name_server_metrics import NameServerMetrics
 from latermq.server.namesrv.registration import read_registration
 from latermq.server.namesrv.routes import Gone, Routes
 from latermq.server.private_files import close_to_others
-from latermq.server.remoting.connection import Connection, body_too_long
+from latermq.server.remoting.access import DELETE, GET, LIST, PUB, SUB, UPDATE, on_cluster, on_topic
+from latermq.server.remoting.connection import Connection
+from latermq.server.remoting.endpoints import BodyLimit, Endpoint, RequestTable
 from latermq.server.remoting.listener import Listener, network_of
 from latermq.store.files.disk import Disk, FileDisk
 
 EXPIRE_EVERY_S = 5.0
 
 _log = structlog.get_logger(__name__)
-_Handler = Callable[[Connection, Command], bytes | None]
 
 
 class NameServer:
@@ -62,41 +64,16 @@ class NameServer:
         self.troubles = [one for one in (known.trouble, self.kv_configs.trouble) if one is not None]
         log_troubles(self.troubles)
         self._config = config
-        handlers: dict[int, _Handler] = {
-            Request.GET_ROUTEINFO_BY_TOPIC: self._route,
-            Request.REGISTER_BROKER: self._register,
-            Request.UNREGISTER_BROKER: self._unregister,
-            Request.BROKER_HEARTBEAT: self._heartbeat,
-            Request.QUERY_DATA_VERSION: self._data_version,
-            Request.GET_BROKER_MEMBER_GROUP: self._members,
-            Request.GET_BROKER_CLUSTER_INFO: self._cluster_info,
-            Request.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topics,
-            Request.GET_TOPICS_BY_CLUSTER: self._topics_of_cluster,
-            Request.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
-            Request.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
-            Request.WIPE_WRITE_PERM_OF_BROKER: self._forbid_writing,
-            Request.ADD_WRITE_PERM_OF_BROKER: self._allow_writing,
-            Request.PUT_KV_CONFIG: self._put_kv,
-            Request.GET_KV_CONFIG: self._get_kv,
-            Request.DELETE_KV_CONFIG: self._delete_kv,
-            Request.GET_KVLIST_BY_NAMESPACE: self._list_kv,
-            Request.GET_NAMESRV_CONFIG: self._get_config,
-            Request.UPDATE_NAMESRV_CONFIG: self._update_config,
-        }
-        self.handlers = logged(handlers)
+        self.table = RequestTable(int(config.server.max_body))
+        self.table.add(self._broker_endpoints())
+        self.table.add(self._client_endpoints())
+        self.table.add(self._settings_endpoints())
 
     def opened(self, connection: Connection) -> None:
         """Nothing is known of a connection before its first request."""
 
     def serve(self, connection: Connection, command: Command) -> bytes | None:
-        handler = self.handlers.get(command.code)
-        if handler is None:
-            raise UnsupportedRequest(
-                f"a name server does not serve request {command.code}", hint="Brokers serve what is about messages"
-            )
-        if len(command.body) > self._config.server.max_body and command.code != Request.REGISTER_BROKER:
-            raise body_too_long(command, self._config.server.max_body)
-        return handler(connection, command)
+        return self.table.serve(connection, command)
 
     def settled(self) -> None:
         """Every request is done when it is answered."""
@@ -130,8 +107,27 @@ class NameServer:
 
     # Brokers.
 
-    def _register(self, connection: Connection, command: Command) -> bytes:
-        header = command.header(RegisterBrokerHeader)
+    def _broker_endpoints(self) -> list[Endpoint]:
+        get, update = on_cluster(GET), on_cluster(UPDATE)
+        registration = BodyLimit(
+            int(self._config.server.max_frame), "server.max_frame"
+        )  # `read_registration` has others
+        return [
+            Endpoint(
+                Request.REGISTER_BROKER,
+                self._register,
+                update,
+                RegisterBrokerHeader,
+                body=RegisterBrokerBody,
+                body_limit=registration,
+            ),
+            Endpoint(Request.UNREGISTER_BROKER, self._unregister, update, UnregisterBrokerHeader),
+            Endpoint(Request.BROKER_HEARTBEAT, self._heartbeat, update, LiveBrokerHeader),
+            Endpoint(Request.QUERY_DATA_VERSION, self._data_version, update, LiveBrokerHeader, body=DataVersionJson),
+            Endpoint(Request.GET_BROKER_MEMBER_GROUP, self._members, get, BrokerMembersHeader),
+        ]
+
+    def _register(self, connection: Connection, command: Command, header: RegisterBrokerHeader) -> bytes:
         # It lives, whether or not what it brings can be taken: else a topic too many would expel it.
         self.routes.heartbeat(header.clusterName, header.brokerAddr, connection)
         body = read_registration(header, command.body, self._config.namesrv)
@@ -151,20 +147,17 @@ class NameServer:
             order_topics = b""
         return encode_response(command, fields=fields, body=order_topics)
 
-    def _unregister(self, connection: Connection, command: Command) -> bytes:
-        header = command.header(UnregisterBrokerHeader)
+    def _unregister(self, connection: Connection, command: Command, header: UnregisterBrokerHeader) -> bytes:
         gone = self.routes.unregister(header.clusterName, header.brokerAddr, connection)
         if gone is not None:
             _log_gone(gone, "it unregistered")
         return encode_response(command)
 
-    def _heartbeat(self, connection: Connection, command: Command) -> bytes:
-        header = command.header(LiveBrokerHeader)
+    def _heartbeat(self, connection: Connection, command: Command, header: LiveBrokerHeader) -> bytes:
         self.routes.heartbeat(header.clusterName, header.brokerAddr, connection)
         return encode_response(command)
 
-    def _data_version(self, connection: Connection, command: Command) -> bytes:
-        header = command.header(LiveBrokerHeader)
+    def _data_version(self, connection: Connection, command: Command, header: LiveBrokerHeader) -> bytes:
         theirs = decode_body(command.body, DataVersionJson)
         ours = self.routes.data_version(header.clusterName, header.brokerAddr)
         self.routes.heartbeat(header.clusterName, header.brokerAddr, connection)
@@ -172,72 +165,102 @@ class NameServer:
         body = b"" if ours is None else encode_body(ours)
         return encode_response(command, fields={"changed": changed}, body=body)
 
-    def _members(self, _: Connection, command: Command) -> bytes:
-        header = command.header(BrokerMembersHeader)
+    def _members(self, _: Connection, command: Command, header: BrokerMembersHeader) -> bytes:
         members = self.routes.members(header.clusterName, header.brokerName)
         return encode_response(command, body=encode_body({"brokerMemberGroup": members}))
 
     # Clients and operators.
 
-    def _route(self, _: Connection, command: Command) -> bytes:
-        topic = command.header(TopicHeader).topic
+    def _client_endpoints(self) -> list[Endpoint]:
+        lists, update = on_cluster(GET, LIST), on_cluster(UPDATE)
+        deleted = Change("topic deleted", ("topic", "clusterName"))
+        forbidden, allowed = Change("writing forbidden", ("brokerName",)), Change("writing allowed", ("brokerName",))
+        code = Request
+        return [
+            Endpoint(code.GET_ROUTEINFO_BY_TOPIC, self._route, (on_topic("topic", PUB, SUB, GET),), TopicHeader),
+            Endpoint(code.GET_BROKER_CLUSTER_INFO, self._cluster_info, on_cluster(GET)),
+            Endpoint(code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, self._topics, lists),
+            Endpoint(code.GET_TOPICS_BY_CLUSTER, self._topics_of_cluster, lists, ClusterHeader),
+            Endpoint(code.GET_SYSTEM_TOPIC_LIST_FROM_NS, self._system_topics, lists),
+            Endpoint(
+                code.DELETE_TOPIC_IN_NAMESRV,
+                self._delete_topic,
+                (on_topic("topic", DELETE),),
+                DeleteRouteHeader,
+                change=deleted,
+            ),
+            Endpoint(code.WIPE_WRITE_PERM_OF_BROKER, self._forbid_writing, update, BrokerNameHeader, change=forbidden),
+            Endpoint(code.ADD_WRITE_PERM_OF_BROKER, self._allow_writing, update, BrokerNameHeader, change=allowed),
+        ]
+
+    def _route(self, _: Connection, command: Command, header: TopicHeader) -> bytes:
+        topic = header.topic
         route = self.routes.route(topic)
         route.orderTopicConf = self.kv_configs.get(ORDER_TOPICS, topic)
         return encode_response(command, body=encode_body(route))
 
-    def _cluster_info(self, _: Connection, command: Command) -> bytes:
+    def _cluster_info(self, _: Connection, command: Command, __: None) -> bytes:
         return encode_response(command, body=encode_body(self.routes.cluster_info()))
 
-    def _topics(self, _: Connection, command: Command) -> bytes:
+    def _topics(self, _: Connection, command: Command, __: None) -> bytes:
         return encode_response(command, body=encode_body(self.routes.topics()))
 
-    def _topics_of_cluster(self, _: Connection, command: Command) -> bytes:
-        topics = self.routes.topics_of_cluster(command.header(ClusterHeader).cluster)
+    def _topics_of_cluster(self, _: Connection, command: Command, header: ClusterHeader) -> bytes:
+        topics = self.routes.topics_of_cluster(header.cluster)
         return encode_response(command, body=encode_body(topics))
 
-    def _system_topics(self, _: Connection, command: Command) -> bytes:
+    def _system_topics(self, _: Connection, command: Command, __: None) -> bytes:
         return encode_response(command, body=encode_body(self.routes.system_topics()))
 
-    def _delete_topic(self, _: Connection, command: Command) -> bytes:
-        header = command.header(DeleteRouteHeader)
+    def _delete_topic(self, _: Connection, command: Command, header: DeleteRouteHeader) -> bytes:
         self.routes.delete_topic(header.topic, header.clusterName)
         return encode_response(command)
 
-    def _forbid_writing(self, _: Connection, command: Command) -> bytes:
-        return encode_response(command, fields={"wipeTopicCount": self._set_writable(command, False)})
+    def _forbid_writing(self, _: Connection, command: Command, header: BrokerNameHeader) -> bytes:
+        return encode_response(command, fields={"wipeTopicCount": self._set_writable(header, False)})
 
-    def _allow_writing(self, _: Connection, command: Command) -> bytes:
-        return encode_response(command, fields={"addTopicCount": self._set_writable(command, True)})
+    def _allow_writing(self, _: Connection, command: Command, header: BrokerNameHeader) -> bytes:
+        return encode_response(command, fields={"addTopicCount": self._set_writable(header, True)})
 
-    def _set_writable(self, command: Command, writable: bool) -> str:
-        return str(self.routes.set_writable(command.header(BrokerNameHeader).brokerName, writable))
+    def _set_writable(self, header: BrokerNameHeader, writable: bool) -> str:
+        return str(self.routes.set_writable(header.brokerName, writable))
 
     # Key-value table and settings.
 
-    def _put_kv(self, connection: Connection, command: Command) -> None:
-        header = command.header(PutKVHeader)
+    def _settings_endpoints(self) -> list[Endpoint]:
+        get, update = on_cluster(GET), on_cluster(UPDATE)
+        put, deleted = Change("key put", ("namespace", "key")), Change("key deleted", ("namespace", "key"))
+        changed = Change("settings changed")
+        return [
+            Endpoint(Request.PUT_KV_CONFIG, self._put_kv, update, PutKVHeader, change=put),
+            Endpoint(Request.GET_KV_CONFIG, self._get_kv, get, KVKeyHeader),
+            Endpoint(Request.DELETE_KV_CONFIG, self._delete_kv, update, KVKeyHeader, change=deleted),
+            Endpoint(Request.GET_KVLIST_BY_NAMESPACE, self._list_kv, get, NamespaceHeader),
+            Endpoint(Request.GET_NAMESRV_CONFIG, self._get_config, get),
+            Endpoint(Request.UPDATE_NAMESRV_CONFIG, self._update_config, update, change=changed),
+        ]
+
+    def _put_kv(self, connection: Connection, command: Command, header: PutKVHeader) -> None:
         self.kv_configs.put(header.namespace, header.key, header.value, _answering(connection, command))
 
-    def _get_kv(self, _: Connection, command: Command) -> bytes:
-        header = command.header(KVKeyHeader)
+    def _get_kv(self, _: Connection, command: Command, header: KVKeyHeader) -> bytes:
         value = self.kv_configs.get(header.namespace, header.key)
         if value is None:
             raise QueryNotFound(f"the name server holds no key {header.key!r} in namespace {header.namespace!r}")
         return encode_response(command, fields={"value": value})
 
-    def _delete_kv(self, connection: Connection, command: Command) -> None:
-        header = command.header(KVKeyHeader)
+    def _delete_kv(self, connection: Connection, command: Command, header: KVKeyHeader) -> None:
         self.kv_configs.delete(header.namespace, header.key, _answering(connection, command))
 
-    def _list_kv(self, _: Connection, command: Command) -> bytes:
-        entries = self.kv_configs.entries(command.header(NamespaceHeader).namespace)
+    def _list_kv(self, _: Connection, command: Command, header: NamespaceHeader) -> bytes:
+        entries = self.kv_configs.entries(header.namespace)
         return encode_response(command, body=encode_body(KVTable(table=entries)))
 
-    def _get_config(self, _: Connection, command: Command) -> bytes:
+    def _get_config(self, _: Connection, command: Command, __: None) -> bytes:
         text = "".join(f"{key}={value}\n" for key, value in self._settings().items())
         return encode_response(command, body=text.encode())
 
-    def _update_config(self, _: Connection, command: Command) -> bytes:
+    def _update_config(self, _: Connection, command: Command, __: None) -> bytes:
         """Settings are fixed for the life of the process; asking for what already holds is fine."""
         try:
             lines = [line.strip() for line in command.body.decode().splitlines()]

@@ -11,7 +11,7 @@ import structlog
 
 from latermq.clock import Clock
 from latermq.config import ServerConfig
-from latermq.errors import Busy, LaterMQError, MalformedRequest
+from latermq.errors import Busy, LaterMQError
 from latermq.message.ids import pack_host
 from latermq.protocol.remoting.frames import (
     FLAG_ONEWAY,
@@ -72,7 +72,7 @@ class Service(Protocol):
 class Lane(Protocol):
     """A shorter way for runs of ordinary requests."""
 
-    def take(self, commands: list[Command], at: int, born_host: bytes, replies: list[bytes]) -> int:
+    def take(self, connection: "Connection", commands: list[Command], at: int, replies: list[bytes]) -> int:
         """Serve as many commands from `at` on as it can, add a reply for each, and return where it stopped."""
         ...
 
@@ -491,7 +491,7 @@ class Connection(asyncio.Protocol):
                 # A run is part of one read, so its replies need no look at the room between them.
                 first = len(replies)
                 try:
-                    at = lane.take(commands, at, self.peer_host, replies)
+                    at = lane.take(self, commands, at, replies)
                 except Exception:
                     self._give_up_run(replies)
                     return end
@@ -561,14 +561,6 @@ class Connection(asyncio.Protocol):
             _log.warning("connection closed", peer=self.peer_name, reason=str(self._reader.broken))
             self._owner.closed[Closed.MALFORMED] += 1
             self.close()
-
-
-def body_too_long(command: Command, limit: int) -> MalformedRequest:
-    """The error for a request whose body would take too long to decode."""
-    return MalformedRequest(
-        f"the body of request {command.code} takes {len(command.body)} bytes, the limit is {limit}",
-        hint="Ask for less at once, or raise server.max_body",
-    )
 
 
 def _too_much_held() -> Busy:

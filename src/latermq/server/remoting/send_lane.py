@@ -20,9 +20,13 @@ from latermq.message.properties import MAX_PROPERTIES_BYTES, OWN_PREFIX, with_st
 from latermq.message.record_fields import SYSFLAG_FROM_SENDER, SYSFLAG_TRANSACTION_MASK
 from latermq.message.slots import slot_of
 from latermq.message.timer_code import TIMER, timer_code
+from latermq.model.topic import Topic
+from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command
 from latermq.protocol.remoting.replies import SendReplies
 from latermq.protocol.remoting.send_requests import SendRequest
+from latermq.server.remoting.connection import Connection
+from latermq.server.remoting.endpoints import RequestTable
 from latermq.store.log_writer import PlainMessage
 from latermq.timer.admission import OrdinaryTimer
 
@@ -43,32 +47,34 @@ class _Timer(NamedTuple):
 class SendLane:
     """For connections in IPv4 to a broker in IPv4 that does not wait for its disk."""
 
-    def __init__(self, broker: Broker, between_runs: Callable[[], None]) -> None:
+    def __init__(self, broker: Broker, table: RequestTable, between_runs: Callable[[], None]) -> None:
         self._broker = broker
+        self._table = table
+        self._endpoint = table[Request.SEND_MESSAGE_V2]
         self._between_runs = between_runs
         # A longer one that waits needs a closer look, whether it fits a segment when it is delivered.
         self._max_message = min(int(broker.config.broker.max_message), broker.max_waiting - MAX_PROPERTIES_BYTES)
         self._replies = SendReplies(broker.store_host.hex().upper())
 
-    def take(self, commands: list[Command], at: int, born_host: bytes, replies: list[bytes]) -> int:
+    def take(self, connection: Connection, commands: list[Command], at: int, replies: list[bytes]) -> int:
         """Store messages from `at` on, add a reply for each, and return where the first stands that is left."""
         while at < len(commands):
-            taken = self._take_run(commands[at : at + RUN_AT_ONCE], born_host, replies)
+            taken = self._take_run(connection, commands[at : at + RUN_AT_ONCE], replies)
             at += taken
             if taken < RUN_AT_ONCE:
                 break
             self._between_runs()
         return at
 
-    def _take_run(self, commands: list[Command], born_host: bytes, replies: list[bytes]) -> int:
+    def _take_run(self, connection: Connection, commands: list[Command], replies: list[bytes]) -> int:
         """The same for one run; how many it was."""
         broker = self._broker
         timers: dict[int, _Timer] = {}
         now_ms = broker.clock.now_ms()
-        run = self._find_run(commands, now_ms, timers) if broker.takes_messages else []
+        run = self._find_run(connection, commands, now_ms, timers) if broker.takes_messages else []
         if not run:
             return 0
-        appended = broker.store.writer.append_run(run, born_host, now_ms)
+        appended = broker.store.writer.append_run(run, connection.peer_host, now_ms)
         count = len(appended)
         broker.traffic.messages_in += count
         if timers:
@@ -88,11 +94,14 @@ class SendLane:
                 replies.append(prefixes[len(reply)] + reply)
         return count
 
-    def _find_run(self, commands: list[Command], now_ms: int, timers: dict[int, _Timer]) -> list[PlainMessage]:
+    def _find_run(
+        self, connection: Connection, commands: list[Command], now_ms: int, timers: dict[int, _Timer]
+    ) -> list[PlainMessage]:
         """What can be taken up to the first that cannot; `timers` gets those among it, by their place."""
         open_topics = self._broker.topics.open
         max_message, stamp, has_queue = self._max_message, self._broker.stamp, self._broker.store.queues.has
         timer_room: int | None = None
+        permitted: Topic | None = None
         run: list[PlainMessage] = []
         for command in commands:
             if not isinstance(command, SendRequest) or command.flag:
@@ -110,6 +119,11 @@ class SendLane:
                 or "\0" in properties
             ):
                 break
+            if config is not permitted:
+                # Once for all messages to one topic: comparing what the table returned takes 0.02 µs each.
+                if not self._table.permits(connection, self._endpoint, command, header):
+                    break
+                permitted = config
             timer: OrdinaryTimer | None = None
             # The same as in `Broker.send`. Looking into a text takes 0.04 µs, into bytes five times as long.
             needs_look = "DEL" in properties or "TIMER_" in properties or OWN_PREFIX in properties

@@ -15,9 +15,12 @@ from latermq.protocol.remoting.clients import ClientHeader, ConsumerStatus, Cons
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.json_body import encode_body, raw_fields
-from latermq.server.handlers.admin.ground import Ground, Handler, answer, refuse
+from latermq.server.handlers.admin.context import AdminContext
+from latermq.server.handlers.late_replies import answer, refuse
+from latermq.server.remoting.access import GET, SUB, on_group, on_topic, on_topics
 from latermq.server.remoting.connection import Connection
-from latermq.server.remoting.stepwise import Reply
+from latermq.server.remoting.endpoints import Endpoint
+from latermq.server.remoting.stepwise import Reply, Slices
 from latermq.timer.steps import Steps
 
 # Tools wait 15 s for an answer; a client that dumps its threads takes some of them.
@@ -40,29 +43,47 @@ class Askable(Protocol):
 class ClientRequests:
     """Requests for a consumer's own view of things."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._broker = ground.broker
-        self._max_asked = ground.broker.config.broker.max_client_calls
+    def __init__(self, context: AdminContext) -> None:
+        self._broker = context.broker
+        self._max_asked = context.broker.config.broker.max_client_calls
         self._asked = 0  # questions that clients have not answered yet
-        self.handlers: dict[int, Handler] = {
-            Request.GET_CONSUMER_RUNNING_INFO: self._running_info,
-            Request.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
-            Request.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: ground.look_ups.stepwise(self._status),
-        }
 
-    def _running_info(self, connection: Connection, command: Command) -> None:
-        self._pass_on(connection, command, command.text_fields(), command.body)
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        consume = (on_group("consumerGroup", SUB), on_topics(self._topics_consumed, SUB))
+        status = (on_group("group", GET), on_topic("topic", GET))
+        code = Request
+        return [
+            Endpoint(
+                code.GET_CONSUMER_RUNNING_INFO, self._running_info, (on_group("consumerGroup", GET),), ClientHeader
+            ),
+            Endpoint(code.CONSUME_MESSAGE_DIRECTLY, self._consume_directly, consume, ClientHeader),
+            Endpoint(
+                code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+                self._status,
+                status,
+                ConsumerStatusHeader,
+                slices=Slices.ALL,
+            ),
+        ]
 
-    def _consume_directly(self, connection: Connection, command: Command) -> None:
+    def _topics_consumed(self, _: Command, header: ClientHeader) -> list[str]:
+        """The message's own topic, whatever the header says."""
+        return message_admin.topics_at(self._broker, parse_offset_message_id(header.msgId)[2])
+
+    def _running_info(self, connection: Connection, command: Command, header: ClientHeader) -> None:
+        self._pass_on(connection, command, header, command.text_fields(), command.body)
+
+    def _consume_directly(self, connection: Connection, command: Command, header: ClientHeader) -> None:
         """Let one client consume one message, whether or not it has consumed it before."""
-        header = command.header(ClientHeader)
         _, _, physical_offset = parse_offset_message_id(header.msgId)
         record = message_admin.read_record(self._broker, physical_offset)
         fields = {**command.text_fields(), "brokerName": self._broker.config.broker.name}
-        self._pass_on(connection, command, fields, record)
+        self._pass_on(connection, command, header, fields, record)
 
-    def _pass_on(self, connection: Connection, command: Command, fields: Mapping[str, str], body: bytes) -> None:
-        header = command.header(ClientHeader)
+    def _pass_on(
+        self, connection: Connection, command: Command, header: ClientHeader, fields: Mapping[str, str], body: bytes
+    ) -> None:
         member = self._member(header.consumerGroup, header.clientId)
 
         def pass_back(answered: Command) -> None:
@@ -87,9 +108,8 @@ class ClientRequests:
             )
         return member
 
-    def _status(self, connection: Connection, command: Command) -> Steps[Reply]:
+    def _status(self, connection: Connection, command: Command, header: ConsumerStatusHeader) -> Steps[Reply]:
         """Ask every member of a group, or one, for its offsets in a topic; who does not answer is left out."""
-        header = command.header(ConsumerStatusHeader)
         group = self._broker.members.consumer_group(header.group)
         members = list(group.members.values()) if group else []
         if header.clientAddr:

@@ -35,7 +35,7 @@ from latermq.protocol.remoting.groups import (
     GroupTopicHeader,
     SubscriptionGroupList,
 )
-from latermq.protocol.remoting.json_body import decode_body, encode_body
+from latermq.protocol.remoting.json_body import encode_body
 from latermq.protocol.remoting.offsets import (
     CloneOffsetHeader,
     CorrectionOffsetHeader,
@@ -46,10 +46,26 @@ from latermq.protocol.remoting.offsets import (
     ResetOffsetHeader,
 )
 from latermq.protocol.remoting.queues import MessageQueue
-from latermq.server.handlers.admin.ground import Ground, Handler
+from latermq.server.change_log import Change
+from latermq.server.handlers.admin.context import AdminContext
 from latermq.server.handlers.notices import reset_notice
+from latermq.server.remoting.access import (
+    CREATE,
+    DELETE,
+    GET,
+    LIST,
+    UPDATE,
+    on_cluster,
+    on_group,
+    on_group_if_named,
+    on_groups,
+    on_topic,
+    on_topic_if_named,
+    on_topics,
+)
 from latermq.server.remoting.connection import Connection
-from latermq.server.remoting.stepwise import Reply
+from latermq.server.remoting.endpoints import Endpoint
+from latermq.server.remoting.stepwise import Reply, Slices
 from latermq.timer.steps import Steps
 
 _TOPIC_SEPARATOR = ";"
@@ -60,40 +76,96 @@ Told = TypeVar("Told")
 class GroupRequests:
     """Groups made, changed, deleted and looked at; offsets read and set."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._broker = ground.broker
-        self.handlers: dict[int, Handler] = {
-            Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._put,
-            Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._configs,
-            Request.GET_SUBSCRIPTIONGROUP_CONFIG: self._config,
-            Request.QUERY_SUBSCRIPTION_BY_CONSUMER: self._subscription,
-            Request.GET_ALL_CONSUMER_OFFSET: self._offsets,
-            **ground.in_slices({
-                Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self._put_all,
-                Request.DELETE_SUBSCRIPTIONGROUP: self._delete,
-                Request.GET_CONSUMER_CONNECTION_LIST: self._consumers,
-                Request.GET_PRODUCER_CONNECTION_LIST: self._producers,
-                Request.GET_ALL_PRODUCER_INFO: self._all_producers,
-                Request.GET_CONSUME_STATS: self._consume_stats,
-                Request.GET_BROKER_CONSUME_STATS: self._all_consume_stats,
-                Request.QUERY_CONSUME_TIME_SPAN: self._time_spans,
-                Request.QUERY_CORRECTION_OFFSET: self._correction_offsets,
-                Request.CLONE_GROUP_OFFSET: self._clone_offsets,
-                Request.INVOKE_BROKER_TO_RESET_OFFSET: self._reset_offsets,
-            }),
-        }  # fmt: skip
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+        self._broker = context.broker
+
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        return [*self._endpoints_of_groups(), *self._endpoints_of_offsets()]
+
+    def _endpoints_of_groups(self) -> list[Endpoint]:
+        put_one = (on_groups(lambda _, body: [body.name], CREATE, UPDATE),)
+        put_all = (on_groups(lambda _, body: [one.name for one in body.groupConfigList], CREATE, UPDATE),)
+        get = (on_group("consumerGroup", GET),)
+        one_put = Change("group put", names=lambda body: [body.name])
+        all_put = Change("groups put", names=lambda body: [one.name for one in body.groupConfigList])
+        deleted = Change("group deleted", ("groupName", "cleanOffset"))
+        table, code = Slices.TABLE, Request
+        return [
+            Endpoint(code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self._put, put_one, body=GroupJson, change=one_put),
+            Endpoint(
+                code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+                self._put_all,
+                put_all,
+                body=SubscriptionGroupList,
+                slices=table,
+                change=all_put,
+            ),
+            Endpoint(
+                code.DELETE_SUBSCRIPTIONGROUP,
+                self._delete,
+                (on_group("groupName", DELETE),),
+                DeleteGroupHeader,
+                slices=table,
+                change=deleted,
+            ),
+            Endpoint(code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self._configs, on_cluster(GET, LIST)),
+            Endpoint(code.GET_SUBSCRIPTIONGROUP_CONFIG, self._config, (on_group("group", GET),), GroupConfigHeader),
+            Endpoint(code.GET_CONSUMER_CONNECTION_LIST, self._consumers, get, GroupHeader, slices=table),
+            Endpoint(
+                code.GET_PRODUCER_CONNECTION_LIST, self._producers, on_cluster(GET), ProducerGroupHeader, slices=table
+            ),
+            Endpoint(code.GET_ALL_PRODUCER_INFO, self._all_producers, on_cluster(GET), slices=table),
+        ]
+
+    def _endpoints_of_offsets(self) -> list[Endpoint]:
+        get = (on_topic_if_named("topic", GET), on_group("group", GET))
+        stats = (on_topics(_topics_of_stats, GET), on_group("consumerGroup", GET))
+        correct = (on_topic("topic", GET), on_group_if_named("compareGroup", GET))
+        clone = (on_topic_if_named("topic", UPDATE), on_group("srcGroup", GET), on_group("destGroup", UPDATE))
+        reset = (on_topic("topic", UPDATE), on_group("group", UPDATE))
+        cloned = Change("offsets cloned", ("srcGroup", "destGroup", "topic"))
+        were_reset = Change("offsets reset", ("group", "topic", "timestamp", "queueId", "offset", "isForce"))
+        table, code = Slices.TABLE, Request
+        return [
+            Endpoint(code.GET_ALL_CONSUMER_OFFSET, self._offsets, on_cluster(GET)),
+            Endpoint(code.GET_CONSUME_STATS, self._consume_stats, stats, ConsumeStatsHeader, slices=table),
+            Endpoint(
+                code.GET_BROKER_CONSUME_STATS,
+                self._all_consume_stats,
+                on_cluster(GET),
+                BrokerConsumeStatsHeader,
+                slices=table,
+            ),
+            Endpoint(code.QUERY_CONSUME_TIME_SPAN, self._time_spans, get, GroupTopicHeader, slices=table),
+            Endpoint(code.QUERY_SUBSCRIPTION_BY_CONSUMER, self._subscription, get, GroupTopicHeader),
+            Endpoint(
+                code.QUERY_CORRECTION_OFFSET, self._correction_offsets, correct, CorrectionOffsetHeader, slices=table
+            ),
+            Endpoint(
+                code.CLONE_GROUP_OFFSET, self._clone_offsets, clone, CloneOffsetHeader, slices=table, change=cloned
+            ),
+            Endpoint(
+                code.INVOKE_BROKER_TO_RESET_OFFSET,
+                self._reset_offsets,
+                reset,
+                ResetOffsetHeader,
+                slices=table,
+                change=were_reset,
+            ),
+        ]
 
     # Configuration
 
-    def _put(self, connection: Connection, command: Command) -> None:
-        self._ground.saves.check_room()
-        group_admin.put_group(self._broker, convert(decode_body(command.body, GroupJson), Group))
+    def _put(self, connection: Connection, command: Command, body: GroupJson) -> None:
+        self._context.saves.check_room()
+        group_admin.put_group(self._broker, convert(body, Group))
         self._answer_when_saved(connection, command)
 
-    def _put_all(self, connection: Connection, command: Command) -> Steps[Reply]:
-        self._ground.saves.check_room()
-        groups = decode_body(command.body, SubscriptionGroupList).groupConfigList
+    def _put_all(self, connection: Connection, command: Command, body: SubscriptionGroupList) -> Steps[Reply]:
+        self._context.saves.check_room()
+        groups = body.groupConfigList
         if not groups:
             raise MalformedRequest("the list of groups is empty", hint="Name at least one")
         for group in groups:
@@ -102,9 +174,8 @@ class GroupRequests:
         self._answer_when_saved(connection, command)
         return None
 
-    def _delete(self, connection: Connection, command: Command) -> Steps[Reply]:
-        self._ground.saves.check_room()
-        header = command.header(DeleteGroupHeader)
+    def _delete(self, connection: Connection, command: Command, header: DeleteGroupHeader) -> Steps[Reply]:
+        self._context.saves.check_room()
         self._broker.delete_group(header.groupName, clean_offsets=header.cleanOffset)
         topics = self._broker.offsets.topics_of(header.groupName)
         yield from self._broker.tables.encode_offsets_of(header.groupName, topics)
@@ -112,22 +183,22 @@ class GroupRequests:
         return None
 
     def _answer_when_saved(self, connection: Connection, command: Command, body: bytes = b"") -> None:
-        self._ground.answer_when_saved(connection, command, encode_response(command, body=body))
+        self._context.answer_when_saved(connection, command, encode_response(command, body=body))
 
-    def _configs(self, connection: Connection, command: Command) -> bytes:
+    def _configs(self, connection: Connection, command: Command, _: None) -> bytes:
         table = self._broker.groups.table
         fields = {"totalGroupNum": str(len(table.groups))}
         body = self._broker.tables.groups_body(AnswerRoom(self._broker.config))
         return encode_response(command, fields=fields, body=body)
 
-    def _config(self, connection: Connection, command: Command) -> bytes:
-        group = group_admin.group_config(self._broker, command.header(GroupConfigHeader).group)
+    def _config(self, connection: Connection, command: Command, header: GroupConfigHeader) -> bytes:
+        group = group_admin.group_config(self._broker, header.group)
         return encode_response(command, body=encode_group(group))
 
     # Who is connected
 
-    def _consumers(self, connection: Connection, command: Command) -> Steps[Reply]:
-        name = command.header(GroupHeader).consumerGroup
+    def _consumers(self, connection: Connection, command: Command, header: GroupHeader) -> Steps[Reply]:
+        name = header.consumerGroup
         group = self._broker.members.consumer_group(name)
         if group is None:
             raise ConsumerOffline(
@@ -145,8 +216,8 @@ class GroupRequests:
         )
         return encode_response(command, body=encode_body(body))
 
-    def _producers(self, connection: Connection, command: Command) -> Steps[Reply]:
-        name = command.header(ProducerGroupHeader).producerGroup
+    def _producers(self, connection: Connection, command: Command, header: ProducerGroupHeader) -> Steps[Reply]:
+        name = header.producerGroup
         members = self._broker.members.producers(name)
         if not members:
             raise LaterMQError(
@@ -156,7 +227,7 @@ class GroupRequests:
         body = ProducerConnection(connectionSet=(yield from _each(_connection_info, members, room)))
         return encode_response(command, body=encode_body(body))
 
-    def _all_producers(self, connection: Connection, command: Command) -> Steps[Reply]:
+    def _all_producers(self, connection: Connection, command: Command, _: None) -> Steps[Reply]:
         table = {}
         room = AnswerRoom(self._broker.config)
         for name, members in self._broker.members.producer_groups().items():
@@ -165,8 +236,7 @@ class GroupRequests:
             table[name] = yield from _each(_producer_info, members, room)
         return encode_response(command, body=encode_body(ProducerTable(data=table)))
 
-    def _subscription(self, connection: Connection, command: Command) -> bytes:
-        header = command.header(GroupTopicHeader)
+    def _subscription(self, connection: Connection, command: Command, header: GroupTopicHeader) -> bytes:
         group = self._broker.members.consumer_group(header.group)
         subscription = group.subscriptions.get(header.topic) if group else None
         told = write_subscription(subscription) if subscription is not None else None
@@ -175,10 +245,9 @@ class GroupRequests:
 
     # Offsets
 
-    def _consume_stats(self, connection: Connection, command: Command) -> Steps[Reply]:
-        header = command.header(ConsumeStatsHeader)
+    def _consume_stats(self, connection: Connection, command: Command, header: ConsumeStatsHeader) -> Steps[Reply]:
         broker, group = self._broker, header.consumerGroup
-        named = [name for name in (header.topicList or "").split(_TOPIC_SEPARATOR) if name]
+        named = _listed_topics(header)
         if named:
             found = [broker.topics.find(name) for name in sorted(set(named))]
             topics = [topic for topic in found if topic is not None]
@@ -188,30 +257,30 @@ class GroupRequests:
         stats = yield from group_admin.consume_stats(broker, group, topics)
         return encode_response(command, body=encode_body(stats))
 
-    def _all_consume_stats(self, connection: Connection, command: Command) -> Steps[Reply]:
-        header = command.header(BrokerConsumeStatsHeader)
+    def _all_consume_stats(
+        self, connection: Connection, command: Command, header: BrokerConsumeStatsHeader
+    ) -> Steps[Reply]:
         listed, left = yield from group_admin.all_consume_stats(self._broker, only_ordered=header.isOrder)
-        body = ConsumeStatsList(consumeStatsList=listed, brokerAddr=self._ground.identity.address, totalDiff=left)
+        body = ConsumeStatsList(consumeStatsList=listed, brokerAddr=self._context.identity.address, totalDiff=left)
         return encode_response(command, body=encode_body(body))
 
-    def _time_spans(self, connection: Connection, command: Command) -> Steps[Reply]:
-        header = command.header(GroupTopicHeader)
+    def _time_spans(self, connection: Connection, command: Command, header: GroupTopicHeader) -> Steps[Reply]:
         spans = yield from group_admin.time_spans(self._broker, header.group, header.topic)
         return encode_response(command, body=encode_body(ConsumeTimeSpans(consumeTimeSpanSet=spans)))
 
-    def _offsets(self, connection: Connection, command: Command) -> bytes:
+    def _offsets(self, connection: Connection, command: Command, _: None) -> bytes:
         return encode_response(command, body=self._broker.tables.offsets_body(AnswerRoom(self._broker.config)))
 
-    def _correction_offsets(self, connection: Connection, command: Command) -> Steps[Reply]:
-        header = command.header(CorrectionOffsetHeader)
+    def _correction_offsets(
+        self, connection: Connection, command: Command, header: CorrectionOffsetHeader
+    ) -> Steps[Reply]:
         offsets = yield from group_admin.correction_offsets(
             self._broker, header.topic, header.compareGroup, header.filterGroups.split(",")
         )
         return encode_response(command, body=encode_body(CorrectionOffsets(correctionOffsets=offsets)))
 
-    def _clone_offsets(self, connection: Connection, command: Command) -> Steps[Reply]:
-        self._ground.saves.check_room()
-        header = command.header(CloneOffsetHeader)
+    def _clone_offsets(self, connection: Connection, command: Command, header: CloneOffsetHeader) -> Steps[Reply]:
+        self._context.saves.check_room()
         cloned = yield from group_admin.clone_offsets(
             self._broker, header.srcGroup, header.destGroup, header.topic, offline=header.offline
         )
@@ -219,10 +288,9 @@ class GroupRequests:
         self._answer_when_saved(connection, command)
         return None
 
-    def _reset_offsets(self, connection: Connection, command: Command) -> Steps[Reply]:
+    def _reset_offsets(self, connection: Connection, command: Command, header: ResetOffsetHeader) -> Steps[Reply]:
         """Change the offsets here, and tell the members: they hold offsets of their own and would write them back."""
-        header = command.header(ResetOffsetHeader)
-        self._ground.saves.check_room()
+        self._context.saves.check_room()
         self._broker.notices.check_room()
         offsets = yield from group_admin.reset_offsets(
             self._broker,
@@ -243,6 +311,15 @@ class GroupRequests:
             self._broker.notices.tell(reset_notice(header, body, _listed(queues) if has_cpp else None))
         self._answer_when_saved(connection, command, body)
         return None
+
+
+def _listed_topics(header: ConsumeStatsHeader) -> list[str]:
+    return [name for name in (header.topicList or "").split(_TOPIC_SEPARATOR) if name]
+
+
+def _topics_of_stats(_: Command, header: ConsumeStatsHeader) -> list[str]:
+    """The topics that a request names; where it names none, it asks for those of the group."""
+    return _listed_topics(header) + ([header.topic] if header.topic else [])
 
 
 def _listed(queues: list[tuple[MessageQueue, int]]) -> bytes:

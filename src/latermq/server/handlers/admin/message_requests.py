@@ -10,49 +10,56 @@ from latermq.protocol.remoting.messages import (
     ViewMessageHeader,
     write_queue_entries,
 )
-from latermq.server.handlers.admin.ground import Ground, Handler
+from latermq.server.handlers.admin.context import AdminContext
+from latermq.server.remoting.access import GET, SUB, on_group_if_named, on_topic, on_topics
 from latermq.server.remoting.connection import Connection
-from latermq.server.remoting.stepwise import Reply
+from latermq.server.remoting.endpoints import Endpoint
+from latermq.server.remoting.stepwise import Reply, Slices
 from latermq.timer.steps import Steps
 
 
 class MessageRequests:
     """Messages by place and by key."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._broker = ground.broker
-        self._look_ups = ground.look_ups
-        self.handlers: dict[int, Handler] = {
-            Request.VIEW_MESSAGE_BY_ID: self._view,
-            Request.QUERY_MESSAGE: self._query,
-            Request.QUERY_CONSUME_QUEUE: self._queue_entries,
-        }
+    def __init__(self, context: AdminContext) -> None:
+        self._broker = context.broker
 
-    def _view(self, connection: Connection, command: Command) -> bytes:
-        record = message_admin.read_record(self._broker, command.header(ViewMessageHeader).offset)
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        view = (on_topics(lambda _, header: message_admin.topics_at(self._broker, header.offset), GET),)
+        query = (on_topic("topic", SUB, GET),)
+        entries = (on_topic("topic", GET), on_group_if_named("consumerGroup", GET))
+        return [
+            Endpoint(Request.VIEW_MESSAGE_BY_ID, self._view, view, ViewMessageHeader),
+            Endpoint(
+                Request.QUERY_MESSAGE,
+                self._query,
+                query,
+                QueryMessageHeader,
+                slices=Slices.SEARCH,
+            ),
+            Endpoint(Request.QUERY_CONSUME_QUEUE, self._queue_entries, entries, ConsumeQueueHeader),
+        ]
+
+    def _view(self, connection: Connection, command: Command, header: ViewMessageHeader) -> bytes:
+        record = message_admin.read_record(self._broker, header.offset)
         return encode_response(command, body=record)
 
-    def _query(self, connection: Connection, command: Command) -> bytes | None:
-        header = command.header(QueryMessageHeader)
+    def _query(self, connection: Connection, command: Command, header: QueryMessageHeader) -> Steps[Reply]:
+        records = yield from message_admin.find_by_key(
+            self._broker,
+            header.topic,
+            header.key,
+            unique=header._UNIQUE_KEY_QUERY == "true",
+            max_found=header.maxNum,
+            begin_ms=header.beginTimestamp,
+            end_ms=header.endTimestamp,
+        )
+        newest_ms, newest_offset = self._broker.store.index.newest
+        fields = {"indexLastUpdateTimestamp": str(newest_ms), "indexLastUpdatePhyoffset": str(newest_offset)}
+        return encode_response(command, fields=fields, body=b"".join(records))
 
-        def query() -> Steps[Reply]:
-            records = yield from message_admin.find_by_key(
-                self._broker,
-                header.topic,
-                header.key,
-                unique=header._UNIQUE_KEY_QUERY == "true",
-                max_found=header.maxNum,
-                begin_ms=header.beginTimestamp,
-                end_ms=header.endTimestamp,
-            )
-            newest_ms, newest_offset = self._broker.store.index.newest
-            fields = {"indexLastUpdateTimestamp": str(newest_ms), "indexLastUpdatePhyoffset": str(newest_offset)}
-            return encode_response(command, fields=fields, body=b"".join(records))
-
-        return self._look_ups.answer(connection, command, query())
-
-    def _queue_entries(self, connection: Connection, command: Command) -> bytes:
-        header = command.header(ConsumeQueueHeader)
+    def _queue_entries(self, connection: Connection, command: Command, header: ConsumeQueueHeader) -> bytes:
         entries = message_admin.queue_entries(
             self._broker, header.topic, header.queueId, header.index, header.count, header.consumerGroup
         )

@@ -1,4 +1,4 @@
-"""The broker's side of every request that operators and their tools make."""
+"""Requests of operators and their tools: the broker's state and settings, and all other subjects of administration."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -12,17 +12,21 @@ from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.json_body import encode_body
 from latermq.protocol.remoting.routes import KVTable
 from latermq.protocol.remoting.runtime import StatsHeader
+from latermq.server.change_log import Change
 from latermq.server.handlers.admin.client_requests import ClientRequests
-from latermq.server.handlers.admin.ground import Ground, Handler, TableSaves, WhenDone, Work, do_at_once, tell_nobody
+from latermq.server.handlers.admin.context import AdminContext, Announce, TableSaves
 from latermq.server.handlers.admin.group_requests import GroupRequests
 from latermq.server.handlers.admin.message_requests import MessageRequests
 from latermq.server.handlers.admin.topic_requests import TopicRequests
+from latermq.server.handlers.late_replies import Beside, do_at_once
+from latermq.server.remoting.access import GET, UPDATE, on_cluster
 from latermq.server.remoting.connection import Connection
-from latermq.server.remoting.stepwise import LookUps
+from latermq.server.remoting.endpoints import Endpoint
+from latermq.server.remoting.stepwise import SlicedRequests
 
 
-class AdminService:
-    """All administration handlers, by request code."""
+class AdminRequests:
+    """Serves them out of a Broker."""
 
     def __init__(
         self,
@@ -30,34 +34,38 @@ class AdminService:
         *,
         address: str,
         program_version: str,
-        beside: Callable[[list[Work], WhenDone], None] = do_at_once,
-        announce: Callable[[Callable[[], None]], None] = tell_nobody,
+        beside: Beside = do_at_once,
+        announce: Announce = lambda when_told: when_told(),
         retain: Callable[[], None] = lambda: None,
-        look_ups: LookUps | None = None,
+        sliced: SlicedRequests,
     ) -> None:
         self._broker = broker
         self._retain = retain
         self._identity = Identity(address, program_version, broker.clock.now_ms())
-        if look_ups is None:
-            look_ups = LookUps(broker.config.timer.max_lookup)
+        self._sliced = sliced
         self.saves = TableSaves(broker, beside)
-        self._ground = ground = Ground(broker, self._identity, look_ups, self.saves, announce)
-        self._clients = ClientRequests(ground)
-        self.handlers: dict[int, Handler] = {
-            **TopicRequests(ground).handlers,
-            **GroupRequests(ground).handlers,
-            **MessageRequests(ground).handlers,
-            **self._clients.handlers,
-            Request.GET_BROKER_RUNTIME_INFO: self._runtime_info,
-            Request.GET_BROKER_CONFIG: self._settings,
-            Request.UPDATE_BROKER_CONFIG: self._change_settings,
-            Request.VIEW_BROKER_STATS_DATA: self._stats,
-            Request.GET_BROKER_HA_STATUS: self._replication,
-            Request.CLEAN_EXPIRED_CONSUMEQUEUE: self._remove_expired,
-            Request.DELETE_EXPIRED_COMMITLOG: self._remove_expired,
-            Request.CLEAN_UNUSED_TOPIC: self._clean_unused_topics,
-        }
+        self._context = AdminContext(broker, self._identity, self.saves, announce)
+        self._clients = ClientRequests(self._context)
         self.sample()
+
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        """All administration requests."""
+        settings, clean_up = Change("settings changed"), Change("clean-up asked for")
+        get, update, code = on_cluster(GET), on_cluster(UPDATE), Request
+        own = [
+            Endpoint(code.GET_BROKER_RUNTIME_INFO, self._runtime_info, get),
+            Endpoint(code.GET_BROKER_CONFIG, self._settings, get),
+            Endpoint(code.UPDATE_BROKER_CONFIG, self._change_settings, update, change=settings),
+            Endpoint(code.VIEW_BROKER_STATS_DATA, self._stats, get, StatsHeader),
+            Endpoint(code.GET_BROKER_HA_STATUS, self._replication, get),
+            Endpoint(code.CLEAN_EXPIRED_CONSUMEQUEUE, self._remove_expired, update, change=clean_up),
+            Endpoint(code.DELETE_EXPIRED_COMMITLOG, self._remove_expired, update, change=clean_up),
+            Endpoint(code.CLEAN_UNUSED_TOPIC, self._clean_unused_topics, update, change=clean_up),
+        ]
+        context = self._context
+        subjects = (TopicRequests(context), GroupRequests(context), MessageRequests(context), self._clients)
+        return [*own, *(endpoint for subject in subjects for endpoint in subject.endpoints)]
 
     def sample(self) -> None:
         """Keep the counts of the last minutes, hours and days going; call it about once a second."""
@@ -67,37 +75,34 @@ class AdminService:
 
     def statistics(self) -> dict[str, int]:
         """What waits for the disk, for clients, and for its turn."""
-        ground = self._ground
-        slices = ground.look_ups.statistics() | ground.tables.statistics()
-        return self.saves.statistics() | self._clients.statistics() | slices
+        return self.saves.statistics() | self._clients.statistics() | self._sliced.statistics()
 
-    def _runtime_info(self, connection: Connection, command: Command) -> bytes:
+    def _runtime_info(self, connection: Connection, command: Command, _: None) -> bytes:
         table = runtime_info(self._broker, self._identity)
         table.update((f"latermq_{name}", str(count)) for name, count in sorted(self.statistics().items()))
         return encode_response(command, body=encode_body(KVTable(table=table)))
 
-    def _settings(self, connection: Connection, command: Command) -> bytes:
+    def _settings(self, connection: Connection, command: Command, _: None) -> bytes:
         version = encode_body(DataVersionJson(timestamp_ms=self._identity.started_ms)).decode()
         text = settings_text(self._broker.config, self._identity)
         return encode_response(command, fields={"version": version}, body=text.encode())
 
-    def _change_settings(self, connection: Connection, command: Command) -> bytes:
+    def _change_settings(self, connection: Connection, command: Command, _: None) -> bytes:
         raise NoPermission(
             "the broker's settings are fixed while it runs", hint="Change them in its TOML file and start it again"
         )
 
-    def _stats(self, connection: Connection, command: Command) -> bytes:
-        header = command.header(StatsHeader)
+    def _stats(self, connection: Connection, command: Command, header: StatsHeader) -> bytes:
         return encode_response(command, body=encode_body(broker_stats(self._broker, header.statsName, header.statsKey)))
 
-    def _replication(self, connection: Connection, command: Command) -> bytes:
+    def _replication(self, connection: Connection, command: Command, _: None) -> bytes:
         return encode_response(command, body=encode_body(replication_status(self._broker)))
 
-    def _remove_expired(self, connection: Connection, command: Command) -> bytes:
+    def _remove_expired(self, connection: Connection, command: Command, _: None) -> bytes:
         """Remove now what would be removed at the next round: segments, and with them queue entries, past their age."""
         self._retain()
         return encode_response(command)
 
-    def _clean_unused_topics(self, connection: Connection, command: Command) -> bytes:
+    def _clean_unused_topics(self, connection: Connection, command: Command, _: None) -> bytes:
         """Nothing is left to clean: queues go with their topic."""
         return encode_response(command)

@@ -1,40 +1,18 @@
-"""What all administration handlers stand on: the broker, its work beside the loop, and answers that come later."""
+"""What all administration requests share: the broker, its tables that are saved off the loop, and replies that wait."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from latermq.broker.admin.runtime_info import Identity
 from latermq.broker.broker import Broker
-from latermq.broker.tables.table_saver import do_all
 from latermq.errors import Busy, LaterMQError
-from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command, encode_response
+from latermq.protocol.remoting.frames import Command, encode_response
+from latermq.server.handlers.late_replies import Beside, WhenDone, Work, answer, do_at_once
 from latermq.server.remoting.connection import Connection
-from latermq.server.remoting.stepwise import LookUps, Reply, Stepwise
-from latermq.timer.steps import Steps
 
-Handler = Callable[[Connection, Command], bytes | None]
-Work = Callable[[], None]
-WhenDone = Callable[[LaterMQError | None], None]
-Beside = Callable[[list[Work], WhenDone], None]
+Announce = Callable[[Callable[[], None]], None]
 
 MAX_REPLY_BYTES = 64 << 20  # of replies that wait for their change to be saved
-MAX_TABLES = 6  # that are made in slices at a time
-MAX_UNREAD_REPLY_BYTES = 4096  # what a late reply may take where the peer is behind with reading
-
-
-def do_at_once(works: list[Work], when_done: WhenDone) -> None:
-    """Do the work here and now, where nobody else needs the thread."""
-    try:
-        do_all(works)
-    except LaterMQError as error:
-        when_done(error)
-    else:
-        when_done(None)
-
-
-def tell_nobody(when_told: Callable[[], None]) -> None:
-    """There is no name server to tell."""
-    when_told()
 
 
 class TableSaves:
@@ -95,51 +73,14 @@ class TableSaves:
         }
 
 
-class FewTables:
-    """Lets few of the requests go on at once that make a table in slices: each may take 20 MB until it is sent."""
-
-    def __init__(self) -> None:
-        self._under_way = 0
-
-    def statistics(self) -> dict[str, int]:
-        """How many are being made."""
-        return {"operators_tables": self._under_way, "max_operators_tables": MAX_TABLES}
-
-    def of(self, handler: Stepwise) -> Stepwise:
-        """The same handler, which waits behind its first step for its turn."""
-
-        def steps(connection: Connection, command: Command) -> Steps[Reply]:
-            made = handler(connection, command)
-            try:
-                next(made)  # until here it has read what is asked, and refused what it must
-            except StopIteration as stop:
-                reply: Reply = stop.value
-                return reply
-            while self._under_way >= MAX_TABLES:
-                yield
-            self._under_way += 1
-            try:
-                return (yield from made)
-            finally:
-                self._under_way -= 1
-
-        return steps
-
-
 @dataclass(frozen=True)
-class Ground:
-    """`saves` saves changed tables off the loop; `announce` tells the name servers of the topics."""
+class AdminContext:
+    """`saves` saves changed tables off the loop; `announce` tells the name servers of the topics, then calls back."""
 
     broker: Broker
     identity: Identity
-    look_ups: LookUps
     saves: TableSaves
-    announce: Callable[[Callable[[], None]], None] = tell_nobody
-    tables: FewTables = field(default_factory=FewTables)
-
-    def in_slices(self, handlers: Mapping[int, Stepwise]) -> dict[int, Handler]:
-        """The handlers of requests that may have much to look at."""
-        return {code: self.look_ups.stepwise(self.tables.of(handler)) for code, handler in handlers.items()}
+    announce: Announce
 
     def answer_when_saved(self, connection: Connection, command: Command, reply: bytes) -> None:
         """Answer once all is saved that has changed: what an operator was told is there after a crash."""
@@ -163,25 +104,3 @@ class Ground:
             answer(connection, command, reply)
 
         self.saves.save(works, when_done)
-
-
-def answer(connection: Connection, command: Command, reply: bytes) -> None:
-    """Send a reply that was not ready when its request was served.
-
-    Replies that come at once stop the reading of requests when the peer does not read them; late ones come too late
-    for that, so a long one is sent only to a peer that has read what it got before.
-    """
-    if command.flag & FLAG_ONEWAY:
-        return
-    if len(reply) > MAX_UNREAD_REPLY_BYTES and connection.is_paused:
-        dropped = Busy(
-            f"the request was served, but its answer of {len(reply)} bytes was dropped: answers before it are unread",
-            hint="Read the answers of one request before making the next",
-        )
-        reply = connection.refuse(command, dropped)
-    connection.send(reply)
-
-
-def refuse(connection: Connection, command: Command, error: LaterMQError) -> None:
-    """Send an error that was not known when the request was served; it is logged as any other."""
-    answer(connection, command, connection.refuse(command, error))

@@ -1,4 +1,4 @@
-"""The broker's side of the requests that the pipeline makes: its state, epochs, pulls, commits, windows and rows."""
+"""Requests of the pipeline: the broker's state, epochs, pulls, commits, windows and rows."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -30,9 +30,11 @@ from latermq.protocol.remoting.pipeline import (
 )
 from latermq.protocol.remoting.rows import decode_rows
 from latermq.server.broker.pipeline_folder import TokenTold
-from latermq.server.handlers.admin.ground import Handler, WhenDone, Work, answer, do_at_once, refuse
-from latermq.server.handlers.pending_service import Flushing
+from latermq.server.handlers.flush_waits import Flushing
+from latermq.server.handlers.late_replies import Beside, answer, do_at_once, refuse
+from latermq.server.remoting.access import GET, PUB, SUB, UPDATE, on_cluster, on_topic, on_topics
 from latermq.server.remoting.connection import Connection
+from latermq.server.remoting.endpoints import Endpoint
 from latermq.timer.far.frontier import Frontier
 
 _log = structlog.get_logger(__name__)
@@ -46,15 +48,15 @@ class Tokens(Protocol):
     def read(self, told: TokenTold) -> None: ...
 
 
-class PipelineService:
-    """All handlers of the pipeline's requests, by request code."""
+class PipelineRequests:
+    """Serves them out of a Broker."""
 
     def __init__(
         self,
         broker: Broker,
         flushing: Flushing,
         *,
-        beside: Callable[[list[Work], WhenDone], None] = do_at_once,
+        beside: Beside = do_at_once,
         timeline: str = "",
         tokens: Tokens | None = None,
         instance: str = "",
@@ -76,20 +78,26 @@ class PipelineService:
         # A quarter of a frame is more than the largest header and one record of more than was asked for.
         self._pulls = RecordPulls(broker.store.reader, broker.topics, max_bytes=broker.config.server.max_frame * 3 // 4)
         self._rows = RowSchedule(broker)
-        self.handlers: dict[int, Handler] = {
-            Request.PIPELINE_STATE: self._state,
-            Request.BEGIN_PIPELINE: self._begin,
-            Request.PULL_RECORDS: self._pull,
-            Request.COMMIT_INGEST: self._commit,
-            Request.WINDOW_READY: self._window_ready,
-            Request.SCHEDULE_ROWS: self._schedule,
-        }
 
-    def _state(self, connection: Connection, command: Command) -> bytes | None:
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        rows = (on_topics(lambda command, _: decode_rows(command.body).topics, PUB),)
+        pull = (on_topic("topic", SUB, GET),)
+        code = Request
+        return [
+            Endpoint(code.PIPELINE_STATE, self._state, on_cluster(GET), PipelineStateHeader),
+            Endpoint(code.BEGIN_PIPELINE, self._begin, on_cluster(UPDATE), BeginPipelineHeader),
+            Endpoint(code.PULL_RECORDS, self._pull, pull, PullRecordsHeader),
+            Endpoint(code.COMMIT_INGEST, self._commit, on_cluster(UPDATE), CommitIngestHeader),
+            Endpoint(code.WINDOW_READY, self._window_ready, on_cluster(UPDATE), WindowReadyHeader),
+            Endpoint(code.SCHEDULE_ROWS, self._schedule, rows, ScheduleRowsHeader, stores=True),
+        ]
+
+    def _state(self, connection: Connection, command: Command, header: PipelineStateHeader) -> bytes | None:
         def reply() -> bytes:
             return encode_response(command, body=encode_body(self.state()))
 
-        if not command.header(PipelineStateHeader).flush:
+        if not header.flush:
             return reply()
         self._flushing.when_flushed(lambda: answer(connection, command, reply()))
         return None
@@ -110,8 +118,7 @@ class PipelineService:
             hint="The driver's pipeline.secret_file must hold the same as the broker's: copy that file",
         )
 
-    def _begin(self, connection: Connection, command: Command) -> None:
-        header = command.header(BeginPipelineHeader)
+    def _begin(self, connection: Connection, command: Command, header: BeginPipelineHeader) -> None:
         self._check_signature(command, header, header.signature)
         # Where nothing is Spark's, nor will be, it does not matter which folder a driver has.
         if self._tokens is None or not self._broker.far.is_concerned:
@@ -162,8 +169,7 @@ class PipelineService:
 
         self._answer_when_saved(connection, command, reply)
 
-    def _commit(self, connection: Connection, command: Command) -> None:
-        header = command.header(CommitIngestHeader)
+    def _commit(self, connection: Connection, command: Command, header: CommitIngestHeader) -> None:
         self._check_signature(command, header, header.signature)
         offset = self._ingest.commit(header.offset, header.epoch, self._flushed_entry())
         self._answer_when_saved(
@@ -181,8 +187,7 @@ class PipelineService:
 
         self._beside([self._ingest.save], when_done)
 
-    def _pull(self, connection: Connection, command: Command) -> bytes:
-        header = command.header(PullRecordsHeader)
+    def _pull(self, connection: Connection, command: Command, header: PullRecordsHeader) -> bytes:
         if header.epoch is not None:
             self._ingest.check(header.epoch)
         pulled = self._pulls.pull(header.topic, header.queueId, header.offset, header.maxBytes, header.untilOffset)
@@ -193,15 +198,13 @@ class PipelineService:
         }
         return encode_response(command, fields=fields, body=pulled.records)
 
-    def _window_ready(self, connection: Connection, command: Command) -> bytes:
-        header = command.header(WindowReadyHeader)
+    def _window_ready(self, connection: Connection, command: Command, header: WindowReadyHeader) -> bytes:
         self._check_signature(command, header, header.signature)
         self._ingest.check(header.epoch)
         self._broker.far.ready(header.number, header.attempt)
         return encode_response(command)
 
-    def _schedule(self, connection: Connection, command: Command) -> bytes | None:
-        command.header(ScheduleRowsHeader)
+    def _schedule(self, connection: Connection, command: Command, header: ScheduleRowsHeader) -> bytes | None:
         self._flushing.check_unflushed()
         done = self._rows.schedule(decode_rows(command.body), connection.peer_host)
         fields = {"scheduled": str(done.scheduled), "known": str(done.known)}

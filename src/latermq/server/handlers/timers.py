@@ -1,7 +1,7 @@
-"""The broker's side of requests about timers that wait: recall, cancel, move, status, list, count, density."""
+"""Requests about pending timers: recall, cancel, move, status, list, count, density."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from latermq.broker.broker import Broker
 from latermq.broker.timers.pending import Meant
@@ -22,9 +22,12 @@ from latermq.protocol.remoting.timers import (
     TimerNameHeader,
     Verdict,
 )
-from latermq.server.handlers.admin.ground import Handler, answer
+from latermq.server.handlers.flush_waits import Flushing
+from latermq.server.handlers.late_replies import answer
+from latermq.server.remoting.access import GET, PUB, on_cluster, on_topic, on_topic_if_named
 from latermq.server.remoting.connection import Connection
-from latermq.server.remoting.stepwise import LookUps, Reply
+from latermq.server.remoting.endpoints import Endpoint
+from latermq.server.remoting.stepwise import Reply, SlicedRequests, Slices
 from latermq.timer.steps import Steps
 
 MAX_PAGE_TIMERS = 1000
@@ -34,22 +37,6 @@ MAX_PAGE_BYTES = 4 << 20  # keys may be long; a frame that no client takes would
 
 # Verdicts that rest on a record of the log, and are told when it is as safe as a sent message.
 _WRITTEN = (Verdict.CANCELLED, Verdict.MOVED, Verdict.ACCEPTED)
-
-
-class Flushing(Protocol):
-    """Who keeps replies back until the log is flushed, where `store.flush = sync` asks for it."""
-
-    def check_unflushed(self) -> None:
-        """Refuse more work while too many replies wait for the disk."""
-        ...
-
-    def reply_when_flushed(self, connection: Connection, command: Command, reply: bytes) -> bytes | None:
-        """The reply itself if it may go now; None where it is sent once the log is safe up to its present end."""
-        ...
-
-    def when_flushed(self, then: Callable[[], None]) -> None:
-        """Call back once the log is safe up to its present end, however it is flushed otherwise."""
-        ...
 
 
 Fetched = Mapping[int, bytes] | LaterMQError
@@ -68,45 +55,47 @@ class _Name(NamedTuple):
     key: str
 
 
-class PendingService:
-    """All handlers of requests about timers, by request code."""
+class TimerRequests:
+    """Serves them out of a Broker."""
 
     def __init__(
-        self, broker: Broker, flushing: Flushing, look_ups: LookUps, fetch_far: FetchFar = fetch_nothing
+        self, broker: Broker, flushing: Flushing, sliced: SlicedRequests, fetch_far: FetchFar = fetch_nothing
     ) -> None:
         """`fetch_far` brings records of far timers that have left the log, and calls back on the loop."""
         self._broker = broker
-        self._look_ups = look_ups
+        self._sliced = sliced
         self._fetch_far = fetch_far
         self._fetching = 0
         self._flushing = flushing
-        self.handlers: dict[int, Handler] = {
-            Request.RECALL_MESSAGE: self._recall,
-            Request.CANCEL_TIMER: self._cancel,
-            Request.MOVE_TIMER: self._move,
-            Request.TIMER_STATUS: self._status,
-            Request.LIST_TIMERS: self._list,
-            Request.COUNT_TIMERS: self._count,
-            Request.TIMER_DENSITY: self._density,
-        }
 
-    def _recall(self, connection: Connection, command: Command) -> bytes | None:
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        change = (on_topic("topic", PUB),)
+        look = (on_topic("topic", PUB, GET),)
+        search = (on_topic_if_named("topic", PUB, GET, otherwise=(GET,)),)
+        sliced, code = Slices.SEARCH, Request
+        return [
+            Endpoint(code.RECALL_MESSAGE, self._recall, change, RecallHeader, slices=sliced, stores=True),
+            Endpoint(code.CANCEL_TIMER, self._cancel, change, TimerNameHeader, slices=sliced, stores=True),
+            Endpoint(code.MOVE_TIMER, self._move, change, MoveTimerHeader, slices=sliced, stores=True),
+            Endpoint(code.TIMER_STATUS, self._status, look, TimerNameHeader, slices=sliced),
+            Endpoint(code.LIST_TIMERS, self._list, search, ListTimersHeader, slices=sliced),
+            Endpoint(code.COUNT_TIMERS, self._count, search, ListTimersHeader, slices=sliced),
+            Endpoint(code.TIMER_DENSITY, self._density, on_cluster(GET)),
+        ]
+
+    def _recall(self, connection: Connection, command: Command, header: RecallHeader) -> Steps[Reply]:
         """RocketMQ's own cancel: by handle alone, and with an error where nothing was cancelled."""
-        header = command.header(RecallHeader)
         broker = self._broker
         self._check_allowed()
         broker.topics.require(header.topic)
         handle = self._own_handle(header.topic, header.recallHandle)
         self._flushing.check_unflushed()
-
-        def recall() -> Steps[Reply]:
-            outcome = yield from broker.pending.cancel_steps(handle.topic, handle.unique_key)
-            if outcome.verdict not in _WRITTEN:
-                raise self._recalled_nothing(handle, outcome)
-            reply = encode_response(command, fields={"msgId": handle.unique_key, "MSG_REGION": "DefaultRegion"})
-            return self._flushing.reply_when_flushed(connection, command, reply)
-
-        return self._look_ups.answer(connection, command, recall())
+        outcome = yield from broker.pending.cancel_steps(handle.topic, handle.unique_key)
+        if outcome.verdict not in _WRITTEN:
+            raise self._recalled_nothing(handle, outcome)
+        reply = encode_response(command, fields={"msgId": handle.unique_key, "MSG_REGION": "DefaultRegion"})
+        return self._flushing.reply_when_flushed(connection, command, reply)
 
     def _recalled_nothing(self, handle: RecallHandle, outcome: Outcome) -> IllegalOperation:
         """The directory knows best; only where it knows nothing the handle's own time is looked at."""
@@ -117,25 +106,19 @@ class PendingService:
             hint = "It was delivered, or was never stored here"
         return IllegalOperation(f"nothing was recalled: {outcome.verdict}", hint=hint)
 
-    def _cancel(self, connection: Connection, command: Command) -> bytes | None:
-        header = command.header(TimerNameHeader)
+    def _cancel(self, connection: Connection, command: Command, header: TimerNameHeader) -> Steps[Reply]:
         self._check_allowed()
         name = self._name(header)
         meant = _meant(header)
         self._flushing.check_unflushed()
         pending = self._broker.pending
+        if name.key:
+            outcomes = yield from pending.cancel_key_steps(header.topic, name.key)
+        else:
+            outcomes = [(yield from pending.cancel_steps(header.topic, name.unique_key, meant))]
+        return self._tell(connection, command, outcomes)
 
-        def cancel() -> Steps[Reply]:
-            if name.key:
-                outcomes = yield from pending.cancel_key_steps(header.topic, name.key)
-            else:
-                outcomes = [(yield from pending.cancel_steps(header.topic, name.unique_key, meant))]
-            return self._tell(connection, command, outcomes)
-
-        return self._look_ups.answer(connection, command, cancel())
-
-    def _move(self, connection: Connection, command: Command) -> bytes | None:
-        header = command.header(MoveTimerHeader)
+    def _move(self, connection: Connection, command: Command, header: MoveTimerHeader) -> Steps[Reply]:
         self._check_allowed()
         name = self._name(header)
         due_ms = self._due_ms(header)
@@ -150,17 +133,14 @@ class PendingService:
                 outcomes = [(yield from pending.move_steps(header.topic, name.unique_key, due_ms, fetched, meant))]
             return self._tell(connection, command, outcomes)
 
-        def fetch_and_move() -> Steps[Reply]:
-            places = yield from pending.fetch_steps(header.topic, name.unique_key, name.key)
-            if not places:
-                return (yield from move({}))
-            if self._fetching >= MAX_FETCHING:
-                raise FlowControl(f"{MAX_FETCHING} moves wait for the timeline", hint="Ask again in a moment")
-            self._fetching += 1
-            self._fetch_far(places, lambda fetched: self._answer_later(connection, command, fetched, move))
-            return None
-
-        return self._look_ups.answer(connection, command, fetch_and_move())
+        places = yield from pending.fetch_steps(header.topic, name.unique_key, name.key)
+        if not places:
+            return (yield from move({}))
+        if self._fetching >= MAX_FETCHING:
+            raise FlowControl(f"{MAX_FETCHING} moves wait for the timeline", hint="Ask again in a moment")
+        self._fetching += 1
+        self._fetch_far(places, lambda fetched: self._answer_later(connection, command, fetched, move))
+        return None
 
     def statistics(self) -> dict[str, int]:
         """How many moves wait for records out of the timeline."""
@@ -177,7 +157,7 @@ class PendingService:
         try:
             if isinstance(fetched, LaterMQError):
                 raise fetched
-            reply = self._look_ups.answer(connection, command, move(fetched))
+            reply = self._sliced.answer(connection, command, move(fetched))
         except Exception as error:
             answer(connection, command, connection.refuse(command, error))
             return
@@ -185,45 +165,31 @@ class PendingService:
             answer(connection, command, reply)
         self._broker.settle()
 
-    def _status(self, connection: Connection, command: Command) -> bytes | None:
-        header = command.header(TimerNameHeader)
+    def _status(self, connection: Connection, command: Command, header: TimerNameHeader) -> Steps[Reply]:
         name = self._name(header)
         if name.key:
             raise InvalidParameter(
                 "the state of a timer is asked by unique key or handle", hint="LIST_TIMERS lists what has a message key"
             )
+        outcome = yield from self._broker.pending.status_steps(header.topic, name.unique_key)
+        return self._tell(connection, command, [outcome])
 
-        def status() -> Steps[Reply]:
-            outcome = yield from self._broker.pending.status_steps(header.topic, name.unique_key)
-            return self._tell(connection, command, [outcome])
-
-        return self._look_ups.answer(connection, command, status())
-
-    def _list(self, connection: Connection, command: Command) -> bytes | None:
-        header = command.header(ListTimersHeader)
+    def _list(self, connection: Connection, command: Command, header: ListTimersHeader) -> Steps[Reply]:
         asked = DueRange(header.topic, header.fromMs, header.untilMs)
+        limit = max(1, min(header.limit, MAX_PAGE_TIMERS))
+        while True:
+            steps = self._broker.pending.list_steps(asked, key=header.key, limit=limit, cursor=header.cursor)
+            body = encode_body((yield from steps))
+            if len(body) <= MAX_PAGE_BYTES or limit == 1:
+                return encode_response(command, body=body)
+            limit //= 2
 
-        def page_of(limit: int) -> Steps[Reply]:
-            while True:
-                steps = self._broker.pending.list_steps(asked, key=header.key, limit=limit, cursor=header.cursor)
-                body = encode_body((yield from steps))
-                if len(body) <= MAX_PAGE_BYTES or limit == 1:
-                    return encode_response(command, body=body)
-                limit //= 2
+    def _count(self, connection: Connection, command: Command, header: ListTimersHeader) -> Steps[Reply]:
+        asked = DueRange(header.topic, header.fromMs, header.untilMs)
+        timers = yield from self._broker.pending.count_steps(asked, key=header.key)
+        return encode_response(command, body=encode_body(PendingCount(timers=timers)))
 
-        return self._look_ups.answer(connection, command, page_of(max(1, min(header.limit, MAX_PAGE_TIMERS))))
-
-    def _count(self, connection: Connection, command: Command) -> bytes | None:
-        header = command.header(ListTimersHeader)
-
-        def count() -> Steps[Reply]:
-            asked = DueRange(header.topic, header.fromMs, header.untilMs)
-            timers = yield from self._broker.pending.count_steps(asked, key=header.key)
-            return encode_response(command, body=encode_body(PendingCount(timers=timers)))
-
-        return self._look_ups.answer(connection, command, count())
-
-    def _density(self, connection: Connection, command: Command) -> bytes:
+    def _density(self, connection: Connection, command: Command, _: None) -> bytes:
         return encode_response(command, body=encode_body(self._broker.pending.density()))
 
     def _check_allowed(self) -> None:

@@ -1,4 +1,4 @@
-"""The broker's side of what operators ask about windows: how they are, look at one again, give one up."""
+"""Operators' requests about windows: their states, check one again, give one up."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -12,8 +12,11 @@ from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.json_body import encode_body
 from latermq.protocol.remoting.pipeline import WindowNumberHeader
-from latermq.server.handlers.admin.ground import Handler, answer, refuse
+from latermq.server.change_log import Change
+from latermq.server.handlers.late_replies import answer, refuse
+from latermq.server.remoting.access import GET, UPDATE, on_cluster
 from latermq.server.remoting.connection import Connection
+from latermq.server.remoting.endpoints import Endpoint
 from latermq.server.windows.window_reports import report_windows
 from latermq.server.windows.window_state import Care
 
@@ -32,30 +35,35 @@ class Keeper(Protocol):
     async def skip(self, number: int) -> None: ...
 
 
-class WindowService:
-    """All handlers of requests about windows, by request code."""
+class WindowRequests:
+    """Passes them on to whoever looks after the windows."""
 
     def __init__(self, broker: Broker, keeper: Callable[[], Keeper]) -> None:
         self._broker = broker
         self._keeper = keeper
         self._tasks: set[asyncio.Task[None]] = set()
-        self.handlers: dict[int, Handler] = {
-            Request.WINDOW_STATES: self._states,
-            Request.REPAIR_WINDOW: self._repair,
-            Request.SKIP_WINDOW: self._skip,
-        }
 
-    def _states(self, connection: Connection, command: Command) -> bytes:
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        repair = Change("window repair asked for", ("number",))
+        skip = Change("window skip asked for", ("number",))
+        return [
+            Endpoint(Request.WINDOW_STATES, self._states, on_cluster(GET)),
+            Endpoint(Request.REPAIR_WINDOW, self._repair, on_cluster(UPDATE), WindowNumberHeader, change=repair),
+            Endpoint(Request.SKIP_WINDOW, self._skip, on_cluster(UPDATE), WindowNumberHeader, change=skip),
+        ]
+
+    def _states(self, connection: Connection, command: Command, _: None) -> bytes:
         return encode_response(command, body=encode_body(report_windows(self._broker, self._keeper().care)))
 
-    def _repair(self, connection: Connection, command: Command) -> None:
+    def _repair(self, connection: Connection, command: Command, header: WindowNumberHeader) -> None:
         self._check_room()
-        number = command.header(WindowNumberHeader).number
+        number = header.number
         self._answer_when_done(connection, command, self._keeper().repair(number))
 
-    def _skip(self, connection: Connection, command: Command) -> None:
+    def _skip(self, connection: Connection, command: Command, header: WindowNumberHeader) -> None:
         self._check_room()
-        number = command.header(WindowNumberHeader).number
+        number = header.number
         self._answer_when_done(connection, command, self._keeper().skip(number))
 
     def statistics(self) -> dict[str, int]:

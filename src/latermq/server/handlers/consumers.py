@@ -1,0 +1,194 @@
+"""Requests of connected clients: offsets, heartbeats, members of groups, locks."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from latermq.broker.broker import Broker
+from latermq.broker.messages.answer_room import AnswerRoom
+from latermq.errors import GroupNotFound, InvalidParameter, NoPermission, QueryNotFound
+from latermq.group.filters import subscription_of
+from latermq.group.members import check_client_id
+from latermq.message.names import retry_topic
+from latermq.protocol.remoting.clients import (
+    ConsumerIdList,
+    HeartbeatData,
+    LockBatchRequest,
+    LockBatchResponse,
+    UnregisterClientHeader,
+    read_heartbeat,
+)
+from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.frames import Command, encode_response
+from latermq.protocol.remoting.groups import GroupHeader
+from latermq.protocol.remoting.json_body import encode_body
+from latermq.protocol.remoting.offsets import QueryOffsetHeader, UpdateOffsetHeader
+from latermq.protocol.remoting.queues import MessageQueue
+from latermq.server.remoting.access import (
+    GET,
+    OPEN,
+    SUB,
+    UPDATE,
+    on_group,
+    on_group_if_named,
+    on_groups,
+    on_topic,
+    on_topics,
+)
+from latermq.server.remoting.connection import Connection
+from latermq.server.remoting.endpoints import BodyLimit, Endpoint
+from latermq.server.remoting.stepwise import Reply, Slices
+from latermq.timer.steps import Steps
+
+_QUEUES_A_STEP = 10  # locked at once: 2 µs each
+_IDS_A_STEP = 10  # of clients, encoded at once: up to 3 µs each
+
+
+class ConsumerRequests:
+    """Serves them out of a Broker. `notify` tells the members of groups that the groups changed."""
+
+    def __init__(self, broker: Broker, notify: Callable[[set[str]], None]) -> None:
+        self._broker = broker
+        self._notify = notify
+
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        query = (on_topic("topic", SUB, GET), on_group("consumerGroup", SUB, GET))
+        update = (on_topic("topic", SUB, UPDATE), on_group("consumerGroup", SUB, UPDATE))
+        lock = (on_group("consumerGroup", SUB), on_topics(lambda _, request: {one.topic for one in request.mqSet}, SUB))
+        beat = (on_groups(_groups_of, SUB), on_topics(_subscribed_by, SUB))
+        beat_limit = BodyLimit(int(self._broker.config.broker.max_heartbeat), "broker.max_heartbeat", InvalidParameter)
+        members = (on_group("consumerGroup", SUB, GET),)
+        leave = (on_group_if_named("consumerGroup", SUB),)
+        sliced, code = Slices.ALL, Request
+        return [
+            Endpoint(code.QUERY_CONSUMER_OFFSET, self._query_offset, query, QueryOffsetHeader),
+            Endpoint(code.UPDATE_CONSUMER_OFFSET, self._update_offset, update, UpdateOffsetHeader),
+            Endpoint(code.HEART_BEAT, self._heartbeat, beat, body=HeartbeatData, slices=sliced, body_limit=beat_limit),
+            Endpoint(code.UNREGISTER_CLIENT, self._unregister, leave, UnregisterClientHeader),
+            Endpoint(code.CHECK_CLIENT_CONFIG, self._check_client, OPEN, body=dict[str, object]),
+            Endpoint(code.GET_CONSUMER_LIST_BY_GROUP, self._consumer_list, members, GroupHeader, slices=sliced),
+            Endpoint(code.LOCK_BATCH_MQ, self._lock, lock, body=LockBatchRequest, slices=sliced),
+            Endpoint(code.UNLOCK_BATCH_MQ, self._unlock, lock, body=LockBatchRequest, slices=sliced),
+        ]
+
+    # Offsets
+
+    def _query_offset(self, connection: Connection, command: Command, header: QueryOffsetHeader) -> bytes:
+        offset = self._broker.committed_offset(
+            header.consumerGroup, header.topic, header.queueId, zero_if_new=header.setZeroIfNotFound is not False
+        )
+        if offset < 0:
+            raise QueryNotFound(
+                f"group {header.consumerGroup!r} has no offset in queue {header.queueId} of topic {header.topic!r}"
+            )
+        return encode_response(command, fields={"offset": str(offset)})
+
+    def _update_offset(self, connection: Connection, command: Command, header: UpdateOffsetHeader) -> bytes:
+        self._broker.commit_offset(
+            header.consumerGroup, header.topic, header.queueId, header.commitOffset, connection.peer_host
+        )
+        return encode_response(command)
+
+    # Clients and their groups
+
+    def _heartbeat(self, connection: Connection, command: Command, body: HeartbeatData) -> Steps[Reply]:
+        broker = self._broker
+        beat = read_heartbeat(body)
+        language = command.language  # of a request that takes several slices nothing is kept
+        broker.members.check(connection, beat, language)
+        for consumer in beat.consumers:
+            for subscription in consumer.subscriptions:
+                broker.filters.check(subscription)
+                yield
+        known = []
+        refusal: NoPermission | None = None
+        for consumer in beat.consumers:
+            yield
+            # One group that may not be made is no reason to refuse the client's others.
+            try:
+                group = broker.groups.require(consumer.group, connection.peer_host)
+                known.append(consumer)
+                if group.retry_queues > 0:
+                    # Before anything is sent back: a client looks for it when it starts, and then at each rebalance.
+                    broker.topics.make_retry(retry_topic(consumer.group), group.retry_queues, connection.peer_host)
+            except GroupNotFound:
+                continue
+            except NoPermission as error:
+                refusal = error
+        if connection.is_closing:  # meanwhile: nobody would take it out again
+            return None
+        broker.members.check(connection, beat, language)  # others may have come meanwhile
+        beat.consumers = known
+        changed = broker.members.heartbeat(
+            connection, beat, language=language, version=command.version, clock=broker.client_clock
+        )
+        self._notify(changed)
+        if refusal is not None:
+            raise refusal
+        return encode_response(command)
+
+    def _unregister(self, connection: Connection, command: Command, header: UnregisterClientHeader) -> bytes:
+        changed = self._broker.members.unregister(
+            header.clientID, producer_group=header.producerGroup, consumer_group=header.consumerGroup
+        )
+        self._notify(changed)
+        return encode_response(command)
+
+    def _check_client(self, connection: Connection, command: Command, body: dict[str, object]) -> bytes:
+        """A client asks before it subscribes whether its expression parses."""
+        subscription = body.get("subscriptionData")
+        if isinstance(subscription, dict):
+            self._broker.filters.of(
+                subscription_of(
+                    str(subscription.get("topic") or ""),
+                    str(subscription.get("subString") or ""),
+                    str(subscription.get("expressionType") or ""),
+                )
+            )
+        return encode_response(command)
+
+    def _consumer_list(self, connection: Connection, command: Command, header: GroupHeader) -> Steps[Reply]:
+        name = header.consumerGroup
+        group = self._broker.members.consumer_group(name)
+        if group is None:
+            raise GroupNotFound(f"consumer group {name!r} has no connected member")
+        room = AnswerRoom(self._broker.config)
+        client_ids = list(group.members)
+        for at in range(0, len(client_ids), _IDS_A_STEP):
+            room.take(len(encode_body(client_ids[at : at + _IDS_A_STEP])))
+            yield
+        return encode_response(command, body=encode_body(ConsumerIdList(consumerIdList=client_ids)))
+
+    def _lock(self, connection: Connection, command: Command, request: LockBatchRequest) -> Steps[Reply]:
+        group = self._broker.groups.require(request.consumerGroup, connection.peer_host).name
+        check_client_id(request.clientId)
+        name = self._broker.config.broker.name
+        locked: list[MessageQueue] = []
+        for some in _in_parts(request.mqSet):
+            queues = [(queue.topic, queue.queueId) for queue in some if self._exists(queue)]
+            held = self._broker.locks.lock(group, request.clientId, queues)
+            locked += [MessageQueue(topic, name, queue_id) for topic, queue_id in held]
+            yield
+        return encode_response(command, body=encode_body(LockBatchResponse(lockOKMQSet=locked)))
+
+    def _exists(self, queue: MessageQueue) -> bool:
+        topic = self._broker.topics.find(queue.topic)
+        return topic is not None and 0 <= queue.queueId < max(topic.read_queues, topic.write_queues)
+
+    def _unlock(self, connection: Connection, command: Command, request: LockBatchRequest) -> Steps[Reply]:
+        for some in _in_parts(request.mqSet):
+            queues = [(queue.topic, queue.queueId) for queue in some]
+            self._broker.locks.unlock(request.consumerGroup, request.clientId, queues)
+            yield
+        return encode_response(command)
+
+
+def _in_parts(queues: Sequence[MessageQueue]) -> Iterator[Sequence[MessageQueue]]:
+    return (queues[at : at + _QUEUES_A_STEP] for at in range(0, len(queues), _QUEUES_A_STEP))
+
+
+def _groups_of(_: Command, beat: HeartbeatData) -> set[str]:
+    return {consumer.groupName for consumer in beat.consumerDataSet}
+
+
+def _subscribed_by(_: Command, beat: HeartbeatData) -> set[str]:
+    return {one.topic for consumer in beat.consumerDataSet for one in consumer.subscriptionDataSet}

@@ -1,0 +1,46 @@
+"""Replies that are not ready when their request is served, and the work beside the loop that they wait for."""
+
+from collections.abc import Callable
+
+from latermq.broker.tables.table_saver import do_all
+from latermq.errors import Busy, LaterMQError
+from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command
+from latermq.server.remoting.connection import Connection
+
+Work = Callable[[], None]
+WhenDone = Callable[[LaterMQError | None], None]
+Beside = Callable[[list[Work], WhenDone], None]
+
+MAX_UNREAD_REPLY_BYTES = 4096  # what a late reply may take where the peer is behind with reading
+
+
+def do_at_once(works: list[Work], when_done: WhenDone) -> None:
+    """Do the work here and now, where nobody else needs the thread."""
+    try:
+        do_all(works)
+    except LaterMQError as error:
+        when_done(error)
+    else:
+        when_done(None)
+
+
+def answer(connection: Connection, command: Command, reply: bytes) -> None:
+    """Send a reply that was not ready when its request was served.
+
+    Replies that come at once stop the reading of requests when the peer does not read them; late ones come too late
+    for that, so a long one is sent only to a peer that has read what it got before.
+    """
+    if command.flag & FLAG_ONEWAY:
+        return
+    if len(reply) > MAX_UNREAD_REPLY_BYTES and connection.is_paused:
+        dropped = Busy(
+            f"the request was served, but its answer of {len(reply)} bytes was dropped: answers before it are unread",
+            hint="Read the answers of one request before making the next",
+        )
+        reply = connection.refuse(command, dropped)
+    connection.send(reply)
+
+
+def refuse(connection: Connection, command: Command, error: LaterMQError) -> None:
+    """Send an error that was not known when the request was served; it is logged as any other."""
+    answer(connection, command, connection.refuse(command, error))

@@ -1,0 +1,83 @@
+"""Requests that bring messages: sends, batches, retries."""
+
+from latermq.broker.admin.message_admin import topics_at
+from latermq.broker.broker import Broker
+from latermq.broker.messages.retries import Retries
+from latermq.errors import IllegalMessage
+from latermq.message.names import RETRY_PREFIX
+from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.frames import Command, encode_response
+from latermq.protocol.remoting.replies import encode_send_reply
+from latermq.protocol.remoting.send import SendBackHeader, SendHeader, SendHeaderV2, read_retry, read_send_back
+from latermq.server.handlers.flush_waits import FlushWaits
+from latermq.server.remoting.access import PUB, SUB, on_group, on_topic, on_topics
+from latermq.server.remoting.connection import Connection
+from latermq.server.remoting.endpoints import Endpoint
+
+
+class SendRequests:
+    """Stores messages in a Broker."""
+
+    def __init__(self, broker: Broker, flush_waits: FlushWaits) -> None:
+        self._broker = broker
+        self._flush_waits = flush_waits
+        self._retries = Retries(broker)
+
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        send = (on_topic("topic", PUB),)
+        # What is sent back is copied to the group's retries: who has no right to its topic could read it there.
+        send_back = (on_group("group", SUB), on_topics(lambda _, header: topics_at(self._broker, header.offset), SUB))
+        return [
+            Endpoint(Request.SEND_MESSAGE, self._send, send, SendHeader, stores=True),
+            Endpoint(Request.SEND_MESSAGE_V2, self._send, send, SendHeaderV2, stores=True),
+            Endpoint(Request.SEND_BATCH_MESSAGE, self._send_batch, send, SendHeaderV2, stores=True),
+            Endpoint(Request.CONSUMER_SEND_MSG_BACK, self._send_back, send_back, SendBackHeader, stores=True),
+        ]
+
+    def _send_batch(self, connection: Connection, command: Command, header: SendHeaderV2) -> bytes | None:
+        header.batch = True
+        return self._send(connection, command, header)
+
+    def _send(self, connection: Connection, command: Command, header: SendHeaderV2 | SendHeader) -> bytes | None:
+        if self._flush_waits.is_sync:
+            self._flush_waits.check_unflushed()
+        if header.batch:
+            if header.topic.startswith(RETRY_PREFIX):
+                raise IllegalMessage(f"a batch cannot go to {header.topic!r}", hint="Retries are sent one by one")
+            sent = self._broker.send_batch(
+                header.topic,
+                header.queueId,
+                command.body,
+                header.bornTimestamp,
+                connection.peer_host,
+                sysflag=header.sysFlag,
+                reconsume_times=header.reconsumeTimes,
+                default_topic=header.defaultTopic,
+                default_queues=header.defaultTopicQueueNums,
+            )
+        elif header.topic.startswith(RETRY_PREFIX):
+            sent = self._retries.send(read_retry(header, command.version), command.body, connection.peer_host)
+        else:
+            sent = self._broker.send(
+                header.topic,
+                header.queueId,
+                command.body,
+                header.properties,
+                header.bornTimestamp,
+                connection.peer_host,
+                header.flag,
+                header.sysFlag,
+                header.reconsumeTimes,
+                header.defaultTopic,
+                header.defaultTopicQueueNums,
+            )
+        message_id, queue_id, queue_offset, end_offset, handle = sent
+        reply = encode_send_reply(command, message_id, queue_id, queue_offset, handle)
+        return self._flush_waits.reply_at(end_offset, connection, command, reply)
+
+    def _send_back(self, connection: Connection, command: Command, header: SendBackHeader) -> bytes | None:
+        """A consumer gives back what it could not handle."""
+        end_offset = self._retries.send_back(read_send_back(header, command.version), connection.peer_host)
+        reply = encode_response(command)
+        return reply if not end_offset else self._flush_waits.reply_at(end_offset, connection, command, reply)

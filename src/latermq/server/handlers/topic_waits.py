@@ -1,0 +1,107 @@
+"""Requests that wait for their topic to be saved: syncing its file on the loop would stop all other clients."""
+
+from collections import deque
+from collections.abc import Callable
+
+from latermq.errors import Busy, LaterMQError
+from latermq.protocol.remoting.frames import Command
+from latermq.server.handlers.late_replies import WhenDone, answer
+from latermq.server.remoting.connection import Connection, Lane
+from latermq.server.remoting.stepwise import Later
+
+MAX_UNSAVED_BYTES = 64 << 20  # of requests that wait for their topics to be saved
+# From here on each connection has one such request at most, and its next ones wait unread instead of being refused.
+KEEP_BACK_SHARE = 1 / 4
+SERVED_AT_ONCE = 100  # of requests whose topics were saved; then others have their turn
+
+
+class TopicWaits:
+    """Keeps requests in their clients' order until `save_topics` is done, then has them served again."""
+
+    def __init__(
+        self,
+        *,
+        save_topics: Callable[[WhenDone], None],
+        serve: Callable[[Connection, Command], bytes | None],
+        settled: Callable[[], None],
+        later: Later,
+        max_waiting: int,
+    ) -> None:
+        self._save_topics = save_topics
+        self._serve = serve
+        self._settled = settled
+        self._later = later
+        self._max_waiting = max_waiting
+        self._waiting: list[tuple[Connection, Command]] = []
+        self._waiting_bytes = 0
+        self._serves_saved = False
+        self._failure: LaterMQError | None = None  # while those are served again whose topics could not be saved
+        self._closed_lanes: dict[Connection, Lane | None] = {}  # of the connections whose requests wait
+
+    def __contains__(self, connection: Connection) -> bool:
+        """Whether a request of this connection waits: what it stores or cancels next must not overtake it."""
+        return connection in self._closed_lanes
+
+    def add(self, connection: Connection, command: Command) -> None:
+        """Serve a request again once its topic is saved."""
+        if self._failure is not None:
+            raise self._failure
+        if len(self._waiting) >= self._max_waiting or self._waiting_bytes >= MAX_UNSAVED_BYTES:
+            raise Busy(f"{len(self._waiting)} messages wait for their topics to be saved", hint="Send again later")
+        self._waiting.append((connection, command))
+        self._waiting_bytes += command.held_bytes
+        if connection not in self._closed_lanes:
+            self._closed_lanes[connection] = connection.lane
+            connection.lane = None
+        if self._waiting_bytes >= MAX_UNSAVED_BYTES * KEEP_BACK_SHARE:
+            connection.keep_back(True)  # until all of these are served
+        if len(self._waiting) == 1 and not self._serves_saved:
+            self._save_topics(self._saved)
+
+    def _saved(self, error: LaterMQError | None) -> None:
+        """Serve what waited, a slice at a time; what its clients ask for next waits until all of it is served."""
+        saved, self._waiting, self._waiting_bytes = deque(self._waiting), [], 0
+        lanes, self._closed_lanes = self._closed_lanes, {}
+        self._serves_saved = True  # and saves for nobody else: what comes now would overtake what waits
+        for connection in lanes:
+            connection.keep_back(True)
+
+        def serve_some() -> None:
+            # Those that must wait once more, for another topic, gather in the new list and stay in order there.
+            self._failure = error
+            for _ in range(min(SERVED_AT_ONCE, len(saved))):
+                connection, command = saved.popleft()  # of senders too that have gone: they may have sent one-way
+                try:
+                    reply = self._serve(connection, command)
+                except Exception as failure:
+                    reply = connection.refuse(command, failure)
+                if reply is not None:
+                    answer(connection, command, reply)
+            self._failure = None
+            self._settled()
+            if saved:
+                self._later(serve_some)
+            else:
+                self._reopen(lanes)
+
+        serve_some()
+
+    def _reopen(self, lanes: dict[Connection, Lane | None]) -> None:
+        """All that waited is served: its connections go on."""
+        for connection, lane in lanes.items():
+            if connection in self._closed_lanes:
+                self._closed_lanes[connection] = lane
+            else:
+                connection.lane = lane
+            connection.keep_back(False)
+        self._serves_saved = False
+        if self._waiting:
+            self._save_topics(self._saved)
+
+    def statistics(self) -> dict[str, int]:
+        """What waits."""
+        return {
+            "unsaved_requests": len(self._waiting),
+            "unsaved_request_bytes": self._waiting_bytes,
+            "max_unsaved_request_bytes": MAX_UNSAVED_BYTES,
+        }

@@ -1,0 +1,135 @@
+"""What a request touches, in the terms of RocketMQ's ACL 2.0: resources, and what is done with them."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple
+
+from latermq.message.names import RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC
+from latermq.protocol.remoting.frames import Command
+
+
+class Kind(Enum):
+    """Kinds of resources. There is one cluster: the one that the server belongs to."""
+
+    TOPIC = "topic"
+    GROUP = "group"
+    CLUSTER = "cluster"
+
+
+class Action(Enum):
+    """What is done with a resource."""
+
+    PUB = "pub"
+    SUB = "sub"
+    CREATE = "create"
+    UPDATE = "update"
+    DELETE = "delete"
+    GET = "get"
+    LIST = "list"
+
+
+PUB, SUB, CREATE, UPDATE = Action.PUB, Action.SUB, Action.CREATE, Action.UPDATE
+DELETE, GET, LIST = Action.DELETE, Action.GET, Action.LIST
+Actions = tuple[Action, ...]
+Names = Callable[[Command, Any], Iterable[str]]
+
+# Topics that hold messages of all other topics.
+_TOPICS_OF_ALL = frozenset({TIMER_TOPIC, SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC})
+
+
+class Access(NamedTuple):
+    """One resource, and the actions of which one must be permitted. It is the key of a verdict."""
+
+    kind: Kind
+    name: str  # empty for the cluster
+    actions: Actions
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The resources of one kind that a request touches. `unnamed` is what it touches where it names none of them.
+
+    Without `unnamed` an empty name is a resource like any other, which nobody is permitted to touch.
+    """
+
+    kind: Kind
+    actions: Actions
+    names: Names
+    unnamed: tuple[Access, ...] | None = None
+
+    def accesses(self, command: Command, asked: Any) -> Iterator[Access]:
+        named = False
+        for name in self.names(command, asked):
+            if name or self.unnamed is None:
+                named = True
+                yield (
+                    _topic_access(name, self.actions)
+                    if self.kind is Kind.TOPIC
+                    else Access(self.kind, name, self.actions)
+                )
+        if not named and self.unnamed is not None:
+            yield from self.unnamed
+
+    def __str__(self) -> str:
+        *others, last = [action.value for action in self.actions]
+        return f"{self.kind.value}: {', '.join(others) + ' or ' if others else ''}{last}"
+
+
+def _topic_access(name: str, actions: Actions) -> Access:
+    """A group's retries belong to the group; topics with the messages of all topics belong to the cluster."""
+    if name.startswith(RETRY_PREFIX):
+        of_group = tuple(dict.fromkeys(SUB if action is PUB else action for action in actions))
+        return Access(Kind.GROUP, name.removeprefix(RETRY_PREFIX), of_group)
+    if name in _TOPICS_OF_ALL:
+        return Access(Kind.CLUSTER, "", tuple(action for action in actions if action not in (PUB, SUB)) or (GET,))
+    return Access(Kind.TOPIC, name, actions)
+
+
+def _field(name: str) -> Names:
+    """The name in a field of what is asked."""
+
+    def names(_: Command, asked: Any) -> tuple[str]:
+        return (getattr(asked, name) or "",)
+
+    return names
+
+
+def on_topic(name: str, *actions: Action) -> Rule:
+    """The topic in this field of the header."""
+    return Rule(Kind.TOPIC, actions, _field(name))
+
+
+def on_group(name: str, *actions: Action) -> Rule:
+    """The group in this field of the header."""
+    return Rule(Kind.GROUP, actions, _field(name))
+
+
+def on_topic_if_named(name: str, *actions: Action, otherwise: Iterable[Action] = ()) -> Rule:
+    """The same where the field may be empty: the cluster is touched then, where there are actions for that."""
+    cluster_actions = tuple(otherwise)
+    unnamed = (Access(Kind.CLUSTER, "", cluster_actions),) if cluster_actions else ()
+    return Rule(Kind.TOPIC, actions, _field(name), unnamed)
+
+
+def on_group_if_named(name: str, *actions: Action) -> Rule:
+    """A group that need not be named."""
+    return Rule(Kind.GROUP, actions, _field(name), ())
+
+
+def on_topics(names: Names, *actions: Action) -> Rule:
+    """All of these topics; a request that names none of them touches none."""
+    return Rule(Kind.TOPIC, actions, names)
+
+
+def on_groups(names: Names, *actions: Action) -> Rule:
+    """All of these groups."""
+    return Rule(Kind.GROUP, actions, names)
+
+
+def on_cluster(*actions: Action) -> tuple[Rule, ...]:
+    """The cluster that this server belongs to."""
+    return (Rule(Kind.CLUSTER, actions, lambda _, __: ("",)),)
+
+
+OPEN: tuple[Rule, ...] = ()  # the request touches nothing

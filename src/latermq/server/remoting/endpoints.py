@@ -1,0 +1,134 @@
+"""The requests that a server serves: one row per request code, and one way in for all of them.
+
+A row (`Endpoint`) names the request's header or body, the resources it touches, the handler, and the bounds that hold
+for it. The classes with the handlers bring the rows; `RequestTable` serves from them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from msgspec import Struct
+
+from latermq.errors import LaterMQError, MalformedRequest, UnsupportedRequest
+from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.frames import Command
+from latermq.protocol.remoting.json_body import decode_body
+from latermq.server.change_log import Change, log_change
+from latermq.server.remoting.access import Access, Rule
+from latermq.server.remoting.connection import Connection
+from latermq.server.remoting.stepwise import Handler, Reply, SlicedHandler, SlicedRequests, Slices
+
+
+@dataclass(frozen=True, slots=True)
+class BodyLimit:
+    """The most bytes that the body of a request may have, the setting that says so, and the error for a longer one."""
+
+    size_bytes: int
+    setting: str
+    error: type[LaterMQError] = MalformedRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One row. `access` has no default: whoever adds a request decides who may make it.
+
+    The handler is called with the connection, the command, and what is asked: the decoded header, or the decoded body
+    where the row has no `header`. A row with both leaves its body to the handler.
+    """
+
+    code: Request
+    handler: Handler | SlicedHandler
+    access: tuple[Rule, ...]
+    header: type[Struct] | None = None
+    body: Any = None  # the type of a JSON body
+    slices: Slices | None = None  # the handler is a generator of steps, taken in slices
+    stores: bool = False  # it stores or cancels messages: in its client's order, and with a body of any length
+    body_limit: BodyLimit | None = None  # instead of `server.max_body`
+    change: Change | None = None  # how the log calls what it changes
+
+    def accesses(self, command: Command, asked: Any) -> Iterator[Access]:
+        """What this request touches: all of it must be permitted."""
+        for rule in self.access:
+            yield from rule.accesses(command, asked)
+
+
+# Called before the handler of every request; raises NoPermission to refuse it. A verdict may be kept for a connection
+# and an `Access`. In a run of sends it is called once for each topic.
+Authorize = Callable[[Connection, Endpoint, Command, Any], None]
+
+
+class RequestTable:
+    """All rows of a server. `authorize` is asked about every request; without it all of them are permitted."""
+
+    def __init__(self, max_body: int, sliced: SlicedRequests | None = None) -> None:
+        self.authorize: Authorize | None = None
+        self._default_limit = BodyLimit(max_body, "server.max_body")
+        self._sliced = sliced
+        self._rows: dict[int, Endpoint] = {}
+
+    def add(self, endpoints: Iterable[Endpoint]) -> None:
+        """Serve these too."""
+        for endpoint in endpoints:
+            assert endpoint.code not in self._rows, f"{endpoint.code.name} has two rows"
+            limit = endpoint.body_limit
+            if limit is None and not endpoint.stores:
+                limit = self._default_limit
+            self._rows[endpoint.code] = replace(endpoint, handler=self._bound(endpoint), body_limit=limit)
+
+    def _bound(self, endpoint: Endpoint) -> Handler:
+        """The handler with everything around it that its row asks for."""
+        handler: Any = endpoint.handler
+        if endpoint.slices is not None:
+            assert self._sliced is not None, f"{endpoint.code.name} needs slices"
+            handler = self._sliced.handler(handler, endpoint.slices)
+        if endpoint.change is not None:
+            handler = log_change(handler, endpoint.change)
+        bound: Handler = handler
+        return bound
+
+    def __iter__(self) -> Iterator[Endpoint]:
+        return iter(sorted(self._rows.values(), key=lambda endpoint: endpoint.code))
+
+    def __getitem__(self, code: int) -> Endpoint:
+        return self._rows[code]
+
+    def find(self, command: Command) -> Endpoint:
+        """The row of a request; raises where there is none, or where the request is longer than the row allows."""
+        endpoint = self._rows.get(command.code)
+        if endpoint is None:
+            raise UnsupportedRequest(
+                f"request code {command.code} is not supported here", hint="docs/protocol.md lists those that are"
+            )
+        limit = endpoint.body_limit
+        if limit is not None and len(command.body) > limit.size_bytes:
+            raise limit.error(
+                f"the body of request {command.code} takes {len(command.body)} bytes, the limit is {limit.size_bytes}",
+                hint=f"Ask for less at once, or raise {limit.setting}",
+            )
+        return endpoint
+
+    def answer(self, endpoint: Endpoint, connection: Connection, command: Command) -> Reply:
+        """Decode what is asked, have it authorized, and call the handler."""
+        asked: Any = None
+        if endpoint.header is not None:
+            asked = command.header(endpoint.header)
+        elif endpoint.body is not None:
+            asked = decode_body(command.body, endpoint.body)
+        if self.authorize is not None:
+            self.authorize(connection, endpoint, command, asked)
+        reply: Reply = endpoint.handler(connection, command, asked)  # type: ignore[assignment]
+        return reply
+
+    def serve(self, connection: Connection, command: Command) -> Reply:
+        """The reply to a request, or None where it comes later."""
+        return self.answer(self.find(command), connection, command)
+
+    def permits(self, connection: Connection, endpoint: Endpoint, command: Command, asked: Any) -> bool:
+        """Whether a request may be made, for those who can leave its refusal to `serve`."""
+        if self.authorize is not None:
+            try:
+                self.authorize(connection, endpoint, command, asked)
+            except LaterMQError:
+                return False
+        return True

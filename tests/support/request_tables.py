@@ -1,0 +1,23 @@
+"""Requests served in a test from the rows of the classes that it is about, without sockets."""
+
+from typing import Protocol
+
+from latermq.server.remoting.endpoints import Endpoint, RequestTable
+from latermq.server.remoting.stepwise import SlicedRequests
+
+MAX_BODY = 1 << 20
+
+
+class Subject(Protocol):
+    """A class with handlers."""
+
+    @property
+    def endpoints(self) -> list[Endpoint]: ...
+
+
+def table_of(*subjects: Subject, sliced: SlicedRequests | None = None) -> RequestTable:
+    """A table of the rows of these subjects."""
+    table = RequestTable(MAX_BODY, sliced if sliced is not None else SlicedRequests(1_000))
+    for subject in subjects:
+        table.add(subject.endpoints)
+    return table
