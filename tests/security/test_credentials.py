@@ -73,7 +73,7 @@ def test_the_process_that_rolls_has_them_in_its_environment_only() -> None:
         rolling.exception()
 
     asyncio.run(watch())
-    mine = [(line, environment) for line, environment in seen if "roll_process" in line]
+    mine = [(line, environment) for line, environment in seen if "build_process" in line]
     assert mine
     assert all(is_clean(line) for line, _ in mine)
     assert any(PASSWORD in environment for _, environment in mine)
