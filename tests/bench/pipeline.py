@@ -18,12 +18,12 @@ from latermq.config import PipelineConfig, Size
 from latermq.handover.window import Window
 from latermq.message.properties import encode_properties
 from latermq.message.timer_code import TIMER
+from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.driver.brokers import masters
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.timeline.root import open_root
 from latermq.pipeline.windows.build_process import NICE
 from latermq.pipeline.windows.local_build import roll_locally
-from latermq.protocol.remoting.pipeline import PipelineState
 from latermq.store.files.disk import FileDisk
 from latermq.timer.far.far_names import FarNames, Waiting
 from tests.bench.contenders import LATERMQ, LaterMQ

@@ -8,7 +8,7 @@ import pytest
 
 from latermq.clock import SimulatedClock
 from latermq.config import TimerConfig
-from latermq.protocol.remoting.timers import Verdict
+from latermq.model.timers import Verdict
 from latermq.store.commit_log import CommitLog
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.store.key_index import KeyIndex

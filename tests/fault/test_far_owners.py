@@ -3,7 +3,7 @@
 import pytest
 
 from latermq.message.names import TIMER_TOPIC
-from latermq.protocol.remoting.timers import Verdict
+from latermq.model.timers import Verdict
 from tests.support.brokers_in_memory import messages, pass_time, send
 from tests.support.pipeline.far_broker import FAR_MS, SHORT, Far
 

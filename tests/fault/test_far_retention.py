@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from latermq.errors import ServiceUnavailable
-from latermq.protocol.remoting.timers import Verdict
+from latermq.model.timers import Verdict
 from latermq.timer.steps import at_once
 from tests.fault.test_far_model import LameTwin
 from tests.support.brokers_in_memory import messages, pass_time, send

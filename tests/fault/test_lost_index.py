@@ -11,7 +11,7 @@ from latermq.clock import SimulatedClock
 from latermq.errors import CorruptStore
 from latermq.handover.checked_file import encode_checked
 from latermq.message.names import TIMER_TOPIC
-from latermq.protocol.remoting.timers import Verdict
+from latermq.model.timers import Verdict
 from latermq.store.checkpoint import load_checkpoint, save_checkpoint
 from latermq.store.files.disk import FileDisk
 from latermq.store.files.memory_disk import MemoryDisk

@@ -8,8 +8,8 @@ from latermq.config import TimerConfig
 from latermq.message.names import TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC
 from latermq.message.properties import encode_properties
 from latermq.message.timer_code import kind_and_due, timer_code_of
+from latermq.model.timers import Verdict
 from latermq.pipeline.source.records import KINDS, RecordBlock
-from latermq.protocol.remoting.timers import Verdict
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.store.log_writer import Draft
 from tests.fault.test_level_model import CHECKPOINT

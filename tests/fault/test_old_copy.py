@@ -8,7 +8,7 @@ from latermq.broker.timers.lost_entries import Lost, LostEntries, LostRow
 from latermq.handover.cut import FOREVER_MS
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.timer_code import CANCEL, MOVED, TIMER
-from latermq.protocol.remoting.timers import Verdict
+from latermq.model.timers import Verdict
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.support.brokers_in_memory import open_broker, send
 from tests.support.pipeline.far_broker import FAR_MS, PIPELINE, Far

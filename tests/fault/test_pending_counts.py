@@ -12,7 +12,7 @@ from latermq.config import TimerConfig
 from latermq.errors import StoreError
 from latermq.message.names import TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC
 from latermq.message.properties import MAX_PROPERTIES_BYTES, REAL_TOPIC, encode_properties
-from latermq.protocol.remoting.timers import Verdict
+from latermq.model.timers import Verdict
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.support.brokers_in_memory import HOST, bodies, messages, open_broker, pass_time, run_until_quiet
 from tests.support.needs import LONG

@@ -25,9 +25,9 @@ from deltalake import DeltaTable, QueryBuilder
 
 from latermq.client import Admin, MessageQueue, OutgoingMessage, Producer
 from latermq.message.properties import TIMER_OUT_MS
+from latermq.model.timers import Outcome, Verdict
 from latermq.pipeline.driver.brokers import masters
 from latermq.pipeline.driver.link import BrokerLink
-from latermq.protocol.remoting.timers import Outcome, Verdict
 from tests.fault.test_level_kills import QUEUES, TOPIC, read_until
 from tests.fault.test_timer_kills import answer_of, loading, now_ms
 from tests.fault.timer_ledger import Ledger

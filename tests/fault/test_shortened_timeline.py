@@ -4,7 +4,7 @@ import pytest
 
 from latermq.errors import InvalidParameter
 from latermq.message.names import TIMER_TOPIC
-from latermq.protocol.remoting.timers import Verdict
+from latermq.model.timers import Verdict
 from tests.support.brokers_in_memory import pass_time
 from tests.support.pipeline.far_broker import FAR_MS, Far
 

@@ -10,7 +10,7 @@ from latermq.clock import SimulatedClock
 from latermq.config import Size, TimerConfig
 from latermq.errors import FlowControl
 from latermq.message.batch import BatchMember, encode_batch
-from latermq.protocol.remoting.timers import Verdict
+from latermq.model.timers import Verdict
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.timer.intake.intake import READ_AT_ONCE
 from tests.fault.test_timer_hazards import check_punctual, due_of

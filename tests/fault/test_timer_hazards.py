@@ -14,7 +14,7 @@ from latermq.errors import StoreError
 from latermq.message.names import TIMER_DEAD_LETTER_TOPIC
 from latermq.message.properties import DEAD_LETTER_REASON
 from latermq.message.record import Message
-from latermq.protocol.remoting.timers import Verdict
+from latermq.model.timers import Verdict
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.timer.delivery.clock_guard import HOLD_S
 from latermq.timer.delivery.kept_back import LONGEST_PAUSE_MS

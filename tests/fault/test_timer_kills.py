@@ -21,7 +21,7 @@ import pytest
 from latermq.client import Admin, MessageQueue, OutgoingMessage, Producer
 from latermq.client.session.failures import ConnectionLost, NoBroker, NoNameServer, RequestTimedOut
 from latermq.errors import ServiceUnavailable, TopicNotFound
-from latermq.protocol.remoting.timers import Outcome
+from latermq.model.timers import Outcome
 from tests.fault.test_level_kills import CHECKPOINT, QUEUES, TIMEOUT_S, TOPIC, read_until
 from tests.fault.timer_ledger import Ledger
 from tests.interop.ports import HOST, free_port

@@ -19,7 +19,7 @@ from latermq.config import Duration, TimerConfig
 from latermq.errors import StoreError
 from latermq.message.batch import BatchMember, encode_batch
 from latermq.message.properties import encode_properties
-from latermq.protocol.remoting.timers import Verdict
+from latermq.model.timers import Verdict
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.fault.test_level_model import CHECKPOINT, STEPS_MS, end_life, fail_sometimes
 from tests.support.brokers_in_memory import HOST, STORE, messages, open_broker, pass_time, run_until_quiet

@@ -9,7 +9,7 @@ import pytest
 from latermq.clock import SimulatedClock
 from latermq.config import Duration, TimerConfig
 from latermq.message.names import TIMER_TOPIC
-from latermq.protocol.remoting.timers import Verdict
+from latermq.model.timers import Verdict
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.support.brokers_in_memory import STORE, messages, open_broker, pass_time, run_until_quiet, send
 from tests.support.faults.aging_broker import Aging

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from latermq.message.record import Message
-from latermq.protocol.remoting.timers import Outcome, Verdict
+from latermq.model.timers import Outcome, Verdict
 
 
 @dataclass(slots=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from latermq.errors import CorruptStore
+from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.driver.store_ids import StoreIds
-from latermq.protocol.remoting.pipeline import PipelineState
 from tests.integration.brokers import running_broker
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from latermq.client import OutgoingMessage, blocking
+from latermq.model.timers import Verdict
 from latermq.pipeline.driver.brokers import masters
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.timeline.root import Root, open_root
-from latermq.protocol.remoting.timers import Verdict
 from tests.interop.ports import free_port
 from tests.interop.waiting import wait_until
 from tests.support.serving import Server, serving

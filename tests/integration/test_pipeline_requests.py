@@ -11,16 +11,16 @@ from msgspec import Struct
 
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.record import Message, decode_records
+from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline_secret import Recipient, load_secret, sign
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import BINARY, JSON, Command
-from latermq.protocol.remoting.json_body import decode_body
 from latermq.protocol.remoting.pipeline import (
     SIGNATURE,
     BeginPipelineHeader,
     CommitIngestHeader,
-    PipelineState,
     WindowReadyHeader,
+    decode_state,
     signed_fields,
 )
 from latermq.protocol.remoting.rows import encode_rows
@@ -50,7 +50,7 @@ async def state_of(client: RawClient) -> PipelineState:
 
 def told(reply: Command) -> PipelineState:
     assert reply.code == Response.SUCCESS, reply.remark
-    return decode_body(reply.body, PipelineState)
+    return decode_state(reply.body)
 
 
 def signed(data: Path, state: PipelineState, code: int, header: Struct) -> dict[str, str]:
@@ -162,7 +162,7 @@ def test_epoch_and_ingest_offset_are_on_disk_before_they_are_told(tmp_path: Path
             ]
             replies = [await client.receive() for _ in opaques]
             assert [reply.opaque for reply in replies] == opaques
-            assert [decode_body(reply.body, PipelineState).epoch for reply in replies] == [2, 3, 4]
+            assert [decode_state(reply.body).epoch for reply in replies] == [2, 3, 4]
 
     run_with_broker(tmp_path, scenario)
 

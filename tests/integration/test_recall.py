@@ -8,10 +8,10 @@ import pytest
 
 from latermq.message.properties import encode_properties
 from latermq.message.recall_handle import encode_recall_handle
+from latermq.model.timers import Verdict
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import BINARY, JSON, Command
-from latermq.protocol.remoting.json_body import decode_body
-from latermq.protocol.remoting.timers import Outcomes, PendingPage, Verdict
+from latermq.protocol.remoting.timers import decode_outcomes, decode_page
 from latermq.server.broker.process import BrokerProcess
 from tests.integration.brokers import run_with_broker, send, send_fields
 from tests.integration.raw_client import RawClient, connect, eventually
@@ -93,7 +93,7 @@ def test_recalls_can_be_forbidden(tmp_path: Path) -> None:
             fields = {"topic": TOPIC, "uniqueKey": "U1"}
             assert (await client.call(Request.CANCEL_TIMER, fields)).code == Response.NO_PERMISSION
             status = await client.call(Request.TIMER_STATUS, fields)
-            assert decode_body(status.body, Outcomes).outcomes[0].verdict == Verdict.PENDING
+            assert decode_outcomes(status.body)[0].verdict == Verdict.PENDING
 
     run_with_broker(tmp_path, scenario, "timer.recall=false")
 
@@ -108,13 +108,13 @@ def test_with_sync_flush_an_answer_comes_when_its_record_is_safe(tmp_path: Path)
             assert before < log.end <= log.flushed
             before = log.end
             fields = {"topic": TOPIC, "key": "4711", "delayMs": "1000000"}
-            [outcome] = decode_body((await client.call(Request.MOVE_TIMER, fields)).body, Outcomes).outcomes
+            [outcome] = decode_outcomes((await client.call(Request.MOVE_TIMER, fields)).body)
             assert (outcome.verdict, outcome.unique_key) == (Verdict.MOVED, "U2")
             assert before < log.end <= log.flushed
             # Nothing is written the second time, so there is nothing to wait for.
             assert (await recall(client, first)).code == Response.SUCCESS
             fields = {"topic": TOPIC, "recallHandle": second}
-            [outcome] = decode_body((await client.call(Request.CANCEL_TIMER, fields)).body, Outcomes).outcomes
+            [outcome] = decode_outcomes((await client.call(Request.CANCEL_TIMER, fields)).body)
             assert outcome.verdict == Verdict.CANCELLED
 
     run_with_broker(tmp_path, scenario, "store.flush=sync", "store.flush_every=60s")
@@ -158,7 +158,7 @@ def test_a_list_goes_on_where_its_last_page_ended(tmp_path: Path) -> None:
             cursor = ""
             while cursor or not pages:
                 fields = {"topic": TOPIC, "limit": "3", "cursor": cursor}
-                page = decode_body((await client.call(Request.LIST_TIMERS, fields)).body, PendingPage)
+                page = decode_page((await client.call(Request.LIST_TIMERS, fields)).body)
                 pages.append([timer.unique_key for timer in page.timers])
                 cursor = page.next
             assert pages == [["U0", "U1", "U2"], ["U3", "U4", "U5"], ["U6"]]
@@ -177,7 +177,7 @@ def test_with_sync_flush_a_cancel_that_takes_slices_is_answered_by_a_sync_of_its
             for _ in range(300):
                 assert (await client.receive()).code == Response.SUCCESS
             reply = await client.call(Request.CANCEL_TIMER, {"topic": TOPIC, "key": "k"})
-            assert len(decode_body(reply.body, Outcomes).outcomes) == 300
+            assert len(decode_outcomes(reply.body)) == 300
             assert process.broker.store.log.flushed == process.broker.store.log.end
 
     run_with_broker(tmp_path, scenario, "store.flush=sync", "store.flush_every=60s")

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.driver.link import BrokerLink
-from latermq.protocol.remoting.pipeline import PipelineState
 from tests.interop.ports import HOST, free_port
 from tests.interop.programs import Program, start_java
 from tests.interop.target import IS_APACHE

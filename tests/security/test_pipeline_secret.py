@@ -12,10 +12,10 @@ import pytest
 
 from latermq.client.session.failures import errors_from_wire
 from latermq.errors import LaterMQError, NoPermission
+from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline_secret import Recipient, load_secret, make_secret
 from latermq.protocol.remoting.codes import Request, Response
-from latermq.protocol.remoting.pipeline import PipelineState
 from tests.integration.command_line import Cli
 from tests.security.attacker import attacking
 from tests.support.pipeline.drivers import begin_as_driver, driver_link

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from latermq.message.properties import encode_properties
-from latermq.protocol.remoting.rows import Column, RowBatch
+from latermq.model.rows import Column, RowBatch
 
 
 class Row(NamedTuple):

@@ -18,8 +18,8 @@ from latermq.client.session.failures import (
     UnreadableBody,
 )
 from latermq.message.record import Message
+from latermq.model.timers import Density, Outcome, PendingTimer, Verdict
 from latermq.protocol.remoting.queues import MessageQueue
-from latermq.protocol.remoting.timers import Density, Outcome, PendingTimer, Verdict
 
 __all__ = [
     "Admin",

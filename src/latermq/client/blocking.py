@@ -17,12 +17,12 @@ from latermq.client.producer.producer import MAX_IN_FLIGHT
 from latermq.client.session.loop_thread import BlockingClient, loop_thread
 from latermq.message.record import Message
 from latermq.model.group import Group
+from latermq.model.timers import Density, Outcome, PendingTimer
 from latermq.model.topic import READ, WRITE
 from latermq.protocol.remoting.clients import ConsumerConnection
 from latermq.protocol.remoting.groups import OffsetWrapper
 from latermq.protocol.remoting.queues import MessageQueue
 from latermq.protocol.remoting.routes import BrokerData, TopicRoute
-from latermq.protocol.remoting.timers import Density, Outcome, PendingTimer
 from latermq.protocol.remoting.topics import TopicOffset
 
 

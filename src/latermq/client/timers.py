@@ -9,18 +9,11 @@ from latermq.client.session.failures import NoBroker
 from latermq.client.session.retry import PASSING, UNDONE, within
 from latermq.errors import LaterMQError
 from latermq.message.recall_handle import decode_recall_handle
+from latermq.model.timers import Density, Outcome, PendingTimer, Verdict
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command
 from latermq.protocol.remoting.json_body import decode_body
-from latermq.protocol.remoting.timers import (
-    Density,
-    Outcome,
-    Outcomes,
-    PendingCount,
-    PendingPage,
-    PendingTimer,
-    Verdict,
-)
+from latermq.protocol.remoting.timers import PendingCount, decode_density, decode_outcomes, decode_page
 
 _PAGE_TIMERS = 1000
 # Brokers may say different things of one name, as a send that was retried may be stored on two. What was done goes
@@ -97,7 +90,7 @@ class TimerAdmin(ClusterClient):
         Each broker counts from its own present moment; `start_ms` is the earliest of these.
         """
         answers = await self._ask(await self._holders("", ""), Request.TIMER_DENSITY, {})
-        parts = [decode_body(answer.body, Density) for answer in answers]
+        parts = [decode_density(answer.body) for answer in answers]
         return Density(
             start_ms=min(part.start_ms for part in parts),
             seconds=_sums(part.seconds for part in parts),
@@ -110,7 +103,7 @@ class TimerAdmin(ClusterClient):
         cursor = ""
         while len(found) < limit:
             page_fields = {**fields, "limit": str(min(limit - len(found), _PAGE_TIMERS)), "cursor": cursor}
-            page = decode_body((await self._call(address, Request.LIST_TIMERS, page_fields)).body, PendingPage)
+            page = decode_page((await self._call(address, Request.LIST_TIMERS, page_fields)).body)
             found += page.timers
             cursor = page.next
             if not cursor:
@@ -176,7 +169,7 @@ def combine(outcomes: Iterable[Outcome], order: Sequence[Verdict]) -> list[Outco
 
 
 def _outcomes(answers: Iterable[Command]) -> list[Outcome]:
-    return [outcome for answer in answers for outcome in decode_body(answer.body, Outcomes).outcomes]
+    return [outcome for answer in answers for outcome in decode_outcomes(answer.body)]
 
 
 def _name(topic: str, unique_key: str, key: str, handle: str) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from latermq.protocol.remoting.pipeline import PipelineState, WindowState
+from latermq.model.pipeline_state import PipelineState, WindowState
 
 
 @dataclass(frozen=True, slots=True)

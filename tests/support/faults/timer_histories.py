@@ -23,7 +23,7 @@ from latermq.message.properties import (
     encode_properties,
 )
 from latermq.message.record_writer import encode_record
-from latermq.protocol.remoting.pipeline import CutState, PipelineState, WindowState
+from latermq.model.pipeline_state import CutState, PipelineState, WindowState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -4,9 +4,9 @@ import secrets
 from pathlib import Path
 
 from latermq.handover.driver_note import encode_note, note_path
+from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline_secret import load_secret, secret_path
-from latermq.protocol.remoting.pipeline import PipelineState
 
 
 def driver_link(address: str, timeline: Path, *, patience_s: float = 20.0) -> BrokerLink:

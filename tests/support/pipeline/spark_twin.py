@@ -22,6 +22,7 @@ from latermq.message.properties import REAL_TOPIC, UNIQUE_KEY, encode_properties
 from latermq.message.record import decode_record
 from latermq.message.timer_code import CANCEL, MOVED, TIMER, timer_kind
 from latermq.message.timer_name import timer_name
+from latermq.model.pipeline_state import PipelineState, WindowState
 from latermq.pipeline.driver.ingest import INGESTED_COLUMNS
 from latermq.pipeline.source.reader import timeline_batch
 from latermq.pipeline.source.records import RecordBlock
@@ -29,8 +30,7 @@ from latermq.pipeline.timeline.local_timeline import LocalTimeline
 from latermq.pipeline.timeline.ownership import ownership_of
 from latermq.pipeline.timeline.root import Root
 from latermq.pipeline.windows.local_build import read_tail, tail_start, window_batches
-from latermq.protocol.remoting.json_body import decode_body, encode_body
-from latermq.protocol.remoting.pipeline import PipelineState, WindowState
+from latermq.protocol.remoting.pipeline import decode_state, encode_state
 from latermq.server.handlers.pipeline import PipelineRequests
 from latermq.timer.far.windows import Window, WindowRows
 
@@ -193,7 +193,7 @@ class _Table:
 def state_of(broker: Broker) -> PipelineState:
     """What a driver that asks is told, byte for byte."""
     service = PipelineRequests(broker, cast(Any, None))  # only what schedules has to be flushed
-    return decode_body(encode_body(service.state()), PipelineState)
+    return decode_state(encode_state(service.state()))
 
 
 def _pull(broker: Broker, start: int, until: int) -> Iterator[bytes]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from latermq.arrays import Ints, Structs
-from latermq.protocol.remoting.timers import PendingPage
+from latermq.model.timers import PendingPage
 from latermq.store.consume_queue import ConsumeQueue
 from latermq.timer.engine.interface import Units
 from tests.unit.timer.test_timers import ENGINES, Scene

@@ -24,8 +24,8 @@ from latermq.message.ids import pack_host
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.record import Message
 from latermq.message.timer_code import CANCEL, TIMER
+from latermq.model.timers import Verdict
 from latermq.protocol.remoting.rows import decode_rows, encode_rows
-from latermq.protocol.remoting.timers import Verdict
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.timer.far.far_names import Waiting
 from tests.support.brokers_in_memory import HOST, STORE, messages, open_broker, pass_time, run_until_quiet, send

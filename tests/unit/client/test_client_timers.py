@@ -13,19 +13,17 @@ from latermq.client.timers import combine
 from latermq.errors import IllegalMessage, IllegalOperation, ServiceUnavailable
 from latermq.message.properties import decode_properties
 from latermq.message.recall_handle import encode_recall_handle
+from latermq.model.timers import Density, Outcome, PendingPage, PendingTimer, Verdict
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.json_body import encode_body
 from latermq.protocol.remoting.routes import BrokerData, ClusterInfo
 from latermq.protocol.remoting.timers import (
-    Density,
     ListTimersHeader,
-    Outcome,
-    Outcomes,
     PendingCount,
-    PendingPage,
-    PendingTimer,
-    Verdict,
+    encode_density,
+    encode_outcomes,
+    encode_page,
 )
 from tests.support.scripted_server import HANG_UP, Answer, Script, ScriptedServer, scripted_server, stored
 
@@ -45,7 +43,7 @@ def timer(number: int, due_ms: int) -> PendingTimer:
 
 
 def answers(*outcomes: Outcome) -> Script:
-    return lambda request: encode_response(request, body=encode_body(Outcomes(outcomes=list(outcomes))))
+    return lambda request: encode_response(request, body=encode_outcomes(outcomes))
 
 
 @asynccontextmanager
@@ -239,12 +237,12 @@ def paged(timers: list[PendingTimer], page_timers: int) -> Script:
             return encode_response(request, body=encode_body(PendingCount(timers=len(timers))))
         if request.code == Request.TIMER_DENSITY:
             density = Density(1000 - len(timers), [len(timers), 1], [2], [])
-            return encode_response(request, body=encode_body(density))
+            return encode_response(request, body=encode_density(density))
         header = request.header(ListTimersHeader)
         start = int(header.cursor or 0)
         end = start + min(page_timers, header.limit)
         page = PendingPage(timers[start:end], str(end) if end < len(timers) else "")
-        return encode_response(request, body=encode_body(page))
+        return encode_response(request, body=encode_page(page))
 
     return script
 

@@ -7,7 +7,7 @@ import pytest
 from latermq.broker.broker import Broker
 from latermq.message.names import MAX_RETRY_TOPIC_CHARS
 from latermq.message.timer_name import meanings, names_of, timer_name
-from latermq.protocol.remoting.timers import Verdict
+from latermq.model.timers import Verdict
 from latermq.timer.far.far_names import FarNames
 from tests.support.brokers_in_memory import bodies, send
 from tests.support.pipeline.far_broker import FAR_MS, Far

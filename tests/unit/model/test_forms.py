@@ -5,7 +5,9 @@ import pytest
 
 from latermq.config_json import groups, offsets, topics
 from latermq.config_json.java_json import convert, decode_json, encode_json
-from latermq.model import data_version, group, offset_table, topic
+from latermq.model import data_version, group, offset_table, pipeline_state, timers, topic
+from latermq.protocol.remoting import pipeline as pipeline_bodies
+from latermq.protocol.remoting import timers as timer_bodies
 
 FORMS: list[tuple[type[msgspec.Struct], type[msgspec.Struct]]] = [
     (data_version.DataVersion, topics.DataVersionJson),
@@ -19,6 +21,13 @@ FORMS: list[tuple[type[msgspec.Struct], type[msgspec.Struct]]] = [
     (group.GroupTable, groups.GroupTableJson),
     (offset_table.OffsetTable, offsets.OffsetTableJson),
     (offset_table.DelayOffsetTable, offsets.DelayOffsetTableJson),
+    (timers.Outcome, timer_bodies.OutcomeJson),
+    (timers.PendingTimer, timer_bodies.PendingTimerJson),
+    (timers.PendingPage, timer_bodies.PendingPageJson),
+    (timers.Density, timer_bodies.DensityJson),
+    (pipeline_state.CutState, pipeline_bodies.CutStateJson),
+    (pipeline_state.WindowState, pipeline_bodies.WindowStateJson),
+    (pipeline_state.PipelineState, pipeline_bodies.PipelineStateJson),
 ]
 
 
@@ -50,3 +59,19 @@ def test_a_group_comes_back_from_its_json_as_it_was() -> None:
     assert convert(decode_json(written, groups.GroupJson), group.Group) == made
     assert encode_json(decode_json(written, groups.GroupJson)) == written
     assert b'"groupRetryPolicy":{"type":"CUSTOMIZED"}' in groups.encode_group(group.Group(name="readers"))
+
+
+def test_timers_and_the_state_of_a_broker_come_back_from_their_bodies_as_they_were() -> None:
+    found = [timers.Outcome(timers.Verdict.MOVED, "orders", "U1", 7, 2)]
+    assert timer_bodies.decode_outcomes(timer_bodies.encode_outcomes(found)) == found
+    page = timers.PendingPage([timers.PendingTimer(1, "orders", "U1", "k", "t", 7, 0, 1, 4, "body")], "next")
+    assert timer_bodies.decode_page(timer_bodies.encode_page(page)) == page
+    assert b'"uniqueKey":"U1"' in timer_bodies.encode_page(page)
+    density = timers.Density(7, [1], [2], [3])
+    assert timer_bodies.decode_density(timer_bodies.encode_density(density)) == density
+    state = pipeline_state.PipelineState(
+        "s", "broker-a", 4, 7, 0, 9, 1, 2, 3, [(1, 2)],
+        [pipeline_state.CutState(1, 2, 3, 4)], [pipeline_state.WindowState(1, 2, 3, 4, "a")],
+    )  # fmt: skip
+    assert pipeline_bodies.decode_state(pipeline_bodies.encode_state(state)) == state
+    assert b'"ingestOffset":7' in pipeline_bodies.encode_state(state)

@@ -14,6 +14,7 @@ import pytest
 from latermq.errors import ConfigError, CorruptStore, LaterMQError, StoreError
 from latermq.handover.manifest import MANIFEST, Manifest, encode_manifest
 from latermq.handover.window import Window
+from latermq.model.pipeline_state import PipelineState, WindowState
 from latermq.pipeline.timeline.root import Root, open_root
 from latermq.pipeline.windows import attempt_writer
 from latermq.pipeline.windows.attempt_writer import GROUP_BYTES, GROUP_ROWS, row_groups, write_attempt
@@ -31,7 +32,6 @@ from latermq.pipeline.windows.attempts import (
     stores_with_windows,
     windows_of,
 )
-from latermq.protocol.remoting.pipeline import PipelineState, WindowState
 from tests.support.faults.flaky_files import FlakyFiles, flaky
 
 WINDOW = Window("s", 4, cut_entry=1_000_000, from_ms=1_000, until_ms=2_000)

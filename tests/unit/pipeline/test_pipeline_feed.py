@@ -10,6 +10,7 @@ import pytest
 
 from latermq.client.session.failures import ConnectionLost
 from latermq.errors import IllegalOperation, LaterMQError, NoPermission, ServiceUnavailable
+from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.driver import feed as feeding
 from latermq.pipeline.driver.driver import Driver
 from latermq.pipeline.driver.feed import BrokerFeed, FeedSettings
@@ -17,7 +18,6 @@ from latermq.pipeline.driver.ingest import IngestSettings
 from latermq.pipeline.driver.store_ids import StoreIds
 from latermq.pipeline.timeline.root import Root, open_root
 from latermq.pipeline.timeline.table_sync import TableSync
-from latermq.protocol.remoting.pipeline import PipelineState
 from tests.interop.waiting import wait_until
 
 STATE = PipelineState("s", "broker-a", 1, 0, 0, 0, 0, 0, 0, instance="i")

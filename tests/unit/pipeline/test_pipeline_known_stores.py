@@ -8,12 +8,12 @@ import pytest
 
 from latermq.client.session.failures import ConnectionLost
 from latermq.handover.ingest_claim import IngestClaim
+from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.driver import known_stores
 from latermq.pipeline.driver.known_stores import AbsentStores, find_brokers
 from latermq.pipeline.driver.known_stores import known_stores as stores_of
 from latermq.pipeline.timeline.lost_entries import read_claim, write_claim
 from latermq.pipeline.timeline.root import Root, open_root
-from latermq.protocol.remoting.pipeline import PipelineState
 
 
 @pytest.fixture

@@ -8,12 +8,13 @@ import pytest
 from latermq.client.session.failures import ConnectionLost, NoBroker, NoNameServer, RequestTimedOut
 from latermq.errors import CorruptStore, IllegalOperation, MalformedFrame
 from latermq.message.names import TIMER_TOPIC
+from latermq.model.pipeline_state import CutState, PipelineState
 from latermq.pipeline.driver.brokers import QueuePlace, masters, queues_of
 from latermq.pipeline.driver.link import BrokerLink, QueueRange
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_frame, encode_response
 from latermq.protocol.remoting.json_body import encode_body
-from latermq.protocol.remoting.pipeline import CutState, PipelineState, PullRecordsHeader
+from latermq.protocol.remoting.pipeline import PullRecordsHeader, encode_state
 from latermq.protocol.remoting.routes import BrokerData, ClusterInfo, QueueData, TopicRoute
 from tests.support.frame_server import HANG_UP, frame_server
 
@@ -37,7 +38,7 @@ def pulls_of(entries: int) -> Callable[[Command], bytes]:
 
 def test_state_and_commit_go_over_one_connection() -> None:
     with (
-        frame_server(lambda request: encode_response(request, body=encode_body(STATE))) as server,
+        frame_server(lambda request: encode_response(request, body=encode_state(STATE))) as server,
         BrokerLink(server.address) as link,
     ):
         assert link.state() == STATE
@@ -103,7 +104,7 @@ def test_what_the_server_asks_or_answers_late_is_passed_over() -> None:
     def script(request: Command) -> bytes:
         asked = encode_frame(40, 1, fields={})
         late = encode_frame(0, request.opaque + 77, flag=1, fields={})
-        return asked + late + encode_response(request, body=encode_body(STATE))
+        return asked + late + encode_response(request, body=encode_state(STATE))
 
     with frame_server(script) as server, BrokerLink(server.address) as link:
         assert link.state() == STATE
@@ -122,7 +123,7 @@ def test_a_silent_and_a_missing_and_a_babbling_server_are_told_apart() -> None:
 
 
 def test_a_link_travels_without_its_connection() -> None:
-    with frame_server(lambda request: encode_response(request, body=encode_body(STATE))) as server:
+    with frame_server(lambda request: encode_response(request, body=encode_state(STATE))) as server:
         with BrokerLink(server.address) as link:
             link.state()
             copy = pickle.loads(pickle.dumps(link))

@@ -7,7 +7,7 @@ import pytest
 
 from latermq.errors import ConfigError, QueryNotFound
 from latermq.message.record_writer import encode_record
-from latermq.protocol.remoting.pipeline import PipelineState
+from latermq.model.pipeline_state import PipelineState
 from tests.support.faults.timer_histories import History, Row, is_taken, random_history
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from pyspark.sql.datasource import (
 from latermq.client.session.failures import NoBroker
 from latermq.errors import ConfigError, CorruptStore
 from latermq.message.names import TIMER_TOPIC
+from latermq.model.pipeline_state import CutState, PipelineState
 from latermq.pipeline.driver.brokers import QueuePlace
 from latermq.pipeline.source.filters import Pushed
 from latermq.pipeline.source.options import SourceOptions, parse_options
@@ -27,7 +28,6 @@ from latermq.pipeline.source.ranges import check_named, limited, parts, resolve
 from latermq.pipeline.source.reader import timeline_batch
 from latermq.pipeline.source.records import RecordBlock
 from latermq.pipeline.timeline.ownership import ownership_of
-from latermq.protocol.remoting.pipeline import CutState, PipelineState
 from tests.unit.pipeline.test_pipeline_records import record
 
 PLACE = QueuePlace("broker-a", 0, "127.0.0.1:1")

@@ -4,8 +4,8 @@ import pytest
 
 from latermq.client.session.failures import ConnectionLost
 from latermq.errors import CorruptStore
+from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.driver.store_ids import ASKED_EVERY_S, REMEMBERED_S, StoreIds
-from latermq.protocol.remoting.pipeline import PipelineState
 
 ONE, OTHER = "10.0.0.1:10911", "10.0.0.2:10911"
 

@@ -7,13 +7,13 @@ import pytest
 
 from latermq.errors import ConfigError, CorruptStore, StoreError
 from latermq.handover.manifest import Manifest, WindowFile, decode_manifest, encode_manifest, window_folder
+from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.bulk.bulk_job import job_folder
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.timeline.root import open_root
 from latermq.pipeline.windows.attempts import remove_windows_behind
 from latermq.protocol.remoting.frames import encode_response
-from latermq.protocol.remoting.json_body import encode_body
-from latermq.protocol.remoting.pipeline import PipelineState
+from latermq.protocol.remoting.pipeline import encode_state
 from latermq.store.message_store import STORE_ID_PATH
 from latermq.timer import apache_import
 from latermq.timer.intake.renewal import PATH as ROLL_WINDOW_PATH
@@ -31,7 +31,7 @@ ODD = ["..", "../../victim", "/etc", "", ".", "a/b", "a\0b", "x" * 300]
 def test_a_driver_believes_no_broker_whose_store_id_is_a_path(store_id: str) -> None:
     state = msgspec.structs.replace(STATE, store_id=store_id)
     with (
-        frame_server(lambda request: encode_response(request, body=encode_body(state))) as server,
+        frame_server(lambda request: encode_response(request, body=encode_state(state))) as server,
         BrokerLink(server.address) as link,
     ):
         with pytest.raises(CorruptStore, match="is no store id"):

@@ -4,15 +4,8 @@ import numpy as np
 import pytest
 
 from latermq.errors import MalformedRequest
-from latermq.protocol.remoting.rows import (
-    MAX_BYTES,
-    MAX_ROWS,
-    Column,
-    RowBatch,
-    decode_rows,
-    encode_rows,
-    unique_key_of,
-)
+from latermq.model.rows import Column, RowBatch
+from latermq.protocol.remoting.rows import MAX_BYTES, MAX_ROWS, decode_rows, encode_rows, unique_key_of
 from tests.support.rows import Row, batch_of
 
 ROWS = [

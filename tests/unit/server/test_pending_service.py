@@ -22,18 +22,11 @@ from latermq.errors import (
     TopicNotFound,
 )
 from latermq.message.recall_handle import encode_recall_handle
+from latermq.model.timers import Density, Outcome, PendingPage, PendingTimer, Verdict
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame
 from latermq.protocol.remoting.json_body import decode_body
-from latermq.protocol.remoting.timers import (
-    Density,
-    Outcome,
-    Outcomes,
-    PendingCount,
-    PendingPage,
-    PendingTimer,
-    Verdict,
-)
+from latermq.protocol.remoting.timers import PendingCount, decode_outcomes, decode_page
 from latermq.server.handlers.timers import MAX_PAGE_BYTES, MAX_PAGE_TIMERS, TimerRequests
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.stepwise import SlicedRequests
@@ -247,7 +240,7 @@ def test_a_timer_is_named_by_unique_key_handle_or_message_key(
     code: int, fields: dict[str, object], asked: tuple[Any, ...]
 ) -> None:
     scene = Scene()
-    outcomes = decode_body(scene.ask(code, topic="orders", **fields).body, Outcomes).outcomes
+    outcomes = decode_outcomes(scene.ask(code, topic="orders", **fields).body)
     assert outcomes == [Outcome(Verdict.CANCELLED, "orders", KEY, 5, 1)] * (2 if asked[0] == "cancel_key" else 1)
     assert scene.pending.asked == [asked]
 
@@ -334,7 +327,7 @@ def test_what_was_written_is_told_when_it_is_flushed_and_all_else_at_once(verdic
 def test_a_page_is_bounded_in_timers() -> None:
     scene = Scene()
     choice = {"topic": "orders", "key": "4711", "fromMs": 5, "untilMs": 9, "limit": 5_000_000, "cursor": "c"}
-    page = decode_body(scene.ask(Request.LIST_TIMERS, **choice).body, PendingPage)
+    page = decode_page(scene.ask(Request.LIST_TIMERS, **choice).body)
     assert (len(page.timers), page.next) == (MAX_PAGE_TIMERS, "more")
     expected = ("list", MAX_PAGE_TIMERS, DueRange("orders", 5, 9), {"key": "4711", "cursor": "c"})
     assert scene.pending.asked == [expected]
@@ -345,7 +338,7 @@ def test_a_page_is_bounded_in_bytes_but_holds_a_timer(key_bytes: int, limit: int
     scene = Scene()
     scene.pending.key_bytes = key_bytes
     body = scene.ask(Request.LIST_TIMERS, limit=limit).body
-    assert len(decode_body(body, PendingPage).timers) == listed
+    assert len(decode_page(body).timers) == listed
     assert len(body) <= MAX_PAGE_BYTES or listed == 1
 
 

@@ -10,6 +10,7 @@ from latermq.client.session.failures import ConnectionLost
 from latermq.errors import ConfigError, CorruptStore, LaterMQError, StoreError
 from latermq.handover.driver_note import decode_note, note_path
 from latermq.handover.ingest_claim import IngestClaim, claim_path
+from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.driver import ingest as ingesting
 from latermq.pipeline.driver.brokers import QueuePlace
 from latermq.pipeline.driver.ingest import Ingest
@@ -17,7 +18,6 @@ from latermq.pipeline.driver.store_ids import StoreIds
 from latermq.pipeline.timeline.lost_entries import read_claim, write_claim
 from latermq.pipeline.timeline.root import Root, open_root
 from latermq.pipeline_secret import Recipient, is_signed, make_secret, secret_path, sign
-from latermq.protocol.remoting.pipeline import PipelineState
 from tests.support.faults.timer_histories import random_history, write_timeline
 
 ADDRESS, OTHER = "10.0.0.1:10911", "10.0.0.2:10911"

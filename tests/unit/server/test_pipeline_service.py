@@ -10,11 +10,11 @@ from latermq.clock import SimulatedClock
 from latermq.config import PipelineConfig
 from latermq.errors import IllegalOperation, InvalidParameter, LaterMQError, StoreError
 from latermq.message.names import TIMER_TOPIC
+from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline_secret import Recipient, sign
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command, FrameReader, encode_frame, encode_response
-from latermq.protocol.remoting.json_body import decode_body
-from latermq.protocol.remoting.pipeline import PipelineState
+from latermq.protocol.remoting.pipeline import decode_state
 from latermq.protocol.remoting.rows import encode_rows
 from latermq.server.broker.pipeline_folder import TokenTold
 from latermq.server.handlers.pipeline import PipelineRequests
@@ -106,14 +106,14 @@ def test_an_epoch_is_told_when_it_is_on_disk() -> None:
     scene.begin()
     assert scene.sent == []
     scene.work()
-    assert decode_body(scene.later().body, PipelineState).epoch == 1
+    assert decode_state(scene.later().body).epoch == 1
 
 
 def test_a_driver_that_uses_the_same_folder_is_given_an_epoch() -> None:
     scene = Scene()
     scene.begin()
     scene.work()
-    state = decode_body(scene.later().body, PipelineState)
+    state = decode_state(scene.later().body)
     assert (state.epoch, state.instance) == (1, "i")
 
 
@@ -122,7 +122,7 @@ def test_a_driver_that_uses_another_folder_ends_no_other(found: str | LaterMQErr
     scene = Scene()
     scene.begin()
     scene.work()
-    assert decode_body(scene.later().body, PipelineState).epoch == 1
+    assert decode_state(scene.later().body).epoch == 1
     scene.token = found
     for _ in range(5):
         scene.begin()
@@ -140,7 +140,7 @@ def test_a_broker_of_which_nothing_is_sparks_does_not_mind_the_folder() -> None:
     scene.service = scene.serve()
     scene.begin()
     scene.work()
-    assert decode_body(scene.later().body, PipelineState).epoch == 1
+    assert decode_state(scene.later().body).epoch == 1
 
 
 def test_a_driver_whose_table_does_not_fit_the_log_ends_no_other() -> None:
@@ -166,7 +166,7 @@ def test_two_drivers_that_begin_at_once_are_told_different_epochs() -> None:
     scene.begin()
     scene.begin()
     scene.work()
-    assert [decode_body(scene.later().body, PipelineState).epoch for _ in range(2)] == [1, 2]
+    assert [decode_state(scene.later().body).epoch for _ in range(2)] == [1, 2]
 
 
 def test_a_disk_that_fails_is_told_and_no_epoch() -> None:
@@ -189,12 +189,12 @@ def test_the_state_is_told_once_what_was_stored_before_is_flushed_if_that_is_ask
     scene.ask(Request.SCHEDULE_ROWS, encode_rows(batch_of([Row("a", now_ms + 60_000)])), job="j")
     told = scene.ask(Request.PIPELINE_STATE)
     assert told is not None
-    assert decode_body(told.body, PipelineState).flushed_entry == 0
+    assert decode_state(told.body).flushed_entry == 0
     assert scene.ask(Request.PIPELINE_STATE, flush="true") is None
     assert scene.sent == []
     scene.broker.store.flush()
     scene.watchers.pop()()
-    assert decode_body(scene.later().body, PipelineState).flushed_entry == 1
+    assert decode_state(scene.later().body).flushed_entry == 1
 
 
 def test_who_wants_no_answer_gets_none() -> None:
@@ -210,7 +210,7 @@ def test_the_state_tells_what_is_done_as_the_last_checkpoint_has_it() -> None:
     def state() -> PipelineState:
         reply = scene.ask(Request.PIPELINE_STATE)
         assert reply is not None
-        return decode_body(reply.body, PipelineState)
+        return decode_state(reply.body)
 
     now_ms = scene.clock.now_ms()
     rows = [Row("soon", now_ms + 1_000), Row("later", now_ms + 86_400_000), Row("soon too", now_ms + 2_000)]

@@ -10,10 +10,11 @@ from latermq.broker.broker import Broker
 from latermq.clock import SimulatedClock
 from latermq.config import TimerConfig
 from latermq.errors import FlowControl, InvalidParameter, LaterMQError, MalformedRequest
+from latermq.model.timers import Verdict
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame, encode_response
 from latermq.protocol.remoting.json_body import decode_body
-from latermq.protocol.remoting.timers import Outcomes, PendingCount, PendingPage, Verdict
+from latermq.protocol.remoting.timers import PendingCount, decode_outcomes, decode_page
 from latermq.server.handlers.timers import Fetched, TimerRequests
 from latermq.server.remoting import stepwise
 from latermq.server.remoting.connection import Connection
@@ -105,7 +106,7 @@ def scene() -> Iterator[Scene]:
 
 
 def outcomes(answer: Command) -> list[tuple[str, Verdict]]:
-    return [(one.unique_key, one.verdict) for one in decode_body(answer.body, Outcomes).outcomes]
+    return [(one.unique_key, one.verdict) for one in decode_outcomes(answer.body)]
 
 
 # A key that many plain messages share
@@ -170,7 +171,7 @@ def test_timers_of_a_key_are_listed_page_by_page(scene: Scene) -> None:
     cursor = ""
     for _ in range(3):
         answer = scene.answer(Request.LIST_TIMERS, topic="orders", key="hot", limit=10, cursor=cursor)
-        page = decode_body(answer.body, PendingPage)
+        page = decode_page(answer.body)
         found += [(timer.due_ms, timer.unique_key) for timer in page.timers]
         cursor = page.next
     assert (len(found), cursor) == (25, "")
@@ -209,7 +210,7 @@ def test_what_is_delivered_or_scheduled_between_two_slices_counts(scene: Scene) 
     for _ in turns:
         pass
     [answer] = FrameReader().feed(scene.sent.pop())
-    [outcome] = decode_body(answer.body, Outcomes).outcomes
+    [outcome] = decode_outcomes(answer.body)
     assert (outcome.verdict, outcome.timers) == (Verdict.CANCELLED, 301)
     pass_time(scene.broker, scene.clock, 100_000)
     assert len(bodies(scene.broker)) == 300
@@ -225,7 +226,7 @@ def test_a_cancel_comes_to_an_end_though_others_schedule_under_its_name_all_the_
         turns += 1
         scene.timer("many")
     [answer] = FrameReader().feed(scene.sent.pop())
-    [outcome] = decode_body(answer.body, Outcomes).outcomes
+    [outcome] = decode_outcomes(answer.body)
     assert (outcome.verdict, outcome.timers) == (Verdict.CANCELLED, 600 + turns - 1)
     assert turns < 20
     assert scene.broker.pending.count() == 1
@@ -343,7 +344,7 @@ def test_ids_that_no_timer_has_are_refused(scene: Scene, ids: str) -> None:
 @pytest.mark.parametrize("from_ms", [1 << 62, (1 << 63) - 1])
 def test_a_time_behind_all_timers_finds_none(scene: Scene, from_ms: int) -> None:
     scene.timer("t1")
-    assert decode_body(scene.answer(Request.LIST_TIMERS, fromMs=from_ms).body, PendingPage).timers == []
+    assert decode_page(scene.answer(Request.LIST_TIMERS, fromMs=from_ms).body).timers == []
     assert decode_body(scene.answer(Request.COUNT_TIMERS, fromMs=from_ms).body, PendingCount).timers == 0
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from latermq.protocol.remoting.timers import Verdict
+from latermq.model.timers import Verdict
 from tests.support.brokers_in_memory import bodies, send
 from tests.support.pipeline.far_broker import FAR_MS, Far
 from tests.unit.message.test_timer_names import Work

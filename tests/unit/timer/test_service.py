@@ -11,7 +11,7 @@ import latermq.timer
 from latermq.broker.broker import Broker
 from latermq.clock import SimulatedClock
 from latermq.errors import StoreError
-from latermq.protocol.remoting.timers import Verdict
+from latermq.model.timers import Verdict
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.store.ranges import RangeSet
 from latermq.timer.engine.interface import Units

@@ -13,7 +13,7 @@ from latermq.errors import FlowControl, IllegalMessage, StoreError
 from latermq.message.batch import BatchMember, encode_batch
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import encode_properties
-from latermq.protocol.remoting.timers import Verdict
+from latermq.model.timers import Verdict
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.support.brokers_in_memory import HOST, STORE, bodies, messages, open_broker, pass_time, run_until_quiet, send
 

@@ -25,7 +25,7 @@ from latermq.message.properties import (
 )
 from latermq.message.record import decode_record
 from latermq.message.timer_name import names_of, timer_name
-from latermq.protocol.remoting.timers import Density, Outcome, PendingPage, Verdict
+from latermq.model.timers import Density, Outcome, PendingPage, Verdict
 from latermq.store.log_reader import LogReader
 from latermq.store.log_writer import Draft, LogWriter
 from latermq.timer.admission import Admission, waiting_properties

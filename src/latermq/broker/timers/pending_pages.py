@@ -15,7 +15,7 @@ from latermq.message.properties import KEYS, REAL_QUEUE_ID, REAL_TOPIC, TAGS, TI
 from latermq.message.record import Message, decode_record, record_properties
 from latermq.message.slots import SLOT_MS, last_slot_start, slot_of
 from latermq.message.timer_code import is_timer_code, kinds_and_dues
-from latermq.protocol.remoting.timers import Density, PendingPage, PendingTimer
+from latermq.model.timers import Density, PendingPage, PendingTimer
 from latermq.store.consume_queue import ENTRY_DTYPE
 from latermq.store.log_reader import LogReader
 from latermq.timer.directory import Directory, Entry

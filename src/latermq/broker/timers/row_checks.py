@@ -17,7 +17,7 @@ from latermq.message.properties import (
     TAGS,
     UNIQUE_KEY,
 )
-from latermq.protocol.remoting.rows import Column, RowBatch
+from latermq.model.rows import Column, RowBatch
 
 _TIMER_PREFIX = "TIMER_"
 # What a row says in columns of its own, or what the broker says of a timer.

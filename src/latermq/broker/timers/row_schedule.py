@@ -17,8 +17,8 @@ from latermq.message.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQUE_KEY, en
 from latermq.message.record_writer import fill_templates, record_template
 from latermq.message.slots import slot_of, slots_of
 from latermq.message.timer_code import FLAG, KIND_SHIFT, TIMER
+from latermq.model.rows import Column, RowBatch
 from latermq.model.topic import Topic
-from latermq.protocol.remoting.rows import Column, RowBatch
 from latermq.store.block import Block
 from latermq.store.dispatch import HashedKeys
 from latermq.timer.admission import waiting_properties

@@ -138,8 +138,8 @@ def _play(verb: str, job: str, config: "PipelineConfig", namesrv: str) -> "BulkR
 
 
 def _tell(result: "BulkResult", *, as_json: bool) -> None:
+    from latermq.model.timers import Verdict
     from latermq.pipeline.bulk.bulk_play import REFUSED
-    from latermq.protocol.remoting.timers import Verdict
 
     rows = [{"verdict": verdict, "names": count} for verdict, count in result.verdicts.most_common()]
     if as_json:

@@ -18,8 +18,7 @@ from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.timeline.durable import sync_file, sync_folder
 from latermq.pipeline.timeline.root import Root, file_errors, write_file
 from latermq.protocol.remoting.codes import Request
-from latermq.protocol.remoting.json_body import decode_body
-from latermq.protocol.remoting.timers import Outcomes
+from latermq.protocol.remoting.timers import decode_outcomes
 
 PLAN, RESULTS = "plan", "results"
 # What is played again where a run was killed; each file of a plan has so many rows at most.
@@ -197,7 +196,7 @@ class _Player:
         while True:
             try:
                 reply = await self._connections.call(self._addresses[step.store_id], code, fields, timeout_s=TIMEOUT_S)
-                (outcome,) = decode_body(reply.body, Outcomes).outcomes
+                (outcome,) = decode_outcomes(reply.body)
                 return str(outcome.verdict), ""
             except LaterMQError as error:
                 if not error.retriable:

@@ -17,9 +17,10 @@ import numpy as np
 
 from latermq.arrays import Bools, Texts
 from latermq.errors import CorruptStore, StoreError
+from latermq.model.rows import RowBatch
 from latermq.pipeline.bulk.bulk_job import files_in, job_folder
 from latermq.pipeline.timeline.root import Root, file_errors, write_file
-from latermq.protocol.remoting.rows import RowBatch, decode_rows
+from latermq.protocol.remoting.rows import decode_rows
 
 FOLDER, ENDING = "scheduled", ".keys"
 MAGIC = b"LMQKEYS1"

@@ -23,7 +23,8 @@ from latermq.message.properties import (
     TAGS,
     UNIQUE_KEY,
 )
-from latermq.protocol.remoting.rows import KEY_SEPARATOR, MAX_KEYS, ROWS_AT_ONCE, Column, RowBatch, encode_rows
+from latermq.model.rows import Column, RowBatch
+from latermq.protocol.remoting.rows import KEY_SEPARATOR, MAX_KEYS, ROWS_AT_ONCE, encode_rows
 
 COLUMNS = ("topic", "body", "due_ms", "delay_ms", "due", "key", "tag", "properties")
 TIMES = ("due_ms", "delay_ms", "due")

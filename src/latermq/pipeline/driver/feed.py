@@ -11,6 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from latermq.client.session.failures import ConnectionLost
 from latermq.config import Config
 from latermq.errors import ConfigError, CorruptStore, IllegalOperation, InvalidParameter, LaterMQError
+from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.driver.ingest import Ingest, IngestSettings
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.driver.store_ids import StoreIds
@@ -18,7 +19,6 @@ from latermq.pipeline.driver.trouble import Trouble, name_of
 from latermq.pipeline.timeline.root import Root
 from latermq.pipeline.timeline.table_sync import TableSync
 from latermq.pipeline.windows.spark_build import roll_ready_windows
-from latermq.protocol.remoting.pipeline import PipelineState
 
 _log = logging.getLogger("latermq.pipeline")
 

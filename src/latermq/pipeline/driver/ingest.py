@@ -17,6 +17,7 @@ from latermq.handover.driver_note import encode_note, note_path
 from latermq.handover.ingest_claim import IngestClaim
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.slots import SLOT_MS
+from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.driver.brokers import queues_of
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.driver.store_ids import StoreIds
@@ -26,7 +27,6 @@ from latermq.pipeline.timeline.root import Root, file_errors, write_file
 from latermq.pipeline.timeline.table_sync import TableSync
 from latermq.pipeline.timeline.timeline import SCHEMA, append, create_timeline, ingested_entry
 from latermq.pipeline_secret import load_secret, secret_path
-from latermq.protocol.remoting.pipeline import PipelineState
 
 _log = logging.getLogger("latermq.pipeline")
 

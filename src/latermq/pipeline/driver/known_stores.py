@@ -8,11 +8,11 @@ from pyarrow import fs
 
 from latermq.client.session.failures import ConnectionLost, RequestTimedOut
 from latermq.errors import CorruptStore, StoreError
+from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.driver.brokers import masters
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.timeline.lost_entries import read_claim
 from latermq.pipeline.timeline.root import Root, file_errors
-from latermq.protocol.remoting.pipeline import PipelineState
 
 PATIENCE_S = 20.0  # for a broker that is being restarted
 

@@ -15,6 +15,7 @@ from latermq.client.session.connection import split_address
 from latermq.client.session.failures import ConnectionLost, RequestTimedOut, errors_from_wire
 from latermq.errors import CorruptStore, LaterMQError, MalformedFrame
 from latermq.message.names import is_file_name
+from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline_secret import Recipient, sign
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import (
@@ -30,11 +31,11 @@ from latermq.protocol.remoting.pipeline import (
     SIGNATURE,
     BeginPipelineHeader,
     CommitIngestHeader,
-    PipelineState,
     PullRecordsHeader,
     WindowNumberHeader,
     WindowReadyHeader,
     WindowReports,
+    decode_state,
     signed_fields,
 )
 
@@ -304,7 +305,7 @@ def _pulled(command: Command, body: bytearray) -> Pulled:
 
 
 def _state(body: bytearray) -> PipelineState:
-    state = decode_body(bytes(body), PipelineState)
+    state = decode_state(bytes(body))
     if not is_file_name(state.store_id):  # folders are called so, which are written to and removed
         raise CorruptStore(f"{state.store_id[:40]!r} is no store id", hint="Look at which broker says so")
     return state

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from latermq.errors import CorruptStore, LaterMQError
+from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.driver.link import BrokerLink
-from latermq.protocol.remoting.pipeline import PipelineState
 
 REMEMBERED_S = 300.0  # two brokers under one name take turns, as they register; a name server forgets within 120 s
 ASKED_EVERY_S = 15.0  # of an address that nobody feeds, or that does not answer

@@ -21,6 +21,7 @@ from latermq.message.record_fields import (
     V4_HOST_BYTES,
     V6_HOST_BYTES,
 )
+from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.bulk.bulk_job import find_namesrv, find_root
 from latermq.pipeline.driver.brokers import QueuePlace
 from latermq.pipeline.driver.known_stores import Brokers, KnownBroker, find_brokers
@@ -34,7 +35,6 @@ from latermq.pipeline.timeline.root import Root
 from latermq.pipeline.timeline.timeline import SCHEMA, ingest_app
 from latermq.pipeline.windows import survivors
 from latermq.pipeline.windows.local_build import tail_start
-from latermq.protocol.remoting.pipeline import PipelineState
 
 COLUMNS = (
     "store_id", "timer_id", "entry_offset", "due_ms", "due", "topic", "unique_key", "keys", "tags", "body_bytes",

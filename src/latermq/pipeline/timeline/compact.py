@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from latermq.config import Duration
+from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.spark.spark_failures import told_by_spark
 from latermq.pipeline.timeline.local_timeline import open_local_timeline
 from latermq.pipeline.timeline.root import Root
@@ -21,7 +22,6 @@ from latermq.pipeline.timeline.table_sync import TableSync, TableSyncs
 from latermq.pipeline.timeline.timeline import SCHEMA
 from latermq.pipeline.windows.attempts import remove_windows_behind
 from latermq.pipeline.windows.survivors import ENTRY, name, takers
-from latermq.protocol.remoting.pipeline import PipelineState
 
 _log = logging.getLogger("latermq.pipeline")
 

@@ -5,8 +5,8 @@ import numpy as np
 from latermq.arrays import Bools
 from latermq.handover.cut import FOREVER_MS
 from latermq.handover.ownership import Ownership
+from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.source.records import MOVED, TIMER, RecordBlock
-from latermq.protocol.remoting.pipeline import PipelineState
 
 
 def ownership_of(state: PipelineState) -> Ownership:

@@ -25,8 +25,8 @@ from latermq.handover.manifest import (
     window_folder,
 )
 from latermq.handover.window import Window, is_behind
+from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.timeline.root import Root, file_errors
-from latermq.protocol.remoting.pipeline import PipelineState
 
 KEY = ("due_ms", "timer_id", "entry_offset")  # the order of the rows
 SCHEMA = pa.schema(

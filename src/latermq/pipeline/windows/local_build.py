@@ -15,6 +15,7 @@ from latermq.arrays import Bools, Ints
 from latermq.errors import CorruptStore, ServiceUnavailable
 from latermq.handover.ownership import Ownership
 from latermq.handover.window import Window
+from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.source.records import CANCEL, MOVED, RecordBlock
 from latermq.pipeline.timeline.local_timeline import LocalTimeline, open_local_timeline
 from latermq.pipeline.timeline.ownership import far_timers, ownership_of
@@ -22,7 +23,6 @@ from latermq.pipeline.timeline.root import Root
 from latermq.pipeline.timeline.torn_commits import newest_whole_version
 from latermq.pipeline.windows.attempt_writer import write_attempt
 from latermq.pipeline.windows.attempts import SCHEMA, Attempt
-from latermq.protocol.remoting.pipeline import PipelineState
 
 MADE_BY = "local"
 # How many bytes of records are in memory at once, some of them twice while they are sorted.

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from latermq.errors import CorruptStore, LaterMQError, StoreError
 from latermq.handover.manifest import WindowFile
 from latermq.handover.window import Window, unfinished_windows
+from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.spark.spark_failures import told_by_spark
 from latermq.pipeline.timeline.local_timeline import open_local_timeline
 from latermq.pipeline.timeline.root import Root, file_errors, open_root
@@ -30,7 +31,6 @@ from latermq.pipeline.windows.attempt_writer import (
 )
 from latermq.pipeline.windows.attempts import Attempt, attempt_folder, sound_attempt
 from latermq.pipeline.windows.survivors import window_rows, window_shape
-from latermq.protocol.remoting.pipeline import PipelineState
 
 _log = logging.getLogger("latermq.pipeline")
 

@@ -13,8 +13,8 @@ from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 
 from latermq.handover.window import Window
+from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.windows.attempts import KEY, SCHEMA
-from latermq.protocol.remoting.pipeline import PipelineState
 
 ENTRY = ("store_id", "entry_offset")
 IDENTITY = ("store_id", "timer_id")

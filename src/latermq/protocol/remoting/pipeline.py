@@ -3,7 +3,10 @@
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
+from latermq.config_json.java_json import convert
 from latermq.config_json.numbers import Int32, Int64
+from latermq.model.pipeline_state import PipelineState
+from latermq.protocol.remoting.json_body import decode_body, encode_body
 
 SIGNATURE = "signature"
 
@@ -23,12 +26,8 @@ class PipelineStateHeader(Struct, kw_only=True):
     flush: bool = False
 
 
-class CutState(Struct, rename="camel"):
-    """One cut: from its entry on, what is due before `frontier_ms` (U) is the broker's, and the rest Spark's.
-
-    Window `number` is what Spark holds that is due from the last cut's `handback_ms` (W) to this one's. Both are 0
-    where the window is done with and only the frontier still counts.
-    """
+class CutStateJson(Struct, rename="camel"):
+    """One cut in PIPELINE_STATE."""
 
     number: Int64
     entry: Int64
@@ -36,42 +35,46 @@ class CutState(Struct, rename="camel"):
     handback_ms: Int64
 
 
-class WindowState(Struct, rename="camel"):
-    """A window that the broker has not finished: due times [from, until), timers of entries before the cut's."""
+class WindowStateJson(Struct, rename="camel"):
+    """One window in PIPELINE_STATE."""
 
     number: Int64
     cut_entry: Int64
     from_ms: Int64
     until_ms: Int64
-    attempt: str = ""  # that the broker plays; empty: it waits for one
+    attempt: str = ""
 
 
-class PipelineState(Struct, rename="camel"):
-    """PIPELINE_STATE and BEGIN_PIPELINE: what a driver needs to know of one broker."""
+class PipelineStateJson(Struct, rename="camel"):
+    """PIPELINE_STATE and BEGIN_PIPELINE."""
 
     store_id: str
     broker_name: str
     epoch: Int64
-    ingest_offset: Int64  # entries of the timer topic below it are in the timeline
+    ingest_offset: Int64
     min_entry: Int64
-    flushed_entry: Int64  # the first entry that is not flushed
-    now_ms: Int64  # by the broker's clock
-    # T and what is delivered beyond it: entries below `done_upto` due before `done_wake_ms` are delivered or taken.
+    flushed_entry: Int64
+    now_ms: Int64
     done_upto: Int64
     done_wake_ms: Int64
-    done: list[tuple[Int64, Int64]] = field(default_factory=list)  # further entries that are: [start, end)
-    # In order. They say of every entry from `owned_from` on whose it is; before the first of them all is the broker's.
-    cuts: list[CutState] = field(default_factory=list)
-    windows: list[WindowState] = field(default_factory=list)
-    timeline: str = ""  # the folder with the timeline, as the broker names it; brokers of older versions do not tell
-    # Of the process that answers, and another one after each start: tells two stores with one id from one store with
-    # two addresses. Empty from brokers of earlier releases.
+    done: list[tuple[Int64, Int64]] = field(default_factory=list)
+    cuts: list[CutStateJson] = field(default_factory=list)
+    windows: list[WindowStateJson] = field(default_factory=list)
+    timeline: str = ""
     instance: str = ""
-    # While a window is missing T stands still. The broker's own timers among these entries are done that are due before
     near_done_wake_ms: Int64 = 0
-    # and Spark's that are due within these times, [from, until).
     far_done: list[tuple[Int64, Int64]] = field(default_factory=list)
-    owned_from: Int64 | None = None  # at most `min_entry`; None from brokers of earlier releases
+    owned_from: Int64 | None = None
+
+
+def encode_state(state: PipelineState) -> bytes:
+    """The body that tells a driver of a broker."""
+    return encode_body(convert(state, PipelineStateJson))
+
+
+def decode_state(body: bytes) -> PipelineState:
+    """What a body tells of a broker."""
+    return convert(decode_body(body, PipelineStateJson), PipelineState)
 
 
 class BeginPipelineHeader(Struct, kw_only=True):

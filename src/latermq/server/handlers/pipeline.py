@@ -12,20 +12,18 @@ from latermq.broker.timers.row_schedule import RowSchedule
 from latermq.errors import InvalidParameter, LaterMQError, NoPermission
 from latermq.handover.cut import FOREVER_MS
 from latermq.message.names import TIMER_TOPIC
+from latermq.model.pipeline_state import CutState, PipelineState, WindowState
 from latermq.pipeline_secret import Recipient, is_signed
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
-from latermq.protocol.remoting.json_body import encode_body
 from latermq.protocol.remoting.pipeline import (
     BeginPipelineHeader,
     CommitIngestHeader,
-    CutState,
-    PipelineState,
     PipelineStateHeader,
     PullRecordsHeader,
     ScheduleRowsHeader,
     WindowReadyHeader,
-    WindowState,
+    encode_state,
     signed_fields,
 )
 from latermq.protocol.remoting.rows import decode_rows
@@ -95,7 +93,7 @@ class PipelineRequests:
 
     def _state(self, connection: Connection, command: Command, header: PipelineStateHeader) -> bytes | None:
         def reply() -> bytes:
-            return encode_response(command, body=encode_body(self.state()))
+            return encode_response(command, body=encode_state(self.state()))
 
         if not header.flush:
             return reply()
@@ -165,7 +163,7 @@ class PipelineRequests:
             # Others may have begun meanwhile: who asked is told the epoch that is its own.
             state = self.state()
             state.epoch = epoch
-            return encode_response(command, body=encode_body(state))
+            return encode_response(command, body=encode_state(state))
 
         self._answer_when_saved(connection, command, reply)
 

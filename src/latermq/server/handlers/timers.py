@@ -9,18 +9,19 @@ from latermq.broker.timers.pending_pages import DueRange
 from latermq.errors import FlowControl, IllegalOperation, InvalidParameter, LaterMQError, NoPermission
 from latermq.message.recall_handle import RecallHandle, decode_recall_handle
 from latermq.message.timer_code import MAX_ENTRY_DIGITS
+from latermq.model.timers import Outcome, Verdict
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.json_body import encode_body
 from latermq.protocol.remoting.timers import (
     ListTimersHeader,
     MoveTimerHeader,
-    Outcome,
-    Outcomes,
     PendingCount,
     RecallHeader,
     TimerNameHeader,
-    Verdict,
+    encode_density,
+    encode_outcomes,
+    encode_page,
 )
 from latermq.server.handlers.flush_waits import Flushing
 from latermq.server.handlers.late_replies import answer
@@ -179,7 +180,7 @@ class TimerRequests:
         limit = max(1, min(header.limit, MAX_PAGE_TIMERS))
         while True:
             steps = self._broker.pending.list_steps(asked, key=header.key, limit=limit, cursor=header.cursor)
-            body = encode_body((yield from steps))
+            body = encode_page((yield from steps))
             if len(body) <= MAX_PAGE_BYTES or limit == 1:
                 return encode_response(command, body=body)
             limit //= 2
@@ -190,7 +191,7 @@ class TimerRequests:
         return encode_response(command, body=encode_body(PendingCount(timers=timers)))
 
     def _density(self, connection: Connection, command: Command, _: None) -> bytes:
-        return encode_response(command, body=encode_body(self._broker.pending.density()))
+        return encode_response(command, body=encode_density(self._broker.pending.density()))
 
     def _check_allowed(self) -> None:
         if not self._broker.config.timer.recall:
@@ -199,7 +200,7 @@ class TimerRequests:
 
     def _tell(self, connection: Connection, command: Command, outcomes: Iterable[Outcome]) -> bytes | None:
         told = list(outcomes)
-        reply = encode_response(command, body=encode_body(Outcomes(outcomes=told)))
+        reply = encode_response(command, body=encode_outcomes(told))
         if any(outcome.verdict in _WRITTEN for outcome in told):
             return self._flushing.reply_when_flushed(connection, command, reply)
         return reply
