@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import pytest
 
-from latermq.broker.admin import keyed_maps
 from latermq.broker.broker import Broker
 from latermq.clock import SimulatedClock
 from latermq.config import BrokerConfig, Config
@@ -28,6 +27,7 @@ from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame, encode_response
 from latermq.protocol.remoting.json_body import decode_body, decode_keyed_map, encode_body, raw_fields
 from latermq.protocol.remoting.queues import MessageQueue
+from latermq.server.handlers.admin import keyed_maps
 from latermq.server.handlers.admin.admin_requests import AdminRequests
 from latermq.server.handlers.broker_service import BrokerService
 from latermq.server.remoting.connection import Connection

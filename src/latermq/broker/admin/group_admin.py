@@ -2,16 +2,14 @@
 
 from collections.abc import Iterable
 
-from latermq.broker.admin.keyed_maps import keyed_map
 from latermq.broker.broker import Broker
 from latermq.config_json.groups import encode_group
 from latermq.errors import Busy, GroupNotFound, IllegalMessage, InvalidParameter, LaterMQError
 from latermq.group.retry_backoff import RETRY_LEVELS, parse_backoff
 from latermq.message.names import shown
 from latermq.model.group import Group
+from latermq.model.statistics import QueueProgress, QueueTimes, TopicProgress
 from latermq.model.topic import Topic
-from latermq.protocol.remoting.groups import ConsumeStats, OffsetWrapper, QueueTimeSpan
-from latermq.protocol.remoting.queues import MessageQueue
 from latermq.timer.steps import Steps, spend
 
 # Queues that one answer lists. Each takes about 10 µs and 160 bytes; a frame holds 16 MiB.
@@ -86,67 +84,49 @@ def watched_topics(broker: Broker, group: str, topics: Iterable[str]) -> list[To
     return [config for config in found if config is not None]
 
 
-def progress(broker: Broker, group: str, topic: Topic) -> Steps[list[tuple[MessageQueue, OffsetWrapper]]]:
-    """How far a group is in each queue of a topic."""
+def _progress(broker: Broker, group: str, topic: Topic) -> Steps[TopicProgress]:
     store = broker.store
     offsets = broker.offsets.of_topic(group, topic.name)
-    entries = []
+    queues = []
     for queue_id in range(topic.read_queues):
         queue = store.queues.find(topic.name, queue_id)
         offset = max(0, offsets.get(queue_id, 0))
         consumed_ms = store.reader.store_timestamp_ms(queue, offset - 1) if queue is not None and offset > 0 else 0
-        entry = OffsetWrapper(
-            brokerOffset=queue.next_offset if queue else 0,
-            consumerOffset=offset,
-            pullOffset=offset,
-            lastTimestamp=max(consumed_ms, 0),
-        )
-        entries.append((MessageQueue(topic.name, broker.config.broker.name, queue_id), entry))
+        queues.append(QueueProgress(queue.next_offset if queue else 0, offset, max(consumed_ms, 0)))
         yield
-    return entries
+    pulled = broker.topic_traffic.pulled(topic.name, group, broker.clock.monotonic_s())
+    return TopicProgress(topic.name, queues, pulled.minute.per_second)
 
 
-def consume_stats(broker: Broker, group: str, topics: Iterable[Topic]) -> Steps[ConsumeStats]:
+def progress(broker: Broker, group: str, topics: Iterable[Topic]) -> Steps[list[TopicProgress]]:
     """How far a group is in some topics, and how fast it pulls from them."""
-    now_s = broker.clock.monotonic_s()
     topics = list(topics)
     _check_listable(sum(topic.read_queues for topic in topics))
-    entries = []
-    per_second = 0.0
+    found = []
     for topic in topics:
-        entries += yield from progress(broker, group, topic)
-        per_second += broker.topic_traffic.pulled(topic.name, group, now_s).minute.per_second
+        found.append((yield from _progress(broker, group, topic)))
         yield
-    return ConsumeStats(consumeTps=per_second, offsetTable=(yield from keyed_map(entries)))
+    return found
 
 
-def all_consume_stats(broker: Broker, *, only_ordered: bool) -> Steps[tuple[list[dict[str, list[ConsumeStats]]], int]]:
-    """How far every group is in each of its topics, and how many messages are left for all of them together."""
-    plan = []
+def all_progress(broker: Broker, *, only_ordered: bool) -> Steps[dict[str, list[TopicProgress]]]:
+    """How far every group is in each of its topics."""
+    plan = {}
     queues = 0
     topics_of: dict[str, list[str]] = {}
     for topic, group in (yield from broker.offsets.pairs()):
         topics_of.setdefault(group, []).append(topic)
     for group in sorted(broker.groups.table.groups):
         topics = watched_topics(broker, group, topics_of.get(group, ()))
-        wanted = [topic for topic in topics if topic.is_ordered or not only_ordered]
-        queues += sum(topic.read_queues for topic in wanted)
-        plan.append((group, wanted))
+        plan[group] = [topic for topic in topics if topic.is_ordered or not only_ordered]
+        queues += sum(topic.read_queues for topic in plan[group])
         yield
     _check_listable(queues)
-    left = 0
-    listed: list[dict[str, list[ConsumeStats]]] = []
-    for group, wanted in plan:
-        stats = []
-        for config in wanted:
-            entries = yield from progress(broker, group, config)
-            left += sum(entry.brokerOffset - entry.consumerOffset for _, entry in entries)
-            pulled = broker.topic_traffic.pulled(config.name, group, broker.clock.monotonic_s())
-            table = yield from keyed_map(entries)
-            stats.append(ConsumeStats(consumeTps=pulled.minute.per_second, offsetTable=table))
+    found = {}
+    for group, wanted in plan.items():
+        found[group] = yield from progress(broker, group, wanted)
         yield
-        listed.append({group: stats})
-    return listed, left
+    return found
 
 
 def _check_listable(queues: int) -> None:
@@ -246,7 +226,7 @@ def groups_of(broker: Broker, topic: str) -> Steps[list[str]]:
     return sorted(group for name, group in pairs if name == topic)
 
 
-def time_spans(broker: Broker, group: str, topic: str) -> Steps[list[QueueTimeSpan]]:
+def queue_times(broker: Broker, group: str, topic: str) -> Steps[list[QueueTimes]]:
     """For each queue the times of its first, its last and the last consumed message, and how late the group is."""
     store, now_ms = broker.store, broker.clock.now_ms()
     config = broker.topics.require(topic)
@@ -262,15 +242,7 @@ def time_spans(broker: Broker, group: str, topic: str) -> Steps[list[QueueTimeSp
             consumed_ms = store.reader.store_timestamp_ms(queue, offset - 1) if offset > 0 else first_ms
             next_ms = store.reader.store_timestamp_ms(queue, max(offset, queue.min_offset))
             late_ms = max(0, now_ms - next_ms) if next_ms >= 0 else 0
-        spans.append(
-            QueueTimeSpan(
-                messageQueue=MessageQueue(topic, broker.config.broker.name, queue_id),
-                minTimeStamp=first_ms,
-                maxTimeStamp=last_ms,
-                consumeTimeStamp=consumed_ms,
-                delayTime=late_ms,
-            )
-        )
+        spans.append(QueueTimes(first_ms, last_ms, consumed_ms, late_ms))
         yield
     return spans
 

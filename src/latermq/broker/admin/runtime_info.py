@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import msgspec
 
 from latermq.broker.broker import Broker
+from latermq.broker.metrics.topic_traffic import Spans
 from latermq.config import Config, Duration
 from latermq.errors import LaterMQError
 from latermq.message.record import record_store_timestamp_ms
 from latermq.message.record_fields import HEAD
-from latermq.protocol.remoting.runtime import BrokerStats, ReplicationStatus, StatsItem
 from latermq.redaction import redacted
 from latermq.store.consume_queue import ENTRY_BYTES
 
@@ -175,26 +175,18 @@ def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace("\n", "\\n")
 
 
-def broker_stats(broker: Broker, name: str, key: str) -> BrokerStats:
+def message_counts(broker: Broker, name: str, key: str) -> Spans:
     """Counts over the last minute, hour and day: of a topic's messages, or of those that a group pulled from it."""
     now_s = broker.clock.monotonic_s()
     if name == TOPIC_PUT_NUMS:
         config = broker.topics.require(key)
         queues = max(config.read_queues, config.write_queues)
-        spans = broker.topic_traffic.taken(key, queues, now_s)
-    elif name == GROUP_GET_NUMS:
+        return broker.topic_traffic.taken(key, queues, now_s)
+    if name == GROUP_GET_NUMS:
         topic, _, group = key.partition("@")
         broker.topics.require(topic)
-        spans = broker.topic_traffic.pulled(topic, group, now_s)
-    else:
-        raise LaterMQError(
-            f"no statistics {name} are kept",
-            hint=f"{TOPIC_PUT_NUMS} of a topic and {GROUP_GET_NUMS} of topic@group are",
-        )
-    minute, hour, day = (StatsItem(sum=span.messages, tps=span.per_second) for span in spans)
-    return BrokerStats(statsMinute=minute, statsHour=hour, statsDay=day)
-
-
-def replication_status(broker: Broker) -> ReplicationStatus:
-    """A broker without replicas, which is all there is."""
-    return ReplicationStatus(masterCommitLogMaxOffset=broker.store.log.end)
+        return broker.topic_traffic.pulled(topic, group, now_s)
+    raise LaterMQError(
+        f"no statistics {name} are kept",
+        hint=f"{TOPIC_PUT_NUMS} of a topic and {GROUP_GET_NUMS} of topic@group are",
+    )

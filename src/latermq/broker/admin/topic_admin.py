@@ -2,13 +2,11 @@
 
 from collections.abc import Callable, Mapping
 
-from latermq.broker.admin.keyed_maps import keyed_map
 from latermq.broker.broker import Broker
 from latermq.errors import IllegalMessage, InvalidParameter
 from latermq.message.names import is_system_topic
+from latermq.model.statistics import QueueState, TopicState
 from latermq.model.topic import Topic
-from latermq.protocol.remoting.queues import MessageQueue
-from latermq.protocol.remoting.topics import TopicOffset, TopicStats
 from latermq.store.consume_queue import ConsumeQueue
 from latermq.timer.steps import Steps
 
@@ -99,26 +97,23 @@ def _changed_attributes(current: Mapping[str, str], changes: Mapping[str, str]) 
     return attributes
 
 
-def topic_stats(broker: Broker, topic: str) -> Steps[TopicStats]:
+def topic_state(broker: Broker, topic: str) -> Steps[TopicState]:
     """First and next offset of each queue, when it last got a message, and how fast messages come."""
     config = broker.topics.require(topic)
     queues = max(config.read_queues, config.write_queues)
-    name = broker.config.broker.name
-    entries = []
+    states = []
     for queue_id in range(queues):
-        state = _queue_state(broker, broker.store.queues.find(topic, queue_id))
-        entries.append((MessageQueue(topic, name, queue_id), state))
+        states.append(_queue_state(broker, broker.store.queues.find(topic, queue_id)))
         yield
-    table = yield from keyed_map(entries)
     taken = broker.topic_traffic.taken(topic, queues, broker.clock.monotonic_s())
-    return TopicStats(topicPutTps=taken.minute.per_second, offsetTable=table)
+    return TopicState(topic, states, taken.minute.per_second)
 
 
-def _queue_state(broker: Broker, queue: ConsumeQueue | None) -> TopicOffset:
+def _queue_state(broker: Broker, queue: ConsumeQueue | None) -> QueueState:
     if queue is None:
-        return TopicOffset(minOffset=0, maxOffset=0)
+        return QueueState()
     stored_ms = broker.store.reader.store_timestamp_ms(queue, queue.next_offset - 1)
-    return TopicOffset(minOffset=queue.min_offset, maxOffset=queue.next_offset, lastUpdateTimestamp=max(stored_ms, 0))
+    return QueueState(queue.min_offset, queue.next_offset, max(stored_ms, 0))
 
 
 def find_queue(broker: Broker, topic: str, queue_id: int) -> ConsumeQueue | None:

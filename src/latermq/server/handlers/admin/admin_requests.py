@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from latermq.broker.admin.runtime_info import Identity, broker_stats, replication_status, runtime_info, settings_text
+from latermq.broker.admin.runtime_info import Identity, message_counts, runtime_info, settings_text
 from latermq.broker.broker import Broker
 from latermq.config_json.topics import DataVersionJson
 from latermq.errors import NoPermission
@@ -11,12 +11,13 @@ from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.json_body import encode_body
 from latermq.protocol.remoting.routes import KVTable
-from latermq.protocol.remoting.runtime import StatsHeader
+from latermq.protocol.remoting.runtime import ReplicationStatus, StatsHeader
 from latermq.server.change_log import Change
 from latermq.server.handlers.admin.client_requests import ClientRequests
 from latermq.server.handlers.admin.context import AdminContext, Announce, TableSaves
 from latermq.server.handlers.admin.group_requests import GroupRequests
 from latermq.server.handlers.admin.message_requests import MessageRequests
+from latermq.server.handlers.admin.statistics_bodies import broker_stats
 from latermq.server.handlers.admin.topic_requests import TopicRequests
 from latermq.server.handlers.late_replies import Beside, do_at_once
 from latermq.server.remoting.access import GET, UPDATE, on_cluster
@@ -93,10 +94,13 @@ class AdminRequests:
         )
 
     def _stats(self, connection: Connection, command: Command, header: StatsHeader) -> bytes:
-        return encode_response(command, body=encode_body(broker_stats(self._broker, header.statsName, header.statsKey)))
+        counts = message_counts(self._broker, header.statsName, header.statsKey)
+        return encode_response(command, body=encode_body(broker_stats(counts)))
 
     def _replication(self, connection: Connection, command: Command, _: None) -> bytes:
-        return encode_response(command, body=encode_body(replication_status(self._broker)))
+        """A broker without replicas, which is all there is."""
+        status = ReplicationStatus(masterCommitLogMaxOffset=self._broker.store.log.end)
+        return encode_response(command, body=encode_body(status))
 
     def _remove_expired(self, connection: Connection, command: Command, _: None) -> bytes:
         """Remove now what would be removed at the next round: segments, and with them queue entries, past their age."""

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from latermq.broker.admin import group_admin
-from latermq.broker.admin.keyed_maps import keyed_map
 from latermq.broker.messages.answer_room import AnswerRoom
 from latermq.broker.notifications import CPP
 from latermq.config_json.groups import GroupJson, encode_group
@@ -26,6 +25,7 @@ from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.groups import (
     BrokerConsumeStatsHeader,
+    ConsumeStats,
     ConsumeStatsHeader,
     ConsumeStatsList,
     ConsumeTimeSpans,
@@ -48,6 +48,8 @@ from latermq.protocol.remoting.offsets import (
 from latermq.protocol.remoting.queues import MessageQueue
 from latermq.server.change_log import Change
 from latermq.server.handlers.admin.context import AdminContext
+from latermq.server.handlers.admin.keyed_maps import keyed_map
+from latermq.server.handlers.admin.statistics_bodies import consume_stats, time_spans
 from latermq.server.handlers.notices import reset_notice
 from latermq.server.remoting.access import (
     CREATE,
@@ -254,18 +256,29 @@ class GroupRequests:
         else:
             wanted = [header.topic] if header.topic else (yield from group_admin.topics_of(broker, group))
             topics = group_admin.watched_topics(broker, group, wanted)
-        stats = yield from group_admin.consume_stats(broker, group, topics)
+        progress = yield from group_admin.progress(broker, group, topics)
+        stats = yield from consume_stats(progress, broker.config.broker.name)
         return encode_response(command, body=encode_body(stats))
 
     def _all_consume_stats(
         self, connection: Connection, command: Command, header: BrokerConsumeStatsHeader
     ) -> Steps[Reply]:
-        listed, left = yield from group_admin.all_consume_stats(self._broker, only_ordered=header.isOrder)
+        found = yield from group_admin.all_progress(self._broker, only_ordered=header.isOrder)
+        listed: list[dict[str, list[ConsumeStats]]] = []
+        left = 0
+        for group, topics in found.items():
+            stats = []
+            for topic in topics:
+                left += sum(queue.end_offset - queue.consumed_offset for queue in topic.queues)
+                stats.append((yield from consume_stats([topic], self._broker.config.broker.name)))
+            listed.append({group: stats})
+            yield
         body = ConsumeStatsList(consumeStatsList=listed, brokerAddr=self._context.identity.address, totalDiff=left)
         return encode_response(command, body=encode_body(body))
 
     def _time_spans(self, connection: Connection, command: Command, header: GroupTopicHeader) -> Steps[Reply]:
-        spans = yield from group_admin.time_spans(self._broker, header.group, header.topic)
+        times = yield from group_admin.queue_times(self._broker, header.group, header.topic)
+        spans = yield from time_spans(times, header.topic, self._broker.config.broker.name)
         return encode_response(command, body=encode_body(ConsumeTimeSpans(consumeTimeSpanSet=spans)))
 
     def _offsets(self, connection: Connection, command: Command, _: None) -> bytes:

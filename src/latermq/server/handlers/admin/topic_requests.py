@@ -14,6 +14,7 @@ from latermq.protocol.remoting.queues import QueueHeader, SearchOffsetHeader
 from latermq.protocol.remoting.topics import CreateTopicHeader, TopicConfigList, TopicHeader, TopicList
 from latermq.server.change_log import Change
 from latermq.server.handlers.admin.context import AdminContext
+from latermq.server.handlers.admin.statistics_bodies import topic_stats
 from latermq.server.remoting.access import CREATE, DELETE, GET, LIST, on_cluster, on_group, on_topic, on_topics
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import Endpoint
@@ -109,7 +110,8 @@ class TopicRequests:
         return encode_response(command, body=encode_topic(topic))
 
     def _stats(self, connection: Connection, command: Command, header: TopicHeader) -> Steps[Reply]:
-        stats = yield from topic_admin.topic_stats(self._broker, header.topic)
+        state = yield from topic_admin.topic_state(self._broker, header.topic)
+        stats = yield from topic_stats(state, self._broker.config.broker.name)
         return encode_response(command, body=encode_body(stats))
 
     def _own_topics(self, connection: Connection, command: Command, _: None) -> bytes:
