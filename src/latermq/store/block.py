@@ -1,4 +1,4 @@
-"""Records built in advance: everything but their place in log and queue and their store time, which come last."""
+"""Prebuilt records: complete except for their positions in log and queue and their store time."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -8,40 +8,40 @@ import numpy as np
 from latermq.arrays import Indices, Ints, Ints32
 from latermq.message.record_writer import set_places, set_queue_ids
 
-# What a key counts beside bytes that are copied: it takes 0.3 µs to put it into the index, and 12 bytes until then.
+# The cost of a key, compared with copied bytes: it takes 0.3 µs to add it to the index, and 12 bytes until then.
 KEY_COST = 64
 
 
 @dataclass(slots=True)
 class Block:
-    """Several records laid end to end, of any topics and queues."""
+    """Several concatenated records of any topics and queues."""
 
     data: bytearray | memoryview
     sizes: Ints
-    store_timestamp_at: Ints  # where in each record the store time stands; IPv6 hosts move it
+    store_timestamp_at: Ints  # position of the store time in each record; IPv6 hosts shift it
     tags: Ints
     queues: list[tuple[str, int]]
-    queue_of: Indices  # for each record the index of its queue in `queues`
-    key_hashes: Ints32  # for the key index,
-    key_rows: Ints  # and of which record each is, in order
-    level: int  # whose entries these records replace,
-    entries: Ints  # and which
-    is_far: bool = False  # whether these were Spark's timers
+    queue_of: Indices  # for each record, the index of its queue in `queues`
+    key_hashes: Ints32  # for the key index
+    key_rows: Ints  # the record of each key, in order
+    level: int  # the level whose entries these records replace
+    entries: Ints  # the replaced entries
+    is_far: bool = False  # whether these timers came from Spark
 
     @property
     def size(self) -> int:
-        """How many bytes the records take."""
+        """The size of the records in bytes."""
         return len(self.data)
 
     @property
     def starts(self) -> Ints:
-        """Where each record begins in `data`."""
+        """The start of each record in `data`."""
         starts: Ints = np.cumsum(self.sizes) - self.sizes
         return starts
 
     @property
     def costs(self) -> Ints:
-        """What each record counts where work is bounded by bytes: its own, or more where it has very many keys."""
+        """The cost of each record where bytes limit the work: its size, or more if it has very many keys."""
         if len(self.key_rows) * KEY_COST <= self.size:
             return self.sizes
         return np.maximum(self.sizes, KEY_COST * np.bincount(self.key_rows, minlength=len(self)))
@@ -54,13 +54,13 @@ class Block:
         return len(self.sizes)
 
     def rows_by_queue(self) -> dict[int, Indices]:
-        """For each queue that has any, by its index in `queues`, the rows of its records."""
+        """Return the rows of each queue that has records, by the queue's index in `queues`."""
         counts = np.bincount(self.queue_of, minlength=len(self.queues))
         rows = np.split(np.argsort(self.queue_of, kind="stable"), np.cumsum(counts)[:-1])
         return {number: rows[number] for number in np.flatnonzero(counts).tolist()}
 
     def part(self, start: int, end: int) -> "Block":
-        """The records [start, end) as a block that shares the bytes of this one."""
+        """Return the records [start, end) as a block that shares this block's bytes."""
         ends = np.cumsum(self.sizes)
         first = int(ends[start - 1]) if start else 0
         last = int(ends[end - 1]) if end else 0
@@ -80,7 +80,7 @@ class Block:
         )
 
     def rows(self, rows: Indices) -> "Block":
-        """Some of the records, by their rows in order, as a block with bytes of its own."""
+        """Return a copy of the records in these rows, which must be in order."""
         ends = np.cumsum(self.sizes)[rows]
         view = memoryview(self.data)
         wanted = np.zeros(len(self), bool)
@@ -102,7 +102,7 @@ class Block:
         )
 
     def redirect(self, queue_ids: dict[int, int]) -> "Block":
-        """The same records where some queues, by their index in `queues`, are replaced by others of their topics."""
+        """Replace some queues, given by their index in `queues`, with other queues of their topics."""
         numbers = {queue: number for number, queue in enumerate(self.queues)}
         becomes = np.arange(len(self.queues))
         for number, queue_id in queue_ids.items():
@@ -115,7 +115,7 @@ class Block:
 
     @staticmethod
     def join(blocks: "Sequence[Block]") -> "Block":
-        """Several blocks of one level and one owner as one, in this order."""
+        """Join blocks of one level and one owner, in this order."""
         if len(blocks) == 1:
             return blocks[0]
         numbers: dict[tuple[str, int], int] = {}
@@ -139,7 +139,7 @@ class Block:
         )
 
     def patch(self, at: int, rows: Iterable[Indices], next_offsets: Iterable[int], store_timestamp_ms: int) -> Ints:
-        """Write what log offset `at` brings into the bytes, where each queue goes on at its next offset.
+        """Write the fields that depend on the log offset `at`, the queues' next offsets and the store time.
 
         Returns the records' physical offsets. A block that was patched but not appended may be patched again.
         """

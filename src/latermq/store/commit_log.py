@@ -1,4 +1,4 @@
-"""The CommitLog: every record in one sequence, appended once and never changed (docs/formats/commitlog.md)."""
+"""The CommitLog: all records in one sequence, appended once and never changed (docs/formats/commitlog.md)."""
 
 from collections.abc import Callable, Iterator
 from mmap import mmap
@@ -25,19 +25,22 @@ from latermq.store.segments import Segments, segment_name, segment_starts
 
 FOLDER = "commitlog"
 _BROUGHT_IN_BYTES = 4 << 20
-_SCANNED_RECORDS = 10_000  # at once,
-_SCANNED_BYTES = 4 << 20  # or so much of them, or one that is longer
+_SCANNED_RECORDS = 10_000  # maximum per batch
+_SCANNED_BYTES = 4 << 20  # maximum per batch, unless a single record is longer
 Piece = bytes | bytearray | memoryview
 LogListener = Callable[[int, Piece], None]
 
 
 class CommitLog:
-    """One writer, many readers. Written is what `end` covers, safe from a power cut what `flushed` (F) covers."""
+    """The commit log, with one writer and many readers.
+
+    Everything up to `end` is written. Everything up to `flushed` (F) survives a power failure.
+    """
 
     def __init__(
         self, disk: Disk, *, segment_bytes: int, reserve_step_bytes: int, promised_end: int | None = None
     ) -> None:
-        """`promised_end` is how far a checkpoint says that the log is synced; see `Segments`."""
+        """`promised_end` is the offset up to which the log is synced according to a checkpoint; see `Segments`."""
         self._disk = disk
         self._segments = Segments(
             disk, FOLDER, segment_bytes, promised_end, lambda: _fills_its_only_file(disk, promised_end or 0)
@@ -48,34 +51,34 @@ class CommitLog:
         self.end = self.start
         self.flushed = self.start
         self._file: MappedFile | None = None
-        # The segment being written, for the store's hot path: where it starts, its map, and the log offset up to which
-        # a block can be placed without further ado.
+        # The segment being written, for the store's hot path: its start, its map, and the log offset up to which a
+        # block fits without calling `make_place`.
         self.file_start = 0
         self.map: mmap = mmap(-1, 1)
         self.limit = 0
         self._prepared: MappedFile | None = None
-        self.listener: LogListener | None = None  # sees all that is written, see `LogWriter.listen`
-        self.on_low: Callable[[], None] = lambda: None  # half of the space that was taken ahead is used
-        # How far memory was brought in, and in which file.
+        self.listener: LogListener | None = None  # receives everything that is written, see `LogWriter.listen`
+        self.on_low: Callable[[], None] = lambda: None  # called when half of the space reserved in advance is used
+        # The file whose pages were last faulted in, and the position up to which they were.
         self._brought_in: tuple[MappedFile | None, int] = (None, 0)
         self._scan_end = self.start
         # Flushes for waiting senders and for checkpoints come from different threads.
         self._flushing = Lock()
-        # The next segment is made by the writer or ahead of it by another thread, but once.
+        # Either the writer or another thread ahead of it creates the next segment, but only one of them.
         self._preparing = Lock()
 
     # Writing
 
     def place(self, size: int) -> int:
-        """The offset at which a block of this size goes. Raises StoreError, and changes nothing, without space."""
+        """Return the offset for a block of this size. Raises StoreError and changes nothing if there is no space."""
         at = self.end
         return at if at + size <= self.limit else self.make_place(size)
 
     def make_place(self, size: int) -> int:
-        """What `place` does beyond `limit`: reserve further, or go on in a new segment."""
+        """Do the work of `place` beyond `limit`: reserve more space, or continue in a new segment."""
         file = self._file
         at = self.end - self.file_start
-        # 8 bytes stay free, so that a blank tail always fits.
+        # Keep 8 bytes free so that a blank tail always fits.
         if file is None or at + size + BLANK.size > self._segment_bytes:
             if size + BLANK.size > self._segment_bytes:
                 raise IllegalMessage(
@@ -90,16 +93,16 @@ class CommitLog:
         self.limit = self.file_start + min(file.reserved, self._segment_bytes) - BLANK.size
         half = self.limit - self._reserve_step_bytes // 2
         if self.file_start + at + size <= half:
-            self.limit = half  # where this is called again
+            self.limit = half  # the next call is due at this offset
         else:
             self.on_low()
         return self.file_start + at
 
     def write(self, offset: int, piece: Piece, is_block: bool = False) -> None:
-        """Append a record where `place` put it. Every record that the log ever gets goes through here.
+        """Append a record at the offset from `place`. Every record in the log passes through here.
 
-        A block holds several records: after the death of the process all are there, or none. Raises StoreError where
-        the disk fails; none is there then.
+        A block holds several records: after a crash of the process either all of them exist or none. Raises StoreError
+        if the disk fails; then none of them exists.
         """
         end = offset + len(piece)
         file_start = self.file_start
@@ -116,7 +119,8 @@ class CommitLog:
         try:
             self._file.write(at + 4, memoryview(block)[4:])
         except StoreError:
-            # Records of it that lie behind the end would be taken for written ones, once another ends before them.
+            # Otherwise the block's records after the end would pass for written ones as soon as another record ends
+            # right before them.
             self.map[at : at + len(block)] = bytes(len(block))
             raise
         self.map[at : at + 4] = block[:4]
@@ -126,7 +130,7 @@ class CommitLog:
         return min(self._segment_bytes, -(-needed // step) * step)
 
     def _rotate(self, size: int) -> MappedFile:
-        """Go on in a new segment; the old one is closed with a blank tail only once the new one has its space."""
+        """Continue in a new segment. Close the old one with a blank tail only after the new one has its space."""
         with self._preparing:
             return self._rotate_alone(size)
 
@@ -151,7 +155,7 @@ class CommitLog:
         return file
 
     def prepare_ahead(self) -> None:
-        """Take the next step of disk space before the writer needs it. May run beside the writer."""
+        """Reserve the next step of disk space before the writer needs it. May run concurrently with the writer."""
         with self._preparing:
             self._prepare_alone()
 
@@ -161,7 +165,8 @@ class CommitLog:
             return
         at = self.end - self.file_start
         step = self._reserve_step_bytes
-        # A little before the writer asks for it: its own call comes before what it then writes.
+        # This threshold is slightly below the writer's: the writer calls `on_low` before it writes, so `end` does not
+        # include that block yet.
         if 0 <= at <= self._segment_bytes and at + step // 2 + step // 8 > file.reserved:
             file.reserve(self._reserve_target(at + step))
         if at + step > self._segment_bytes and self._prepared is None:
@@ -170,9 +175,10 @@ class CommitLog:
             self._prepared = prepared
 
     def bring_in_ahead(self) -> None:
-        """Have memory for what is written next. Blocks; may run beside the writer.
+        """Fault in memory for the next writes. Blocks; may run concurrently with the writer.
 
-        A write to a page that is not there waits for it: for a machine that is lent its memory up to 12 µs.
+        A write to a page that is not in memory waits for it: up to 12 µs on a virtual machine whose memory is allocated
+        on demand.
         """
         file = self._file
         if file is None:
@@ -180,7 +186,7 @@ class CommitLog:
         in_file, upto = self._brought_in
         start = max(upto if in_file is file else 0, self.end - self.file_start)
         end = file.reserved
-        # In pieces: what is left of a segment that is written to no more needs no memory.
+        # In pieces, because the rest of a segment that is no longer written needs no memory.
         for at in range(start, end, _BROUGHT_IN_BYTES):
             if file is not self._file:
                 return
@@ -188,7 +194,7 @@ class CommitLog:
         self._brought_in = (file, max(start, end))
 
     def flush(self) -> int:
-        """Sync everything written so far and return the new F. Blocks; runs beside the writer."""
+        """Sync everything written so far and return the new F. Blocks; may run concurrently with the writer."""
         with self._flushing:
             end = self.end
             if end > self.flushed:
@@ -199,13 +205,13 @@ class CommitLog:
     # Reading
 
     def read(self, offset: int, size: int) -> bytes:
-        """The bytes of a record or of several that lie in one segment."""
+        """Return the bytes of one or more records within one segment."""
         segment_start = offset // self._segment_bytes * self._segment_bytes
         at = offset - segment_start
         return self._segments.file_at(offset).map[at : at + size]
 
     def read_all(self, offsets: Ints, sizes: Ints) -> bytes:
-        """Many records end to end; those that are neighbours in a segment are read as one piece."""
+        """Return many records, concatenated. Adjacent records in a segment are read as one piece."""
         ends = offsets + sizes
         apart = (offsets[1:] != ends[:-1]) | (offsets[1:] % self._segment_bytes == 0)
         firsts = np.concatenate(([0], np.flatnonzero(apart) + 1))
@@ -214,7 +220,7 @@ class CommitLog:
         return b"".join([self.read(start, end - start) for start, end in spans])
 
     def gather(self, offsets: Ints, at: Ints, dtype: str) -> Ints:
-        """A number out of each of many records: `at` is its place in each, `dtype` how it is written."""
+        """Read one number from each of many records: `at` is its position in each record, `dtype` its encoding."""
         values = np.empty(len(offsets), np.int64)
         segments = offsets // self._segment_bytes
         for segment in np.unique(segments).tolist():
@@ -226,12 +232,12 @@ class CommitLog:
         return values
 
     def store_timestamps(self, offsets: Ints) -> Ints:
-        """The store times of the records at these offsets."""
+        """Return the store times of the records at these offsets."""
         sysflags = self.gather(offsets, np.full_like(offsets, SYSFLAG_AT), ">i4")
         return self.gather(offsets, BORN_HOST_AT + born_host_bytes(sysflags), ">i8")
 
     def read_record(self, offset: int) -> bytes | None:
-        """The whole record at this offset, None where there is none."""
+        """Return the whole record at this offset, or None if there is none."""
         if not self.start <= offset < self.end:
             return None
         at = offset % self._segment_bytes
@@ -240,10 +246,10 @@ class CommitLog:
         return file.map[at : at + parts.size] if parts else None
 
     def scan(self, offset: int, until: int | None = None, at_once: int = _SCANNED_RECORDS) -> Iterator[RecordBatch]:
-        """Every whole record from `offset` on, up to `until` where a record ends; ends at the first that is not whole.
+        """Yield every complete record from `offset` up to `until`, a record boundary. Stop at the first incomplete one.
 
-        Used by recovery, before `end` is known: it does not look at `end`, nor at the map, which nobody may touch where
-        nothing was written.
+        Recovery uses this before `end` is known, so it does not look at `end`. It does not read the map either, which
+        must not be touched where nothing was written.
         """
         stop = self._segments.end if until is None else min(until, self._segments.end)
         while self._segments.start <= offset < stop:
@@ -273,25 +279,25 @@ class CommitLog:
 
     @property
     def scan_end(self) -> int:
-        """Where the last `scan` that ran to its end stopped."""
+        """The offset at which the last completed `scan` stopped."""
         return self._scan_end
 
     @property
     def has_files(self) -> bool:
-        """Whether anything was ever written."""
+        """Whether the log has any files."""
         return len(self._segments) > 0
 
     @property
     def files_end(self) -> int:
-        """Where the newest file ends; the log ends before."""
+        """The end of the newest file. The log itself ends at or before it."""
         return self._segments.end
 
     def is_segment_start(self, offset: int) -> bool:
-        """Whether a segment begins here, so that a read must not reach across."""
+        """Whether a segment begins at this offset. A read must not cross it."""
         return offset % self._segment_bytes == 0
 
     def last_used_segment(self) -> int:
-        """The start of the newest segment that begins with a record; behind it may be segments made in advance."""
+        """The start of the newest segment that begins with a record. Segments created in advance may follow it."""
         start = self._segments.end - self._segment_bytes
         while start > self._segments.start:
             file = self._segments.file_at(start)
@@ -301,12 +307,13 @@ class CommitLog:
         return max(start, self._segments.start)
 
     def open_at(self, end: int, flushed: int) -> None:
-        """Take `end` as the log's end: what lies behind is removed, so that it can never be mistaken for records."""
+        """Set the log's end, and remove everything after it so that it can never be mistaken for records."""
         segments = self._segments
         if len(segments) == 0:
             segments.begin_at(end)
         if segments.cut(end):
-            # What was cut must stay away: after a power cut its records, which are whole, could follow new ones.
+            # Make the removal durable. Otherwise, after a power failure, removed records, which are complete, could
+            # follow new ones.
             if end < segments.end:
                 segments.file_at(end).sync()
             self._disk.sync_names(FOLDER)
@@ -321,18 +328,18 @@ class CommitLog:
         self.flushed = min(flushed, end)
 
     def closed_segments(self) -> list[tuple[int, int]]:
-        """(start, end) of every segment but the one being written, oldest first."""
+        """Return (start, end) of every segment except the one being written, oldest first."""
         size = self._segment_bytes
         return [(start, start + size) for start in range(self.start, self._segments.end - size, size)]
 
     def drop_first_segment(self) -> str:
-        """Let go of the oldest segment, whose records can no longer be read; the path of its file, to be removed."""
+        """Drop the oldest segment, so that its records can no longer be read. Return the path of the file to remove."""
         path = self._segments.drop_first()
         self.start = self._segments.start
         return path
 
     def close(self) -> None:
-        """Unmap everything; a segment made in advance goes, as it holds nothing."""
+        """Unmap everything. Remove a segment created in advance, because it is empty."""
         if self._prepared is not None:
             prepared, self._prepared = self._prepared, None
             self._segments.adopt(prepared)
@@ -343,15 +350,15 @@ class CommitLog:
 
 
 def _promised_size(head: bytes) -> int:
-    """How long the record is that begins so; 0 where none does."""
+    """Return the size of the record with these first bytes, or 0 if they do not start a record."""
     size, magic = SIZE_AND_MAGIC.unpack_from(head) if len(head) >= SIZE_AND_MAGIC.size else (0, 0)
     return size if magic in (MAGIC, MAGIC_LONG_TOPIC) else 0
 
 
 def _fills_its_only_file(disk: Disk, promised_end: int) -> bool:
-    """Whether the log's one file ends where its last record does.
+    """Whether the log's only file ends exactly at the end of its last record.
 
-    No file is made so short: the end of the log was being cut when the process died.
+    No file is created that short, so the process crashed while it truncated the log.
     """
     starts = segment_starts(disk, FOLDER)
     if len(starts) != 1:

@@ -1,4 +1,4 @@
-"""The ConsumeQueue: 20 bytes a message that say where its record lies (docs/formats/consumequeue.md)."""
+"""The ConsumeQueue: a 20-byte entry per message with the position of its record (docs/formats/consumequeue.md)."""
 
 import struct
 from collections.abc import Callable, Mapping
@@ -16,15 +16,15 @@ FOLDER = "consumequeue"
 ENTRY = struct.Struct(">qiq")  # physical offset, record size, tags code
 ENTRY_BYTES = ENTRY.size
 ENTRY_DTYPE = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
-# Space is taken in small steps: there may be thousands of queues, most of them short.
+# Space is reserved in small steps because there may be thousands of queues, most of them short.
 RESERVE_STEP_BYTES = 64 * 1024
-# A queue that begins inside a file has entries of this size before its first: RocketMQ's own filling.
+# A queue that begins inside a file has entries of this size before its first real entry, as in RocketMQ.
 PRE_BLANK_SIZE = 0x7FFFFFFF
 _PRE_BLANK = ENTRY.pack(0, PRE_BLANK_SIZE, 0)
 
 
 class ConsumeQueue:
-    """One queue of one topic. Entry n stands at byte 20·n; entries follow the order of the log."""
+    """One queue of one topic. Entry n is at byte 20·n. Entries are in log order."""
 
     def __init__(
         self,
@@ -37,11 +37,11 @@ class ConsumeQueue:
         promised_end: int | None = None,
         is_size_right: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`promised_end` is where a checkpoint says that the queue ends; see `Segments`."""
+        """`promised_end` is the queue's end according to a checkpoint; see `Segments`."""
         self.topic = topic
         self.queue_id = queue_id
         encoded = topic.encode()
-        # The topic as records hold it, its length before it; for topics of ordinary length.
+        # The topic as encoded in records, with its length prefix, for topics of ordinary length.
         self.topic_bytes = topic_field(encoded)[1]
         self.folder = f"{FOLDER}/{topic}/{queue_id}"
         self._file_bytes = file_entries * ENTRY_BYTES
@@ -55,16 +55,16 @@ class ConsumeQueue:
         self.min_offset = self._segments.start // ENTRY_BYTES
         self.next_offset = self.min_offset
         self._synced_offset = self.min_offset
-        # Where the next entry goes; None where that file rests, or is not made yet.
+        # The file for the next entry. None if that file is unmapped or does not exist yet.
         self._file: MappedFile | None = None
         self._at = 0
-        # What spares a look at the files of idle queues, of which there may be thousands: where the record of the first
-        # entry lies, and for which end it is known that all before it is flushed.
+        # Caches that avoid reading the files of idle queues, of which there may be thousands: the log offset of the
+        # first entry's record, and the queue end up to which everything is known to be flushed.
         self._first_at = -1
         self.known_flushed = -1
 
     def _let_go(self, file: MappedFile) -> None:
-        """Others need its place among the mapped files."""
+        """Unmap a file because the pool needs its slot for another one."""
         if file is self._file:
             self._file = None
         file.rest()
@@ -72,7 +72,7 @@ class ConsumeQueue:
     # Writing
 
     def make_room(self, count: int = 1) -> None:
-        """Reserve space for the next entries. Raises StoreError when there is none; nothing is changed then."""
+        """Reserve space for the next entries. Raises StoreError and changes nothing if there is no space."""
         needed = self._at + count * ENTRY_BYTES
         file = self._file
         if file is None or needed > file.reserved:
@@ -103,7 +103,7 @@ class ConsumeQueue:
         return file
 
     def append(self, physical_offset: int, size: int, tags_code: int) -> int:
-        """Add one entry, for which `make_room` has reserved space, and return its queue offset."""
+        """Add one entry in the space reserved by `make_room`, and return its queue offset."""
         offset = self.next_offset
         file = self._file or self._turn_to(offset)
         at = self._at
@@ -115,7 +115,7 @@ class ConsumeQueue:
         return offset
 
     def extend(self, physical_offsets: Ints, sizes: Ints, tags_codes: Ints) -> None:
-        """Add many entries at once, for which `make_room` has reserved space."""
+        """Add many entries at once in the space reserved by `make_room`."""
         entries = np.empty(len(sizes), ENTRY_DTYPE)
         entries["offset"], entries["size"], entries["tags"] = physical_offsets, sizes, tags_codes
         raw = entries.tobytes()
@@ -133,7 +133,7 @@ class ConsumeQueue:
             self._file, self._at = None, 0
 
     def sync(self, entered: set[str] | None = None) -> None:
-        """Sync the entries that were added since the last sync. Blocks; runs beside the writer."""
+        """Sync the entries added since the last sync. Blocks; may run concurrently with the writer."""
         end = self.next_offset
         if end > self._synced_offset:
             self._segments.sync(self._synced_offset * ENTRY_BYTES, end * ENTRY_BYTES, entered)
@@ -142,7 +142,7 @@ class ConsumeQueue:
     # Reading
 
     def entries(self, offset: int, count: int) -> bytes:
-        """The raw entries from `offset` on: at most `count`, and at most to the end of their file."""
+        """Return the raw entries from `offset`: at most `count`, and not beyond the end of their file."""
         count = min(count, self.next_offset - offset)
         if count <= 0 or offset < self.min_offset:
             return b""
@@ -151,16 +151,16 @@ class ConsumeQueue:
         return self._segments.file_at(offset * ENTRY_BYTES).map[at:end]
 
     def entry(self, offset: int) -> tuple[int, int, int] | None:
-        """(physical offset, size, tags code) of one entry, None where there is none."""
+        """Return (physical offset, size, tags code) of one entry, or None if there is none."""
         raw = self.entries(offset, 1)
         return ENTRY.unpack(raw) if raw else None
 
     def array(self, offset: int, count: int) -> Structs:
-        """The same as `entries`, as a numpy array with fields offset, size and tags."""
+        """Return the same as `entries`, as a numpy array with the fields offset, size and tags."""
         return np.frombuffer(self.entries(offset, count), dtype=ENTRY_DTYPE)
 
     def gather(self, offsets: Ints) -> Structs:
-        """The entries at these offsets, which are in order and inside the queue."""
+        """Return the entries at these offsets, which must be sorted and inside the queue."""
         entries = np.empty(len(offsets), ENTRY_DTYPE)
         file_entries = self._file_bytes // ENTRY_BYTES
         done = 0
@@ -173,7 +173,7 @@ class ConsumeQueue:
         return entries
 
     def first_where(self, is_behind: Callable[[int, int, int], bool]) -> int:
-        """The first offset whose entry is behind what is looked for; `is_behind` must turn true once and stay so."""
+        """Return the first offset for which `is_behind` is true. It must stay true for all later entries."""
         low, high = self.min_offset, self.next_offset
         while low < high:
             middle = (low + high) // 2
@@ -184,7 +184,7 @@ class ConsumeQueue:
         return low
 
     def offset_of_log(self, physical_offset: int) -> int:
-        """The first queue offset whose record lies at or behind this log offset."""
+        """Return the first queue offset whose record is at or after this log offset."""
         return self.first_where(lambda offset, size, tags: size != PRE_BLANK_SIZE and offset >= physical_offset)
 
     def _peek(self, offset: int) -> tuple[int, int, int]:
@@ -192,7 +192,7 @@ class ConsumeQueue:
         return ENTRY.unpack_from(self._segments.file_at(offset * ENTRY_BYTES).map, at)
 
     def _look(self, offset: int) -> tuple[int, int, int]:
-        """The same without mapping a file that rests: a start looks at every queue, and uses hardly one."""
+        """Do the same as `_peek` without mapping the file: a start looks at every queue but uses hardly any of them."""
         file = self._segments.resting_at(offset * ENTRY_BYTES)
         at = offset * ENTRY_BYTES % self._file_bytes
         return ENTRY.unpack_from(file.map, at) if file.is_awake else ENTRY.unpack(file.read(at, ENTRY_BYTES))
@@ -200,14 +200,14 @@ class ConsumeQueue:
     # Opening and cutting
 
     def _has_hole(self, *, is_promised: bool) -> bool:
-        """Whether a file is missing between others. What is left then is of no use: the queue is built again.
+        """Whether a file between others is missing. The remaining files are then useless, and the queue is rebuilt.
 
-        So it is with an empty file before others, unless a checkpoint tells that nobody misses what was in it.
+        The same applies to an empty file before others, unless a checkpoint shows that its content is not needed.
         """
         names = self._disk.list_names(self.folder)
         sizes = [self._disk.file_size(f"{self.folder}/{name}") for name in names]
         if len(names) < 2 or set(sizes) - {0, self._file_bytes}:
-            return False  # files of another size are another matter
+            return False  # `Segments` handles files of another size
         if 0 in sizes[:-1] and not is_promised:
             return True
         starts = [int(name) for name in names if name.isdigit()]
@@ -215,14 +215,15 @@ class ConsumeQueue:
 
     @property
     def kept_from(self) -> int:
-        """The offset of the first entry that the files have room for."""
+        """The offset of the first entry that the files can hold."""
         return self._segments.start // ENTRY_BYTES
 
     def holds(self, end: int, kept_from: int, log_start: int, log_end: int) -> bool:
         """Whether the files hold the entries up to `end`, as a checkpoint at `log_end` says.
 
-        `kept_from` is what the checkpoint knew of their beginning. If they begin later, retention removed the earlier
-        ones, and then the first entry they hold points below the log's start too; otherwise a file was lost.
+        `kept_from` is the first entry of the files according to the checkpoint. If the files begin later, either
+        retention removed the earlier ones or a file was lost. After retention, the first remaining entry also points
+        below the log's start.
         """
         if not self._segments.start <= end * ENTRY_BYTES <= self._segments.end:
             return False
@@ -236,20 +237,20 @@ class ConsumeQueue:
         return size == PRE_BLANK_SIZE or offset < log_start
 
     def open_at(self, next_offset: int) -> None:
-        """Take what a checkpoint says, and the files hold, as the queue's end and forget the rest."""
+        """Open the queue with the end that a checkpoint names and the files hold. Discard everything after it."""
         self.next_offset = next_offset
         self._cut()
 
     def remove(self) -> None:
-        """Remove all files; the queue is not used any more."""
+        """Remove all files. The queue must not be used afterwards."""
         self._disk.remove(self.folder)
 
     def open_below(self, physical_offset: int) -> None:
-        """Find the queue's end: the first entry that is empty or points at or behind this log offset. Forget the rest.
+        """Find the queue's end: the first entry that is empty or points to this log offset or later. Discard the rest.
 
-        For stores that were stopped cleanly without a checkpoint of ours: their entries are whole and in order.
+        This is for stores that stopped cleanly without a LaterMQ checkpoint: their entries are complete and in order.
         """
-        # Not through the map, which nobody may touch where nothing was written.
+        # Do not read the map, which must not be touched where nothing was written.
         low, high = self.min_offset, self._segments.end // ENTRY_BYTES
         while low < high:
             middle = (low + high) // 2
@@ -263,7 +264,7 @@ class ConsumeQueue:
         self._cut()
 
     def restart_at(self, offset: int) -> None:
-        """Begin anew at this offset, empty: the topic was deleted and made again, or its older entries are gone."""
+        """Restart the queue empty at this offset: its topic was deleted and recreated, or its old entries are gone."""
         self._segments.clear()
         self._segments.begin_at(offset * ENTRY_BYTES)
         blanks = offset - self._segments.start // ENTRY_BYTES
@@ -276,7 +277,7 @@ class ConsumeQueue:
             self.min_offset = self.next_offset = offset
             self._turn_to(offset)
         elif offset:
-            self.make_room()  # a file, so that the next start finds where the queue was
+            self.make_room()  # creates a file, so that the next start finds the queue's position
 
     def _cut(self) -> None:
         end = self.next_offset * ENTRY_BYTES
@@ -285,9 +286,9 @@ class ConsumeQueue:
         self._file, self._at = None, 0
 
     def forget_below(self, log_start: int) -> list[str]:
-        """Follow the log's start: entries whose records are gone are no longer offered.
+        """Advance to the log's start: entries whose records are gone are no longer available.
 
-        The paths of the files that hold only such: they are to be removed, after the log's own.
+        Returns the paths of files that hold only such entries. Remove them after the log's own files.
         """
         if self._first_at >= log_start:
             return []
@@ -309,10 +310,10 @@ class ConsumeQueue:
 
 
 def are_cut_short(disk: Disk, file_entries: int, promised_ends: Mapping[tuple[str, int], int | None]) -> bool:
-    """Whether queue files that are too short were made with this size, and lost their ends.
+    """Whether queue files that are too short were created with this size and truncated later.
 
-    That is so where another file has the size, and where each of them ends with its queue: a process died while it cut
-    what lay behind.
+    This is the case if another file has this size, or if each short file ends where its queue ends: then a process
+    crashed while it truncated the queue.
     """
     are_cut = True
     for (topic, queue_id), end in promised_ends.items():

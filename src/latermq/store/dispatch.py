@@ -1,4 +1,4 @@
-"""What a record becomes in the files derived from the log: its queue entry's tags code and its index keys."""
+"""The data derived from a record: the tags code of its queue entry and its index keys."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -12,19 +12,20 @@ from latermq.message.record_fields import SYSFLAG_TRANSACTION_MASK
 from latermq.message.tags import MAX_REMEMBERED, java_string_hash, tags_code
 from latermq.message.timer_code import is_due
 
-# For each topic where messages wait, what its queue entries hold instead of a tag's code, from a record's properties
-# and store time: when it is due.
+# For each topic of waiting messages, a function that computes the code of a queue entry from a record's properties and
+# store time. The code holds the due time instead of a tags code.
 WaitingCodes = Mapping[str, Callable[[bytes, int], int]]
-# What the queue entry of any record holds, from its topic, properties and store time.
+# Computes the code in the queue entry of any record from its topic, properties and store time.
 EntryCode = Callable[[str, bytes, int], int]
 
 _TRANSACTION_COMMITTED = 0x8
-# The eight bytes before a value, as one number: all of UNIQ_KEY, or a separator and KEYS in the upper five.
+# The eight bytes before a value as one number: the whole name UNIQ_KEY, or a separator and KEYS in the upper five
+# bytes.
 _UNIQUE_KEY_WORD = int.from_bytes(b"UNIQ_KEY", "little")
 _KEYS_WORD = int.from_bytes(b"\x02KEYS", "little")
-# Keys longer than this are hashed one by one; a matrix as wide as the longest would be mostly empty.
+# Longer keys are hashed one by one, because a matrix as wide as the longest key would be mostly empty.
 _MAX_MATRIX_WIDTH = 256
-_MANY_KEYS, _NARROW_WIDTH = 8_192, 64  # and where there are so many of them, longer than this
+_MANY_KEYS, _NARROW_WIDTH = 8_192, 64  # with more than _MANY_KEYS keys, the width limit is _NARROW_WIDTH
 _POWERS_OF_31 = np.array([pow(31, power, 1 << 32) for power in range(_MAX_MATRIX_WIDTH + 1)], np.uint32)
 
 
@@ -37,11 +38,11 @@ class IndexKeys(NamedTuple):
 
 
 def queue_tags_code(properties: bytes) -> int:
-    """The tags code of the queue entry for a record with these properties."""
+    """Return the tags code of the queue entry for a record with these properties."""
     at = properties.rfind(b"TAGS\x01")
     if at < 0:
         return 0
-    if at and properties[at - 1] != 2:  # the end of another name: look again, properly
+    if at and properties[at - 1] != 2:  # the end of another property name: search again, exactly
         tag = find_property(properties, b"TAGS") or b""
     else:
         end = properties.find(b"\x02", at)
@@ -55,7 +56,7 @@ def _tag_code(tag: bytes) -> int:
 
 
 def entry_code_of(waiting_codes: WaitingCodes) -> EntryCode:
-    """The code of a queue entry: a tag's, or what the topic's own function says."""
+    """Return the function for the code of a queue entry: the tags code, or the result of the topic's own function."""
 
     def entry_code(topic: str, properties: bytes, store_timestamp_ms: int) -> int:
         waiting_code = waiting_codes.get(topic)
@@ -65,18 +66,18 @@ def entry_code_of(waiting_codes: WaitingCodes) -> EntryCode:
 
 
 def due_ms_of(properties: bytes) -> int | None:
-    """When a waiting message is due, as LaterMQ wrote it; None in a record that RocketMQ wrote."""
+    """Return the due time that LaterMQ wrote into a waiting message, or None if RocketMQ wrote the record."""
     due = find_property(properties, b"LMQ_DUE_MS")
     return int(due) if due and is_due(due) else None
 
 
 def is_queued(sysflags: Ints) -> Bools:
-    """Which records get a queue entry: halves and roll-backs of transactions do not."""
+    """Return which records get a queue entry: prepared and rolled-back transactional messages do not."""
     return np.isin(sysflags & SYSFLAG_TRANSACTION_MASK, (0, _TRANSACTION_COMMITTED))
 
 
 def key_hash(topic: str, key: str) -> int:
-    """The hash of one key: Java's `Math.abs` of the hash code of `topic#key`; where that is negative, 0."""
+    """Return the hash of one key: Java's `Math.abs` of the hash code of `topic#key`, or 0 if that is negative."""
     value = abs(java_string_hash(f"{topic}#{key}"))
     return value if value <= 0x7FFFFFFF else 0
 
@@ -96,15 +97,15 @@ def index_keys(
     offsets: Sequence[int] | Ints,
     timestamps_ms: Sequence[int] | Ints,
 ) -> IndexKeys:
-    """The keys under which these records are found: the unique key and each message key."""
+    """Return the index keys of these records: the unique key and each message key."""
     hashes, owners = hash_keys(topics, properties)
     return IndexKeys(hashes, np.asarray(offsets, np.int64)[owners], np.asarray(timestamps_ms, np.int64)[owners])
 
 
 def hash_keys(topics: Sequence[str], properties: Sequence[bytes]) -> tuple[Ints32, Ints]:
-    """The hash of every key of these records, and for each hash which record it is of; in the order of the records.
+    """Return the hash of every key of these records, and the row of its record, in the order of the records.
 
-    Keys are cut out of the joined properties and hashed as one matrix: 0.8 µs a record instead of 3 one by one.
+    Keys are sliced from the joined properties and hashed as one matrix: 0.8 µs per record instead of 3 µs one by one.
     """
     joined = _joined(properties)
     starts, ends = _key_spans(joined)
@@ -120,15 +121,15 @@ def hash_keys(topics: Sequence[str], properties: Sequence[bytes]) -> tuple[Ints3
 
 
 def _rows_of(padded: bytes, starts: Ints, ends: Ints) -> tuple[AnyArray, Ints, list[int]]:
-    """The letters of each key, right-aligned in a row, and how many are there; and which keys must go one by one.
+    """Return each key's characters, right-aligned in a row, each key's length, and the keys to hash one by one.
 
-    Those are long ones, which do not fit, and bytes that are no letters. That there are none is most often told by one
-    look at all bytes, ten times as fast as by one at each key.
+    The last group consists of keys that are too long and keys with bytes that are not characters. One check of all
+    bytes usually shows that there are none of the latter, ten times as fast as a check per key.
     """
     letters, firsts, lasts = _letters(padded, starts, ends)
     lengths = lasts - firsts
     longest = int(lengths.max(initial=1))
-    # One long key would make the rows of all others as wide.
+    # Limit the width, because one long key would widen the rows of all others.
     width = min(longest, _MAX_MATRIX_WIDTH if len(starts) <= _MANY_KEYS else _NARROW_WIDTH)
     step = letters.itemsize
     rows_at_any_letter = np.ndarray((len(letters) - width + 1, width), letters.dtype, letters, strides=(step, step))
@@ -145,35 +146,35 @@ def _rows_of(padded: bytes, starts: Ints, ends: Ints) -> tuple[AnyArray, Ints, l
 
 
 def _letters(joined: bytes, starts: Ints, ends: Ints) -> tuple[AnyArray, Ints, Ints]:
-    """What Java hashes, and where keys start and end in it: bytes as they are in ASCII, else letters of UTF-16."""
+    """Return the characters that Java hashes, and the keys' starts and ends: ASCII bytes, otherwise UTF-16 units."""
     data = np.frombuffer(joined, np.uint8)
     if joined.isascii():
         return data, starts, ends
     try:
         wide = np.frombuffer(joined.decode().encode("utf-16-le"), "<u2")
-    except UnicodeDecodeError:  # in any property; the keys may be sound
+    except UnicodeDecodeError:  # in any property; the keys themselves may be valid
         return data, starts, ends
-    # Each letter counts where it begins, one of four bytes twice.
+    # Each character counts at its first byte. A four-byte character counts twice.
     before = np.concatenate(([0], np.cumsum((data & 0xC0 != 0x80).astype(np.int64) + (data >= 0xF0))))
     return wide, before[starts], before[ends]
 
 
 def count_keys(properties: Sequence[bytes]) -> int:
-    """How many keys these records are found under."""
+    """Return the number of index keys of these records."""
     return len(_key_spans(_joined(properties))[0])
 
 
 def _joined(properties: Sequence[bytes]) -> bytes:
-    # Zeros before the first key let every key be taken with the bytes before it, up to the widest.
+    # The leading zeros allow a slice of up to the maximum width to end at any key.
     return b"".join((bytes(_MAX_MATRIX_WIDTH), b"\x02", b"\x02".join(properties), b"\x02"))
 
 
 class HashedKeys:
-    """Many keys hashed once, to be looked for under any topic: the letters before a key only multiply and add."""
+    """Keys hashed once, for lookups under any topic: a prefix only adds its hash times a power of 31."""
 
     def __init__(self, data: bytes, offsets: Ints) -> None:
-        """The keys lie end to end in `data`, as UTF-8."""
-        # Zeros before the first key let every key be taken with the bytes before it.
+        """`data` contains the keys, concatenated, in UTF-8."""
+        # The leading zeros allow a slice of up to the maximum width to end at any key.
         padded = bytes(_MAX_MATRIX_WIDTH) + data
         starts, ends = offsets[:-1] + _MAX_MATRIX_WIDTH, offsets[1:] + _MAX_MATRIX_WIDTH
         matrix, lengths, odd = _rows_of(padded, starts, ends)
@@ -185,13 +186,13 @@ class HashedKeys:
             self._powers[row] = pow(31, len(key.encode("utf-16-le")) // 2, 1 << 32)
 
     def under(self, prefixes: Sequence[str], prefix_of: Indices) -> Ints:
-        """The hashes of the keys behind these prefixes, a topic's being `topic#`; for each key which one it has."""
+        """Return the hashes of the keys with these prefixes, such as `topic#`; `prefix_of` assigns one to each key."""
         hashes = np.array(list(map(_prefix_hash, prefixes)), np.uint32)
         return _positive(self._values + hashes[prefix_of] * self._powers).astype(np.int64)
 
 
 def _key_spans(joined: bytes) -> tuple[Ints, Ints]:
-    """Where the unique keys and the message keys start and end in properties that begin and end with a separator."""
+    """Return the spans of unique keys and message keys in properties that begin and end with a separator."""
     data = np.frombuffer(joined, np.uint8)
     name_ends = np.flatnonzero(data == 1)
     property_ends = np.flatnonzero(data == 2)
@@ -208,11 +209,11 @@ def _key_spans(joined: bytes) -> tuple[Ints, Ints]:
 
 
 def _split(data: Octets, starts: Ints, ends: Ints, is_unique: Bools) -> tuple[Ints, Ints]:
-    """Spans parted at the spaces in them; a unique key is one key, spaces or not."""
+    """Split spans at their spaces. A unique key stays one key even if it contains spaces."""
     spaces = np.flatnonzero(data == ord(KEY_SEPARATOR))
     span_of = np.searchsorted(starts, spaces, side="right") - 1
     spaces = spaces[(span_of >= 0) & (spaces < ends[span_of]) & ~is_unique[span_of]]
-    # Spans do not overlap, so what follows each other does so in both lists.
+    # Spans do not overlap, so both sorted lists have the same order.
     return np.sort(np.concatenate((starts, spaces + 1))), np.sort(np.concatenate((ends, spaces)))
 
 
@@ -222,18 +223,18 @@ def _hash_rows(
     topics: Sequence[str],
     owners: Ints,
 ) -> Ints32:
-    """The hashes of `topic#key` for keys that stand right-aligned in the rows of a matrix."""
+    """Return the hashes of `topic#key` for keys that are right-aligned in the rows of a matrix."""
     # Zero bytes on the left add nothing.
     values = matrix.astype(np.uint32) @ _POWERS_OF_31[matrix.shape[1] - 1 :: -1]
     distinct = {topic: _topic_hash(topic) for topic in set(topics)}
     topic_hashes = np.fromiter(map(distinct.__getitem__, topics), np.uint32, len(topics))[owners]
-    # The topic stands before the key: each letter of the key multiplies its hash by 31 once more.
+    # The topic precedes the key, so each character of the key multiplies the topic's hash by 31.
     values += topic_hashes * _POWERS_OF_31[lengths]
     return _positive(values)
 
 
 def _positive(values: UInts32) -> Ints32:
-    """Java's `Math.abs` of these hash codes; where that is negative, 0."""
+    """Return Java's `Math.abs` of these hash codes, or 0 where that is negative."""
     positive: Ints32 = np.abs(values.view(np.int32))
     positive[positive < 0] = 0
     return positive

@@ -12,29 +12,30 @@ from latermq.store.files.disk import Disk
 
 FOLDER = "index"
 HEADER = struct.Struct(">qqqqii")  # first and last store time, first and last log offset, used slots, entries + 1
-ENTRY = struct.Struct(">iqii")  # hash, log offset, seconds since the file's first record, the entry before
+ENTRY = struct.Struct(">iqii")  # hash, log offset, seconds since the file's first record, previous entry
 ENTRY_DTYPE = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 ENTRY_BYTES = ENTRY_DTYPE.itemsize
 SLOT_BYTES = 4
 RESERVE_STEP_BYTES = 1 << 20
-# After so many steps without a hit a search says so: whoever walks a long chain of other keys can pause there.
+# After this many steps without a hit a search yields NO_HIT, so that the caller can pause in a long chain of other
+# keys.
 STEPS_AT_ONCE = 64
 NO_HIT = -1
-# Steps that a search for many keys goes along their chains before it looks through the whole file.
+# A search for many keys follows their chains for this many steps, and then scans the whole file.
 MAX_STEPS_TOGETHER = 256
-# Entries of a file that are looked at when it is opened, each of them in a page of its own.
+# The number of entries checked when a file is opened, each in a separate page.
 SAMPLED = 64
 
 _NONE: Ints = np.empty(0, np.int64)
 
 
 def file_bytes(slots: int, max_entries: int) -> int:
-    """How long a file is."""
+    """Return the size of an index file."""
     return HEADER.size + slots * SLOT_BYTES + max_entries * ENTRY_BYTES
 
 
 class IndexFile:
-    """One hash file: slots that hold the newest entry of their chain, entries that hold the one before."""
+    """One hash file. A slot holds the newest entry of its chain, and each entry holds the previous one."""
 
     def __init__(self, disk: Disk, name: str, *, slots: int, max_entries: int) -> None:
         self.name = name
@@ -52,14 +53,14 @@ class IndexFile:
             self._used_slots,
             next_entry,
         ) = HEADER.unpack(self.file.read(0, HEADER.size))
-        self.next_entry: int = max(1, next_entry)  # entry 0 is never used: a slot of 0 is an empty chain
+        self.next_entry: int = max(1, next_entry)  # entry 0 is never used: a slot value of 0 means an empty chain
 
     @property
     def is_full(self) -> bool:
         return self.next_entry >= self.max_entries
 
     def put(self, keys: IndexKeys) -> int:
-        """Add as many of these keys as fit and return how many did."""
+        """Add as many of these keys as fit, and return their number."""
         count = min(len(keys.hashes), self.max_entries - self.next_entry)
         if count <= 0:
             return 0
@@ -81,7 +82,7 @@ class IndexFile:
         return count
 
     def _link(self, slots: Ints32, numbers: Ints) -> Ints:
-        """Hang new entries into their slots' chains and return, for each, the entry before it."""
+        """Link new entries into the chains of their slots. Return the previous entry of each."""
         order = np.argsort(slots, kind="stable")
         sorted_slots = slots[order]
         sorted_numbers = numbers[order]
@@ -109,9 +110,9 @@ class IndexFile:
         self.file.map[: HEADER.size] = self._header()
 
     def find(self, wanted: int, begin_ms: int, end_ms: int, start: int = 0) -> Iterator[int]:
-        """Log offsets from `start` on under this hash whose store time may lie in [begin, end], newest first.
+        """Yield log offsets from `start` with this hash and a store time that may be in [begin, end], newest first.
 
-        NO_HIT in between, after each STEPS_AT_ONCE steps. The file may be closed while the search pauses.
+        Yields NO_HIT after every STEPS_AT_ONCE steps. The file may be closed while the search is paused.
         """
         number = int(self._slots[wanted % len(self._slots)])
         steps = 0
@@ -119,7 +120,7 @@ class IndexFile:
             steps += 1
             found, offset, seconds, previous = ENTRY.unpack_from(self.file.map, self._entries_at + number * ENTRY_BYTES)
             stored_ms = self.first_timestamp_ms + seconds * 1000
-            # A chain only leads back; anything else is damage.
+            # A chain only leads back; anything else is corruption.
             number = previous if previous < number and offset >= start else 0
             if found == wanted and offset >= start and stored_ms <= end_ms and stored_ms + 999 >= begin_ms:
                 yield offset
@@ -129,10 +130,10 @@ class IndexFile:
                 return
 
     def find_all(self, wanted: Ints) -> tuple[Ints, Ints]:
-        """For many hashes at once all that is under them: which of them, and the log offset.
+        """Find all entries of many hashes: return the row of the hash and the log offset for each.
 
-        All chains are walked together, a step at a time. Where one is very long, as that of a key which many messages
-        share, the whole file is looked through instead: 3 ns an entry.
+        All chains are followed together, one step at a time. If a chain is very long, for example that of a key which
+        many messages share, the whole file is scanned instead, at 3 ns per entry.
         """
         rows = np.arange(len(wanted))
         numbers = self._slots[wanted % len(self._slots)].astype(np.int64)
@@ -148,7 +149,7 @@ class IndexFile:
             found_rows.append(rows[hits])
             found_offsets.append(entries["offset"][hits].astype(np.int64))
             previous = entries["previous"].astype(np.int64)
-            numbers = np.where(previous < numbers, previous, 0)  # a chain only leads back; anything else is damage
+            numbers = np.where(previous < numbers, previous, 0)  # a chain only leads back; anything else is corruption
         else:
             left = rows[(numbers > 0) & (numbers < self.next_entry)]
             return self._scan_for(wanted, left, found_rows, found_offsets)
@@ -157,13 +158,13 @@ class IndexFile:
     def _scan_for(
         self, wanted: Ints, left: Ints, found_rows: list[Ints], found_offsets: list[Ints]
     ) -> tuple[Ints, Ints]:
-        """Add what is under the hashes whose chains were too long; some of it may be there already."""
+        """Add the entries of hashes whose chains were too long. Some of them may already be in the result."""
         hashes = self._entries["hash"][1 : self.next_entry]
         if len(left):
             order = left[np.argsort(wanted[left], kind="stable")]
             ordered = wanted[order]
             hits = np.flatnonzero(np.isin(hashes, ordered))
-            # The same hash may be wanted for several rows.
+            # Several rows may search for the same hash.
             starts = np.searchsorted(ordered, hashes[hits], side="left")
             counts = np.searchsorted(ordered, hashes[hits], side="right") - starts
             firsts = np.cumsum(counts) - counts
@@ -173,7 +174,10 @@ class IndexFile:
         return np.concatenate([*found_rows, _NONE]), np.concatenate([*found_offsets, _NONE])
 
     def is_sound(self, upto: int) -> bool:
-        """Whether header, slots and a sample of the entries below `upto` agree, which are there according to others."""
+        """Whether header, slots and a sample of the entries below `upto` are consistent.
+
+        The caller knows that the entries below `upto` exist.
+        """
         if not 1 <= upto <= self.next_entry <= self.max_entries:
             return False
         if upto == 1:
@@ -187,19 +191,19 @@ class IndexFile:
         if not (in_order and linked):
             return False
         if not self.is_full:
-            return True  # its slots are made anew from the entries
+            return True  # its slots are rebuilt from the entries
         heads = self._slots[hashes % len(self._slots)]
         return bool((heads >= numbers).all() and (heads < self.next_entry).all() and offsets[-1] == self.last_offset)
 
     def reserve_slots(self) -> None:
-        """Take the space of the slots, before the first key."""
+        """Reserve the space of the slots before the first key is added."""
         self.file.reserve(self._entries_at + RESERVE_STEP_BYTES)
 
     def cut(self, log_end: int) -> None:
-        """Forget the entries of records at or behind `log_end`, and make the slots anew from those that stay.
+        """Discard the entries of records at or after `log_end`, and rebuild the slots from the remaining entries.
 
-        After a power cut a slot may hold an entry that was lost; the entries below the checkpoint are all there. What
-        is right already is not written again.
+        After a power failure a slot may point to a lost entry, but all entries below the checkpoint exist. Data that is
+        already correct is not written again.
         """
         offsets = self._entries["offset"][1 : self.next_entry]
         self.next_entry = 1 + int(np.searchsorted(offsets, log_end))
@@ -227,7 +231,7 @@ class IndexFile:
 
 
 class KeyIndex:
-    """All hash files, oldest first. Keys are collected and put in batches."""
+    """All hash files, oldest first. Keys are collected and added in batches."""
 
     def __init__(self, disk: Disk, *, slots: int, max_entries: int) -> None:
         self._disk = disk
@@ -235,12 +239,12 @@ class KeyIndex:
         self._max_entries = max_entries
         self.file_bytes = file_bytes(slots, max_entries)
         sizes = {name: disk.file_size(f"{FOLDER}/{name}") for name in disk.list_names(FOLDER) if name.isdigit()}
-        # Files that are longer or shorter than they should be, which nobody can use.
+        # Files of the wrong size, which are unusable.
         self.misfits = {name: size for name, size in sizes.items() if size not in (0, self.file_bytes)}
         self._files = [
             IndexFile(disk, name, slots=slots, max_entries=max_entries) for name in sizes if name not in self.misfits
         ]
-        self._synced = ("", 0)  # the newest file that was synced, and the next entry there when it was
+        self._synced = ("", 0)  # the newest synced file, and its next entry at that time
 
     @property
     def files(self) -> list[IndexFile]:
@@ -248,7 +252,7 @@ class KeyIndex:
         return list(self._files)
 
     def put(self, keys: IndexKeys) -> None:
-        """Add keys in the order of their records."""
+        """Add keys, in the order of their records."""
         while len(keys.hashes):
             if not self._files or self._files[-1].is_full:
                 self._add_file(int(keys.timestamps_ms[0]))
@@ -258,16 +262,16 @@ class KeyIndex:
     def _add_file(self, timestamp_ms: int) -> None:
         moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
         name = moment.strftime("%Y%m%d%H%M%S") + f"{timestamp_ms % 1000:03d}"
-        if self._files and name <= self._files[-1].name:  # two files within a millisecond, or a clock that stepped back
+        if self._files and name <= self._files[-1].name:  # two files within a millisecond, or the clock went back
             name = str(int(self._files[-1].name) + 1)
         file = IndexFile(self._disk, name, slots=self._slots, max_entries=self._max_entries)
         file.reserve_slots()
         self._files.append(file)
 
     def find(self, topic: str, key: str, begin_ms: int, end_ms: int, start: int = 0) -> Iterator[int]:
-        """Log offsets from `start` on that may hold this key, newest first; a hash can collide: look at the record.
+        """Yield log offsets from `start` that may hold this key, newest first. Hashes can collide, so check the record.
 
-        NO_HIT after many steps that found nothing.
+        Yields NO_HIT after many steps without a hit.
         """
         wanted = key_hash(topic, key)
         for file in self._files[::-1]:
@@ -275,16 +279,16 @@ class KeyIndex:
                 yield from file.find(wanted, begin_ms, end_ms, start)
 
     def find_all(self, wanted: Ints) -> tuple[Ints, Ints]:
-        """For many hashes at once the log offsets of all that may have such a key, and which hash each is for.
+        """For many hashes at once, return the rows of the hashes and the log offsets that may hold their keys.
 
-        In no order, and some may be there twice; a hash can collide, so the reader checks the record.
+        The result is unordered and may contain duplicates. Hashes can collide, so the caller checks the record.
         """
         found = [file.find_all(wanted) for file in self._files]
         rows, offsets = zip(*found, strict=True) if found else ((), ())
         return np.concatenate([*rows, _NONE]), np.concatenate([*offsets, _NONE])
 
     def sync(self) -> None:
-        """Sync what was put since the last sync. Blocks; runs beside the writer."""
+        """Sync everything added since the last sync. Blocks; may run concurrently with the writer."""
         for file in list(self._files):
             state = (file.name, file.next_entry)
             if state > self._synced:
@@ -293,16 +297,16 @@ class KeyIndex:
 
     @property
     def mark(self) -> tuple[str, int]:
-        """How far the index goes: its newest file and the next entry there. Goes into the checkpoint."""
+        """The index's end for the checkpoint: its newest file and the next entry in it."""
         return (self._files[-1].name, self._files[-1].next_entry) if self._files else ("", 1)
 
     @property
     def newest(self) -> tuple[int, int]:
-        """Store time and log offset of the newest record that has a key."""
+        """The store time and log offset of the newest record with a key."""
         return (self._files[-1].last_timestamp_ms, self._files[-1].last_offset) if self._files else (0, 0)
 
     def restore(self, mark: tuple[str, int], log_end: int) -> None:
-        """Go back to a checkpoint: later files are removed, entries behind it are forgotten."""
+        """Return to a checkpoint: remove later files and discard later entries."""
         name, next_entry = mark
         while self._files and self._files[-1].name > name:
             self._remove(self._files.pop())
@@ -311,7 +315,7 @@ class KeyIndex:
             self._files[-1].cut(log_end)
 
     def drop_below(self, log_start: int) -> list[str]:
-        """Let go of the files all of whose records are gone; their paths, to be removed."""
+        """Drop the files whose records are all gone, and return the paths to remove."""
         paths = []
         while len(self._files) > 1 and self._files[0].last_offset < log_start:
             file = self._files.pop(0)
@@ -320,7 +324,7 @@ class KeyIndex:
         return paths
 
     def clear(self) -> None:
-        """Remove everything, to be built again."""
+        """Remove everything before a rebuild."""
         while self._files:
             self._remove(self._files.pop())
         for name in self.misfits:

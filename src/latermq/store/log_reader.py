@@ -1,4 +1,4 @@
-"""Reading the store: records by log offset, by queue and by key. Nothing here changes anything on disk."""
+"""The log reader: finds records by log offset, by queue and by key. It never changes anything on disk."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -15,21 +15,21 @@ from latermq.store.key_index import NO_HIT, KeyIndex
 from latermq.store.pending_keys import PendingKeys
 from latermq.store.queue_table import QueueTable
 
-_ENTRY_WORK = 8  # to look at a queue entry takes as long as at so many bytes of a record: 0.1 µs
+_ENTRY_WORK = 8  # checking a queue entry takes as long as filtering this many bytes of a record: 0.1 µs
 
 
 class Fetched(NamedTuple):
-    """Records read from a queue, as they lie in the log, and where to go on."""
+    """Records read from a queue, in their log format, and the offset to continue from."""
 
     pieces: list[bytes]
     messages: int
     next_offset: int
-    work: int  # what the filter did, in bytes of records
-    is_worn_out: bool  # the filter had looked at as much as one call may
+    work: int  # the filter's work, in bytes of records
+    is_worn_out: bool  # the filter reached its limit for one call
 
 
 class LogReader:
-    """Reads the log through its queues and its index. For the thread that appends."""
+    """Reads the log through its queues and its index, in the thread that appends."""
 
     def __init__(
         self, log: CommitLog, queues: QueueTable, index: KeyIndex, pending_keys: PendingKeys, entry_code: EntryCode
@@ -43,12 +43,12 @@ class LogReader:
     # By log offset
 
     def read_message(self, physical_offset: int) -> Message | None:
-        """The message at a log offset, None where no record begins."""
+        """Return the message at a log offset, or None if no record begins there."""
         record = self.log.read_record(physical_offset)
         return decode_record(record) if record else None
 
     def waiting_code_at(self, physical_offset: int) -> int:
-        """What a queue entry would hold for the waiting record at this log offset."""
+        """Return the code of the queue entry for the waiting record at this log offset."""
         message = self.read_message(physical_offset)
         if message is None:
             raise CorruptStore(f"the log holds no record at {physical_offset}, where a queue entry points")
@@ -72,10 +72,10 @@ class LogReader:
         record_work: int = 0,
         byte_work: int = 1,
     ) -> Fetched:
-        """Records from `offset` on, at least one whatever its size, neighbours in the log read as one piece.
+        """Read records from `offset` on, at least one regardless of its size. Adjacent records are read as one piece.
 
-        Filters look at the tags code of the entry first, then at the record. Bodies are never decoded. Looking at a
-        record of n bytes is `record_work + n · byte_work`; at `max_work` the reader is told how far it went.
+        Filters check the tags code of the entry first, then the record. Bodies are never decoded. Filtering a record of
+        n bytes counts as `record_work + n · byte_work`. The call stops at `max_work` and returns how far it got.
         """
         count = total_bytes = scanned = work = 0
         next_offset = offset
@@ -117,14 +117,14 @@ class LogReader:
         return Fetched(records, count, next_offset, work + scanned * _ENTRY_WORK, is_worn_out)
 
     def store_timestamp_ms(self, queue: ConsumeQueue, offset: int) -> int:
-        """When the message at this queue offset was stored; -1 where there is none."""
+        """Return the store time of the message at this queue offset, or -1 if there is none."""
         entry = queue.entry(offset)
         if entry is None or not self.log.start <= entry[0] < self.log.end:
             return -1
         return record_store_timestamp_ms(self.log.read(entry[0], HEAD.size), 0)
 
     def offset_by_time(self, queue: ConsumeQueue, timestamp_ms: int, *, upper: bool = False) -> int:
-        """The first offset stored at or after this time; with `upper` the last stored at or before it."""
+        """Return the first offset stored at or after this time, or with `upper` the last one stored at or before it."""
         bound_ms = timestamp_ms + 1 if upper else timestamp_ms
 
         def is_behind(at: int, size: int, code: int) -> bool:
@@ -134,7 +134,7 @@ class LogReader:
         return max(queue.min_offset, found - 1) if upper else found
 
     def flushed_end(self, queue: ConsumeQueue) -> int:
-        """The queue offset up to which records are safe from a power cut: no stored position goes beyond it."""
+        """The queue offset up to which records survive a power failure. No stored consumer position exceeds it."""
         if queue.known_flushed == queue.next_offset:
             return queue.next_offset
         newest = queue.entry(queue.next_offset - 1)
@@ -146,24 +146,24 @@ class LogReader:
     # By key
 
     def find_by_key(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Log offsets that may hold this key, newest first."""
+        """Yield log offsets that may hold this key, newest first."""
         return (offset for offset in self.search_key(topic, key, begin_ms, end_ms) if offset != NO_HIT)
 
     def search_key(
         self, topic: str, key: str, begin_ms: int = 0, end_ms: int = 1 << 62, start: int = 0
     ) -> Iterator[int]:
-        """The same from a log offset on, with NO_HIT after many steps that found nothing, for those who pause there."""
+        """Do the same from a log offset on, with NO_HIT after many steps without a hit, so that callers can pause."""
         self._pending_keys.put()
         before = self.log.end
         for offset in self._index.find(topic, key, begin_ms, end_ms, max(start, self.log.start)):
             if offset == NO_HIT:
                 yield offset
-            elif offset < before:  # keys that were put again after a full disk are there twice
+            elif offset < before:  # keys added again after the disk was full are in the index twice
                 before = offset
                 yield offset
 
     def find_hashes(self, hashes: Ints) -> tuple[Ints, Ints]:
-        """For each of many hashed keys the log offsets that may hold it, as pairs of its row and an offset."""
+        """Return pairs (row of a hash, log offset that may hold its key) for many hashed keys."""
         self._pending_keys.put()
         rows, offsets = self._index.find_all(hashes)
         kept = (offsets >= self.log.start) & (offsets < self.log.end)

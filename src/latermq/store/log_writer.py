@@ -1,4 +1,4 @@
-"""Writing the log: every record that the store ever holds goes in here, with its queue entry and its keys."""
+"""The log writer: appends every record of the store, with its queue entry and its index keys."""
 
 import zlib
 from typing import NamedTuple
@@ -29,14 +29,14 @@ from latermq.store.pending_keys import INDEX_BATCH, INDEX_BATCH_BYTES, LONG_PROP
 from latermq.store.ranges import RangeSet
 from latermq.store.waiting_state import Delivered
 
-_PLAIN_BYTES = HEAD.size + PROPERTIES_LENGTH_BYTES  # of a record in IPv4: what is neither body, topic nor properties
-# Looked up once: each is needed for every message.
+_PLAIN_BYTES = HEAD.size + PROPERTIES_LENGTH_BYTES  # of a record with IPv4 hosts: all but body, topic and properties
+# Looked up once, because every message needs them.
 _pack_head, _crc32, _join = HEAD.pack, zlib.crc32, b"".join
 _NO_V6 = ~SYSFLAG_HOSTS
 
 
 class Draft(NamedTuple):
-    """A message on its way into the log."""
+    """A message that is not in the log yet."""
 
     topic: str
     queue_id: int
@@ -51,12 +51,13 @@ class Draft(NamedTuple):
 
 
 # A message for `append_run`: topic, queue id, body, properties, born timestamp, flag, system flag, reconsume times, and
-# the tags code of its queue entry where that is no tag's. A plain tuple: building a named one costs 0.3 µs more.
+# the code of its queue entry, or None if that is the tags code. It is a plain tuple because a named one costs 0.3 µs
+# more to build.
 PlainMessage = tuple[str, int, bytes, bytes, int, int, int, int, int | None]
 
 
 class Appended(NamedTuple):
-    """Where a message went."""
+    """The position of an appended message."""
 
     physical_offset: int
     queue_offset: int
@@ -64,7 +65,7 @@ class Appended(NamedTuple):
 
 
 class LogWriter:
-    """The only one that appends. Every byte it adds to the log passes `CommitLog.write`, where `listen` listens."""
+    """The only writer of the log. Every byte passes through `CommitLog.write`, which calls the listener of `listen`."""
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class LogWriter:
         segment_bytes: int,
         last_store_timestamp_ms: int,
     ) -> None:
-        """`delivered` gets the entries of levels that blocks deliver."""
+        """`delivered` collects the delay level entries that blocks deliver."""
         self.log = reader.log
         self.queues = reader.queues
         self._reader = reader
@@ -92,16 +93,16 @@ class LogWriter:
         self._store_host = store_host
         self._store_host_v4 = len(store_host) == 8
         self.segment_bytes = segment_bytes
-        self.max_block_bytes = segment_bytes - BLANK.size  # of a block or a record: one segment holds it
+        self.max_block_bytes = segment_bytes - BLANK.size  # of a block or a record, which must fit in one segment
         self.last_store_timestamp_ms = last_store_timestamp_ms
 
     def listen(self, listener: LogListener) -> None:
-        """Let one listener see every byte that is appended from now on, in order: a copy of the log, as it grows.
+        """Pass every byte appended from now on to one listener, in order: a copy of the log as it grows.
 
-        It gets the log offset and the bytes of each piece: one record, several, or the blank tail of a segment.
-        It is called by the thread that appends, once `log.end` covers the piece. Nothing of it is flushed by then:
-        whoever may only see what is flushed waits for `log.flushed`. The bytes belong to the caller, who may change
-        them later. A listener neither raises nor appends.
+        The listener receives the log offset and the bytes of each piece: one record, several, or the blank tail of a
+        segment. The appending thread calls it once `log.end` covers the piece. The piece is not flushed yet: a listener
+        that may only expose flushed data waits for `log.flushed`. The bytes belong to the caller, who may change them
+        later. A listener must neither raise nor append.
         """
         assert self.log.listener is None, "one listener; one that serves several is theirs to build"
         self.log.listener = listener
@@ -119,12 +120,12 @@ class LogWriter:
         reconsume_times: int = 0,
         now_ms: int = 0,
     ) -> tuple[int, int, int]:
-        """Append one message and its queue entry; its index keys follow in a batch. Returns what Appended names.
+        """Append one message and its queue entry. Its index keys follow in a batch. Returns the fields of `Appended`.
 
-        `now_ms` becomes its store time where the caller has looked at the clock already.
+        `now_ms` becomes the store time if the caller has already read the clock.
 
-        This is the hot path of every send: `encode_record`, `CommitLog.place` and the write are spelled out here for
-        hosts in IPv4 and topics of ordinary length, which saves calls with many arguments (1.2 of 4.6 µs).
+        This is the hot path of every send. For IPv4 hosts and topics of ordinary length, `encode_record`,
+        `CommitLog.place` and the write are inlined here. This avoids calls with many arguments and saves 1.2 of 4.6 µs.
         """
         queue = self._by_key.get((topic, queue_id)) or self.queues.admit(topic, queue_id)
         topic_bytes = queue.topic_bytes
@@ -133,7 +134,8 @@ class LogWriter:
                 topic, queue_id, body, properties, born_timestamp_ms, born_host, flag, sysflag, reconsume_times
             )
             return self.append_all([draft], now_ms)[0]
-        # Whatever can fail for want of space comes before the log is touched: a refused message is not there.
+        # Everything that can fail because the disk is full comes before the log changes: a rejected message is not
+        # stored.
         properties_size = len(properties)
         if len(self._unindexed) >= INDEX_BATCH:
             self._pending_keys.put()
@@ -164,11 +166,11 @@ class LogWriter:
         return at, queue_offset, at + size
 
     def append_run(self, run: list[PlainMessage], born_host: bytes, now_ms: int) -> list[tuple[int, int]]:
-        """Append messages of one sender, each as `append` would, and return (physical offset, queue offset) of each.
+        """Append messages of one sender as `append` would, and return (physical offset, queue offset) of each.
 
-        It ends before the first that has to wait for its turn in the index, finds no space or fits no segment:
-        `append` deals with that one. Topics are of ordinary length and hosts in IPv4. Looking things up once per run
-        and writing neighbours as one piece saves 0.9 of 2.6 µs.
+        The run stops before the first message that must wait for the index, finds no space or does not fit in a
+        segment. `append` handles that message. Topics must be of ordinary length and hosts IPv4. One lookup per run and
+        one write for adjacent records save 0.9 of 2.6 µs.
         """
         log, queues, unindexed, store_host = self.log, self._by_key, self._unindexed, self._store_host
         appended: list[tuple[int, int]] = []
@@ -208,19 +210,19 @@ class LogWriter:
                 unindexed.append((topic, properties, at, now_ms))
                 at += size
         finally:
-            self._write_pieces(start, pieces)  # whatever happens: the queues have their entries
+            self._write_pieces(start, pieces)  # even after an error: the queues already have these entries
         if appended:
             self.last_store_timestamp_ms = now_ms
         return appended
 
     def _write_pieces(self, at: int, pieces: list[bytes]) -> None:
-        """Append records that were collected for this offset, whose queue entries are there already."""
+        """Append the records collected for this offset. Their queue entries already exist."""
         if pieces:
             self.log.write(at, _join(pieces))
             pieces.clear()
 
     def append_all(self, drafts: list[Draft], now_ms: int = 0) -> list[Appended]:
-        """Append several messages as one block: after the death of the process all of them are there, or none."""
+        """Append several messages as one block: after a crash of the process either all of them exist or none."""
         if len(self._unindexed) >= INDEX_BATCH:
             self._pending_keys.put()
         self._pending_keys.note_long(sum(len(draft.properties) for draft in drafts))
@@ -253,7 +255,7 @@ class LogWriter:
         return [self._queue_up(draft, offset, size, now_ms) for draft, offset, size in appended]
 
     def encode(self, draft: Draft, queue_offset: int = 0, physical_offset: int = 0, now_ms: int = 0) -> bytes:
-        """The record of a message; a block patches in later what is not known yet."""
+        """Encode the record of a message. A block patches in unknown fields later."""
         return encode_record(
             draft.topic.encode(),
             draft.body,
@@ -278,23 +280,23 @@ class LogWriter:
         return Appended(physical_offset, queue_offset, physical_offset + size)
 
     def _make_place(self, queues: int) -> None:
-        """Let the files of so many queues stay mapped until all are written to: nothing may fail behind the log."""
+        """Keep the files of this many queues mapped until all are written: after the log write nothing may fail."""
         if queues > 1:
-            self.queues.pool.make_room(2 * queues)  # two of a queue where one ends
+            self.queues.pool.make_room(2 * queues)  # two files for a queue that crosses a file boundary
 
     @property
     def max_block_queues(self) -> int:
-        """To how many queues a block may go at once."""
+        """The maximum number of queues that a block may contain."""
         return max(1, self.queues.pool.max_mapped // 4)
 
     def append_block(self, block: Block, now_ms: int = 0) -> list[ConsumeQueue]:
-        """Append records that were built in advance, patching what was not known then; the queues that they went to.
+        """Append prebuilt records, patch their missing fields, and return the queues they went to.
 
-        Raises StoreError without space; nothing has changed then. It must not be longer than `max_block_bytes`, nor go
-        to more than `max_block_queues`.
+        The block must not exceed `max_block_bytes` or `max_block_queues`. Raises StoreError if there is no space; then
+        nothing has changed.
         """
         self._pending_keys.put()
-        # A part of a block may have no record for some of the block's queues; those are not made for nothing.
+        # Part of a block may have no record for some of the block's queues. Do not create those queues.
         rows = block.rows_by_queue()
         queues = [self.queues.ensure(*block.queues[number]) for number in rows]
         self._make_place(len(queues))
@@ -302,7 +304,7 @@ class LogWriter:
             queue.make_room(len(own))
         at = self.log.place(block.size)
         now_ms = now_ms or self._now_ms()
-        if (TIMER_TOPIC, 0) in block.queues:  # rolls and batches
+        if (TIMER_TOPIC, 0) in block.queues:  # renewed timers and batches
             now_ms = self.not_before_last(TIMER_TOPIC, now_ms)
         physical_offsets = block.patch(at, rows.values(), [queue.next_offset for queue in queues], now_ms)
         self.log.write(at, block.data, is_block=True)
@@ -311,14 +313,14 @@ class LogWriter:
         self.last_store_timestamp_ms = now_ms
         key_offsets = physical_offsets[block.key_rows]
         self._pending_keys.add_hashed(IndexKeys(block.key_hashes, key_offsets, np.full_like(key_offsets, now_ms)))
-        if block.level:  # timers go in any order, and keep their own account
+        if block.level:  # timers are delivered in any order and are tracked separately
             self._delivered.setdefault(block.level, RangeSet()).add_all(block.entries)
         return queues
 
     def append_deletion(self, topic: str) -> None:
-        """Append the record that says that the queues of a topic are gone, so that no rebuild brings them back.
+        """Append a record that marks the topic's queues as deleted, so that no rebuild restores them.
 
-        Like a rolled-back transaction it gets no queue entry, neither here nor from RocketMQ.
+        Like a rolled-back transaction, it gets no queue entry, neither here nor in RocketMQ.
         """
         now_ms = self._now_ms()
         properties = encode_properties({TOPIC_DELETED: "1"}).encode()
@@ -328,9 +330,9 @@ class LogWriter:
         self.last_store_timestamp_ms = now_ms
 
     def not_before_last(self, topic: str, now_ms: int) -> int:
-        """This time, or where the clock was set back, that of the last record of the topic's queue 0.
+        """Return `now_ms`, or the store time of the last record in the topic's queue 0 if the clock went back.
 
-        So store times there never go back, and a search by time finds everything.
+        Store times in that queue therefore never decrease, and a search by time finds everything.
         """
         queue = self.queues.find(topic, 0)
         return max(now_ms, self._reader.store_timestamp_ms(queue, queue.next_offset - 1)) if queue else now_ms

@@ -1,4 +1,4 @@
-"""The message store: one log, and the queues and the key index derived from it, opened, saved and closed together."""
+"""The message store: the log, and the queues and key index derived from it, opened, saved and closed together."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -32,21 +32,24 @@ STORE_ID_PATH = "latermq.storeid"
 
 @dataclass(frozen=True)
 class CheckpointPlan:
-    """What a checkpoint will say once everything it covers is synced."""
+    """The content of a checkpoint, valid once everything it covers is synced."""
 
     log_offset: int
     store_timestamp_ms: int
     parts: tuple[Part, ...]
 
     def checkpoint(self) -> Checkpoint:
-        """The checkpoint itself."""
+        """Return the checkpoint to save."""
         fields = {name: value for part in self.parts for name, value in part.fields.items()}
         more = {name: fields.pop(name) for name in [name for name in fields if name not in KNOWN_FIELDS]}
         return Checkpoint(log_offset=self.log_offset, store_timestamp_ms=self.store_timestamp_ms, more=more, **fields)
 
 
 class MessageStore:
-    """Opened by the constructor, which recovers it. One thread writes and reads; `flush` and `save` may run beside."""
+    """The store. The constructor opens and recovers it.
+
+    One thread writes and reads. `flush` and `save` may run concurrently in other threads.
+    """
 
     def __init__(
         self,
@@ -59,7 +62,7 @@ class MessageStore:
         waiting_codes: WaitingCodes = MappingProxyType({}),
         participants: Sequence[CheckpointParticipant] = (),
     ) -> None:
-        """`participants` take part in checkpoints and in recovery beside the store's own parts, in this order."""
+        """`participants` join checkpoints and recovery after the store's own parts, in this order."""
         self._disk = disk
         disk.lock()
         foreign = disk.read(STORE_ID_PATH) is None
@@ -80,7 +83,7 @@ class MessageStore:
         crashed = disk.read(ABORT_PATH) is not None
         disk.replace(ABORT_PATH, b"")
         self.waiting = WaitingState()
-        # The index first: a start that refuses its files for their size has touched nothing.
+        # The index comes first: a start that rejects its files because of their size has then changed nothing.
         self._participants: tuple[CheckpointParticipant, ...] = (
             IndexState(self.index),
             QueueState(disk, self.queues, self.waiting.delivered),
@@ -110,7 +113,7 @@ class MessageStore:
         stored = self._disk.read(STORE_ID_PATH)
         if stored is not None:
             store_id = stored.decode(errors="replace").strip()
-            if not is_file_name(store_id):  # folders of the pipeline are called so
+            if not is_file_name(store_id):  # the id is also a folder name in the pipeline
                 raise CorruptStore(
                     f"{STORE_ID_PATH} holds {store_id[:40]!r}, which is no store id",
                     hint="Put the right one back: the timeline's windows and claims are kept under it",
@@ -120,13 +123,13 @@ class MessageStore:
         return new_store_id
 
     def remove_topic(self, topic: str) -> Callable[[], None]:
-        """Forget a topic's queues; its records stay in the log until it is their time.
+        """Forget a topic's queues. Its records stay in the log until retention removes them.
 
-        So that they do not come back when queues are built again from the log, the log itself says that they are gone,
-        in a record behind them. Raises StoreError where there is no space for it; nothing has changed then.
+        The log gets a record that marks the topic as deleted, so that the queues do not reappear when they are rebuilt
+        from the log. Raises StoreError if there is no space for this record; then nothing has changed.
 
-        What is returned removes them from disk. It blocks and may run beside the writer, one after the other with
-        `save`; until it has run, nothing may be appended to the topic.
+        The returned function removes the queues from disk. It blocks and may run concurrently with the writer, but not
+        with `save`. Until it has run, nothing may be appended to the topic.
         """
         going: list[ConsumeQueue] = []
         if any(queue.topic == topic for queue in self.queues):
@@ -138,7 +141,8 @@ class MessageStore:
                 self._removals_plan = plan
 
         def remove() -> None:
-            # The checkpoint first: what it does not name is removed at the next start, if we do not get there.
+            # Save the checkpoint first: after a crash at this point the next start removes every queue that it does not
+            # name.
             if going:
                 self._save_removals()
             for queue in going:
@@ -148,9 +152,9 @@ class MessageStore:
         return remove
 
     def _save_removals(self) -> None:
-        """Save a checkpoint that knows of every removal up to now, unless that was done meanwhile.
+        """Save a checkpoint that includes every removal so far, unless another call has already done so.
 
-        Of those that wait the newest one's is enough for all, and each takes megabytes where there are many queues.
+        The newest of the pending plans covers all of them. With many queues each checkpoint takes megabytes.
         """
         with self._planning:
             plan, self._removals_plan = self._removals_plan, None
@@ -166,32 +170,33 @@ class MessageStore:
     # Syncing
 
     def flush(self) -> int:
-        """Sync the log and return F. Blocks; runs beside the writer."""
-        # Without space ahead the writer will be told when it needs it; what is written is synced all the same.
+        """Sync the log and return F. Blocks; may run concurrently with the writer."""
+        # If no space can be reserved ahead, the writer gets the error when it needs the space. Sync the written data
+        # anyway.
         with suppress(StoreError):
             self.log.prepare_ahead()
         return self.log.flush()
 
     def prepare_ahead(self) -> None:
-        """Take disk space and memory for what is written next. Blocks; runs beside the writer."""
+        """Reserve disk space and memory for the next writes. Blocks; may run concurrently with the writer."""
         self.log.prepare_ahead()
         self.log.bring_in_ahead()
 
     def plan_checkpoint(self) -> CheckpointPlan:
-        """What the next checkpoint covers; taken by the writer, then synced and saved by `save`."""
+        """Plan the next checkpoint. The writer's thread calls this; `save` then syncs and saves the plan."""
         self.pending_keys.put()
         parts = tuple(participant.plan() for participant in self._participants)
         return CheckpointPlan(self.log.end, self.writer.last_store_timestamp_ms, parts)
 
     @property
     def bytes_since_checkpoint(self) -> int:
-        """How much of the log would be read after a crash."""
+        """How much of the log recovery would read after a crash."""
         return self.log.end - self.checkpoint_offset
 
     def save(self, plan: CheckpointPlan) -> None:
-        """Sync what the plan covers, then replace an older checkpoint. Blocks; runs beside the writer."""
+        """Sync what the plan covers, then replace the checkpoint. Blocks; may run concurrently with the writer."""
         if plan.log_offset < self.checkpoint_offset:
-            return  # a removal of a topic took a later plan along
+            return  # the removal of a topic has already saved a later plan
         self.log.flush()
         for part in plan.parts:
             part.sync()
@@ -205,24 +210,24 @@ class MessageStore:
             participant.note_saved(checkpoint)
 
     def close(self) -> None:
-        """Stop cleanly: everything synced, and no marker that says otherwise."""
+        """Stop cleanly: sync everything and remove the marker of an unclean stop."""
         self.save(self.plan_checkpoint())
         self._disk.remove(ABORT_PATH)
         self.release()
 
     def release(self) -> None:
-        """Let go of all files without a word on disk, as a process that dies does."""
+        """Close all files without writing anything, as if the process had crashed."""
         self.queues.close()
         self.index.close()
         self.log.close()
         self._disk.unlock()
 
     def used_ratio(self) -> float:
-        """How full the disk is, 0 to 1."""
+        """How full the disk is, from 0 to 1."""
         return self._disk.used_ratio()
 
     def statistics(self) -> dict[str, int]:
-        """Sizes and positions, for operators."""
+        """Sizes and positions for operators."""
         return {
             "log_start": self.log.start,
             "log_end": self.log.end,
@@ -236,6 +241,6 @@ class MessageStore:
 
 
 def _check_fields(participants: Sequence[CheckpointParticipant]) -> None:
-    """Each field of a checkpoint has one owner."""
+    """Check that each field of a checkpoint has exactly one owner."""
     fields = [field for participant in participants for field in participant.fields]
     assert len(fields) == len(set(fields)), f"two participants have the same field: {sorted(fields)}"

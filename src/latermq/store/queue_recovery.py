@@ -1,4 +1,4 @@
-"""The consume queues in a checkpoint: opened where that says they end, and brought to the end of the log."""
+"""Recovery of the consume queues: opened at the ends in the checkpoint and advanced to the end of the log."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -22,17 +22,17 @@ Key = tuple[str, int]
 
 
 class QueueState(CheckpointParticipant):
-    """The fields `queue_ends` and `queue_starts` of the checkpoint."""
+    """The checkpoint fields `queue_ends` and `queue_starts`."""
 
     fields = ("queue_ends", "queue_starts")
 
     def __init__(self, disk: Disk, queues: QueueTable, delivered: Delivered) -> None:
-        """`delivered` tells, where there is no checkpoint, how long queues of waiting messages were at least."""
+        """Without a checkpoint, `delivered` gives the minimum length of the queues of waiting messages."""
         self._disk = disk
         self._queues = queues
         self._delivered = delivered
         self._has_checkpoint = False
-        self._held: set[Key] = set()  # queues that have a place whether or not they have an entry
+        self._held: set[Key] = set()  # queues that stay in the table even without an entry
 
     def adopt(self, log: CommitLog) -> str:
         for queue in self._queues:
@@ -49,12 +49,12 @@ class QueueState(CheckpointParticipant):
             return None
         lost = self._open(checkpoint, log.start)
         ends = checkpoint.queue_ends
-        # Queues that have their place before they have a file: messages wait that are for them.
+        # Queues without a file stay in the table because waiting messages will be delivered to them.
         self._hold((topic, queue_id) for topic, own in ends.items() for queue_id, end in own.items() if not end)
         return _LostQueues(self._queues, {key: ends[key[0]][key[1]] for key in sorted(lost)}) if lost else None
 
     def _open(self, checkpoint: Checkpoint, log_start: int) -> set[Key]:
-        """Open every queue where the checkpoint says it ends; those of which that much is not there."""
+        """Open every queue at its end in the checkpoint. Return the queues that have lost entries."""
         by_key = self._queues.by_key
         unfinished = checkpoint.unfinished or Unfinished()
         lost = {(topic, queue_id) for topic, own in unfinished.queues.items() for queue_id in own}
@@ -63,7 +63,7 @@ class QueueState(CheckpointParticipant):
         for (topic, queue_id), queue in by_key.items():
             end = checkpoint.queue_ends.get(topic, {}).get(queue_id)
             if end is None:
-                queue.restart_at(0)  # made after the checkpoint, or of a topic that was being removed
+                queue.restart_at(0)  # created after the checkpoint, or its topic was being removed
                 continue
             kept_from = checkpoint.queue_starts.get(topic, {}).get(queue_id, 0)
             if not queue.holds(end, kept_from, log_start, checkpoint.log_offset):
@@ -73,7 +73,7 @@ class QueueState(CheckpointParticipant):
         return lost
 
     def _hold(self, keys: Iterable[Key]) -> None:
-        """Let queues have their place: messages wait that are for them."""
+        """Keep queues in the table because waiting messages will be delivered to them."""
         for topic, queue_id in keys:
             self._held.add((topic, queue_id))
             self._queues.ensure(topic, queue_id)
@@ -83,7 +83,7 @@ class QueueState(CheckpointParticipant):
             for queue in self._queues.take_out(topic):
                 queue.restart_at(0)
         self._held = {key for key in self._held if key[0] not in batch.deleted}
-        if self._has_checkpoint:  # which knows what waits otherwise, and which of it was delivered
+        if self._has_checkpoint:  # it covers all earlier waiting messages, and which of them were delivered
             self._hold(_awaited(batch))
         for key, rows in _rows_by_queue(batch).items():
             _enqueue(self._queues.ensure(*key), batch, rows, batch.codes[rows])
@@ -93,14 +93,14 @@ class QueueState(CheckpointParticipant):
             self._go_on_behind_delivered()
         by_key = self._queues.by_key
         for key in [key for key, queue in by_key.items() if not queue.next_offset and key not in self._held]:
-            by_key.pop(key).close()  # what it held was of a topic that is deleted
+            by_key.pop(key).close()  # its entries belonged to a deleted topic
         for queue in self._queues:
             for path in queue.forget_below(log.start):
                 self._disk.remove(path)
         self._queues.bound_deliveries()
 
     def _go_on_behind_delivered(self) -> None:
-        """Let queues of waiting messages that have all left the log go on behind those that the log delivers."""
+        """Continue queues of waiting messages after their delivered entries if all their records have left the log."""
         for level, entries in self._delivered.items():
             queue = self._queues.ensure(SCHEDULE_TOPIC, level - 1) if level else self._queues.ensure(TIMER_TOPIC, 0)
             if queue.next_offset < entries.end:
@@ -116,10 +116,10 @@ class QueueState(CheckpointParticipant):
         queues = tuple(self._queues)
 
         def sync() -> None:
-            # Of thousands of new queues each has a folder of its own; those above are synced once.
+            # Each of thousands of new queues has its own folder. Sync the parent folders only once.
             entered: set[str] = set()
             for queue in queues:
-                is_made = ends[queue.topic][queue.queue_id] > 0  # else its folder may be newer than a sync here
+                is_made = ends[queue.topic][queue.queue_id] > 0  # otherwise its folder may be created after this sync
                 queue.sync(entered if is_made else None)
 
         return Part({"queue_ends": ends, "queue_starts": starts}, sync)
@@ -158,8 +158,8 @@ class _LostQueues(Loss):
 def _enqueue(queue: ConsumeQueue, batch: ReplayedBatch, rows: Ints, codes: Ints) -> None:
     records = batch.records
     queue_offsets = records.queue_offsets[rows]
-    # An offset that is not the next one means that the topic was deleted and made again, or that the queue's older
-    # entries are gone; either way the log is right.
+    # An offset that is not the next one means that the topic was deleted and recreated, or that the queue's older
+    # entries are gone. In both cases the log is right.
     breaks = np.flatnonzero(np.diff(queue_offsets, prepend=queue.next_offset - 1) != 1)
     for run in np.split(np.arange(len(rows)), breaks):
         if len(run) == 0:
@@ -172,9 +172,9 @@ def _enqueue(queue: ConsumeQueue, batch: ReplayedBatch, rows: Ints, codes: Ints)
 
 
 def _awaited(batch: ReplayedBatch) -> Iterator[Key]:
-    """The queues that messages are for which began to wait, but not those of topics that were deleted later.
+    """Yield the target queues of messages that began to wait, except those of topics deleted later.
 
-    What is rolled began before, and its topic may be deleted.
+    A renewed message began to wait earlier, and its topic may have been deleted.
     """
     levels, _ = batch.replaced
     kinds, _ = kinds_and_dues(batch.codes)
@@ -186,7 +186,7 @@ def _awaited(batch: ReplayedBatch) -> Iterator[Key]:
 
 
 def _rows_by_queue(batch: ReplayedBatch) -> dict[Key, Ints]:
-    """The rows that get a queue entry, by the queue; those of a topic that was deleted later get none."""
+    """Return the rows that get a queue entry, grouped by queue. Rows of a topic that was deleted later get none."""
     rows: defaultdict[Key, list[int]] = defaultdict(list)
     topics, deleted = batch.topics, batch.deleted
     queue_ids = batch.records.queue_ids.tolist()

@@ -1,4 +1,4 @@
-"""Recovery: find the log's true end after a stop or a crash, and bring all that takes part in checkpoints to it."""
+"""Recovery: finds the log's true end after a stop or a crash, and brings all checkpoint participants to it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from latermq.store.replayed_batch import ReplayedBatch
 
 @dataclass(frozen=True)
 class Recovery:
-    """What opening the store found and did."""
+    """The result of opening the store."""
 
     crashed: bool
     scanned_from: int
@@ -25,8 +25,8 @@ class Recovery:
     records: int
     last_store_timestamp_ms: int
     had_checkpoint: bool
-    resumed: Checkpoint | None  # the checkpoint that was gone on from, and would be again after the next crash
-    rebuilt: tuple[str, ...]  # what was lost and is built again from the log
+    resumed: Checkpoint | None  # the checkpoint that recovery started from, still valid after the next crash
+    rebuilt: tuple[str, ...]  # lost data that was rebuilt from the log
 
 
 def recover(
@@ -39,13 +39,16 @@ def recover(
     crashed: bool,
     foreign: bool,
 ) -> Recovery:
-    """Open the log and all participants at the same place.
+    """Open the log and all participants at the same position.
 
-    The checkpoint names a log offset below which everything derived was synced. From there the log is read: the first
-    record that is not whole ends it, and what comes before is dispatched again. After a clean stop nothing is left to
-    read. What is lost of that which the checkpoint speaks of is first built again from the log before it, and goes on
-    where the checkpoint says, though its records may have left the log. Without a checkpoint the whole log is read,
-    unless RocketMQ alone has worked on the store and stopped cleanly.
+    The checkpoint names a log offset below which all derived data was synced. Recovery reads the log from there. The
+    first incomplete record ends the log, and the records before it are dispatched again. After a clean stop there is
+    nothing to read.
+
+    If data that the checkpoint covers is lost, it is first rebuilt from the log before the checkpoint. It then
+    continues at the position in the checkpoint, even if some of its records have left the log.
+
+    Without a checkpoint the whole log is read, unless only RocketMQ has used the store and stopped cleanly.
     """
     if checkpoint is None and foreign and not crashed:
         return _open_foreign(log, participants)
@@ -91,9 +94,10 @@ def _rebuild(
     losses: dict[CheckpointParticipant, Loss],
     entry_code: EntryCode,
 ) -> None:
-    """Build again what is lost of that which the checkpoint speaks of.
+    """Rebuild lost data that the checkpoint covers.
 
-    The checkpoint first says what, so that a start which dies on the way leaves nothing half that seems whole.
+    The checkpoint first records what is being rebuilt, so that a start that crashes midway leaves no partial data that
+    looks complete.
     """
     unfinished = Unfinished(**{name: value for loss in losses.values() for name, value in loss.unfinished.items()})
     unnamed = {field for one, loss in losses.items() if not loss.unfinished for field in one.fields}
@@ -116,7 +120,7 @@ def _rebuild(
 
 
 def _open_foreign(log: CommitLog, participants: Sequence[CheckpointParticipant]) -> Recovery:
-    """Open a store that RocketMQ stopped cleanly: its queues are whole, only the log's end is looked for."""
+    """Open a store that RocketMQ stopped cleanly: its queues are complete, and only the log's end must be found."""
     start = log.last_used_segment() if log.has_files else log.start
     records = 0
     last_ms = 0

@@ -1,4 +1,4 @@
-"""A long sequence of bytes laid over files of equal size, each named after the offset it starts at."""
+"""A long byte sequence stored in files of equal size, each named after its start offset."""
 
 from collections.abc import Callable
 
@@ -10,19 +10,19 @@ NAME_DIGITS = 20
 
 
 def segment_starts(disk: Disk, folder: str) -> list[int]:
-    """The offsets at which the files of a sequence start."""
+    """Return the start offsets of the files of a sequence."""
     return [int(name) for name in disk.list_names(folder) if len(name) == NAME_DIGITS and name.isdigit()]
 
 
 def segment_name(start: int) -> str:
-    """The file name of the segment that starts at this offset."""
+    """Return the file name of the segment that starts at this offset."""
     return f"{start:0{NAME_DIGITS}d}"
 
 
 class Segments:
     """The files of one sequence, from the oldest kept to the newest, by number (offset // segment size).
 
-    One thread adds and removes; another may look files up meanwhile, which a dict allows and a list does not.
+    One thread adds and removes files. Another may look them up concurrently, which a dict allows and a list does not.
     """
 
     def __init__(
@@ -33,10 +33,10 @@ class Segments:
         promised_end: int | None = None,
         is_size_right: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Take over the files up to the first that was never given its size.
+        """Open the files up to the first one that never got its full size.
 
-        What is missing from `promised_end` on nobody misses (None: nobody knows). A file that lost only that gets its
-        size again, if `is_size_right` or another file shows that it was made with the size that is asked for.
+        Data from `promised_end` on is not needed (None: unknown). A file that lost only such data gets its full size
+        again if `is_size_right` or another file shows that it was created with the configured size.
         """
         self._disk = disk
         self._folder = folder
@@ -44,8 +44,8 @@ class Segments:
         self._files: dict[int, MappedFile] = {}
         self.start = 0
         self.end = 0
-        # Made by a process or a machine that died before they got their size, and what was made behind these: files
-        # are synced in order, so nothing in them ever was.
+        # Files that got no size because the process or the machine crashed, and all files created after them. Files are
+        # synced in order, so nothing in these files was ever synced.
         self.unreached: list[str] = []
         sizes = {start: disk.file_size(f"{folder}/{segment_name(start)}") for start in segment_starts(disk, folder)}
         for start, size in sizes.items():
@@ -74,7 +74,7 @@ class Segments:
         self.end = start + self.segment_bytes
 
     def _take_over(self, path: str, size: int) -> MappedFile:
-        """The file that was found with this size."""
+        """Open an existing file of this size."""
         return self._disk.map_file(path, self.segment_bytes)
 
     def _close(self, file: MappedFile) -> None:
@@ -84,24 +84,24 @@ class Segments:
         return len(self._files)
 
     def file_at(self, offset: int) -> MappedFile:
-        """The file that holds this offset, which must be inside [start, end)."""
+        """Return the file that holds this offset, which must be inside [start, end)."""
         return self._files[offset // self.segment_bytes]
 
     def make_next(self) -> MappedFile:
-        """Make the file behind the newest without taking it over yet."""
+        """Create the file after the newest one, without adding it yet."""
         return self._disk.map_file(f"{self._folder}/{segment_name(self.end)}", self.segment_bytes)
 
     def adopt(self, file: MappedFile) -> None:
-        """Take over the file that `make_next` made as the newest."""
+        """Add the file from `make_next` as the newest one."""
         self._files[self.end // self.segment_bytes] = file
         self.end += self.segment_bytes
 
     def begin_at(self, offset: int) -> None:
-        """Let an empty sequence begin with the file that holds this offset."""
+        """Set the start of an empty sequence to the file that holds this offset."""
         self.start = self.end = offset // self.segment_bytes * self.segment_bytes
 
     def drop_first(self) -> str:
-        """Let go of the oldest file and return its path, for whoever has the time to remove it."""
+        """Close the oldest file and return its path, so that the caller can remove it later."""
         file = self._files.pop(self.start // self.segment_bytes)
         self.start += self.segment_bytes
         self._close(file)
@@ -130,9 +130,9 @@ class Segments:
             self.remove_last()
 
     def cut(self, end: int) -> bool:
-        """Forget everything from `end` on: later files are removed, the rest of its own file reads as zeros.
+        """Discard everything from `end` on: remove later files, and zero the rest of the file that holds `end`.
 
-        False where there was nothing, and nothing was touched.
+        Returns False if there was nothing to discard; then nothing was touched.
         """
         is_cut = bool(self.unreached)
         self._remove_unreached()
@@ -147,7 +147,7 @@ class Segments:
         """Sync the files that hold [start, end)."""
         for number in range(start // self.segment_bytes, -(-end // self.segment_bytes)):
             file = self._files.get(number)
-            if file is not None:  # removed meanwhile: nobody needs it any more
+            if file is not None:  # removed in the meantime, and no longer needed
                 file.sync(entered)
 
     def close(self) -> None:
@@ -158,7 +158,7 @@ class Segments:
 
 
 class RestingSegments(Segments):
-    """The same with files that are mapped only while they are used, and while a pool has room for them."""
+    """Segments whose files are mapped only while they are in use and the pool has a slot for them."""
 
     def __init__(
         self,
@@ -186,12 +186,12 @@ class RestingSegments(Segments):
         return self._disk.resting_file(path, self.segment_bytes, is_made=False)
 
     def file_at(self, offset: int) -> MappedFile:
-        """The file that holds this offset, mapped until the next one is asked for, and most often for longer."""
+        """Return the file that holds this offset. It stays mapped at least until the next call, usually longer."""
         file = self._files[offset // self.segment_bytes]
         if not file.is_awake:
             self._pool.wake(file, self._let_go)
         return file
 
     def resting_at(self, offset: int) -> MappedFile:
-        """The same file, mapped or not."""
+        """Return the same file, mapped or not."""
         return self._files[offset // self.segment_bytes]
