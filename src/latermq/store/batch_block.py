@@ -1,4 +1,4 @@
-"""The records of one sender's batch as a block: what all share is made once, what differs is put in for all at once."""
+"""A sender's batch as a block of records: common fields are built once, different ones are filled in together."""
 
 from itertools import chain
 from typing import NamedTuple
@@ -11,11 +11,11 @@ from latermq.store.block import Block
 from latermq.store.dispatch import hash_keys
 from latermq.store.log_writer import Draft, LogWriter
 
-_MANY = 32  # a block takes 230 µs however few its messages are, as long as so many one by one
+_MANY = 32  # a block takes at least 230 µs, as long as this many single messages
 
 
 class Sender(NamedTuple):
-    """What all records of a batch say alike."""
+    """The fields that all records of a batch share."""
 
     born_timestamp_ms: int
     born_host: bytes
@@ -25,20 +25,20 @@ class Sender(NamedTuple):
 
 
 class BatchRows(NamedTuple):
-    """The messages of a batch in their order, column by column."""
+    """The messages of a batch, in order, as columns."""
 
     bodies: list[bytes]
     properties: list[bytes]
     flags: list[int]
     codes: list[int]  # the tags codes of their queue entries
     queues: list[tuple[str, int]]
-    queue_of: list[int]  # for each message the index of its queue in `queues`
+    queue_of: list[int]  # for each message, the index of its queue in `queues`
 
 
 def append_batch(writer: LogWriter, rows: BatchRows, sender: Sender, now_ms: int) -> list[int]:
-    """Append a batch as one piece, stored at this time; the physical offsets of its records.
+    """Append a batch as one piece with this store time, and return the physical offsets of its records.
 
-    Raises StoreError without space; nothing has changed then.
+    Raises StoreError if there is no space; then nothing has changed.
     """
     if len(rows.bodies) >= _MANY:
         block = build_batch(rows, sender)
@@ -58,7 +58,7 @@ def append_batch(writer: LogWriter, rows: BatchRows, sender: Sender, now_ms: int
 
 
 def build_batch(rows: BatchRows, sender: Sender) -> Block:
-    """The block of these messages. 1.5 µs a message, where one by one they take 5."""
+    """Build the block of these messages. This takes 1.5 µs per message, compared with 5 µs one by one."""
     bodies, properties, queues = rows.bodies, rows.properties, rows.queues
     count = len(bodies)
     templates = [record_template(topic, queue_id, **sender._asdict()) for topic, queue_id in queues]

@@ -1,4 +1,4 @@
-"""The store's checkpoint: one small file, replaced atomically, that is the state at log position F."""
+"""The store's checkpoint: one small file, replaced atomically, with the state at log position F."""
 
 import struct
 from typing import Any
@@ -18,52 +18,58 @@ VERSION = 1
 
 
 class TimerMarks(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the timers are at `log_offset`; the entries delivered beyond these marks are those of level 0."""
+    """Progress of the timers at `log_offset`. Entries delivered beyond these marks are in `delivered` under level 0."""
 
-    engine: str  # which kind keeps them,
-    mark: str  # and up to where it is written
+    engine: str  # the kind of engine that keeps the timers
+    mark: str  # how far the engine has written
     put_upto: int  # P: every entry of the timer topic below it is in the engine, delivered or cancelled
-    wake_ms: int  # T: no undelivered entry below P wakes before it
-    # Entries below the one that wake before the other are done: P and T, but while an engine is filled again.
+    wake_ms: int  # T: no undelivered entry below P wakes before this time
+    # Entries below `done_upto` that wake before `done_wake_ms` are done. These are P and T, except while an engine is
+    # being refilled.
     done_upto: int
     done_wake_ms: int
-    # The broker's own timers, among these entries, are done even if they wake before this; 0 in older files.
+    # Among these entries, the broker's own timers that wake before this time are done too; 0 in older files.
     near_done_wake_ms: int = 0
-    # Spark's timers are done that are due within these times, [from, until): of windows behind one that is missing.
+    # Spark's timers due in these ranges [from, until) are done. They come from windows after a missing one.
     far_done: list[tuple[int, int]] = []
-    pending: dict[str, int] = {}  # how many timers wait for each topic
-    cuts: list[Cut] = []  # the last one, and those that have a window
-    # From which entry on which frontier holds, for all of the timer topic that is in the log; none in older files.
+    pending: dict[str, int] = {}  # number of pending timers per topic
+    cuts: list[Cut] = []  # the last cut, and those that have a window
+    # Pairs of an entry and the frontier that applies from it on, for all entries of the timer topic in the log. Empty
+    # in older files.
     frontiers: list[tuple[int, int]] = []
-    far_until_ms: int = 0  # no timer of Spark's is due later
+    far_until_ms: int = 0  # no timer of Spark is due later
 
 
 class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
-    """What a start found to be lost and builds again from the log: files of it are there and may be half written."""
+    """Lost data that a start rebuilds from the log. Its files exist and may be partially written."""
 
     queues: dict[str, list[int]] = {}
     index: bool = False
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything below `log_offset` is synced: the log, the queues' entries for it and the index up to its mark."""
+    """A checkpoint: everything below `log_offset` is synced.
+
+    This covers the log, its queue entries, and the index up to its mark.
+    """
 
     log_offset: int
     index_file: str
     index_next_entry: int
     store_timestamp_ms: int
-    index_files: list[str] | None = None  # all of them, oldest first, and how long each is
+    index_files: list[str] | None = None  # all files, oldest first; `index_file_bytes` is the size of each
     index_file_bytes: int = 0
-    # For each level the entries that are delivered: [start, end) ranges of queue offsets, the first one from the start.
+    # The delivered entries of each level: [start, end) ranges of queue offsets. The first range begins at the start.
     delivered: dict[int, list[tuple[int, int]]] = {}
-    # How long each queue is: topic → queue id → next offset. A queue that is not named here has nothing below.
+    # The length of each queue: topic → queue id → next offset. A queue that is not listed has no entries below
+    # `log_offset`.
     queue_ends: dict[str, dict[int, int]] = {}
-    # Where the files of a queue begin: topic → queue id → first offset. What is not named here begins at 0.
+    # The start of each queue's files: topic → queue id → first offset. A queue that is not listed begins at 0.
     queue_starts: dict[str, dict[int, int]] = {}
     timers: TimerMarks | None = None
     unfinished: Unfinished | None = None
     version: int = VERSION
-    # Fields of participants that are not named above. In the file they follow these, each under its own name.
+    # Fields of participants that are not listed above. In the file they follow the others, each under its own name.
     more: dict[str, Any] = {}
 
 
@@ -71,7 +77,7 @@ KNOWN_FIELDS = frozenset(Checkpoint.__struct_fields__)
 
 
 def save_checkpoint(disk: Disk, checkpoint: Checkpoint) -> None:
-    """Replace the checkpoint, and RocketMQ's own beside it, which tells its tools how far the store is synced."""
+    """Replace the checkpoint and RocketMQ's own, which shows RocketMQ's tools how far the store is synced."""
     fields = {name: getattr(checkpoint, name) for name in Checkpoint.__struct_fields__}
     fields |= fields.pop("more")
     disk.replace(PATH, encode_checked(fields))
@@ -80,7 +86,7 @@ def save_checkpoint(disk: Disk, checkpoint: Checkpoint) -> None:
 
 
 def load_checkpoint(disk: Disk) -> Checkpoint | None:
-    """The last checkpoint, None in a directory that never had one."""
+    """Return the last checkpoint, or None if the directory never had one."""
     data = disk.read(PATH)
     if data is None:
         return None

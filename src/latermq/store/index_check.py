@@ -1,8 +1,8 @@
-"""Whether the key index is whole: nothing may be missing from it, since it is the directory of waiting timers.
+"""Checks that the key index is complete. Nothing may be missing, because it is the directory of waiting timers.
 
-A checkpoint names the files and how far the newest goes. What it does not tell, the log does: the records before a file
-and between two of them have no keys, or those keys are missing from the index. Of each file some entries are looked at;
-that finds what is zeroed, written over or torn, not a single flipped bit.
+A checkpoint lists the files and the end of the newest one. The log shows the rest: if a record before a file or between
+two files has keys, these keys are missing from the index. Some entries of each file are sampled. That finds zeroed,
+overwritten or torn data, but not a single flipped bit.
 """
 
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ from latermq.store.commit_log import CommitLog
 from latermq.store.dispatch import index_keys
 from latermq.store.key_index import FOLDER, IndexFile, KeyIndex
 
-READ_AT_ONCE = 256  # records: nearly always the first one tells
+READ_AT_ONCE = 256  # records; the first one is nearly always enough
 
 
 def check_size(index: KeyIndex, known_file_bytes: int) -> None:
-    """Refuse files that were made with other settings; `known_file_bytes` is their size as far as it is known, or 0.
+    """Reject files created with other settings; `known_file_bytes` is their size if it is known, otherwise 0.
 
-    A single file of another size than the others is a damaged one.
+    A single file whose size differs from the others is damaged.
     """
     if not index.misfits or known_file_bytes == index.file_bytes or (not known_file_bytes and index.files):
         return
@@ -33,14 +33,15 @@ def check_size(index: KeyIndex, known_file_bytes: int) -> None:
 def find_damage(
     index: KeyIndex, log: CommitLog, names: Sequence[str] | None, mark: tuple[str, int], log_end: int
 ) -> str:
-    """What of the index that a checkpoint speaks of is lost; empty where all is there.
+    """Return what is lost of the index that a checkpoint covers, or an empty string.
 
-    It names the files, unless it was written before checkpoints did; `mark` is the newest and the next entry there.
+    `names` are the checkpoint's files, or None if it is too old to list them. `mark` is the newest file and its next
+    entry.
     """
     newest, next_entry = mark
     files = [file for file in index.files if file.name <= newest]
     if not newest:
-        # There were no keys; or, in an older checkpoint, no index that a start had missed.
+        # There were no keys. With an older checkpoint, the index may also be missing without a start having noticed.
         return "" if names is not None else _find_key(log, -1, log_end)
     if index.misfits:
         return f"{next(iter(index.misfits))} is cut short"
@@ -56,12 +57,13 @@ def find_damage(
         return f"{missing[-1]} is missing"
     if names is not None and not missing:
         return ""
-    # Those missing in front have left with the log, unless a record that is still there has a key.
+    # Files missing at the front were removed together with their part of the log, unless a record still in the log has
+    # a key.
     return _find_gap(files if names is None else files[:1], log, log_end)
 
 
 def find_foreign_damage(index: KeyIndex, log: CommitLog, log_end: int) -> str:
-    """The same where RocketMQ alone has written: what the index does not hold though the log has it."""
+    """Do the same if only RocketMQ has written: return what is in the log but not in the index."""
     if index.misfits:
         return f"{next(iter(index.misfits))} is cut short"
     files = index.files
@@ -73,7 +75,7 @@ def find_foreign_damage(index: KeyIndex, log: CommitLog, log_end: int) -> str:
 
 
 def _find_gap(files: Sequence[IndexFile], log: CommitLog, log_end: int) -> str:
-    """What is missing before the first of these files, or between two of them."""
+    """Return what is missing before the first of these files or between two of them."""
     if not files:
         return ""
     starts = [file.first_offset if file.next_entry > 1 else log_end for file in files]
@@ -84,7 +86,7 @@ def _find_gap(files: Sequence[IndexFile], log: CommitLog, log_end: int) -> str:
 
 
 def _find_key(log: CommitLog, after: int, until: int) -> str:
-    """The first record behind `after` and before `until` that has a key."""
+    """Report the first record after `after` and before `until` that has a key."""
     for batch in log.scan(max(after, log.start), until, READ_AT_ONCE):
         topics = [name.decode() for name in batch.topics]
         offsets = index_keys(topics, batch.properties, batch.offsets, batch.store_timestamps_ms).offsets

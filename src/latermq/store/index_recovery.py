@@ -1,4 +1,4 @@
-"""The key index in a checkpoint: opened where that says it ends, or built again from the log."""
+"""Recovery of the key index: opened at its end in the checkpoint, or rebuilt from the log."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from latermq.store.replayed_batch import ReplayedBatch
 
 
 class IndexState(CheckpointParticipant):
-    """The fields of the checkpoint that begin with `index`."""
+    """The checkpoint fields that begin with `index`."""
 
     fields = ("index_file", "index_next_entry", "index_files", "index_file_bytes")
 
@@ -21,7 +21,10 @@ class IndexState(CheckpointParticipant):
         self._index = index
 
     def adopt(self, log: CommitLog) -> str:
-        """RocketMQ can do without its index, and may have been told to. Here timers are found by it."""
+        """Open RocketMQ's index, or rebuild it if it is incomplete.
+
+        In RocketMQ the index is optional and may be disabled. LaterMQ needs it to find timers.
+        """
         index = self._index
         check_size(index, 0)
         damage = find_foreign_damage(index, log, log.end)

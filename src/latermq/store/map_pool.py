@@ -1,9 +1,9 @@
-"""Which files of queues are mapped: a bounded number of them, whatever the number of queues.
+"""The pool of mapped queue files: a bounded number of files for any number of queues.
 
-Each map takes a descriptor and some of the kernel's maps, and both are limited. So a file of a queue is mapped when it
-is used, and the one that was mapped first makes room for it. No use is recorded, which would cost every send
-something: a file that is busy all the time is mapped again once in as many openings as the pool has places. Measured:
-25 µs for letting go of one file, mapping another and writing to it.
+Each map takes a descriptor and some of the kernel's maps, and both are limited. Therefore a queue file is mapped when
+it is used, and the file that was mapped first is unmapped to make space. The pool does not record use, because that
+would slow down every send. With n slots, a file in constant use is remapped once in n openings. Measured: 25 µs to
+unmap one file, map another and write to it.
 """
 
 import errno
@@ -21,19 +21,19 @@ LetGo = Callable[[MappedFile], None]
 
 
 class MapPool:
-    """The mapped files of all queues. One thread maps; files may be forgotten beside it."""
+    """The mapped files of all queues. One thread maps files; other threads may call `forget` concurrently."""
 
     def __init__(self, max_mapped: int) -> None:
         self.max_mapped = max_mapped
-        self.mapped_again = 0  # how often a file was mapped that the pool had let go of, or a start had not mapped
-        self._owners: dict[MappedFile, LetGo] = {}  # in the order in which they were mapped
+        self.mapped_again = 0  # counts mappings of files that the pool had unmapped or a start had not mapped
+        self._owners: dict[MappedFile, LetGo] = {}  # in mapping order
         self._lock = Lock()
 
     def __len__(self) -> int:
         return len(self._owners)
 
     def wake(self, file: MappedFile, let_go: LetGo) -> None:
-        """Map a file; `let_go` is called when it has to rest again, and lets it."""
+        """Map a file. The pool later calls `let_go`, which must unmap the file."""
         with self._lock:
             self._shrink_to(self.max_mapped - 1)
             while True:
@@ -41,7 +41,7 @@ class MapPool:
                     file.wake()
                     break
                 except OSError as error:
-                    # Others have taken the descriptors that were counted on. Ours can be done without.
+                    # Other parts of the process use descriptors that the pool counted on. Free some of the pool's own.
                     if error.errno not in _TOO_MANY or not self._owners:
                         raise StoreError(
                             f"cannot open {file.path}: {error.strerror}", hint="`latermq doctor` checks limits"
@@ -51,7 +51,7 @@ class MapPool:
             self.mapped_again += 1
 
     def make_room(self, files: int) -> None:
-        """Let so many files be mapped, one after the other, before one of them has to rest."""
+        """Make space to map this many files, one after another, before one of them is unmapped."""
         with self._lock:
             self._shrink_to(self.max_mapped - files)
 
@@ -60,6 +60,6 @@ class MapPool:
             self._owners.pop(file)(file)
 
     def forget(self, file: MappedFile) -> None:
-        """A file is closed."""
+        """Remove a closed file from the pool."""
         with self._lock:
             self._owners.pop(file, None)

@@ -1,4 +1,4 @@
-"""What takes part in a checkpoint: whatever is derived from the log, or goes on from where it was, says so here."""
+"""Checkpoint participants: the interface of everything that is derived from the log or resumes from a checkpoint."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
@@ -9,67 +9,68 @@ from latermq.store.replayed_batch import ReplayedBatch
 
 
 class Part(NamedTuple):
-    """What a participant gives to a checkpoint."""
+    """A participant's part of a checkpoint."""
 
-    fields: Mapping[str, Any]  # its state at the log's end, by the names of its fields
-    sync: Callable[[], None]  # makes that true on disk. Blocks; runs beside the writer
+    fields: Mapping[str, Any]  # its state at the log's end, by field name
+    sync: Callable[[], None]  # makes that state durable. Blocks; may run concurrently with the writer
 
 
 class Loss(Protocol):
-    """Something that a checkpoint speaks of and the files do not hold: it is built again from the log."""
+    """Data that a checkpoint covers but the files do not hold. It is rebuilt from the log."""
 
-    names: tuple[str, ...]  # what is lost, for operators
-    # What the checkpoint says of it until that is done, as fields of `Unfinished`. Where there are none, it leaves out
-    # the participant's own fields, and a start that dies on the way finds nothing to go on from.
+    names: tuple[str, ...]  # the lost data, for operators
+    # The entry in the checkpoint until the rebuild is complete, as fields of `Unfinished`. If it is empty, the
+    # checkpoint omits the participant's own fields, so that a start after a crash midway has nothing to resume from.
     unfinished: Mapping[str, Any]
 
     def clear(self) -> None:
-        """Remove what is left of it."""
+        """Remove what remains of the data."""
 
     def rebuild(self, batch: ReplayedBatch) -> None:
-        """Take in records from before the checkpoint, in order."""
+        """Process records from before the checkpoint, in order."""
 
     def close(self) -> None:
-        """All of them were taken in."""
+        """Finish the rebuild after all records were processed."""
         return
 
 
 class CheckpointParticipant(Protocol):
-    """One part of the state that a checkpoint describes. Registered with the store when that is opened.
+    """One part of the state in a checkpoint. It is registered with the store when the store is opened.
 
-    At a start: `restore`, then `replay` with all of the log behind the checkpoint, then `settle`. Where there is no
-    checkpoint, nothing is restored and all of the log is replayed. Later, each time: `plan`, the sync of its part, and
-    `note_saved`. Those who inherit from this need to define only what they do otherwise.
+    A start calls `restore`, then `replay` with all of the log after the checkpoint, then `settle`. Without a
+    checkpoint, nothing is restored and the whole log is replayed. Each later checkpoint calls `plan`, the sync of the
+    part, and `note_saved`. Subclasses define only the methods in which they differ.
     """
 
-    fields: tuple[str, ...]  # the fields of the checkpoint that are its own
+    fields: tuple[str, ...]  # its own fields in the checkpoint
 
     def adopt(self, log: CommitLog) -> str:
-        """Open what RocketMQ left, where it alone has worked on the store and stopped cleanly. Nothing is replayed.
+        """Open RocketMQ's data if only RocketMQ has used the store and stopped cleanly. Nothing is replayed.
 
-        Returns what was lost and is built again, for operators; else nothing.
+        Returns what was lost and rebuilt, for operators, or an empty string.
         """
         return ""
 
     def restore(self, checkpoint: Checkpoint | None, log: CommitLog) -> Loss | None:
-        """Go on from what a checkpoint says, if there is one, and tell what of it is lost."""
+        """Resume from the checkpoint, if there is one, and return what is lost."""
         return None
 
     def replay(self, batch: ReplayedBatch) -> None:
-        """Take in records from behind the checkpoint, in order."""
+        """Process records from after the checkpoint, in order."""
         return
 
     def settle(self, log: CommitLog) -> None:
-        """All records were taken in, and the log ends where it ends."""
+        """Finish the start: all records were processed, and the log's end is known."""
         return
 
     def plan(self) -> Part:
-        """Its part of the next checkpoint; called by the thread that appends, and takes no I/O."""
+        """Return the part for the next checkpoint. The appending thread calls this; it must not do I/O."""
         ...
 
     def note_saved(self, checkpoint: Checkpoint) -> None:
-        """This checkpoint is on disk: no death takes back what it says.
+        """Note that this checkpoint is on disk: no crash can undo its content.
 
-        Called by whichever thread saved it, beside the one that appends; and at a start that resumes from it.
+        The thread that saved it calls this, concurrently with the appending thread. A start that resumes from the
+        checkpoint calls it too.
         """
         return

@@ -1,4 +1,4 @@
-"""The table of all consume queues: which there are, how many there may be, and where each goes on."""
+"""The table of all consume queues: which exist, how many may exist, and where each one continues."""
 
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -10,14 +10,14 @@ from latermq.store.consume_queue import FOLDER, ConsumeQueue, are_cut_short
 from latermq.store.files.disk import Disk
 from latermq.store.map_pool import MapPool
 
-OWN_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, TIMER_DEAD_LETTER_TOPIC)  # they have few queues, and always find room
+OWN_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, TIMER_DEAD_LETTER_TOPIC)  # few queues, exempt from the limit
 
 
 class QueueTable:
-    """All queues of a store. `by_key` is the table itself, for the hot path of the writer."""
+    """All queues of a store. `by_key` is the table itself, for the writer's hot path."""
 
     def __init__(self, disk: Disk, config: StoreConfig, ends: dict[str, dict[int, int]] | None) -> None:
-        """Takes all queues on disk; `ends` says how long a checkpoint knows them to be."""
+        """Open all queues on disk; `ends` contains their lengths according to a checkpoint."""
         self._disk = disk
         self._file_entries = config.queue_file_entries
         self.pool = MapPool(config.max_open_queues)
@@ -26,7 +26,7 @@ class QueueTable:
         self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
         found = [
             (topic, int(name))
-            for topic in filter(is_file_name, disk.list_names(FOLDER))  # what is no UTF-8 is no topic
+            for topic in filter(is_file_name, disk.list_names(FOLDER))  # skips names that are not UTF-8
             for name in disk.list_names(f"{FOLDER}/{topic}")
             if name.isdigit()
         ]
@@ -50,19 +50,19 @@ class QueueTable:
         return len(self.by_key)
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
-        """All queues there are now; some may come and go meanwhile."""
+        """Iterate over a snapshot of the queues. Queues may be added or removed during the iteration."""
         return iter(list(self.by_key.values()))
 
     def has(self, topic: str, queue_id: int) -> bool:
-        """Whether the queue is there."""
+        """Whether the queue exists."""
         return (topic, queue_id) in self.by_key
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue, if anything was ever put into it or waits for it."""
+        """Return the queue, or None if nothing was stored in it and no message waits for it."""
         return self.by_key.get((topic, queue_id))
 
     def ensure(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, made where it is missing."""
+        """Return the queue, and create it if it is missing."""
         queue = self.by_key.get((topic, queue_id))
         if queue is None:
             queue = self.by_key[topic, queue_id] = ConsumeQueue(
@@ -71,7 +71,7 @@ class QueueTable:
         return queue
 
     def admit(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The same for a message that is being sent: it is refused where there are too many queues."""
+        """Do the same for a message that is being sent. Reject it if there are too many queues."""
         if len(self.by_key) >= self.max_queues and (topic, queue_id) not in self.by_key and topic not in OWN_TOPICS:
             raise NoPermission(
                 f"there are {len(self.by_key)} queues, as many as store.max_queues allows: none is made for "
@@ -81,26 +81,26 @@ class QueueTable:
         return self.ensure(topic, queue_id)
 
     def hold(self, topic: str, queue_id: int) -> None:
-        """Make sure of a queue's place before a message for it is let wait. It gets its file with the first entry."""
+        """Reserve a queue's place before a message starts to wait for it. Its first entry creates its file."""
         if (topic, queue_id) not in self.by_key:
             self.admit(topic, queue_id)
 
     def can_deliver_to(self, topic: str, queue_id: int) -> bool:
-        """Whether there is a place for what has waited; it is there but in odd cases, see `store.max_queues`."""
+        """Whether a waiting message can be delivered to this queue. Rarely false, see `store.max_queues`."""
         return (topic, queue_id) in self.by_key or len(self.by_key) < self._max_delivered_queues
 
     def bound_deliveries(self) -> None:
-        """Set the bound for deliveries by how many queues a start found.
+        """Set the limit for deliveries from the number of queues found at the start.
 
-        What was accepted shall find a queue when it is delivered, also where an earlier version or a higher bound
-        accepted it. But by deleting topics and making them again, nobody gets more than a quarter beyond the bound.
+        Every accepted message must find a queue when it is delivered, even if an earlier version or a higher limit
+        accepted it. But deleting and recreating topics must not exceed the limit by more than a quarter.
         """
         self._max_delivered_queues = max(self.max_queues, len(self.by_key)) + self.max_queues // 4
 
     def go_on_from(self, offsets: Mapping[tuple[str, int], int]) -> None:
-        """Let queues that no record in the log tells of go on at these offsets: their numbers were given out once.
+        """Continue queues without records in the log at these offsets, because the offsets below were already used.
 
-        For a start without a checkpoint, which would have said how long each queue is.
+        This is for a start without a checkpoint, which would have the length of each queue.
         """
         for (topic, queue_id), offset in offsets.items():
             queue = self.by_key.get((topic, queue_id))
@@ -108,7 +108,7 @@ class QueueTable:
                 self.ensure(topic, queue_id).restart_at(offset)
 
     def take_out(self, topic: str) -> list[ConsumeQueue]:
-        """Take the queues of a topic out of the table; their files stay."""
+        """Remove the queues of a topic from the table and return them. Their files stay."""
         return [self.by_key.pop(key) for key in [key for key in self.by_key if key[0] == topic]]
 
     def close(self) -> None:

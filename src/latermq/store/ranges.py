@@ -1,4 +1,4 @@
-"""A set of offsets kept as ranges: what is delivered is nearly always everything below some mark."""
+"""A set of offsets stored as ranges: delivered entries are nearly always all entries below some mark."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from latermq.arrays import Bools, Ints
 
 
 def as_ranges(ordered: Ints) -> list[tuple[int, int]]:
-    """Offsets that are in order, of which there is at least one, as ranges [start, end)."""
+    """Convert sorted offsets, at least one, to ranges [start, end)."""
     breaks = np.flatnonzero(np.diff(ordered) > 1)
     starts = ordered[np.append(0, breaks + 1)]
     ends = ordered[np.append(breaks, len(ordered) - 1)] + 1
@@ -17,7 +17,7 @@ def as_ranges(ordered: Ints) -> list[tuple[int, int]]:
 
 
 class RangeSet:
-    """Disjoint ranges [start, end) in order; neighbours are joined."""
+    """Disjoint ranges [start, end) in order. Adjacent ranges are joined."""
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
         self._starts: list[int] = []
@@ -26,7 +26,7 @@ class RangeSet:
             self.add(start, end)
 
     def add(self, start: int, end: int) -> None:
-        """Add all offsets of [start, end)."""
+        """Add all offsets in [start, end)."""
         if start >= end:
             return
         first = bisect_left(self._ends, start)
@@ -47,7 +47,7 @@ class RangeSet:
             self.add_ordered(as_ranges(np.sort(offsets)))
 
     def add_ordered(self, ranges: list[tuple[int, int]]) -> None:
-        """Add ranges that are in order. Few are added one by one; many, which may lie all over the set, at once."""
+        """Add sorted ranges: a few one by one, many at once, because they may be spread over the whole set."""
         if len(ranges) < 64 or not self._starts:
             for start, end in ranges:
                 self.add(start, end)
@@ -65,21 +65,21 @@ class RangeSet:
         return index >= 0 and offset < self._ends[index]
 
     def __len__(self) -> int:
-        """How many ranges there are."""
+        """The number of ranges."""
         return len(self._starts)
 
     @property
     def end(self) -> int:
-        """The first offset behind all ranges."""
+        """The first offset after all ranges."""
         return self._ends[-1] if self._ends else 0
 
     def end_of_run(self, start: int) -> int:
-        """The first offset from `start` on that is not in the set."""
+        """Return the first offset from `start` on that is not in the set."""
         index = bisect_right(self._starts, start) - 1
         return max(start, self._ends[index]) if index >= 0 else start
 
     def missing(self, offsets: Ints) -> Bools:
-        """For each of these offsets whether it is not in the set."""
+        """Return for each offset whether it is missing from the set."""
         if not self._starts:
             return np.ones(len(offsets), bool)
         index = np.searchsorted(self._starts, offsets, side="right") - 1
@@ -87,9 +87,9 @@ class RangeSet:
         return ~inside
 
     def ranges(self) -> list[tuple[int, int]]:
-        """The ranges, in order."""
+        """Return the ranges, in order."""
         return list(zip(self._starts, self._ends, strict=True))
 
     def forget_below(self, offset: int) -> None:
-        """Count everything below `offset` as in the set: its entries are gone."""
+        """Treat everything below `offset` as part of the set, because its entries are gone."""
         self.add(0, offset)

@@ -1,4 +1,4 @@
-"""Records that a start reads from the log, with what several participants of a checkpoint want to know of them."""
+"""Records that a start reads from the log, with derived data that several checkpoint participants share."""
 
 from functools import cached_property
 
@@ -12,7 +12,7 @@ from latermq.store.dispatch import EntryCode, IndexKeys, index_keys, is_queued
 
 
 class ReplayedBatch:
-    """Consecutive records of the log. What is derived from them is worked out once, when somebody asks."""
+    """Consecutive records of the log. Derived data is computed once, on first use."""
 
     def __init__(self, records: RecordBatch, entry_code: EntryCode) -> None:
         self.records = records
@@ -26,30 +26,30 @@ class ReplayedBatch:
 
     @cached_property
     def codes(self) -> Ints:
-        """What the queue entry of each record holds."""
+        """The code in the queue entry of each record."""
         records = self.records
         stored_ms = records.store_timestamps_ms.tolist()
         return np.array(list(map(self._entry_code, self.topics, records.properties, stored_ms)), np.int64)
 
     def code_of(self, row: int) -> int:
-        """The same for one of them."""
+        """Return the code of one record."""
         records = self.records
         return self._entry_code(self.topics[row], records.properties[row], int(records.store_timestamps_ms[row]))
 
     @cached_property
     def replaced(self) -> tuple[Ints, Ints]:
-        """The level and the entry that each record replaces; the level is below 0 where it replaces none."""
+        """The level and the entry that each record replaces. The level is negative if it replaces none."""
         return decode_entry_ids(self.records.prepared_transaction_offsets)
 
     @cached_property
     def deleted(self) -> dict[str, int]:
-        """The topics that were deleted, and the rows of the records that say so; the last one of each topic."""
+        """The deleted topics, and for each the row of its last deletion record."""
         unqueued = np.flatnonzero(~is_queued(self.records.sysflags)).tolist()
         properties = self.records.properties
         return {self.topics[row]: row for row in unqueued if find_property(properties[row], TOPIC_DELETED.encode())}
 
     @property
     def keys(self) -> IndexKeys:
-        """The keys under which the records are found."""
+        """The index keys of the records."""
         records = self.records
         return index_keys(self.topics, records.properties, records.offsets, records.store_timestamps_ms)

@@ -1,4 +1,4 @@
-"""Retention: the oldest segments go when they are old enough or the disk is full, unless somebody still needs them."""
+"""Retention: drops the oldest segments that are too old or fill the disk, unless they are still needed."""
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from latermq.store.queue_table import OWN_TOPICS
 
 @dataclass(frozen=True)
 class Removed:
-    """One file that the store let go of, where the log began, why, and its path: it is still to be removed.
+    """A file that the store has dropped but that is still on disk: the log's start, the reason and the path.
 
-    Removing a gigabyte takes a file system a while, so it is left to a thread. Files go in the order of the log: what a
-    crash leaves behind is the end of a log that begins earlier, never one with a hole.
+    Removing a gigabyte takes a file system a while, so a thread does it. Files are removed in log order: a crash leaves
+    a log that begins earlier, never one with a hole.
     """
 
     start: int
@@ -26,7 +26,7 @@ class Removed:
 
 
 class _Going(NamedTuple):
-    """A segment that is to go, and why."""
+    """A segment to drop, and the reason."""
 
     start: int
     end: int
@@ -34,21 +34,21 @@ class _Going(NamedTuple):
 
 
 class Retention:
-    """Decides which segments go. Guards name the log offset from which on they still need every record."""
+    """Decides which segments to drop. Each guard returns the log offset from which it still needs every record."""
 
     def __init__(self, store: MessageStore, config: StoreConfig, clock: Clock) -> None:
         self._store = store
         self._config = config
         self._clock = clock
         self._guards: list[Callable[[], int]] = []
-        self._left: list[str] = []  # files that queues have let go of: they are removed after the log's own
+        self._left: list[str] = []  # dropped queue files, to be removed after the log's own files
 
     def add_guard(self, needed_from: Callable[[], int]) -> None:
-        """Let a part that reads the log later keep what it needs."""
+        """Add a guard for a component that reads the log later."""
         self._guards.append(needed_from)
 
     def run(self) -> list[Removed]:
-        """Let go of what may go, oldest first, and bring queues and index after the log's start."""
+        """Drop what may go, oldest first, and advance queues and index to the log's start."""
         steps = self.steps()
         while True:
             try:
@@ -58,10 +58,10 @@ class Retention:
                 return removed
 
     def steps(self) -> Generator[None, None, list[Removed]]:
-        """The same, a queue at a time: messages are stored and read between. One run at a time.
+        """Do the same one queue at a time, so that messages can be stored and read in between. One run at a time.
 
-        A queue costs up to 60 µs, and there may be 50,000. So queues first cease to offer what is to go, and the log
-        lets go of it when the last one has.
+        A queue costs up to 60 µs, and there may be 50,000. Therefore all queues first stop offering the entries to
+        drop, and then the log drops their segments.
         """
         store = self._store
         going = self._going()
@@ -70,37 +70,37 @@ class Retention:
         log_start = going[-1].end
         for key in [(queue.topic, queue.queue_id) for queue in store.queues]:
             queue = store.queues.find(*key)
-            if queue is not None and queue.topic not in OWN_TOPICS:  # what waits is needed until the very end
+            if queue is not None and queue.topic not in OWN_TOPICS:  # waiting messages are needed until the end
                 self._left += queue.forget_below(log_start)
                 yield
         if self._guarded() < log_start:
-            return []  # somebody has come who needs it
+            return []  # a guard now needs these records
         removed = [Removed(one.start, one.reason, store.log.drop_first_segment()) for one in going]
         for queue in filter(lambda queue: queue.topic in OWN_TOPICS, store.queues):
             self._left += queue.forget_below(log_start)
-        # Behind the log's own: what a crash leaves must not look as if files of queues or index had been lost.
+        # After the log's own files: the state after a crash must not look as if files of queues or index had been lost.
         paths, self._left = [*self._left, *store.index.drop_below(log_start)], []
         return removed + [Removed(log_start, "all its records are gone", path) for path in paths]
 
     def _going(self) -> list[_Going]:
-        """The segments that may go now, oldest first."""
+        """Return the segments that may be dropped now, oldest first."""
         going: list[_Going] = []
         guarded = self._guarded()
         for start, end in self._store.log.closed_segments():
             reason = self._reason(end)
-            # Only what a checkpoint covers may go: recovery reads from there.
+            # Only data that a checkpoint covers may go, because recovery reads from there.
             if reason is None or end > guarded or end > self._store.checkpoint_offset:
                 break
             going.append(_Going(start, end, reason))
             if not self._is_old(end):
-                break  # the disk is emptier only once the file is gone: one at a time
+                break  # one at a time: the disk has more free space only after the file is removed
         return going
 
     def _guarded(self) -> int:
         return min((needed_from() for needed_from in self._guards), default=self._store.log.end)
 
     def doomed_until(self) -> int:
-        """The log offset before which everything goes as soon as nobody needs it."""
+        """Return the log offset before which everything is dropped as soon as it is no longer needed."""
         doomed = self._store.log.start
         for _, end in self._store.log.closed_segments():
             if self._reason(end) is None:
@@ -110,13 +110,13 @@ class Retention:
 
     def _is_old(self, end: int) -> bool:
         stored_ms = record_store_timestamp_ms(self._store.log.read(end, HEAD.size), 0)
-        # 0: the segment behind is still empty, so nobody knows.
+        # 0 means that the next segment is still empty, so the age is unknown.
         return stored_ms > 0 and self._clock.now_ms() - stored_ms > self._config.retention
 
     def _reason(self, end: int) -> str | None:
-        """Why the segment that ends at `end` may go, None where it stays.
+        """Return why the segment that ends at `end` may be dropped, or None if it stays.
 
-        Its newest message is about as old as the oldest of the segment behind it.
+        Its newest message is about as old as the oldest one of the next segment.
         """
         if self._is_old(end):
             return f"older than {self._config.retention // 1000} s"

@@ -1,4 +1,4 @@
-"""What became of messages that wait: which entries of each level were delivered, and how far the timers are."""
+"""The state of waiting messages: the delivered entries of each level, and the progress of the timers."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -19,27 +19,31 @@ _NEVER = 1 << 62
 
 
 class WaitingState(CheckpointParticipant):
-    """The fields `delivered` and `timers` of the checkpoint: derived from the log, as the queues are."""
+    """The checkpoint fields `delivered` and `timers`, derived from the log like the queues."""
 
     fields = ("delivered", "timers")
 
     def __init__(self) -> None:
-        # The entries delivered of each level. Those of the timer topic, level 0, are kept here until timers are opened.
+        # The delivered entries of each level. Those of the timer topic, level 0, are kept here until the timers are
+        # opened.
         self.delivered: Delivered = {}
-        self.recovered_marks: TimerMarks | None = None  # as the checkpoint had them at the start
-        self.scheduled: Counter[str] = Counter()  # for each topic, how many timers the replayed log schedules,
-        self.finished: Counter[str] = Counter()  # and how many it delivers
-        # The same as the last checkpoint has it: no death takes that back.
+        self.recovered_marks: TimerMarks | None = None  # from the checkpoint at the start
+        self.scheduled: Counter[str] = Counter()  # timers per topic that the replayed log schedules
+        self.finished: Counter[str] = Counter()  # timers per topic that the replayed log delivers
+        # The same values in the last saved checkpoint: no crash can undo them.
         self.safely_delivered: dict[int, Ranges] = {}
         self.saved_marks: TimerMarks | None = None
-        # The first entry of the timer topic that is counted. What replaces an older one, whose record is gone, must not
-        # count as its end, but as the beginning where it is a roll.
+        # The first entry of the timer topic that is counted. A record that replaces an older entry, whose own record is
+        # gone, does not count as the end of a timer. If it renews the timer, it counts as the start.
         self._counted_from = _NEVER
         self._marks: Callable[[], tuple[TimerMarks, Ranges]] | None = None
         self._sync: Callable[[], None] = lambda: None
 
     def attach_timers(self, marks: Callable[[], tuple[TimerMarks, Ranges]], sync: Callable[[], None]) -> None:
-        """Let timers tell from now on how far they are and what they delivered beyond that, and sync their engine."""
+        """Connect the timers and their engine.
+
+        `marks` returns the timers' progress and what they delivered beyond it. `sync` syncs their engine.
+        """
         self._marks, self._sync = marks, sync
 
     def restore(self, checkpoint: Checkpoint | None, log: CommitLog) -> None:
@@ -47,7 +51,7 @@ class WaitingState(CheckpointParticipant):
             for level, ranges in checkpoint.delivered.items():
                 self.delivered[level] = RangeSet(ranges)
             self.recovered_marks = checkpoint.timers
-            self._counted_from = 0  # its counts know all timers before
+            self._counted_from = 0  # the checkpoint's counts include all earlier timers
 
     def replay(self, batch: ReplayedBatch) -> None:
         levels, entries = batch.replaced
@@ -61,7 +65,7 @@ class WaitingState(CheckpointParticipant):
         is_timer_topic = np.array([topic == TIMER_TOPIC for topic in topics])
         kinds, _ = kinds_and_dues(batch.codes)
         scheduled = is_timer_topic & (levels < 0) & (kinds == TIMER)
-        # As of just before each record.
+        # The value just before each record.
         counted_from = np.minimum.accumulate(
             np.append(self._counted_from, np.where(is_timer_topic, batch.records.queue_offsets, _NEVER))
         )

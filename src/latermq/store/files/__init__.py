@@ -1,1 +1,1 @@
-"""Disks: real files, files in memory that die like a machine, and a read-only rehearsal of a start."""
+"""Disks: real files, files in memory that simulate crashes, and a read-only rehearsal of a start."""

@@ -1,10 +1,10 @@
-"""Files as the store uses them: mapped segments with reserved space, small files replaced atomically.
+"""The store's files: mapped segments with reserved space, and small files that are replaced atomically.
 
-No path leads out of the directory, whatever it was made of, and removing never goes through a symbolic link.
+No path leads out of the directory, whatever its parts are. Removal never follows a symbolic link.
 
-Each operation is a sequence of system calls between which the process or the machine may die. The store takes a Disk
-as an argument: `memory_disk.py` is the same one on a simulated machine, which can fail, fill up, die between any two of
-these calls and forget what was not synced.
+Each operation is a sequence of system calls, and the process or the machine may crash between any two of them. The
+store receives a Disk as an argument. `memory_disk.py` provides the same Disk on a simulated machine, which can fail,
+fill up, crash between any two of these calls and lose unsynced data.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from latermq.store.files.system_calls import FOLDER_MODE, Calls, SystemCalls
 __all__ = ["CallDisk", "Disk", "FileDisk", "MappedFile"]
 
 GOING_PREFIX = "removing-"
-_GOING_CHARACTERS = 100  # of the name that goes: with the prefix it must still be one
+_GOING_CHARACTERS = 100  # of the removed name, so that it is still a valid name with the prefix
 
 
 def _parent(path: str) -> str:
@@ -29,51 +29,51 @@ def _parent(path: str) -> str:
 
 
 class Disk(Protocol):
-    """A directory. Paths are relative, with `/`."""
+    """A directory. Paths are relative and use `/`."""
 
     def map_file(self, path: str, size: int) -> MappedFile:
-        """Open the file at this size, creating it (sparse) where it is missing."""
+        """Open the file with this size. Create it (sparse) if it is missing."""
 
     def resting_file(self, path: str, size: int, *, is_made: bool) -> MappedFile:
-        """The same without a map, until it is woken. One that `is_made` is there with this size, and not looked at."""
+        """Return the same file, not mapped until `wake`. With `is_made` it exists with this size and is not checked."""
 
     def list_names(self, folder: str) -> list[str]:
-        """Names inside a folder, sorted; none where the folder is missing."""
+        """Return the sorted names in a folder, or an empty list if the folder is missing."""
 
     def file_size(self, path: str) -> int: ...
 
     def read(self, path: str) -> bytes | None:
-        """The whole content of a small file, None where it is missing."""
+        """Return the content of a small file, or None if it is missing."""
 
     def replace(self, path: str, data: bytes) -> None:
-        """Write a small file so that, whatever happens, either the old or the new content is found."""
+        """Write a small file atomically: after a crash it has either the old or the new content."""
 
     def remove(self, path: str) -> None:
-        """Remove a file or a folder with all it holds; fine when it is missing. A power cut may bring a file back."""
+        """Remove a file or a folder and its content, if it exists. A file may reappear after a power failure."""
 
     def sync_names(self, folder: str) -> None:
-        """Return when what was made and removed in a folder would survive the death of the machine."""
+        """Return when all creations and removals in a folder would survive a crash of the machine."""
 
     def library_folder(self, name: str) -> Path:
-        """A folder of the machine for a library that keeps files of its own, made where it is missing."""
+        """Return a real folder for a library that manages its own files. Create it if it is missing."""
 
     def lock(self) -> None:
-        """Keep every other process out of this directory, until the process ends."""
+        """Lock this directory against all other processes until the process ends."""
 
     def unlock(self) -> None: ...
 
     def used_ratio(self) -> float:
-        """How full the disk is, 0 to 1."""
+        """Return how full the disk is, from 0 to 1."""
 
 
 class CallDisk:
-    """A Disk, by system calls."""
+    """A Disk implemented with system calls."""
 
     def __init__(self, calls: Calls, where: str) -> None:
         self._calls = calls
         self._where = where
         self._lock_fd: int | None = None
-        self._entered: set[str] = set()  # folders of small files that the folders above them are known to have synced
+        self._entered: set[str] = set()  # folders of small files whose parent folders are known to be synced
 
     def map_file(self, path: str, size: int) -> MappedFile:
         return self._open_file(path, size, is_made=False, is_awake=True)
@@ -86,7 +86,7 @@ class CallDisk:
         try:
             try:
                 return self._make_mapped(path, size, is_made=is_made, is_awake=is_awake)
-            except FileNotFoundError:  # as only the first file of a folder finds it
+            except FileNotFoundError:  # only for the first file of a folder
                 self._make_folders(_parent(path))
                 return self._make_mapped(path, size, is_made=is_made, is_awake=is_awake)
         except OSError as error:
@@ -101,7 +101,7 @@ class CallDisk:
             try:
                 self._calls.make_folder(folder)
             except FileExistsError:
-                if not self._calls.is_folder(folder):  # else another thread made it
+                if not self._calls.is_folder(folder):  # otherwise another thread created it
                     raise
 
     def list_names(self, folder: str) -> list[str]:
@@ -145,7 +145,7 @@ class CallDisk:
             raise StoreError(f"cannot write {path}: {error.strerror}", hint="Free disk space") from None
 
     def _sync_way_to(self, path: str) -> None:
-        """Let a power cut find this name, and its folder, which may be new: the folder above must know it."""
+        """Make this name durable, and its folder too, which may be new: its parent folder must be synced."""
         folder = _parent(path)
         self._calls.sync_folder(folder)
         while folder and folder not in self._entered:
@@ -165,11 +165,11 @@ class CallDisk:
             raise StoreError(f"cannot remove {path}: {error.strerror}", hint="Check the permissions") from None
 
     def _is_own_folder(self, path: str) -> bool:
-        """A folder whose content goes with it. Of a link the link alone goes: what it leads to is not ours."""
+        """Whether to remove this path as a folder with its content. For a link, only the link itself is removed."""
         return self._calls.is_folder(path) and not self._calls.is_link(path)
 
     def _remove_folder(self, path: str) -> None:
-        """A folder goes at once or not at all: half of one would look like damage."""
+        """Remove a folder completely or not at all: a partial folder would look like damage."""
         name = path.rpartition("/")[2]
         going = f"{GOING_PREFIX}{name[:_GOING_CHARACTERS]}"
         self._remove_all(going)
@@ -178,13 +178,13 @@ class CallDisk:
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
-            # The folder above is a link to another disk. What is left after a death half-way goes at the next start.
+            # The parent folder is a link to another disk. The next start removes what a crash midway leaves.
             going = path
         self._calls.sync_folder(_parent(path))
         self._remove_all(going)
 
     def _remove_all(self, path: str) -> None:
-        """Remove a folder and what it holds, file by file, or a file; fine when it is missing."""
+        """Remove a folder and its content, file by file, or a single file, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             if not self._is_own_folder(path):
                 self._calls.unlink(path)
@@ -208,7 +208,7 @@ class CallDisk:
             raise StoreError(f"cannot make {name}: {error.strerror}", hint="Check the permissions") from None
 
     def _clear_away(self) -> None:
-        """Remove what a process that died half-way through it was removing."""
+        """Complete the removals of a process that crashed midway."""
         for name in self.list_names(""):
             if name.startswith(GOING_PREFIX):
                 with contextlib.suppress(OSError):  # the next start tries again
@@ -237,7 +237,7 @@ class CallDisk:
 
 
 class FileDisk(CallDisk):
-    """A Disk that is a directory of the machine."""
+    """A Disk in a real directory."""
 
     def __init__(self, root: Path, pause: Callable[[float], None] = lambda seconds: None) -> None:
         super().__init__(SystemCalls(root, pause), str(root))

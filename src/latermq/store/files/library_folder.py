@@ -1,4 +1,4 @@
-"""What a library keeps on a simulated disk: a real folder, which can lose what was not synced."""
+"""The files of a library on a simulated disk: a real folder that can lose unsynced data."""
 
 import os
 import shutil
@@ -7,26 +7,26 @@ import weakref
 from pathlib import Path
 from random import Random
 
-# RocksDB syncs a good deal, which a test of its logic need not wait for.
+# RocksDB syncs often, and tests of its logic need not wait for a real disk.
 _FAST_FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 class LibraryFolder:
-    """A real folder, as a library knows no other, that is removed when nobody needs this object any more."""
+    """A real folder, because libraries need one. It is removed when this object is garbage-collected."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="latermq-library-", dir=_FAST_FOLDER))
         self._remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
-        # How long each file was when the library last synced; None where it never said so.
+        # The size of each file when the library last synced, or None if it never reported a sync.
         self.synced_bytes: dict[str, int] | None = None
 
     def sizes(self) -> dict[str, tuple[int, int]]:
-        """Every file with its length and the time of its last change."""
+        """Return the size and modification time of every file."""
         found = {}
         for path in self.path.rglob("*"):
             try:
                 status = path.stat()
-            except FileNotFoundError:  # removed meanwhile
+            except FileNotFoundError:  # removed in the meantime
                 continue
             if path.is_file():
                 found[str(path.relative_to(self.path))] = (status.st_size, status.st_mtime_ns)
@@ -36,7 +36,7 @@ class LibraryFolder:
         self.synced_bytes = {name: size for name, (size, _) in self.sizes().items()}
 
     def copy(self) -> "LibraryFolder":
-        """The files as they are at one moment, though the library's threads may still write to them."""
+        """Copy the files as of one moment, although the library's threads may still write to them."""
         while True:
             before = self.sizes()
             copy = LibraryFolder()
@@ -50,7 +50,10 @@ class LibraryFolder:
         return copy
 
     def cut_unsynced(self, chance: Random) -> None:
-        """Lose, as chance has it, the ends of write-ahead logs; every other file a library syncs before it counts."""
+        """Cut write-ahead logs at random positions in their unsynced part.
+
+        A library syncs every other file before it relies on it.
+        """
         if self.synced_bytes is None:
             return
         for name in self.sizes():

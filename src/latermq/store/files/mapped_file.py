@@ -1,4 +1,4 @@
-"""A mapped file: fixed in size, its space taken ahead, cut without ever changing its length."""
+"""A mapped file of fixed size, with space reserved in advance. Truncation zeroes data but keeps the file's size."""
 
 import contextlib
 import mmap
@@ -10,13 +10,13 @@ from latermq.errors import StoreError
 from latermq.store.files.system_calls import Calls, is_unsupported
 
 PAGE_BYTES = 4096
-_BROUGHT_IN_BYTES = 128 << 10  # at once: the kernel reads no further ahead than the disk's setting says
-_WRITTEN_NEXT_BYTES = 128 << 20  # the most that lies between what is read in order and the end of what is reserved
-_LOOKED_AT_BYTES = 1 << 20  # at once, where bytes are compared with zeros
+_BROUGHT_IN_BYTES = 128 << 10  # per call: the kernel reads ahead no further than the disk's setting
+_WRITTEN_NEXT_BYTES = 128 << 20  # maximum distance from sequential reads to the end of the reserved space
+_LOOKED_AT_BYTES = 1 << 20  # per comparison with zeros
 
 
 class MappedFile(Protocol):
-    """A file of fixed size, mapped into memory. Only reserved bytes may be written: the rest may have no disk."""
+    """A file of fixed size, mapped into memory. Write only reserved bytes: the rest may have no disk space."""
 
     path: str
     size: int
@@ -25,64 +25,65 @@ class MappedFile(Protocol):
     is_awake: bool  # whether it is mapped
 
     def wake(self) -> None:
-        """Map it, where it rests. Raises OSError."""
+        """Map the file if it is not mapped. Raises OSError."""
 
     def rest(self) -> None:
-        """Hold neither a map nor a descriptor until `wake`; all but `map` goes on as before."""
+        """Release the map and its descriptor until `wake`. Everything except `map` keeps working."""
 
     def reserve(self, upto: int) -> None:
-        """Make sure that bytes below `upto` have disk space. Raises StoreError when there is none."""
+        """Ensure that bytes below `upto` have disk space. Raises StoreError if there is none."""
 
     def bring_in(self, start: int, upto: int) -> None:
-        """Have memory for these bytes, whose space is reserved, before they are written. Blocks; changes nothing."""
+        """Fault in memory for these reserved bytes before they are written. Blocks; does not change the content."""
 
     def read(self, at: int, size: int) -> bytes:
-        """The same bytes as in the map. To be used where nothing may have been written: there the map is not safe.
+        """Return the same bytes as the map. Use this where nothing may have been written: the map is not safe there.
 
-        In memory file systems, reading a page of the map that was never written takes space, and a signal ends the
-        process where there is none.
+        In memory file systems, reading a mapped page that was never written takes space. If there is none, a signal
+        kills the process.
         """
 
     def write(self, at: int, data: memoryview) -> None:
-        """Put a block of bytes where space is reserved; the map shows them. Raises StoreError, with any part written.
+        """Write a block of bytes to reserved space. The map shows them.
 
-        Where a block is many pages long this is several times as fast as writing to the map, which takes a fault for
-        each page, and each fault waits where a sync is under way.
+        Raises StoreError, possibly after a partial write. For a block of many pages this is several times as fast as
+        writing to the map. The map causes a fault for each page, and each fault waits during a sync.
         """
 
     def end_writing(self) -> None:
-        """No block will be written to it any more: hold no descriptor for them."""
+        """Release the descriptor for block writes, because no more blocks will be written."""
 
     def sync(self, entered: set[str] | None = None) -> None:
-        """Return when everything written so far would survive the death of the machine.
+        """Return when everything written so far would survive a crash of the machine.
 
-        `entered` are folders above the file's own that were synced since that one was made; it gets those synced now.
+        `entered` contains the parent folders of the file's own folder that were synced since that one was created. This
+        call adds the folders that it syncs.
         """
 
     def zero_from(self, at: int) -> bool:
-        """Make everything from `at` read as zeros; False where it does already, and nothing was touched.
+        """Make everything from `at` read as zeros. Return False, and touch nothing, if it already does.
 
-        The file keeps its size whatever happens. A death half-way leaves some of the bytes.
+        The file keeps its size in any case. A crash midway leaves some of the bytes.
         """
 
     def close(self) -> None: ...
 
 
 class CallMappedFile:
-    """A mapped file, by system calls."""
+    """A mapped file implemented with system calls."""
 
     def __init__(self, calls: Calls, path: str, size: int, *, is_made: bool = False, is_awake: bool = True) -> None:
-        """`is_made`: the file is there and has its size."""
+        """`is_made`: the file exists and has its size."""
         self._calls = calls
         self.path = path
         self.size = size
-        # Reserving again what has its blocks already is cheap; trusting a sparse file's block count is not safe.
+        # Reserving space that already has its blocks is cheap. Trusting the block count of a sparse file is not safe.
         self.reserved = 0
         self.is_awake = False
         self._is_entered = False
-        self._short_from = 0  # where the part begins whose faults are kept short
+        self._short_from = 0  # start of the part whose page faults are kept short
         self._write_fd = -1
-        # The writer and whoever takes space ahead of it may want the same bytes.
+        # The writer and the thread that reserves space ahead of it may want the same bytes.
         self._reserving = Lock()
         if is_awake or not is_made:
             self._open(is_made=is_made, is_awake=is_awake)
@@ -96,8 +97,7 @@ class CallMappedFile:
                 self.map = self._calls.map(fd, self.size)
                 self.is_awake = True
         finally:
-            # The map keeps a descriptor of its own. Files that blocks are written to have a second one from the first
-            # block on.
+            # The map keeps its own descriptor. A file with block writes has a second one from the first block on.
             self._calls.close(fd)
 
     def wake(self) -> None:
@@ -149,9 +149,9 @@ class CallMappedFile:
             self._fill(fd, start, start + size)
 
     def _fill(self, fd: int, start: int, upto: int) -> None:
-        """Take the space of these bytes by writing the zeros that are there already.
+        """Allocate the space of these bytes by writing the zeros that they already contain.
 
-        Nobody else writes here: it is not reserved yet, and only one thread at a time reserves.
+        No other thread writes here: the space is not reserved yet, and only one thread at a time reserves.
         """
         at = start
         while at < upto:
@@ -173,22 +173,22 @@ class CallMappedFile:
             at, data = at + written, data[written:]
 
     def _keep_faults_short(self, start: int, upto: int) -> None:
-        """Writing to a page for the first time shall bring in that page, and not what the disk reads ahead.
+        """Make the first write to a page fault in only that page, without the disk's read-ahead.
 
-        Measured with a read-ahead of 8 MB: one write in 8 MB took 20 ms, all of it spent on clearing pages that
-        nobody had asked for. What lies further behind the writer is read in order, and reading ahead helps it.
+        Measured with a read-ahead of 8 MB: one write in 8 MB took 20 ms, all of it spent on clearing unneeded pages.
+        Data further behind the writer is read sequentially, where read-ahead helps.
         """
         start = max(start, upto - _WRITTEN_NEXT_BYTES) // mmap.PAGESIZE * mmap.PAGESIZE
         if not self.is_awake:
             self._short_from = start
             return
         self.map.madvise(mmap.MADV_RANDOM, start, upto - start)
-        if self._short_from:  # the writer may still be in the last step but one, not before it
+        if self._short_from:  # the writer may still be in the previous step, but not before it
             self.map.madvise(mmap.MADV_NORMAL, 0, self._short_from)
         self._short_from = start
 
     def bring_in(self, start: int, upto: int) -> None:
-        # Only a hint; a file that is gone needs none.
+        # This is only a hint, which a removed file does not need.
         with contextlib.suppress(OSError), self._opened() as fd:
             for at in range(start, upto, _BROUGHT_IN_BYTES):
                 self._calls.will_need(fd, at, min(_BROUGHT_IN_BYTES, upto - at))
@@ -211,11 +211,12 @@ class CallMappedFile:
             ) from None
 
     def sync(self, entered: set[str] | None = None) -> None:
-        # fdatasync also writes what was changed through the map, and lets other threads run meanwhile; msync does not.
-        with contextlib.suppress(FileNotFoundError), self._opened() as fd:  # removed meanwhile: nobody needs it
+        # fdatasync also writes changes made through the map, and other threads can run during it. With msync they
+        # cannot.
+        with contextlib.suppress(FileNotFoundError), self._opened() as fd:  # removed, no longer needed
             self._calls.sync(fd)
         if not self._is_entered:
-            # A new file is found after a power cut only if its folders know it.
+            # After a power failure a new file exists only if its parent folders were synced.
             folder = self.path.rpartition("/")[0]
             self._calls.sync_folder(folder)
             entered = set() if entered is None else entered
@@ -245,21 +246,21 @@ class CallMappedFile:
         return True
 
     def _pieces(self, fd: int, at: int) -> Iterator[tuple[int, bytes]]:
-        """What was written from `at` on, in pieces with their places, without what never was."""
+        """Yield the written data from `at` on in pieces with their positions, without the holes."""
         while (start := self._calls.next_data(fd, at)) is not None:
             at = self._calls.next_hole(fd, start)
             for piece_at in range(start, at, _LOOKED_AT_BYTES):
                 yield piece_at, self._calls.read(fd, min(_LOOKED_AT_BYTES, at - piece_at), piece_at)
 
     def _first_byte(self, fd: int, at: int) -> int | None:
-        """Where the first byte from `at` on lies that is not zero."""
+        """Return the position of the first nonzero byte from `at` on."""
         for piece_at, piece in self._pieces(fd, at):
             if rest := piece.lstrip(b"\0"):
                 return piece_at + len(piece) - len(rest)
         return None
 
     def _overwrite(self, fd: int, at: int) -> None:
-        """Zero what is there by writing, where a file system cannot punch holes."""
+        """Zero the data by writing, because the file system cannot punch holes."""
         for piece_at, piece in self._pieces(fd, at):
             if piece.strip(b"\0"):
                 self._write_all(fd, bytes(len(piece)), piece_at)

@@ -1,4 +1,4 @@
-"""A Disk in memory, for tests: it can fill up, fail, and die like a process or a machine, between any two calls."""
+"""A Disk in memory, for tests: it can fill up, fail, or simulate a process or machine crash between any two calls."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ __all__ = ["Died", "MemoryDisk"]
 
 
 class _MemoryMappedFile(CallMappedFile):
-    """A mapped file whose operations a test may fail."""
+    """A mapped file whose operations a test can make fail."""
 
     def __init__(
         self, disk: "MemoryDisk", calls: SimulatedCalls, path: str, size: int, *, is_made: bool, is_awake: bool
@@ -29,7 +29,7 @@ class _MemoryMappedFile(CallMappedFile):
     def write(self, at: int, data: memoryview) -> None:
         half = len(data) // 2
         super().write(at, data[:half])
-        self._disk.before("write", self.path)  # which may fail half-way
+        self._disk.before("write", self.path)  # may fail halfway
         super().write(at + half, data[half:])
 
     def sync(self, entered: set[str] | None = None) -> None:
@@ -38,10 +38,11 @@ class _MemoryMappedFile(CallMappedFile):
 
 
 class MemoryDisk(CallDisk):
-    """A Disk whose files are memory.
+    """A Disk with its files in memory.
 
-    `before_step` may raise to make an operation fail. `die_after` ends the process in the middle of one; what is found
-    then, and what would be found after any other moment, `after_process_death` and `after_machine_death` tell.
+    `before_step` may raise to make an operation fail. `die_after` ends the process in the middle of an operation.
+    `after_process_death` and `after_machine_death` return the disk after that crash, or after a crash at any other
+    moment.
     """
 
     def __init__(self, capacity_bytes: int = 1 << 40, calls: SimulatedCalls | None = None) -> None:
@@ -62,13 +63,13 @@ class MemoryDisk(CallDisk):
         return self.calls.used_bytes
 
     def before(self, operation: str, path: str) -> None:
-        """Give the test its chance to fail this operation."""
+        """Allow the test to make this operation fail."""
         self.before_step(operation, path)
 
     def die_after(self, calls: int | None, *, half_way: bool = False) -> None:
-        """Let the process make so many more system calls that change something, and raise `Died` in the next one.
+        """Allow this many more system calls that change something, and raise `Died` in the next one.
 
-        `half_way` makes half of that last call, where it is one that can be half done. None: live on.
+        With `half_way`, half of that last call is performed if it can be partial. None: no crash.
         """
         self.calls.die_after(calls, half_way=half_way)
 
@@ -82,7 +83,7 @@ class MemoryDisk(CallDisk):
         return super().resting_file(path, size, is_made=is_made)
 
     def mapped(self, path: str) -> MappedFile:
-        """A file as it is, all its space reserved, to be changed behind the store's back."""
+        """Return a file with all its space reserved, so that a test can change it without the store."""
         file = super().map_file(path, self.file_size(path))
         file.reserve(file.size)
         return file
@@ -104,14 +105,14 @@ class MemoryDisk(CallDisk):
         return self.calls.library(name).path
 
     def library_synced(self, name: str) -> None:
-        """To be called when a library has synced: from now on a power cut takes from its logs what comes later.
+        """Report that a library has synced: a power failure can only remove later data from its logs.
 
-        As long as nobody calls it for a folder, a power cut leaves that folder as it is.
+        Until this is called for a folder, a power failure leaves that folder unchanged.
         """
         self.calls.library(name).note_synced()
 
     def contents(self) -> dict[str, bytes]:
-        """Every file as far as space is reserved, by its path."""
+        """Return the content of every file, as far as its space is reserved, by path."""
         found = {}
         for path, node in self.calls.names.tree.items():
             if isinstance(node, Inode):
@@ -119,12 +120,12 @@ class MemoryDisk(CallDisk):
         return found
 
     def after_process_death(self) -> "MemoryDisk":
-        """The disk that the next process finds: everything written is there, synced or not."""
+        """Return the disk that the next process finds: everything written is there, synced or not."""
         return MemoryDisk(calls=self.calls.after_process_death())
 
     def after_machine_death(self, chance: Random) -> "MemoryDisk":
-        """The disk after a power cut: of what was not synced, each page is there or not, as chance has it.
+        """Return the disk after a power failure: each unsynced page survives or not, at random.
 
-        The same goes for the lengths of files; of what was made, renamed and removed in a folder, the last may be lost.
+        The same applies to file sizes. The last creations, renames and removals in a folder may be lost.
         """
         return MemoryDisk(calls=self.calls.after_machine_death(chance))

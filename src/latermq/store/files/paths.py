@@ -1,4 +1,4 @@
-"""Paths inside a Disk: names joined by `/`, none of which leads out of its directory."""
+"""Paths inside a Disk: names joined by `/`. No path leads out of the disk's directory."""
 
 from latermq.errors import StoreError
 from latermq.message.names import is_file_name
@@ -7,7 +7,7 @@ _SHOWN_CHARS = 80
 
 
 def check_inside(path: str) -> str:
-    """The path, unless it leads out of the directory, or back in it: no caller means that, whatever its names hold."""
+    """Return the path. Raises StoreError if a part of it is not a file name, such as `..`: no caller intends that."""
     if path and not all(map(is_file_name, path.split("/"))):
         raise StoreError(
             f"{path[:_SHOWN_CHARS]!r} is no path inside the data directory",

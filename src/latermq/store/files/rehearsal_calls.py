@@ -1,6 +1,6 @@
-"""System calls of a Disk that change nothing: a start can be rehearsed on a store without touching its files.
+"""System calls of a Disk that change nothing: a rehearsal of a start that does not touch the store's files.
 
-Files are read where they lie. Whatever is written, cut, renamed or removed stays in the memory of this process.
+Real files are only read. Everything written, truncated, renamed or removed stays in the memory of this process.
 """
 
 import errno
@@ -20,15 +20,15 @@ def _failure(number: int, path: str) -> OSError:
 
 
 class _File:
-    """One file: the real one, seen through a private map once it is written to, or memory where it is longer."""
+    """One file: the real one, with a private map once it is written, or memory if it is longer than the real one."""
 
     def __init__(self, real: Path | None) -> None:
-        # The real one for as long as it has the same bytes: it knows where nothing was ever written.
+        # The real file as long as it has the same bytes: it knows its holes.
         self.unchanged = real
         self.size = real.stat().st_size if real is not None else 0
         self._map = None if real is not None and self.size else mmap.mmap(-1, mmap.PAGESIZE)
         self._holds_descriptor = False
-        self.is_shown = False  # whether somebody has its map
+        self.is_shown = False  # whether a caller has its map
 
     @property
     def map(self) -> mmap.mmap:
@@ -46,12 +46,12 @@ class _File:
         return self.map[at : min(at + size, self.size)]
 
     def rest(self) -> None:
-        """Hold no descriptor: a store may have more files than a process may open."""
+        """Release the descriptor: a store may have more files than a process may open."""
         if not self._holds_descriptor:
             return
         self._holds_descriptor = False
         if self.unchanged is None:
-            # Only what is not zero is copied: each page that is costs memory.
+            # Copy only nonzero data, because each written page costs memory.
             kept = mmap.mmap(-1, len(self.map))
             for at in range(0, self.size, _COMPARED_BYTES):
                 piece = self.map[at : at + _COMPARED_BYTES]
@@ -72,13 +72,13 @@ class _File:
         self.size = size
 
     def change(self) -> mmap.mmap:
-        """From now on it may differ from the real one."""
+        """Mark the file as different from the real one, and return its map."""
         mapped = self.map
         self.unchanged = None
         return mapped
 
     def zero(self, start: int, end: int) -> None:
-        """Only what is not zero already is written: each page that is costs memory."""
+        """Set bytes to zero. Write only where they are nonzero, because each written page costs memory."""
         self.change()
         for at in range(start, end, _COMPARED_BYTES):
             upto = min(end, at + _COMPARED_BYTES)
@@ -87,27 +87,27 @@ class _File:
 
 
 class RehearsalCalls:
-    """See `Calls`."""
+    """Implements `Calls` without changing real files."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._real = SystemCalls(root)
-        self._files: dict[str, _File] = {}  # those that were opened or made
-        self._folders: set[str] = set()  # those that were made
-        self._gone: set[str] = set()  # real files and folders that were removed or renamed
+        self._files: dict[str, _File] = {}  # opened or created files
+        self._folders: set[str] = set()  # created folders
+        self._gone: set[str] = set()  # removed or renamed real files and folders
         self._open: dict[int, _File] = {}
-        self._mapped: dict[int, _File] = {}  # by their maps
+        self._mapped: dict[int, _File] = {}  # by the ids of their maps
         self._fds = itertools.count(1)
 
-    # Which files there are
+    # Files and folders
 
     def _is_seen(self, path: str) -> bool:
-        """Whether nothing on the way to this path was removed."""
+        """Whether neither this path nor a folder above it was removed."""
         parts = path.split("/")
         return not any("/".join(parts[:end]) in self._gone for end in range(1, len(parts) + 1))
 
     def _is_real(self, path: str) -> bool:
-        """Whether the real file or folder of this path is still seen."""
+        """Whether the real file or folder at this path is still visible."""
         return self._is_seen(path) and (self._root / path).exists()
 
     def _find(self, path: str) -> _File | None:
@@ -174,7 +174,7 @@ class RehearsalCalls:
         self._files[new_path] = file
 
     def sync_folder(self, path: str) -> None:
-        """Nothing is kept."""
+        """Do nothing: a rehearsal keeps nothing."""
 
     # Open files
 
@@ -204,7 +204,7 @@ class RehearsalCalls:
         self._open[fd].resize(size)
 
     def allocate(self, fd: int, start: int, size: int) -> None:
-        """There is room: nothing is taken from the disk. But what is reserved may be written, also through the map."""
+        """Take no disk space. The file counts as changed, because reserved bytes may be written through the map."""
         self._open[fd].change()
 
     def punch(self, fd: int, start: int, size: int) -> None:
@@ -236,10 +236,10 @@ class RehearsalCalls:
         return len(data)
 
     def sync(self, fd: int) -> None:
-        """Nothing is kept."""
+        """Do nothing: a rehearsal keeps nothing."""
 
     def will_need(self, fd: int, at: int, size: int) -> None:
-        """A hint, which nobody needs here."""
+        """Do nothing: this is only a hint."""
 
     def map(self, fd: int, size: int) -> mmap.mmap:
         file = self._open[fd]
@@ -256,7 +256,7 @@ class RehearsalCalls:
             file.rest()
 
     def lock(self, path: str) -> int:
-        """Held by nobody else now, which a store that is looked at must be; it is not kept."""
+        """Check that no other process holds the lock, without keeping it."""
         real = self._root / path
         if real.exists():
             with real.open("rb") as file:

@@ -1,4 +1,4 @@
-"""A Disk on which a start can be rehearsed: it shows a real directory, and changes nothing there."""
+"""A Disk for the rehearsal of a start: it shows a real directory and changes nothing in it."""
 
 import os
 import shutil
@@ -10,13 +10,14 @@ from latermq.store.files.disk import GOING_PREFIX, CallDisk
 from latermq.store.files.paths import check_inside
 from latermq.store.files.rehearsal_calls import RehearsalCalls
 
-_IMMUTABLE = ".sst"  # RocksDB never changes such a file: a second name is as good as a copy
-# Should this process be killed, the next start of a broker removes the copies: second names would keep files for ever.
+_IMMUTABLE = ".sst"  # RocksDB never changes such a file, so a hard link is as good as a copy
+# If this process is killed, the next start of a broker removes the copies. Otherwise the hard links would keep the
+# files forever.
 _COPY_PREFIX = f"{GOING_PREFIX}doctor-"
 
 
 class RehearsalDisk(CallDisk):
-    """Used in `with`, at whose end the copies are removed that libraries worked on."""
+    """A context manager: at its end it removes the copies that libraries worked on."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(RehearsalCalls(root), str(root))
@@ -24,7 +25,11 @@ class RehearsalDisk(CallDisk):
         self._copies: list[Path] = []
 
     def library_folder(self, name: str) -> Path:
-        """A copy of the folder, beside the store where there is room for names, else where there is room at all."""
+        """Return a copy of the folder for a library.
+
+        The copy is in the store's directory if possible, because hard links need space only for their names. Otherwise
+        it is in a temporary directory.
+        """
         real = self._root / check_inside(name)
         try:
             copy = Path(tempfile.mkdtemp(prefix=_COPY_PREFIX, dir=self._root))
@@ -43,7 +48,7 @@ class RehearsalDisk(CallDisk):
         return copy
 
     def _clear_away(self) -> None:
-        """That is left to a start."""
+        """Do nothing: a real start does this."""
 
     def __enter__(self) -> "RehearsalDisk":
         return self

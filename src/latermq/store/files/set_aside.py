@@ -1,7 +1,7 @@
-"""Small files that a start reads: what it does not understand is set aside under another name, and it goes on.
+"""Small files that a start reads. One that cannot be parsed is set aside under another name, and the start continues.
 
-Nothing is lost by that: the file stays as it was, beside the one that takes its place. Where there is a `.bak` beside
-it, as RocketMQ leaves one, and LaterMQ too, that is used for what is not understood.
+No data is lost: the original file stays unchanged next to its replacement. If there is a `.bak` file, as both RocketMQ
+and LaterMQ write, it replaces the parts that cannot be parsed.
 """
 
 from collections.abc import Callable
@@ -16,23 +16,23 @@ T = TypeVar("T")
 
 
 class NotUnderstoodError(Exception):
-    """Nothing of the file is of any use."""
+    """Nothing in the file can be used."""
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """A file that was not understood as a whole, or is missing though there is an older state of it."""
+    """A file that could not be parsed completely, or is missing although it has a backup."""
 
     path: str
     reason: str
-    kept_as: str = ""  # where it lies now, as it was
-    backup: str = ""  # which file stood in for it, or for parts of it
-    lost: tuple[str, ...] = ()  # entries that no file tells
-    is_lost: bool = False  # nothing is known of what was in it
+    kept_as: str = ""  # the path of the unchanged original
+    backup: str = ""  # the backup that replaced the file or parts of it
+    lost: tuple[str, ...] = ()  # entries that are in neither file
+    is_lost: bool = False  # nothing of its content is known
 
     @property
     def advice(self) -> str:
-        """What an operator may do about it."""
+        """What an operator can do about it."""
         if not self.kept_as:
             return f"{self.backup} is used: compare it with what you expect"
         return f"Compare {self.kept_as} with {self.path}, and repair that while the broker is stopped"
@@ -40,7 +40,7 @@ class Trouble:
 
 @dataclass
 class Parsed(Generic[T]):
-    """What a file says, and of which of its entries it does not say it, or only in part, and why."""
+    """The content of a file, and the entries that are lost or only partially readable, with the reasons."""
 
     value: T
     lost: dict[Any, str] = field(default_factory=dict)
@@ -54,9 +54,9 @@ def load_file(
     entries: Callable[[T], dict[Any, Any]],
     empty: Callable[[], T],
 ) -> tuple[T, Trouble | None]:
-    """What a file says, and what is wrong with it.
+    """Load a file, and return its content and what is wrong with it.
 
-    `parse` raises NotUnderstoodError where it understands nothing; `entries` are the parts of a value.
+    `parse` raises NotUnderstoodError if it can use nothing; `entries` returns the parts of a value.
     """
     data = disk.read(path)
     if not data:
@@ -98,7 +98,7 @@ def _parse(data: bytes | None, parse: Callable[[bytes], Parsed[T]]) -> Parsed[T]
 
 
 def _set_aside(disk: Disk, path: str, data: bytes) -> str:
-    """Keep the content of a file under a name that nothing overwrites; once, however often a start finds it."""
+    """Keep the content of a file under a name that is never overwritten. Repeated starts keep it only once."""
     folder, _, name = path.rpartition("/")
     taken = {one for one in disk.list_names(folder) if one.startswith(name + UNREADABLE)}
     number = 1

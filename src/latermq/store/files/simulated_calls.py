@@ -1,4 +1,4 @@
-"""The system calls of a Disk on a simulated machine, which can die between any two of them, or half-way through one."""
+"""The system calls of a Disk on a simulated machine, which can crash between any two calls or halfway through one."""
 
 import errno
 import mmap
@@ -12,7 +12,7 @@ from latermq.store.files.simulated_files import Folder, Inode, Names, Node, Tree
 
 
 class Died(BaseException):
-    """The process has died here: nothing that it still does leaves a trace. Nobody but a test may catch it."""
+    """The process has crashed here: nothing that it still does has an effect. Only tests may catch this."""
 
 
 def _failure(number: int, path: str = "") -> OSError:
@@ -20,7 +20,7 @@ def _failure(number: int, path: str = "") -> OSError:
 
 
 class SimulatedCalls:
-    """See `Calls`. Those that change something are counted, and may be the last."""
+    """Implements `Calls`. Calls that change something are counted, and any of them may be the last."""
 
     def __init__(self, capacity_bytes: int, names: Names | None = None) -> None:
         self.capacity_bytes = capacity_bytes
@@ -28,25 +28,25 @@ class SimulatedCalls:
         self.used_bytes = sum(node.allocated for node in self.names.tree.values() if isinstance(node, Inode))
         self.can_allocate = True
         self.can_punch = True
-        self.copies_on_write = False  # what is written again takes new space
-        self.made: list[tuple[str, str]] | None = None  # where a test wants to see them: name and path of each call
-        self.left_behind: SimulatedCalls | None = None  # by the process that died
-        self._left: int | None = None  # how many calls are made before the last one
+        self.copies_on_write = False  # whether overwriting data takes new space
+        self.made: list[tuple[str, str]] | None = None  # name and path of each call, if a test wants to see them
+        self.left_behind: SimulatedCalls | None = None  # the machine's state after the process crashed
+        self._left: int | None = None  # number of calls before the last one
         self._dies_half_way = False
-        self.max_descriptors: int | None = None  # as a process is limited; a map takes one, as Python's do
+        self.max_descriptors: int | None = None  # per process; a map takes one, as in Python
         self._open: dict[int, tuple[str, Inode]] = {}
-        self._maps: Counter[int] = Counter()  # how often each piece of memory is mapped
+        self._maps: Counter[int] = Counter()  # number of mappings of each piece of memory
         self._next_fd = 3
         self._locks: set[str] = set()
 
-    # Dying
+    # Crashes
 
     def die_after(self, calls: int | None, *, half_way: bool) -> None:
-        """Make so many more calls and no other; `half_way` through it where a call can be half done."""
+        """Allow this many more calls. `half_way`: perform half of the next one if it can be partial."""
         self._left, self._dies_half_way = calls, half_way
 
     def _is_last(self, call: str, path: str) -> bool:
-        """Count a call; whether it is one that is not made any more."""
+        """Count a call and return whether it is no longer performed."""
         if self.left_behind is not None:
             raise Died
         if self.made is not None:
@@ -57,12 +57,12 @@ class SimulatedCalls:
         return self._left < 0
 
     def _make(self, call: str, path: str) -> None:
-        """Begin a call that is made at once or not at all."""
+        """Begin a call that is performed completely or not at all."""
         if self._is_last(call, path):
             self._die()
 
     def _share(self, call: str, path: str, size: int) -> int:
-        """Begin a call that may be made in part: how much of it. `_finish` must follow."""
+        """Begin a call that may be performed in part, and return how much of it. `_finish` must follow."""
         if not self._is_last(call, path):
             return size
         return size // 2 if self._dies_half_way else 0
@@ -76,7 +76,7 @@ class SimulatedCalls:
         raise Died
 
     def after_process_death(self) -> "SimulatedCalls":
-        """The machine that the next process finds: everything written is there, synced or not."""
+        """Return the machine that the next process finds: everything written is there, synced or not."""
 
         def copied(node: Node) -> Node:
             return node.copy(node.pages(), node.size) if isinstance(node, Inode) else _copied_folder(node)
@@ -84,7 +84,7 @@ class SimulatedCalls:
         return self.left_behind or self._with(self.names.copy(copied))
 
     def after_machine_death(self, chance: Random) -> "SimulatedCalls":
-        """The machine after a power cut."""
+        """Return the machine after a power failure."""
         tree: Tree = {}
         for path, node in (self.left_behind or self).names.survivors(chance).items():
             tree[path] = node.survivor(chance) if isinstance(node, Inode) else _copied_folder(node)
@@ -103,7 +103,7 @@ class SimulatedCalls:
 
     @property
     def descriptors(self) -> int:
-        """How many the process holds."""
+        """The number of descriptors that the process holds."""
         return len(self._open) + self._maps.total()
 
     def _need_descriptor(self, path: str) -> None:
@@ -202,7 +202,7 @@ class SimulatedCalls:
         inode.sync()
 
     def will_need(self, fd: int, at: int, size: int) -> None:
-        """It is in memory."""
+        """Do nothing: the data is already in memory."""
 
     def map(self, fd: int, size: int) -> mmap.mmap:
         path, inode = self._open[fd]
@@ -212,7 +212,7 @@ class SimulatedCalls:
         return mapped
 
     def unmap(self, mapped: mmap.mmap) -> None:
-        """The content stays, as a file's does."""
+        """Unmap the file. Its content stays."""
         self._maps[id(mapped)] -= 1
 
     # Names
@@ -235,7 +235,7 @@ class SimulatedCalls:
         return isinstance(self.names.tree.get(path), Folder)
 
     def is_link(self, path: str) -> bool:
-        return False  # nobody makes any
+        return False  # there are no links here
 
     def list_folder(self, path: str) -> list[str]:
         self._need_folder(path)
@@ -292,7 +292,7 @@ class SimulatedCalls:
     # Libraries
 
     def library(self, path: str) -> LibraryFolder:
-        """The files of a library in this folder."""
+        """Return the library's files in this folder."""
         folder = self._need(path)
         assert isinstance(folder, Folder)
         folder.library = folder.library or LibraryFolder()

@@ -1,7 +1,8 @@
-"""Files and folders of a simulated machine: what a dead process leaves of them, and what a dead machine does.
+"""Files and folders of a simulated machine, and what remains of them after a crash of the process or the machine.
 
-A dead process leaves everything that it had written. A dead machine leaves what was synced; of the rest, each page and
-each length of a file is there or not, as chance has it, and the changes of a folder up to some point in their order.
+After a crash of the process everything that it wrote remains. After a crash of the machine all synced data remains. Of
+the rest, each page and each file size survives or not, at random. The changes of a folder survive up to a random point
+in their order.
 """
 
 import mmap
@@ -15,22 +16,25 @@ import numpy as np
 from latermq.store.files.library_folder import LibraryFolder
 from latermq.store.files.mapped_file import PAGE_BYTES
 
-Pages = dict[int, bytes]  # by number; a page that is not named is zeros
-_STRAY_BYTES = 16 * PAGE_BYTES  # how far behind its reserved space a file is searched for what must not be there
+Pages = dict[int, bytes]  # by number; pages that are not listed are zeros
+_STRAY_BYTES = 16 * PAGE_BYTES  # how far after its reserved space a file is searched for stray writes
 
 
 class Inode:
-    """A file without its name. Large ones are nearly empty: their map is of huge pages, read as zeros without being."""
+    """A file without its name.
+
+    Large files are nearly empty. Their map uses huge pages, and unused ones read as zeros without taking memory.
+    """
 
     def __init__(self) -> None:
         self.size = 0
         self.allocated = 0  # bytes from the start that have disk space
-        self.data: mmap.mmap | bytearray = bytearray()  # not longer than the file; what is missing is zeros
+        self.data: mmap.mmap | bytearray = bytearray()  # not longer than the file; missing bytes are zeros
         self.synced: Pages = {}
         self.synced_size = 0
 
     def mapped(self) -> mmap.mmap:
-        """The content as a map, the same for all that ask."""
+        """Return the content as a map, the same one for all callers."""
         if not isinstance(self.data, mmap.mmap) or len(self.data) < self.size:
             grown = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             grown.madvise(mmap.MADV_HUGEPAGE)
@@ -40,7 +44,7 @@ class Inode:
         return self.data
 
     def pages(self) -> Pages:
-        """What is not zeros."""
+        """Return the nonzero pages."""
         end = min(self.allocated, self.size, len(self.data))
         whole = end // PAGE_BYTES
         words = np.frombuffer(self.data, np.uint64, whole * PAGE_BYTES // 8).reshape(whole, PAGE_BYTES // 8)
@@ -55,7 +59,7 @@ class Inode:
         return found
 
     def next_page(self, at: int, *, is_used: bool) -> int | None:
-        """The first place from `at` on in a page with anything in it, or with nothing; None where there is none."""
+        """Return the first position from `at` on in a used or unused page, or None."""
         used = np.zeros(-(-self.size // PAGE_BYTES), bool)
         used[list(self.pages())] = True
         found = np.flatnonzero(used[at // PAGE_BYTES :] == is_used) if at < self.size else used[:0]
@@ -69,7 +73,7 @@ class Inode:
         self.size = max(self.size, end)
 
     def clear(self, start: int, end: int) -> None:
-        """Make these bytes zeros."""
+        """Set these bytes to zero."""
         end = min(end, len(self.data))
         if start >= end:
             return
@@ -80,14 +84,14 @@ class Inode:
         if end == len(self.data):
             page_end = -(-end // PAGE_BYTES) * PAGE_BYTES
         if page_start < page_end:
-            self.data.madvise(mmap.MADV_DONTNEED, page_start, page_end - page_start)  # of no file: read as zeros then
+            self.data.madvise(mmap.MADV_DONTNEED, page_start, page_end - page_start)  # anonymous, so it reads as zeros
             self.data[start:page_start] = bytes(page_start - start)
             start = page_end
         if start < end:
             self.data[start:end] = bytes(end - start)
 
     def cut(self, size: int) -> None:
-        """Change the length."""
+        """Change the size."""
         if size < self.size:
             self.clear(size, self.size)
             if isinstance(self.data, bytearray):
@@ -99,7 +103,7 @@ class Inode:
         self.synced, self.synced_size = self.pages(), self.size
 
     def copy(self, pages: Pages, size: int) -> "Inode":
-        """Another one with this content."""
+        """Return another inode with this content."""
         other = Inode()
         other.size, other.allocated = size, min(self.allocated, -(-size // PAGE_BYTES) * PAGE_BYTES)
         other.synced, other.synced_size = self.synced, self.synced_size
@@ -111,7 +115,7 @@ class Inode:
         return other
 
     def survivor(self, chance: Random) -> "Inode":
-        """What a dead machine leaves of it."""
+        """Return what remains of the file after a crash of the machine."""
         old, new = self.synced, self.pages()
         size = self.size if self.size == self.synced_size or chance.random() < 0.5 else self.synced_size
         pages = {
@@ -120,7 +124,7 @@ class Inode:
             if page in (content := new if chance.random() < 0.5 else old)
         }
         other = self.copy(pages, size)
-        if pages:  # space that was given back is taken again
+        if pages:  # freed space is allocated again
             other.allocated = max(other.allocated, (max(pages) + 1) * PAGE_BYTES)
         other.sync()
         return other
@@ -128,7 +132,7 @@ class Inode:
 
 @dataclass(eq=False)
 class Folder:
-    """A folder, and what a library keeps in it, if it is one of those."""
+    """A folder, with a library's files if it belongs to one."""
 
     library: LibraryFolder | None = None
 
@@ -139,7 +143,7 @@ Tree = dict[str, Node]
 
 @dataclass
 class Change:
-    """A change of the tree: a node gets a new name; without an old one it is new itself, without a new one it goes."""
+    """A change of the tree: a node gets a new name. Without an old name it is created, without a new one removed."""
 
     path: str
     new_path: str
@@ -148,11 +152,11 @@ class Change:
 
     @property
     def folders(self) -> list[str]:
-        """Those whose names change."""
+        """The folders whose names change."""
         return [parent(path) for path in (self.path, self.new_path) if path]
 
     def make(self, tree: Tree) -> None:
-        """As far as the tree has what it takes."""
+        """Apply the change if the tree has the folders for it."""
         if not all(folder in tree for folder in self.folders):
             return
         if self.new_path:
@@ -171,17 +175,17 @@ def parent(path: str) -> str:
 
 
 def is_inside(path: str, folder: str) -> bool:
-    """Whether this is the folder or lies in it."""
+    """Whether this path is the folder or is inside it."""
     return path.startswith(folder) and path[len(folder) :][:1] in ("", "/")
 
 
 class Names:
-    """The tree of folders and files, and those of its changes that a dead machine may forget."""
+    """The tree of folders and files, and the changes that a crash of the machine may undo."""
 
     def __init__(self, tree: Tree | None = None) -> None:
         self.tree: Tree = tree if tree is not None else {"": Folder()}
         self._safe: Tree = dict(self.tree)
-        self._changes: list[Change] = []  # since then, in order
+        self._changes: list[Change] = []  # changes since `_safe`, in order
 
     def change(self, path: str, new_path: str, node: Node | None = None) -> None:
         change = Change(path, new_path, node)
@@ -189,14 +193,14 @@ class Names:
         self._changes.append(change)
 
     def sync(self, folder: str) -> None:
-        """What was changed in this folder is safe from here on."""
+        """Make the changes in this folder durable."""
         for change in self._changes:
             change.is_safe = change.is_safe or folder in change.folders
         while self._changes and self._changes[0].is_safe:
             self._changes.pop(0).make(self._safe)
 
     def survivors(self, chance: Random) -> Tree:
-        """The tree that a dead machine leaves."""
+        """Return the tree after a crash of the machine."""
         waiting = Counter(folder for change in self._changes if not change.is_safe for folder in change.folders)
         left = {
             folder: count if chance.random() < 0.5 else chance.randint(0, count) for folder, count in waiting.items()
@@ -213,7 +217,7 @@ class Names:
         return tree
 
     def copy(self, of: Callable[[Node], Node]) -> "Names":
-        """The same with copies of its nodes."""
+        """Return the same tree with copies of its nodes."""
         copies: dict[int, Node] = {}
 
         def copied(node: Node) -> Node:

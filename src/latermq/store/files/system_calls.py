@@ -1,6 +1,6 @@
-"""The system calls that a Disk is made of, each a method: what a death can fall between.
+"""The system calls that a Disk uses, each one a method. A crash can happen between any two of them.
 
-`disk.py` says in which order they are made, `simulated_calls.py` has the same ones on a machine in memory.
+`disk.py` defines their order. `simulated_calls.py` provides the same calls on a simulated machine in memory.
 """
 
 import ctypes
@@ -12,21 +12,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-# Messages are nobody else's business: what the store makes is its user's alone, whatever the umask.
+# Messages are private: only the store's user may read its files, whatever the umask is.
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
-# glibc's posix_fallocate writes to the file where the file system has no such call, over what others write meanwhile;
-# this one says that there is none.
+# If the file system does not support the call, glibc's posix_fallocate writes to the file instead, and overwrites
+# concurrent writes. fallocate reports an error.
 _fallocate = ctypes.CDLL(None, use_errno=True).fallocate
 _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-# A process that only asks whether a directory is in use holds its lock for an instant; a start must not fail for that.
+# A process that only checks whether a directory is in use holds its lock for a moment. A start must not fail because of
+# that.
 _LOOKED_AT_S = 0.1
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOTTY)
 
 
 def is_unsupported(error: OSError) -> bool:
-    """Whether the file system has no such call."""
+    """Whether the file system does not support the call."""
     return error.errno in _UNSUPPORTED
 
 
@@ -36,10 +37,10 @@ def _link_on_the_way(path: str) -> OSError:
 
 
 class Calls(Protocol):
-    """Paths are relative to the directory of the Disk, "" is the directory itself. All raise OSError."""
+    """The system calls. Paths are relative to the Disk's directory, which is "" itself. All methods raise OSError."""
 
     def open(self, path: str, *, create: bool = False, empty: bool = False, read_only: bool = False) -> int:
-        """A descriptor."""
+        """Return a descriptor."""
 
     def close(self, fd: int) -> None: ...
 
@@ -48,21 +49,21 @@ class Calls(Protocol):
     def truncate(self, fd: int, size: int) -> None: ...
 
     def allocate(self, fd: int, start: int, size: int) -> None:
-        """Take disk space for these bytes; what they are does not change."""
+        """Allocate disk space for these bytes without changing them."""
 
     def punch(self, fd: int, start: int, size: int) -> None:
-        """Make these bytes read as zeros and give their disk space back; the file stays as long as it is."""
+        """Make these bytes read as zeros and free their disk space. The file keeps its size."""
 
     def next_data(self, fd: int, at: int) -> int | None:
-        """Where the first bytes lie, from `at` on, that may be other than zero; None where there are none."""
+        """Return the first position from `at` on that may hold nonzero bytes, or None."""
 
     def next_hole(self, fd: int, at: int) -> int:
-        """Where bytes end, from `at` on, that may be other than zero."""
+        """Return the end of the possibly nonzero bytes from `at` on."""
 
     def read(self, fd: int, size: int, at: int) -> bytes: ...
 
     def write(self, fd: int, data: bytes | memoryview, at: int) -> int:
-        """How many bytes were written."""
+        """Return the number of bytes written."""
 
     def sync(self, fd: int) -> None: ...
 
@@ -75,7 +76,7 @@ class Calls(Protocol):
     def file_size(self, path: str) -> int: ...
 
     def is_folder(self, path: str) -> bool:
-        """Also where a link leads to one."""
+        """Whether this is a folder or a link to one."""
 
     def is_link(self, path: str) -> bool: ...
 
@@ -91,21 +92,21 @@ class Calls(Protocol):
     def rename(self, path: str, new_path: str) -> None: ...
 
     def sync_folder(self, path: str) -> None:
-        """Return when the names in a folder would survive the death of the machine."""
+        """Return when the names in a folder would survive a crash of the machine."""
 
     def lock(self, path: str) -> int:
-        """Make this file if need be and keep every other process from doing the same; a descriptor that holds it."""
+        """Create this file if necessary, lock it against all other processes, and return its descriptor."""
 
     def used_ratio(self) -> float: ...
 
 
 class SystemCalls:
-    """Those of this machine."""
+    """The system calls of this machine."""
 
     def __init__(self, root: Path, pause: Callable[[float], None] = lambda seconds: None) -> None:
-        """`pause` waits for so many seconds, where somebody may be done within them."""
+        """`pause` waits for this many seconds, so that another process can release its lock."""
         self._root = root
-        # A start looks at every file: a Path for each would cost it a third of its time.
+        # A start looks at every file, and a Path for each would take a third of its time.
         self._prefix = f"{root}/"
         self._pause = pause
 
@@ -119,16 +120,17 @@ class SystemCalls:
             raise
 
     def check_no_link(self, path: str) -> None:
-        """Raise what writing raises where the file itself is a link, or a folder above it that is not followed."""
+        """Raise the error of a write if the file is a link or if a folder above it is a link that is not followed."""
         self._at(path)
         if self.is_link(path):
             raise _link_on_the_way(path)
 
     def _text_at(self, path: str) -> str:
-        """The place of a file. A link in the directory itself, as to another disk, is followed, but none below it.
+        """Return the path of a file. Links directly in the directory are followed, but none below it.
 
-        Names of the directory itself are the program's own. Those below are made of what clients say, and who may make
-        links there must not have the broker write or remove anything elsewhere.
+        A folder in the directory may be a link to another disk. The program chooses the names there. The names below
+        contain input from clients. A user who can create links there must not make the broker write or remove anything
+        elsewhere.
         """
         end = path.find("/", path.find("/") + 1)
         while end > 0:
@@ -167,7 +169,7 @@ class SystemCalls:
         except OSError as error:
             if error.errno == errno.ENXIO:
                 return None
-            if error.errno == errno.EINVAL:  # a file system that knows nothing of holes
+            if error.errno == errno.EINVAL:  # a file system without support for holes
                 return at if at < os.fstat(fd).st_size else None
             raise
 
@@ -243,7 +245,7 @@ class SystemCalls:
         return fd
 
     def used_ratio(self) -> float:
-        """Of the disk that is fullest: a folder may be a link to another one."""
+        """Return the ratio of the fullest disk: a folder may be a link to another one."""
         with os.scandir(self._root) as entries:
             linked = [entry.path for entry in entries if entry.is_symlink() and entry.is_dir()]
         return max(map(_used_ratio, (str(self._root), *linked)))
