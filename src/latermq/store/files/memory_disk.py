@@ -83,7 +83,7 @@ class MemoryDisk(CallDisk):
         return super().resting_file(path, size, is_made=is_made)
 
     def mapped(self, path: str) -> MappedFile:
-        """Return a file with all its space reserved, so that a test can change it without the store."""
+        """Return a file with all its space reserved, so that a test can change it behind the store's back."""
         file = super().map_file(path, self.file_size(path))
         file.reserve(file.size)
         return file

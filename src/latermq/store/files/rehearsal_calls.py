@@ -256,7 +256,7 @@ class RehearsalCalls:
             file.rest()
 
     def lock(self, path: str) -> int:
-        """Check that no other process holds the lock, without keeping it."""
+        """Check that no other process uses the store, as a rehearsal requires. The lock is not kept."""
         real = self._root / path
         if real.exists():
             with real.open("rb") as file:
