@@ -1,4 +1,4 @@
-"""The Python SDK over RocketMQ's remoting protocol, for asyncio; `latermq.client.blocking` has the same without it."""
+"""The asyncio Python SDK for RocketMQ's remoting protocol. `latermq.client.blocking` is its blocking counterpart."""
 
 from latermq.client.admin import Admin
 from latermq.client.consumer.pull import PullResult

@@ -1,4 +1,4 @@
-"""Administration: topics, groups, offsets, messages by key or id, timers, and what brokers tell about themselves."""
+"""The admin client: topics, groups, offsets, message lookup by key or id, timers, and broker state."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ FOREVER_MS = 0x7FFFFFFFFFFFFFFF
 
 
 class Admin(TimerAdmin):
-    """Looks at a cluster and changes it. Methods that change something do it on every broker that is concerned."""
+    """Inspects and changes a cluster. Methods that change something apply the change to every broker concerned."""
 
     def __init__(
         self,
@@ -45,18 +45,18 @@ class Admin(TimerAdmin):
         encoding: str = "json",
         max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
-        """`max_body_bytes` is what compressed bodies may open to, those of one answer together."""
+        """`max_body_bytes` limits the decompressed size of all compressed bodies in one response."""
         self._max_body_bytes = max_body_bytes
         self._session = Session(namesrv, instance=instance, encoding=encoding, request_timeout_s=request_timeout_s)
 
     # Brokers
 
     async def broker_runtime_info(self, address: str) -> dict[str, str]:
-        """What a broker counts and measures."""
+        """Return a broker's counters and measurements."""
         return decode_body((await self._call(address, Request.GET_BROKER_RUNTIME_INFO)).body, KVTable).table
 
     async def broker_config(self, address: str) -> dict[str, str]:
-        """A broker's settings."""
+        """Return a broker's settings."""
         text = (await self._call(address, Request.GET_BROKER_CONFIG)).body.decode()
         pairs = (line.partition("=") for line in text.splitlines() if line and not line.startswith("#"))
         return {name.strip(): value.strip() for name, _, value in pairs}
@@ -64,7 +64,7 @@ class Admin(TimerAdmin):
     # Topics
 
     async def topics(self) -> list[str]:
-        """All topics, those of the system and of retries included."""
+        """Return the names of all topics, including system and retry topics."""
         body = await self._ask_name_server(Request.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         return sorted(decode_body(body, TopicList).topicList)
 
@@ -78,7 +78,7 @@ class Admin(TimerAdmin):
         attributes: Mapping[str, str] | None = None,
         broker: str | None = None,
     ) -> None:
-        """Make a topic on every broker, or on one, or change the one that is there; waits until its route is known."""
+        """Create or update a topic on every broker, or on one. Waits until the name servers have its route."""
         check_topic(name)
         fields = {
             "topic": name,
@@ -97,7 +97,7 @@ class Admin(TimerAdmin):
         await self._await_route(name, masters.keys(), queues, perm)
 
     async def delete_topic(self, name: str) -> None:
-        """Remove a topic from every broker and from the name servers."""
+        """Delete a topic from every broker and from the name servers."""
         masters = await self._masters()
         for address in masters.values():
             await self._call(address, Request.DELETE_TOPIC_IN_BROKER, {"topic": name})
@@ -105,11 +105,11 @@ class Admin(TimerAdmin):
             await self._call(server, Request.DELETE_TOPIC_IN_NAMESRV, {"topic": name})
 
     async def route(self, topic: str) -> TopicRoute:
-        """Where a topic's queues are."""
+        """Return a topic's route: its queues and their brokers."""
         return (await self._route(topic)).data
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
-        """First and next offset of each queue, and when it last got a message."""
+        """Return the first and the next offset of each queue, and the time of its last message."""
         stats: dict[MessageQueue, TopicOffset] = {}
         for address in await self._brokers_of(topic):
             body = (await self._call(address, Request.GET_TOPIC_STATS_INFO, {"topic": topic})).body
@@ -121,7 +121,7 @@ class Admin(TimerAdmin):
     # Groups
 
     async def groups(self) -> list[Group]:
-        """Every consumer group that a broker knows."""
+        """Return all consumer groups of all brokers."""
         found: dict[str, Group] = {}
         for address in (await self._masters()).values():
             body = (await self._call(address, Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)).body
@@ -138,10 +138,10 @@ class Admin(TimerAdmin):
         orderly: bool = False,
         retry_levels: Sequence[int | str] | None = None,
     ) -> None:
-        """Make a consumer group on every broker, or change the one that is there.
+        """Create or update a consumer group on every broker.
 
-        `retry_levels` are delay levels or times such as `30s`, one after the other, on a LaterMQ broker; an empty list
-        brings RocketMQ's own back, None leaves them as they are.
+        `retry_levels` lists the delays of successive retries as delay levels or durations such as `30s`. Only LaterMQ
+        brokers support it. An empty list restores RocketMQ's default levels; None leaves the levels unchanged.
         """
         check_group(name)
         group = Group(
@@ -158,13 +158,13 @@ class Admin(TimerAdmin):
             await self._call(address, Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, encode_group(group))
 
     async def delete_group(self, name: str, *, remove_offsets: bool = True) -> None:
-        """Remove a consumer group, and by default its offsets."""
+        """Delete a consumer group and, by default, its offsets."""
         fields = {"groupName": name, "cleanOffset": str(remove_offsets).lower()}
         for address in (await self._masters()).values():
             await self._call(address, Request.DELETE_SUBSCRIPTIONGROUP, fields)
 
     async def consumer_connections(self, group: str) -> ConsumerConnection:
-        """Who is connected for a group, and what it subscribed to; ConsumerOffline if nobody is."""
+        """Return a group's connected members and subscriptions. Raises ConsumerOffline if no member is connected."""
         found: ConsumerConnection | None = None
         offline: LaterMQError | None = None
         for address in (await self._masters()).values():
@@ -185,7 +185,7 @@ class Admin(TimerAdmin):
         return found
 
     async def consume_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, OffsetWrapper]:
-        """How far a group is in each queue; the lag is `brokerOffset - consumerOffset`."""
+        """Return a group's progress in each queue. The lag is `brokerOffset - consumerOffset`."""
         fields = {"consumerGroup": group} | ({"topic": topic} if topic else {})
         stats: dict[MessageQueue, OffsetWrapper] = {}
         for address in (await self._masters()).values():
@@ -196,9 +196,9 @@ class Admin(TimerAdmin):
         return dict(sorted(stats.items()))
 
     async def reset_offsets(self, group: str, topic: str, to: int | str) -> dict[MessageQueue, int]:
-        """Let a group go on at another place: epoch milliseconds, "first" or "last"; the new offsets.
+        """Move a group to another position: epoch milliseconds, "first" or "last". Return the new offsets.
 
-        Members that are connected are told at once. If none is, the stored offsets are changed.
+        The broker notifies connected members at once. If none is connected, the stored offsets change.
         """
         if isinstance(to, str) and to not in (FIRST, LAST):
             raise ValueError(f"{to!r} is no place; use epoch milliseconds, {FIRST!r} or {LAST!r}")
@@ -209,7 +209,7 @@ class Admin(TimerAdmin):
             try:
                 body = (await self._call(address, Request.INVOKE_BROKER_TO_RESET_OFFSET, fields)).body
             except (ConsumerOffline, BrokerFailed):
-                # Nobody is connected, or the group never committed here: then there is nobody to tell.
+                # No member is connected, or the group never committed here: there is no member to notify.
                 offsets.update(await self._store_offsets(group, topic, address, to))
             else:
                 offsets.update((queue, int(offset)) for queue, offset in keyed_table(body, "offsetTable"))
@@ -218,7 +218,7 @@ class Admin(TimerAdmin):
     # Messages
 
     async def view_message(self, offset_message_id: str) -> Message:
-        """The message at the place that an offset id names."""
+        """Return the message with this offset message id."""
         ip, port, physical_offset = parse_offset_message_id(offset_message_id)
         address = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
         answer = await self._call(address, Request.VIEW_MESSAGE_BY_ID, {"offset": str(physical_offset)})
@@ -234,19 +234,20 @@ class Admin(TimerAdmin):
         end_ms: int = FOREVER_MS,
         on_unreadable: Callable[[UnreadableBody], None] | None = None,
     ) -> list[Message]:
-        """Messages of a topic that were sent with a key, in the order they were stored.
+        """Return the messages of a topic that were sent with a key, in the order in which they were stored.
 
-        Those whose bodies cannot be opened are passed to `on_unreadable`; without it the first of them raises.
+        For a message whose body cannot be decompressed, the error is passed to `on_unreadable`. Without that callback,
+        the first such error is raised.
         """
         found = await self._query(topic, key, max_messages, begin_ms, end_ms, unique=False)
-        # Key indexes hold hashes, so other keys may come along.
+        # Key indexes hold hashes, so the response may contain messages with other keys.
         own = [message for message in found if key in message.properties.get(KEYS, "").split(KEY_SEPARATOR)]
         return self._opened(own, on_unreadable)
 
     async def query_by_unique_key(
         self, topic: str, unique_key: str, *, max_messages: int = 32, begin_ms: int = 0, end_ms: int = FOREVER_MS
     ) -> list[Message]:
-        """Messages of a topic with this unique key; more than one if a send was retried."""
+        """Return the messages of a topic with this unique key. There can be several if a send was retried."""
         found = await self._query(topic, unique_key, max_messages, begin_ms, end_ms, unique=True)
         return self._opened([message for message in found if message.properties.get(UNIQUE_KEY) == unique_key])
 
@@ -300,7 +301,7 @@ class Admin(TimerAdmin):
         return offsets
 
     async def _await_route(self, topic: str, brokers: Iterable[str], queues: int, perm: int) -> None:
-        """Brokers tell name servers of a new topic a moment after they made it."""
+        """Wait for a topic's route: brokers register a new topic with the name servers shortly after its creation."""
         deadline_s = asyncio.get_running_loop().time() + self._session.request_timeout_s
         while True:
             try:

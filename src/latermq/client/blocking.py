@@ -1,4 +1,4 @@
-"""The same clients for programs without asyncio: plain blocking methods, over one loop in a thread of its own."""
+"""Blocking clients for programs without asyncio. They run the asyncio clients on one event loop in its own thread."""
 
 import asyncio
 import concurrent.futures
@@ -27,12 +27,12 @@ from latermq.protocol.remoting.topics import TopicOffset
 
 
 class Producer(BlockingClient):
-    """`latermq.client.Producer` with blocking methods; its settings are the same."""
+    """`latermq.client.Producer` with blocking methods and the same settings."""
 
     def __init__(self, namesrv: str = "127.0.0.1:9876", **settings: Any) -> None:
         super().__init__()
         self._client: client.Producer = client.Producer(namesrv, **settings)
-        # The client counts what its loop has seen; this counts what is still on the way to the loop, too.
+        # The client only counts messages that have reached its loop. This also counts those on their way to the loop.
         self._room = threading.BoundedSemaphore(settings.get("max_in_flight", MAX_IN_FLIGHT))
 
     def send(
@@ -53,7 +53,7 @@ class Producer(BlockingClient):
         shard: str | int | None = None,
         timeout_s: float | None = None,
     ) -> "concurrent.futures.Future[SendResult]":
-        """Send without waiting for the result; waits only while the bound on messages in flight is reached."""
+        """Send without waiting for the result. Blocks only while the limit of messages in flight is reached."""
         self._room.acquire()
         try:
             future = loop_thread.submit(self._client.send(message, queue=queue, shard=shard, timeout_s=timeout_s))
@@ -86,7 +86,7 @@ class Producer(BlockingClient):
 
 
 class PushConsumer(BlockingClient):
-    """`latermq.client.PushConsumer` whose handler is a plain function, called in one of `concurrency` threads."""
+    """`latermq.client.PushConsumer` with a plain function as handler, called in one of `concurrency` threads."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Timers that wait, from outside: cancel, move, look up, list and count them over all brokers that could hold them."""
+"""Administration of pending timers: cancel, move, look up, list and count them on all brokers that may hold them."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -16,8 +16,8 @@ from latermq.protocol.remoting.json_body import decode_body
 from latermq.protocol.remoting.timers import PendingCount, decode_density, decode_outcomes, decode_page
 
 _PAGE_TIMERS = 1000
-# Brokers may say different things of one name, as a send that was retried may be stored on two. What was done goes
-# first, and what is still to come before what is over.
+# Brokers may report different verdicts for one name, because a retried send may be stored on two of them. After a
+# change, the change itself ranks first, and a pending timer ranks before a delivered one.
 _AFTER_A_CHANGE = (
     Verdict.MOVED, Verdict.CANCELLED, Verdict.ACCEPTED, Verdict.PENDING, Verdict.DELIVERED, Verdict.NOT_FOUND,
 )  # fmt: skip
@@ -27,13 +27,13 @@ _AS_IT_IS = (
 
 
 class TimerAdmin(ClusterClient):
-    """The part of Admin that is about timers. A timer is named by its unique key, a message key or its handle."""
+    """The timer methods of Admin. A unique key, a message key or a recall handle identifies a timer."""
 
     async def cancel_timer(self, topic: str, *, unique_key: str = "", key: str = "", handle: str = "") -> list[Outcome]:
-        """Cancel timers: one outcome for each name, which says what became of it.
+        """Cancel timers and return what happened to each of them.
 
-        By unique key or handle there is one outcome. By message key there is one for each unique key that has it, and
-        none where no timer is known that does.
+        A unique key or a handle gives one outcome. A message key gives one outcome per unique key that has it, and none
+        if no timer with that key is known.
         """
         fields = _name(topic, unique_key, key, handle)
         answers = await self._ask(await self._holders(topic, handle), Request.CANCEL_TIMER, fields)
@@ -49,17 +49,17 @@ class TimerAdmin(ClusterClient):
         due_ms: int | None = None,
         delay_ms: int | None = None,
     ) -> list[Outcome]:
-        """Give timers a new due time, or a delay from now by the broker's clock; the outcomes are as of a cancel."""
+        """Move timers to a due time, or to a delay from now by the broker's clock. Outcomes are as for a cancel."""
         if (due_ms is None) == (delay_ms is None):
             raise ValueError("move a timer to due_ms, or by delay_ms from now")
         fields = _name(topic, unique_key, key, handle)
         fields |= {"dueMs": str(due_ms)} if due_ms is not None else {"delayMs": str(delay_ms)}
-        # Made again after it was done, it would find its timer delivered at the new time, and tell of no move.
+        # A repeated move could find its timer already delivered at the new time, and would then not report the move.
         answers = await self._ask(await self._holders(topic, handle), Request.MOVE_TIMER, fields, UNDONE)
         return combine(_outcomes(answers), _AFTER_A_CHANGE)
 
     async def timer_status(self, topic: str, *, unique_key: str = "", handle: str = "") -> Outcome:
-        """What has become of a timer: pending, cancelled, already delivered or not found."""
+        """Return the state of a timer: pending, cancelled, already delivered or not found."""
         fields = _name(topic, unique_key, "", handle)
         answers = await self._ask(await self._holders(topic, handle), Request.TIMER_STATUS, fields)
         [outcome] = combine(_outcomes(answers), _AS_IT_IS)
@@ -68,9 +68,9 @@ class TimerAdmin(ClusterClient):
     async def pending_timers(
         self, topic: str = "", *, key: str = "", from_ms: int = 0, until_ms: int = 0, limit: int = 100
     ) -> list[PendingTimer]:
-        """The timers that are due next, of one topic or of all, with a message key, due from one moment to another.
+        """Return the timers that are due next, optionally of one topic, with one message key, or in a range of time.
 
-        Where there are more than `limit`, `from_ms` set to the due time of the last goes on from there.
+        If there are more than `limit`, call again with `from_ms` set to the due time of the last one.
         """
         fields = _choice(topic, key, from_ms, until_ms)
         addresses = await self._holders(topic, "")
@@ -79,15 +79,15 @@ class TimerAdmin(ClusterClient):
         return sorted(found, key=lambda timer: (timer.due_ms, timer.topic, timer.timer_id))[:limit]
 
     async def count_timers(self, topic: str = "", *, key: str = "", from_ms: int = 0, until_ms: int = 0) -> int:
-        """How many timers wait; narrowed as in `pending_timers`."""
+        """Return the number of pending timers, with the same filters as `pending_timers`."""
         fields = _choice(topic, key, from_ms, until_ms)
         answers = await self._ask(await self._holders(topic, ""), Request.COUNT_TIMERS, fields)
         return sum(decode_body(answer.body, PendingCount).timers for answer in answers)
 
     async def timer_density(self) -> Density:
-        """How many timers of all topics are due in each second, minute and hour of the next two days.
+        """Return how many timers of all topics are due in each second, minute and hour of the next two days.
 
-        Each broker counts from its own present moment; `start_ms` is the earliest of these.
+        Each broker counts from its own current time. `start_ms` is the earliest of these times.
         """
         answers = await self._ask(await self._holders("", ""), Request.TIMER_DENSITY, {})
         parts = [decode_density(answer.body) for answer in answers]
@@ -111,7 +111,7 @@ class TimerAdmin(ClusterClient):
         return found
 
     async def _holders(self, topic: str, handle: str) -> list[str]:
-        """The brokers that could hold a timer: the one its handle names, those of its topic, or all."""
+        """Return the brokers that may hold a timer: the one named in its handle, those of its topic, or all."""
         if handle:
             name = decode_recall_handle(handle).broker_name
             self._session.check_running()
@@ -135,7 +135,7 @@ class TimerAdmin(ClusterClient):
         fields: dict[str, str],
         passing: tuple[type[LaterMQError], ...] = PASSING,
     ) -> list[Command]:
-        """The answers of all these brokers. One that fails is an error: half an answer is none."""
+        """Return the responses of all these brokers. Raises if any of them fails: a partial result is not valid."""
         results = await asyncio.gather(
             *(self._call(address, code, fields, passing=passing) for address in addresses), return_exceptions=True
         )
@@ -154,7 +154,7 @@ class TimerAdmin(ClusterClient):
 
 
 def combine(outcomes: Iterable[Outcome], order: Sequence[Verdict]) -> list[Outcome]:
-    """One outcome a name out of what several brokers said; the verdict that stands first in `order` counts."""
+    """Merge the outcomes of several brokers into one per name. The verdict that comes first in `order` wins."""
     combined: dict[tuple[str, str], Outcome] = {}
     for outcome in outcomes:
         name = (outcome.topic, outcome.unique_key)

@@ -1,4 +1,4 @@
-"""One queue that a push consumer reads: how far it is, what is cached of it, and when there is room for more."""
+"""One queue assigned to a push consumer: its position, its cached messages and its flow control."""
 
 import asyncio
 from collections import OrderedDict, deque
@@ -9,9 +9,9 @@ from latermq.protocol.remoting.queues import MessageQueue
 
 
 class AssignedQueue:
-    """The state between a queue's pulls, its handlers and its commits.
+    """The state shared by a queue's pulls, handlers and commits.
 
-    `generation` changes when the position is moved from outside: what belongs to an older one no longer counts.
+    `generation` changes when the position is reset. Results of an older generation are ignored.
     """
 
     def __init__(
@@ -22,23 +22,23 @@ class AssignedQueue:
         self.next_offset = offset
         self.generation = 0
         self.dropped = False
-        self.running = 0  # handlers at work on this queue now
-        self.saved: int | None = None  # what the offset store holds
+        self.running = 0  # handlers running on this queue now
+        self.saved: int | None = None  # the offset in the offset store
         self.locked_until_s = 0.0
         self.pulled_ms = 0
         self.handled_ms = 0
         self.puller: asyncio.Task[None] | None = None
-        self.in_order: deque[Message] = deque()  # what an orderly consumer has not begun yet
+        self.in_order: deque[Message] = deque()  # messages that an orderly consumer has not finished yet
         self.arrived = asyncio.Event()
         self._max_messages = max_messages
         self._max_bytes = max_bytes
-        self._cached: OrderedDict[int, int] = OrderedDict()  # offset → bytes, of what is not handled yet
+        self._cached: OrderedDict[int, int] = OrderedDict()  # offset → bytes of each unhandled message
         self._cached_bytes = 0
         self._changed = asyncio.Event()
 
     @property
     def position(self) -> int:
-        """Everything before this offset is handled."""
+        """The offset to commit: all messages before it are handled."""
         return next(iter(self._cached)) if self._cached else self.next_offset
 
     @property
@@ -54,20 +54,20 @@ class AssignedQueue:
         return len(self._cached) >= self._max_messages or self._cached_bytes >= self._max_bytes
 
     def take(self, messages: list[Message], next_offset: int) -> None:
-        """Account for what a pull brought."""
+        """Add the messages of a pull to the cache."""
         for message in messages:
             self._cached[message.queue_offset] = message.size_bytes
             self._cached_bytes += message.size_bytes
         self.next_offset = next_offset
 
     def done(self, message: Message, generation: int) -> None:
-        """A message needs no more work here."""
+        """Remove a finished message from the cache."""
         if generation == self.generation:
             self._cached_bytes -= self._cached.pop(message.queue_offset, 0)
             self._changed.set()
 
     def seek(self, offset: int) -> None:
-        """Go on at another offset; what is cached is forgotten."""
+        """Continue at another offset and discard the cached messages."""
         self.generation += 1
         self.next_offset = offset
         self._cached.clear()
@@ -76,7 +76,7 @@ class AssignedQueue:
         self._changed.set()
 
     def drop(self) -> None:
-        """Start nothing more of this queue."""
+        """Stop pulling and start no more handlers for this queue."""
         self.dropped = True
         self.arrived.set()
         self._changed.set()
@@ -91,13 +91,13 @@ class AssignedQueue:
         self._changed.set()
 
     async def room(self) -> None:
-        """Wait until the next pull's messages may be cached."""
+        """Wait until the cache has space for the next pull."""
         while self.is_full and not self.dropped:
             self._changed.clear()
             await self._changed.wait()
 
     async def idle(self, timeout_s: float) -> bool:
-        """Wait until no handler works on this queue; whether that came true in time."""
+        """Wait until no handler runs on this queue. Return False on timeout."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self.running:

@@ -1,4 +1,4 @@
-"""The queues of a push consumer: taken and given up by rebalancing, locked if in order, pulled, and committed."""
+"""The queues assigned to a push consumer: rebalancing, locks for orderly consumption, pulls and commits."""
 
 import asyncio
 import contextlib
@@ -30,16 +30,16 @@ Deliver = Callable[[AssignedQueue, list[Message]], None]
 FIRST_PAUSE_S = 0.2
 LONGEST_PULL_PAUSE_S = 5.0
 FIRST_REBALANCE_PAUSE_S = 1.0
-# A broker lets a lock go after 60 s; half of it leaves time for a handler that began just before.
+# A broker releases a lock after 60 s. Half of that leaves time for a handler that started just before.
 LOCK_LIFE_S = 30.0
-# How long a queue that is given up waits for its running handlers, so that fewer messages are handled twice.
+# How long a revoked queue waits for its running handlers, so that fewer messages are handled twice.
 GIVE_UP_WAIT_S = 1.0
-# A pull that comes back empty although it was to be held must not be repeated without end.
+# Pause after a long poll that returns empty at once, so that pulls do not become a busy loop.
 EMPTY_PULL_PAUSE_S = 0.02
 
 
 class Assignment:
-    """Which queues this member reads, kept in agreement with the rest of its group."""
+    """The queues that this member reads, kept consistent with the rest of its group."""
 
     def __init__(self, session: Session, settings: ConsumerSettings, instance: str, deliver: Deliver) -> None:
         self.subscriptions: dict[str, SubscriptionData] = {}
@@ -68,7 +68,7 @@ class Assignment:
         self._again.set()
 
     async def rebalance(self) -> bool:
-        """Take and give up queues as the group's members share them; whether nothing was left undone."""
+        """Acquire and release queues according to the group's current members. Return whether all steps succeeded."""
         async with self._one_at_a_time:
             complete = True
             for topic in list(self.subscriptions):
@@ -87,7 +87,7 @@ class Assignment:
             return complete
 
     async def commit(self, queues: Iterable[AssignedQueue] | None = None) -> None:
-        """Store how far the queues are that moved since the last time."""
+        """Store the offsets of the queues whose position changed since the last commit."""
         chosen = list(self.queues.values() if queues is None else queues)
         moved = {queue: queue.position for queue in chosen if queue.position != queue.saved}
         if not moved:
@@ -97,7 +97,7 @@ class Assignment:
             queue.saved = position
 
     async def close(self) -> None:
-        """Start nothing new, let running handlers end, store the offsets, let locks go."""
+        """Start no new work, wait for running handlers, store the offsets and release the locks."""
         self._closing = True
         for task in self._tasks:
             task.cancel()
@@ -111,11 +111,11 @@ class Assignment:
         self.queues.clear()
 
     async def reset(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
-        """Go on at other offsets: stop the queues, let running handlers end, move, store, go on."""
+        """Continue at other offsets: move the queues, restart their pulls, wait for running handlers, store."""
         chosen = [queue for queue in self.queues.values() if queue.queue.topic == topic and queue.queue in offsets]
         for queue in chosen:
             queue.seek(offsets[queue.queue])
-            self._start_pulling(queue)  # the pull that is held by the broker now asks for the old offset
+            self._start_pulling(queue)  # the pull that the broker holds now is for the old offset
         await asyncio.gather(*(queue.idle(self._settings.shutdown_wait_s) for queue in chosen))
         for queue in chosen:
             if not queue.dropped:
@@ -148,7 +148,7 @@ class Assignment:
         return await self._apply(topic, mine)
 
     async def _members(self, queue: MessageQueue) -> list[str]:
-        """The group as a queue's broker knows it; nobody, if it has heard of no member yet."""
+        """Return the group's members as a queue's broker lists them; empty if it has seen no member yet."""
         address = await self._session.routes.broker_address(queue)
         try:
             answer = await self._session.connections.call(
@@ -184,7 +184,7 @@ class Assignment:
         task.add_done_callback(lambda done: self._leaving.pop(queue, None))
 
     async def _finish_and_leave(self, assigned: AssignedQueue) -> None:
-        # In order means that the next holder must not begin while a handler is still at work here.
+        # Order requires that the next holder does not start while a handler is still running here.
         await assigned.idle(self._settings.shutdown_wait_s if self._locks_queues else GIVE_UP_WAIT_S)
         await self._leave([assigned])
 
@@ -224,7 +224,7 @@ class Assignment:
         stored = await self.offsets.load(queue)
         if stored is not None:
             return stored
-        # A failed message must not be passed over because its group starts at the end of its topics.
+        # A failed message must not be skipped because its group starts at the end of its topics.
         if queue.topic.startswith(RETRY_PREFIX) or self._settings.consume_from == "first":
             return await queue_offsets.min_offset(self._session, queue)
         if isinstance(self._settings.consume_from, int):
@@ -298,7 +298,7 @@ class Assignment:
                 self.rebalance_soon()
 
     async def _lock(self, queues: list[MessageQueue]) -> list[MessageQueue]:
-        """Those of `queues` that this member may handle alone for the next while."""
+        """Lock `queues` for this member, for LOCK_LIFE_S. Return those whose lock was granted."""
         locked: list[MessageQueue] = []
         for body, address in await self._by_broker(queues):
             began_s = time.monotonic()

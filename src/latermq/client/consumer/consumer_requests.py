@@ -1,4 +1,4 @@
-"""What brokers ask of a push consumer: rebalance, reset offsets, tell its state, handle one message now."""
+"""Requests from brokers to a push consumer: rebalance, reset offsets, report its state, handle one message now."""
 
 import time
 from collections.abc import Callable
@@ -20,20 +20,20 @@ from latermq.protocol.remoting.json_body import encode_body, encode_keyed_map
 
 
 class GroupRequest(msgspec.Struct):
-    """Header fields of 40, 307 and 309."""
+    """Header fields of requests 40, 307 and 309."""
 
     consumerGroup: str
 
 
 class TopicOfGroupRequest(msgspec.Struct):
-    """Header fields of 220 and 221."""
+    """Header fields of requests 220 and 221."""
 
     topic: str
     group: str
 
 
 class ConsumerRequests:
-    """Answers the requests of brokers for one push consumer."""
+    """Handles the requests from brokers to one push consumer."""
 
     def __init__(
         self, session: Session, settings: ConsumerSettings, assignment: Assignment, handler: Handler,
@@ -100,7 +100,7 @@ class ConsumerRequests:
         result, remark = "CR_SUCCESS", None
         try:
             await run_handler(self._handler, opened(message, self._settings.max_body_bytes))
-        except Exception as error:  # the asker is told whatever the handler raised
+        except Exception as error:  # the response reports any exception from the handler
             result, remark = "CR_THROW_EXCEPTION", f"{type(error).__name__}: {error}"
         return encode_body({
             "order": self._settings.orderly,

@@ -1,4 +1,4 @@
-"""The settings of a push consumer, with their bounds."""
+"""The settings of a push consumer and their validation."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ BROADCASTING = "broadcasting"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings:
-    """How a group consumes; `PushConsumer` tells what each of them means."""
+    """The settings of a push consumer. `PushConsumer` documents each of them."""
 
     group: str
     concurrency: int = 20

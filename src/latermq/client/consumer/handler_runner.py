@@ -1,4 +1,4 @@
-"""Handing messages to the caller's handler: many at a time, or one after the other for each queue."""
+"""Execution of the caller's message handler: concurrently, or one message at a time per queue."""
 
 import asyncio
 import inspect
@@ -25,17 +25,17 @@ _log = logging.getLogger("latermq.client")
 
 Handler = Callable[[Message], Awaitable[None] | None]
 
-BROKER_DECIDES = 0  # delay level of a send-back: the broker takes the next one
+BROKER_DECIDES = 0  # delay level of a send-back: the broker chooses the next one
 DEAD_LETTER = -1
 SUSPEND_S = 1.0
 LONGEST_LOCAL_PAUSE_S = 30.0
 UNLOCKED_PAUSE_S = 0.1
-# Plain functions never give way by themselves; after this many messages a worker lets heartbeats and pulls run.
+# Plain functions never yield to the event loop. After this many messages a worker yields for heartbeats and pulls.
 GIVE_WAY_EVERY = 64
 
 
 async def run_handler(handler: Handler, message: Message) -> None:
-    """Show a message to the handler as its sender meant it: real topic, open body."""
+    """Call the handler. A retried message gets its original topic back first."""
     if message.topic.startswith(RETRY_PREFIX):
         message.topic = message.properties.get(RETRY_TOPIC, message.topic)
     try:
@@ -46,20 +46,21 @@ async def run_handler(handler: Handler, message: Message) -> None:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        # Nobody wants this task to end: let through, it would end all the same, and its messages never be handled.
+        # This task itself was not cancelled. If the error propagated, the worker would end and its messages would
+        # never be handled.
         raise RuntimeError("the handler waited for something that was cancelled") from error
 
 
 class Trial(Enum):
-    """How a message fared with the handler."""
+    """The outcome of one attempt to handle a message."""
 
     DONE = 1
     FAILED = 2
-    HOPELESS = 3  # no try can open its body; in order, it would hold its queue for ever
+    HOPELESS = 3  # its body can never be decompressed; in orderly mode it would block its queue forever
 
 
 class Handling(Protocol):
-    """A way of handing messages over."""
+    """A strategy for running the handler."""
 
     def start(self) -> None: ...
 
@@ -91,13 +92,13 @@ class _Base:
         shown = message
         try:
             if message.sysflag & SYSFLAG_COMPRESSED:
-                shown = await self._bodies.open(message)  # a copy: what is kept for another try stays compressed
+                shown = await self._bodies.open(message)  # a copy: the message kept for a retry stays compressed
             await run_handler(self._handler, shown)
         except UnreadableBody as error:
             self._failed += 1
             _log.warning("a message of %s cannot be handled: %s", assigned.queue, error.remark)
             return Trial.HOPELESS if error.is_final else Trial.FAILED
-        except Exception:  # whatever the handler raises, the message is not handled
+        except Exception:  # any exception from the handler means failure
             self._failed += 1
             _log.warning("the handler failed on %s at offset %d", assigned.queue, message.queue_offset, exc_info=True)
             return Trial.FAILED
@@ -112,7 +113,7 @@ class _Base:
 
     async def _send_back(self, queue: MessageQueue, message: Message, delay_level: int) -> None:
         max_times = self._settings.max_reconsume_times
-        # Without a limit of this consumer's own, that of its group holds.
+        # Without a limit in this consumer's settings, the group's limit applies.
         limit = {} if max_times is None else {"maxReconsumeTimes": str(max_times)}
         await self._session.connections.call(
             await self._session.routes.broker_address(queue),
@@ -132,11 +133,11 @@ class _Base:
 
 
 class ConcurrentHandling(_Base):
-    """`concurrency` workers; a failed message goes back to its broker, which delivers it again later."""
+    """Runs `concurrency` workers. A failed message is sent back to its broker, which redelivers it later."""
 
     def __init__(self, session: Session, settings: ConsumerSettings, handler: Handler) -> None:
         super().__init__(session, settings, handler)
-        # Bounded by what the assigned queues may cache.
+        # Bounded by the cache limits of the assigned queues.
         self._ready: asyncio.Queue[tuple[AssignedQueue, int, Message]] = asyncio.Queue()
 
     def start(self) -> None:
@@ -169,7 +170,8 @@ class ConcurrentHandling(_Base):
         try:
             await self._send_back(assigned.queue, message, BROKER_DECIDES)
         except LaterMQError as error:
-            # The message stays cached, which holds the offset: it is handled again here, or by the next holder.
+            # The message stays cached, so the committed offset cannot pass it. It is retried here or by the next
+            # holder of the queue.
             message.reconsume_times += 1
             pause_s = min(2.0 ** min(message.reconsume_times, 10) / 2, LONGEST_LOCAL_PAUSE_S)
             _log.warning("sending back failed, trying here again in %.1f s: %s", pause_s, error)
@@ -183,7 +185,7 @@ class ConcurrentHandling(_Base):
 
 
 class OrderlyHandling(_Base):
-    """One message at a time for each queue; a failed one holds its queue and is tried again after a moment."""
+    """Handles one message at a time per queue. A failed message blocks its queue and is retried after SUSPEND_S."""
 
     def __init__(self, session: Session, settings: ConsumerSettings, handler: Handler) -> None:
         super().__init__(session, settings, handler)
@@ -191,7 +193,7 @@ class OrderlyHandling(_Base):
         self._readers: set[AssignedQueue] = set()
 
     def start(self) -> None:
-        """Nothing runs before a queue is assigned."""
+        """Do nothing: readers start when their queue is assigned."""
 
     def deliver(self, assigned: AssignedQueue, messages: list[Message]) -> None:
         if assigned not in self._readers:
@@ -217,7 +219,7 @@ class OrderlyHandling(_Base):
                     await asyncio.sleep(0)
 
     async def _handle_first(self, assigned: AssignedQueue) -> bool:
-        """Whether the queue may go on with its next message."""
+        """Handle the first message. Return whether the queue can continue with the next one."""
         message, generation = assigned.in_order[0], assigned.generation
         async with self._slots:
             if assigned.dropped or assigned.generation != generation:
@@ -230,7 +232,10 @@ class OrderlyHandling(_Base):
         return finished or assigned.generation != generation
 
     async def _gives_up(self, assigned: AssignedQueue, message: Message, trial: Trial) -> bool:
-        """Whether a message that failed too often, or can never be handled, went to the dead letters."""
+        """Move a message that failed too often, or can never be handled, to the dead letters.
+
+        Return whether the queue is done with the message. Broadcasting has no dead letters: it drops the message.
+        """
         max_times = self._settings.max_reconsume_times
         may_try_again = max_times is None or message.reconsume_times < max_times
         if may_try_again and trial != Trial.HOPELESS:

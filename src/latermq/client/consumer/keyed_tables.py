@@ -1,4 +1,4 @@
-"""Tables with queues as keys inside a JSON body, which Java's side writes although it is no JSON."""
+"""Tables in a JSON body that have queues (objects) as keys. Java writes them although they are not valid JSON."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from latermq.protocol.remoting.queues import MessageQueue
 
 
 def keyed_table(body: bytes, name: str) -> list[tuple[MessageQueue, Any]]:
-    """The entries of the field `name` of a body."""
+    """Return the entries of the table in the body's field `name`."""
     needle = f'"{name}":'.encode()
     at = body.find(needle)
     if at < 0:

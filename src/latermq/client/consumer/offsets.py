@@ -1,4 +1,4 @@
-"""Consumer offsets: kept by the broker for a group that shares its work, in a local file for one that broadcasts."""
+"""Storage of consumer offsets: at the broker for clustering, in a local file for broadcasting."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
 class OffsetAnswer(msgspec.Struct):
-    """Header fields of answers that carry one offset."""
+    """Header fields of responses that contain one offset."""
 
     offset: int
 
@@ -31,7 +31,7 @@ class _StoredOffset(msgspec.Struct):
 
 
 class OffsetStore(Protocol):
-    """Where a consumer remembers how far it is."""
+    """Where a consumer stores its offsets."""
 
     async def load(self, queue: MessageQueue) -> int | None: ...
 
@@ -39,14 +39,14 @@ class OffsetStore(Protocol):
 
 
 class BrokerOffsets:
-    """Offsets of a group, kept by the broker of each queue."""
+    """Offsets of a group, stored by the broker of each queue."""
 
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
 
     async def load(self, queue: MessageQueue) -> int | None:
-        """The stored offset, None if there is none."""
+        """Return the stored offset, or None if there is none."""
         answer = await self._session.connections.call(
             await self._session.routes.broker_address(queue),
             Request.QUERY_CONSUMER_OFFSET,
@@ -57,7 +57,7 @@ class BrokerOffsets:
         return None if answer.code == Response.QUERY_NOT_FOUND else answer.header(OffsetAnswer).offset
 
     async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Store offsets, all at the same time; the first failure is raised when all have ended."""
+        """Store offsets concurrently. The first failure is raised after all requests have ended."""
         results = await asyncio.gather(
             *(self._save_one(queue, offset) for queue, offset in offsets.items()), return_exceptions=True
         )
@@ -80,7 +80,7 @@ class BrokerOffsets:
 
 
 class LocalOffsets:
-    """Offsets in one JSON file, replaced as a whole; for broadcasting, where each member reads everything."""
+    """Offsets in one JSON file, replaced atomically. For broadcasting, where each member reads every message."""
 
     def __init__(self, folder: Path, group: str, instance: str) -> None:
         name = "".join(char if char.isalnum() or char in "-_.%" else "_" for char in f"{group}@{instance or 'default'}")

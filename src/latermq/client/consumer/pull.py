@@ -1,4 +1,4 @@
-"""One pull: the request both consumers make, and its answer with the bodies opened."""
+"""The pull request, used by both consumers, and its result."""
 
 from dataclasses import dataclass, field
 
@@ -23,13 +23,13 @@ _STATUS = {
     Response.PULL_OFFSET_MOVED: OFFSET_MOVED,
 }
 _ACCEPTED = tuple(_STATUS)
-# What a held pull may take longer than it was told to be held.
+# How much longer than its requested wait a long poll may take.
 ANSWER_MARGIN_S = 15.0
 
 
 @dataclass(slots=True)
 class PullResult:
-    """What a pull brought: FOUND, NO_NEW (the end of the queue), NO_MATCH (all filtered) or OFFSET_MOVED."""
+    """The result of a pull. `status`: FOUND, NO_NEW (end of the queue), NO_MATCH (all filtered) or OFFSET_MOVED."""
 
     status: str
     messages: list[Message] = field(default_factory=list)
@@ -39,7 +39,7 @@ class PullResult:
 
 
 class PullAnswer(msgspec.Struct, gc=False):
-    """Header fields of a pull's answer, named as on the wire."""
+    """Header fields of a pull response, named as on the wire."""
 
     nextBeginOffset: int = 0
     minOffset: int = 0
@@ -58,9 +58,9 @@ async def pull(
     carry_subscription: bool,
     commit_offset: int | None = None,
 ) -> PullResult:
-    """Messages of a queue from `offset` on. With `wait_s` the broker holds the request until something comes.
+    """Pull messages of a queue from `offset`. The broker holds the request up to `wait_s` until a message arrives.
 
-    A group without heartbeats sends its subscription along; one with heartbeats has told it already.
+    A consumer without heartbeats must set `carry_subscription`. Otherwise the broker has its subscription already.
     """
     flags = (
         (PULL_SUSPEND if wait_s > 0 else 0)

@@ -1,4 +1,4 @@
-"""The pull consumer: the caller decides which queue it reads, from where, and when it commits."""
+"""The pull consumer: the caller chooses the queue and the offset, and decides when to commit."""
 
 from latermq.client.consumer import queue_offsets
 from latermq.client.consumer.offsets import BrokerOffsets
@@ -12,7 +12,7 @@ from latermq.protocol.remoting.queues import MessageQueue
 
 
 class PullConsumer(Client):
-    """Reads queues by offset. It joins no group: `group` only names whose committed offsets it reads and writes."""
+    """Reads queues by offset. It joins no group: `group` only names the committed offsets that it reads and writes."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class PullConsumer(Client):
         encoding: str = "json",
         max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
-        """`max_body_bytes` is what compressed bodies may open to, those of one pull together."""
+        """`max_body_bytes` limits the decompressed size of all compressed bodies in one pull."""
         check_group(group)
         self._max_body_bytes = max_body_bytes
         self._group = group
@@ -32,7 +32,7 @@ class PullConsumer(Client):
         self._offsets = BrokerOffsets(self._session, group)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic that can be read, as the name server says now; asked again while servers restart."""
+        """Return a topic's readable queues from the name server. Retries while servers restart."""
         self._session.check_running()
         routes, timeout_s = self._session.routes, self._session.request_timeout_s
         return list((await within(timeout_s, lambda left_s: routes.refresh(topic))).readable)
@@ -46,10 +46,10 @@ class PullConsumer(Client):
         *,
         wait_s: float = 0.0,
     ) -> PullResult:
-        """Up to `max_messages` from `offset` on; with `wait_s` the broker waits that long for the first to come.
+        """Pull up to `max_messages` messages from `offset`. The broker waits up to `wait_s` for the first message.
 
-        Raises UnreadableBody if the first one cannot be opened; whoever wants to pass over it pulls again from one
-        behind the error's `offset`.
+        Raises UnreadableBody if the first message cannot be decompressed. To skip it, pull again from the error's
+        `offset` plus one.
         """
         self._session.check_running()
         data = subscription(queue.topic, expression)
@@ -75,22 +75,22 @@ class PullConsumer(Client):
         await self._offsets.save({queue: offset})
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The group's stored offset, None if there is none."""
+        """Return the group's stored offset, or None if there is none."""
         self._session.check_running()
         return await self._offsets.load(queue)
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """The offset of the oldest message that is still kept."""
+        """Return the offset of the oldest stored message."""
         self._session.check_running()
         return await queue_offsets.min_offset(self._session, queue)
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """The offset that the next message will get."""
+        """Return the offset that the next message will get."""
         self._session.check_running()
         return await queue_offsets.max_offset(self._session, queue)
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The offset of the first message stored at or after a time."""
+        """Return the offset of the first message stored at or after a time."""
         self._session.check_running()
         return await queue_offsets.search_offset(self._session, queue, timestamp_ms)
 

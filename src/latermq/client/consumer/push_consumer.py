@@ -1,4 +1,4 @@
-"""The push consumer: a member of a group that gets its share of the messages handed to a function."""
+"""The push consumer: a group member that passes its share of the messages to a handler function."""
 
 import time
 from pathlib import Path
@@ -22,18 +22,18 @@ _CONSUME_FROM = {"first": "CONSUME_FROM_FIRST_OFFSET", "last": "CONSUME_FROM_LAS
 
 
 class PushConsumer(Client):
-    """Hands the messages of subscribed topics to `handler`, a coroutine function or a plain one that does not block.
+    """Passes the messages of subscribed topics to `handler`, a coroutine function or a non-blocking plain function.
 
-    A handler that raises has failed: the message comes again later, after `max_reconsume_times` failures it goes to
-    the group's dead letters. In order (`orderly=True`) a failed message holds its queue instead.
+    If the handler raises, the message is redelivered later. After `max_reconsume_times` failures it goes to the group's
+    dead letters. With `orderly=True`, a failed message blocks its queue and is retried in place instead.
 
-    - `concurrency`: handlers at the same time. `pull_batch`: messages a pull.
-    - `model`: "clustering" shares the messages among the group, "broadcasting" gives all to every member; the latter
-      keeps its offsets in `offsets_folder`, and drops what fails.
+    - `concurrency`: the number of concurrent handlers. `pull_batch`: messages per pull.
+    - `model`: "clustering" distributes the messages among the group's members. "broadcasting" delivers every message to
+      every member, keeps its offsets in `offsets_folder`, and drops messages that fail.
     - `consume_from`: where a new group starts: "first", "last", or epoch milliseconds.
-    - `max_cached_messages`, `max_cached_bytes`: what is pulled ahead of the handlers, for each queue.
-    - `max_body_bytes`: what a compressed body may open to, and how much all those that are being handled have together;
-      at that, the next ones wait. A message that opens to more has failed.
+    - `max_cached_messages`, `max_cached_bytes`: limits of the messages pulled ahead of the handlers, per queue.
+    - `max_body_bytes`: the limit of one decompressed body, and of all decompressed bodies being handled. At the limit,
+      further compressed messages wait. A message whose body exceeds it fails.
     - `commit_every_s`: how often offsets are stored. `shutdown_wait_s`: how long `close` waits for running handlers.
     """
 
@@ -91,7 +91,7 @@ class PushConsumer(Client):
             self._assignment.subscriptions[topic] = subscription(topic, version=_now_ms())
 
     async def start(self) -> None:
-        """Begin to consume what is subscribed so far."""
+        """Start to consume the current subscriptions."""
         await super().start()
         self._handling.start()
         try:
@@ -104,15 +104,15 @@ class PushConsumer(Client):
         self._assignment.start()
 
     async def close(self) -> None:
-        """End cleanly: running handlers finish, offsets are stored, the others of the group take over."""
+        """Shut down cleanly: wait for running handlers, store offsets, and leave the queues to the other members."""
         if self._session.running:
             await self._assignment.close()
         await self._session.close([{"consumerGroup": self._settings.group}])
 
     async def subscribe(self, topic: str, expression: str | Sql = ALL) -> None:
-        """Get the messages of a topic: all (`*`), those with a tag (`red || blue`), or those that fit a `Sql`.
+        """Subscribe to a topic: to all messages (`*`), to tags (`red || blue`), or to those that match a `Sql`.
 
-        On return this member has its queues, if the topic exists; one made later is found by itself.
+        If the topic exists, this member has its queues on return. A topic created later is detected automatically.
         """
         check_topic(topic)
         data = subscription(topic, expression, version=_now_ms())
@@ -131,14 +131,14 @@ class PushConsumer(Client):
         await self._assignment.rebalance()
 
     async def unsubscribe(self, topic: str) -> None:
-        """Get no more messages of a topic."""
+        """Stop consuming a topic."""
         self._assignment.subscriptions.pop(topic, None)
         if self._session.running:
             await self._session.send_heartbeats()
             await self._assignment.rebalance()
 
     def statistics(self) -> dict[str, int]:
-        """Counts since the start, and what is cached and assigned now."""
+        """Return counters since the start, and the current numbers of assigned queues and cached messages."""
         queues = self._assignment.queues.values()
         return {
             **self._handling.statistics(),
@@ -151,11 +151,11 @@ class PushConsumer(Client):
         }
 
     async def _announce(self, data: SubscriptionData) -> None:
-        """Tell the topic's brokers of the subscription; a broker that does not understand it says so now."""
+        """Send the subscription to the topic's brokers. Raises if a broker rejects its SQL expression."""
         try:
             route = await self._session.routes.get(data.topic)
         except (TopicNotFound, ServiceUnavailable, NoBroker):
-            return  # a consumer may start before its topic does, and before its brokers
+            return  # a consumer may start before its topic and its brokers exist
         if data.expressionType == SQL:
             body = {"clientId": self.client_id, "group": self._settings.group, "subscriptionData": data}
             for address in route.addresses.values():

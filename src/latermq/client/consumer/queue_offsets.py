@@ -1,4 +1,4 @@
-"""Offsets of one queue as its broker tells them: the first, the next, and the one at a time."""
+"""Queries of a queue's offsets at its broker: the first offset, the next one, and the offset at a given time."""
 
 from latermq.client.consumer.offsets import OffsetAnswer
 from latermq.client.session.session import Session
@@ -7,17 +7,17 @@ from latermq.protocol.remoting.queues import MessageQueue
 
 
 async def min_offset(session: Session, queue: MessageQueue) -> int:
-    """The offset of the oldest message that is still kept."""
+    """Return the offset of the oldest stored message."""
     return await _ask(session, queue, Request.GET_MIN_OFFSET)
 
 
 async def max_offset(session: Session, queue: MessageQueue) -> int:
-    """The offset that the next message will get."""
+    """Return the offset that the next message will get."""
     return await _ask(session, queue, Request.GET_MAX_OFFSET)
 
 
 async def search_offset(session: Session, queue: MessageQueue, timestamp_ms: int) -> int:
-    """The offset of the first message stored at or after a time."""
+    """Return the offset of the first message stored at or after a time."""
     return await _ask(session, queue, Request.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=str(timestamp_ms))
 
 

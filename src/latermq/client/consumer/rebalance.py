@@ -1,4 +1,4 @@
-"""Who of a group reads which queue: every member computes the same answer by itself, Java's members included."""
+"""Allocation of queues to group members. Every member, including Java clients, computes the same result locally."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,9 +6,9 @@ from latermq.protocol.remoting.queues import MessageQueue
 
 
 def allocate_averagely(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> list[MessageQueue]:
-    """The queues of `me`: neighbours, as many as everyone else has, one more for the first members if it does not fit.
+    """Return the queues of `me`: a contiguous, equal share. The first members get one more if there is a remainder.
 
-    Both lists must be sorted. A member that its broker does not list yet gets nothing.
+    Both lists must be sorted. A member that the broker does not list yet gets no queues.
     """
     if me not in members:
         return []
@@ -21,6 +21,6 @@ def allocate_averagely(queues: Sequence[MessageQueue], members: Sequence[str], m
 def changes(
     held: Iterable[MessageQueue], allocated: Iterable[MessageQueue]
 ) -> tuple[list[MessageQueue], list[MessageQueue]]:
-    """(queues to give up, queues to take)."""
+    """Return (queues to release, queues to acquire)."""
     old, new = set(held), set(allocated)
     return sorted(old - new), sorted(new - old)

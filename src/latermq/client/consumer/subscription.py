@@ -1,4 +1,4 @@
-"""Subscription expressions: `*`, tags joined by `||`, or SQL; as heartbeats and pulls carry them."""
+"""Subscription expressions of heartbeats and pulls: `*`, tags separated by `||`, or SQL."""
 
 from dataclasses import dataclass
 
@@ -15,13 +15,13 @@ SQL = "SQL92"
 
 @dataclass(frozen=True, slots=True)
 class Sql:
-    """A subscription by a condition on message properties, as in `Sql("region = 'eu' AND amount > 100")`."""
+    """A condition on message properties, for example `Sql("region = 'eu' AND amount > 100")`."""
 
     condition: str
 
 
 def subscription(topic: str, expression: str | Sql = ALL, *, version: int = 0) -> SubscriptionData:
-    """What a heartbeat says about one topic."""
+    """Build the subscription entry of a heartbeat for one topic."""
     if isinstance(expression, Sql):
         if not expression.condition.strip():
             raise FilterError("the SQL condition is empty", hint="Leave the expression out to get every message")
@@ -43,5 +43,5 @@ def subscription(topic: str, expression: str | Sql = ALL, *, version: int = 0) -
 
 
 def wanted(data: SubscriptionData, message: Message) -> bool:
-    """Whether a pulled message really has a wanted tag: brokers compare hashes, and hashes may collide."""
+    """Return whether a pulled message has a subscribed tag. Brokers compare hashes, which can collide."""
     return not data.tagsSet or message.properties.get(TAGS) in data.tagsSet

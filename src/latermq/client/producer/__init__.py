@@ -1,1 +1,1 @@
-"""Producers: batching, compression and sends that survive a failing broker."""
+"""Producers: batching, compression, and sends with retries on broker failure."""

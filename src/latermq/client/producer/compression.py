@@ -1,4 +1,4 @@
-"""Compressed bodies: made with zlib, opened as what the sender's system flag says, but never to more than a bound."""
+"""Compression with zlib, and decompression of any type named in the system flag, up to a maximum size."""
 
 import asyncio
 import importlib
@@ -19,18 +19,18 @@ _TYPE_MASK = 0x7
 _LZ4, _ZSTD, _ZLIB = 1, 2, 3
 SYSFLAG_ZLIB = SYSFLAG_COMPRESSED | _ZLIB << _TYPE_SHIFT
 _CHUNK_BYTES = 1 << 20
-# A zstd frame says how much memory its window takes, and gets it. Only the highest three levels ask for more than this.
+# A zstd frame declares its window size, and the decoder allocates it. Only the three highest levels need more.
 _MIN_WINDOW_BYTES = 8 << 20
 
 
 def compress(body: bytes) -> tuple[bytes, int]:
-    """The body to send and its system flag; one that does not shrink stays as it is."""
+    """Return the body to send and its system flag. A body that does not shrink stays uncompressed."""
     smaller = zlib.compress(body, ZLIB_LEVEL)
     return (smaller, SYSFLAG_ZLIB) if len(smaller) < len(body) else (body, 0)
 
 
 def opened(message: Message, max_bytes: int = MAX_BODY_BYTES) -> Message:
-    """The message with an open body, a copy where it was compressed; its system flag still tells how it was stored."""
+    """Return the message with a decompressed body: a copy if it was compressed. The copy keeps the system flag."""
     if not message.sysflag & SYSFLAG_COMPRESSED:
         return message
     try:
@@ -43,7 +43,10 @@ def opened(message: Message, max_bytes: int = MAX_BODY_BYTES) -> Message:
 
 
 def opened_together(messages: list[Message], max_bytes: int) -> list[Message]:
-    """As many of the first messages as open to `max_bytes` together. Raises UnreadableBody for the first one alone."""
+    """Return as many of the first messages as decompress to `max_bytes` in total.
+
+    Raises UnreadableBody only if the first message cannot be decompressed.
+    """
     shown: list[Message] = []
     left_bytes = max_bytes
     for message in messages:
@@ -52,7 +55,7 @@ def opened_together(messages: list[Message], max_bytes: int) -> list[Message]:
         except UnreadableBody:
             if not shown:
                 raise
-            break  # it is the first of the next ones
+            break  # the next call starts with it
         left_bytes -= len(shown[-1].body) if shown[-1] is not message else 0
         if left_bytes <= 0:
             break
@@ -60,7 +63,7 @@ def opened_together(messages: list[Message], max_bytes: int) -> list[Message]:
 
 
 class OpenBodies:
-    """Opens messages for many handlers at a time. Once their bodies have `max_bytes` together, the next ones wait."""
+    """Decompresses messages for concurrent handlers. While the open bodies total `max_bytes`, further ones wait."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -68,7 +71,7 @@ class OpenBodies:
         self._shrank = asyncio.Event()
 
     async def open(self, message: Message) -> Message:
-        """The message with an open body, which counts until it is closed."""
+        """Return the message with a decompressed body, which counts towards the limit until `close`."""
         while self._bytes >= self._max_bytes:
             self._shrank.clear()
             await self._shrank.wait()
@@ -77,7 +80,7 @@ class OpenBodies:
         return shown
 
     def close(self, shown: Message) -> None:
-        """A message that was opened is needed no more."""
+        """Release a message that `open` returned."""
         self._bytes -= len(shown.body)
         self._shrank.set()
 
@@ -86,7 +89,7 @@ class OpenBodies:
 
 
 def decompress(body: bytes, sysflag: int, max_bytes: int = MAX_BODY_BYTES) -> bytes:
-    """What a compressed body holds, but never more than `max_bytes`: beyond them nothing is read."""
+    """Decompress a body. Raises UnreadableBody if it exceeds `max_bytes`, without reading the rest."""
     kind = sysflag >> _TYPE_SHIFT & _TYPE_MASK
     if kind in (0, _ZLIB):
         return _open_zlib(body, max_bytes)
@@ -110,7 +113,7 @@ def _open_zlib(body: bytes, max_bytes: int) -> bytes:
     return opened
 
 
-Reader = Callable[[int], bytes]  # the next bytes, at most so many; none at the end
+Reader = Callable[[int], bytes]  # takes a maximum size; returns the next bytes, empty at the end
 
 
 def _open_with(
@@ -131,7 +134,7 @@ def _open_with(
         while total_bytes <= max_bytes and (piece := read(_CHUNK_BYTES)):
             pieces.append(piece)
             total_bytes += len(piece)
-    except Exception as error:  # each library has an exception of its own
+    except Exception as error:  # each library has its own exception type
         raise UnreadableBody(f"the body is not what its {package} flag says: {error}") from None
     if total_bytes > max_bytes:
         raise _too_large(max_bytes)
@@ -156,7 +159,7 @@ def _lz4_reader(library: ModuleType, body: bytes, max_bytes: int) -> Reader:
 
 
 def _zstd_reader(library: ModuleType, body: bytes, max_bytes: int) -> Reader:
-    """A stream, since Java's clients do not write how long the body is, and because it can be left half-way."""
+    """Return a streaming reader: Java's clients do not write the body's length, and a stream can stop midway."""
     window_bytes = max(max_bytes, _MIN_WINDOW_BYTES)
     stream = library.ZstdDecompressor(max_window_size=window_bytes).stream_reader(body, read_across_frames=True)
     told_bytes = library.frame_content_size(body)

@@ -1,4 +1,4 @@
-"""The producer: messages go out pipelined over one connection per broker, bounded, and in order per shard."""
+"""The producer. It pipelines sends over one connection per broker, limits those in flight and keeps order per shard."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ MAX_IN_FLIGHT = 10_000
 
 
 class _RecallAnswer(msgspec.Struct):
-    """Header fields of a recall's answer, named as on the wire."""
+    """Header fields of a recall response, named as on the wire."""
 
     msgId: str = ""
 
@@ -33,8 +33,8 @@ class _RecallAnswer(msgspec.Struct):
 class Producer(Client):
     """Sends messages. Use it in `async with`.
 
-    Bounds: at most `max_in_flight` messages and `max_in_flight_bytes` bytes are between `submit` and their result.
-    `send` waits for room; `submit` raises Busy without it, so call `await ready()` before.
+    At most `max_in_flight` messages and `max_in_flight_bytes` bytes are in flight between `submit` and their result.
+    At that limit `send` waits and `submit` raises Busy, so call `await ready()` before `submit`.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Producer(Client):
         self._sender.start()
 
     async def close(self) -> None:
-        """Wait for what is in flight, at most as long as a send may take, then end."""
+        """Wait for messages in flight, at most `send_timeout_s`, then shut down."""
         if self._session.running:
             await self._sender.finish(self._send_timeout_s)
         await self._session.close([{"producerGroup": self._group}])
@@ -85,11 +85,11 @@ class Producer(Client):
 
     @property
     def is_full(self) -> bool:
-        """Whether `submit` would be refused now."""
+        """Whether `submit` would raise Busy now."""
         return self._sender.is_full
 
     async def ready(self) -> None:
-        """Wait until `submit` has room for a message."""
+        """Wait until `submit` accepts a message."""
         await self._sender.ready()
 
     async def send(
@@ -100,7 +100,7 @@ class Producer(Client):
         shard: str | int | None = None,
         timeout_s: float | None = None,
     ) -> SendResult:
-        """Send one message and wait until it is stored. The same `shard` goes to the same queue."""
+        """Send one message and wait until it is stored. Messages with the same `shard` go to the same queue."""
         if self.is_full:
             await self.ready()
         return await self.submit(message, queue=queue, shard=shard, timeout_s=timeout_s)
@@ -113,7 +113,7 @@ class Producer(Client):
         shard: str | int | None = None,
         timeout_s: float | None = None,
     ) -> "asyncio.Future[SendResult]":
-        """Send one message without waiting; the future gets its result. Sends of one shard leave in this order."""
+        """Send one message and return a future of its result. Messages of one shard are sent in call order."""
         body = message.body
         if not 0 < len(body) <= self._max_message_bytes:
             raise self._illegal_size(len(body))
@@ -146,7 +146,7 @@ class Producer(Client):
         shard: str | int | None = None,
         timeout_s: float | None = None,
     ) -> SendResult:
-        """Send messages of one topic as one frame into one queue; the result's ids are joined by commas."""
+        """Send messages of one topic in one frame to one queue. The ids in the result are separated by commas."""
         if not messages:
             raise IllegalMessage("a batch needs at least one message")
         if not all(message.body for message in messages):
@@ -177,7 +177,7 @@ class Producer(Client):
     async def send_oneway(
         self, message: OutgoingMessage, *, queue: MessageQueue | None = None, shard: str | int | None = None
     ) -> None:
-        """Send without an answer: fast, and nobody says whether it arrived."""
+        """Send without a response. This is fast, but the caller does not learn whether the message arrived."""
         if not 0 < len(message.body) <= self._max_message_bytes:
             raise self._illegal_size(len(message.body))
         properties = encode_message_properties(message, message.properties.get(UNIQUE_KEY) or self._unique_keys.next())
@@ -188,10 +188,10 @@ class Producer(Client):
         await self._sender.write_oneway(message.topic, properties, body, sysflag, message.flag, now_ms, queue, shard)
 
     async def recall(self, topic: str, handle: str) -> str:
-        """Take a timer back by the handle that its send returned; its message id.
+        """Cancel a timer by the recall handle that its send returned. Return its message id.
 
-        IllegalOperation where it is not pending any more, or never was. Apache's broker does not know: it takes the
-        recall of any handle whose time has not come. Admin.cancel_timer tells what happened.
+        Raises IllegalOperation if the timer is not pending. Apache's broker does not check this: it accepts the recall
+        of any handle whose due time is in the future. Admin.cancel_timer reports what happened.
         """
         self._session.check_running()
         queue = MessageQueue(topic, decode_recall_handle(handle).broker_name, 0)
@@ -205,7 +205,7 @@ class Producer(Client):
         return answer.header(_RecallAnswer).msgId
 
     def statistics(self) -> dict[str, int]:
-        """Counts since the start, and what is under way now."""
+        """Return counters since the start, and the current number of messages in flight."""
         return {
             **self._sender.statistics(),
             **self._session.connections.statistics(),

@@ -1,4 +1,4 @@
-"""Sends under way: bounded, written to a chosen queue, matched with their answers, and retried."""
+"""In-flight sends of a producer: limits, queue selection, matching of responses, and retries."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from latermq.protocol.remoting.codes import Response
 from latermq.protocol.remoting.frames import Command
 from latermq.protocol.remoting.queues import MessageQueue
 
-# The codes after which Java's producer tries again, elsewhere if it can.
+# The Java producer retries after these codes, on another broker if possible.
 RETRY_CODES = frozenset({
     Response.SYSTEM_ERROR, Response.SYSTEM_BUSY, Response.SERVICE_NOT_AVAILABLE,
     Response.NO_PERMISSION, Response.TOPIC_NOT_EXIST,
@@ -35,7 +35,7 @@ _STATUS: dict[int, str] = {
 
 
 class PendingSend:
-    """One message between `submit` and its result."""
+    """One message from `submit` until its result."""
 
     __slots__ = (
         "attempts", "body", "born_ms", "code", "deadline_s", "due_s", "flag", "future", "last_broker", "pinned",
@@ -86,7 +86,7 @@ class PendingSend:
 
 
 class SendTopic:
-    """What the producer knows of one topic: its queues, and the sends that wait for a route or a connection."""
+    """A producer's state for one topic: its route, and the sends that wait for a route or a connection."""
 
     def __init__(self, name: str, frames: SendFrames) -> None:
         self.name = name
@@ -99,7 +99,7 @@ class SendTopic:
 
 
 class Sender:
-    """All sends of one producer between `submit` and their results."""
+    """All sends of one producer from `submit` until their results."""
 
     def __init__(
         self, session: Session, group: str, *, retries: int, max_in_flight: int, max_in_flight_bytes: int
@@ -111,7 +111,7 @@ class Sender:
         self._max_in_flight_bytes = max_in_flight_bytes
         self._topics: dict[str, SendTopic] = {}
         self._waiters: deque[asyncio.Future[None]] = deque()
-        self._idle: asyncio.Future[None] | None = None  # set while somebody waits for the last result
+        self._idle: asyncio.Future[None] | None = None  # set while `finish` waits for the last result
         self._in_flight = 0
         self._in_flight_bytes = 0
         self._sent = 0
@@ -122,7 +122,7 @@ class Sender:
         self._loop = asyncio.get_running_loop()
 
     async def finish(self, timeout_s: float) -> None:
-        """Wait until nothing is in flight, or for so long."""
+        """Wait until nothing is in flight, at most `timeout_s`."""
         if self._in_flight:
             self._idle = self._loop.create_future()
             with contextlib.suppress(TimeoutError):
@@ -130,7 +130,7 @@ class Sender:
                     await self._idle
 
     def give_up(self) -> None:
-        """Fail what was not written yet."""
+        """Fail all sends that are not written yet."""
         for topic in self._topics.values():
             while topic.backlog:
                 self._finish(topic.backlog.popleft(), ConnectionLost("the producer was closed before this was sent"))
@@ -147,18 +147,19 @@ class Sender:
 
     @property
     def is_full(self) -> bool:
-        """Whether `submit` would be refused now."""
+        """Whether `submit` would raise Busy now."""
         return self._in_flight >= self._max_in_flight or self._in_flight_bytes >= self._max_in_flight_bytes
 
     async def ready(self) -> None:
-        """Wait until `submit` has room for a message."""
+        """Wait until `submit` accepts a message."""
         while self.is_full:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             try:
                 await waiter
             finally:
-                # There may be room for more than one, and one that was woken and cancelled must not keep it.
+                # There may be capacity for several waiters, and a waiter that was woken and then cancelled must pass
+                # its turn to the next.
                 if waiter.done():
                     self._wake_next()
 
@@ -174,7 +175,7 @@ class Sender:
         born_ms: int,
         timeout_s: float,
     ) -> PendingSend:
-        """A send that counts as in flight from now on; `dispatch` lets it go."""
+        """Create a send, which counts as in flight from now on. `dispatch` writes it."""
         self._session.check_running()
         if self._in_flight >= self._max_in_flight or self._in_flight_bytes >= self._max_in_flight_bytes:
             raise Busy(
@@ -215,7 +216,7 @@ class Sender:
         pinned: MessageQueue | None,
         shard: str | int | None,
     ) -> None:
-        """Write a message that nobody answers, once its broker is connected."""
+        """Write a oneway message, which gets no response, once its broker is connected."""
         self._session.check_running()
         topic = self._topics.get(name) or self._topic(name)
         if topic.route is None:
@@ -246,13 +247,13 @@ class Sender:
             if known is not None and known.writable:
                 topic.route = known
             else:
-                topic.stale = True  # a borrowed route, or a topic that is gone: the next send asks again
+                topic.stale = True  # a borrowed route or a deleted topic: the next send looks the route up again
 
     def dispatch(self, send: PendingSend) -> None:
-        """Write it now if its broker is known and connected; else it waits in its topic's backlog."""
+        """Write a send now if its broker is known and connected. Otherwise add it to its topic's backlog."""
         topic = send.topic
         ordered = send.shard is not None or send.pinned is not None
-        # Behind a backlog, what must stay in order waits too.
+        # While there is a backlog, sends that must stay in order join it.
         if topic.route is None or topic.stale or (topic.backlog and ordered) or not self._write(send):
             topic.backlog.append(send)
             self._drain_soon(topic)
@@ -276,7 +277,7 @@ class Sender:
     def _choose(
         self, topic: SendTopic, pinned: MessageQueue | None, shard: str | int | None, avoid: str
     ) -> MessageQueue:
-        """The queue to write to: the named one, the shard's, or the next whose broker is connected."""
+        """Return the queue to write to: the pinned one, the shard's, or the next one whose broker is connected."""
         if pinned is not None:
             return pinned
         assert topic.route is not None
@@ -344,7 +345,7 @@ class Sender:
             self._session.spawn(self._drain(topic))
 
     async def _drain(self, topic: SendTopic) -> None:
-        """Write a topic's backlog as soon as route and connections are there; give up what is past its deadline."""
+        """Write a topic's backlog once its route and connections are available. Fail sends past their deadline."""
         pause_s = RETRY_PAUSE_S
         try:
             while topic.backlog:
@@ -376,7 +377,7 @@ class Sender:
         return None
 
     async def _prepare(self, topic: SendTopic) -> None:
-        """Get the topic's route and connect to its brokers; an error only when no broker can be reached."""
+        """Get the topic's route and connect to its brokers. Raises only if no broker can be reached."""
         if topic.route is None or topic.stale:
             topic.route = await self._session.routes.get_for_sending(topic.name, fresh=topic.stale)
             topic.stale = False

@@ -1,4 +1,4 @@
-"""The queue of a shard: the same that Java's producers pick for the same value."""
+"""The mapping from shards to queues, identical to that of Java's producers."""
 
 from functools import lru_cache
 
@@ -7,7 +7,7 @@ from latermq.message.tags import java_string_hash
 
 @lru_cache(maxsize=65_536)
 def shard_hash(shard: str | int) -> int:
-    """What Java's `hashCode` gives for the same value, so that Java's producers pick the same queue."""
+    """Return Java's `hashCode` of the same value, so that Java's producers choose the same queue."""
     if isinstance(shard, str):
         return java_string_hash(shard)
     folded = (shard ^ shard >> 32) & 0xFFFFFFFF if not -(1 << 31) <= shard < 1 << 31 else shard
@@ -15,5 +15,5 @@ def shard_hash(shard: str | int) -> int:
 
 
 def shard_index(shard: str | int, queues: int) -> int:
-    """The place of a shard's queue among a topic's queues."""
+    """Return the index of a shard's queue among a topic's queues."""
     return abs(shard_hash(shard)) % queues

@@ -1,1 +1,1 @@
-"""What producers and consumers share: connections, routes and retries."""
+"""The session layer shared by producers and consumers: connections, routes and retries."""

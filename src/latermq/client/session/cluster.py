@@ -1,4 +1,4 @@
-"""A client that asks brokers one by one: which there are, where they are, and which hold a topic."""
+"""The base class of clients that call individual brokers: it finds the brokers of a cluster and of a topic."""
 
 from latermq.client.session.failures import NoBroker
 from latermq.client.session.retry import PASSING, within
@@ -14,14 +14,14 @@ MASTER = 0
 
 
 class ClusterClient(Client):
-    """Knows the brokers of a cluster and calls each of them."""
+    """Finds the brokers of a cluster and calls them."""
 
     async def clusters(self) -> dict[str, list[str]]:
-        """The names of the brokers in each cluster."""
+        """Return the names of the brokers in each cluster."""
         return {name: sorted(brokers) for name, brokers in (await self._cluster_info()).clusterAddrTable.items()}
 
     async def brokers(self) -> list[BrokerData]:
-        """Every broker with its addresses."""
+        """Return every broker with its addresses."""
         return _sorted_brokers(await self._cluster_info())
 
     async def _call(
@@ -52,12 +52,15 @@ class ClusterClient(Client):
         )
 
     async def _route(self, topic: str) -> Route:
-        """The route of a topic as it is now; TopicNotFound only where nobody who could have it is away."""
+        """Return the current route of a topic.
+
+        Raises TopicNotFound only if the name server knows a broker: without one, it cannot know the topics either.
+        """
         self._session.check_running()
         return await within(self._session.request_timeout_s, lambda left_s: self._session.routes.refresh(topic))
 
     async def _masters(self, name: str | None = None) -> dict[str, str]:
-        """Broker name → address of those that take writes."""
+        """Return the address of each master, which accepts writes, by broker name."""
 
         self._session.check_running()
 

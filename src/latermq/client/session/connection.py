@@ -1,4 +1,4 @@
-"""Connections to servers: requests matched with their answers, writes gathered per loop tick, timeouts by a sweep."""
+"""Connections to servers: matching of responses to requests, one write per loop tick, and a sweep for timeouts."""
 
 import asyncio
 import itertools
@@ -26,9 +26,9 @@ from latermq.protocol.remoting.frames import (
 OnReply = Callable[[Command | LaterMQError], None]
 OnRequest = Callable[["Connection", Command], None]
 
-# One look at all waiting requests this often replaces a timer for each of them: 10,000 take 0.4 ms.
+# A sweep over all pending requests at this interval replaces a timer per request. For 10,000 requests it takes 0.4 ms.
 SWEEP_S = 0.1
-# A server that left a request unanswered and sent nothing at all for this long is taken for dead.
+# A server that lets a request time out and sends nothing at all for this long is considered dead.
 SILENT_S = 10.0
 WRITE_BUFFER_BYTES = 4 * 1024 * 1024
 FIRST_PAUSE_S = 0.1
@@ -37,7 +37,7 @@ ENCODINGS = {"json": JSON, "rocketmq": BINARY}
 
 
 class Connection(asyncio.Protocol):
-    """One connection: frames out, answers to whoever waits for them, requests of the server to `on_request`."""
+    """One connection. Writes frames, passes responses to their callbacks and the server's requests to `on_request`."""
 
     def __init__(self, address: str, on_request: OnRequest, on_lost: Callable[["Connection"], None]) -> None:
         self.address = address
@@ -59,25 +59,25 @@ class Connection(asyncio.Protocol):
 
     @property
     def waiting(self) -> int:
-        """How many requests wait for their answer."""
+        """The number of requests without a response yet."""
         return len(self._waiting)
 
     def send(self, frame: bytes) -> None:
-        """Write a frame; all frames of one loop tick leave in one system call."""
+        """Write a frame. All frames of one loop tick are written in one system call."""
         out = self._out
         if not out:
             self._loop.call_soon(self._flush)
         out.append(frame)
 
     def request(self, opaque: int, frame: bytes, on_reply: OnReply, deadline_s: float) -> None:
-        """Write a frame and hand its answer, or the error instead of it, to `on_reply`."""
+        """Write a frame and pass its response, or an error, to `on_reply`."""
         self._waiting[opaque] = (on_reply, deadline_s)
         if self._sweeping is None:
             self._sweeping = self._loop.call_later(SWEEP_S, self._sweep)
         self.send(frame)
 
     async def drained(self) -> None:
-        """Wait until the peer has read enough of what was written."""
+        """Wait until the peer has read enough of the written data."""
         while self._congested is not None:
             await asyncio.shield(self._congested)
 
@@ -100,7 +100,7 @@ class Connection(asyncio.Protocol):
         for command in self._reader.feed(data):
             if command.flag & 1:
                 entry = waiting.pop(command.opaque, None)
-                if entry is not None:  # else it timed out before
+                if entry is not None:  # None: the request has timed out
                     entry[0](command)
             else:
                 self._on_request(self, command)
@@ -122,7 +122,7 @@ class Connection(asyncio.Protocol):
         if self._sweeping is not None:
             self._sweeping.cancel()
         lost, self._waiting = self._waiting, {}
-        # Told first, so that nobody who retries at once picks this connection again.
+        # Called before the callbacks, so that an immediate retry does not choose this connection again.
         self._on_lost(self)
         why = self._reader.broken or error or "the server closed it"
         for on_reply, _ in lost.values():
@@ -146,7 +146,7 @@ class Connection(asyncio.Protocol):
 
 
 class Connections:
-    """One connection per server address, opened on demand, again with back-off after a failure."""
+    """One connection per server address, opened on demand and reopened with back-off after a failure."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class Connections:
         self._max_waiting = max_waiting
         self._open: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
-        self._failures: dict[str, tuple[int, float]] = {}  # address → failed attempts in a row, time of the next
+        self._failures: dict[str, tuple[int, float]] = {}  # address → consecutive failures, time of the next attempt
         self._opaques = itertools.count(1)
         self._closed = False
         self.on_lost: Callable[[str], None] = lambda address: None
@@ -173,11 +173,11 @@ class Connections:
         return next(self._opaques) & 0x7FFFFFFF
 
     def get(self, address: str) -> Connection | None:
-        """The open connection to a server, if there is one."""
+        """Return the open connection to a server, if there is one."""
         return self._open.get(address)
 
     async def open(self, address: str, deadline_s: float | None = None) -> Connection:
-        """The connection to a server; callers that ask at the same time share one attempt."""
+        """Return a connection to a server, opening it if needed. Concurrent callers share one attempt."""
         connection = self._open.get(address)
         if connection is not None:
             return connection
@@ -208,7 +208,7 @@ class Connections:
         timeout_s: float = 3.0,
         accept: Container[int] = (),
     ) -> Command:
-        """The successful answer to one request; `accept` names further codes that are no error to the caller."""
+        """Send a request and return its response. `accept` lists codes besides success that are not errors."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
         connection = await self.open(address, deadline_s)
@@ -232,7 +232,7 @@ class Connections:
         return await answer
 
     async def oneway(self, address: str, code: int, fields: Mapping[str, str], body: bytes = b"") -> None:
-        """Write a request that is never answered."""
+        """Write a oneway request, which gets no response."""
         connection = await self.open(address)
         frame = encode_frame(
             code, self.next_opaque(), flag=FLAG_ONEWAY, encoding=self.encoding, fields=fields, body=body
@@ -248,7 +248,7 @@ class Connections:
         }
 
     async def close(self) -> None:
-        """Close every connection; what still waits for an answer gets an error."""
+        """Close every connection. Pending requests fail with an error."""
         self._closed = True
         for task in list(self._opening.values()):
             task.cancel()
@@ -286,7 +286,7 @@ class Connections:
     def _opened(self, address: str, task: asyncio.Task[Connection]) -> None:
         del self._opening[address]
         if not task.cancelled():
-            task.exception()  # whoever waits has it; nobody waiting is no reason to complain at exit
+            task.exception()  # marks it as retrieved: without a waiting caller, asyncio would log it at exit
 
     def _lost(self, connection: Connection) -> None:
         if self._open.get(connection.address) is connection:
@@ -296,7 +296,7 @@ class Connections:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """(host, port) of `host:port`."""
+    """Split `host:port` into (host, port)."""
     host, colon, port = address.strip().rpartition(":")
     if not colon or not port.isdigit():
         raise ValueError(f"{address!r} is no address; write host:port, as in 127.0.0.1:9876")

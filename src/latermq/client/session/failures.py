@@ -1,4 +1,4 @@
-"""Errors of the client: what an answer's code means, and what can go wrong before there is an answer."""
+"""Client errors: those that a response code stands for, and those that occur without a response."""
 
 from latermq import errors
 from latermq.errors import LaterMQError
@@ -9,33 +9,33 @@ class BrokerFailed(LaterMQError):
 
 
 class UnknownAnswer(LaterMQError):
-    """An answer with a code that this client has no error for; `code` holds it."""
+    """A response code for which this client has no error class. `code` contains it."""
 
 
 class ConnectionLost(LaterMQError):
-    """No connection to a server, or it broke while a request was under way."""
+    """There is no connection to a server, or it broke during a request."""
 
     retriable = True
 
 
 class NotConnected(ConnectionLost):
-    """No connection could be made: nothing was asked."""
+    """The connection could not be opened, so no request was sent."""
 
 
 class RequestTimedOut(LaterMQError):
-    """No answer in time. Whether the server did what was asked is not known."""
+    """The server did not answer in time. It is unknown whether it executed the request."""
 
     retriable = True
 
 
 class NoNameServer(LaterMQError):
-    """None of the name servers answers."""
+    """No name server answers."""
 
     retriable = True
 
 
 class NoBroker(LaterMQError):
-    """The route names no broker that could take the request."""
+    """The route contains no broker for the request."""
 
     retriable = True
 
@@ -45,10 +45,10 @@ class ClientClosed(LaterMQError):
 
 
 class UnreadableBody(LaterMQError):
-    """A compressed body that cannot be opened here.
+    """A compressed body cannot be decompressed here.
 
-    `offset` is that of its message in the queue: whoever wants to pass over it goes on behind. `is_final` tells that
-    another try brings nothing, unlike the installation of a library.
+    `offset` is the queue offset of its message. To skip the message, continue at the next offset. `is_final` means that
+    a retry cannot help. It is false if a library is missing, which can still be installed.
     """
 
     def __init__(self, message: str, *, hint: str = "", offset: int = -1, is_final: bool = True) -> None:
@@ -79,7 +79,7 @@ _BY_CODE: dict[int, type[LaterMQError]] = {
 
 
 def errors_from_wire(code: int, remark: str | None, server: str = "") -> LaterMQError:
-    """The error that an answer with this code stands for."""
+    """Return the error for a response code. Without a remark, the docstring of its class is the message."""
     type_ = _BY_CODE.get(code)
     if type_ is None:
         type_ = type(UnknownAnswer.__name__, (UnknownAnswer,), {"code": code, "__module__": __name__})

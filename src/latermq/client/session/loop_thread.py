@@ -1,4 +1,4 @@
-"""The thread with an event loop that blocking clients run in, and the life of such a client."""
+"""The event loop thread of blocking clients, and the base class that starts and closes such a client."""
 
 import asyncio
 import concurrent.futures
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """One event loop for all blocking clients of the process; it ends with the last of them."""
+    """One event loop for all blocking clients of the process. It stops when the last of them closes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -66,12 +66,11 @@ class LoopThread:
         loop.run_until_complete(loop.shutdown_default_executor())
 
 
-# All blocking clients of the process share it.
 loop_thread = LoopThread()
 
 
 class BlockingClient:
-    """The life of a blocking client: `with`, or `start` and `close`."""
+    """Base class of blocking clients: use them in `with`, or call `start` and `close`."""
 
     _client: Client
 
@@ -79,7 +78,7 @@ class BlockingClient:
         self._running = False
 
     def start(self) -> None:
-        """Begin to work; `with` does it."""
+        """Start the client. `with` calls this."""
         loop_thread.acquire()
         try:
             loop_thread.run(self._client.start())
@@ -89,7 +88,7 @@ class BlockingClient:
         self._running = True
 
     def close(self) -> None:
-        """End cleanly; `with` does it."""
+        """Shut down cleanly. `with` calls this."""
         if self._running:
             self._running = False
             try:

@@ -1,4 +1,4 @@
-"""Calls that are tried again while a server restarts, within the time that they have."""
+"""Retries of a call within its timeout, for example while a server restarts."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -9,9 +9,9 @@ from latermq.errors import Busy, LaterMQError, ServiceUnavailable
 
 Result = TypeVar("Result")
 
-# What passes by itself when a server is back. A request that timed out has had all its time.
+# Transient failures, which end when a server is back. A timeout is not one of them: no time is left for a retry.
 PASSING: tuple[type[LaterMQError], ...] = (ConnectionLost, NoNameServer, NoBroker, ServiceUnavailable, Busy)
-# The same where a request must not be made twice: the server did not do it.
+# The transient failures after which the server certainly did not execute the request, for non-idempotent requests.
 UNDONE: tuple[type[LaterMQError], ...] = (NotConnected, NoNameServer, NoBroker, ServiceUnavailable, Busy)
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 0.5
@@ -21,10 +21,10 @@ GRACE_S = 0.1
 async def within(
     timeout_s: float, call: Callable[[float], Awaitable[Result]], passing: tuple[type[LaterMQError], ...] = PASSING
 ) -> Result:
-    """The result of `call`, which is told how many seconds it has and is made again after a failure that passes.
+    """Return the result of `call`, which receives its remaining seconds. It is repeated after a transient failure.
 
-    Whether an attempt that lost its connection was done is not known: unless `passing` leaves that out, it can be
-    repeated.
+    If an attempt loses its connection, it is unknown whether the server executed it. Unless `passing` excludes
+    ConnectionLost, such a request may be executed twice.
     """
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + timeout_s
@@ -32,7 +32,8 @@ async def within(
     failure: LaterMQError | None = None
     while True:
         try:
-            # A question that others asked already has a time of its own; who keeps to ours tells more about a failure.
+            # A request shared with other callers has its own timeout, so this one must enforce the deadline. The grace
+            # period lets a call that does keep the deadline raise its more specific error first.
             async with asyncio.timeout_at(deadline_s + GRACE_S):
                 return await call(max(0.0, deadline_s - loop.time()))
         except TimeoutError:

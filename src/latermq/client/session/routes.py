@@ -1,4 +1,4 @@
-"""Routes: which queues a topic has and where their brokers are, remembered and kept fresh."""
+"""Topic routes: the queues of a topic and the addresses of their brokers, cached and refreshed."""
 
 import asyncio
 import logging
@@ -17,26 +17,26 @@ from latermq.protocol.remoting.routes import ClusterInfo, TopicRoute
 _log = logging.getLogger("latermq.client")
 
 REFRESH_S = 30.0
-DEFAULT_TOPIC_QUEUES = 4  # how many queues a topic gets that a send creates
+DEFAULT_TOPIC_QUEUES = 4  # queues of a topic that is auto-created by a send
 MASTER = 0
-MAX_QUEUES = 262_144  # of one topic: some 30 MB, and more than any cluster has
-# A topic whose brokers are all away looks like one that was deleted; only after this long it is taken for one.
+MAX_QUEUES = 262_144  # of one topic: about 30 MB, and more than any real cluster has
+# A topic whose brokers are all down looks like a deleted one. Only after this long is it considered deleted.
 FORGET_AFTER_S = 120.0
 
 
 @dataclass(slots=True)
 class Route:
-    """A topic's route, with the queues that can be written and read already listed in the order of their names."""
+    """A topic's route, with its writable and readable queues sorted by broker name and queue id."""
 
     topic: str
     data: TopicRoute
     writable: list[MessageQueue] = field(default_factory=list)
     readable: list[MessageQueue] = field(default_factory=list)
-    addresses: dict[str, str] = field(default_factory=dict)  # broker name → master, or whoever is left
+    addresses: dict[str, str] = field(default_factory=dict)  # broker name → master, or another replica if there is none
 
 
 def build_route(topic: str, data: TopicRoute) -> Route:
-    """What clients need of a route: an order-topic setting decides its queues alone, as in Java's client."""
+    """Build a Route from wire data. An order-topic setting alone decides the writable queues, as in Java's client."""
     route = Route(topic, data)
     masters = set()
     for broker in data.brokerDatas:
@@ -64,7 +64,7 @@ def build_route(topic: str, data: TopicRoute) -> Route:
 
 
 def _order_setting(topic: str, text: str) -> list[tuple[str, int]]:
-    """How many queues which broker has: anyone who reaches a name server may write that."""
+    """Parse the number of queues per broker. The text is untrusted: any client of a name server can write it."""
     pairs = [part.partition(":")[::2] for part in text.split(";") if ":" in part]
     try:
         return [(broker, int(count)) for broker, count in pairs]
@@ -76,7 +76,7 @@ def _order_setting(topic: str, text: str) -> list[tuple[str, int]]:
 
 
 class Routes:
-    """Asks name servers, remembers what they said, asks again every 30 s and when something failed."""
+    """A cache of routes from the name servers, refreshed every 30 s and after failures."""
 
     def __init__(
         self, connections: Connections, namesrv: str, *, timeout_s: float = 3.0, max_topics: int = 10_000
@@ -91,7 +91,7 @@ class Routes:
         self._max_topics = max_topics
         self._first = 0  # the name server that answered last
         self._known: dict[str, Route] = {}
-        self._missing_since_s: dict[str, float] = {}  # known topics that name servers know no more
+        self._missing_since_s: dict[str, float] = {}  # cached topics that the name servers no longer list
         self._asking: dict[str, asyncio.Task[Route]] = {}
         self.brokers: dict[str, str] = {}  # broker name → address, over all routes
 
@@ -99,11 +99,11 @@ class Routes:
         return self._known.get(topic)
 
     async def get(self, topic: str) -> Route:
-        """The route of a topic, from memory if it is there."""
+        """Return the route of a topic, from the cache if possible."""
         return self._known.get(topic) or await self.refresh(topic)
 
     async def refresh(self, topic: str) -> Route:
-        """The route of a topic as a name server tells it now; who asks at the same time shares one request."""
+        """Fetch the current route of a topic from a name server. Concurrent callers share one request."""
         task = self._asking.get(topic)
         if task is None:
             task = asyncio.create_task(self._ask(topic))
@@ -112,9 +112,9 @@ class Routes:
         return await asyncio.shield(task)
 
     async def get_for_sending(self, topic: str, *, fresh: bool = False) -> Route:
-        """The route of a topic, or, as it may not exist yet, that of the brokers which create topics on a send.
+        """Return the route of a topic or, if it does not exist yet, of the brokers that auto-create topics on a send.
 
-        Such a borrowed route is not remembered: the broker that takes the first message makes the true one.
+        A route borrowed in this way is not cached: the broker that receives the first message creates the real one.
         """
         try:
             route = await (self.refresh(topic) if fresh else self.get(topic))
@@ -126,7 +126,10 @@ class Routes:
         return route
 
     async def _route_of_creators(self, no_route: LaterMQError) -> TopicRoute:
-        """Where a send may create a topic; `no_route` if nowhere, unless no broker is there to ask."""
+        """Return the route to brokers that auto-create topics.
+
+        Raises `no_route` if there are none, and NoBroker if no broker is registered at all.
+        """
         try:
             data = await self.lookup(AUTO_CREATE_TOPIC)
         except (TopicNotFound, ServiceUnavailable):
@@ -136,7 +139,7 @@ class Routes:
         return data
 
     async def broker_address(self, queue: MessageQueue) -> str:
-        """Where the broker of a queue is."""
+        """Return the address of a queue's broker."""
         address = self.brokers.get(queue.brokerName)
         if address is None:
             route = await self.refresh(queue.topic)
@@ -146,10 +149,10 @@ class Routes:
         return address
 
     async def lookup(self, topic: str) -> TopicRoute:
-        """The route as the first name server says that answers.
+        """Return the route from the first name server that answers.
 
-        RocketMQ's own name server calls a topic unknown that it has not heard of yet. Where it knows no broker at all,
-        as after a restart, that is no answer.
+        RocketMQ's name server reports a topic as unknown until a broker registers it. If it knows no broker at all, as
+        after a restart, that answer means nothing, so NoBroker is raised instead of TopicNotFound.
         """
         fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
         try:
@@ -166,7 +169,7 @@ class Routes:
     async def ask_name_server(
         self, code: int, fields: dict[str, str] | None = None, *, timeout_s: float | None = None
     ) -> bytes:
-        """The body of the first answer; servers that do not answer are passed over."""
+        """Return the body of the first response. Name servers that do not answer are skipped."""
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         problems = []
         for turn in range(len(self.servers)):
@@ -183,7 +186,7 @@ class Routes:
         )
 
     async def refresh_all(self) -> bool:
-        """Ask for every known topic again; whether any of them changed or is gone for good."""
+        """Refresh the route of every cached topic. Return whether any route changed or was removed."""
         changed = False
         for topic, old in list(self._known.items()):
             try:

@@ -1,4 +1,4 @@
-"""What every client shares: its identity, connections, routes, heartbeats, and the requests that servers send it."""
+"""The session that every client is built on: identity, connections, routes, heartbeats and requests from servers."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ ServerRequestHandler = Callable[[Command], Awaitable[bytes | None]]
 
 
 def local_ip(server: str) -> str:
-    """The address under which `server` sees this machine; no packet is sent to find out."""
+    """Return the local address that is used to reach `server`. This sends no packet."""
     host, port = split_address(server)
     try:
         family, kind, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
@@ -41,7 +41,7 @@ def local_ip(server: str) -> str:
 
 
 class Session:
-    """The life of one client, from `start` to `close`."""
+    """The shared state and background tasks of one client, from `start` to `close`."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Session:
             self.spawn(self._send_heartbeats())
 
     def spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
-        """Run something in the background until it ends or the session does."""
+        """Run a background task until it ends or the session closes."""
         task = asyncio.ensure_future(work)
         assert isinstance(task, asyncio.Task)
         self._tasks.add(task)
@@ -98,7 +98,7 @@ class Session:
         return task
 
     async def close(self, unregister: Iterable[dict[str, str]] = ()) -> None:
-        """Say goodbye to the brokers that know this client, then close all connections."""
+        """Unregister from the connected brokers, then close all connections."""
         if self._closed:
             return
         self._closed = True
@@ -118,7 +118,7 @@ class Session:
         await self.connections.close()
 
     async def send_heartbeats(self) -> bool:
-        """Tell every known broker who this client is; whether all of them took it."""
+        """Send a heartbeat to every known broker. Return whether all of them accepted it."""
         if self.heartbeat is None:
             return True
         body = encode_body(self.heartbeat())
@@ -147,7 +147,7 @@ class Session:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._heartbeat_now.wait()
-                # A connection that was just lost comes back more likely a moment later.
+                # A connection that was just lost is more likely to reopen after a short pause.
                 await asyncio.sleep(FAILED_HEARTBEAT_PAUSE_S / 10)
 
     async def _refresh_routes(self) -> None:
@@ -190,21 +190,21 @@ class Session:
 
 
 class Client:
-    """The outside of a session: used in `async with`, closed once."""
+    """Base class of all clients: a session used in `async with`."""
 
     _session: Session
 
     async def start(self) -> None:
-        """Begin to work; `async with` does it."""
+        """Start the client. `async with` calls this."""
         self._session.start()
 
     async def close(self) -> None:
-        """End cleanly; `async with` does it."""
+        """Shut down cleanly. `async with` calls this."""
         await self._session.close()
 
     @property
     def client_id(self) -> str:
-        """How servers know this client: `ip@instance`."""
+        """The id that identifies this client to servers: `ip@instance`."""
         return self._session.client_id
 
     async def __aenter__(self) -> Self:
