@@ -1,1 +1,1 @@
-"""Consumer groups: what they subscribe to, how far they have read, and what was given to whom."""
+"""Consumer groups: subscriptions, filters, offsets, members and queue locks."""

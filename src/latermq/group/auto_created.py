@@ -1,4 +1,4 @@
-"""What clients auto-create: so much per host and hour, and what of it nobody has used yet."""
+"""Names that clients auto-create: the limit per host and hour, and the names that are still unused."""
 
 from latermq.clock import Clock
 from latermq.errors import NoPermission
@@ -7,14 +7,15 @@ from latermq.message.ids import IPV4_HOST_BYTES
 WINDOW_S = 3_600.0
 _FORGET_EVERY_S = 60.0
 _IPV4_ADDRESS_BYTES = 4
-_IPV6_NETWORK_BYTES = 8  # who has one address there has all that begin alike
+_IPV6_NETWORK_BYTES = 8  # a host can use every address of its /64 network
 
 
 class AutoCreated:
-    """Names of one kind, topics or groups, that clients auto-created.
+    """The auto-created names of one kind: topics or groups.
 
-    Hosts are counted, not connections or client ids: those cost a stranger nothing. What nobody uses counts for as long
-    as it is there, else a host that waits between its attempts could fill the table.
+    The limit applies per host. Connections and client ids are free for an untrusted client, so a limit per connection
+    or client would not hold. An unused name counts as long as it exists. Otherwise a host could fill the table by
+    waiting between its attempts.
     """
 
     def __init__(self, what: str, clock: Clock, limit: int) -> None:
@@ -22,13 +23,13 @@ class AutoCreated:
         self._clock = clock
         self._limit = limit
         self._made: dict[bytes, dict[str, float]] = {}  # host → name → when
-        # Since when nobody has been seen with it; the longest ago first.
+        # Name → when a client that may use it was last seen, the oldest first.
         self._unused: dict[str, float] = {}
         self._forgotten_s = clock.monotonic_s()
-        self.changed = False  # which names are unused, since that was saved
+        self.changed = False  # whether the set of unused names changed since it was saved
 
     def check(self, host: bytes) -> None:
-        """Refuse one more from this host; an empty one is the broker itself or an operator."""
+        """Raise NoPermission if this host has reached its limit. An empty host is the broker itself or an operator."""
         made = self._made.get(_network(host))
         if not host or made is None or len(made) < self._limit:
             return
@@ -41,7 +42,7 @@ class AutoCreated:
             )
 
     def add(self, host: bytes, name: str, *, unused: bool) -> None:
-        """A name was made; an unused one goes away again unless `use` is called in time."""
+        """Record a created name. An unused name is removed later unless `use` is called in time."""
         now_s = self._clock.monotonic_s()
         if host:
             self._made.setdefault(_network(host), {})[name] = now_s
@@ -50,19 +51,19 @@ class AutoCreated:
             self.changed = True
 
     def use(self, name: str) -> bool:
-        """It stays from now on, or is gone by itself; whether it was unused before."""
+        """Stop tracking a name as unused, because it is in use or removed. Return whether it was unused before."""
         if self._unused.pop(name, None) is None:
             return False
         self.changed = True
         return True
 
     def see(self, name: str) -> None:
-        """Somebody is there who may use it."""
+        """Record that a client that may use an unused name is connected."""
         if self._unused.pop(name, None) is not None:
             self._unused[name] = self._clock.monotonic_s()
 
     def idle(self, longer_than_s: float, limit: int) -> list[str]:
-        """Unused names that nobody has been seen with for so long, at most so many, the oldest first."""
+        """Return up to `limit` unused names without a client for longer than `longer_than_s`, the oldest first."""
         before_s = self._clock.monotonic_s() - longer_than_s
         found: list[str] = []
         for name, since_s in self._unused.items():
@@ -72,7 +73,7 @@ class AutoCreated:
         return found
 
     def forget_old(self) -> None:
-        """Drop what no longer counts, so that the table stays as small as the last hour."""
+        """Remove entries that no longer count, so that the table only holds the last hour and unused names."""
         now_s = self._clock.monotonic_s()
         if now_s - self._forgotten_s < _FORGET_EVERY_S:
             return
@@ -89,16 +90,16 @@ class AutoCreated:
 
     @property
     def unused(self) -> list[str]:
-        """The names that nobody has used yet."""
+        """The names that no client has used yet."""
         return list(self._unused)
 
     def statistics(self) -> dict[str, int]:
-        """How many nobody has used yet."""
+        """Return the number of unused names."""
         return {f"unused_{self._what}": len(self._unused)}
 
     @property
     def most(self) -> int:
-        """How many count for the host that has most."""
+        """The highest number of counted names of any host."""
         return max(map(len, self._made.values()), default=0)
 
 

@@ -1,4 +1,4 @@
-"""Message filters: a subscription as two tests, one on the queue entry's tags code, one on the record."""
+"""Message filters: a subscription compiled to two tests, one on a queue entry's tags code and one on the record."""
 
 import sys
 from collections import OrderedDict
@@ -17,40 +17,40 @@ from latermq.model.subscription import Subscription
 SUBSCRIBE_ALL = "*"
 TAG_TYPE = "TAG"
 
-# Work is counted in bytes of records: to read and decode one takes up to 12 ns, to evaluate a word of an expression as
-# long as 8 of them, and 4 searches through all properties as long as reading these.
+# The unit of work is one byte of a record. Reading and decoding a byte takes up to 12 ns. Evaluating a word of an
+# expression takes as long as 8 bytes, and 4 searches through all properties take as long as reading them.
 _WORD_WORK = 8
 _SEARCHES_A_BYTE = 4
-# Memory of a compiled filter beside its expression, whose texts it holds once more.
+# Memory per word of a compiled filter, in addition to its expression, whose texts it holds a second time.
 _WORD_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True)
 class MessageFilter:
-    """What a subscription lets through; None lets everything through.
+    """The two tests of a subscription. A test that is None accepts every message.
 
-    Testing a record of n bytes is counted as `record_work + n · byte_work` of the work that one pull may do.
+    Testing a record of n bytes counts as `record_work + n · byte_work` towards the work limit of a pull.
     """
 
     code_matches: Callable[[int], bool] | None = None
     record_matches: Callable[[bytes], bool] | None = None
     record_work: int = 0
     byte_work: int = 1
-    size_bytes: int = 0  # of memory, about
+    size_bytes: int = 0  # approximate memory
 
 
 EVERYTHING = MessageFilter()
 
 
 def subscription_of(topic: str, expression: str | None, expression_type: str | None) -> Subscription:
-    """The subscription that a pull request carries in its own fields."""
+    """Build the subscription that a pull request contains in its own fields."""
     return Subscription(
         topic=topic, expression=expression or SUBSCRIBE_ALL, expression_type=expression_type or TAG_TYPE
     )
 
 
 class Filters:
-    """The filters of subscriptions: each compiled once and kept, the ones used last, up to so many bytes."""
+    """An LRU cache of compiled filters, limited to `broker.filter_cache` bytes."""
 
     def __init__(self, settings: BrokerConfig) -> None:
         self._max_chars = int(settings.max_expression)
@@ -61,7 +61,7 @@ class Filters:
         self._refused = 0
 
     def of(self, subscription: Subscription) -> MessageFilter:
-        """The filter of a subscription. Raises FilterError where its expression is too long or does not parse."""
+        """Return the filter of a subscription. Raises FilterError if its expression is too long or does not parse."""
         key = subscription.expression, subscription.expression_type or TAG_TYPE
         if key == (SUBSCRIBE_ALL, TAG_TYPE):
             return EVERYTHING
@@ -82,9 +82,9 @@ class Filters:
         return made
 
     def check(self, subscription: Subscription) -> None:
-        """Refuse a subscription that is too long to be kept; whether it parses is told when it is used."""
+        """Reject a subscription that is too long to be cached. Syntax errors are reported on first use."""
         chars = len(subscription.expression) + len(subscription.expression_type or "")
-        # Clients send their tags three times: as they were written, one by one and as numbers.
+        # Clients send their tags three times: as the original expression, as a list and as hash codes.
         longest = max(chars, sum(map(len, subscription.tags)))
         if longest > self._max_chars:
             self._refused += 1
@@ -112,7 +112,7 @@ class Filters:
             raise too_many_words(self._max_words)
         codes = frozenset(map(tags_code, tags))
         wanted = frozenset(tag.encode() for tag in tags)
-        # Two tags can share a code, so the record has the last word.
+        # Two tags can have the same code, so the tag in the record decides.
         return MessageFilter(codes.__contains__, lambda record: record_property(record, b"TAGS") in wanted), len(tags)
 
     def _keep(self, key: tuple[str, str], made: MessageFilter, size_bytes: int) -> None:
@@ -122,7 +122,7 @@ class Filters:
             self._bytes -= self._kept.popitem(last=False)[1][1]
 
     def statistics(self) -> dict[str, int]:
-        """What is kept, and how many expressions were refused."""
+        """Return the size of the cache and the number of rejected expressions."""
         return {
             "filters_kept": len(self._kept),
             "filters_kept_bytes": self._bytes,
@@ -131,5 +131,5 @@ class Filters:
 
 
 def split_tags(expression: str) -> list[str]:
-    """The tags of `A || B`."""
+    """Split an expression such as `A || B` into its tags."""
     return [tag.strip() for tag in expression.split("||") if tag.strip()]

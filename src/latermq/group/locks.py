@@ -1,4 +1,4 @@
-"""Queue locks: which client of an orderly group may consume a queue."""
+"""Queue locks: the client of an orderly group that may consume a queue."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ class _Lock:
 
 
 class QueueLocks:
-    """One holder a queue and group; a lock that is not renewed in time is free again."""
+    """One lock holder per queue and group. A lock that its holder does not renew in time is free again."""
 
     def __init__(self, clock: Clock, timeout_ms: int, max_locks: int) -> None:
         self._clock = clock
@@ -23,7 +23,7 @@ class QueueLocks:
         self._count = 0
 
     def lock(self, group: str, client_id: str, queues: list[tuple[str, int]]) -> list[tuple[str, int]]:
-        """Take or renew locks; the queues that the client now holds."""
+        """Acquire or renew locks. Return those of `queues` that the client now holds."""
         now_s = self._clock.monotonic_s()
         if self._count + len(queues) > self._max_locks:
             known = self._locks.get(group, {})
@@ -43,7 +43,7 @@ class QueueLocks:
         return held
 
     def unlock(self, group: str, client_id: str, queues: list[tuple[str, int]]) -> None:
-        """Give locks back; those of others stay."""
+        """Release the client's locks. Locks of other clients stay."""
         locks = self._locks.get(group, {})
         for queue in queues:
             lock = locks.get(queue)
@@ -54,12 +54,12 @@ class QueueLocks:
             self._locks.pop(group, None)
 
     def is_held(self, group: str) -> bool:
-        """Whether a member of the group holds a queue: then the group consumes in order."""
+        """Return whether any member of the group holds a lock, which means that the group consumes in order."""
         oldest_s = self._clock.monotonic_s() - self._timeout_s
         return any(lock.renewed_s >= oldest_s for lock in self._locks.get(group, {}).values())
 
     def expire(self) -> None:
-        """Drop locks that nobody renewed, so that the table stays as large as the groups in use."""
+        """Remove expired locks, so that the table does not grow with groups that are no longer in use."""
         oldest_s = self._clock.monotonic_s() - self._timeout_s
         for group, locks in list(self._locks.items()):
             for queue in [queue for queue, lock in locks.items() if lock.renewed_s < oldest_s]:
@@ -69,5 +69,5 @@ class QueueLocks:
                 del self._locks[group]
 
     def statistics(self) -> dict[str, int]:
-        """How many locks are held."""
+        """Return the number of locks."""
         return {"queue_locks": self._count}

@@ -1,4 +1,4 @@
-"""Who is connected: producers and consumers by group, kept alive by their heartbeats."""
+"""Connected clients: producers and consumers by group, kept alive by their heartbeats."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,15 +11,15 @@ from latermq.model.heartbeat import Consumer, Heartbeat
 from latermq.model.subscription import Subscription
 
 MAX_CLIENT_ID_CHARS = 1_024
-MAX_NAME_CHARS = 255  # as clients of RocketMQ allow for a group
-MAX_WORD_CHARS = 64  # of what has a few values only, as CONSUME_PASSIVELY
-_LOOKED_AT_ONCE = 5_000  # members that `expire` looks at in one call, about 1 ms
-# What a subscription, a tag and a tag's code take in memory beside their texts.
+MAX_NAME_CHARS = 255  # the limit of RocketMQ's clients for a group name
+MAX_WORD_CHARS = 64  # of fields with only a few possible values, such as CONSUME_PASSIVELY
+_LOOKED_AT_ONCE = 5_000  # members that `expire` checks in one call, about 1 ms
+# The memory of a subscription, a tag and a tag's code, excluding their texts.
 _SUBSCRIPTION_BYTES, _TAG_BYTES, _CODE_BYTES = 300, 60, 40
 
 
 class Channel(Protocol):
-    """The connection of a client, as far as groups need it."""
+    """The part of a client's connection that groups use."""
 
     @property
     def peer_name(self) -> str: ...
@@ -29,13 +29,13 @@ class Channel(Protocol):
 
     @property
     def is_paused(self) -> bool:
-        """Whether the client is behind with reading."""
+        """Whether writing is paused because the client reads too slowly."""
         ...
 
     def send(self, frame: bytes) -> None: ...
 
     def cut_off(self, reason: str) -> None:
-        """Close at once, and log why."""
+        """Close immediately and log the reason."""
         ...
 
 
@@ -47,13 +47,13 @@ class Member:
     channel: Channel
     language: str
     version: int
-    seen_s: float  # for expiry, by a clock that nobody sets
-    seen_ms: int  # for operators
+    seen_s: float  # monotonic, for expiry
+    seen_ms: int  # wall clock, for operators
 
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """The connected members of a consumer group and what they subscribe to."""
+    """The connected members of a consumer group and their subscriptions."""
 
     name: str
     consume_type: str | None = None
@@ -64,7 +64,7 @@ class ConsumerGroup:
     size_bytes: int = 0  # of the subscriptions
 
     def subscribe(self, wanted: Iterable[Subscription]) -> bool:
-        """Take over the subscriptions of a heartbeat; whether any is new, changed or gone."""
+        """Apply the subscriptions of a heartbeat. Return whether any was added, changed or removed."""
         changed = False
         latest = {subscription.topic: subscription for subscription in wanted}
         for topic, subscription in latest.items():
@@ -79,7 +79,7 @@ class ConsumerGroup:
 
 
 class _Membership(NamedTuple):
-    """A client in a group, of producers or of consumers."""
+    """A client in a producer group or a consumer group."""
 
     group: str
     client_id: str
@@ -87,7 +87,7 @@ class _Membership(NamedTuple):
 
 
 def check_client_id(client_id: str) -> None:
-    """Refuse an id that is no name any more."""
+    """Reject a client id that is too long."""
     _check_length("client id", client_id, MAX_CLIENT_ID_CHARS)
 
 
@@ -97,7 +97,7 @@ def _check_length(what: str, text: str | None, limit: int) -> None:
 
 
 def _size_bytes(subscriptions: Iterable[Subscription]) -> int:
-    """About what subscriptions take in memory."""
+    """Estimate the memory of subscriptions."""
     total = 0
     for one in subscriptions:
         total += _SUBSCRIPTION_BYTES + len(one.topic) + len(one.expression) + len(one.expression_type or "")
@@ -106,20 +106,20 @@ def _size_bytes(subscriptions: Iterable[Subscription]) -> int:
 
 
 class Members:
-    """All connected clients. Methods that change a consumer group return the names of the groups that changed."""
+    """All connected clients. Methods that change consumer groups return the names of the changed groups."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[str, Member]] = {}
-        # By connection: thousands may go at once, and each must be quick to find.
+        # Indexed by connection: thousands may close at once, and finding the clients of each must be fast.
         self._named_by: dict[Channel, set[_Membership]] = {}
-        self._unlooked: list[tuple[str, bool]] = []  # groups that a round of `expire` has still to look at
-        self._count = 0  # of clients, once in each of their groups
+        self._unlooked: list[tuple[str, bool]] = []  # groups that the current round of `expire` has not checked yet
+        self._count = 0  # clients, counted once for each of their groups
         self._size_bytes = 0  # of all subscriptions
 
     def check(self, channel: Channel, beat: Heartbeat, language: str) -> None:
-        """Refuse a heartbeat that would leave more behind than one connection, or all, may."""
+        """Reject a heartbeat that would exceed the limits of one connection, one group or the whole broker."""
         config, client_id = self._config, beat.client_id
         check_client_id(client_id)
         _check_length("language", language, MAX_WORD_CHARS)
@@ -164,7 +164,7 @@ class Members:
             )
 
     def heartbeat(self, channel: Channel, beat: Heartbeat, *, language: str, version: int, clock: Clock) -> set[str]:
-        """Take in a heartbeat, which `check` has let pass."""
+        """Apply a heartbeat that has passed `check`."""
         changed = set()
         member = Member(beat.client_id, channel, language, version, clock.monotonic_s(), clock.now_ms())
         named = self._named_by.setdefault(channel, set())
@@ -198,7 +198,7 @@ class Members:
         return subscribed or joined
 
     def unregister(self, client_id: str, *, producer_group: str | None, consumer_group: str | None) -> set[str]:
-        """A client says that it leaves a group."""
+        """Remove a client from the groups that it leaves."""
         if producer_group:
             self._leave_producers(producer_group, client_id)
         if consumer_group and self._leave_consumers(consumer_group, client_id):
@@ -206,14 +206,14 @@ class Members:
         return set()
 
     def disconnected(self, channel: Channel) -> set[str]:
-        """A connection is gone, and with it every client on it."""
+        """Remove every client of a closed connection."""
         changed = set()
         for name, client_id, consumes in self._named_by.pop(channel, ()):
             group = self._consumers.get(name)
             members = self._producers.get(name, {}) if not consumes else group.members if group else {}
             member = members.get(client_id)
             if member is None or member.channel is not channel:
-                continue  # it has left, or come back over another connection
+                continue  # the client has left, or has reconnected over another connection
             if consumes:
                 self._leave_consumers(name, client_id)
                 changed.add(name)
@@ -222,7 +222,7 @@ class Members:
         return changed
 
     def expire(self, before_s: float) -> set[str]:
-        """Forget clients whose last heartbeat is older; where there are very many, the next call goes on with them."""
+        """Remove clients whose last heartbeat is older. If there are very many clients, the next call continues."""
         changed = set()
         if not self._unlooked:
             self._unlooked = [(name, True) for name in self._consumers] + [(name, False) for name in self._producers]
@@ -248,7 +248,7 @@ class Members:
             self._left(_Membership(group, client_id, False), member.channel)
 
     def _leave_consumers(self, name: str, client_id: str) -> bool:
-        """Whether the client was there."""
+        """Remove a client from a consumer group. Return whether it was a member."""
         group = self._consumers.get(name)
         member = group.members.pop(client_id, None) if group else None
         if group is None or member is None:
@@ -260,7 +260,7 @@ class Members:
         return True
 
     def _left(self, membership: _Membership, channel: Channel) -> None:
-        """A connection that stays must not gather the names of all clients that ever spoke over it."""
+        """Update the indexes. A long-lived connection must not accumulate the names of all its former clients."""
         self._count -= 1
         named = self._named_by.get(channel)
         if named is not None:
@@ -269,23 +269,23 @@ class Members:
                 del self._named_by[channel]
 
     def consumer_group(self, name: str) -> ConsumerGroup | None:
-        """The connected side of a consumer group, if anyone is there."""
+        """Return a consumer group, or None if it has no connected members."""
         return self._consumers.get(name)
 
     def consumer_groups(self) -> list[ConsumerGroup]:
-        """All consumer groups that have members."""
+        """Return all consumer groups that have members."""
         return list(self._consumers.values())
 
     def producers(self, group: str) -> list[Member]:
-        """The connected members of a producer group."""
+        """Return the connected members of a producer group."""
         return list(self._producers.get(group, {}).values())
 
     def producer_groups(self) -> dict[str, list[Member]]:
-        """All producer groups that have members."""
+        """Return all producer groups that have members."""
         return {name: list(members.values()) for name, members in self._producers.items()}
 
     def statistics(self) -> dict[str, int]:
-        """How many there are."""
+        """Return the numbers of clients and groups, and the usage of each limit."""
         consumers = [len(group.members) for group in self._consumers.values()]
         producers = list(map(len, self._producers.values()))
         return {

@@ -1,4 +1,4 @@
-"""Consumer offsets: how far each group has come in each queue, the table behind consumerOffset.json."""
+"""Consumer offsets: each group's position in each queue. This is the table behind consumerOffset.json."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -10,11 +10,11 @@ from latermq.timer.steps import Steps, spend
 
 _SEPARATOR = "@"
 _PAIRS_A_STEP = 50
-# Queues that are encoded together, about 0.2 ms: a topic may have 65,535, and one of them changes at a time.
+# Queues that are encoded together, in about 0.2 ms. A topic may have 65,535 queues, and they change one at a time.
 BLOCK_QUEUES = 256
 _BLOCK_STEPS = 64
 
-QueueEnd = Callable[[str, int], int]  # of a topic and a queue
+QueueEnd = Callable[[str, int], int]  # (topic, queue id) → end offset
 
 
 def _key(topic: str, group: str) -> str:
@@ -22,10 +22,10 @@ def _key(topic: str, group: str) -> str:
 
 
 class ConsumerOffsets:
-    """The next offset each group wants, by topic and queue.
+    """The next offset that each group will read, by topic and queue.
 
-    The file is kept as text beside the table, entry by entry: saving all of 200,000 offsets because one of them changed
-    would stop everyone for 0.2 s.
+    The text of each entry of the file is kept next to the table. Encoding all of 200,000 offsets because one of them
+    changed would block the broker for 0.2 s.
     """
 
     def __init__(self, table: OffsetTable, max_offsets: int) -> None:
@@ -39,18 +39,18 @@ class ConsumerOffsets:
             self._topics.setdefault(group, set()).add(topic)
             self._groups.setdefault(topic, set()).add(group)
         self.changed = False
-        self._texts: dict[str, bytes] = {}  # by key: its part of the file
-        self._blocks: dict[str, dict[int, bytes]] = {}  # by key, of those alone that have several
-        # What is to be encoded, in the order in which it changed.
+        self._texts: dict[str, bytes] = {}  # key → its part of the file
+        self._blocks: dict[str, dict[int, bytes]] = {}  # key → its blocks, only for keys with several blocks
+        # (key, block) pairs to encode, in the order in which they changed.
         self._stale: dict[tuple[str, int], None] = {}
 
     def get(self, group: str, topic: str, queue_id: int) -> int:
-        """The stored offset, -1 where there is none."""
+        """Return the stored offset, or -1 if there is none."""
         queues = self._table.get(_key(topic, group))
         return queues.get(queue_id, -1) if queues else -1
 
     def put(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Store an offset; it may go back, as a reset does."""
+        """Store an offset. It may be lower than the current one, for example after a reset."""
         key = _key(topic, group)
         queues = self._table.get(key)
         if queues is None or queue_id not in queues:
@@ -65,14 +65,14 @@ class ConsumerOffsets:
         self.changed = True
 
     def put_all(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Store offsets of many queues, or none of them."""
+        """Store the offsets of many queues: all of them or, if the limit is exceeded, none."""
         known = self._table.get(_key(topic, group), {})
         self.check_room(sum(queue_id not in known for queue_id in offsets))
         for queue_id, offset in offsets.items():
             self.put(group, topic, queue_id, offset)
 
     def check_room(self, count: int) -> None:
-        """Refuse so many offsets in queues where their group has none yet."""
+        """Raise NoPermission if the table cannot hold `count` new offsets."""
         if self._count + count > self._max_offsets:
             raise NoPermission(
                 f"{self._count} consumer offsets are stored, broker.max_offsets is {self._max_offsets}",
@@ -80,23 +80,23 @@ class ConsumerOffsets:
             )
 
     def of_topic(self, group: str, topic: str) -> dict[int, int]:
-        """All offsets of a group in a topic."""
+        """Return all offsets of a group in a topic."""
         return dict(self._table.get(_key(topic, group), {}))
 
     def topics_of(self, group: str) -> list[str]:
-        """The topics that a group has offsets in."""
+        """Return the topics in which a group has offsets."""
         return sorted(self._topics.get(group, ()))
 
     def groups_of(self, topic: str) -> list[str]:
-        """The groups that have offsets in a topic."""
+        """Return the groups that have offsets in a topic."""
         return sorted(self._groups.get(topic, ()))
 
     def has_any(self, group: str) -> bool:
-        """Whether a group has offsets in any topic."""
+        """Return whether a group has offsets in any topic."""
         return group in self._topics
 
     def pairs(self) -> Steps[list[tuple[str, str]]]:
-        """Every topic and group between which there are offsets."""
+        """Return every (topic, group) pair that has offsets, in steps."""
         found = []
         for key in list(self._table):
             topic, _, group = key.partition(_SEPARATOR)
@@ -106,18 +106,18 @@ class ConsumerOffsets:
         return found
 
     def all(self) -> Iterator[tuple[str, int, int]]:
-        """Every stored offset, with its topic and queue."""
+        """Yield every stored offset with its topic and queue."""
         for key, queues in list(self._table.items()):
             topic = key.partition(_SEPARATOR)[0]
             for queue_id, offset in queues.items():
                 yield topic, queue_id, offset
 
     def groups(self) -> set[str]:
-        """Every group that has offsets anywhere."""
+        """Return every group that has offsets in any topic."""
         return set(self._topics)
 
     def copy(self, source: str, target: str, topic: str) -> None:
-        """Give one group another one's offsets in a topic."""
+        """Copy the offsets of group `source` in a topic to group `target`."""
         queues = self._table.get(_key(topic, source))
         if queues and source != target:
             self.check_room(len(queues))
@@ -126,12 +126,12 @@ class ConsumerOffsets:
                 self.put(target, topic, queue_id, offset)
 
     def remove_group(self, group: str) -> None:
-        """Forget a group's offsets."""
+        """Remove all offsets of a group."""
         for topic in self.topics_of(group):
             self._remove(topic, group)
 
     def remove_topic(self, topic: str) -> None:
-        """Forget all offsets in a topic."""
+        """Remove all offsets in a topic."""
         for group in self.groups_of(topic):
             self._remove(topic, group)
 
@@ -150,7 +150,7 @@ class ConsumerOffsets:
         self.changed = True
 
     def clamp(self, queue_end: QueueEnd) -> int:
-        """Bring offsets that lie beyond their queue's end back to it; how many there were."""
+        """Reduce offsets beyond the end of their queue to that end. Return how many there were."""
         count = 0
         for key, queues in self._table.items():
             topic = key.partition(_SEPARATOR)[0]
@@ -167,19 +167,22 @@ class ConsumerOffsets:
 
     @property
     def stale_blocks(self) -> int:
-        """How many blocks have changed since they were encoded."""
+        """The number of blocks that have changed since they were encoded."""
         return len(self._stale)
 
     def encode(self, flushed_end: QueueEnd, blocks: int) -> None:
-        """Encode so many changed blocks, the oldest change first: no offset beyond what a power cut would leave."""
+        """Encode up to `blocks` changed blocks, the oldest change first.
+
+        Offsets are capped at the flushed end of their queue: after a power failure, no message beyond it may exist.
+        """
         for _ in range(min(blocks, len(self._stale))):
             key, block = next(iter(self._stale))
             del self._stale[key, block]
             if key in self._table and not self._encode_block(key, block, flushed_end):
-                self._stale[key, block] = None  # by a later round, when more is flushed
+                self._stale[key, block] = None  # encode it again later, when more is flushed
 
     def encode_of(self, group: str, topic: str, flushed_end: QueueEnd) -> Steps[None]:
-        """The same for all that a group has in a topic, in steps."""
+        """Encode all changed blocks of a group in a topic, in steps."""
         key = _key(topic, group)
         for block in {queue_id // BLOCK_QUEUES for queue_id in self._table.get(key, ())}:
             if self._stale.pop((key, block), self) is None and key in self._table:
@@ -188,7 +191,7 @@ class ConsumerOffsets:
                 yield from spend(_BLOCK_STEPS)
 
     def _encode_block(self, key: str, block: int, flushed_end: QueueEnd) -> bool:
-        """Whether its offsets are in the text as they are; others were cut to what is flushed."""
+        """Encode one block. Return False if any of its offsets was capped at the flushed end."""
         queues, topic = self._table[key], key.partition(_SEPARATOR)[0]
         ids = range(block * BLOCK_QUEUES, (block + 1) * BLOCK_QUEUES)
         is_whole = True
@@ -199,11 +202,11 @@ class ConsumerOffsets:
                 is_whole = is_whole and offset <= end
                 pieces.append(b'"%d":%d' % (queue_id, min(offset, end)))
         if not pieces:
-            return True  # it changed before its group or topic was removed and came back
+            return True  # it changed before its group or topic was removed and created again
         text, name = b",".join(pieces), encode_json(key) + b":{"
         blocks = self._blocks.get(key)
         if blocks is None and block != 0:
-            # Up to now the text had one block at most.
+            # Until now the text had at most one block.
             blocks = self._blocks[key] = {}
             if key in self._texts:
                 blocks[0] = self._texts[key][len(name) : -1]
@@ -218,10 +221,10 @@ class ConsumerOffsets:
             self._stale[key, block] = None
 
     def pieces(self, now_ms: int) -> tuple[list[bytes], DataVersion]:
-        """The entries of the file as they were last encoded, and its version."""
+        """Return the entries of the file as last encoded, and its new version."""
         self._version.bump(now_ms)
         return list(self._texts.values()), self._version.copy()
 
     def statistics(self) -> dict[str, int]:
-        """How many offsets are stored."""
+        """Return the number of stored offsets."""
         return {"consumer_offsets": self._count}

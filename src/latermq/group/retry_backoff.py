@@ -1,4 +1,4 @@
-"""A group's back-off: how long a failed message waits before its next attempt, as a delay level or as a time."""
+"""The retry back-off of a group: the delay of a failed message before its next attempt, as a level or a duration."""
 
 from latermq.config import Duration
 from latermq.errors import InvalidParameter
@@ -6,13 +6,13 @@ from latermq.message.entry_id import MAX_LEVELS
 from latermq.message.properties import DELAY_LEVEL, TIMER_DELAY_MS
 from latermq.model.group import Group
 
-RETRY_LEVELS = "retry.levels"  # the group's attribute that holds its own list
-FIRST_LEVEL = 3  # RocketMQ's ladder: 10 s, then a level more with each failure
+RETRY_LEVELS = "retry.levels"  # the group attribute with the group's own list
+FIRST_LEVEL = 3  # RocketMQ's default: 10 s, then one level more after each failure
 MAX_STEPS = 64
 
 
 def parse_backoff(text: str) -> tuple[str, ...]:
-    """The steps of a list such as `3 4 5`, `3,4,5` or `500ms 30s 2h`: delay levels and times."""
+    """Parse a list of delay levels and durations such as `3 4 5`, `3,4,5` or `500ms 30s 2h`."""
     steps = tuple(text.replace(",", " ").split())
     if not all(_is_level(step) or _is_duration(step) for step in steps):
         raise InvalidParameter(
@@ -38,7 +38,7 @@ def _is_duration(step: str) -> bool:
 
 
 def next_wait(group: Group, failures: int) -> tuple[str, str]:
-    """The property by which a message waits which had failed `failures` times before it failed now."""
+    """Return the property (name, value) that delays the next attempt after `failures` earlier failures and this one."""
     own = group.attributes.get(RETRY_LEVELS)
     if own is None:
         return DELAY_LEVEL, str(FIRST_LEVEL + failures)

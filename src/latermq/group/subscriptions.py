@@ -1,4 +1,4 @@
-"""Consumer groups as configuration: the table behind subscriptionGroup.json."""
+"""The configuration of consumer groups. This is the table behind subscriptionGroup.json."""
 
 from latermq.clock import Clock
 from latermq.config_json.groups import encode_group
@@ -7,13 +7,13 @@ from latermq.group.auto_created import AutoCreated
 from latermq.message.names import check_group
 from latermq.model.group import Group, GroupTable
 
-# Groups that RocketMQ's own tools use; they exist without being made.
+# Groups of RocketMQ's own tools, which always exist.
 BUILT_IN_GROUPS = ("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_RMQ_SYS_TRANS")
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 
 
 class SubscriptionGroups:
-    """Which groups there are and what they may do."""
+    """All consumer groups with their configurations."""
 
     def __init__(
         self,
@@ -34,16 +34,16 @@ class SubscriptionGroups:
         self.auto_created = auto_created
         for name in BUILT_IN_GROUPS:
             table.groups.setdefault(name, Group(name=name))
-        self.unsaved = set(table.groups)  # names that changed since the table was last encoded
-        # Kept, not measured when somebody asks: encoding 50,000 groups takes 50 ms.
+        self.unsaved = set(table.groups)  # names of groups that changed since the table was last encoded
+        # A running total, because encoding 50,000 groups takes 50 ms.
         self._config_bytes = sum(map(_encoded_bytes, table.groups.values()))
 
     def find(self, group: str) -> Group | None:
-        """The group's configuration, if it has one."""
+        """Return the group's configuration, or None if the group does not exist."""
         return self.table.groups.get(group)
 
     def require(self, group: str, by: bytes = b"") -> Group:
-        """The group's configuration; made on the way where that is allowed, for the host `by`."""
+        """Return the group's configuration. If allowed, auto-create a missing group on behalf of the host `by`."""
         found = self.table.groups.get(group)
         if found is not None:
             return found
@@ -58,7 +58,7 @@ class SubscriptionGroups:
         return made
 
     def put(self, group: Group) -> Group:
-        """Make or change a group."""
+        """Create or update a group."""
         check_group(group.name)
         table = self.table.groups
         if group.name not in table and len(table) >= self._max_groups:
@@ -80,7 +80,7 @@ class SubscriptionGroups:
         return group
 
     def remove(self, group: str) -> bool:
-        """Forget a group; whether there was one."""
+        """Remove a group. Return whether it existed."""
         removed = self.table.groups.pop(group, None)
         if removed is None:
             return False
@@ -90,7 +90,7 @@ class SubscriptionGroups:
         return True
 
     def statistics(self) -> dict[str, int]:
-        """How many groups there are, and what their configurations take as JSON."""
+        """Return the number of groups and the size of their configurations as JSON."""
         return {"groups": len(self.table.groups), "group_config_bytes": self._config_bytes}
 
     def _touch(self, group: str) -> None:

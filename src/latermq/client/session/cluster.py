@@ -52,10 +52,7 @@ class ClusterClient(Client):
         )
 
     async def _route(self, topic: str) -> Route:
-        """Return the current route of a topic.
-
-        Raises TopicNotFound only if the name server knows a broker: without one, it cannot know the topics either.
-        """
+        """Return the current route of a topic. Raises TopicNotFound only if no broker that may have it is missing."""
         self._session.check_running()
         return await within(self._session.request_timeout_s, lambda left_s: self._session.routes.refresh(topic))
 

@@ -1,1 +1,1 @@
-"""SQL92 filters: tokens, parser and evaluation over batches of properties."""
+"""SQL92 filters: tokens, parser and evaluation over message properties."""

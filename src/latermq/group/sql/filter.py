@@ -1,10 +1,10 @@
-"""SQL92 property filters: an expression compiled once per subscription, asked once per candidate message.
+"""SQL92 property filters: each expression is compiled once per subscription and evaluated once per candidate message.
 
-Compiled means closures: every node of the tree becomes a function of `properties.get`, so nothing is dispatched while
-messages are matched.
+An expression is compiled to closures: every node of the tree becomes a function of `properties.get`, so matching a
+message needs no dispatch on node types.
 
-The answers are RocketMQ's, except where its evaluation dies of a value that is a number after all: it reads a property
-as exactly the type of the literal, so that 3.5 > 3 and 3000000000 > 1 fail there. Here they are compared.
+Results equal RocketMQ's with one exception. RocketMQ parses a property as exactly the type of the literal, so its
+evaluation of 3.5 > 3 and 3000000000 > 1 fails with an error. Here such numbers are compared.
 """
 
 import operator
@@ -36,19 +36,20 @@ Get = Callable[[str], str | None]
 Test = Callable[[Get], bool | None]
 Evaluator = Callable[[Get], Value]
 
-_MAX_WHOLE_DIGITS = 19  # what a long holds; longer numbers are compared as doubles
-# A longer text is no number. Every comparison of an expression reads its property again, which then costs a microsecond
-# at most; properties may have 32 KiB.
+_MAX_WHOLE_DIGITS = 19  # the digits of a long; longer numbers are compared as doubles
+# A longer text does not count as a number. Every comparison in an expression parses its property again. Properties may
+# have 32 KiB; with this limit, parsing one takes at most a microsecond.
 MAX_NUMBER_CHARS = 128
-# Python's own search takes a time that goes with the product of both lengths, up to 0.6 ms, unless the text has at
-# least 100 characters and the value 2,500 and three times as many as the text. Beyond this product values are filled up
-# to that; shorter texts are found by a pattern, which is slower to begin, but whose time goes with the sum.
+# The time of Python's substring search grows with the product of both lengths, up to 0.6 ms, unless the text has at
+# least 100 characters, and the value has at least 2,500 and at least three times as many as the text. Above this
+# product, values are padded to that length if the text is long enough. Shorter texts are searched with a regular
+# expression, which takes longer to start, but whose time grows with the sum of both lengths.
 _MAX_SEARCH_PRODUCT = 1 << 14
 _LONG_TEXT_CHARS = 100
 _LONG_VALUE_CHARS = 2_500
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}").fullmatch
-# What Java's Double.valueOf takes, less hexadecimal and NaN, which no comparison could place.
-# Nothing in it is tried twice: `++` and `*+` never give back what they took.
+# The syntax of Java's Double.valueOf without hexadecimal numbers and NaN, which cannot be ordered.
+# The possessive quantifiers `++` and `*+` rule out backtracking.
 _DOUBLE = re.compile(
     r"[\x00-\x20]*+([+-]?(?:Infinity|(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?))[fFdD]?[\x00-\x20]*+"
 ).fullmatch
@@ -62,12 +63,12 @@ _MIRRORED = {">": "<", ">=": "<=", "<": ">", "<=": ">="}
 
 
 class NotComparable(Exception):
-    """A property's text is no number where one is needed; it ends the evaluation and the message does not match."""
+    """A property's text is not a number where one is needed. This ends the evaluation: the message does not match."""
 
 
 @dataclass(frozen=True, slots=True)
 class SqlFilter:
-    """A compiled filter, and what one message costs it at most: so many words and searches are evaluated."""
+    """A compiled filter, with the maximum number of words and searches that it evaluates per message."""
 
     expression: str
     words: int
@@ -75,7 +76,7 @@ class SqlFilter:
     _test: Test = field(repr=False, compare=False)
 
     def matches(self, properties: Mapping[str, str]) -> bool:
-        """Whether the expression is true of a message with these properties; unknown is not true."""
+        """Return whether the expression is true for a message with these properties. Unknown is not true."""
         try:
             return self._test(properties.get) is True
         except NotComparable:
@@ -83,7 +84,7 @@ class SqlFilter:
 
 
 def compile_sql_filter(expression: str, *, max_words: int) -> SqlFilter:
-    """The filter of an expression; FilterError says what is wrong with it and where."""
+    """Compile an expression. Raises FilterError with the problem and its position."""
     tokens = tokenize(expression, max_words)
     searches = sum(token.kind == "CONTAINS" for token in tokens)
     return SqlFilter(expression, len(tokens), searches, _compile_condition(parse_sql(tokens)))
@@ -165,7 +166,7 @@ def _not(test: Test) -> Test:
 
 
 def _equal(node: Equal) -> Test:
-    """The two shapes that nearly all filters have, property = string and property = number, go without dispatch."""
+    """Compile an equality. The two most common forms, property = string and property = number, need no dispatch."""
     match node.left, node.right:
         case Property(name=name), Literal(value=str() as text):
 
@@ -219,7 +220,10 @@ def _one_of(node: OneOf) -> Test:
 
 
 def _has_text(node: HasText) -> Test:
-    """Never unknown: nothing but a string has or lacks a text, and the empty text is neither had nor lacked."""
+    """Compile CONTAINS, STARTSWITH or ENDSWITH, which are never unknown.
+
+    A value that is not a string matches neither the operator nor its negation. The same holds for an empty text.
+    """
     if not node.text or isinstance(node.operand, Condition):
         return lambda get: False
     value_of, text, negated = _compile_value(node.operand), node.text, node.negated
@@ -249,7 +253,7 @@ def _long_search(text: str) -> Callable[[str], bool]:
 
 
 def _short_search(text: str) -> Callable[[str], bool]:
-    pattern: re.Pattern[str] | None = None  # made when it is needed: few values are long
+    pattern: re.Pattern[str] | None = None  # compiled on first use: few values are long
 
     def contains(value: str) -> bool:
         nonlocal pattern
@@ -261,7 +265,7 @@ def _short_search(text: str) -> Callable[[str], bool]:
 
 
 def _equal_values(left: Value, right: Value) -> bool | None:
-    """Null on the left is unknown, null on the right is false, and two nulls are equal: RocketMQ's rule."""
+    """Compare two values by RocketMQ's rule: null on the left is unknown, on the right false; two nulls are equal."""
     if left is None:
         return True if right is None else None
     if right is None:
@@ -278,7 +282,7 @@ def _equal_values(left: Value, right: Value) -> bool | None:
 
 
 def _order_values(compare: Callable[[float, float], bool], left: Value, right: Value) -> bool | None:
-    """Two properties, as doubles, or two numbers."""
+    """Order two properties, read as doubles, or two numbers."""
     if left is None or right is None:
         return None
     left_number = _read_double(left) if isinstance(left, str) else left
@@ -287,9 +291,9 @@ def _order_values(compare: Callable[[float, float], bool], left: Value, right: V
 
 
 def _read_number(text: str) -> int | float:
-    """A property beside a whole number."""
+    """Read a property that is compared with a whole number."""
     if len(text) <= _MAX_WHOLE_DIGITS and text.isdigit() and text.isascii():
-        return int(text)  # half the time of the pattern below
+        return int(text)  # takes half the time of the pattern below
     return int(text) if len(text) <= _MAX_WHOLE_DIGITS + 1 and _WHOLE(text) else _read_double(text)
 
 

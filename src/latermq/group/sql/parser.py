@@ -1,4 +1,4 @@
-"""The grammar of SQL92 filters: from an expression to a tree whose operands are known to fit their operators.
+"""The parser of SQL92 filters. It builds a tree and checks that the operands are valid for their operators.
 
     any        = all { OR all }
     all        = equality { AND equality }
@@ -9,14 +9,14 @@
                          | [ NOT ] ( CONTAINS | STARTSWITH | ENDSWITH ) string }
     operand    = ( "+" | "-" | NOT ) operand | literal | property | "(" any ")"
 
-NOT before an operand binds tighter than any comparison, as in RocketMQ: `NOT a = 3` reads `(NOT a) = 3`.
+NOT before an operand binds tighter than any comparison, as in RocketMQ: `NOT a = 3` means `(NOT a) = 3`.
 """
 
 from dataclasses import dataclass
 
 from latermq.group.sql.tokens import Token
 
-MAX_DEPTH = 100  # a level costs the parser up to five frames, the evaluation one; Python allows 1000 in all
+MAX_DEPTH = 100  # a level takes up to five frames in the parser and one in evaluation; Python allows 1000
 _MAX_LONG = 2**63 - 1
 _MAX_LONG_DIGITS = 19
 _ORDERS = frozenset({">", ">=", "<", "<="})
@@ -24,21 +24,21 @@ _ORDERS = frozenset({">", ">=", "<", "<="})
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """The value of a message property: a string, or null where the message has no such property."""
+    """The value of a message property: a string, or null if the message does not have the property."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A constant written in the expression; None is NULL."""
+    """A constant in the expression. None represents NULL."""
 
     value: str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True)
 class Negative:
-    """What a minus sign makes: the negative number, or null where it stands before anything else."""
+    """The result of a unary minus: the negated number, or null if the operand is not a numeric constant."""
 
     value: int | float | None
 
@@ -55,7 +55,7 @@ Node = Property | Literal | Negative | Condition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth(Condition):
-    """A property where a condition is asked for: false if it is there, unknown if not, since no string is a boolean."""
+    """A property used as a condition: false if it exists, since a string is not a boolean, otherwise unknown."""
 
     name: str
 
@@ -83,7 +83,7 @@ class Equal(Condition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ordered(Condition):
-    """One of `> >= < <=`; both sides are properties or numbers."""
+    """A comparison with `>`, `>=`, `<` or `<=`. Both sides are properties or numbers."""
 
     operator: str
     left: Node
@@ -113,7 +113,7 @@ class HasText(Condition):
 
 
 def parse_sql(tokens: list[Token]) -> Node:
-    """The tree of an expression's tokens; its root is a condition or one of the literals TRUE, FALSE and NULL."""
+    """Parse tokens into a tree. Its root is a condition or one of the literals TRUE, FALSE and NULL."""
     return _Parser(tokens).parse()
 
 
@@ -200,7 +200,7 @@ class _Parser:
                 return left
 
     def _predicate(self, token: Token, left: Node, negated: bool) -> Condition:
-        """What follows BETWEEN, IN or one of the text operators."""
+        """Parse the rest of a BETWEEN, an IN or a text operator."""
         if token.kind == "BETWEEN":
             low = self._operand()
             self._expect("AND", "AND between the two bounds")
@@ -266,7 +266,7 @@ class _Parser:
 
 
 def _join(join: type[AnyOf] | type[AllOf], operands: list[tuple[Token, Node]]) -> Node:
-    """Operands of one keyword, side by side: a thousand ORs are one node, not a thousand levels."""
+    """Join the operands of one keyword in one flat node, so that a thousand ORs do not nest a thousand levels."""
     if len(operands) == 1:
         return operands[0][1]
     parts: list[Node] = []

@@ -1,4 +1,4 @@
-"""The words of a SQL92 filter: cuts an expression into tokens and says where each of them stands."""
+"""The tokenizer of SQL92 filters. It splits an expression into tokens with their positions."""
 
 import re
 from typing import NamedTuple
@@ -9,8 +9,8 @@ KEYWORDS = frozenset({
     "NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH",
 })  # fmt: skip
 
-# The character classes are spelled out: `\s`, `\d` and IGNORECASE would let in letters, digits and blanks of other
-# scripts. A comment may also end with the expression.
+# The character classes are explicit because `\s`, `\d` and IGNORECASE would accept letters, digits and spaces of other
+# scripts. The end of the expression also ends a `--` comment.
 _TOKEN = re.compile(
     r"""
     (?P<blank>   [ \t\n\r\f]+ | --[^\n\r]* | /\*(?s:.)*?\*/ )
@@ -28,12 +28,12 @@ _NO_TOKEN = {
     '"': ("unexpected character '\"'", "Strings stand in single quotes"),
     "/": ("a comment that does not end", "Close it with */"),
 }
-_SEARCH_WORDS = 16  # as much as a search through a property of full length may cost more than a comparison
-_SHOWN_CHARS = 40  # an error names the token; a string literal of 64 KiB need not be quoted whole
+_SEARCH_WORDS = 16  # a search in a property of maximum length may cost as much as this many comparisons
+_SHOWN_CHARS = 40  # of a token in an error message: a string literal may have 64 KiB
 
 
 def too_many_words(max_words: int) -> FilterError:
-    """The same for both kinds of expression: words of SQL, tags."""
+    """Return the error for an expression with too many SQL words or tags."""
     return FilterError(
         f"the expression has more than {max_words} words, as many as broker.max_expression_words allows",
         hint="Subscribe to less, or raise the setting",
@@ -41,14 +41,14 @@ def too_many_words(max_words: int) -> FilterError:
 
 
 class Token(NamedTuple):
-    """One word: its kind (for keywords and symbols the word itself), its text and its first character, from 1."""
+    """One token: its kind (for keywords and symbols the word itself), its text and its position, counted from 1."""
 
     kind: str
     text: str
     position: int
 
     def error(self, problem: str, hint: str = "") -> FilterError:
-        """What is wrong at this token."""
+        """Return the error for a problem at this token."""
         if self.kind == "end":
             where = f"position {self.position}, the end of the expression"
         else:
@@ -58,9 +58,9 @@ class Token(NamedTuple):
 
 
 def tokenize(expression: str, max_words: int) -> list[Token]:
-    """The tokens of an expression, without blanks and comments, closed by one of kind `end`.
+    """Return the tokens of an expression without spaces and comments, followed by a token of kind `end`.
 
-    What an expression costs goes with its words, so one with more of them is refused here, before anybody parses it.
+    The cost of an expression grows with its words, so one with too many is rejected here, before it is parsed.
     """
     tokens: list[Token] = []
     at = words = 0
