@@ -173,7 +173,7 @@ class ConsumerOffsets:
     def encode(self, flushed_end: QueueEnd, blocks: int) -> None:
         """Encode up to `blocks` changed blocks, the oldest change first.
 
-        Offsets are capped at the flushed end of their queue: after a power failure, no message beyond it may exist.
+        Offsets are capped at the flushed end of their queue, because a power failure could lose the messages beyond it.
         """
         for _ in range(min(blocks, len(self._stale))):
             key, block = next(iter(self._stale))

@@ -224,7 +224,8 @@ class Assignment:
         stored = await self.offsets.load(queue)
         if stored is not None:
             return stored
-        # A failed message must not be skipped because its group starts at the end of its topics.
+        # A retry topic is always read from its start. Otherwise a group that starts at the end of its topics would skip
+        # failed messages.
         if queue.topic.startswith(RETRY_PREFIX) or self._settings.consume_from == "first":
             return await queue_offsets.min_offset(self._session, queue)
         if isinstance(self._settings.consume_from, int):
