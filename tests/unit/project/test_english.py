@@ -22,6 +22,7 @@ CHECKED = (
     "README.md",
     "SECURITY.md",
     "docs/adr/*.md",
+    "docs/architecture.md",
     "docs/benchmarks.md",
     "docs/delay-levels.md",
     "docs/filters.md",
