@@ -25,6 +25,7 @@ CHECKED = (
     "docs/architecture.md",
     "docs/benchmarks.md",
     "docs/delay-levels.md",
+    "docs/development.md",
     "docs/filters.md",
     "docs/formats/*.md",
     "docs/operations.md",
