@@ -1,4 +1,4 @@
-"""Which brokers there are and which queues a topic has, asked of the name servers by a blocking connection."""
+"""Lookup of brokers and of a topic's queues at the name servers, over a blocking connection."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from latermq.protocol.remoting.routes import ClusterInfo, TopicRoute
 
 @dataclass(frozen=True, order=True)
 class QueuePlace:
-    """One queue of a topic and where its broker listens."""
+    """One queue of a topic, and the address of its broker."""
 
     broker: str
     queue_id: int
@@ -22,7 +22,7 @@ class QueuePlace:
 
 
 def masters(namesrv: str) -> dict[str, str]:
-    """Broker name → address, of those that take writes."""
+    """Broker name → address, for all masters."""
     info = decode_body(_ask(namesrv, Request.GET_BROKER_CLUSTER_INFO, {}), ClusterInfo)
     return {
         name: broker.brokerAddrs[MASTER]
@@ -32,7 +32,7 @@ def masters(namesrv: str) -> dict[str, str]:
 
 
 def queues_of(namesrv: str, topic: str, broker: str = "") -> list[QueuePlace]:
-    """The queues of a topic, of one broker or of all. The timer topic is in no route: every broker has its own."""
+    """The queues of a topic, on one broker or on all. The timer topic has no route: every broker has one."""
     if topic == TIMER_TOPIC:
         found = [QueuePlace(name, 0, address) for name, address in masters(namesrv).items()]
     else:
@@ -57,7 +57,7 @@ def _ask(namesrv: str, code: int, fields: dict[str, str]) -> bytes:
     problems = []
     for server in servers:
         try:
-            # The next server is asked rather than this one again.
+            # No patience: trying the next server is better than retrying this one.
             with BrokerLink(server, timeout_s=5.0, patience_s=0.0) as link:
                 return bytes(link.call(code, fields)[1])
         except (ConnectionLost, RequestTimedOut) as error:

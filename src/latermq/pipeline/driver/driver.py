@@ -1,4 +1,4 @@
-"""The driver's life: it finds the brokers, keeps a feed for each, compacts now and then, and ends when it is told."""
+"""The driver process: finds brokers, runs a feed for each, compacts periodically, and stops on a signal."""
 
 import logging
 import os
@@ -26,12 +26,12 @@ from latermq.pipeline_secret import secret_path
 
 _log = logging.getLogger("latermq.pipeline")
 
-LOOK_EVERY_S = 5.0  # for brokers that came
+LOOK_EVERY_S = 5.0  # how often to look for new brokers
 _WATCH_EVERY_S = 0.5
 _FEEDS_END_S = 10.0
-_CLOSE_S = 20.0  # then the JVM is killed
-# What fails comes back as an exception and is told in a line; these would add a page of Java, as at every restart of
-# a broker.
+_CLOSE_S = 20.0  # after this the JVM is killed
+# A failure reaches us as an exception and is logged in one line. These loggers would add a page of Java stack trace,
+# for example at every broker restart.
 _TALKATIVE = (
     "org.apache.spark.sql.execution.streaming",
     "org.apache.spark.sql.execution.datasources",
@@ -45,7 +45,7 @@ _TALKATIVE = (
 
 
 class Driver:
-    """All work on one timeline. `run` belongs to one thread; the feeds and the compaction have theirs."""
+    """All work on one timeline. `run` belongs to one thread; each feed and the compaction have their own threads."""
 
     def __init__(self, spark: SparkSession, root: Root, namesrv: str, config: Config, stop: threading.Event) -> None:
         self._spark = spark
@@ -62,7 +62,7 @@ class Driver:
         self._compactor = threading.Thread(target=self._compact_now_and_then, name="latermq-compact", daemon=True)
 
     def run(self) -> None:
-        """Work until the stop is asked for; raises what it cannot go on with."""
+        """Work until the stop event is set. Raises any error that the driver cannot recover from."""
         self._compactor.start()
         look_at_s = 0.0
         try:
@@ -77,7 +77,7 @@ class Driver:
             self._end_feeds()
 
     def _look(self) -> float:
-        """Begin to work for brokers that are new; the answer is how soon to look again."""
+        """Start feeds for new brokers, and return the seconds until the next look."""
         try:
             found = masters(self._namesrv)
         except ConfigError:
@@ -103,7 +103,7 @@ class Driver:
         return LOOK_EVERY_S
 
     def _watch(self) -> None:
-        """Raise what ends it all."""
+        """Raise any failure that must end the driver."""
         for feed in self.feeds.values():
             if feed.failure is not None:
                 raise feed.failure
@@ -136,7 +136,10 @@ class Driver:
                 pause_s = every_s
 
     def _check_place(self) -> None:
-        """Raise unless the timeline is still this driver's: no broker has another, and one at least says so."""
+        """Raise unless this driver still owns the timeline.
+
+        No broker may have another driver, and one must confirm this one.
+        """
         confirmed = [feed.broker for feed in list(self.feeds.values()) if feed.is_in_place()]
         if not confirmed:
             raise ServiceUnavailable("no broker confirms this driver", hint="It is tried again")
@@ -149,7 +152,7 @@ class Driver:
 
 
 def run_pipeline(config: Config, ready: Callable[[str], None]) -> int:
-    """Run the driver until SIGTERM or SIGINT; the answer is the exit code."""
+    """Run the driver until SIGTERM or SIGINT, and return the exit code."""
     if not config.server.namesrv:
         raise ConfigError("no name server is named", hint="Say where the brokers register with --namesrv HOST:PORT")
     if not config.pipeline.timeline:
@@ -159,11 +162,11 @@ def run_pipeline(config: Config, ready: Callable[[str], None]) -> int:
     for handler in logging.getLogger().handlers:
         handler.addFilter(_is_worth_telling)
     root = open_root(config.pipeline.timeline)
-    secret_path(config.pipeline.secret_file, root.uri)  # one that is not there yet is waited for
+    secret_path(config.pipeline.secret_file, root.uri)  # a missing file is not an error yet: the feeds retry
     _check_timeline(root)
     spark = open_session(config.pipeline)
     stop = threading.Event()
-    # Not before: Spark sets a handler of its own, and until now there is nothing to lose.
+    # Not earlier: Spark installs its own handler, and until now there is no work to lose.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
     _quieten(spark)
@@ -178,15 +181,15 @@ def run_pipeline(config: Config, ready: Callable[[str], None]) -> int:
 
 
 def _is_worth_telling(record: logging.LogRecord) -> bool:
-    """Py4J tells of every connection, and of every one that ends; under the root's name too.
+    """Whether to log a record. Py4J logs every connection that opens or closes, also through the root logger.
 
-    What it tells with a stack trace it also raises, and whoever asked says in a sentence what that means.
+    An error that Py4J logs with a stack trace is also raised, and the caller reports it in one sentence.
     """
     return "py4j" not in record.pathname or (record.levelno >= logging.WARNING and not record.exc_info)
 
 
 def _check_timeline(root: Root) -> None:
-    """Tell what is wrong with the folder, or mend it, before Spark takes its seconds to start."""
+    """Report or repair problems of the folder before Spark spends seconds on its start."""
     with file_errors(f"the timeline {root.uri}"):
         root.files.create_dir(root.path, recursive=True)
     for address in (root.timeline, root.archive):
@@ -195,14 +198,14 @@ def _check_timeline(root: Root) -> None:
 
 
 def has_died(spark: SparkSession) -> bool:
-    """Whether Spark is gone: its JVM was killed, or it gave up, as when a cluster's master does not come back."""
+    """Whether Spark is gone: its JVM was killed, or it stopped itself, for example when a cluster's master is lost."""
     gateway = spark.sparkContext._gateway
-    process = getattr(gateway, "proc", None)  # none where Spark started this process and not the other way round
+    process = getattr(gateway, "proc", None)  # None if Spark started this process rather than the reverse
     if process is not None and process.poll() is not None:
         return True
     try:
         return bool(spark.sparkContext._jsc.sc().isStopped())
-    except Py4JError:  # it died while it was asked
+    except Py4JError:  # it died during the call
         return True
 
 
@@ -213,7 +216,7 @@ def _quieten(spark: SparkSession) -> None:
 
 
 def _close(spark: SparkSession) -> None:
-    """End Spark, by force where it takes too long: whatever it was at is done again."""
+    """Stop Spark, and kill it if that takes too long. Interrupted work is repeated later."""
     process = getattr(spark.sparkContext._gateway, "proc", None)
     if process is not None and process.poll() is not None:
         return
@@ -221,7 +224,7 @@ def _close(spark: SparkSession) -> None:
     watchdog.daemon = True
     watchdog.start()
     try:
-        spark.sparkContext.setLogLevel("OFF")  # of what is cut short nothing is lost, and nothing needs to be said
+        spark.sparkContext.setLogLevel("OFF")  # interrupted jobs lose nothing, so their errors are noise
         spark.sparkContext.cancelAllJobs()
         close_session(spark)
     except Exception as error:

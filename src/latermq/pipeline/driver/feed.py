@@ -1,4 +1,4 @@
-"""One broker's share of the driver's work: its ingest stream is kept going, and its windows are rolled."""
+"""One broker's feed: keeps its ingest stream running and builds its windows."""
 
 import logging
 import threading
@@ -23,17 +23,17 @@ from latermq.pipeline.windows.spark_build import roll_ready_windows
 _log = logging.getLogger("latermq.pipeline")
 
 LONGEST_ROUND_S = 5.0
-_PATIENCE_S = 2.0  # the next round asks again
+_PATIENCE_S = 2.0  # the next round retries
 _STREAM_STOP_S = 5.0
 
 
 @dataclass(frozen=True)
 class FeedSettings:
-    """What of the configuration concerns one broker's feed."""
+    """The part of the configuration that concerns one broker's feed."""
 
     ingest: IngestSettings
-    rolls: bool  # here, or without Spark at the broker
-    round_s: float  # between two looks at what is to be done
+    rolls: bool  # whether Spark builds windows; otherwise the broker does, without Spark
+    round_s: float  # interval between two checks for work
 
     @classmethod
     def of(cls, config: Config) -> "FeedSettings":
@@ -48,11 +48,11 @@ class FeedSettings:
 
 
 class _StoppedError(Exception):
-    """The driver is asked to end while a feed is at work."""
+    """The driver is stopping while a feed is working."""
 
 
 class BrokerFeed:
-    """A thread of its own, so that a broker that is away holds up no other."""
+    """The work for one broker, in its own thread, so that an unreachable broker does not delay the others."""
 
     def __init__(
         self,
@@ -78,16 +78,16 @@ class BrokerFeed:
         self._query: StreamingQuery | None = None
         self._link: BrokerLink | None = None
         self._trouble = Trouble(f"the feed of {broker}")
-        self.failure: LaterMQError | None = None  # that neither this feed nor a new one gets over
-        self.state: PipelineState | None = None  # as the broker told it last
-        # A daemon: a request to Spark that never returns must not keep the process from ending.
+        self.failure: LaterMQError | None = None  # neither this feed nor a new one can recover from it
+        self.state: PipelineState | None = None  # the broker's latest report
+        # A daemon thread: a call to Spark that never returns must not keep the process alive.
         self._thread = threading.Thread(target=self._live, name=f"latermq-feed-{broker}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for its end, once the stop is asked for; whether it came."""
+        """Wait for the thread to end after the stop event is set. Returns whether it ended."""
         self._thread.join(max(0.0, timeout_s))
         return not self._thread.is_alive()
 
@@ -100,7 +100,7 @@ class BrokerFeed:
                 break
             except Exception as error:
                 if self._stop.is_set():
-                    break  # Spark is being closed under its feet
+                    break  # Spark is shutting down
                 self.failure = self._fatal(error)
                 if self.failure is not None:
                     break
@@ -126,7 +126,7 @@ class BrokerFeed:
             roll_ready_windows(self._spark, self._root, self.state, self._tell, fence=self._check_place)
 
     def _check_place(self) -> None:
-        """Ask the broker where it stands, and whether it is still this driver's, and the only one of its store."""
+        """Fetch the broker's state. Check that this driver still owns it, and that no other broker has its store."""
         assert self._link is not None
         assert self._ingest is not None
         assert self._ingest.epoch is not None
@@ -141,18 +141,21 @@ class BrokerFeed:
                 )
             self._store_ids.check(self._ingest.address, self.state)
         except CorruptStore:
-            self._end_stream()  # which would go on by itself
+            self._end_stream()  # otherwise the stream would continue by itself
             raise
 
     def is_in_place(self) -> bool:
-        """Whether the broker says that this driver is still its own, asked by any thread; raises if another one is."""
+        """Whether the broker confirms this driver. Raises if another driver has replaced it.
+
+        Any thread may call this.
+        """
         ingest = self._ingest
         if ingest is None or ingest.epoch is None:
             return False
         try:
             with BrokerLink(ingest.address, patience_s=_PATIENCE_S) as link:
                 epoch = link.state().epoch
-        except LaterMQError:  # it is away, and may come back as another driver's
+        except LaterMQError:  # it is unreachable, and may come back with another driver
             return False
         if epoch > ingest.epoch:
             raise _replaced(self.broker)
@@ -198,11 +201,11 @@ class BrokerFeed:
         try:
             return epoch is not None and self._link is not None and self._link.state().epoch > epoch
         except LaterMQError:
-            return False  # asked again when the next begin is refused or not
+            return False  # the next begin shows whether the broker refuses
 
     def _leave_broker(self) -> None:
         if self._query is not None:
-            return  # the stream goes on by itself; only a request beside it failed
+            return  # the stream is still running; only a separate request failed
         if self._ingest is not None:
             self._ingest.close()
         if self._link is not None:
@@ -214,7 +217,7 @@ class BrokerFeed:
         if query is None:
             return
         try:
-            # Between two batches: a batch that is cut short is done again, but Spark tells of it in a page of Java.
+            # Stop between two batches. An interrupted batch is only repeated, but Spark logs it as a page of Java.
             give_up_s = time.monotonic() + _STREAM_STOP_S
             while query.status["isTriggerActive"] and time.monotonic() < give_up_s:
                 time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""The ingest of one broker: its timer topic as a stream, appended to the timeline, and the broker told how far."""
+"""The ingest of one broker: streams its timer topic into the timeline and reports the progress to the broker."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ from latermq.pipeline_secret import load_secret, secret_path
 
 _log = logging.getLogger("latermq.pipeline")
 
-# What a batch holds at most. Delta takes about a second for a commit, however few rows it has.
+# Upper bound of a batch. A Delta commit takes about a second, however few rows it has.
 BATCH_ROWS = 500_000
 MIN_PART_ROWS = 50_000
 INGESTED_COLUMNS = ("queue_offset", "timer_id", "kind", "due_ms", "topic", "unique_key", "keys", "tags", "record")
@@ -38,16 +38,19 @@ INGESTED_COLUMNS = ("queue_offset", "timer_id", "kind", "due_ms", "topic", "uniq
 
 @dataclass(frozen=True)
 class IngestSettings:
-    """How much is ingested at once, and how often if there is less."""
+    """The size of a batch, and the interval between smaller ones."""
 
     every_ms: int = Duration.parse("30s")
     batch_rows: int = BATCH_ROWS
     import_precision_ms: int = SLOT_MS
-    secret_file: str = ""  # empty: beside the timeline's folder
+    secret_file: str = ""  # empty: next to the timeline's folder
 
 
 class Ingest:
-    """One broker's entries on their way into the timeline. Whoever begins last ingests; those before are refused."""
+    """Ingests one broker's entries into the timeline.
+
+    The latest driver to begin wins; the broker refuses earlier ones.
+    """
 
     def __init__(
         self,
@@ -60,7 +63,7 @@ class Ingest:
         table_sync: TableSync | None = None,
         store_ids: StoreIds | None = None,
     ) -> None:
-        """All ingests of a driver share the last two."""
+        """All ingests of a driver share `table_sync` and `store_ids`."""
         self._spark = spark
         self._root = root
         self._table_sync = table_sync or TableSync(root, root.timeline)
@@ -68,42 +71,45 @@ class Ingest:
         self._namesrv = namesrv
         self._settings = settings or IngestSettings()
         self._place = queues_of(namesrv, TIMER_TOPIC, broker)[0]
-        # Read anew each time: one that was missing or wrong may have been put right.
+        # Read again each time: a user may have fixed a missing or wrong file.
         self._secret = load_secret(secret_path(self._settings.secret_file, root.uri))
         self._link = self.open_link()
         self._state: PipelineState | None = None
         self._start = 0
 
     def open_link(self, **settings: float) -> BrokerLink:
-        """Another connection to the broker, as its driver."""
+        """Open another connection to the broker, with the driver's secret."""
         return BrokerLink(self._place.address, secret=self._secret, **settings)
 
     @property
     def address(self) -> str:
-        """Where the broker listens."""
+        """The address of the broker."""
         return self._place.address
 
     @property
     def epoch(self) -> int | None:
-        """As which driver it ingests; None before it has begun."""
+        """The driver epoch of this ingest; None before it has begun."""
         return None if self._state is None else self._state.epoch
 
     @property
     def timeline(self) -> str:
-        """The folder that the broker named when this ingest began; empty where its release names none."""
+        """The folder that the broker named when this ingest began; empty if the broker's release reports none."""
         return "" if self._state is None else self._state.timeline
 
     @property
     def checkpoint(self) -> str:
-        """Where Spark keeps the stream's place below the root, anew for each epoch.
+        """The stream's checkpoint folder below the root, a new one for each epoch.
 
-        The table and the broker know where to go on, so a checkpoint that disagrees with them is never believed.
+        The table and the broker determine where to resume, so a checkpoint that disagrees with them is never trusted.
         """
         assert self._state is not None
         return f"checkpoints/{self._state.store_id}/{self._state.epoch}"
 
     def start(self, *, available_now: bool = False) -> StreamingQuery:
-        """Take over the broker's ingest and go on where the table ends; `available_now`: up to what is there."""
+        """Take over the broker's ingest and resume at the table's end.
+
+        `available_now`: stop at the entries there are now.
+        """
         known, ingested = self._check()
         state = self._state = self._link.begin(self._leave_note(known.store_id), ingested)
         if ingested < known.ingest_offset:
@@ -126,9 +132,9 @@ class Ingest:
         return (writer.trigger(availableNow=True) if available_now else writer).start()
 
     def _check(self) -> tuple[PipelineState, int]:
-        """What the broker says, and where the table ends, once nothing is found that would stop this driver.
+        """The broker's state and the end of the table, after checking that this driver can ingest.
 
-        To begin ends the driver that is at work: one that cannot take its place must leave it alone.
+        Beginning ends the driver that is running now, so a driver that cannot replace it must not begin.
         """
         state = self._link.state()
         ingested = ingested_entry(self._root, state.store_id)
@@ -143,7 +149,7 @@ class Ingest:
             self._store_ids.found([claim.address])
 
     def _leave_note(self, store_id: str) -> str:
-        """By which the broker sees that this is its own folder."""
+        """Write a token file, by which the broker verifies that the driver uses its own folder."""
         token = secrets.token_hex(16)
         write_file(self._root, self._root.at(note_path(store_id)), encode_note(token))
         return token
@@ -164,7 +170,7 @@ class Ingest:
             "minRowsPerTrigger": settings.batch_rows,
             "maxTriggerDelayMs": int(settings.every_ms),
             "maxRowsPerPartition": max(MIN_PART_ROWS, -(-settings.batch_rows // tasks)),
-            # What the broker has removed was delivered or cancelled, else it would have kept it.
+            # The broker removes only delivered or cancelled entries, so a gap at the start loses nothing.
             "failOnDataLoss": "false",
             "importPrecisionMs": settings.import_precision_ms,
             "epoch": state.epoch,
@@ -173,9 +179,9 @@ class Ingest:
         return timeline_rows(self._spark.readStream.format("latermq").options(**options).load(), state.store_id)
 
     def _take(self, rows: DataFrame, batch_id: int) -> None:
-        """One batch: claimed, then into the table and on disk, and only then the broker is told to forget it.
+        """Process one batch: claim it, append it to the table, sync it, and only then let the broker forget it.
 
-        The checkpoint need not be on disk: a driver that begins after a power cut has one of its own.
+        The checkpoint needs no sync: a driver that begins after a power cut uses a new one.
         """
         assert self._state is not None
         start = self._start if batch_id == 0 else self._end_of(batch_id - 1)
@@ -189,7 +195,7 @@ class Ingest:
         _log.debug("entries %d to %d of %s ingested (new: %s)", start, end, self._state.broker_name, wrote)
 
     def _check_epoch(self, state: PipelineState) -> None:
-        """What was pulled in time is not appended by a driver that another has followed meanwhile."""
+        """Refuse to append entries that were pulled in time if another driver has begun since."""
         epoch = self._link.state().epoch
         if epoch > state.epoch:
             raise IllegalOperation(
@@ -198,14 +204,17 @@ class Ingest:
             )
 
     def _end_of(self, batch_id: int) -> int:
-        """Where a batch ends. Spark writes it down before it starts one, and tells it to nobody else."""
+        """The end offset of a batch.
+
+        Spark writes it to the checkpoint before the batch starts, and exposes it nowhere else.
+        """
         path = self._root.at(self.checkpoint, "offsets", str(batch_id))
         with file_errors(f"reading the checkpoint {path}"), self._root.files.open_input_stream(path) as file:
             lines = bytes(file.read()).decode().splitlines()
         return int(json.loads(lines[-1])[offset_key(self._place)])
 
     def _forget_checkpoints(self, state: PipelineState) -> None:
-        """Remove those of earlier epochs, whose drivers are refused."""
+        """Remove the checkpoints of earlier epochs, whose drivers the broker refuses."""
         folder = self._root.at("checkpoints", state.store_id)
         selector = fs.FileSelector(folder, allow_not_found=True)
         with file_errors(f"removing old checkpoints in {folder}"):
@@ -215,15 +224,15 @@ class Ingest:
 
 
 def timeline_rows(entries: DataFrame, store_id: str) -> DataFrame:
-    """Entries of the timer topic, as the source hands them to the timeline, under the timeline's columns."""
+    """Convert the source's timer topic entries to the timeline's columns."""
     named = entries.withColumnRenamed("queue_offset", "entry_offset").withColumn("store_id", F.lit(store_id))
     return named.select(*SCHEMA.names)
 
 
 def check_agreement(state: PipelineState, ingested: int, where: str) -> None:
-    """Refuse a table or a store that is an older copy, where going on would lose timers or pass over new ones.
+    """Refuse a table or a store restored from an old backup, where continuing would lose timers or skip new ones.
 
-    What a table lacks that the log still holds is ingested again.
+    Entries that the table lacks and the log still holds are ingested again.
     """
     if ingested < min(state.ingest_offset, state.min_entry):
         raise CorruptStore(

@@ -1,4 +1,4 @@
-"""Which brokers there are now, and which stores a timeline knows whose brokers are not: what they hold is not seen."""
+"""The brokers that answer now, and the stores in a timeline whose brokers do not, so that their data is missing."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.timeline.lost_entries import read_claim
 from latermq.pipeline.timeline.root import Root, file_errors
 
-PATIENCE_S = 20.0  # for a broker that is being restarted
+PATIENCE_S = 20.0  # enough for a broker restart
 
 
 @dataclass(frozen=True)
 class KnownBroker:
-    """What one broker says of itself, and where it listens."""
+    """The state that one broker reports, and its address."""
 
     name: str
     address: str
@@ -27,14 +27,14 @@ class KnownBroker:
 
 
 class Brokers(NamedTuple):
-    """The brokers that answer, and what is known of those that do not."""
+    """The brokers that answer, and descriptions of those that do not."""
 
     present: list[KnownBroker]
-    absent: tuple[str, ...] = ()  # as users read it: store id and broker
+    absent: tuple[str, ...] = ()  # for display: store id and broker
 
 
 class AbsentStores(StoreError):
-    """Brokers are away that hold some of what was asked for; without them the answer would be a part of it."""
+    """Brokers that hold part of the requested data are unreachable, so the answer would be incomplete."""
 
     retriable = False
 
@@ -47,9 +47,10 @@ class AbsentStores(StoreError):
 
 
 def find_brokers(root: Root, namesrv: str, *, allow_partial: bool = False, patience_s: float = PATIENCE_S) -> Brokers:
-    """All brokers, each with its state as it is now, flushed up to what it had acknowledged.
+    """All brokers with their current state, flushed up to everything they have acknowledged.
 
-    Where the broker of a store is missing that the timeline knows of, or does not answer, it is an error, or told.
+    If the broker of a store in the timeline is missing or does not answer, this raises, or lists it with
+    `allow_partial`.
     """
     present: list[KnownBroker] = []
     absent: list[str] = []
@@ -57,7 +58,7 @@ def find_brokers(root: Root, namesrv: str, *, allow_partial: bool = False, patie
         try:
             with BrokerLink(address, patience_s=patience_s) as link:
                 present.append(KnownBroker(name, address, link.state(flush=True)))
-        except (ConnectionLost, RequestTimedOut):  # the name server has not noticed yet that it is gone
+        except (ConnectionLost, RequestTimedOut):  # the name server has not yet noticed that it is gone
             absent.append(f"broker {name} at {address}")
     there = {broker.state.store_id for broker in present}
     absent += [
@@ -71,12 +72,12 @@ def find_brokers(root: Root, namesrv: str, *, allow_partial: bool = False, patie
 
 
 def known_stores(root: Root) -> dict[str, str]:
-    """The stores that ever gave timers to a timeline or got windows of it, and the names of their brokers if told."""
+    """All stores that have ever given timers to the timeline or got windows from it, with broker names where known."""
     names = dict.fromkeys(_listed(root, "windows", fs.FileType.Directory), "")
     for store_id in _listed(root, "claims", fs.FileType.File):
         try:
             claim = read_claim(root, store_id)
-        except CorruptStore:  # the broker refuses it at its start; here it only tells that there is a store
+        except CorruptStore:  # the broker refuses this file at its start; here it only shows that the store exists
             claim = None
         names[store_id] = claim.broker if claim is not None else ""
     return names

@@ -1,4 +1,4 @@
-"""What the pipeline asks of one broker, over a plain blocking connection that Spark can carry to its workers."""
+"""The pipeline's requests to one broker, over a blocking connection that Spark can pickle for its workers."""
 
 import contextlib
 import itertools
@@ -39,14 +39,14 @@ from latermq.protocol.remoting.pipeline import (
     signed_fields,
 )
 
-PULL_BYTES = 1 << 20  # more at once keeps the broker from its deliveries for too long
+PULL_BYTES = 1 << 20  # larger pulls delay the broker's deliveries too long
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 
 _Answer = TypeVar("_Answer")
 
 
 class _PulledFields(msgspec.Struct, kw_only=True):
-    """Header fields of the answer to PULL_RECORDS."""
+    """Header fields of the PULL_RECORDS response."""
 
     nextOffset: int
     minOffset: int
@@ -54,13 +54,13 @@ class _PulledFields(msgspec.Struct, kw_only=True):
 
 
 class _OffsetField(msgspec.Struct):
-    """Header field of the answer to GET_MIN_OFFSET."""
+    """Header field of the GET_MIN_OFFSET response."""
 
     offset: int
 
 
 class Pulled(NamedTuple):
-    """Whole records end to end, and where their queue goes on, begins and ends."""
+    """Whole records end to end, with the queue's next, first and flushed offsets."""
 
     records: bytearray
     next_offset: int
@@ -70,7 +70,7 @@ class Pulled(NamedTuple):
 
 @dataclass(frozen=True)
 class QueueRange:
-    """Entries [start, end) of one queue of one broker. `epoch` is that of the driver that ingests, if one asks."""
+    """Entries [start, end) of one queue of one broker. `epoch` is the ingesting driver's, when a driver pulls."""
 
     topic: str
     queue_id: int
@@ -80,17 +80,17 @@ class QueueRange:
 
 
 class BrokerLink:
-    """A connection to one server, opened when it is first used, and again after it was lost.
+    """A connection to one server, opened at first use and reopened after a loss.
 
-    Every request of the pipeline may be repeated, so what fails in passing, as while a broker is restarted, is tried
-    again until `patience_s` have gone by.
+    Every request of the pipeline is repeatable. Transient failures, for example during a broker restart, are therefore
+    retried for `patience_s`.
     """
 
     def __init__(self, address: str, *, timeout_s: float = 30.0, patience_s: float = 20.0, secret: bytes = b"") -> None:
-        """`secret` makes it the driver's: `begin`, `commit_ingest` and `window_ready` are signed with it."""
+        """With `secret` this is a driver's connection: it signs `begin`, `commit_ingest` and `window_ready`."""
         split_address(address)
         self._secret = secret
-        self._recipient: Recipient | None = None  # who answers on this connection
+        self._recipient: Recipient | None = None  # the process that answers on this connection
         self.address = address
         self._timeout_s = timeout_s
         self._patience_s = patience_s
@@ -106,7 +106,7 @@ class BrokerLink:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """The settings: whoever gets it connects anew, and is no driver."""
+        """The settings without the secret: a copy opens its own connection and cannot act as the driver."""
         return {"address": self.address, "timeout_s": self._timeout_s, "patience_s": self._patience_s}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -119,7 +119,10 @@ class BrokerLink:
         self._recipient = None
 
     def state(self, *, flush: bool = False) -> PipelineState:
-        """What the broker says of its timers and windows; with `flush` once all that it acknowledged is flushed."""
+        """The broker's report on its timers and windows.
+
+        With `flush` the broker first flushes all acknowledged entries.
+        """
         return self._patiently(lambda: self._ask_state({"flush": "true"} if flush else {}))
 
     def _ask_state(self, fields: Mapping[str, str]) -> PipelineState:
@@ -128,24 +131,24 @@ class BrokerLink:
         return state
 
     def begin(self, token: str, table_end: int) -> PipelineState:
-        """Become the driver that ingests: the answer's epoch is its own, and older ones are refused from now on.
+        """Become the ingesting driver. The returned epoch is this driver's; the broker now refuses older ones.
 
-        `token` is the one that was left in the folder, `table_end` the first entry that the table lacks. A broker that
-        does not find the one, or has let go of what the other says is missing, gives no epoch.
+        `token` is the one written to the folder. `table_end` is the first entry that the table lacks. The broker grants
+        no epoch if it does not find the token, or if it no longer holds the entries from `table_end` on.
         """
         header = BeginPipelineHeader(token=token, tableEnd=table_end, afterEpoch=self.state().epoch)
         return _state(self._call_signed(Request.BEGIN_PIPELINE, header))
 
     def commit_ingest(self, offset: int, epoch: int) -> None:
-        """Tell that all entries below `offset` are in the timeline."""
+        """Report that all entries below `offset` are in the timeline."""
         self._call_signed(Request.COMMIT_INGEST, CommitIngestHeader(offset=offset, epoch=epoch))
 
     def window_ready(self, number: int, attempt: str, epoch: int) -> None:
-        """Tell that an attempt of a window can be played."""
+        """Report that an attempt of a window is ready to be loaded."""
         self._call_signed(Request.WINDOW_READY, WindowReadyHeader(number=number, attempt=attempt, epoch=epoch))
 
     def _call_signed(self, code: int, header: msgspec.Struct) -> bytearray:
-        """The body of the answer. It is signed for the process that answers, so again when a connection was lost."""
+        """The body of the response. The signature names the answering process, so each reconnection signs again."""
         fields = signed_fields(header)
 
         def call() -> bytearray:
@@ -159,19 +162,19 @@ class BrokerLink:
         return self._patiently(call)
 
     def window_reports(self) -> WindowReports:
-        """What the broker says of its windows to an operator."""
+        """The broker's report on its windows, for operators."""
         return decode_body(bytes(self.call(Request.WINDOW_STATES)[1]), WindowReports)
 
     def repair_window(self, number: int) -> None:
-        """Have a window looked at as if nothing had ever failed."""
+        """Make the broker try a window again, as if it had never failed."""
         self.call(Request.REPAIR_WINDOW, _fields(WindowNumberHeader(number=number)))
 
     def skip_window(self, number: int) -> None:
-        """Give a window up: its timers become dead letters."""
+        """Skip a window: its timers become dead letters."""
         self.call(Request.SKIP_WINDOW, _fields(WindowNumberHeader(number=number)))
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """The first entry of a queue and the first that is not flushed."""
+        """The first entry of a queue, and the first entry that is not flushed."""
         told = self.call(Request.GET_MIN_OFFSET, {"topic": topic, "queueId": str(queue_id)})[0]
         first = told.header(_OffsetField).offset
         nothing = QueueRange(topic, queue_id, first, first)
@@ -179,11 +182,14 @@ class BrokerLink:
         return pulled.min_offset, pulled.flushed_offset
 
     def pull(self, range_: QueueRange, max_bytes: int = PULL_BYTES) -> Pulled:
-        """The first records of a range, at least one of them if there is any."""
+        """The first records of a range: at least one, unless the range is empty."""
         return self._pull(_pull_header(range_, range_.start, max_bytes))
 
     def pull_all(self, range_: QueueRange, max_bytes: int = PULL_BYTES) -> Iterator[bytearray]:
-        """All records of a range in pieces; the broker reads the next one while the caller works on the last."""
+        """All records of a range in pieces.
+
+        The broker reads the next piece while the caller works on the current one.
+        """
         at = range_.start
         asked: int | None = None
         while at < range_.end:
@@ -209,7 +215,7 @@ class BrokerLink:
             yield pulled.records
 
     def call(self, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> tuple[Command, bytearray]:
-        """The successful answer to a request and its body."""
+        """The header and body of a successful response."""
         return self._patiently(lambda: self._receive(self._send(code, fields or {}, body)))
 
     def _patiently(self, ask: Callable[[], _Answer]) -> _Answer:
@@ -228,7 +234,7 @@ class BrokerLink:
     def _ask_ahead(self, range_: QueueRange, at: int, max_bytes: int) -> int | None:
         if at >= range_.end:
             return None
-        with contextlib.suppress(ConnectionLost):  # asked again in its turn
+        with contextlib.suppress(ConnectionLost):  # the next pull retries
             return self._send(Request.PULL_RECORDS, _fields(_pull_header(range_, at, max_bytes)))
         return None
 
@@ -257,7 +263,7 @@ class BrokerLink:
             except OSError as error:
                 self.close()
                 raise ConnectionLost(f"the connection to {self.address} was lost: {error}") from None
-            # A server may ask and notify too; the pipeline has nothing to say to that.
+            # Skip the server's own requests and notifications: the pipeline handles none of them.
             if command.is_response and command.opaque == opaque:
                 break
         if command.code:
@@ -275,7 +281,7 @@ class BrokerLink:
         return decode_frame(prefix.encoding, header, b""), self._read(prefix.body_bytes)
 
     def _read(self, size: int) -> bytearray:
-        """So many bytes, received where they stay: a body is some megabytes."""
+        """Read exactly `size` bytes, straight into their final buffer, because a body has several megabytes."""
         if self._socket is None:
             raise ConnectionError("it is closed")
         data = bytearray(size)
@@ -306,7 +312,7 @@ def _pulled(command: Command, body: bytearray) -> Pulled:
 
 def _state(body: bytearray) -> PipelineState:
     state = decode_state(bytes(body))
-    if not is_file_name(state.store_id):  # folders are called so, which are written to and removed
+    if not is_file_name(state.store_id):  # it names folders that are written and removed
         raise CorruptStore(f"{state.store_id[:40]!r} is no store id", hint="Look at which broker says so")
     return state
 

@@ -1,8 +1,8 @@
-"""Which live brokers have which store id: two of them with one id are a store and a copy of it, and neither is fed.
+"""Detection of live brokers that share a store id. One is then a copy of the other, and neither is ingested.
 
-Their entries have the same numbers and different meanings, so one timeline cannot hold both. A broker whose machine
-was cloned registers under a name of its own, or under the same name in turn with the other; a registration may outlive
-its broker. So whoever was registered lately is asked, and only who answers counts.
+The entries of the two have the same numbers and different contents, so one timeline cannot hold both. A broker on a
+cloned machine registers under a new name, or alternates with the original under the same name. A registration may
+outlive its broker. The driver therefore queries every recently registered address, and counts only those that answer.
 """
 
 import threading
@@ -14,13 +14,13 @@ from latermq.errors import CorruptStore, LaterMQError
 from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.driver.link import BrokerLink
 
-REMEMBERED_S = 300.0  # two brokers under one name take turns, as they register; a name server forgets within 120 s
-ASKED_EVERY_S = 15.0  # of an address that nobody feeds, or that does not answer
+REMEMBERED_S = 300.0  # brokers that share a name alternate as they register; a name server forgets them within 120 s
+ASKED_EVERY_S = 15.0  # for an address that has no feed or does not answer
 _ANSWER_S = 2.0
 
 
 class _Known(NamedTuple):
-    store_id: str  # empty: it did not answer
+    store_id: str  # empty if it did not answer
     instance: str
     broker: str
     at_s: float
@@ -32,19 +32,19 @@ def _ask(address: str) -> PipelineState:
 
 
 class StoreIds:
-    """Shared by the feeds of all brokers. Any thread may call it."""
+    """The store id of each address, shared by the feeds of all brokers. Any thread may call it."""
 
     def __init__(
         self, ask: Callable[[str], PipelineState] = _ask, *, now_s: Callable[[], float] = time.monotonic
     ) -> None:
         self._ask_broker = ask
         self._now_s = now_s
-        self._registered: dict[str, float] = {}  # address: when it was seen last
+        self._registered: dict[str, float] = {}  # address → time last seen
         self._known: dict[str, _Known] = {}
         self._lock = threading.Lock()
 
     def found(self, addresses: Iterable[str]) -> None:
-        """These are registered now."""
+        """Record the addresses that are registered now."""
         now_s = self._now_s()
         with self._lock:
             self._registered.update(dict.fromkeys(addresses, now_s))
@@ -53,7 +53,7 @@ class StoreIds:
                 self._known.pop(address, None)
 
     def check(self, address: str, state: PipelineState) -> None:
-        """Refuse a broker, which answered just now, while another one that has its store id answers too."""
+        """Refuse a broker that has just answered if another live broker has the same store id."""
         own = _Known(state.store_id, state.instance, state.broker_name, self._now_s())
         with self._lock:
             self._registered.setdefault(address, own.at_s)
@@ -69,7 +69,7 @@ class StoreIds:
                 )
 
     def _look_at(self, address: str, store_id: str) -> _Known:
-        """What is known of an address; asked now where it may be the same store."""
+        """What is known about an address. Queries it now if it may have the same store."""
         with self._lock:
             known = self._known.get(address)
             if known is not None and known.store_id != store_id and known.at_s > self._now_s() - ASKED_EVERY_S:
@@ -77,7 +77,7 @@ class StoreIds:
         try:
             state = self._ask_broker(address)
             known = _Known(state.store_id, state.instance, state.broker_name, self._now_s())
-        except LaterMQError:  # it is gone, or not a broker of ours
+        except LaterMQError:  # it is gone, or is not a LaterMQ broker
             known = _Known("", "", "", self._now_s())
         with self._lock:
             self._known[address] = known

@@ -1,4 +1,4 @@
-"""What keeps a piece of the driver's work from going on: told once, tried again after pauses that grow."""
+"""Failures of the driver's recurring work: each is logged once and retried with growing pauses."""
 
 import logging
 import re
@@ -12,12 +12,12 @@ from latermq.pipeline.spark.spark_failures import first_line
 _log = logging.getLogger("latermq.pipeline")
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
-# An error of this package that was raised in one of Spark's Python processes is part of the text of Spark's own.
+# If one of Spark's Python workers raises an error of this package, Spark's own error text contains it.
 _OURS = re.compile(r"^latermq\.[\w.]+\.(\w+): (.+)$", re.MULTILINE)
 
 
 class Trouble:
-    """One piece of work and whether it is stuck."""
+    """One kind of work, and whether it is stuck."""
 
     def __init__(self, work: str) -> None:
         self._work = work
@@ -25,7 +25,7 @@ class Trouble:
         self._pause_s = 0.0
 
     def met(self, error: Exception) -> float:
-        """Tell what went wrong unless it is known; the answer is how long to wait."""
+        """Log the error unless it was the last one logged, and return the pause before the next try."""
         told = in_a_line(error)
         if told != self._told:
             self._told = told
@@ -36,14 +36,14 @@ class Trouble:
         return self._pause_s
 
     def over(self) -> None:
-        """It goes on."""
+        """Record that the work succeeds again."""
         if self._told:
             _log.info("%s goes on", self._work)
         self._told, self._pause_s = "", 0.0
 
 
 def in_a_line(error: Exception) -> str:
-    """An error in a line, also where Spark made a page of it."""
+    """The text of an error in one line, even if Spark reports it as a page."""
     if isinstance(error, LaterMQError):
         return error.remark
     ours = _OURS.findall(str(error))
@@ -51,6 +51,6 @@ def in_a_line(error: Exception) -> str:
 
 
 def name_of(error: Exception) -> str:
-    """The class of an error, of this package's own where Spark wrapped it."""
+    """The class name of an error, or of this package's error if Spark has wrapped one."""
     ours = _OURS.findall(str(error)) if isinstance(error, PySparkException | Py4JError) else []
     return str(ours[-1][0]) if ours else type(error).__name__
