@@ -189,7 +189,7 @@ class BrokerFeed:
             raise _StoppedError
 
     def _fatal(self, error: Exception) -> LaterMQError | None:
-        """What ends the whole driver: settings that cannot work, or another driver in this one's place."""
+        """The error to end the driver with, if any: unusable settings, or another driver has replaced this one."""
         if isinstance(error, ConfigError):
             return error
         if name_of(error) == IllegalOperation.__name__ and self._is_replaced():

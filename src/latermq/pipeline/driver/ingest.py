@@ -144,7 +144,10 @@ class Ingest:
         return state, ingested
 
     def _note_other(self, claim: IngestClaim | None) -> None:
-        """Another broker fed this store's entries before. It may be registered elsewhere, and alive."""
+        """Include the broker that last fed this store in the store id check.
+
+        It may be registered elsewhere and alive.
+        """
         if claim is not None and claim.address not in ("", self.address):
             self._store_ids.found([claim.address])
 

@@ -1,1 +1,1 @@
-"""The timeline: one Delta table of far timers, safe from crashes and compacted."""
+"""The timeline: one Delta table of far timers, crash-safe and compacted."""

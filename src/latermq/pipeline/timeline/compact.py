@@ -1,4 +1,4 @@
-"""Compaction: what is long behind goes to the archive, the rest is clustered, files that nothing needs are removed."""
+"""Compaction: archives rows that are no longer needed, clusters the rest, and removes unused files."""
 
 import logging
 import time
@@ -26,9 +26,10 @@ from latermq.pipeline.windows.survivors import ENTRY, name, takers
 _log = logging.getLogger("latermq.pipeline")
 
 KEEP_MS = int(Duration.parse("7d"))
-# For as long files of older versions are kept: what a reader may have open, and how far back SQL can look.
+# How long files of older versions are kept. It bounds how long a reader may keep them open and how far back SQL can
+# look.
 VACUUM_HOURS = 168.0
-# A window is a small part of the table, so files that hold a small part of due time leave most of them unread.
+# A window is a small part of the table. If each file covers a small span of due times, a build can skip most of them.
 FILE_BYTES = 128 << 20
 _ARCHIVE_SCHEMA = StructType([field for field in SCHEMA if field.name != "record"])
 _ARCHIVE_PROPERTIES = {
@@ -40,7 +41,7 @@ _ARCHIVE_PROPERTIES = {
 
 @dataclass(frozen=True)
 class Compaction:
-    """What one compaction did."""
+    """The result of one compaction."""
 
     archived: int
     deleted: int
@@ -60,9 +61,9 @@ def compact(
     fence: Callable[[], None] = lambda: None,
     table_syncs: TableSyncs | None = None,
 ) -> Compaction:
-    """Every step may be cut short and done again: a row is archived before it is deleted, and only once.
+    """Compact the timeline. Every step can be interrupted and repeated: a row is archived before its deletion, once.
 
-    `fence` is asked before each step that writes or removes, and raises when another driver has begun.
+    `fence` is called before each step that writes or removes, and raises if another driver has begun.
     """
     began_s = time.monotonic()
     syncs = table_syncs or TableSyncs(root)
@@ -91,13 +92,13 @@ def retire(
     fence: Callable[[], None] = lambda: None,
     archive_sync: TableSync | None = None,
 ) -> tuple[int, int]:
-    """Move rows that are no longer needed to the archive; how many were archived, and how many deleted."""
+    """Move rows that are no longer needed to the archive. Returns the numbers of archived and deleted rows."""
     old = reduce(or_, (_is_old(root, state, keep_ms) for state in states), F.lit(False))
     table = DeltaTable.forPath(spark, root.timeline)
-    # One version for all that follows, whatever is appended meanwhile.
+    # Use one version throughout, whatever is appended in the meantime.
     version = _version(table)
     timeline = spark.read.format("delta").option("versionAsOf", version).load(root.timeline)
-    # Most of the time nothing is: the statistics of the files say so without a scan.
+    # Usually no row is old, and the file statistics show that without a scan.
     if timeline.where(old).isEmpty():
         return 0, 0
     taken = taken_by_old(timeline, old).cache()
@@ -105,10 +106,11 @@ def retire(
         gone = timeline.where(old).select(*_ARCHIVE_SCHEMA.names).union(taken).dropDuplicates(list(ENTRY))
         fence()
         archived = _archive(spark, root, gone)
-        (archive_sync or TableSync(root, root.archive)).sync()  # before anything is deleted from the timeline
+        (archive_sync or TableSync(root, root.archive)).sync()  # before the timeline deletes anything
         deleted = 0
         fence()
-        # What is taken goes before what took it: the other way round a crash between them would bring it back.
+        # Delete cancelled rows before the rows that cancel them. In the other order a crash in between would bring
+        # timers back.
         if not taken.isEmpty():
             same = "kept.store_id = gone.store_id AND kept.entry_offset = gone.entry_offset"
             merge = table.alias("kept").merge(taken.alias("gone"), same)
@@ -121,7 +123,7 @@ def retire(
 
 
 def taken_by_old(timeline: DataFrame, old: Column) -> DataFrame:
-    """Rows that are not old themselves, but taken by a cancel or a move that is: without it they must not stay."""
+    """Rows that are not old, but that an old cancellation or move cancels. They must be removed together with it."""
     rest = timeline.where(~old & (F.col("kind") != "cancel"))
     named = rest.select(*_ARCHIVE_SCHEMA.names, name().alias("name"))
     joined = named.join(takers(timeline.where(old)), ["store_id", "name"])
@@ -130,10 +132,10 @@ def taken_by_old(timeline: DataFrame, old: Column) -> DataFrame:
 
 
 def _is_old(root: Root, state: PipelineState, keep_ms: int) -> Column:
-    """Which of a store's rows are so long behind that nothing asks for them.
+    """The rows of a store that are too old for anything to read them.
 
-    A cancel or a move must stand before every cut whose window may still be rolled: all attempts of a window, also
-    one that is made after this, leave out what it took.
+    A cancellation or a move may go only if it comes before every cut whose window may still be built. Every attempt of
+    a window, even a later one, must leave out the timers that it cancelled.
     """
     timeline = open_local_timeline(root, state.store_id)
     ingested = 0 if timeline is None else timeline.ingested
@@ -166,14 +168,14 @@ def tidy(
     *,
     fence: Callable[[], None] = lambda: None,
 ) -> None:
-    """Cluster a table's new files, and remove those that only old versions need."""
+    """Cluster the new files of a table, and remove files that only old versions use."""
     table = DeltaTable.forPath(spark, address)
     with _settings(
         spark,
         {
             "spark.databricks.delta.optimize.maxFileSize": str(FILE_BYTES),
             "spark.databricks.delta.retentionDurationCheck.enabled": "false",
-            # VACUUM lists one folder in so many tasks, 10,000 unless told otherwise: minutes.
+            # VACUUM lists one folder with this many tasks. The default of 10,000 takes minutes.
             "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(
                 spark.conf.get("spark.sql.shuffle.partitions")
             ),
@@ -181,13 +183,13 @@ def tidy(
     ):
         fence()
         table.optimize().executeCompaction()
-        sync.sync()  # before the files go that these stand for
+        sync.sync()  # before the files that these replace are removed
         fence()
         table.vacuum(vacuum_hours)
 
 
 def count_files(spark: SparkSession, address: str) -> int:
-    """How many files the newest version of a table has."""
+    """The number of files in the newest version of a table."""
     detail = DeltaTable.forPath(spark, address).detail().select("numFiles").first()
     assert detail is not None
     return int(detail[0])
@@ -200,7 +202,10 @@ def _version(table: DeltaTable) -> int:
 
 
 def _counted(table: DeltaTable, key: str, change: Callable[[], object]) -> int:
-    """What a change of a table counted. One that finds nothing to do writes no version; ingest may write in between."""
+    """The row count that a change of a table reports. A change that finds nothing to do writes no version.
+
+    Ingest may write versions in between.
+    """
     before = _version(table)
     change()
     since = table.history().where(F.col("version") > before).select("operationMetrics").collect()

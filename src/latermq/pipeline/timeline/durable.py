@@ -1,4 +1,4 @@
-"""Making files of a local root safe from a power cut: their bytes, and every folder that leads to them."""
+"""Durability of files below a local root: syncs their bytes and every folder on their path."""
 
 import errno
 import os
@@ -19,13 +19,13 @@ def sync_folder(path: str | Path) -> None:
     try:
         sync_file(path)
     except OSError as error:
-        # Some file systems that are mounted over a network cannot: there names are safe when they are made.
+        # Some network file systems do not support this. Their names are durable on creation.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
 
 
 def sync_folders(folder: str | Path, root: str | Path) -> None:
-    """The same for a folder and all above it, up to the one that holds the root: any of them may be new."""
+    """Sync a folder and all its parents, up to the one that holds the root: any of them may be new."""
     at, top = Path(folder), Path(root)
     while at != top and top in at.parents:
         sync_folder(at)
@@ -33,5 +33,5 @@ def sync_folders(folder: str | Path, root: str | Path) -> None:
     sync_folder(top)
     try:
         sync_folder(top.parent)
-    except PermissionError:  # not ours to read, so the root was there before us
+    except PermissionError:  # unreadable to this user, so the root existed before
         return

@@ -1,4 +1,4 @@
-"""The timeline read without a JVM: delta-rs, one version of the table, only what a window needs."""
+"""Access to the timeline without a JVM, through delta-rs: one version of the table, and only the needed rows."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from latermq.pipeline.timeline.root import Root
 
 SCHEMA_VERSION_PROPERTY = "latermq.schema.version"
 SCHEMA_VERSION = "1"
-_RECORD = pa.large_binary()  # many records in one array may take more than 2 GiB
+_RECORD = pa.large_binary()  # the records of one array may exceed 2 GiB
 _NAME = pa.large_string()
 
-# The same rows as survivors.py finds; where the two differ, test_pipeline_local_build.py does.
+# Finds the same rows as survivors.py; test_pipeline_local_build.py fails if the two differ.
 _SURVIVING = """
 WITH far AS (
     SELECT entry_offset, timer_id, due_ms, topic || '+' || unique_key AS name, record
@@ -41,12 +41,12 @@ class LocalTimeline:
 
     table: DeltaTable
     version: int
-    ingested: int  # entries below it are in this version
+    ingested: int  # this version holds all entries below it
 
     def surviving(self, window: Window) -> Iterator[pa.RecordBatch]:
-        """The window's rows that no cancel and no move in the table took: keys, name and record, in no order.
+        """The window's rows not cancelled within the table: keys, name and record, in any order.
 
-        A row may come twice, and a timer with several entries.
+        A row may come twice, and a timer may have several entries.
         """
         sql = _SURVIVING.format(
             of_window=_of_window(window, window.from_ms, window.until_ms - 1),
@@ -56,11 +56,11 @@ class LocalTimeline:
         return self._query(sql)
 
     def records(self, window: Window, first_due_ms: int, last_due_ms: int) -> Iterator[pa.RecordBatch]:
-        """Entry and record of the window's rows that are due from the first to the last of these times."""
+        """Entry and record of the window's rows with due times from the first to the last given, both included."""
         return self._query(_RECORDS.format(of_window=_of_window(window, first_due_ms, last_due_ms)))
 
     def records_at(self, store_id: str, places: Sequence[tuple[int, int]]) -> Iterator[pa.RecordBatch]:
-        """Entry and record of single rows, by entry and due time."""
+        """Entry and record of single rows, selected by entry and due time."""
         rows = " OR ".join(f"(due_ms = {due_ms} AND entry_offset = {entry})" for entry, due_ms in places)
         store = _quoted(store_id)
         return self._query(
@@ -68,7 +68,7 @@ class LocalTimeline:
         )
 
     def far_dues(self, store_id: str, entry: int) -> tuple[int, int]:
-        """When the first and the last of a store's far timers from this entry on are due."""
+        """The first and the last due time of a store's far timers from this entry on."""
         [batch] = self._query(
             f"SELECT COALESCE(MIN(due_ms), {FOREVER_MS}) AS first, COALESCE(MAX(due_ms), 0) AS last FROM timeline "
             f"WHERE store_id = '{_quoted(store_id)}' AND entry_offset >= {entry} AND record IS NOT NULL"
@@ -77,7 +77,7 @@ class LocalTimeline:
         return row["first"], row["last"]
 
     def rows_from(self, store_id: str, entry: int) -> Iterator[pa.RecordBatch]:
-        """A store's far timers, cancels and moves from this entry on, in order."""
+        """A store's far timers, cancellations and moves from this entry on, in order."""
         return self._query(
             "SELECT entry_offset, kind, due_ms, topic, unique_key, record FROM timeline "
             f"WHERE store_id = '{_quoted(store_id)}' AND entry_offset >= {entry} "
@@ -89,13 +89,13 @@ class LocalTimeline:
             reader = pa.RecordBatchReader.from_stream(QueryBuilder().register("timeline", self.table).execute(sql))
             for batch in reader:
                 yield _owned(batch)
-        # A broken file shows as whatever the layer that met it raises.
+        # A broken file surfaces as an error of whichever layer reads it.
         except (DeltaError, pa.ArrowException, OSError, ValueError) as error:
             raise _unreadable(self.table.table_uri, error) from error
 
 
 def open_local_timeline(root: Root, store_id: str, version: int | None = None) -> LocalTimeline | None:
-    """A version of the timeline, by default its newest; nothing if there is none yet."""
+    """A version of the timeline, by default the newest; None if there is no table yet."""
     uri = root.timeline
     try:
         table = DeltaTable(uri, version=version)
@@ -128,7 +128,7 @@ def _quoted(text: str) -> str:
 
 
 def _owned(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with plain texts and bytes instead of views, which keep whole pages in memory and sort badly."""
+    """The batch with plain strings and binaries instead of views, which pin whole pages in memory and sort slowly."""
     arrays = []
     for column in batch.columns:
         if pa.types.is_int64(column.type):

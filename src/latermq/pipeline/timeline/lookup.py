@@ -1,4 +1,4 @@
-"""Single records out of the timeline, without a JVM: what a move of a far timer needs once the log has let it go."""
+"""Lookup of single records in the timeline without a JVM, to move far timers that the log no longer holds."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from latermq.pipeline.timeline.root import open_root
 
 
 def find_records(root_uri: str, store_id: str, places: Sequence[tuple[int, int]]) -> dict[int, bytes]:
-    """The records of these entries, each with its due time, by which the table is laid out."""
+    """The records of these entries. Each is given with its due time, because the table is clustered by due time."""
     timeline = open_local_timeline(open_root(root_uri), store_id)
     found: dict[int, bytes] = {}
     for batch in timeline.records_at(store_id, places) if timeline is not None else ():

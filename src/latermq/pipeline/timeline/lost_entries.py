@@ -1,4 +1,4 @@
-"""What the timeline holds of a store that was put back from an old copy, beyond the copy's end. Read without a JVM."""
+"""Entries that the timeline holds beyond the end of a store restored from an old backup. Read without a JVM."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ from latermq.pipeline.windows.attempts import windows_of
 
 @dataclass(frozen=True)
 class Held:
-    """What a timeline holds of one store, in all and from some entry on."""
+    """What a timeline holds of one store, in total and from a given entry on."""
 
-    ingested: int  # all entries below it
-    newest_window: int  # that has a folder
-    far_from_ms: int  # when the first and
-    far_until_ms: int  # the last far timer from that entry on are due; for ever and 0 where there is none
+    ingested: int  # all entries below it are in the table
+    newest_window: int  # the highest number that has a folder
+    far_from_ms: int  # due time of the first far timer from that entry on; FOREVER_MS if there is none
+    far_until_ms: int  # due time of the last one; 0 if there is none
 
 
 def write_claim(root: Root, store_id: str, claim: IngestClaim) -> IngestClaim | None:
-    """Say how far the table may soon hold a store's entries; what was said before.
+    """Record up to which entry the table may soon hold a store. Returns the previous claim.
 
-    It never goes back, whoever writes it late.
+    The end and the epoch never decrease, even if a driver writes late.
     """
     known = read_claim(root, store_id)
     if known is not None:
@@ -39,14 +39,14 @@ def write_claim(root: Root, store_id: str, claim: IngestClaim) -> IngestClaim | 
 
 
 def read_claim(root: Root, store_id: str) -> IngestClaim | None:
-    """What a driver said last; nothing where none ever ingested here."""
+    """The latest claim of a driver; None if no driver has ingested this store here."""
     path = root.at(claim_path(store_id))
     data = read_file(root, path)
     return None if data is None else decode_claim(data, path)
 
 
 def look_up(root_uri: str, store_id: str, entry: int) -> Held:
-    """Ask the table and the windows."""
+    """What the table and the window folders hold."""
     root = open_root(root_uri)
     timeline = open_local_timeline(root, store_id)
     newest = max(windows_of(root, store_id), default=0)
@@ -57,7 +57,7 @@ def look_up(root_uri: str, store_id: str, entry: int) -> Held:
 
 
 def rows_from(root_uri: str, store_id: str, entry: int) -> Iterator[dict[str, Any]]:
-    """Far timers, cancels and moves from this entry on, in order; only what was Spark's has a record."""
+    """Far timers, cancellations and moves from this entry on, in order. Only far rows have a record."""
     timeline = open_local_timeline(open_root(root_uri), store_id)
     for batch in timeline.rows_from(store_id, entry) if timeline is not None else ():
         yield from batch.to_pylist()

@@ -1,4 +1,4 @@
-"""Whose the entries of a broker's timer topic are, as its state tells: the same rule as the broker's own."""
+"""Ownership of a broker's timer topic entries, derived from its state by the broker's own rule."""
 
 import numpy as np
 
@@ -10,10 +10,10 @@ from latermq.pipeline.source.records import MOVED, TIMER, RecordBlock
 
 
 def ownership_of(state: PipelineState) -> Ownership:
-    """By what the broker decides. Whoever asks about an entry that this does not tell of gets an error.
+    """The rule that the broker applies. A query for an entry that it does not cover raises an error.
 
-    Brokers that do not say from where on they tell leave out the frontier before their first cut, unless it is the
-    first ever.
+    Brokers that do not report the first covered entry also omit the frontier before their first cut, unless that cut is
+    the first ever.
     """
     told_from = state.owned_from
     if told_from is None and (not state.cuts or state.cuts[0].number == 1):
@@ -23,7 +23,7 @@ def ownership_of(state: PipelineState) -> Ownership:
 
 
 def far_timers(block: RecordBlock, ownership: Ownership) -> Bools:
-    """Which records of the timer topic are timers and moves that are Spark's to keep."""
+    """Which records of the timer topic are far timers or moves, which the timeline keeps."""
     found: Bools = np.isin(block.kinds, (TIMER, MOVED))
     dues, _ = block.dues
     found[found] = ~ownership.is_near(block.queue_offsets[found], dues[found])

@@ -1,4 +1,4 @@
-"""The pipeline's root folder, local or behind a URI, and what its failures mean."""
+"""The pipeline's root folder, local or at a URI, and the meaning of its failures."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ from latermq.message.names import is_file_name
 from latermq.pipeline.timeline.durable import sync_file, sync_folders
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-# Hadoop's names for what Arrow calls s3.
+# Hadoop's names for Arrow's s3 scheme.
 _ALIASES = {"s3a": "s3", "s3n": "s3"}
 
 
@@ -34,16 +34,16 @@ class Root:
 
     @property
     def timeline(self) -> str:
-        """The address of the Delta table, as Spark and delta-rs take it."""
+        """The address of the Delta table, in the form that Spark and delta-rs accept."""
         return f"{self.uri}/timeline"
 
     @property
     def archive(self) -> str:
-        """The address of the Delta table with what compaction took out of the timeline."""
+        """The address of the archive, a Delta table of the rows that compaction removed from the timeline."""
         return f"{self.uri}/archive"
 
     def at(self, *parts: str) -> str:
-        """A path below it, as `files` takes it; parts are made of what brokers and files say, and none leads out."""
+        """A path below the root for `files`. Parts come from brokers and file names, and must not lead outside it."""
         below = "/".join(parts)
         if not all(map(is_file_name, below.split("/"))):
             raise StoreError(
@@ -53,7 +53,7 @@ class Root:
 
 
 def open_root(uri: str) -> Root:
-    """The folder at a local path or at a URI that Arrow has a file system for. It need not exist yet."""
+    """The folder at a local path, or at a URI that Arrow supports. It need not exist yet."""
     if "://" not in uri:
         path = str(Path(uri).absolute())
         return Root(path, fs.LocalFileSystem(), path)
@@ -66,19 +66,19 @@ def open_root(uri: str) -> Root:
             hint="Set pipeline.timeline to a folder that this machine can write to",
         ) from error
     path = path.rstrip("/")
-    # Spark and delta-rs read the escapes of file:// in different ways; of a plain path there is one reading.
+    # Spark and delta-rs decode escapes in file:// URIs differently. A plain path is unambiguous.
     return Root(path if isinstance(files, fs.LocalFileSystem) else f"{scheme}://{rest}", files, path)
 
 
 @contextmanager
 def file_errors(what: str) -> Iterator[None]:
-    """Say of a failed file operation what it was about and what helps."""
+    """Turn a failed file operation into an error that names its subject and a remedy."""
     try:
         yield
     except LaterMQError:
         raise
     except OSError as error:
-        # Arrow's own I/O errors are OSErrors too, some with the number in their text only.
+        # Arrow's I/O errors are OSErrors too. Some carry the error number only in their text.
         if error.errno in _NO_ROOM or os.strerror(errno.ENOSPC) in str(error):
             raise StoreError(f"no room left for {what}", hint="Free space; it is tried again") from error
         raise StoreError(
@@ -87,7 +87,7 @@ def file_errors(what: str) -> Iterator[None]:
 
 
 def write_file(root: Root, path: str, data: bytes) -> None:
-    """Write a file that is there as a whole or not at all, and stays through a power cut."""
+    """Write a file atomically and durably."""
     folder = path.rpartition("/")[0]
     with file_errors(path):
         root.files.create_dir(folder)
@@ -103,7 +103,7 @@ def write_file(root: Root, path: str, data: bytes) -> None:
 
 
 def read_file(root: Root, path: str) -> bytes | None:
-    """A small file as a whole; nothing where there is none."""
+    """The contents of a small file; None if it does not exist."""
     with file_errors(path):
         if root.files.get_file_info(path).type == fs.FileType.NotFound:
             return None

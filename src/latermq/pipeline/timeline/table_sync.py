@@ -1,7 +1,8 @@
-"""The commits of a Delta table on a local disk, made safe from a power cut.
+"""Durability of a Delta table's commits on a local disk.
 
-Neither Spark nor Delta syncs what it writes. Whoever tells a broker that something is in the table, and that its log
-may go, waits for `TableSync.sync` first. Files of an object store are safe when they are written.
+Neither Spark nor Delta syncs the files that it writes. Before a driver reports to a broker that entries are in the
+table, so that the broker may delete its log, it waits for `TableSync.sync`. Files in an object store are durable once
+written.
 """
 
 import json
@@ -14,33 +15,33 @@ from latermq.pipeline.timeline.durable import sync_file, sync_folder, sync_folde
 from latermq.pipeline.timeline.root import Root, file_errors
 
 LOG = "_delta_log"
-# More than a driver has ever under way: a batch of each broker, and what a compaction makes of them.
+# More commits than a driver ever has in flight: one batch per broker, and those of a compaction.
 UNSYNCED_COMMITS = 100
 
 
 class TableSync:
-    """How far one table is on disk. It reads only the commits that came since the last time. For any thread."""
+    """Tracks how far one table is on disk. Reads only the commits since the last call. Any thread may call it."""
 
     def __init__(self, root: Root, address: str) -> None:
         self._root = root
         self._table = Path(address) if root.is_local else None
-        self._next: int | None = None  # the first version that is not known to be on disk
+        self._next: int | None = None  # the first version not known to be on disk
         self._lock = threading.Lock()
 
     def sync(self) -> None:
-        """Return when every commit that is there now is on disk, with the files it added."""
+        """Return when every existing commit is on disk, together with the files it added."""
         if self._table is None or not (self._table / LOG).is_dir():
             return
         with self._lock, file_errors(f"syncing {self._table}"):
             if self._next is None:
-                # What a driver before this one wrote last it may not have synced.
+                # The previous driver may not have synced its last commits.
                 self._next = max(0, newest_version(self._table) + 1 - UNSYNCED_COMMITS)
             self._next = _sync_from(self._table, self._next)
             sync_folders(self._table, self._root.path)
 
 
 class TableSyncs:
-    """Those of all tables of a root."""
+    """The syncs of all tables of a root."""
 
     def __init__(self, root: Root) -> None:
         self.timeline = TableSync(root, root.timeline)
@@ -48,7 +49,7 @@ class TableSyncs:
 
 
 def _sync_from(table: Path, version: int) -> int:
-    """Sync the commits from this version on, data before what names it; the first version that is not there."""
+    """Sync the commits from this version on, data before its commit. Returns the first version that does not exist."""
     log = table / LOG
     first = version = _first_there(table, version)
     while (commit := log / f"{version:020d}.json").exists():
@@ -58,7 +59,7 @@ def _sync_from(table: Path, version: int) -> int:
             folders.add(path.parent)
         for folder in folders:
             sync_folder(folder)
-        # A checkpoint stands for all commits before it, which may be removed once it is there.
+        # A checkpoint replaces all commits before it, which may be removed once it exists.
         for name in (f"{version:020d}.checkpoint.parquet", f"{version:020d}.crc", commit.name):
             _sync_with_checksum(log / name)
         version += 1
@@ -69,7 +70,7 @@ def _sync_from(table: Path, version: int) -> int:
 
 
 def _first_there(table: Path, version: int) -> int:
-    """This version, or the first behind it that is there: Delta removes commits that are old and in a checkpoint."""
+    """This version, or the first existing one after it. Delta removes old commits that a checkpoint covers."""
     if (table / LOG / f"{version:020d}.json").exists():
         return version
     return min((one for one in _versions(table) if one > version), default=version)
@@ -86,7 +87,7 @@ def added_files(commit: Path, table: Path) -> Iterator[Path]:
 
 
 def newest_version(table: Path) -> int:
-    """The last commit that is there; -1 where there is none."""
+    """The version of the last commit; -1 if there is none."""
     return max(_versions(table), default=-1)
 
 
@@ -95,9 +96,9 @@ def _versions(table: Path) -> Iterator[int]:
 
 
 def _sync_with_checksum(path: Path) -> None:
-    """With the checksums that Hadoop keeps beside every file: where they are torn it does not read the file."""
+    """Sync a file and Hadoop's checksum file next to it. With a torn checksum file Hadoop cannot read the data."""
     for one in (path, path.with_name(f".{path.name}.crc")):
         try:
             sync_file(one)
-        except FileNotFoundError:  # optional, or removed by a later commit meanwhile
+        except FileNotFoundError:  # the file is optional, or a later commit has removed it
             continue

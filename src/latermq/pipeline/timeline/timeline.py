@@ -1,4 +1,4 @@
-"""The timeline: one Delta table with every far timer, every cancel and every move of all brokers."""
+"""The timeline: one Delta table with every far timer, cancellation and move of all brokers."""
 
 from delta.tables import DeltaTable
 from pyspark.errors import PySparkException
@@ -25,7 +25,7 @@ SCHEMA = StructType(
         StructField("record", BinaryType()),
     ]
 )
-# Nothing that delta-rs could not read: the broker rolls without Spark when it must.
+# Only features that delta-rs can read, because the broker builds windows without Spark when it must.
 PROPERTIES = {
     SCHEMA_VERSION_PROPERTY: SCHEMA_VERSION,
     "delta.dataSkippingStatsColumns": "due_ms,timer_id",
@@ -33,18 +33,18 @@ PROPERTIES = {
     "delta.columnMapping.mode": "none",
     "delta.enableTypeWidening": "false",
     "delta.checkpointPolicy": "classic",
-    # A checkpoint takes two seconds; without one a reader opens some more small files.
+    # A checkpoint takes two seconds. Without one a reader only opens a few more small files.
     "delta.checkpointInterval": "50",
 }
 
 
 def ingest_app(store_id: str) -> str:
-    """Under which name a store's batches are counted in the table's transactions."""
+    """The application id that counts a store's batches in the table's transactions."""
     return f"latermq-ingest-{store_id}"
 
 
 def create_timeline(spark: SparkSession, root: Root) -> None:
-    """Make the table unless it is there; one of another schema version is refused."""
+    """Create the table unless it exists. A table with another schema version is refused."""
     if open_local_timeline(root, "") is not None:
         return
     builder = DeltaTable.createIfNotExists(spark).location(root.timeline).addColumns(SCHEMA).clusterBy("due_ms")
@@ -60,16 +60,16 @@ def create_timeline(spark: SparkSession, root: Root) -> None:
 
 
 def ingested_entry(root: Root, store_id: str) -> int:
-    """The entries of a store below it are in the table."""
+    """The table holds all entries of a store below this one."""
     timeline = open_local_timeline(root, store_id)
     return timeline.ingested if timeline is not None else 0
 
 
 def append(rows: DataFrame, root: Root, store_id: str, start: int, end: int, first_entry: int) -> bool:
-    """Append the rows of a store's entries [start, end) exactly once, however often this is called; whether it wrote.
+    """Append the rows of a store's entries [start, end) exactly once, even if called again. Returns whether it wrote.
 
-    The table counts entries, not batches of some stream, so it does not matter who tries again, or from where.
-    `first_entry` is the first one that the broker still has: what came before it needs no timeline.
+    The table counts entries, not the batches of a stream, so any driver can retry from any point. `first_entry` is the
+    first entry that the broker still holds. Earlier entries no longer need the timeline.
     """
     ingested = ingested_entry(root, store_id)
     if end <= ingested:

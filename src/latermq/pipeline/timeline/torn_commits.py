@@ -1,8 +1,8 @@
-"""Commits of a Delta table on a local disk that a power cut left torn: found when a driver starts, and taken out.
+"""Removal of Delta commits that a power cut left torn on a local disk, when a driver starts.
 
-A commit names its data files, and neither is synced by Delta, so after a power cut a commit may be there whose files
-are not, or be empty itself, and then nobody can open the table. What is known to a broker as ingested was synced
-(table_sync.py), so a torn commit is one of the last few and the broker's log still holds what was in it.
+A commit names its data files, and Delta syncs neither. After a power cut a commit may exist without its files, or be
+empty, and then no reader can open the table. Everything that a broker knows as ingested was synced (table_sync.py). A
+torn commit is therefore one of the last few, and the broker's log still holds its entries.
 """
 
 import json
@@ -26,9 +26,9 @@ _HADOOP_HEADER = b"crc\0"
 
 
 def take_out_torn_commits(root: Root, address: str) -> list[int]:
-    """Move the commits from the first torn one on to `torn/` below the root; which versions they were.
+    """Move all commits from the first torn one on to `torn/` below the root. Returns their versions.
 
-    Of a table that others write to at the same time nothing is torn: data is written before the commit that names it.
+    Concurrent writers do not look like torn commits: data is written before the commit that names it.
     """
     if not root.is_local:
         return []
@@ -44,7 +44,8 @@ def take_out_torn_commits(root: Root, address: str) -> list[int]:
         torn = [version for version in versions if version >= first]
         aside = Path(root.path) / "torn" / f"{table.name}-{time.time_ns() // 1_000_000}"
         aside.mkdir(parents=True)
-        # The last one first: a death in between leaves a table that is whole as far as it goes, or as torn as it was.
+        # Move the last commit first. A crash in between leaves a table that is shorter but intact, or as torn as
+        # before.
         for version in [*reversed(torn), *([first] if first not in torn else [])]:
             for path in _files_of(table, version):
                 path.replace(aside / path.name)
@@ -55,7 +56,7 @@ def take_out_torn_commits(root: Root, address: str) -> list[int]:
 
 
 def newest_whole_version(root: Root, address: str) -> int | None:
-    """The last version before a torn commit, for who only reads; None where nothing is torn, or nothing is left."""
+    """The last version before a torn commit, for readers; None if nothing is torn, or nothing is left."""
     if not root.is_local:
         return None
     table = Path(address)
@@ -70,11 +71,11 @@ def _versions(table: Path) -> list[int]:
 
 def _first_torn(table: Path, versions: list[int]) -> int | None:
     first: int | None = None
-    removed: set[str] = set()  # by commits that came later: their files may be gone
+    removed: set[str] = set()  # by later commits, so their files may be gone
     after = versions[-1] + 1 if versions else 0
     for version in reversed(versions):
         if after != version + 1:
-            first = version + 1  # the name of a commit was lost, and that of a later one was not
+            first = version + 1  # this commit's name was lost, but a later one's was not
         after = version
         actions = _actions(table / LOG / f"{version:020d}.json")
         if actions is None or any(not _is_whole(table, one["add"], removed) for one in actions if "add" in one):
@@ -84,7 +85,7 @@ def _first_torn(table: Path, versions: list[int]) -> int | None:
 
 
 def _actions(commit: Path) -> list[dict[str, Any]] | None:
-    """What a commit does; None where it does not read."""
+    """The actions of a commit; None if it is unreadable."""
     try:
         actions = [json.loads(line) for line in commit.read_bytes().splitlines()]
     except ValueError:
@@ -101,7 +102,7 @@ def _is_whole(table: Path, added: dict[str, Any], removed: set[str]) -> bool:
 
 
 def _is_parquet(file: Path) -> bool:
-    """Whether it begins and ends as it should: what was not written reads as zeros."""
+    """Whether the file has Parquet's magic bytes at both ends. Unwritten blocks read as zeros."""
     with file.open("rb") as stream:
         if stream.read(4) != _PARQUET:
             return False
@@ -110,7 +111,7 @@ def _is_parquet(file: Path) -> bool:
 
 
 def _drop_torn_pointers(table: Path, versions: list[int]) -> None:
-    """Remove checkpoints that do not read. While the commits that they stand for are there, nothing needs them."""
+    """Remove unreadable checkpoints. They are not needed while the commits that they cover exist."""
     log = table / LOG
     for version in versions[-UNSYNCED_COMMITS:]:
         checkpoint = log / f"{version:020d}.checkpoint.parquet"
@@ -123,7 +124,7 @@ def _drop_torn_pointers(table: Path, versions: list[int]) -> None:
         _drop_torn_checksums(pointer)
         try:
             version = int(json.loads(pointer.read_bytes())["version"])
-        except (ValueError, KeyError, TypeError):  # torn: without it the folder is listed
+        except (ValueError, KeyError, TypeError):  # it is torn; without it Delta lists the folder
             pointer.unlink()
             return
         if not any(log.glob(f"{version:020d}.checkpoint*")):
@@ -131,7 +132,7 @@ def _drop_torn_pointers(table: Path, versions: list[int]) -> None:
 
 
 def _drop_torn_checksums_of(table: Path, version: int) -> None:
-    """Those of a commit and of the files that it added."""
+    """Remove the torn checksum files of a commit and of the files that it added."""
     commit = table / LOG / f"{version:020d}.json"
     _drop_torn_checksums(commit)
     for one in _actions(commit) or ():
@@ -140,7 +141,7 @@ def _drop_torn_checksums_of(table: Path, version: int) -> None:
 
 
 def _drop_torn_checksums(file: Path) -> None:
-    """Remove Hadoop's checksums of a file where they are not of its bytes: Hadoop then reads it without."""
+    """Remove Hadoop's checksum file if it does not match the data. Hadoop then reads the data without it."""
     sums = file.with_name(f".{file.name}.crc")
     if not sums.is_file() or not file.is_file():
         return
@@ -158,7 +159,7 @@ def _first_sum_is_right(file: Path, told: bytes, step: int) -> bool:
 
 
 def _files_of(table: Path, version: int) -> Iterator[Path]:
-    """A commit, and what is kept beside it; the commit last, by which the others are found again."""
+    """The files of a commit. The commit itself comes last, because the others are found through it."""
     log = table / LOG
     beside = [path for pattern in (f"{version:020d}.*", f".{version:020d}.*") for path in log.glob(pattern)]
     commit = log / f"{version:020d}.json"

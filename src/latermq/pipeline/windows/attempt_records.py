@@ -1,7 +1,7 @@
-"""The records of an attempt's rows, compared with what the rows say of them before any of it is delivered.
+"""Validation of an attempt's records against its row columns, before any of them is delivered.
 
-Checksums tell that nothing was damaged. They do not tell that who wrote it told the truth: a record under another
-entry, a due time that is not its own, or one for a topic of the broker's would be appended to the log as it is.
+Checksums detect damage. They do not detect a writer that wrote false data. A record under the wrong entry, with a wrong
+due time, or for one of the broker's own topics would be appended to the log unchanged.
 """
 
 from contextlib import suppress
@@ -18,7 +18,7 @@ _HINT = "Another attempt of the window holds the right ones, or is made"
 
 
 def check_records(rows: pa.Table, where: str) -> None:
-    """Refuse rows with a record that is not whole, not of this entry, timer and time, or for a topic of the broker."""
+    """Refuse rows whose record is damaged, is of another entry, timer or due time, or is for a broker's own topic."""
     if not rows.num_rows:
         return
     try:
@@ -43,5 +43,5 @@ def _check(rows: pa.Table) -> None:
             raise CorruptStore(f"a row with {name} {of_rows[at]} has a record with {of_records[at]}")
     block.check_parts()
     for topic in pc.unique(block.batch(("topic",)).column("topic")).to_pylist():
-        with suppress(IllegalMessage):  # of a topic that cannot be, delivery makes a dead letter
+        with suppress(IllegalMessage):  # delivery turns a record with an invalid topic into a dead letter
             check_sendable_topic(topic or "")

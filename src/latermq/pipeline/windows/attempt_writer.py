@@ -1,4 +1,4 @@
-"""Writing window attempts: sorted rows into Parquet parts with bounded row groups, and then the manifest."""
+"""The writer of window attempts: sorted rows in Parquet parts with bounded row groups, then the manifest."""
 
 import os
 import secrets
@@ -19,26 +19,26 @@ from latermq.pipeline.timeline.durable import sync_folder, sync_folders
 from latermq.pipeline.timeline.root import Root, file_errors
 from latermq.pipeline.windows.attempts import KEY, SCHEMA, Attempt, attempt_folder, follow_up
 
-# What the broker loads at once while it plays a window.
+# The broker loads this many rows at once.
 GROUP_ROWS = 20_000
 GROUP_BYTES = 8 << 20
 PART_ROWS = 1_000_000
 
 
 def attempt_name(made_by: str, now_ms: int) -> str:
-    """A name that no other attempt has."""
+    """A unique name for an attempt."""
     return f"{made_by}-{now_ms}-{secrets.token_hex(4)}"
 
 
 def part_name(number: int) -> str:
-    """The name of a file of rows; files follow one another in the order of their numbers."""
+    """The name of a part file; parts are ordered by number."""
     return f"part-{number:05d}.parquet"
 
 
 def without_repeats(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Sorted rows, of which one that follows itself comes once: a timeline may hold a row twice.
+    """Sorted rows without consecutive duplicates: a timeline may hold a row twice.
 
-    Of a timer one entry is left by then, so its due time and id say which row it is.
+    By now each timer has only one entry, so due time and timer id identify a row.
     """
     last: tuple[int, int] | None = None
     for batch in batches:
@@ -53,9 +53,9 @@ def without_repeats(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatc
 
 
 def row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The same rows in groups of at most GROUP_ROWS rows and GROUP_BYTES of records; a larger record is alone.
+    """The same rows in groups of at most GROUP_ROWS rows and GROUP_BYTES of records. A larger record is alone.
 
-    Where a group ends depends on the rows only, not on the batches they come in.
+    The group boundaries depend only on the rows, not on the batches they arrive in.
     """
     held: list[pa.RecordBatch] = []
     rows = size_bytes = 0
@@ -80,8 +80,8 @@ def row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def write_part(root: Root, path: str, groups: Iterable[pa.Table]) -> WindowFile:
-    """Write one file of rows, and tell what the manifest says of it."""
-    # Renamed when complete: a task that is run again while its first run is still alive replaces equal bytes.
+    """Write one part file, and return its manifest entry."""
+    # Rename when complete: a retried task whose first run is still alive then replaces the file with equal bytes.
     draft = f"{path}.{secrets.token_hex(4)}.draft" if root.is_local else path
     rows = 0
     with _open_sink(root, draft) as stream:
@@ -116,7 +116,7 @@ def write_attempt(
     now_ms: int,
     name: str = "",
 ) -> Attempt:
-    """Write sorted rows as an attempt. Whatever fails, nothing is left that looks like one."""
+    """Write sorted rows as an attempt. A failure leaves nothing that looks like an attempt."""
     name = name or attempt_name(made_by, now_ms)
     folder = begin_attempt(root, window, name)
     files: list[WindowFile] = []
@@ -133,7 +133,7 @@ def write_attempt(
 
 
 def begin_attempt(root: Root, window: Window, name: str) -> str:
-    """Make the folder of an attempt."""
+    """Create the folder of an attempt."""
     folder = attempt_folder(root, window, name)
     with file_errors(f"window {window.number} at {root.uri}"):
         root.files.create_dir(folder, recursive=True)
@@ -150,7 +150,7 @@ def publish_attempt(
     table_version: int,
     ingest_offset: int,
 ) -> Attempt:
-    """Write the manifest, which makes an attempt of the files that are there."""
+    """Write the manifest, which turns the existing files into a complete attempt."""
     manifest = Manifest(
         store_id=window.store_id,
         number=window.number,
@@ -181,15 +181,15 @@ def publish_attempt(
 
 
 def discard_attempt(root: Root, window: Window, name: str) -> None:
-    """Take away what was written of an attempt that failed; what stays for now goes with its window."""
+    """Remove the files of a failed attempt. Any file that cannot be removed now is removed with its window."""
     with suppress(OSError):
         root.files.delete_dir(attempt_folder(root, window, name))
 
 
 class _CountingSink:
-    """Counts and checks bytes on their way into a file, so that nothing has to be read again for the manifest."""
+    """Counts and checksums bytes as they are written, so that the manifest needs no second read."""
 
-    closed = False  # Arrow asks
+    closed = False  # Arrow reads this attribute
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -206,10 +206,10 @@ class _CountingSink:
         return self.size_bytes
 
     def flush(self) -> None:
-        """The owner of the stream flushes it."""
+        """Do nothing: the owner of the stream flushes it."""
 
     def close(self) -> None:
-        """The owner of the stream closes it."""
+        """Do nothing: the owner of the stream closes it."""
 
 
 def _open_sink(root: Root, path: str) -> BinaryIO:
@@ -226,7 +226,7 @@ def _settle(root: Root, stream: BinaryIO) -> None:
 
 
 def _parts(groups: Iterator[pa.Table]) -> Iterator[Iterator[pa.Table]]:
-    """Groups dealt out to files of at most PART_ROWS rows; each part is to be used up before the next is asked for."""
+    """Distribute groups over files of at most PART_ROWS rows. The caller must exhaust each part before the next."""
     waiting = list(_next(groups))
     while waiting:
 
@@ -248,7 +248,7 @@ def _next(groups: Iterator[pa.Table]) -> Iterator[pa.Table]:
 
 
 def in_order(groups: Iterable[pa.Table], window: Window) -> Iterator[pa.Table]:
-    """The same groups, once their rows were seen to be sorted and the window's."""
+    """The same groups, after checking that their rows are sorted and belong to the window."""
     last: tuple[int, ...] | None = None
     for group in groups:
         last = follow_up(group, last, window, "the rows to be written")

@@ -1,7 +1,7 @@
-"""Window attempts as they lie below the root: listed, read, checked against their manifests, and removed.
+"""Window attempts below the root: listed, read, checked against their manifests, and removed.
 
-docs/formats/window.md has the columns and the fields. An attempt is there once its manifest is; what a failed or
-killed roll leaves behind has none, and goes with its window. attempt_writing.py makes them.
+docs/formats/window.md describes the columns and fields. An attempt exists once its manifest exists. A failed or killed
+build leaves files without a manifest, which are removed with their window. attempt_writer.py writes attempts.
 """
 
 import zlib
@@ -28,7 +28,7 @@ from latermq.handover.window import Window, is_behind
 from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.timeline.root import Root, file_errors
 
-KEY = ("due_ms", "timer_id", "entry_offset")  # the order of the rows
+KEY = ("due_ms", "timer_id", "entry_offset")  # the sort order of the rows
 SCHEMA = pa.schema(
     [
         pa.field("due_ms", pa.int64(), nullable=False),
@@ -38,15 +38,16 @@ SCHEMA = pa.schema(
     ]
 )
 _CHUNK_BYTES = 1 << 20
-_MAX_DIGITS = 18  # of what fits into 64 bits
-# Of all columns, as the file says. Groups have 8 MiB of records, or one record; those of earlier releases had more.
+_MAX_DIGITS = 18  # always fits into 64 bits
+# For all columns, by the file's metadata. A group has 8 MiB of records, or one record. Groups of earlier releases were
+# larger.
 MAX_GROUP_BYTES = 256 << 20
 _ANOTHER = "Another attempt of the window holds the same rows, or is made"
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A complete attempt: its name and what its manifest says."""
+    """A complete attempt: its name and its manifest."""
 
     name: str
     manifest: Manifest
@@ -58,7 +59,7 @@ class Attempt:
 
 
 def attempt_folder(root: Root, window: Window, name: str) -> str:
-    """Where an attempt lies."""
+    """The folder of an attempt."""
     return root.at(window_folder(window.store_id, window.number), name)
 
 
@@ -71,12 +72,12 @@ def stores_with_windows(root: Root) -> list[str]:
 
 
 def windows_of(root: Root, store_id: str) -> list[int]:
-    """The numbers of a store's windows that have a folder, in order."""
+    """The numbers of a store's windows that have a folder, in ascending order."""
     return sorted(int(name) for name in _names(root, f"windows/{store_id}") if _is_number(name))
 
 
 def attempts_of(root: Root, store_id: str, number: int) -> list[str]:
-    """The names of a window's complete attempts, the oldest first."""
+    """The names of a window's complete attempts, oldest first."""
     folder = window_folder(store_id, number)
     names = _names(root, folder)
     with file_errors(f"window {number} at {root.uri}"):
@@ -91,12 +92,12 @@ def _age(name: str) -> tuple[int, str]:
 
 
 def _is_number(text: str) -> bool:
-    """Whether it is one as this package writes it: to Python more characters are digits than `int` takes."""
+    """Whether the text is a number as this package writes it. `str.isdigit` accepts characters that `int` rejects."""
     return text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
 
 
 def read_attempt(root: Root, store_id: str, number: int, name: str) -> Attempt:
-    """What an attempt's manifest says."""
+    """An attempt with its manifest."""
     path = root.at(window_folder(store_id, number), name, MANIFEST)
     with file_errors(f"the manifest {path}"), root.files.open_input_stream(path) as stream:
         data = stream.read(MAX_MANIFEST_BYTES + 1)
@@ -113,7 +114,7 @@ def read_attempt(root: Root, store_id: str, number: int, name: str) -> Attempt:
 
 
 def read_rows(root: Root, attempt: Attempt, columns: Iterable[str] = SCHEMA.names) -> Iterator[pa.Table]:
-    """The rows of an attempt in order, a row group at a time."""
+    """The rows of an attempt in order, one row group at a time."""
     for file in attempt.manifest.files:
         yield from _read_part(root, f"{attempt_folder(root, attempt.window, attempt.name)}/{file.name}", list(columns))
 
@@ -134,10 +135,10 @@ def _read_part(root: Root, path: str, columns: list[str]) -> Iterator[pa.Table]:
 def read_checked(
     root: Root, attempt: Attempt, columns: Iterable[str] = SCHEMA.names, *, whole_files: bool = True
 ) -> Iterator[pa.Table]:
-    """The same with every row looked at, and each file compared with the manifest before its first row comes.
+    """The rows of an attempt, all validated. Each file is compared with the manifest before its first row is yielded.
 
-    Without `whole_files` the checksums of its pages have to do, as for who must not wait until a file was read once.
-    CorruptStore says that the attempt holds something else than it should; any other error, that it could not be read.
+    Without `whole_files` only the page checksums are checked, for callers that cannot wait for a full read of the file.
+    CorruptStore means that the contents of the attempt are wrong. Any other error means that it could not be read.
     """
     folder = attempt_folder(root, attempt.window, attempt.name)
     last: tuple[int, ...] | None = None
@@ -161,7 +162,7 @@ def check_attempt(root: Root, attempt: Attempt) -> None:
 
 
 def sound_attempt(root: Root, window: Window) -> Attempt | None:
-    """A complete attempt of the window whose manifest is of this very window, or nothing."""
+    """A complete attempt whose manifest describes exactly this window, or None."""
     for name in attempts_of(root, window.store_id, window.number):
         with suppress(LaterMQError):
             attempt = read_attempt(root, window.store_id, window.number, name)
@@ -192,10 +193,10 @@ def _measure(root: Root, path: str) -> tuple[int, int]:
 
 @contextmanager
 def _decoding(root: Root, path: str) -> Iterator[None]:
-    """Around the reading of a Parquet file: what does not decode is damaged, what cannot be read may be whole.
+    """Classify errors while reading a Parquet file: undecodable data is damaged, unreadable data may be intact.
 
-    Parquet says of broken pages that they are I/O errors, but has no error number for them, as a local disk has for its
-    own. Of other file systems nobody knows.
+    Parquet reports broken pages as I/O errors without an error number. Errors of a local disk have one. For other file
+    systems the two cases cannot be told apart.
     """
     try:
         yield
@@ -203,7 +204,7 @@ def _decoding(root: Root, path: str) -> Iterator[None]:
         if error.errno is not None or not root.is_local:
             raise
         raise _undecodable(path, error) from error
-    except MemoryError as error:  # Arrow's own is one, too
+    except MemoryError as error:  # includes Arrow's own memory error
         raise StoreError(f"{path} needs more memory than there is", hint="It is tried again") from error
     except pa.ArrowException as error:
         raise _undecodable(path, error) from error
@@ -223,7 +224,7 @@ def _names(root: Root, folder: str) -> list[str]:
 
 
 def follow_up(rows: pa.Table, last: tuple[int, ...] | None, window: Window, where: str) -> tuple[int, ...] | None:
-    """The key of the last row, once all were seen to follow `last` and one another and to belong to the window."""
+    """The key of the last row, after checking that all rows are sorted, come after `last` and belong to the window."""
     if not rows.num_rows:
         return last
     due, timer_id, entry = (rows.column(name).to_numpy() for name in KEY)
@@ -246,7 +247,7 @@ def follow_up(rows: pa.Table, last: tuple[int, ...] | None, window: Window, wher
 
 
 def _follows(due: Ints, timer_id: Ints, entry: Ints) -> Bools:
-    """For each row but the first whether its key is above the one before."""
+    """For each row except the first, whether its key is greater than the previous one."""
     same_due, same_timer = due[1:] == due[:-1], timer_id[1:] == timer_id[:-1]
     later: Bools = (due[1:] > due[:-1]) | (
         same_due & ((timer_id[1:] > timer_id[:-1]) | (same_timer & (entry[1:] > entry[:-1])))
@@ -258,10 +259,10 @@ def _follows(due: Ints, timer_id: Ints, entry: Ints) -> Bools:
 
 
 def remove_windows_behind(root: Root, state: PipelineState) -> list[int]:
-    """Remove the windows of which every row is delivered or taken, and tell which they were.
+    """Remove the windows whose rows are all delivered or cancelled, and return their numbers.
 
-    Windows follow one another in due time, so what a killed roll left in an earlier one, without a manifest that could
-    tell its range, goes as well.
+    Windows follow one another in due time. The remains of a killed build in an earlier window, which have no manifest
+    to tell their range, are therefore removed too.
     """
     numbers = windows_of(root, state.store_id)
     behind = [number for number in numbers if _is_behind(root, state, number)]
@@ -275,6 +276,6 @@ def remove_windows_behind(root: Root, state: PipelineState) -> list[int]:
 
 def _is_behind(root: Root, state: PipelineState, number: int) -> bool:
     for name in attempts_of(root, state.store_id, number):
-        with suppress(CorruptStore):  # then another attempt tells the range, or a later window
+        with suppress(CorruptStore):  # another attempt or a later window then gives the range
             return is_behind(read_attempt(root, state.store_id, number, name).window, state)
     return False

@@ -20,14 +20,15 @@ from latermq.pipeline.driver.link import BrokerLink, QueueRange
 from latermq.pipeline.timeline.root import Root, open_root
 from latermq.pipeline.windows.local_build import roll_locally
 
-NICE = 10  # deliveries go first
-_GRACE_S = 5.0  # who started it gives up first, and says so
+NICE = 10  # deliveries have priority
+_GRACE_S = 5.0  # the parent times out first and reports it
 _LONGEST_REASON = 1_000
 
 
 def roll(link: BrokerLink, root: Root, number: int) -> str:
-    """Make an attempt of a window that a broker waits for; its name."""
-    # The ingest offset that it tells is from before the table is opened: what comes in between is then read twice.
+    """Build an attempt of a window that a broker waits for, and return its name."""
+    # Read the state, with its ingest offset, before the table is opened. Entries ingested in between are then read
+    # twice rather than not at all.
     state = link.state()
     found = next((one for one in state.windows if one.number == number), None)
     if found is None:
@@ -42,14 +43,14 @@ def roll(link: BrokerLink, root: Root, number: int) -> str:
 
 
 def roll_each(numbers: list[int], make: Callable[[int], str], limit_s: float) -> bool:
-    """Roll windows one after the other and print what became of each; whether all went well."""
+    """Build windows one after another and print each result. Returns whether all succeeded."""
     all_well = True
     for number in numbers:
-        # Whatever hangs, in Python or in a library, the signal ends the process.
+        # The signal ends the process wherever it hangs, in Python or in a library.
         signal.setitimer(signal.ITIMER_REAL, limit_s + _GRACE_S if limit_s else 0)
         try:
             line = f"rolled {number} {make(number)}"
-        # A defect that one window's rows bring to light is no reason to leave the others.
+        # A defect that one window's rows trigger must not stop the other windows.
         except Exception as error:
             all_well = False
             told = error.remark if isinstance(error, LaterMQError) else f"{type(error).__name__}: {error}"
@@ -60,7 +61,7 @@ def roll_each(numbers: list[int], make: Callable[[int], str], limit_s: float) ->
 
 
 def main() -> int:
-    """Exit code 1 where a window failed."""
+    """Build the windows given as arguments. Returns exit code 1 if a window failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--broker", required=True, help="HOST:PORT")
     parser.add_argument("--limit-s", type=float, default=0.0, help="how long one window may take; 0 is no limit")

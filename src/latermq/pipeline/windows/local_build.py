@@ -1,7 +1,7 @@
-"""The roll without a JVM: a window out of the timeline's newest version and what is not ingested yet.
+"""The window build without a JVM, from the timeline's newest version and the entries not yet ingested.
 
-The order makes it complete, whatever ingest does meanwhile: the broker's state with the ingest offset first, then the
-newest version of the table, then the entries from there to the cut, from the broker itself.
+The read order makes the window complete, whatever ingest does in the meantime. First comes the broker's state with its
+ingest offset, then the newest version of the table, then the broker's entries from there to the cut.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -25,17 +25,17 @@ from latermq.pipeline.windows.attempt_writer import write_attempt
 from latermq.pipeline.windows.attempts import SCHEMA, Attempt
 
 MADE_BY = "local"
-# How many bytes of records are in memory at once, some of them twice while they are sorted.
+# The bytes of records held in memory at once. Some of them are held twice during the sort.
 HELD_BYTES = 256 << 20
 _YIELDED_ROWS = 10_000
 
-# The records of the timer topic in [start, until), end to end, in as many pieces as it takes.
+# Returns the records of the timer topic in [start, until), end to end, in any number of pieces.
 Pull = Callable[[int, int], Iterable[bytes | bytearray]]
 
 
 @dataclass
 class _Rows:
-    """Rows of a window in no order. `records` is None where they are too much to be held at once."""
+    """Rows of a window in any order. `records` is None if they are too large to be held at once."""
 
     due_ms: Ints
     entry_offset: Ints
@@ -61,7 +61,7 @@ class _Rows:
 
 @dataclass
 class _Gathered:
-    """Rows as they come in, batch by batch."""
+    """Collects rows batch by batch."""
 
     held_bytes: int
     keys: list[tuple[Ints, Ints, Ints]] = field(default_factory=list)
@@ -104,7 +104,7 @@ def _columns(rows: list[tuple[Ints, Ints, Ints]], width: int) -> list[list[Ints]
 
 @dataclass
 class Tail:
-    """What a window needs of the entries that are not in the table yet."""
+    """The entries that a window needs and the table does not hold yet."""
 
     rows: _Rows
     taker_names: pa.ChunkedArray
@@ -114,10 +114,11 @@ class Tail:
 def roll_locally(
     root: Root, state: PipelineState, window: Window, pull: Pull, *, now_ms: int, held_bytes: int = HELD_BYTES
 ) -> Attempt:
-    """Make an attempt of a window. `state` was asked for before anything else is read.
+    """Build an attempt of a window. The caller must fetch `state` before anything else is read.
 
-    Where a power cut left the last commits of the table torn, and no driver came yet to take them out, what is before
-    them counts, and the log holds the rest. An empty commit would else be read as one that did nothing.
+    After a power cut the table's last commits may be torn, and no driver may have removed them yet. The build then uses
+    the last version before them, and the log holds the rest. Otherwise an empty commit would read as one that did
+    nothing.
     """
     timeline = open_local_timeline(root, state.store_id, newest_whole_version(root, root.timeline))
     start = tail_start(root, state, timeline)
@@ -136,9 +137,9 @@ def roll_locally(
 def tail_start(root: Root, state: PipelineState, timeline: LocalTimeline | None) -> int:
     """The first entry that the table does not hold.
 
-    It may be before the ingest offset, where cuts are all that ingest found since, or where a power cut took the last
-    commits of the table: what the log still holds is read from there. If more is missing, this is another table or an
-    old copy of it, and without an error the window would be silently short.
+    It may be below the ingest offset: ingest may have found only cuts since, or a power cut may have removed the
+    table's last commits. Entries that the log still holds are read from there. If more is missing, this is another
+    table or an old backup of it, and without an error the window would silently lack timers.
     """
     ingested = 0 if timeline is None else timeline.ingested
     if ingested < min(state.ingest_offset, state.min_entry):
@@ -147,7 +148,7 @@ def tail_start(root: Root, state: PipelineState, timeline: LocalTimeline | None)
 
 
 def read_tail(state: PipelineState, window: Window, start: int, pull: Pull) -> Tail:
-    """The window's timers, and all cancels and moves, of the entries from `start` to the cut's."""
+    """The window's timers, and all cancellations and moves, from entry `start` to the cut."""
     gathered = _Gathered(held_bytes=1 << 62)
     names: list[pa.Array] = []
     entries: list[Ints] = []
@@ -187,7 +188,7 @@ def _lost(root: Root, state: PipelineState, ingested: int) -> CorruptStore:
 def window_batches(
     timeline: LocalTimeline | None, window: Window, tail: Tail, *, held_bytes: int = HELD_BYTES
 ) -> Iterator[pa.RecordBatch]:
-    """What an attempt of the window holds, sorted."""
+    """The rows of an attempt of the window, sorted."""
     gathered = _Gathered(held_bytes)
     for batch in timeline.surviving(window) if timeline is not None else ():
         gathered.add(batch)
@@ -204,7 +205,7 @@ def window_batches(
     while start < len(order):
         before = int(ends[start - 1]) if start else 0
         end = max(start + 1, int(np.searchsorted(ends, before + held_bytes, side="right")))
-        if stored.records is not None:  # all is in memory as it is
+        if stored.records is not None:  # everything is in memory already
             end = len(order)
         chunk = slice(start, end)
         values, at = _records_of(timeline, window, stored, fresh, order[chunk], due_ms[chunk], entries[chunk])
@@ -217,11 +218,11 @@ def window_batches(
 
 
 def _order(stored: _Rows, fresh: _Rows) -> Ints:
-    """Where in the two, one behind the other, the rows are that count, sorted: one an entry and one a timer."""
+    """The sorted indexes, into `stored` followed by `fresh`, of the rows to keep: one per entry and one per timer."""
     due_ms = np.concatenate((stored.due_ms, fresh.due_ms))
     timer_ids = np.concatenate((stored.timer_id, fresh.timer_id))
     entries = np.concatenate((stored.entry_offset, fresh.entry_offset))
-    # By timer, its newest entry first, and of an entry that is there twice the first.
+    # Sort by timer, newest entry first. Of a duplicate entry, the first copy comes first.
     newest = np.lexsort((np.arange(len(entries)), -entries, timer_ids))
     first = np.ones(len(newest), np.bool_)
     first[1:] = timer_ids[newest][1:] != timer_ids[newest][:-1]
@@ -237,7 +238,7 @@ def _without_taken(rows: _Rows, taker_names: pa.ChunkedArray, taker_entries: Int
     last = takers.group_by("name").aggregate([("entry", "max")])
     at = pc.index_in(rows.names, value_set=last.column("name").combine_chunks())
     last_taker = last.column("entry_max").take(at.combine_chunks()).fill_null(-1).to_numpy()
-    return rows.only(rows.entry_offset >= last_taker)  # a move does not take itself
+    return rows.only(rows.entry_offset >= last_taker)  # a move does not cancel itself
 
 
 def _records_of(
@@ -249,7 +250,7 @@ def _records_of(
     due_ms: Ints,
     entries: Ints,
 ) -> tuple[pa.Array, Ints]:
-    """The records of some rows, as an array and where in it each row's is."""
+    """The records of some rows: an array, and the index of each row's record in it."""
     assert fresh.records is not None
     if stored.records is not None:
         values = _together([*stored.records.chunks, *fresh.records.chunks])

@@ -1,6 +1,6 @@
-"""What can still be read of a window that cannot be played: row groups of damaged attempts, and files of the timeline.
+"""Recovery of rows of an unloadable window, from intact row groups of damaged attempts and from timeline files.
 
-Nothing here is checked but the checksums of pages: whoever takes these rows compares each with its own record.
+Only page checksums are checked here. The caller must compare each row with its record.
 """
 
 import contextlib
@@ -17,15 +17,16 @@ from latermq.handover.window import Window
 from latermq.pipeline.timeline.root import Root, file_errors
 
 _COLUMNS = ["due_ms", "entry_offset", "record"]
-# Whatever a broken file makes its readers raise.
+# Any error that a reader may raise on a broken file.
 _UNREADABLE = (LaterMQError, pa.ArrowException, OSError, ValueError, KeyError, MemoryError)
 
 
 def salvaged_rows(root: Root, window: Window, troubles: list[str]) -> Iterator[pa.Table]:
-    """Due time, entry and record of rows that may be the window's, from whatever can be read, in no order.
+    """Due time, entry and record of rows that may belong to the window, from every readable source, in any order.
 
-    `troubles` gets a line for each place that could not be read, now at least. After each file comes a table, if only
-    an empty one: of many files that hold nothing of the window none is waited for longer than it takes itself.
+    Each source that cannot be read, at least for now, adds a line to `troubles`. Every file yields a table, even an
+    empty one. The caller thus never waits for longer than one file takes, even if many files hold nothing of the
+    window.
     """
     for folder in (window_folder(window.store_id, window.number), "timeline"):
         for path in _parquet_files(root, folder, troubles):
@@ -49,7 +50,7 @@ def _parquet_files(root: Root, folder: str, troubles: list[str]) -> list[str]:
 
 
 def _readable(root: Root, path: str, window: Window, troubles: list[str]) -> Iterator[pa.Table]:
-    """The window's rows of one file, without the row groups that cannot be read."""
+    """The window's rows of one file, without the unreadable row groups."""
     with _noting(path, troubles), root.files.open_input_file(path) as stream:
         parquet = pq.ParquetFile(stream, page_checksum_verification=True)
         of_timeline = "store_id" in parquet.schema_arrow.names

@@ -1,4 +1,4 @@
-"""The roll on Spark: every window that ingest has passed becomes an attempt, and the broker is told."""
+"""The window build on Spark: builds an attempt of every window that ingest has passed, and reports it to the broker."""
 
 import itertools
 import logging
@@ -60,11 +60,11 @@ def roll_ready_windows(
     fence: Callable[[], None] = lambda: None,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> list[Attempt]:
-    """Give every window that the broker waits for an attempt, as far as ingest has come, and tell it. The new ones.
+    """Build an attempt of every window that the broker waits for and ingest has passed. Returns the new attempts.
 
-    One that has an attempt is told again: the word may have been lost, and the broker knows which it plays. `fence`
-    raises when another driver has begun. A window that fails keeps no later one from being rolled: it is told at the
-    end, and the broker rolls it by itself in time.
+    An existing attempt is reported again: the earlier report may have been lost, and the broker knows which attempt it
+    loads. `fence` raises when another driver has begun. A failed window does not stop later ones from being built. Its
+    error is raised at the end, and the broker builds that window itself in time.
     """
     made = []
     failed: list[LaterMQError] = []
@@ -79,7 +79,7 @@ def roll_ready_windows(
                 attempt = roll(spark, root, window, now_ms=now_ms(), fence=fence)
                 made.append(attempt)
         except (CorruptStore, StoreError) as error:
-            fence()  # which may be what failed
+            fence()  # the fence may be what failed
             failed.append(error)
             continue
         tell(window.number, attempt.name)
@@ -97,9 +97,9 @@ def roll(
     part_rows: int = PART_ROWS,
     fence: Callable[[], None] = lambda: None,
 ) -> Attempt:
-    """Make an attempt of a window out of the timeline's newest version, which holds all before its cut.
+    """Build an attempt of a window from the timeline's newest version, which holds everything before its cut.
 
-    `fence` raises when another driver has begun meanwhile: then no attempt is made of the files.
+    `fence` raises if another driver has begun in the meantime. The files then do not become an attempt.
     """
     began_s = time.monotonic()
     timeline = open_local_timeline(root, window.store_id)
@@ -135,7 +135,7 @@ def roll(
 
 
 def write_parts(rows: DataFrame, root_uri: str, window: Window, name: str) -> list[WindowFile]:
-    """Let every worker write its sorted rows as a file of the attempt, each once, and tell of the files in order."""
+    """Have each worker write its sorted rows as one file of the attempt, exactly once. Returns the files in order."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         root = open_root(root_uri)

@@ -1,6 +1,7 @@
-"""Timers minus what cancels and moves took: transforms of timeline rows, which read and write nothing themselves.
+"""Timers minus the cancelled and moved ones: transforms of timeline rows that do no I/O themselves.
 
-A cancel and a move take every earlier entry of their store and name. local_timeline.py says the same in delta-rs' SQL.
+A cancellation or a move cancels every earlier entry of the same store and name. local_timeline.py states the same rule
+in delta-rs SQL.
 """
 
 import itertools
@@ -18,31 +19,31 @@ from latermq.pipeline.windows.attempts import KEY, SCHEMA
 
 ENTRY = ("store_id", "entry_offset")
 IDENTITY = ("store_id", "timer_id")
-# Ranges of delivered entries are cut at multiples of this, so that rows find theirs by equality.
+# Ranges of delivered entries are split at multiples of this, so that rows can be joined by equality.
 _BUCKET_BITS = 16
 _MOST_PARTS = 64
-_FEW = 500_000  # rows of names or numbers, at most some 100 MB in memory
+_FEW = 500_000  # rows of names or numbers: at most about 100 MB in memory
 
 
 def name() -> Column:
-    """What a row is called; a cancel has the whole name as its unique key."""
+    """The name of a row. A cancellation holds the full name as its unique key."""
     whole = F.concat(F.col("topic"), F.lit("+"), F.col("unique_key"))
     return F.when(F.col("kind") == "cancel", F.col("unique_key")).otherwise(whole)
 
 
 def takers(timeline: DataFrame) -> DataFrame:
-    """The last entry by which each name was taken: store_id, name, taken_at."""
+    """The last entry that cancelled or moved each name: store_id, name, taken_at."""
     taking = timeline.where(F.col("kind") != "timer").select("store_id", name().alias("name"), "entry_offset")
     return taking.groupBy("store_id", "name").agg(F.max("entry_offset").alias("taken_at"))
 
 
 def before_entry(timeline: DataFrame, cut_entry: int | None) -> DataFrame:
-    """The rows that stand before a cut, or all."""
+    """The rows before a cut, or all rows."""
     return timeline if cut_entry is None else timeline.where(F.col("entry_offset") < cut_entry)
 
 
 def taken_entries(scheduled: DataFrame, takers: DataFrame) -> DataFrame:
-    """Which entries of `scheduled` a cancel or a move takes: store_id, entry_offset; one may come several times.
+    """The entries of `scheduled` that a cancellation or a move cancels: store_id, entry_offset, possibly repeated.
 
     Only narrow columns go through the join, never the records.
     """
@@ -52,7 +53,7 @@ def taken_entries(scheduled: DataFrame, takers: DataFrame) -> DataFrame:
 
 
 def surviving(timeline: DataFrame, cut_entry: int | None = None) -> DataFrame:
-    """Timers and moves that nothing took before the cut, one row a timer: its newest entry. All columns."""
+    """Timers and moves not cancelled before the cut: one row per timer, its newest entry, with all columns."""
     rows = before_entry(timeline, cut_entry)
     scheduled = rows.where(F.col("kind") != "cancel")
     left = scheduled.join(taken_entries(scheduled, takers(rows)), list(ENTRY), "left_anti")
@@ -60,13 +61,13 @@ def surviving(timeline: DataFrame, cut_entry: int | None = None) -> DataFrame:
 
 
 def newest_of_each_timer(rows: DataFrame) -> DataFrame:
-    """One row an identity. A timer that was rolled has an entry for each roll."""
+    """One row per timer identity. Each renewal of a timer adds an entry."""
     newest = Over.partitionBy(*IDENTITY).orderBy(F.col("entry_offset").desc())
     return rows.withColumn("_place", F.row_number().over(newest)).where("_place = 1").select(*rows.columns)
 
 
 def far_rows_of(timeline: DataFrame, window: Window) -> DataFrame:
-    """What was Spark's and is due in the window, taken or not."""
+    """The far rows that are due in the window, cancelled or not."""
     return before_entry(timeline, window.cut_entry).where(
         (F.col("store_id") == window.store_id)
         & (F.col("kind") != "cancel")
@@ -77,15 +78,15 @@ def far_rows_of(timeline: DataFrame, window: Window) -> DataFrame:
 
 
 class WindowShape(NamedTuple):
-    """What is known of a window before its records are read, by which its roll is planned."""
+    """Statistics of a window, gathered before its records are read, to plan its build."""
 
-    bounds_ms: Sequence[int]  # the due times at which it is cut into parts
-    takers: int  # cancels and moves of its store that may take some of it
-    later_entries: int  # rows that are not the first of their timer: moves and what was rolled on
+    bounds_ms: Sequence[int]  # the due times that split it into parts
+    takers: int  # cancellations and moves of its store that may affect it
+    later_entries: int  # rows that are not the first of their timer: moves and renewals
 
 
 def window_shape(timeline: DataFrame, window: Window, part_rows: int) -> WindowShape:
-    """Count, and find out where to cut the window into parts of about so many rows. No record is read for it."""
+    """Count rows, and find due times that split the window into parts of about `part_rows`. Reads no records."""
     of_store = before_entry(timeline, window.cut_entry).where(F.col("store_id") == window.store_id)
     is_taker = F.col("kind") != "timer"
     is_due = (F.col("due_ms") >= window.from_ms) & (F.col("due_ms") < window.until_ms)
@@ -103,10 +104,10 @@ def window_shape(timeline: DataFrame, window: Window, part_rows: int) -> WindowS
 
 
 def window_rows(timeline: DataFrame, window: Window, shape: WindowShape) -> DataFrame:
-    """What an attempt of the window holds, sorted; what is in the timeline twice comes twice, one behind the other.
+    """The rows of an attempt of the window, sorted. Rows that are in the timeline twice come twice, consecutively.
 
-    Each part reads what it holds by itself, and most of a table that is clustered by due time it need not read: nothing
-    is shuffled, least of all the records.
+    Each part reads its own rows. It can skip most of a table that is clustered by due time. Nothing is shuffled, least
+    of all the records.
     """
     far = far_rows_of(timeline, window)
     left = far
@@ -127,17 +128,20 @@ def window_rows(timeline: DataFrame, window: Window, shape: WindowShape) -> Data
 
 
 def _without(rows: DataFrame, gone: DataFrame) -> DataFrame:
-    """Entries alone are small enough to be sent to every worker, while the records stay where they are."""
+    """Rows except the `gone` entries. Entries alone are small enough to broadcast, while the records stay in place."""
     return rows.join(F.broadcast(gone.select("entry_offset")), "entry_offset", "left_anti")
 
 
 def _sent_if_few(rows: DataFrame, count: int) -> DataFrame:
-    """Rows that are to be joined with many more: while they are few every worker gets all, and nothing is shuffled."""
+    """Rows to join with a much larger frame. While they are few, they are broadcast and nothing is shuffled."""
     return F.broadcast(rows) if count <= _FEW else rows
 
 
 def _rolled_on(far: DataFrame, later_entries: int) -> DataFrame:
-    """Entries of timers that have a newer one among these rows. Only timers with a later entry than their first can."""
+    """Entries with a newer entry of the same timer among these rows.
+
+    Only timers with more than one entry can have them.
+    """
     entries = far.select(*IDENTITY, "entry_offset")
     several = entries.where("timer_id <> entry_offset").select(*IDENTITY)
     of_several = entries.join(_sent_if_few(several, later_entries), list(IDENTITY), "left_semi")
@@ -146,18 +150,18 @@ def _rolled_on(far: DataFrame, later_entries: int) -> DataFrame:
 
 
 def pending(timeline: DataFrame, states: Iterable[PipelineState]) -> DataFrame:
-    """All timers of these brokers that wait, near and far: one row each, with all columns of the timeline.
+    """All pending timers of these brokers, near and far: one row each, with all columns of the timeline.
 
-    What is not ingested yet is not in the timeline; whoever wants it adds its rows to it first.
+    The timeline lacks entries that are not ingested yet. A caller that needs them must add their rows first.
     """
     known = list(states)
     of_stores = timeline.where(F.col("store_id").isin([state.store_id for state in known]))
-    # A roll leaves the entry before it behind: the newest decides whether the timer is delivered.
+    # A renewal leaves the earlier entry behind, so the newest entry decides whether the timer is delivered.
     return without_delivered(surviving(of_stores), known)
 
 
 def without_delivered(rows: DataFrame, states: Sequence[PipelineState]) -> DataFrame:
-    """The rows whose entries no broker tells to be delivered or taken."""
+    """The rows whose entries no broker reports as delivered or cancelled."""
     for state in states:
         behind = (
             (F.col("store_id") == state.store_id)
@@ -180,12 +184,12 @@ def without_delivered(rows: DataFrame, states: Sequence[PipelineState]) -> DataF
 
 
 def is_behind(state: PipelineState) -> bool:
-    """Whether T stands still for a window that is missing: then records tell whose a row is, and if it is done."""
+    """Whether T is stalled by a missing window. Then the record decides whether a row is near or far, and done."""
     return state.near_done_wake_ms > state.done_wake_ms or bool(state.far_done)
 
 
 def _is_done_beyond(state: PipelineState, columns: Sequence[str]) -> Column:
-    """Whether a row is done that is due after T. Only Spark's own have a record."""
+    """Whether a row that is due after T is done. Only far rows have a record."""
     if not is_behind(state) or "record" not in columns:
         return F.lit(False)
     done = F.col("record").isNull() & (F.col("due_ms") < state.near_done_wake_ms)
