@@ -1,4 +1,4 @@
-"""Far timers: the timeline that Spark keeps, the jobs that fill it, and the data source `latermq`."""
+"""Far timers: the timeline that Spark maintains, the jobs that fill it, and the data source `latermq`."""
 
 import sys
 from importlib import import_module
@@ -9,7 +9,8 @@ if TYPE_CHECKING:
 
 __all__ = ["cancel", "make_report", "move", "open_session", "pending", "read_timeline", "register", "schedule"]
 
-# What Spark's users call. Their modules load Spark, which those who roll without it must not wait for.
+# The public functions for Spark users, imported on first use. Their modules load Spark, and a build without Spark must
+# not wait for that.
 _JOBS = {
     "cancel": "bulk.bulk",
     "make_report": "report.report",
@@ -28,16 +29,19 @@ def __getattr__(name: str) -> Any:
 
 
 def register(spark: "SparkSession") -> None:
-    """Make `format("latermq")` known to a session."""
+    """Register `format("latermq")` with a session."""
     from latermq.pipeline.source import register as register_source
 
     register_source(spark)
 
 
 def _register_with_active_session() -> None:
-    """Importing is enough in a notebook. What rolls without Spark imports this too, and must not load Spark for it."""
+    """Register with a notebook's session on import.
+
+    Builds without Spark import this module too and must not load Spark.
+    """
     loaded = sys.modules.get("pyspark.sql")
-    if loaded is not None and hasattr(loaded, "SparkSession"):  # it may be half-way through its own import
+    if loaded is not None and hasattr(loaded, "SparkSession"):  # pyspark itself may still be importing
         session = loaded.SparkSession.getActiveSession()
         if session is not None:
             register(session)

@@ -1,6 +1,6 @@
-"""Cancelling and moving by SQL predicate: what it hits is written down as a plan, and the plan is played.
+"""Bulk cancellation and moving by SQL predicate: writes the matching timers to a plan, then executes the plan.
 
-A job that is run again plays the plan that it has, not what the predicate would hit by then.
+A job that runs again executes its existing plan, not what the predicate would match by then.
 """
 
 import time
@@ -25,12 +25,12 @@ from latermq.pipeline.timeline.root import Root
 ORDER = "job.json"
 SAMPLE_ROWS = 10
 HOUR_ROWS = 1_000
-# Of timers of one name so many are listed in a plan; where none of these is left, the others are left alone.
+# A plan lists at most this many timers per name. If none of those listed is left, the others are not touched.
 MAX_IDS = 100
 
 
 class BulkAction(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What shall happen to which timers: cancelled, or moved by a span or to a moment."""
+    """An action and the predicate that selects its timers: cancel, move by a span, or move to a time."""
 
     action: Literal["cancel", "move"]
     where: str
@@ -46,33 +46,33 @@ class BulkAction(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class BulkOrder(msgspec.Struct, frozen=True):
-    """What a job was asked, written when its plan is complete."""
+    """The request of a job, written when its plan is complete."""
 
     order: BulkAction
     rows: int
     planned_ms: int
-    absent: tuple[str, ...] = ()  # stores whose timers were not looked at
+    absent: tuple[str, ...] = ()  # stores whose timers were not read
 
 
 @dataclass(frozen=True)
 class BulkResult:
-    """What became of the names of a plan: how many of each verdict, over all runs of the job."""
+    """The outcome of a plan: the number of names per verdict, over all runs of the job."""
 
     job: str
     rows: int
     verdicts: Counter[str]
-    done_before: int  # by earlier runs
-    absent: tuple[str, ...] = ()  # stores whose timers were not looked at when it was planned
+    done_before: int  # rows done by earlier runs
+    absent: tuple[str, ...] = ()  # stores whose timers were not read for the plan
 
 
 @dataclass(frozen=True)
 class Preview:
-    """What an action would hit now."""
+    """The timers that an action would match now."""
 
     rows: int
     by_hour: list[dict[str, Any]]  # topic, hour, timers
     sample: list[dict[str, Any]]
-    absent: tuple[str, ...] = ()  # stores whose timers were not looked at
+    absent: tuple[str, ...] = ()  # stores whose timers were not read
 
 
 def cancel(
@@ -86,10 +86,11 @@ def cancel(
     on_planned: Callable[[int, int], None] = lambda rows, done: None,
     on_done: Callable[[int], None] = lambda rows: None,
 ) -> BulkResult:
-    """Cancel every timer that a predicate over the columns of `pending` holds for.
+    """Cancel every timer that matches a predicate over the columns of `pending`.
 
-    `on_planned` is told how many there are and how many of them an earlier run has done, `on_done` how many more are.
-    A broker that is away is an error; with `allow_partial` its timers are left out, and the result names its store.
+    `on_planned` receives the number of planned rows and how many of them an earlier run has done. `on_done` receives
+    the number of further rows done. An unreachable broker is an error. With `allow_partial` its timers are left out,
+    and the result names its store.
     """
     return _run(spark, BulkAction("cancel", where), root, namesrv, job, on_planned, on_done, allow_partial)
 
@@ -107,7 +108,7 @@ def move(
     on_planned: Callable[[int, int], None] = lambda rows, done: None,
     on_done: Callable[[int], None] = lambda rows: None,
 ) -> BulkResult:
-    """Move every timer that a predicate holds for, each by the same span or all to one moment."""
+    """Move every timer that matches a predicate, each by the same span or all to one time."""
     return _run(spark, BulkAction("move", where, by_ms, to_ms), root, namesrv, job, on_planned, on_done, allow_partial)
 
 
@@ -140,7 +141,7 @@ def resume(
     on_planned: Callable[[int, int], None] = lambda rows, done: None,
     on_done: Callable[[int], None] = lambda rows: None,
 ) -> BulkResult:
-    """Play what is left of a job's plan. It takes no Spark."""
+    """Execute the rest of a job's plan. Needs no Spark."""
     folder = find_root(root)
     found = find_job(folder, job)
     if found is None:
@@ -152,7 +153,7 @@ def resume(
 
 
 def find_job(root: Root, job: str) -> BulkOrder | None:
-    """What a job was asked; nothing if it has no complete plan."""
+    """The request of a job; None if it has no complete plan."""
     path = f"{job_folder(root, job)}/{ORDER}"
     found = read_json(root, path)
     if found is None:
@@ -166,7 +167,7 @@ def find_job(root: Root, job: str) -> BulkOrder | None:
 def make_plan(
     spark: SparkSession, action: BulkAction, root: Root, namesrv: str, job: str, *, allow_partial: bool = False
 ) -> BulkOrder:
-    """Write down what the action hits, unless the job has a plan already, which then must be of the same action."""
+    """Write the plan of an action, unless the job already has one. An existing plan must be for the same action."""
     known = find_job(root, job)
     if known is not None:
         same_order(msgspec.to_builtins(known.order), msgspec.to_builtins(action), job)
@@ -175,7 +176,7 @@ def make_plan(
     chosen = plan_rows(seen.rows, action, ends_of(seen))
     folder = f"{root.uri}/bulk/{job}/{PLAN}"
     with told_by_spark(f"the plan of job {job}"):
-        # What a run that was killed left of a plan is written over: it has no order, and was not played.
+        # Overwrite a partial plan left by a killed run. It has no order file, so it was never executed.
         chosen.write.option("maxRecordsPerFile", CHUNK_ROWS).mode("overwrite").parquet(folder)
         rows = spark.read.schema(chosen.schema).parquet(folder).count()
     sync_plan(root, job)
@@ -185,21 +186,21 @@ def make_plan(
 
 
 def chosen_rows(waiting: DataFrame, where: str) -> DataFrame:
-    """The timers that a predicate holds for."""
+    """The timers that match a predicate."""
     check_expression(waiting.sparkSession, where)
     return checked(lambda: waiting.drop("record").where(F.expr(where)))
 
 
 def ends_of(seen: Seen) -> dict[str, int]:
-    """For each store the first entry that was not looked at."""
+    """For each store, the first entry that was not read."""
     return {broker.state.store_id: broker.state.flushed_entry for broker in seen.brokers.present}
 
 
 def plan_rows(waiting: DataFrame, action: BulkAction, ends: Mapping[str, int]) -> DataFrame:
-    """Timers that wait → the plan: identities, name and new due time, a row for each name, the next due first.
+    """The plan for pending timers: identities, name and new due time, one row per name, earliest due time first.
 
-    Timers of one name are cancelled together and moved together: a move by a span counts from the first of them.
-    `ends` are the entries of the stores at which looking ended: what is scheduled from there on is not in the plan.
+    Timers of one name are cancelled or moved together. A move by a span counts from the earliest of them. `ends` gives
+    the first unread entry of each store. Timers scheduled from there on are not in the plan.
     """
     rows = chosen_rows(waiting, action.where)
     ids = F.slice(F.array_sort(F.collect_set("timer_id")), 1, MAX_IDS)
@@ -234,7 +235,7 @@ def preview(
     *,
     allow_partial: bool = False,
 ) -> Preview:
-    """What a predicate holds for now: how many, when and of which topics, and the next few."""
+    """The timers that match a predicate now: their number by topic and hour, and the next few."""
     seen = look(spark, root, namesrv, allow_partial=allow_partial)
     rows = chosen_rows(seen.rows, where).cache()
     try:

@@ -1,4 +1,4 @@
-"""The folder of a bulk job below the root: what it was asked, and over which brokers its rows are spread."""
+"""The folder of a bulk job below the root: its request, and the brokers that share its rows."""
 
 import os
 import re
@@ -22,7 +22,7 @@ ROOT_VARIABLE = "LATERMQ_PIPELINE_TIMELINE"
 
 
 def find_root(root: Root | str | None) -> Root:
-    """The pipeline's folder: as given, else as the environment names it."""
+    """The pipeline's folder: as given, else from the environment."""
     if isinstance(root, Root):
         return root
     uri = root or os.environ.get(ROOT_VARIABLE, "")
@@ -35,12 +35,12 @@ def find_root(root: Root | str | None) -> Root:
 
 
 def find_namesrv(namesrv: str | None) -> str:
-    """The name servers: as given, else as the environment names them, else on this machine."""
+    """The name servers: as given, else from the environment, else on this machine."""
     return namesrv or os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESRV
 
 
 def check_job(job: str) -> str:
-    """Refuse a name that no folder should have."""
+    """Refuse a job name that is unsuitable for a folder."""
     if not _NAME(job):
         raise ConfigError(
             f"{job!r} is no name of a job" if job else "the job has no name",
@@ -50,14 +50,15 @@ def check_job(job: str) -> str:
 
 
 def job_folder(root: Root, job: str) -> str:
-    """Where a job keeps what it must remember."""
+    """The folder that holds a job's state."""
     return root.at("bulk", check_job(job))
 
 
 def brokers_of_job(root: Root, job: str, running: Iterable[str]) -> list[str]:
-    """The brokers that a job's rows are spread over: all that run when it is first asked, and ever after the same.
+    """The brokers that share a job's rows: all that run at its first call, and the same ones from then on.
 
-    So a row goes to the same broker again, however many there are by then; one that is away must come back first.
+    A row thus always goes to the same broker, however many brokers there are later. If one of them is unreachable, it
+    must come back first.
     """
     there = set(running)
     path = f"{job_folder(root, job)}/{BROKERS}"
@@ -79,7 +80,7 @@ def brokers_of_job(root: Root, job: str, running: Iterable[str]) -> list[str]:
 
 
 def write_first(root: Root, path: str, value: Any) -> None:
-    """Write a JSON file unless another run was faster. Object stores cannot tell: there the last one counts."""
+    """Write a JSON file unless another run was first. Object stores cannot check this, so there the last write wins."""
     if not root.is_local:
         write_json(root, path, value)
         return
@@ -95,7 +96,7 @@ def write_first(root: Root, path: str, value: Any) -> None:
 
 
 def read_json(root: Root, path: str) -> Any:
-    """What a JSON file holds; nothing if it is not there."""
+    """The contents of a JSON file; None if it does not exist."""
     with file_errors(path):
         if root.files.get_file_info(path).type == fs.FileType.NotFound:
             return None
@@ -108,19 +109,19 @@ def read_json(root: Root, path: str) -> Any:
 
 
 def write_json(root: Root, path: str, value: Any) -> None:
-    """Write a JSON file that is there as a whole or not at all."""
+    """Write a JSON file atomically."""
     write_file(root, path, msgspec.json.encode(value))
 
 
 def files_in(root: Root, folder: str, ending: str) -> list[str]:
-    """The names of the complete files of a folder, in order."""
+    """The names of the complete files in a folder, sorted."""
     with file_errors(folder):
         found = root.files.get_file_info(fs.FileSelector(folder, allow_not_found=True))
     return sorted(info.base_name for info in found if info.is_file and info.base_name.endswith(ending))
 
 
 def same_order(found: Any, wanted: Any, job: str) -> None:
-    """Refuse to go on with a job as if it were another."""
+    """Refuse to continue a job with a different request."""
     if found != wanted:
         raise InvalidParameter(
             f"job {job} was begun as {msgspec.json.encode(found).decode()}",

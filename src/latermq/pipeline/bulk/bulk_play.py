@@ -1,4 +1,4 @@
-"""Playing the plan of a bulk job: its files in order, many requests in flight, and what became of each written down."""
+"""Execution of a bulk job's plan: its files in order, with many requests in flight, and a result for each row."""
 
 import asyncio
 import time
@@ -21,7 +21,7 @@ from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.timers import decode_outcomes
 
 PLAN, RESULTS = "plan", "results"
-# What is played again where a run was killed; each file of a plan has so many rows at most.
+# The most rows that a file of a plan has, and so the most that are repeated after a killed run.
 CHUNK_ROWS = 5_000
 IN_FLIGHT = 64
 TIMEOUT_S = 30.0
@@ -55,7 +55,7 @@ class Step:
     scheduled_before: int | None = None
 
     def request(self) -> tuple[int, dict[str, str]]:
-        """It acts on the timers that were planned, not on what is scheduled under their name by then."""
+        """The request for this step. It acts only on the planned timers, not on later ones of the same name."""
         ids = ",".join(map(str, self.timer_ids or (self.timer_id,)))
         fields = {"topic": self.topic, "uniqueKey": self.unique_key, "timerIds": ids}
         if self.scheduled_before is not None:
@@ -68,9 +68,9 @@ class Step:
 def play_plan(
     root: Root, job: str, rows: int, namesrv: str, on_begun: Callable[[int], None], on_done: Callable[[int], None]
 ) -> tuple[int, Counter[str]]:
-    """Play the files that have no result yet; how many rows had one, and how many ended in each verdict.
+    """Execute the files that have no result yet. Returns the rows that had one, and the number of rows per verdict.
 
-    `rows` is how many the plan has: one that lost some is not played, as if it were whole.
+    `rows` is the size of the plan. A plan that has lost rows is refused rather than executed as if it were complete.
     """
     folder = job_folder(root, job)
     verdicts: Counter[str] = Counter()
@@ -83,7 +83,7 @@ def play_plan(
     on_begun(done_before)
     left = [name for name in files if name not in played]
     if left:
-        # A thread of its own: the caller, a notebook for one, may have a loop that runs already.
+        # Use another thread, because the caller, for example a notebook, may already run an event loop.
         with ThreadPoolExecutor(1) as thread:
             addresses = addresses_by_store(namesrv)
             verdicts += thread.submit(asyncio.run, _play_files(root, folder, left, addresses, on_done)).result()
@@ -91,7 +91,7 @@ def play_plan(
 
 
 def sync_plan(root: Root, job: str) -> None:
-    """Make a plan safe from a power cut, before anything says that it is there: Spark syncs nothing."""
+    """Make a plan durable before anything refers to it: Spark syncs nothing."""
     if not root.is_local:
         return
     folder = f"{job_folder(root, job)}/{PLAN}"
@@ -122,7 +122,7 @@ def _damaged(path: str, why: str) -> CorruptStore:
 
 
 def addresses_by_store(namesrv: str) -> dict[str, str]:
-    """Store id → where its broker listens."""
+    """Store id → address of its broker."""
     found = {}
     for address in masters(namesrv).values():
         with BrokerLink(address) as link:
@@ -157,7 +157,7 @@ async def _play_files(
 
 
 class _Player:
-    """Plays the steps of one file: as many at once as are worth it, each until there is an answer."""
+    """Executes the steps of one file, several at once, retrying each until it gets an answer."""
 
     def __init__(self, connections: Connections, addresses: dict[str, str], on_done: Callable[[int], None]) -> None:
         self._connections = connections
@@ -189,7 +189,10 @@ class _Player:
             self._on_done(1)
 
     async def _ask(self, step: Step) -> tuple[str, str]:
-        """Verdict and detail. A cancel that is asked again has the same answer, and a move the same effect."""
+        """Send a step; returns verdict and detail.
+
+        A repeated cancel has the same answer, a repeated move the same effect.
+        """
         code, fields = step.request()
         give_up_s = time.monotonic() + PATIENCE_S
         pause_s = FIRST_PAUSE_S
@@ -208,9 +211,9 @@ class _Player:
 
 
 def steps_of(plan: pa.Table) -> list[Step]:
-    """The steps that the rows of a plan ask for."""
+    """The steps for the rows of a plan."""
     names = ("store_id", "timer_id", "topic", "unique_key", "new_due_ms", "timer_ids", "scheduled_before")
-    # A plan of an older version has not the last two: then it acts where its one timer is alone.
+    # Plans of older versions lack the last two columns. Such a step acts only if its timer is the only one of its name.
     return [Step(**row) for row in plan.select([name for name in names if name in plan.schema.names]).to_pylist()]
 
 

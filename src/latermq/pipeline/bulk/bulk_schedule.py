@@ -1,4 +1,4 @@
-"""Scheduling a DataFrame in bulk: all rows are checked and kept first, and only then does the first become a timer."""
+"""Bulk scheduling of a DataFrame: all rows are checked and spooled before the first one becomes a timer."""
 
 import logging
 import secrets
@@ -44,21 +44,21 @@ _FILES_DDL = (
 
 @dataclass(frozen=True)
 class Order:
-    """A job as tasks and driver need to know it. Spark carries it to its workers."""
+    """A job as tasks and driver see it. Spark pickles it for its workers."""
 
     root_uri: str
     namesrv: str
     target: Target
-    run: str  # names this run: an earlier one that was killed may have left files
+    run: str  # identifies this run: a killed earlier run may have left files
 
     @property
     def folder(self) -> str:
-        """Where the rows wait."""
+        """The folder of the spooled rows."""
         return f"{job_folder(open_root(self.root_uri), self.target.job)}/spool/{self.run}"
 
 
 def make_order(root: Root, namesrv: str, job: str, topic: str = "") -> Order:
-    """Ask the brokers of a job what they take."""
+    """Query a job's brokers for their limits."""
     addresses = masters(namesrv)
     brokers = brokers_of_job(root, check_job(job), addresses)
     settings = [broker_settings(addresses[name]) for name in brokers]
@@ -76,7 +76,7 @@ def make_order(root: Root, namesrv: str, job: str, topic: str = "") -> Order:
 
 
 def broker_settings(address: str) -> dict[str, str]:
-    """A broker's settings, by RocketMQ's names and our own."""
+    """A broker's settings, under RocketMQ's names and our own."""
     with BrokerLink(address) as link:
         text = bytes(link.call(Request.GET_BROKER_CONFIG)[1]).decode()
     pairs = (line.partition("=") for line in text.splitlines() if line and not line.startswith("#"))
@@ -93,7 +93,7 @@ def _max_delay_ms(settings: dict[str, str]) -> int:
 
 
 def spool_partition(order: Order, batches: Iterator[pa.RecordBatch], partition: int) -> list[SpoolFile]:
-    """What a task does: check its rows and keep them."""
+    """The work of a task: check its rows and spool them."""
 
     def requests() -> Iterator[Any]:
         first_row = 0
@@ -107,7 +107,7 @@ def spool_partition(order: Order, batches: Iterator[pa.RecordBatch], partition: 
 
 
 def finish(order: Order, files: Sequence[SpoolFile], on_sent: Callable[[int], None] = lambda rows: None) -> Scheduled:
-    """What the driver does: schedule what the tasks kept."""
+    """The work of the driver: schedule the rows that the tasks spooled."""
     root = open_root(order.root_uri)
     try:
         addresses = masters(order.namesrv)
@@ -121,19 +121,19 @@ def finish(order: Order, files: Sequence[SpoolFile], on_sent: Callable[[int], No
 
 
 def repeated_note(done: Scheduled) -> str:
-    """Which rows were left out because of others, for users."""
+    """A note for users about the rows that were left out because another row has the same key."""
     keys = ", ".join(map(repr, done.repeated_keys))
     return f"{done.repeated} rows have the key of another row and are left out; among these keys are {keys}"
 
 
 def forget(order: Order) -> None:
-    """Remove the rows that were kept."""
-    with suppress(OSError):  # nothing was kept
+    """Remove the spooled rows."""
+    with suppress(OSError):  # nothing was spooled
         open_root(order.root_uri).files.delete_dir(order.folder)
 
 
 def check_topics(namesrv: str, addresses: dict[str, str], files: Sequence[SpoolFile]) -> None:
-    """Refuse a topic that a broker neither has nor may make."""
+    """Refuse a topic that a broker does not have and may not create."""
     makes = {
         name: broker_settings(addresses[name]).get("autoCreateTopicEnable") == "true"
         for name in sorted({file.broker for file in files})
@@ -162,13 +162,13 @@ def schedule(
     on_sent: Callable[[int], None] = lambda rows: None,
     dry_run: bool = False,
 ) -> Scheduled:
-    """Make every row of a frame a timer, once, however often and however late this is called under the same job.
+    """Schedule every row of a frame as a timer exactly once, however often and late it is called under the same job.
 
-    What a job has scheduled is remembered in its folder below the root. Of rows with one key one becomes a timer, and
-    the others are counted.
+    The job's folder below the root remembers the scheduled rows. If several rows have the same key, one becomes a timer
+    and the others are counted.
 
-    `on_checked` is told how many rows there are once all of them were found good, `on_sent` how many more are
-    scheduled. A dry run ends with the check: what it finds is told, nothing is scheduled.
+    `on_checked` receives the number of rows once all of them are valid. `on_sent` receives the number of further rows
+    scheduled. A dry run ends after the check: it reports problems and schedules nothing.
     """
     from pyspark import TaskContext
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -185,7 +185,7 @@ def schedule(
         try:
             files = spool_partition(order, batches, context.partitionId() if context is not None else 0)
         except BadRow as error:
-            # Told as a row, not raised: an error of a task comes back as a page.
+            # Yielded as a row instead of raised: Spark turns an error of a task into a page of text.
             yield pa.RecordBatch.from_pylist([{"problem": error.message, "hint": error.hint}], _FILES)
             return
         yield pa.RecordBatch.from_pylist([{**vars(file), "topics": list(file.topics)} for file in files], _FILES)
@@ -208,7 +208,7 @@ def schedule(
 
 
 def parse_write_options(options: dict[str, str]) -> tuple[Root, str, str, str]:
-    """Root, name servers, job and topic out of the options of `df.write`."""
+    """Root, name servers, job and topic from the options of `df.write`."""
     given = {name.lower(): value for name, value in options.items()}
     unknown = given.keys() - {"namesrv", "root", "job", "topic", "path"}
     if unknown:

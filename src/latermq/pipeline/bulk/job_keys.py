@@ -1,6 +1,6 @@
-"""The keys that a job has scheduled, beside the timeline: they are known for as long as the job's folder is kept.
+"""The keys that a job has scheduled, stored next to the timeline for as long as the job's folder is kept.
 
-Brokers know a name only while it waits and for their retention after it; a job may be run again later than that.
+Brokers know a name only while its timer is pending and for the retention time after that. A job may run again later.
 """
 
 import hashlib
@@ -25,19 +25,19 @@ from latermq.protocol.remoting.rows import decode_rows
 FOLDER, ENDING = "scheduled", ".keys"
 MAGIC = b"LMQKEYS1"
 KEY_BYTES = 16
-# Beyond so many files of one job they are made one when a run ends.
+# With more files than this, the end of a run merges them into one.
 MANY_FILES = 32
 SAMPLE_KEYS = 5
-_HEAD = struct.Struct("<8sQ")  # magic, keys
-_CHECKSUM = struct.Struct("<I")  # CRC-32 of all before it
+_HEAD = struct.Struct("<8sQ")  # magic, number of keys
+_CHECKSUM = struct.Struct("<I")  # CRC-32 of everything before it
 
-# 16 bytes each; all are of that length, so that numpy compares them as a whole.
+# 16 bytes each. All have the same length, so numpy compares them as a whole.
 Keys = Texts
 _KEY = np.dtype(f"S{KEY_BYTES}")
 
 
 def keys_of(batch: RowBatch) -> Keys:
-    """What names the rows of a batch: unique key and topic. Under two topics one unique key is two timers."""
+    """The keys of a batch's rows, from unique key and topic. One unique key under two topics is two timers."""
     unique_keys = np.frombuffer(bytes.fromhex(batch.unique_keys.data.decode()), np.uint64).reshape(-1, 2)
     digests = [hashlib.blake2b(topic.encode(), digest_size=KEY_BYTES).digest() for topic in batch.topics]
     topics = np.frombuffer(b"".join(digests), np.uint64).reshape(-1, 2)
@@ -45,7 +45,7 @@ def keys_of(batch: RowBatch) -> Keys:
 
 
 class JobKeys:
-    """All keys of one job. Senders ask and add beside each other; each file is written whole."""
+    """All keys of one job. Senders query and add keys concurrently. Each file is written atomically."""
 
     def __init__(self, root: Root, job: str) -> None:
         self._root = root
@@ -58,7 +58,7 @@ class JobKeys:
         return len(self._known)
 
     def known(self, keys: Keys) -> Bools:
-        """Which of these an earlier run has scheduled."""
+        """Which of these keys an earlier run has scheduled."""
         if not len(self._known):
             return np.zeros(len(keys), bool)
         at = np.minimum(np.searchsorted(self._known, keys), len(self._known) - 1)
@@ -66,14 +66,14 @@ class JobKeys:
         return found
 
     def add(self, keys: Sequence[Keys]) -> None:
-        """Remember keys whose timers are safe with their brokers."""
+        """Remember keys whose timers are durable at their brokers."""
         if keys:
             name = self._write(_sorted(keys))
             with self._lock:
                 self._files.append(name)
 
     def tidy(self) -> None:
-        """Make many small files one. A run that dies on the way leaves keys twice, which changes nothing."""
+        """Merge many small files into one. A run that dies in between leaves duplicate keys, which do no harm."""
         if len(self._files) <= MANY_FILES:
             return
         known, old = self._read_all(), list(self._files)
@@ -83,7 +83,7 @@ class JobKeys:
                 self._root.files.delete_file(f"{self._folder}/{name}")
 
     def _read_all(self) -> Keys:
-        """All keys. A run beside this one may be making its files one; they are then listed again."""
+        """Read all keys. A concurrent run may be merging its files. If so, list them again."""
         while True:
             try:
                 return _sorted(self._read(name) for name in self._files)
@@ -116,17 +116,20 @@ class JobKeys:
 
 @dataclass(frozen=True)
 class Repeated:
-    """Rows of one run whose key another row of it has: only one of them becomes a timer."""
+    """Rows whose key another row of the same run has. Only one of them becomes a timer."""
 
     rows: int = 0
     sample: tuple[str, ...] = ()  # some of their keys
 
 
 def find_repeated(bodies: Iterable[bytes], again: Iterable[bytes]) -> Repeated:
-    """Count them; `again` are the same bodies, read once more only where there are some. 16 bytes a row are held."""
+    """Count repeated rows. `again` yields the same bodies for a second read, only needed if there are any.
+
+    Holds 16 bytes per row.
+    """
     columns = [keys_of(decode_rows(body)) for body in bodies]
     keys = np.concatenate([np.empty(0, _KEY), *columns])
-    # Numbers sort five times as fast as texts, and where all of them differ so do the keys.
+    # Integers sort five times as fast as byte strings. If all integers differ, so do the keys.
     heads = np.sort(keys.view(np.uint64)[::2])
     if not (heads[1:] == heads[:-1]).any():
         return Repeated()

@@ -1,4 +1,4 @@
-"""Where a job that schedules is remembered: with the timeline, which its brokers name where nobody else does."""
+"""The root folder of a scheduling job: next to the timeline, whose folder the brokers report if it is not given."""
 
 import logging
 import os
@@ -17,7 +17,7 @@ _log = logging.getLogger("latermq.pipeline")
 
 
 def find_job_root(root: Root | str | None, namesrv: str, job: str) -> Root:
-    """The pipeline's folder: as given, else as the environment names it, else the one that the brokers use."""
+    """The pipeline's folder: as given, else from the environment, else the one that the brokers use."""
     if root or os.environ.get(ROOT_VARIABLE):
         return find_root(root)
     found = open_root(_timeline_of(namesrv))
@@ -41,12 +41,12 @@ def _timeline_of(namesrv: str) -> str:
 
 
 def _is_reached(path: str, address: str) -> bool:
-    """Whether a path of a broker's is the same folder here: only if the broker is on this machine."""
+    """Whether a broker's path is the same folder here, which holds only if the broker runs on this machine."""
     host, _ = split_address(address)
     try:
         with socket.create_server((host, 0)):
             return Path(path).parent.is_dir()
-    except OSError:  # the address is another machine's
+    except OSError:  # the address belongs to another machine
         return False
 
 
@@ -59,7 +59,7 @@ def _not_named(why: str) -> ConfigError:
 
 
 def _adopt(root: Root, job: str) -> None:
-    """Take over a job that an older version remembered in the user's own folder, which was the default then."""
+    """Adopt a job that an older version stored in the user's own folder, which was the default then."""
     state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     old = open_root(f"{state}/latermq")
     path = f"{job_folder(root, job)}/{BROKERS}"

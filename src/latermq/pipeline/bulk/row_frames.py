@@ -1,4 +1,4 @@
-"""Rows of a DataFrame as timers to schedule: Arrow columns checked as a whole, named by job and key, and encoded."""
+"""DataFrame rows as timers to schedule: Arrow columns, checked as a whole, named by job and key, and encoded."""
 
 import hashlib
 from collections.abc import Iterator
@@ -28,8 +28,8 @@ from latermq.protocol.remoting.rows import KEY_SEPARATOR, MAX_KEYS, ROWS_AT_ONCE
 
 COLUMNS = ("topic", "body", "due_ms", "delay_ms", "due", "key", "tag", "properties")
 TIMES = ("due_ms", "delay_ms", "due")
-REQUEST_BYTES = 4 << 20  # what a request holds at most, unless one row alone is larger
-# What the broker adds to a timer's properties, names and moves included, is shorter than this.
+REQUEST_BYTES = 4 << 20  # limit of a request, unless a single row is larger
+# Upper bound of what the broker adds to a timer's properties, including names and moves.
 _ADDED_BYTES = 640
 _RESERVED = (UNIQUE_KEY, KEYS, TAGS, DELAY_LEVEL, REAL_TOPIC, REAL_QUEUE_ID, START_DELIVER_TIME)
 _RESERVED_PREFIXES = (OWN_PREFIX, "TIMER_")
@@ -38,11 +38,11 @@ _KEY_BYTES = 16
 
 @dataclass(frozen=True)
 class Target:
-    """Where the rows of a job go, and what the brokers take."""
+    """The destination of a job's rows, and the limits of the brokers."""
 
     job: str
     brokers: tuple[str, ...]
-    topic: str = ""  # of rows that name none
+    topic: str = ""  # for rows that name none
     max_body_bytes: int = 4 << 20
     max_delay_ms: int = 3650 * 86_400_000
     now_ms: int = 0
@@ -50,7 +50,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Request:
-    """The body of one SCHEDULE_ROWS."""
+    """The body of one SCHEDULE_ROWS request."""
 
     broker: str
     body: bytes
@@ -63,7 +63,7 @@ class BadRow(IllegalMessage):
 
 
 def check_columns(names: dict[str, pa.DataType], *, has_topic: bool) -> None:
-    """Refuse a frame whose columns cannot be timers, whatever its rows hold."""
+    """Refuse a frame whose columns cannot be timers, whatever its rows contain."""
     unknown = [name for name in names if name not in COLUMNS]
     if unknown:
         raise ConfigError(
@@ -109,7 +109,7 @@ def _fits(name: str, type_: pa.DataType) -> bool:
 
 
 def requests_of(batch: pa.RecordBatch, target: Target, *, where: str = "", first_row: int = 0) -> Iterator[Request]:
-    """The requests that schedule these rows; BadRow names the first that cannot be. `where` is said of all of them."""
+    """The requests that schedule these rows. BadRow names the first invalid row, after the prefix `where`."""
     rows = _Rows(batch, target, where, first_row)
     checked = rows.checked()
     digests = _digests(target.job, checked.keys)
@@ -123,13 +123,13 @@ def requests_of(batch: pa.RecordBatch, target: Target, *, where: str = "", first
 
 
 def pick(digests: Octets, brokers: int) -> Ints:
-    """Which of so many brokers each row goes to: by its unique key alone, so always to the same."""
+    """The index of the broker for each row. It depends only on the unique key, so a row always gets the same broker."""
     heads = digests.reshape(-1, _KEY_BYTES)[:, :8].copy().view(">u8").ravel()
     return (heads % np.uint64(brokers)).astype(np.int64)
 
 
 def _digests(job: str, keys: Column) -> Octets:
-    """The unique keys of rows.py as bytes: 0.8 µs each."""
+    """The unique keys of rows.py as bytes, at 0.8 µs each."""
     named = job.encode()
     prefix = len(named).to_bytes(4, "big") + named
     blake2b = hashlib.blake2b
@@ -138,7 +138,7 @@ def _digests(job: str, keys: Column) -> Octets:
 
 
 class _Rows:
-    """One batch while it is looked through, column by column."""
+    """One batch during its check, column by column."""
 
     def __init__(self, batch: pa.RecordBatch, target: Target, where: str, first_row: int) -> None:
         self._batch = batch
@@ -279,7 +279,7 @@ class _Rows:
 
 
 def column_of(array: pa.Array) -> Column:
-    """Texts or bytes as they lie, NULL as an empty value."""
+    """Strings or bytes as a column of raw bytes, with NULL as an empty value."""
     filled = array.cast(pa.large_string() if pa.types.is_string(array.type) else array.type)
     filled = filled.cast(pa.large_binary())
     filled = pc.fill_null(filled, b"") if filled.null_count else filled
@@ -293,14 +293,14 @@ def column_of(array: pa.Array) -> Column:
 
 
 def _milliseconds(array: pa.Array) -> Ints:
-    """Timestamps rounded up: a timer is never early."""
+    """Timestamps rounded up, because a timer is never early."""
     micros = pc.fill_null(array.cast(pa.timestamp("us", array.type.tz)).cast(pa.int64()), 0).to_numpy()
     rounded: Ints = -(-micros // 1000)
     return rounded
 
 
 def _without_null_maps(maps: pa.MapArray) -> pa.MapArray:
-    """The same with its rows next to each other from offset 0, and empty maps where there were none."""
+    """The same maps, contiguous from offset 0, with empty maps in place of NULL."""
     if maps.null_count:
         at = np.flatnonzero(maps.is_valid().to_numpy(zero_copy_only=False))
         counts = np.zeros(len(maps), np.int64)
@@ -335,7 +335,7 @@ def taken_rows(batch: RowBatch, rows: Indices) -> RowBatch:
 
 
 def _pieces(batch: RowBatch, broker: str) -> Iterator[Request]:
-    """The rows in requests of bounded size."""
+    """Split the rows into requests of bounded size."""
     sizes = batch.bodies.sizes + batch.keys.sizes + batch.tags.sizes + batch.properties.sizes
     ends = np.cumsum(sizes)
     key_ends = _keys_until(batch.keys)
@@ -350,7 +350,7 @@ def _pieces(batch: RowBatch, broker: str) -> Iterator[Request]:
 
 
 def _keys_until(column: Column) -> Ints:
-    """How many message keys the rows have up to each of them; one alone has fewer than a request may hold."""
+    """The cumulative number of message keys up to each row. A single row has fewer than a request may hold."""
     separators = np.flatnonzero(np.frombuffer(column.data, np.uint8) == KEY_SEPARATOR[0])
     until: Ints = np.searchsorted(separators, column.offsets[1:]) + np.arange(1, len(column) + 1)
     return until

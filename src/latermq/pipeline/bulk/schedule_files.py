@@ -1,4 +1,4 @@
-"""Files and tables as rows to schedule: columns renamed or computed, and brought to the types that timers have."""
+"""Files and tables as rows to schedule: columns renamed or computed, and cast to the types of timers."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +17,10 @@ _ENDINGS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "js
 
 
 def format_of(source: str) -> str:
-    """What a file is by its name; a folder is a Delta table if it has a log, and any other name a table's."""
+    """The format of a source by its name. A folder with a Delta log is a Delta table.
+
+    Any other name is that of a table.
+    """
     path = Path(source)
     if "://" not in source and path.is_dir():
         return "delta" if (path / "_delta_log").is_dir() else "parquet"
@@ -36,17 +39,17 @@ def read_source(spark: SparkSession, source: str, format_: str | None = None) ->
         return checked(lambda: spark.table(source))
     if "://" not in source and not Path(source).exists():
         raise ConfigError(f"there is no file {source}", hint="Look at the path")
-    # A quote inside quotes is doubled, as everybody but Spark's default has it.
+    # Escape a quote by doubling it. This is the usual convention, but not Spark's default.
     reader = spark.read.options(header=True, escape='"', multiLine=True) if kind == "csv" else spark.read
-    # Spark takes a path without a scheme for one of its default file system, which may be another.
+    # Spark resolves a path without a scheme in its default file system, which may not be the local one.
     path = source if "://" in source else Path(source).absolute().as_uri()
     return checked(lambda: reader.format(kind).load(path))
 
 
 def timer_rows(source: DataFrame, columns: Mapping[str, str]) -> DataFrame:
-    """The columns of timers out of any others: `columns` says by SQL what each is; the rest is found by its name.
+    """The columns of timers from any source. `columns` gives SQL for some of them; the rest is found by name.
 
-    What is no number, time or map becomes NULL, and is then refused with its row.
+    Values that are not valid numbers, times or maps become NULL, and the row is then refused.
     """
     unknown = [name for name in columns if name not in COLUMNS]
     if unknown:
@@ -83,6 +86,7 @@ def _properties(column: Column, type_: DataType) -> Column:
     if isinstance(type_, MapType):
         return column.cast("map<string,string>")
     text = F.to_json(column) if isinstance(type_, StructType) else column.cast("string")
-    # What is no JSON object must not pass for no properties: without a name it is refused.
+    # Text that is not a JSON object must not pass as empty properties. It becomes a property without a name, which is
+    # refused.
     unreadable = F.when(F.trim(text) != "", F.create_map(F.lit(""), text))
     return F.coalesce(F.from_json(text, "map<string,string>"), unreadable)

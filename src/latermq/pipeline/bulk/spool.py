@@ -1,6 +1,7 @@
-"""Requests that wait in files until every row of a job was found good: written by tasks, sent by the driver.
+"""Spool files of requests, held until every row of a job is valid: written by tasks, sent by the driver.
 
-A frame may give other rows each time it is read, so what was checked is kept, and what is kept is sent.
+A frame may yield other rows each time it is read. The checked rows are therefore spooled, and the spooled rows are
+sent.
 """
 
 import secrets
@@ -24,12 +25,13 @@ from latermq.protocol.remoting.codes import Request as RequestCode
 from latermq.protocol.remoting.rows import decode_rows, encode_rows
 
 _LENGTHS = struct.Struct("<II")  # bytes of the body, rows in it
-# The broker takes one batch while the next is on its way; more would only make others wait.
+# The broker processes one batch while the next is in transit. More connections would only delay other clients.
 LINKS_PER_BROKER = 2
 PATIENCE_S = 60.0
-# A run that is killed has remembered all but what it sent in the last such span; that, the brokers know.
+# A killed run has remembered everything except what it sent in the last interval of this length. The brokers know those
+# rows.
 REMEMBER_EVERY_S = 1.0
-HELD_BYTES = 64 << 20  # of these, by each connection
+HELD_BYTES = 64 << 20  # of sent but not yet remembered requests, per connection
 
 
 @dataclass(frozen=True)
@@ -45,23 +47,23 @@ class SpoolFile:
 
 @dataclass(frozen=True)
 class Scheduled:
-    """What became of the rows of a job: timers now, known already from an earlier run, or left out for another one."""
+    """The outcome of a job's rows: new timers, rows known from an earlier run, and rows with a repeated key."""
 
     scheduled: int = 0
     known: int = 0
-    repeated: int = 0  # whose key another row of the same run has
+    repeated: int = 0  # rows whose key another row of the same run has
     repeated_keys: tuple[str, ...] = ()  # some of these keys
 
 
 class _ScheduledFields(msgspec.Struct):
-    """Header fields of the answer to SCHEDULE_ROWS."""
+    """Header fields of the SCHEDULE_ROWS response."""
 
     scheduled: int
     known: int
 
 
 def write_spool(root: Root, folder: str, requests: Iterable[Request]) -> list[SpoolFile]:
-    """Write requests, a file for each broker. A task that is tried again writes files of its own."""
+    """Write requests to one file per broker. A retried task writes new files."""
     mark = secrets.token_hex(8)
     rows: dict[str, int] = {}
     sizes: dict[str, int] = {}
@@ -86,7 +88,7 @@ def write_spool(root: Root, folder: str, requests: Iterable[Request]) -> list[Sp
 
 
 def read_spool(root: Root, files: Iterable[SpoolFile]) -> Iterator[tuple[bytes, int]]:
-    """The bodies of requests and how many rows each has."""
+    """The bodies of requests, and the number of rows in each."""
     for file in files:
         left = file.size_bytes
         with file_errors(file.path), root.files.open_input_stream(file.path) as stream:
@@ -107,7 +109,7 @@ def _cut_short(file: SpoolFile) -> CorruptStore:
 
 
 def look_for_repeated(root: Root, files: Sequence[SpoolFile]) -> Repeated:
-    """Which rows of these files have the key of another one."""
+    """The rows of these files whose key another row has."""
     return find_repeated(*((body for body, _ in read_spool(root, files)) for _ in range(2)))
 
 
@@ -120,7 +122,7 @@ def send_spool(
 ) -> Scheduled:
     """Schedule all rows of these files that the job has not scheduled before, and remember them.
 
-    `on_sent` is told how many more rows are done, one call at a time.
+    `on_sent` receives the number of further rows done, in calls that do not overlap.
     """
     repeated = look_for_repeated(root, files)
     keys = JobKeys(root, job)
@@ -143,7 +145,7 @@ def send_spool(
 
 @dataclass
 class _Taken:
-    """A request that the broker has answered, and that is not remembered yet."""
+    """A request that the broker has answered and the job has not remembered yet."""
 
     body: bytes
     keys: Keys
@@ -152,7 +154,7 @@ class _Taken:
 
 @dataclass
 class _Sender:
-    """One connection's share: whatever is next of its broker's requests."""
+    """The work of one connection: sends the next of its broker's requests until none is left."""
 
     address: str
     job: str
@@ -162,11 +164,11 @@ class _Sender:
     stopped: threading.Event
     on_sent: Callable[[int], None]
     _taken: list[_Taken] = field(default_factory=list)
-    _instance: str = ""  # of the broker's process; empty where it is of an earlier release
+    _instance: str = ""  # of the broker's process; empty if it is an earlier release
     _scheduled: int = 0
 
     def run(self) -> int:
-        """How many rows became timers."""
+        """Send requests, and return the number of rows that became timers."""
         remember_at_s = time.monotonic() + REMEMBER_EVERY_S
         with BrokerLink(self.address, patience_s=PATIENCE_S) as link:
             self._instance = link.state().instance
@@ -193,7 +195,7 @@ class _Sender:
         return reply.header(_ScheduledFields).scheduled
 
     def _not_known(self, body: bytes) -> tuple[bytes, Keys]:
-        """What is left of a request without the rows that earlier runs have scheduled, and the keys of these rows."""
+        """A request without the rows that earlier runs have scheduled, and the keys of the remaining rows."""
         batch = decode_rows(body)
         keys = keys_of(batch)
         known = self.keys.known(keys)
@@ -203,10 +205,10 @@ class _Sender:
         return encode_rows(taken_rows(batch, left)) if len(left) else b"", keys[left]
 
     def _remember(self, link: BrokerLink) -> None:
-        """Not before the broker has them on disk: what it loses in a power cut must be scheduled by the next run.
+        """Remember the sent rows, once the broker has them on disk.
 
-        If another process answers than the one that took them, they may be lost already. It gets them once more, and
-        knows those that it has.
+        The next run must send again what the broker loses in a power cut. If another broker process answers than the
+        one that accepted the rows, they may already be lost. It gets them again, and recognises those that it has.
         """
         if not self._taken:
             return

@@ -1,4 +1,4 @@
-"""All timers that wait, near and far, of all brokers, as one table; and the timeline as it was at another time."""
+"""All pending timers of all brokers, near and far, as one table, and the timeline at an earlier version or time."""
 
 import warnings
 from collections.abc import Iterable, Sequence
@@ -41,11 +41,11 @@ COLUMNS = (
     "record",
 )  # fmt: skip
 VIEW = "pending"
-# Between the addresses of a record's hosts and its body: store time, reconsume times, prepared transaction.
+# The fields between a record's host addresses and its body: store time, reconsume times, prepared transaction.
 
 
 class Seen(NamedTuple):
-    """Every timer that waits, and who was asked for it."""
+    """All pending timers, and the brokers that were queried."""
 
     rows: DataFrame
     brokers: Brokers
@@ -54,9 +54,9 @@ class Seen(NamedTuple):
 def look(
     spark: SparkSession, root: Root | str | None = None, namesrv: str | None = None, *, allow_partial: bool = False
 ) -> Seen:
-    """Every timer that waits now, one row each: all that was acknowledged before and is not delivered yet."""
+    """All timers that are pending now, one row each: everything acknowledged so far and not yet delivered."""
     folder, servers = find_root(root), find_namesrv(namesrv)
-    # The state first: what is ingested from then on is read twice, not never.
+    # Fetch the state first: entries ingested after that are read twice rather than not at all.
     brokers = find_brokers(folder, servers, allow_partial=allow_partial)
     states = [broker.state for broker in brokers.present]
     return Seen(pending_rows(all_entries(spark, folder, brokers.present), states), brokers)
@@ -70,10 +70,11 @@ def pending(
     view: str = VIEW,
     allow_partial: bool = False,
 ) -> DataFrame:
-    """Every timer that waits, one row each; also the temporary view `pending`.
+    """All pending timers, one row each; also registers the temporary view `pending`.
 
-    It is what the brokers had acknowledged and not delivered when this was called: reading it later gives the same
-    rows. A broker that is away is an error; with `allow_partial` a warning names it, and its timers are left out.
+    The rows are those that the brokers had acknowledged and not delivered at the time of the call. Reading the frame
+    later gives the same rows. An unreachable broker is an error. With `allow_partial` a warning names it, and its
+    timers are left out.
     """
     seen = look(spark, root, namesrv, allow_partial=allow_partial)
     if seen.brokers.absent:
@@ -83,12 +84,12 @@ def pending(
 
 
 def pending_rows(entries: DataFrame, states: Iterable[PipelineState]) -> DataFrame:
-    """Timeline rows and those not ingested yet → what waits, under the columns of `pending`."""
+    """The pending timers among rows of the timeline and entries not yet ingested, in the columns of `pending`."""
     return shown(survivors.pending(entries, states))
 
 
 def shown(rows: DataFrame) -> DataFrame:
-    """Rows of the timeline under the columns of `pending`."""
+    """Rows of the timeline in the columns of `pending`."""
     named = rows.withColumn("due", F.timestamp_millis("due_ms")).withColumn("body_bytes", body_bytes(F.col("record")))
     return named.select(*COLUMNS)
 
@@ -96,9 +97,9 @@ def shown(rows: DataFrame) -> DataFrame:
 def all_entries(
     spark: SparkSession, root: Root, brokers: Iterable[KnownBroker], columns: Sequence[str] = SCHEMA.names
 ) -> DataFrame:
-    """The timeline in its newest version, and behind it what each broker has flushed that is not in it: each once.
+    """The newest version of the timeline, plus each broker's flushed entries that it lacks, without duplicates.
 
-    Who needs no records leaves them out of the columns: they are most of what is pulled.
+    Callers that need no records should leave out that column: records are most of the pulled data.
     """
     table = open_local_timeline(root, "")
     stored = _read(spark, root, table.version) if table is not None else spark.createDataFrame([], SCHEMA)
@@ -111,14 +112,14 @@ def all_entries(
 
 
 def _of_store(table: LocalTimeline | None, store_id: str) -> LocalTimeline | None:
-    """The very same version, and how far it goes for this store."""
+    """The same version, with the ingest progress of this store."""
     if table is None:
         return None
     return replace(table, ingested=table.table.transaction_version(ingest_app(store_id)) or 0)
 
 
 def tail(spark: SparkSession, broker: KnownBroker, start: int, columns: Sequence[str]) -> DataFrame:
-    """The entries of a broker from `start` to the last that was flushed, as rows of the timeline."""
+    """The entries of a broker from `start` to the last flushed one, as rows of the timeline."""
     read = ["queue_offset", *(name for name in columns if name not in ("store_id", "entry_offset"))]
     options = SourceOptions(TIMER_TOPIC, timeline=True)
     place = QueuePlace(broker.name, 0, broker.address)
@@ -130,7 +131,7 @@ def tail(spark: SparkSession, broker: KnownBroker, start: int, columns: Sequence
 
 
 def body_bytes(record: Column) -> Column:
-    """How long the body in a record is; NULL where the record is not kept, as of near timers."""
+    """The body length of a record; NULL where the record is not kept, as for near timers."""
 
     def word(at: Column) -> Column:
         return F.conv(F.hex(F.substring(record, at + 1, F.lit(4))), 16, 10).cast("int")
@@ -150,7 +151,7 @@ def read_timeline(
     version: int | None = None,
     timestamp: str | None = None,
 ) -> DataFrame:
-    """The timeline as it is, as it was in a version, or as it was at a time (`2027-01-01 00:00:00`, in UTC)."""
+    """The timeline now, at a version, or at a time (`2027-01-01 00:00:00`, in UTC)."""
     folder = find_root(root)
     if version is not None and timestamp is not None:
         raise ConfigError("a version and a time were given", hint="Give one of them")

@@ -1,7 +1,8 @@
-"""SQL that only reads the timers: looked at as Spark parsed it, before anything of it is resolved or run.
+"""Read-only SQL over timers: checks the parsed statement before Spark resolves or runs any of it.
 
-What is not known to be harmless is refused: a plan may hold these nodes, name these tables and call Spark's own
-functions. All parts of a parsed statement are reached through Scala's products, subqueries and CTEs among them.
+The check refuses everything that is not known to be harmless. A plan may contain only the listed nodes, name only the
+given tables, and call only Spark's built-in functions. The check reaches all parts of a parsed statement, including
+subqueries and CTEs, through Scala's Product interface.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -24,21 +25,21 @@ _NODES = frozenset({
     "UnresolvedQualify", "UnresolvedRelation", "UnresolvedSubqueryColumnAliases", "UnresolvedTVFAliases",
     "UnresolvedTableValuedFunction", "UnresolvedWith", "Window", "WithWindowDefinition",
 })  # fmt: skip
-# Functions whose name is computed, and those of others, as expressions.
+# Expressions that call a function by a computed name, or a user-defined function.
 _UNKNOWN_FUNCTIONS = frozenset({"ExpressionWithUnresolvedIdentifier", "PythonUDF", "ScalaUDF"})
-# They call any method of any class, or open a file or a URL that they are given the name of: those of XPath the one
-# that a document names as its DTD, whoever wrote the document.
+# These call any method of any class, or open a file or URL by name. The XPath functions open the DTD that a document
+# names, whoever wrote the document.
 _CLOSED_FUNCTIONS = frozenset({
     "java_method", "reflect", "try_reflect", "from_avro", "to_avro", "schema_of_avro", "from_protobuf", "to_protobuf",
     "xpath", "xpath_boolean", "xpath_double", "xpath_float", "xpath_int", "xpath_long", "xpath_number", "xpath_short",
     "xpath_string",
 })  # fmt: skip
-# They show the URI that the tables are read from, and with it the credentials that it may hold.
+# These reveal the URI of the tables, which may contain credentials.
 _PLACE_FUNCTIONS = frozenset({"input_file_name"})
-# What they are given beyond so many arguments are options, one of which names a file.
+# Arguments beyond this number are options, and one of the options names a file.
 _WITHOUT_OPTIONS = {"from_xml": 2, "schema_of_xml": 1}
 _ANY_NUMBER = 1 << 31
-# Delta has others, which read tables by their path.
+# Delta adds others, which read tables by path.
 _TABLE_FUNCTIONS = frozenset({
     "explode", "explode_outer", "inline", "inline_outer", "json_tuple", "posexplode", "posexplode_outer", "range",
     "stack", "variant_explode", "variant_explode_outer",
@@ -46,11 +47,11 @@ _TABLE_FUNCTIONS = frozenset({
 
 
 class BadQuery(ConfigError):
-    """SQL that does not parse, names what is not there, or would do more than read."""
+    """SQL that does not parse, names something that does not exist, or would do more than read."""
 
 
 def check_query(spark: SparkSession, query: str, tables: Collection[str]) -> set[str]:
-    """Refuse what is no query over these tables; which of them it names."""
+    """Refuse anything but a query over these tables. Returns the tables that it names."""
     _check_text(spark, query)
     plan = _parsed(lambda: _parser(spark).parsePlan(query))
     nodes = list(_nodes(spark, plan))
@@ -60,14 +61,14 @@ def check_query(spark: SparkSession, query: str, tables: Collection[str]) -> set
 
 
 def check_expression(spark: SparkSession, text: str) -> None:
-    """Refuse an expression that does more than look at its row; the caller may call functions of its own."""
+    """Refuse an expression that does more than read its row. The expression may call the user's own functions."""
     _check_text(spark, text)
     expression = _parsed(lambda: _parser(spark).parseExpression(text))
     _check(spark, _nodes(spark, expression), (), own_functions=True)
 
 
 def _check_text(spark: SparkSession, text: str) -> None:
-    """Refuse what Spark would put values into before it parses: of the environment, where credentials are."""
+    """Refuse text that Spark would substitute before parsing: the environment may hold credentials."""
     if "${" in text and spark.conf.get("spark.sql.variable.substitute") == "true":
         raise _refused("${…} stands for a setting or a variable of the environment")
 
@@ -85,7 +86,7 @@ def _check(
             raise _refused("a function whose name is computed may be any")
         if kind == "UnresolvedRelation":
             name = _dotted(node.multipartIdentifier())
-            # Of several parts the first may be a format, and the second a path.
+            # In a name of several parts, the first may be a format and the second a path.
             if node.multipartIdentifier().size() != 1 or name.lower() not in tables:
                 raise _refused(f"there is no table {name}")
             named.add(name.lower())
@@ -132,7 +133,7 @@ def _dotted(parts: Any) -> str:
 
 
 def _nodes(spark: SparkSession, root: Any) -> Iterator[tuple[str, bool, Any]]:
-    """Every plan and expression in a parsed tree: the name of its class, whether it is a plan, and itself."""
+    """Every plan and expression in a parsed tree: its class name, whether it is a plan, and the node."""
     jvm = spark.sparkContext._jvm
     loader = root.getClass().getClassLoader()
     tree, plan, product, iterable = (

@@ -1,4 +1,4 @@
-"""SQL over the timers: it only reads, and the views that a query names are made, and only those."""
+"""Read-only SQL over timers. Only the views that a query names are created."""
 
 from collections.abc import Callable
 
@@ -23,15 +23,15 @@ def ask(
     timestamp: str | None = None,
     allow_partial: bool = False,
 ) -> tuple[DataFrame, tuple[str, ...]]:
-    """The answer to a query over `pending` and `timeline`, the latter as of a version or a time; and what it lacks.
+    """The result of a query over `pending` and `timeline` (as of a version or a time), and the missing stores.
 
-    It lacks something only where it may be partial: what stores hold whose brokers are away.
+    Stores are missing only with `allow_partial`, when their brokers are unreachable.
     """
     named = check_query(spark, query, TABLES)
     absent: tuple[str, ...] = ()
     if TIMELINE in named or version is not None or timestamp is not None:
         read_timeline(spark, root, version=version, timestamp=timestamp).createOrReplaceTempView(TIMELINE)
-    if VIEW in named:  # without it no broker has to be there
+    if VIEW in named:  # queries without it need no broker
         seen = look(spark, root, namesrv, allow_partial=allow_partial)
         seen.rows.createOrReplaceTempView(VIEW)
         absent = seen.brokers.absent
@@ -39,7 +39,7 @@ def ask(
 
 
 def checked(ask_spark: Callable[[], DataFrame]) -> DataFrame:
-    """What Spark makes of a text that a person wrote; what it does not understand is told in a line."""
+    """Run Spark on text that a user wrote. A text that it cannot process becomes a one-line error."""
     try:
         return ask_spark()
     except PySparkException as error:

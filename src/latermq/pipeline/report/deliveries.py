@@ -1,4 +1,4 @@
-"""What was delivered, as the topics tell: each delivered record names the entry that it replaces."""
+"""Deliveries, as recorded in the topics: each delivered record names the entry that it replaces."""
 
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import ExitStack
@@ -25,14 +25,14 @@ _COLUMNS = ("broker", "topic", "timer_id", "due_ms", "store_ms", "replaces_level
 
 
 class Kept(NamedTuple):
-    """What topics still hold: all of it in parts, and since when nothing was removed; 0 where nothing ever was."""
+    """The records that topics still hold, in parts, and the time since which none was removed; 0 if none ever was."""
 
     parts: list[TopicPart]
     since_ms: int
 
 
 def kept_records(namesrv: str, topics: Iterable[str], brokers: Collection[str]) -> Kept:
-    """Ask these brokers for the ends of every queue of these topics."""
+    """Query these brokers for the bounds of every queue of these topics."""
     found: list[TopicPart] = []
     since_ms = 0
     with ExitStack() as stack:
@@ -53,7 +53,7 @@ def _places(namesrv: str, topic: str, brokers: Collection[str]) -> list[QueuePla
     try:
         return [place for place in queues_of(namesrv, topic) if place.broker in brokers]
     except TopicNotFound:
-        return []  # it was deleted, and what was delivered to it with it
+        return []  # the topic was deleted, together with its deliveries
 
 
 def _first_stored_ms(link: BrokerLink, topic: str, queue_id: int, start: int) -> int:
@@ -65,7 +65,7 @@ def _first_stored_ms(link: BrokerLink, topic: str, queue_id: int, start: int) ->
 def read_deliveries(
     spark: SparkSession, kept: Kept, brokers: Sequence[KnownBroker], from_ms: int, until_ms: int
 ) -> DataFrame:
-    """Deliveries of timers due in [from, until) into topics, and into the timer dead letters."""
+    """Deliveries of timers due in [from, until), to topics and to the timer dead letter topic."""
     stores = spark.createDataFrame(
         [(one.name, one.state.store_id) for one in brokers], "broker string, store_id string"
     )
@@ -75,20 +75,26 @@ def read_deliveries(
 
 
 def maybe_due_in(letters: DataFrame, from_ms: int, until_ms: int) -> DataFrame:
-    """Dead letters of timers due in [from, until), and those whose record could not be read: their entry tells."""
+    """Dead letters of timers due in [from, until), and those with an unreadable record.
+
+    Their entry identifies the timer.
+    """
     due_ms = F.col("due_ms")
     return letters.where(due_ms.isNull() | ((due_ms >= from_ms) & (due_ms < until_ms)))
 
 
 def delivered_rows(records: DataFrame) -> DataFrame:
-    """Records of topics → those that are deliveries of timers."""
+    """The records of topics that are deliveries of timers."""
     mine = records.where((F.col("replaces_level") == 0) & F.col("replaces_entry").isNotNull())
     named = mine.withColumnRenamed("replaces_entry", "entry_offset").withColumn("dead", F.lit(False))
     return named.select("store_id", "entry_offset", "timer_id", "topic", "due_ms", "store_ms", "dead")
 
 
 def dead_letters(spark: SparkSession, brokers: Iterable[KnownBroker]) -> DataFrame:
-    """Timers that could never be delivered: they are in the broker's own topic, which is in no route. They are few."""
+    """Timers that could not be delivered, from each broker's own dead letter topic.
+
+    It has no route, and few records.
+    """
     rows: list[tuple[object, ...]] = []
     names = ("replaces_entry", "timer_id", "topic", "due_ms", "store_ms", "replaces_level")
     for broker in brokers:
@@ -106,7 +112,7 @@ def _records(link: BrokerLink, columns: Sequence[str]) -> Iterable[pa.RecordBatc
     except LaterMQError as error:
         if error.retriable:
             raise
-        return  # this broker never had one
+        return  # this broker never had a dead letter
     if start < end:
         for piece in link.pull_all(QueueRange(TIMER_DEAD_LETTER_TOPIC, 0, start, end)):
             yield RecordBlock([piece]).batch(columns)

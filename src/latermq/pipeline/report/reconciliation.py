@@ -1,4 +1,4 @@
-"""Scheduled against delivered: what became of every timer, how late it was, and how many are due when."""
+"""Reconciliation of scheduled and delivered timers: the fate and lateness of each, and a forecast."""
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -10,10 +10,10 @@ ROLLED, NOT_KEPT, MISSING = "rolled", "not kept", "missing"
 
 
 def fates(entries: DataFrame, deliveries: DataFrame, from_ms: int, until_ms: int, kept_from_ms: int = 0) -> DataFrame:
-    """What became of each entry that was scheduled to be due in [from, until).
+    """The fate of each entry with a due time in [from, until).
 
-    A delivered record decides; where there is none, the first cancel or move after the entry. What is due before
-    `kept_from_ms` may have been delivered into a record that retention has removed since.
+    A delivered record decides. Without one, the first cancellation or move after the entry decides. The delivery of a
+    timer due before `kept_from_ms` may have been removed by retention.
     """
     narrow = entries.select(*ENTRY, "timer_id", "kind", "due_ms", "topic", "unique_key", "keys", name().alias("name"))
     inside = (F.col("due_ms") >= from_ms) & (F.col("due_ms") < until_ms)
@@ -52,7 +52,7 @@ def _fate(kept_from_ms: int) -> Column:
 
 
 def fates_by_topic(found: DataFrame) -> DataFrame:
-    """How many timers of each topic met which fate; a roll is the same timer again."""
+    """The number of timers per topic and fate. A renewal is the same timer."""
     return found.where(F.col("fate") != ROLLED).groupBy("topic", "fate").agg(F.count("*").alias("timers"))
 
 
@@ -63,12 +63,12 @@ def doubled(deliveries: DataFrame) -> DataFrame:
 
 
 def early(deliveries: DataFrame) -> DataFrame:
-    """Deliveries before their time."""
+    """Deliveries before their due time."""
     return deliveries.where(~F.col("dead") & (F.col("store_ms") < F.col("due_ms")))
 
 
 def lateness(deliveries: DataFrame) -> DataFrame:
-    """How long after their due time timers were stored in their topics, by topic and hour of the due time."""
+    """The delay between due time and storage in the target topic, by topic and hour of the due time."""
     late = deliveries.where(~F.col("dead")).withColumn("late_ms", F.col("store_ms") - F.col("due_ms"))
     by_hour = late.groupBy("topic", F.date_trunc("hour", F.timestamp_millis("due_ms")).alias("hour"))
     return by_hour.agg(
@@ -81,13 +81,13 @@ def lateness(deliveries: DataFrame) -> DataFrame:
 
 
 def forecast(waiting: DataFrame) -> DataFrame:
-    """How many timers of each topic are due in each second in which one is."""
+    """The number of timers per topic for each second that has any."""
     second = F.timestamp_seconds(F.floor(F.col("due_ms") / 1000)).alias("second")
     return waiting.groupBy("topic", second).agg(F.count("*").alias("timers"))
 
 
 def worst_seconds(expected: DataFrame, count: int) -> DataFrame:
-    """The seconds with the most timers of all topics, and which topic has most of them."""
+    """The seconds with the most timers across all topics, and the topic with the most in each."""
     by_second = expected.groupBy("second").agg(
         F.sum("timers").alias("timers"),
         F.max_by("topic", "timers").alias("most_of"),
@@ -97,6 +97,6 @@ def worst_seconds(expected: DataFrame, count: int) -> DataFrame:
 
 
 def load_over_time(expected: DataFrame, from_s: int, width_s: int) -> DataFrame:
-    """The forecast in spans of equal length, numbered: how many timers of each topic, and its busiest second."""
+    """The forecast in numbered spans of equal length: timers per topic, and each topic's busiest second."""
     bucket = F.floor((F.unix_timestamp("second") - from_s) / width_s).alias("bucket")
     return expected.groupBy(bucket, "topic").agg(F.sum("timers").alias("timers"), F.max("timers").alias("busiest"))

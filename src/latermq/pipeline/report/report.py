@@ -1,4 +1,4 @@
-"""The report: what is to come, how late it was, and that every timer of a closed time range met its fate."""
+"""The report: a forecast, the lateness, and the reconciliation of every timer in a closed time range."""
 
 import time
 from collections.abc import Sequence
@@ -23,17 +23,17 @@ from latermq.pipeline.windows import survivors
 from latermq.pipeline.windows.survivors import ENTRY
 
 DAY_MS = 86_400_000
-# What was due a moment ago may be delivered and not yet flushed, which is when the pipeline sees it.
+# A timer due just now may be delivered but not flushed, and the pipeline sees only flushed records.
 SETTLED_MS = 60_000
 WORST_SECONDS = 20
 SPANS = 120
-LISTED = 200  # of each kind on the page; the tables have all
+LISTED = 200  # per kind on the page; the tables have all
 _NARROW = [name for name in SCHEMA.names if name != "record"]
 
 
 @dataclass
 class Report:
-    """The numbers of a report, and where its tables and its page are."""
+    """The figures of a report, and the locations of its tables and page."""
 
     name: str
     from_ms: int
@@ -51,10 +51,10 @@ class Report:
     span_s: int = 1
     spans_from_s: int = 0
     spans: list[dict[str, Any]] = field(default_factory=list)
-    absent: tuple[str, ...] = ()  # stores that nothing is told of
+    absent: tuple[str, ...] = ()  # stores that the report does not cover
 
     def count(self, fate: str) -> int:
-        """How many timers of all topics met it."""
+        """The number of timers of all topics with this fate."""
         return sum(of_topic.get(fate, 0) for of_topic in self.fates.values())
 
     @property
@@ -63,7 +63,7 @@ class Report:
 
     @property
     def is_clean(self) -> bool:
-        """Whether every timer was delivered once and in time, cancelled or moved."""
+        """Whether every timer was delivered exactly once and in time, cancelled or moved."""
         return not (self.count(reconciliation.MISSING) or self.early or self.doubled)
 
 
@@ -77,10 +77,10 @@ def make_report(
     out: str | None = None,
     allow_partial: bool = False,
 ) -> Report:
-    """Look ahead over all that waits, and back over what was due in [from, until): by default the last day.
+    """Forecast all pending timers, and reconcile those due in [from, until), by default the last day.
 
-    Its tables are Delta tables below `reports/`; the page is there too, or in the folder `out`. A broker that is away
-    is an error; with `allow_partial` the report tells of the others, and names its store.
+    The tables are Delta tables below `reports/`. The page is there too, or in the folder `out`. An unreachable broker
+    is an error. With `allow_partial` the report covers the other brokers and names the missing store.
     """
     folder, servers = find_root(root), find_namesrv(namesrv)
     brokers, absent = find_brokers(folder, servers, allow_partial=allow_partial)
@@ -127,9 +127,9 @@ def _look_back(spark: SparkSession, root: Root, namesrv: str, brokers: Sequence[
     entries = all_entries(spark, root, brokers, _NARROW)
     if DeltaTable.isDeltaTable(spark, root.archive):
         archived = spark.read.format("delta").load(root.archive).select(*_NARROW)
-        # A compaction that was cut short has archived what is still in the timeline.
+        # An interrupted compaction may have archived rows that are still in the timeline.
         entries = entries.unionByName(archived).dropDuplicates(list(ENTRY))
-    # Of others there are no deliveries to hold against them.
+    # For other stores there are no deliveries to compare with.
     entries = entries.where(F.col("store_id").isin([broker.state.store_id for broker in brokers]))
     inside = (F.col("due_ms") >= report.from_ms) & (F.col("due_ms") < report.until_ms)
     topics = sorted(

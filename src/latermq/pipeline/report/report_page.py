@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing else: numbers, plots and tables."""
+"""The report as one self-contained HTML page with figures, plots and tables."""
 
 import datetime
 from collections.abc import Iterable, Sequence
@@ -36,7 +36,7 @@ th{font-weight:600}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 
 
 def render_page(report: "Report") -> str:
-    """The whole page."""
+    """Render the whole page."""
     verdict = "clean" if report.is_clean else "bad"
     told = (
         "Every timer of this range was delivered once and not early, cancelled or moved."

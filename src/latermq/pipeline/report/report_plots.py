@@ -1,4 +1,4 @@
-"""Plots as inline SVG: stacked bars of what is to come, and lines of how late it was. No library, no script."""
+"""Plots as inline SVG, without a library or a script: stacked bars for the forecast, lines for the lateness."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -10,7 +10,7 @@ OTHERS = "others"
 
 
 def stacked_bars(labels: Sequence[str], series: Mapping[str, Sequence[float]], *, unit: str, title: str) -> str:
-    """One bar a label, piled up of the series in their order."""
+    """One bar per label, with the series stacked in order."""
     totals = [sum(values[at] for values in series.values()) for at in range(len(labels))]
     top = nice_top(max(totals, default=0))
     step = (WIDTH - LEFT - RIGHT) / max(1, len(labels))
@@ -31,7 +31,7 @@ def stacked_bars(labels: Sequence[str], series: Mapping[str, Sequence[float]], *
 
 
 def lines(labels: Sequence[str], series: Mapping[str, Sequence[float | None]], *, unit: str, title: str) -> str:
-    """One line a series, a point a label; where there is no value, none."""
+    """One line per series with a point per label, and no point where there is no value."""
     top = nice_top(max((value for values in series.values() for value in values if value is not None), default=0))
     step = (WIDTH - LEFT - RIGHT) / max(1, len(labels))
     parts = _frame(labels, top, unit)
@@ -50,13 +50,13 @@ def lines(labels: Sequence[str], series: Mapping[str, Sequence[float | None]], *
 
 
 def legend(names: Sequence[str]) -> str:
-    """Which colour is what."""
+    """The colour of each series."""
     items = "".join(f'<span><i class="b{number}"></i>{escape(name)}</span>' for number, name in enumerate(names))
     return f'<p class="legend">{items}</p>'
 
 
 def largest_series(totals: Mapping[str, float]) -> list[str]:
-    """The names that get a colour of their own, the largest first; the rest goes under `others`."""
+    """The names that get their own colour, largest first. The rest is summed up as `others`."""
     ordered = sorted(totals, key=lambda name: (-totals[name], name))
     return ordered if len(ordered) <= MAX_SERIES else [*ordered[: MAX_SERIES - 1], OTHERS]
 

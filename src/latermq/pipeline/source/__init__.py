@@ -1,4 +1,4 @@
-"""The data source `latermq`: topics, and the timer topic, as tables and streams of Spark."""
+"""The data source `latermq`: topics, and the timer topic, as Spark tables and streams."""
 
 from pyspark.sql import SparkSession
 
@@ -7,17 +7,18 @@ from latermq.pipeline.source.source import LaterMQSource
 __all__ = ["LaterMQSource", "register"]
 
 
-# What Spark sets for the Python of a stream when it starts one, in a map that all streams of a source share and that is
-# not made for it: two that start together each add these, the map counts them twice, and from then on no task of any
-# stream can be read ("java.io.OptionalDataException"). What is there already is only set anew.
+# Variables that Spark sets for a stream's Python when the stream starts. It puts them into a map that all streams of a
+# source share and that is not thread-safe. If two streams start together, both add them, the map counts them twice, and
+# from then on no task of any stream can be deserialized ("java.io.OptionalDataException"). If the keys exist already,
+# Spark only overwrites their values.
 _SET_BY_STREAMS = ("SPARK_LOCAL_DIRS", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "SPARK_PYTHON_RUNTIME")
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("latermq")` known to a session."""
-    # Without it Spark refuses every source that looks at filters.
+    """Register `format("latermq")` with a session."""
+    # Without this setting Spark refuses every source that accepts filters.
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    environment = spark.sparkContext.environment  # of which the source gets a copy
+    environment = spark.sparkContext.environment  # the source gets a copy
     placeholders = {name: "" for name in _SET_BY_STREAMS if name not in environment}
     environment.update(placeholders)
     try:

@@ -1,4 +1,4 @@
-"""Filters that the source takes over from Spark: which queues, which offsets, which due times."""
+"""Filters that the source accepts from Spark: queues, offsets and due times."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ _NEVER_NULL = ("broker", "topic", "queue_id", "queue_offset", "kind", "born_ms",
 
 @dataclass
 class Pushed:
-    """What is left to read: ranges [low, high) of numbers, and the queues chosen by broker and id."""
+    """The accepted filters: ranges [low, high) of numeric columns, and the chosen brokers and queue ids."""
 
     ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
     chosen: dict[str, frozenset[object]] = field(default_factory=dict)
@@ -34,13 +34,13 @@ class Pushed:
         return column not in self.chosen or value in self.chosen[column]
 
     def take(self, filters: Iterable[Filter]) -> list[Filter]:
-        """Take over what can be, all of it exactly; return the rest, which Spark looks at itself."""
+        """Accept the filters that can be applied exactly, and return the rest, which Spark applies itself."""
         return [filter_ for filter_ in filters if not self._take(filter_)]
 
     def _take(self, filter_: Filter) -> bool:
         column = ".".join(getattr(filter_, "attribute", ()))
         if isinstance(filter_, IsNotNull):
-            if column == "due_ms":  # a range, even without ends, holds only what has a due time
+            if column == "due_ms":  # any range, even an open one, excludes rows without a due time
                 self.ranges[column] = self.range_of(column)
             return column in (*_NEVER_NULL, "due_ms")
         value = getattr(filter_, "value", None)

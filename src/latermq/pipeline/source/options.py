@@ -1,4 +1,4 @@
-"""The options of the data source, read once and checked; docs/pipeline.md tells users of them."""
+"""The options of the data source, parsed and checked once. docs/pipeline.md documents them for users."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from latermq.pipeline.driver.link import PULL_BYTES
 EARLIEST, LATEST = "earliest", "latest"
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 
-# Broker name → queue id → offset: where reading starts or ends.
+# Broker name → queue id → offset, where reading starts or ends.
 Offsets = dict[str, dict[int, int]]
 
 OPTION_NAMES = (
@@ -25,7 +25,7 @@ OPTION_NAMES = (
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What to read, from where to where, and in which portions."""
+    """What to read, its start and end offsets, and the size of the portions."""
 
     topic: str
     namesrv: str = DEFAULT_NAMESRV
@@ -33,9 +33,9 @@ class SourceOptions:
     columns: tuple[str, ...] = ()
     starting_offsets: str | Offsets = EARLIEST
     ending_offsets: str | Offsets = LATEST
-    max_rows_per_trigger: int = 0  # 0: all there is
+    max_rows_per_trigger: int = 0  # 0: no limit
     min_rows_per_trigger: int = 0
-    max_trigger_delay_ms: int = 60_000  # after so long fewer rows do
+    max_trigger_delay_ms: int = 60_000  # after this delay a smaller batch is read
     max_rows_per_partition: int = 200_000
     max_bytes_per_pull: int = PULL_BYTES
     fail_on_data_loss: bool = True
@@ -49,7 +49,7 @@ class SourceOptions:
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
-    """The options as Spark hands them over: names in any case, values as texts."""
+    """Parse the options as Spark passes them: names in any case, values as strings."""
     options = {name.lower(): value for name, value in given.items()}
     unknown = options.keys() - {name.lower() for name in OPTION_NAMES} - {"path"}
     if unknown:

@@ -1,6 +1,7 @@
 """Parts of queues as one DataFrame: many queues of many topics, pulled by the executors in one job.
 
-A frame of the data source is of one topic, and Spark starts three processes to plan each: too many for a report.
+A frame of the data source covers one topic, and Spark starts three processes to plan each frame. That is too slow for a
+report.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ TASKS_PER_CORE = 4
 
 
 class TopicPart(NamedTuple):
-    """A part of a queue, and how its records are read."""
+    """A part of a queue, and the options to read its records with."""
 
     options: SourceOptions
     part: QueuePart
@@ -28,7 +29,7 @@ class TopicPart(NamedTuple):
 def read_parts(
     spark: SparkSession, parts: Sequence[TopicPart], columns: Sequence[str], due_ms: tuple[int, int] | None = None
 ) -> DataFrame:
-    """The records of these parts; of those that have a due time in [low, high) if that is given."""
+    """The records of these parts. With `due_ms`, only those with a due time in [low, high)."""
     schema = from_arrow_schema(pa.schema([(name, COLUMN_TYPES[name]) for name in columns]))
     if not parts:
         return spark.createDataFrame([], schema)

@@ -1,4 +1,4 @@
-"""Which offsets a query reads: the ends of queues, limits over all of them, and the parts that tasks pull."""
+"""The offsets that a query reads: queue bounds, limits across all queues, and the parts that tasks pull."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,12 +11,15 @@ from latermq.handover.ownership import Ownership
 from latermq.pipeline.driver.brokers import QueuePlace
 from latermq.pipeline.source.options import EARLIEST, LATEST, Offsets
 
-Bounds = Mapping[QueuePlace, tuple[int, int]]  # first entry of a queue, and the first that is not flushed
+Bounds = Mapping[QueuePlace, tuple[int, int]]  # the first entry of a queue, and the first that is not flushed
 
 
 @dataclass
 class QueuePart(InputPartition):
-    """What one task pulls: entries [start, end) of one queue. `ownership` says whose they are, where that is asked."""
+    """The work of one task: entries [start, end) of one queue.
+
+    `ownership` tells near from far, where the timeline needs it.
+    """
 
     place: QueuePlace
     start: int
@@ -25,12 +28,12 @@ class QueuePart(InputPartition):
 
 
 def offset_key(place: QueuePlace) -> str:
-    """How a queue is called in the offsets of a stream."""
+    """The key of a queue in a stream's offsets."""
     return f"{place.broker}/{place.queue_id}"
 
 
 def check_named(wanted: str | Offsets, places: Sequence[QueuePlace]) -> None:
-    """Refuse offsets of a queue that is not there: what was asked for would be answered by half."""
+    """Refuse offsets for a queue that does not exist: the answer would be incomplete."""
     if isinstance(wanted, str):
         return
     there = {(place.broker, place.queue_id) for place in places}
@@ -44,7 +47,7 @@ def check_named(wanted: str | Offsets, places: Sequence[QueuePlace]) -> None:
 
 
 def resolve(wanted: str | Offsets, bounds: Bounds) -> dict[QueuePlace, int]:
-    """An option's offsets for every queue; those that it does not name are read from their first entry."""
+    """The offsets of an option for every queue. Queues that it does not name are read from their first entry."""
     if wanted == EARLIEST:
         return {place: low for place, (low, _) in bounds.items()}
     if wanted == LATEST:
@@ -54,7 +57,7 @@ def resolve(wanted: str | Offsets, bounds: Bounds) -> dict[QueuePlace, int]:
 
 
 def limited(start: Mapping[str, int], end: Mapping[str, int], max_rows: int) -> dict[str, int]:
-    """Ends that are at most so many entries ahead over all queues, shared out by how much each of them holds."""
+    """End offsets that total at most `max_rows` entries, shared among the queues in proportion to their backlog."""
     backlog = {key: max(0, high - start.get(key, 0)) for key, high in end.items()}
     total = sum(backlog.values())
     if total <= max_rows:
@@ -62,7 +65,7 @@ def limited(start: Mapping[str, int], end: Mapping[str, int], max_rows: int) -> 
     ends = {}
     left_rows, left_backlog = max_rows, total
     for key, rows in backlog.items():
-        # What rounding leaves goes to those that come later, so that the sum is exact and something always moves.
+        # Carry rounding errors over to the later queues. The total is then exact and at least one queue advances.
         share = -(-rows * left_rows // left_backlog) if left_backlog else 0
         ends[key] = start.get(key, 0) + min(rows, share)
         left_rows -= min(rows, share)
@@ -73,7 +76,7 @@ def limited(start: Mapping[str, int], end: Mapping[str, int], max_rows: int) -> 
 def parts(
     place: QueuePlace, start: int, end: int, max_rows: int, ownership: Ownership | None = None
 ) -> list[QueuePart]:
-    """A queue's range in parts of equal size, as few as the limit allows."""
+    """Split a queue's range into parts of equal size, as few as `max_rows` allows."""
     rows = end - start
     if rows <= 0:
         return []

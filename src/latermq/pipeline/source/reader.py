@@ -1,4 +1,4 @@
-"""What a task does: pull its part of a queue, and yield it as Arrow batches."""
+"""The work of one task: pull a part of a queue and yield it as Arrow batches."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,7 +13,7 @@ from latermq.pipeline.source.ranges import QueuePart
 from latermq.pipeline.source.records import CUT_KIND, RecordBlock
 from latermq.pipeline.timeline.ownership import far_timers
 
-# Records sorted at once: all of them are in memory, twice while they are put in order.
+# Bytes of records sorted at once. All are in memory, and twice during the sort.
 SORTED_BYTES = 32 << 20
 BATCH_BYTES = 8 << 20
 
@@ -21,7 +21,7 @@ BATCH_BYTES = 8 << 20
 def read_part(
     part: QueuePart, columns: Sequence[str], options: SourceOptions, due_ms: tuple[int, int] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a part, of those that are due in [low, high) if that is given."""
+    """The records of a part. With `due_ms`, only those due in [low, high)."""
     place = part.place
     range_ = QueueRange(options.topic, place.queue_id, part.start, part.end, options.epoch)
     with BrokerLink(place.address) as link:
@@ -43,8 +43,10 @@ def read_part(
 def timeline_batch(
     block: RecordBlock, columns: Sequence[str], ownership: Ownership, chosen: Ints | None = None
 ) -> pa.RecordBatch:
-    """Entries of the timer topic as the timeline takes them: in due order, cuts left out, and the record itself only
-    of what is Spark's to keep. All of them, or those that were chosen."""
+    """Timer topic entries as timeline rows: in due order and without cuts. Covers all rows or the chosen ones.
+
+    Only far timers keep their record.
+    """
     dues, _ = block.dues
     kept = far_timers(block, ownership)
     rows = np.arange(len(block)) if chosen is None else chosen
@@ -54,13 +56,13 @@ def timeline_batch(
 
 def _due_rows(block: RecordBlock, low: int, high: int) -> Ints:
     dues, present = block.dues
-    # The bounds may lie beyond 64 bits, which Python compares and numpy does not. No due time has 62.
+    # The bounds may exceed 64 bits, which numpy cannot compare. No due time needs 62 bits.
     low, high = (min(max(bound, -(1 << 62)), 1 << 62) for bound in (low, high))
     return np.flatnonzero(present & (dues >= low) & (dues < high))
 
 
 def _gathered(pieces: Iterator[bytearray], size_bytes: int) -> Iterator[list[bytearray]]:
-    """Pieces put together up to a size; one by one if that is 0."""
+    """Group pieces up to a size; with size 0, one by one."""
     held: list[bytearray] = []
     held_bytes = 0
     for piece in pieces:
@@ -74,7 +76,7 @@ def _gathered(pieces: Iterator[bytearray], size_bytes: int) -> Iterator[list[byt
 
 
 def _sliced(batch: pa.RecordBatch, size_bytes: int) -> Iterator[pa.RecordBatch]:
-    """A batch in parts: Spark holds each whole."""
+    """Split a batch, because Spark holds each batch in memory as a whole."""
     count = -(-size_bytes // BATCH_BYTES)
     rows = -(-batch.num_rows // count)
     for at in range(0, batch.num_rows, max(1, rows)):

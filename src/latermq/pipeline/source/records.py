@@ -1,4 +1,4 @@
-"""Pulled CommitLog records as Arrow columns: fields are read from all records at once, never one by one."""
+"""CommitLog records as Arrow columns: each field is read from all pulled records at once, not record by record."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, cached_property
@@ -43,7 +43,7 @@ _LONGEST_RUN, _SHORT_RUN, _NO_LOOK = 512, 20, 200
 _unpack_size = U32.unpack_from
 
 TEXT_MAP = pa.map_(pa.string(), pa.string())
-# Every column that a record can be read as; docs/pipeline.md says what each of them means.
+# Every column of a record; docs/pipeline.md explains them.
 COLUMN_TYPES: dict[str, pa.DataType] = {
     "broker": pa.string(),
     "topic": pa.string(),
@@ -66,7 +66,7 @@ COLUMN_TYPES: dict[str, pa.DataType] = {
 
 
 class RecordBlock:
-    """Whole records that lie end to end, and what is read from them. Only columns that are asked for are made."""
+    """Whole records that lie end to end, and the fields read from them. Only requested columns are built."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class RecordBlock:
         waiting: bool = False,
         precision_ms: int = SLOT_MS,
     ) -> None:
-        """`waiting`: they are entries of the timer topic. RocketMQ's own are due at most `precision_ms` later."""
+        """`waiting`: these are timer topic entries. RocketMQ's own are due up to `precision_ms` later."""
         self._raw = b"".join((*pieces, bytes(PADDING_BYTES)))
         self._broker = broker
         self._waiting = waiting
@@ -98,7 +98,7 @@ class RecordBlock:
         return self._ends - self._starts
 
     def check_parts(self) -> None:
-        """Raise where a record is not what recovery takes for whole; RecordBlock itself looks at their lengths only."""
+        """Raise if a record would fail recovery's checks. The constructor checks only lengths."""
         made = [body_crc32(body) for body in self._cut_out(self._bodies)]
         if not np.array_equal(self._read.u32(self._starts + BODY_CRC_AT), np.array(made, np.int64)):
             raise CorruptStore("the checksum of a body is wrong")
@@ -106,7 +106,7 @@ class RecordBlock:
             raise CorruptStore("the properties of a record do not read as text")
 
     def lie_in(self, topic: bytes) -> bool:
-        """Whether all of these are records of this topic, whatever they wait for."""
+        """Whether all records are stored in this topic, whatever their target topic."""
         begins, ends = self._own_topics
         if (ends - begins != len(topic)).any():
             return False
@@ -123,7 +123,7 @@ class RecordBlock:
 
     @cached_property
     def kinds(self) -> Ints8:
-        """Numbers of KINDS."""
+        """The kind of each record, as an index into KINDS."""
         if not self._waiting:
             return np.zeros(len(self), np.int8)
         kinds = np.full(len(self), TIMER, np.int8)
@@ -135,18 +135,18 @@ class RecordBlock:
 
     @cached_property
     def dues(self) -> tuple[Ints, Bools]:
-        """When each is due, and which of them have a due time at all."""
+        """The due time of each record, and which records have one."""
         due_ms, exact = numbers(self._octets, self._find(DUE_MS), MAX_DUE_DIGITS)
         if not self._waiting or exact.all():
             return due_ms, exact
-        # The same as timer_code.py says of one record: whose a timer is follows from it.
+        # The same rule as timer_code.py applies to one record, because ownership depends on the due time.
         rounded_ms, is_rounded = numbers(self._octets, self._find(TIMER_OUT_MS), MAX_DUE_DIGITS)
         rounded_ms = np.where(is_rounded, rounded_ms + self._precision_ms, UNKNOWN_DUE_MS)
         return np.where(exact, due_ms, rounded_ms), np.ones(len(self), np.bool_)
 
     @cached_property
     def timer_ids(self) -> tuple[Ints, Bools]:
-        """The entry that first scheduled each timer, and which records are timers or came from one."""
+        """The entry that first scheduled each timer, and which records are timers or deliveries of one."""
         told, is_told = numbers(self._octets, self._find(TIMER_ID))
         if self._waiting:
             return np.where(is_told, told, self.queue_offsets), np.ones(len(self), np.bool_)
@@ -157,7 +157,10 @@ class RecordBlock:
     def batch(
         self, columns: Sequence[str], rows: Ints | None = None, without_record: Bools | None = None
     ) -> pa.RecordBatch:
-        """These columns of all records, or of some in the order given; `without_record` says of all whose is NULL."""
+        """These columns of all rows, or of `rows` in that order.
+
+        `without_record` marks the rows whose record becomes NULL.
+        """
         taken = np.arange(len(self)) if rows is None else rows
         arrays = []
         for name in columns:
@@ -192,7 +195,7 @@ class RecordBlock:
         }
 
     def _lay_out(self) -> None:
-        """Find where the parts lie; records that do not add up are refused."""
+        """Locate the parts of each record, and refuse records with inconsistent lengths."""
         parts = lay_out(self._read, self._starts, self._ends)
         if not parts.fits.all():
             at = int(self._starts[np.argmin(parts.fits)])
@@ -206,7 +209,7 @@ class RecordBlock:
 
     @cached_property
     def _properties(self) -> Properties:
-        words = np.ndarray((len(self._raw) - WORD_BYTES + 1,), "<u8", self._raw, strides=(1,))  # one at any byte
+        words = np.ndarray((len(self._raw) - WORD_BYTES + 1,), "<u8", self._raw, strides=(1,))  # a word at every byte
         return Properties(self._octets, words, self._regions)
 
     @cached_property
@@ -221,18 +224,18 @@ class RecordBlock:
 
     @property
     def _topics(self) -> Spans:
-        """Of what waits, the topic it waits for."""
+        """The topic of each record; for a pending timer, its target topic."""
         return self._find(REAL_TOPIC).else_(self._own_topics) if self._waiting else self._own_topics
 
     @property
     def _names(self) -> Spans:
-        """Unique keys; a cancel has the whole name of what it takes."""
+        """Unique keys; for a cancellation, the full name of the timer that it cancels."""
         unique_keys = self._find(UNIQUE_KEY)
         return self._find(TIMER_DELETE_KEY).else_(unique_keys) if self._waiting else unique_keys
 
     @cached_property
     def _replaced(self) -> tuple[Ints, Ints, Bools]:
-        """Level and offset of the entries that these records replace, and which of them replace one."""
+        """Level and offset of the entry that each record replaces, and which records replace one."""
         prepared = self._read.i64(self._prepared_at)
         levels, entries = decode_entry_ids(prepared)
         return levels, entries, levels >= 0
@@ -240,7 +243,7 @@ class RecordBlock:
     def _texts(
         self, spans: Spans, rows: Ints, type_: pa.DataType | None = None, present: Bools | None = None
     ) -> pa.Array:
-        """Spans as one Arrow array, NULL where they are empty or not wanted."""
+        """Spans as one Arrow array, NULL where a span is empty or excluded."""
         kept = spans.present if present is None else present
         slots = self._slots(np.column_stack(spans).ravel(), type_ or pa.string())
         return slots.take(pa.array(rows * 2, mask=~kept[rows]))
@@ -255,20 +258,20 @@ class RecordBlock:
         return maps if len(rows) == len(self) and (rows == np.arange(len(self))).all() else maps.take(pa.array(rows))
 
     def _slots(self, bounds: Ints, type_: pa.DataType) -> pa.Array:
-        """An array over the buffer itself: each slot is what lies between two bounds, so every other one is a gap."""
+        """A zero-copy array over the buffer. Each slot lies between two bounds, so every second slot is a gap."""
         offsets = np.append(bounds, bounds[-1:] if len(bounds) else 0).astype(np.int32)
         return pa.Array.from_buffers(type_, len(bounds), [None, pa.py_buffer(offsets), pa.py_buffer(self._raw)])
 
 
 @cache
 def _kind_texts() -> pa.Array:
-    return pa.array(KINDS)  # not at import: Arrow loads pandas for it, which those who only plan a query do not need
+    return pa.array(KINDS)  # not at import: Arrow loads pandas for this, which query planning does not need
 
 
 def _walk(raw: bytes, end: int) -> tuple[Ints, Ints]:
-    """Where records start and end. Each tells how long it is, so this goes one by one, at some 0.3 µs a record.
+    """The start and end of each record. Each record states its own length, so this loops, at about 0.3 µs per record.
 
-    Records of one length often lie together; a run of them is one step.
+    Records of equal length often lie together. A run of them takes one step.
     """
     sizes = u32_at_any_byte(raw, len(raw))
     starts: list[Ints] = []
@@ -288,7 +291,7 @@ def _walk(raw: bytes, end: int) -> tuple[Ints, Ints]:
         starts += (np.array(singles, np.int64), run[:length])
         singles = []
         at += size * length
-        # A look ahead costs as much as ten records: where lengths vary it is not worth it.
+        # A look ahead costs as much as ten records, which does not pay where lengths vary.
         alone = _NO_LOOK if length < _SHORT_RUN else 0
     bounds = np.concatenate([*starts, np.array([*singles, end], np.int64)])
     return bounds[:-1], bounds[1:]

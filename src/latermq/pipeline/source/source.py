@@ -1,4 +1,4 @@
-"""`format("latermq")`: a topic as a table or a stream, pulled by the executors themselves, and rows as timers."""
+"""`format("latermq")`: a topic as a table or stream that the executors pull directly, and a writer of timers."""
 
 import math
 import time
@@ -27,7 +27,7 @@ SCHEMA: StructType = from_arrow_schema(pa.schema(list(COLUMN_TYPES.items())))
 
 
 class LaterMQSource(DataSource):
-    """What Spark asks first: the name, the schema, the readers and the writer."""
+    """Spark's entry point: the name, the schema, the readers and the writer."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -35,7 +35,7 @@ class LaterMQSource(DataSource):
 
     @cached_property
     def _parsed(self) -> SourceOptions:
-        """The options of a reader; a writer has others."""
+        """The options of a reader. A writer has others."""
         return parse_options(self._given)
 
     @classmethod
@@ -60,7 +60,7 @@ class LaterMQSource(DataSource):
 
 
 def checked_columns(schema: StructType) -> tuple[str, ...]:
-    """The columns of a schema, which a user may have written by hand."""
+    """The columns of a schema, checked because a user may have written it."""
     for field in schema.fields:
         if field.name not in COLUMN_TYPES or field.dataType != SCHEMA[field.name].dataType:
             raise ConfigError(
@@ -71,7 +71,7 @@ def checked_columns(schema: StructType) -> tuple[str, ...]:
 
 
 class TopicReader(DataSourceReader):
-    """A topic as it is now."""
+    """A topic as it is now, for batch queries."""
 
     def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
         self._options = options
@@ -104,14 +104,14 @@ class TopicReader(DataSourceReader):
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, QueuePart):  # Spark's stand-in where there are no parts
+        if not isinstance(partition, QueuePart):  # Spark's placeholder if there are no parts
             return iter(())
         due_ms = self._pushed.ranges.get("due_ms")
         return read_part(partition, self._columns, self._options, due_ms)
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A topic as it grows. Offsets are `broker/queue` → the next entry to read."""
+    """A topic as it grows, for streams. Offsets map `broker/queue` to the next entry to read."""
 
     def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
         self._options = options
@@ -128,7 +128,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(rows) if rows else ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        # A queue whose broker is away keeps its place.
+        # A queue whose broker is unreachable keeps its offset.
         end = {**start, **(self._target if self._target is not None else self._flushed())}
         end = {key: max(high, start.get(key, 0)) for key, high in end.items()}
         if not self._is_worth_it(start, end):
@@ -164,7 +164,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_part(partition, self._columns, self._options)
 
     def _is_worth_it(self, start: dict[str, int], end: dict[str, int]) -> bool:
-        """Whether there is anything new, and enough of it or nothing for long: small batches cost as much as large."""
+        """Whether to start a batch: there are enough new rows, or any after a long wait.
+
+        Small batches cost as much as large ones.
+        """
         rows = sum(high - start.get(key, 0) for key, high in end.items())
         now_s = time.monotonic()
         waited_ms = (now_s - self._last_trigger_s) * 1000
@@ -186,7 +189,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def queue_bounds(options: SourceOptions, places: Sequence[QueuePlace], *, flush: bool = False) -> Bounds:
-    """First and flushed entries of queues, with `flush` up to all that was acknowledged; a connection each broker."""
+    """The first and the first unflushed entry of queues.
+
+    With `flush`, each broker first flushes all acknowledged entries. Uses one connection per broker.
+    """
     found = {}
     for address in sorted({place.address for place in places}):
         with BrokerLink(address) as link:
@@ -199,7 +205,7 @@ def queue_bounds(options: SourceOptions, places: Sequence[QueuePlace], *, flush:
 
 
 def timeline_ownership(options: SourceOptions, place: QueuePlace) -> Ownership | None:
-    """Whose a broker's entries are, where rows are read as the timeline takes them."""
+    """The ownership of a broker's entries, if rows are read for the timeline."""
     if not options.timeline:
         return None
     with BrokerLink(place.address) as link:

@@ -1,4 +1,4 @@
-"""Where properties lie in many records: found by arrays over the whole buffer, not one by one."""
+"""Locations of properties in many records, found with arrays over the whole buffer instead of record by record."""
 
 from typing import NamedTuple
 
@@ -8,13 +8,13 @@ from latermq.arrays import Bools, Ints, Octets, UInts64
 
 NAME_END, PROPERTY_END = 1, 2
 WORD_BYTES = 8
-# How many bytes must follow the records in their buffer: words are read from any place in it.
+# The number of bytes that must follow the records in the buffer, because words are read at every byte.
 PADDING_BYTES = 32
-MAX_DIGITS = 18  # what surely fits into 64 bits
+MAX_DIGITS = 18  # always fits into 64 bits
 
 
 class Spans(NamedTuple):
-    """One stretch of the buffer a record; an empty one where the record has none."""
+    """One span of the buffer per record, empty where the record has none."""
 
     begins: Ints
     ends: Ints
@@ -25,21 +25,21 @@ class Spans(NamedTuple):
         return found
 
     def else_(self, other: "Spans") -> "Spans":
-        """These, and where there is none the other's."""
+        """These spans, with the other's wherever one is empty."""
         present = self.present
         return Spans(np.where(present, self.begins, other.begins), np.where(present, self.ends, other.ends))
 
 
 class Properties:
-    """All properties of records whose property strings are the given spans; the rest may hold anything."""
+    """All properties of the records whose property strings are the given spans. Other bytes may hold anything."""
 
     def __init__(self, octets: Octets, words: UInts64, regions: Spans) -> None:
-        """`words` are the little-endian words at every place of `octets`."""
+        """`words` are the little-endian words at every byte of `octets`."""
         self._octets = octets
         self._words = words
         self._regions = regions
         marks = octets == PROPERTY_END
-        marks[regions.begins - 1] = True  # the first property stands behind no other
+        marks[regions.begins - 1] = True  # no separator precedes the first property
         bounds = np.flatnonzero(marks) + 1
         first = np.searchsorted(bounds, regions.begins)
         counts = np.searchsorted(bounds, regions.ends) - first
@@ -53,7 +53,7 @@ class Properties:
         self._heads = words[self.begins]
 
     def find(self, name: str) -> Spans:
-        """The values of one property; of several with that name in a record the last, as in a map."""
+        """The values of one property. If a record repeats the name, the last value counts, as in a map."""
         wanted = name.encode() + bytes([NAME_END])
         hits = np.flatnonzero(_starts_with(self._heads, wanted))
         for at in range(WORD_BYTES, len(wanted), WORD_BYTES):
@@ -69,7 +69,10 @@ class Properties:
         return found
 
     def split(self) -> tuple[Ints, Spans, Spans]:
-        """How many properties each record has, and all names and values; those without one of them are left out."""
+        """The number of properties of each record, and all names and values.
+
+        Properties that lack either are left out.
+        """
         name_ends = np.append(np.flatnonzero(self._octets == NAME_END), len(self._octets))
         splits = name_ends[np.searchsorted(name_ends, self.begins)]
         whole = (splits > self.begins) & (splits + 1 < self.ends)
@@ -79,7 +82,7 @@ class Properties:
 
 
 def _starts_with(words: UInts64, text: bytes) -> Bools:
-    """Which of these little-endian words start with a text, of which only as much counts as fits into a word."""
+    """Which of these little-endian words start with `text`, truncated to the size of a word."""
     part = text[:WORD_BYTES]
     value = int.from_bytes(part, "little")
     if len(part) == WORD_BYTES:
@@ -91,7 +94,7 @@ def _starts_with(words: UInts64, text: bytes) -> Bools:
 
 
 def numbers(octets: Octets, spans: Spans, most_digits: int = MAX_DIGITS) -> tuple[Ints, Bools]:
-    """The decimal numbers in these spans, and which of them are numbers; the others are 0."""
+    """The decimal numbers in these spans, and which spans are numbers; the others are 0."""
     lengths = spans.ends - spans.begins
     valid = (lengths > 0) & (lengths <= most_digits)
     values = np.zeros(len(lengths), np.int64)

@@ -1,4 +1,4 @@
-"""`df.write.format("latermq")`: the rows of a DataFrame become timers, all of them or, where one is bad, none."""
+"""`df.write.format("latermq")`: turns the rows of a DataFrame into timers, or none of them if one is invalid."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from latermq.pipeline.bulk.spool import SpoolFile
 
 @dataclass
 class Kept(WriterCommitMessage):
-    """What a task tells the driver: where its rows wait."""
+    """A task's message to the driver: the spool files that hold its rows."""
 
     files: list[SpoolFile]
 
 
 class TimerWriter(DataSourceArrowWriter):
-    """Tasks check and keep their rows; when all have, the driver schedules them. Every step may be repeated."""
+    """Tasks check and spool their rows. When all are done, the driver schedules them. Every step is repeatable."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
@@ -40,7 +40,7 @@ class TimerWriter(DataSourceArrowWriter):
 
 
 def make_writer(options: dict[str, str], schema: StructType, overwrite: bool) -> TimerWriter:
-    """The writer of one job; what can be said without looking at rows is said now."""
+    """The writer of one job. Errors that do not depend on rows are raised here."""
     if overwrite:
         raise ConfigError("timers cannot be overwritten", hint='Write with mode("append")')
     root, namesrv, job, topic = parse_write_options(options)

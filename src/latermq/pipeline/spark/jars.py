@@ -1,4 +1,4 @@
-"""The jars of Delta Lake: fetched once at set-up, found at every start, so that starting needs no network.
+"""The Delta Lake jars: fetched once at set-up and found at every start, so that a start needs no network.
 
 `python -m latermq.pipeline.spark.jars` fetches them into the environment it runs in.
 """
@@ -14,15 +14,15 @@ from typing import Any
 
 from latermq.errors import ConfigError
 
-# Delta names each jar after the Spark and the Scala that it was built for.
+# Delta names each jar after the Spark and Scala versions that it was built for.
 _SPARK_SERIES = ".".join(version("pyspark").split(".")[:2])
 _DELTA = version("delta-spark")
 PACKAGES = {
     f"delta-spark_{_SPARK_SERIES}_2.13-{_DELTA}.jar": f"io.delta:delta-spark_{_SPARK_SERIES}_2.13:{_DELTA}",
     f"delta-storage-{_DELTA}.jar": f"io.delta:delta-storage:{_DELTA}",
 }
-# SHA-256 of the jars of the versions in pyproject.toml. Spark runs what is in them with all that the driver may do, and
-# the repository, or a cache that answers for it, checks only that they came over as it has them.
+# SHA-256 of the jars of the versions in pyproject.toml. Spark runs their code with all the driver's permissions. The
+# repository, or a cache in front of it, only verifies that the transfer was intact.
 CHECKSUMS = {
     "delta-spark_4.2_2.13-4.4.0.jar": "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead",
     "delta-storage-4.4.0.jar": "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc",
@@ -30,12 +30,12 @@ CHECKSUMS = {
 
 
 def jar_folder() -> Path:
-    """Where the jars of this environment lie."""
+    """The folder with the jars of this environment."""
     return Path(sys.prefix) / "share" / "latermq" / "jars"
 
 
 def delta_jars() -> list[Path]:
-    """The jars that Spark is started with, each the one that it should be: 10 ms for both."""
+    """The jars to start Spark with, each verified. Both take 10 ms."""
     jars = [jar_folder() / name for name in PACKAGES]
     missing = [jar.name for jar in jars if not jar.is_file()]
     if missing:
@@ -66,19 +66,19 @@ def check_jar(jar: Path, name: str) -> None:
 
 
 def keep_jars(found: Path, target: Path) -> None:
-    """Take the resolver's jars into the environment, all of them or none."""
+    """Copy the resolver's jars into the environment, all or none."""
     for name in PACKAGES:
         check_jar(found / f"io.delta_{name}", name)
     target.mkdir(parents=True, exist_ok=True)
     for name in PACKAGES:
-        # A copy under another name first: a fetch that is cut short leaves no half of a jar.
+        # Copy under another name first: an interrupted fetch must not leave a partial jar.
         partial = target / f"{name}.partial"
         shutil.copyfile(found / f"io.delta_{name}", partial)
         partial.replace(target / name)
 
 
 def fetch_jars(target: Path) -> None:
-    """Let Spark's resolver find the jars, and keep them. It loads none of them."""
+    """Fetch the jars with Spark's resolver and keep them. Loads none of them."""
     from pyspark.java_gateway import launch_gateway
 
     with tempfile.TemporaryDirectory() as ivy:
@@ -91,9 +91,9 @@ def fetch_jars(target: Path) -> None:
 
 
 def _resolve(jvm: Any, ivy: str) -> None:
-    """Fetch the packages themselves into `ivy`, from where the settings of this machine's Spark say.
+    """Fetch the packages alone into `ivy`, from the repositories that this machine's Spark settings name.
 
-    What they ask for beyond each other is in Spark already, or is for catalogs that are not used: 75 MB not fetched.
+    Their other dependencies are part of Spark, or serve catalogs that are not used. This saves 75 MB.
     """
     maven, option, log = jvm.org.apache.spark.util.MavenUtils, jvm.scala.Option, jvm.java.lang.System.err
     settings = jvm.org.apache.spark.SparkConf()
@@ -116,7 +116,7 @@ def main() -> None:
         fetch_jars(jar_folder())
     except ConfigError as refused:
         raise SystemExit(refused.remark) from None
-    except Exception as failure:  # the JVM has said more by then, and a Python traceback would only bury it
+    except Exception as failure:  # the JVM has already printed details, and a Python traceback would bury them
         raise SystemExit(
             f"{', '.join(PACKAGES.values())} could not be fetched from Maven Central: {failure}\n"
             "See above for what was tried. Java has certificates of its own: behind a proxy that answers for "

@@ -1,4 +1,4 @@
-"""What Spark needs on this machine: Java and some packages. Asked without loading any of them."""
+"""Spark's requirements on this machine, Java and some packages, checked without loading any of them."""
 
 import importlib.util
 import os
@@ -11,7 +11,7 @@ PACKAGES = ("pyspark", "delta", "deltalake", "pandas", "pyarrow")
 
 
 def check_requirements() -> None:
-    """Raise what is missing and how to get it."""
+    """Raise an error that names a missing requirement and how to install it."""
     check_java()
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
@@ -25,7 +25,7 @@ def check_requirements() -> None:
 
 
 def check_java() -> None:
-    """Say in plain words what Spark says in a page."""
+    """Report in a sentence what Spark would report in a page."""
     home = os.environ.get("JAVA_HOME")
     java = Path(home) / "bin" / "java" if home else shutil.which("java")
     if java is None or not Path(java).is_file():

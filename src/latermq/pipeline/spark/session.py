@@ -1,4 +1,4 @@
-"""The Spark session of the pipeline: settings for one small machine, and few of them for a cluster."""
+"""The pipeline's Spark session: settings for one small machine, and only a few of them for a cluster."""
 
 import os
 import subprocess
@@ -19,27 +19,28 @@ STOP_TIMEOUT_S = 10.0
 _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # With cubes of the default size OPTIMIZE rewrites the whole table after each append: 45 s for 10 M rows, not 3.5 s.
+    # With the default cube size, OPTIMIZE rewrites the whole table after each append: 45 s for 10 M rows instead of 3.5
+    # s.
     "spark.databricks.delta.optimize.clustering.mergeStrategy.minCubeSize.threshold": str(512 << 20),
     "spark.databricks.delta.optimize.clustering.targetCubeSize": str(768 << 20),
 }
-# Columns in which hardly any value comes twice: to look for those that do costs a fifth of an ingest.
+# Columns with almost no repeated values. Building dictionaries for them costs a fifth of an ingest.
 _UNLIKE = ("record", "unique_key", "entry_offset", "timer_id")
 _EVERYWHERE = {
     **{f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in _UNLIKE},
     "spark.sql.session.timeZone": "UTC",
-    # ${env:NAME} in a query would be the environment's, with the credentials that it holds.
+    # Otherwise ${env:NAME} in a query would read the environment, which may hold credentials.
     "spark.sql.variable.substitute": "false",
-    # The parts of a window are a union of single partitions, which Spark would else put into one again.
+    # The parts of a window are a union of single partitions, which Spark would otherwise merge into one.
     "spark.sql.unionOutputPartitioning": "false",
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-    # How often a stream without news asks for them; by default a hundred times a second.
+    # How often an idle stream checks for new data. The default is a hundred times per second.
     "spark.sql.streaming.pollingDelay": "500ms",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
 }
-# A commit of a few rows takes 0.5 s with these and 2.5 s with the defaults of 200 and 50 partitions.
+# A commit of a few rows takes 0.5 s with these settings, and 2.5 s with the defaults of 200 and 50 partitions.
 _ONE_MACHINE = {
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "2",
@@ -49,7 +50,7 @@ _ONE_MACHINE = {
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
     "spark.broadcast.compress": "false",
     "spark.shuffle.compress": "false",
-    # Queries here are small and planned once a batch: what adapting saves is less than what it costs.
+    # Queries here are small and planned once per batch, so adaptive execution costs more than it saves.
     "spark.sql.adaptive.enabled": "false",
 }
 
@@ -60,13 +61,14 @@ def is_one_machine(master: str) -> bool:
 
 
 def session_settings(config: PipelineConfig) -> dict[str, str]:
-    """Every setting of the session. On a cluster what its own spark-defaults.conf says of sizes is left alone."""
+    """All settings of the session. On a cluster, the sizes in its spark-defaults.conf are left alone."""
     settings = {
         **_DELTA,
         **_EVERYWHERE,
         "spark.driver.memory": f"{max(1, config.driver_memory >> 20)}m",
         "spark.jars": ",".join(map(str, delta_jars())),
-        # Made at every start and never used: by default in the working directory, which may be nobody's.
+        # Spark creates this folder at every start and never uses it. By default it is in the working directory, which
+        # may not be writable.
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / f"latermq-warehouse-{os.getuid()}"),
     }
     if is_one_machine(config.master):
@@ -75,7 +77,7 @@ def session_settings(config: PipelineConfig) -> dict[str, str]:
 
 
 def open_session(config: PipelineConfig | None = None) -> SparkSession:
-    """Start Spark, or join the session that runs in this process; the data source `latermq` is known to it.
+    """Start Spark or join this process's running session, and register the data source `latermq`.
 
     Without a configuration Spark runs inside this process, with the defaults of `pipeline.*`.
     """
@@ -83,7 +85,7 @@ def open_session(config: PipelineConfig | None = None) -> SparkSession:
 
     config = config or PipelineConfig()
     check_java()
-    # The workers' Python must be the one that has this package.
+    # The workers must use the Python that has this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(config.master).appName(APPLICATION)
     for name, value in session_settings(config).items():
@@ -94,7 +96,7 @@ def open_session(config: PipelineConfig | None = None) -> SparkSession:
 
 
 def close_session(spark: SparkSession) -> None:
-    """Stop Spark and its JVM, which would else stay until this process ends."""
+    """Stop Spark and its JVM, which would otherwise run until this process ends."""
     gateway = spark.sparkContext._gateway
     spark.stop()
     if gateway is None:
@@ -102,12 +104,12 @@ def close_session(spark: SparkSession) -> None:
     gateway.shutdown()
     jvm = gateway.proc
     if jvm.stdin is not None:
-        jvm.stdin.close()  # which is what it waits for
+        jvm.stdin.close()  # the JVM exits when its stdin closes
     try:
         jvm.wait(STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         jvm.kill()
         jvm.wait()
-    # A session opened later starts a JVM of its own.
+    # A session opened later then starts a new JVM.
     SparkContext._gateway = None
     SparkContext._jvm = None

@@ -1,4 +1,4 @@
-"""What a failed Spark job says, in a sentence: a job's error is a page of two stack traces."""
+"""The cause of a failed Spark job in one sentence, extracted from a page with two stack traces."""
 
 import re
 from collections.abc import Iterator
@@ -9,10 +9,10 @@ from pyspark.errors import PySparkException
 
 from latermq.errors import CorruptStore, StoreError
 
-# Errors of this package that a worker raised come back inside the text of Spark's own.
+# If a worker raises an error of this package, Spark's own error text contains it.
 _OURS = re.compile(r"^latermq\.errors\.(\w+): (.+)$", re.MULTILINE)
 _ERROR_CLASS = re.compile(r"\[[A-Z][A-Z0-9_.]+\] [^\n]+")
-# What Python raised when Spark called it, and what Java threw when Python called that, one inside the other.
+# Python errors raised in calls from Spark, and Java errors thrown in calls from Python, nested in each other.
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)")
 _THROWN = re.compile(r"An error occurred while calling \S+\n: (.+)")
 _NO_ROOM = "No space left on device"
@@ -28,10 +28,10 @@ _DAMAGED = (
 
 @contextmanager
 def told_by_spark(what: str) -> Iterator[None]:
-    """Turn the errors of Spark's jobs into this package's own."""
+    """Turn the errors of Spark jobs into errors of this package."""
     try:
         yield
-    except (PySparkException, Py4JJavaError) as error:  # of a failed task Spark hands on what Java threw
+    except (PySparkException, Py4JJavaError) as error:  # for a failed task Spark passes on the Java exception
         text = str(error)
         if ours := _OURS.search(text):
             kind = CorruptStore if ours[1] == "CorruptStore" else StoreError
@@ -47,7 +47,7 @@ def told_by_spark(what: str) -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """The line of an error of Spark's that tells most: with its error class, or else of the innermost cause."""
+    """The most informative line of a Spark error: the one with its error class, else that of the innermost cause."""
     text = str(error)
     if found := _ERROR_CLASS.search(text):
         return found[0][:400]
