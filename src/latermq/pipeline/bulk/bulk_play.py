@@ -157,7 +157,7 @@ async def _play_files(
 
 
 class _Player:
-    """Executes the steps of one file, several at once, retrying each until it gets an answer."""
+    """Executes the steps of one file, up to IN_FLIGHT at once, and retries each until it gets an answer."""
 
     def __init__(self, connections: Connections, addresses: dict[str, str], on_done: Callable[[int], None]) -> None:
         self._connections = connections

@@ -76,7 +76,7 @@ def make_order(root: Root, namesrv: str, job: str, topic: str = "") -> Order:
 
 
 def broker_settings(address: str) -> dict[str, str]:
-    """A broker's settings, under RocketMQ's names and our own."""
+    """A broker's settings, under RocketMQ's names and LaterMQ's."""
     with BrokerLink(address) as link:
         text = bytes(link.call(Request.GET_BROKER_CONFIG)[1]).decode()
     pairs = (line.partition("=") for line in text.splitlines() if line and not line.startswith("#"))

@@ -162,7 +162,7 @@ def run_pipeline(config: Config, ready: Callable[[str], None]) -> int:
     for handler in logging.getLogger().handlers:
         handler.addFilter(_is_worth_telling)
     root = open_root(config.pipeline.timeline)
-    secret_path(config.pipeline.secret_file, root.uri)  # a missing file is not an error yet: the feeds retry
+    secret_path(config.pipeline.secret_file, root.uri)  # checks the setting only: the feeds wait for a missing file
     _check_timeline(root)
     spark = open_session(config.pipeline)
     stop = threading.Event()

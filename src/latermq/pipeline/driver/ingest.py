@@ -152,7 +152,7 @@ class Ingest:
             self._store_ids.found([claim.address])
 
     def _leave_note(self, store_id: str) -> str:
-        """Write a token file, by which the broker verifies that the driver uses its own folder."""
+        """Write a token file by which the broker verifies that the driver uses the same folder."""
         token = secrets.token_hex(16)
         write_file(self._root, self._root.at(note_path(store_id)), encode_note(token))
         return token

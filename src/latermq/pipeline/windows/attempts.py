@@ -259,7 +259,7 @@ def _follows(due: Ints, timer_id: Ints, entry: Ints) -> Bools:
 
 
 def remove_windows_behind(root: Root, state: PipelineState) -> list[int]:
-    """Remove the windows whose rows are all delivered or cancelled, and return their numbers.
+    """Remove the windows whose rows are all delivered, cancelled or moved, and return their numbers.
 
     Windows follow one another in due time. The remains of a killed build in an earlier window, which have no manifest
     to tell their range, are therefore removed too.

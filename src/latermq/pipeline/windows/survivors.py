@@ -53,7 +53,7 @@ def taken_entries(scheduled: DataFrame, takers: DataFrame) -> DataFrame:
 
 
 def surviving(timeline: DataFrame, cut_entry: int | None = None) -> DataFrame:
-    """Timers and moves not cancelled before the cut: one row per timer, its newest entry, with all columns."""
+    """Timers and moves not cancelled or moved before the cut: one row per timer, its newest entry, with all columns."""
     rows = before_entry(timeline, cut_entry)
     scheduled = rows.where(F.col("kind") != "cancel")
     left = scheduled.join(taken_entries(scheduled, takers(rows)), list(ENTRY), "left_anti")
@@ -67,7 +67,7 @@ def newest_of_each_timer(rows: DataFrame) -> DataFrame:
 
 
 def far_rows_of(timeline: DataFrame, window: Window) -> DataFrame:
-    """The far rows that are due in the window, cancelled or not."""
+    """The far rows that are due in the window, including cancelled and moved ones."""
     return before_entry(timeline, window.cut_entry).where(
         (F.col("store_id") == window.store_id)
         & (F.col("kind") != "cancel")
@@ -161,7 +161,7 @@ def pending(timeline: DataFrame, states: Iterable[PipelineState]) -> DataFrame:
 
 
 def without_delivered(rows: DataFrame, states: Sequence[PipelineState]) -> DataFrame:
-    """The rows whose entries no broker reports as delivered or cancelled."""
+    """The rows whose entries no broker reports as delivered, cancelled or moved."""
     for state in states:
         behind = (
             (F.col("store_id") == state.store_id)
@@ -184,7 +184,10 @@ def without_delivered(rows: DataFrame, states: Sequence[PipelineState]) -> DataF
 
 
 def is_behind(state: PipelineState) -> bool:
-    """Whether T is stalled by a missing window. Then the record decides whether a row is near or far, and done."""
+    """Whether T is stalled by a missing window.
+
+    Then the presence of a record tells far rows from near ones, and each kind has its own rule for what is done.
+    """
     return state.near_done_wake_ms > state.done_wake_ms or bool(state.far_done)
 
 
