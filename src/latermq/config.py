@@ -1,4 +1,4 @@
-"""The settings of every process: one frozen Config out of defaults, a TOML file, the environment and `--set`."""
+"""Settings of all processes: one frozen Config, merged from defaults, a TOML file, the environment and `--set`."""
 
 import os
 import re
@@ -15,9 +15,9 @@ ENVIRONMENT_PREFIX = "LATERMQ_"
 MIN_NEAR_HORIZON_MS = 1_000
 MAX_NEAR_HORIZON_MS = 2 * 86_400_000
 MIN_ROLL_TIMEOUT_MS = 1_000
-MAX_TOPIC_QUEUES = 65_535  # name servers and clients take no more
-MIN_OPEN_QUEUES = 16  # a message and what it waits in, and two files of each where one ends
-DEFAULT_METRICS_PORT = 5557  # RocketMQ's own
+MAX_TOPIC_QUEUES = 65_535  # name servers and clients accept no more
+MIN_OPEN_QUEUES = 16  # a message's queue and the one it waits in, with two files of each at a file boundary
+DEFAULT_METRICS_PORT = 5557  # the same as RocketMQ's
 DEFAULT_NAMESRV_METRICS_PORT = 5558
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -49,68 +49,68 @@ class Size(int):
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who the broker is and what it lets clients do."""
+    """Identity of the broker and limits for its clients."""
 
     cluster: str = "DefaultCluster"
     name: str = "broker-a"
     id: int = 0
-    advertise_host: str = ""  # what routes tell clients; empty: the host it listens on
+    advertise_host: str = ""  # the address that routes give to clients; empty: the host it listens on
     auto_create_topics: bool = True
     auto_create_groups: bool = True
     default_queues: int = 8
     max_message: Size = Size.parse("4MiB")
     max_batch_messages: int = 10_000
-    max_batch_keys: int = 65_536  # which are put into the index at once, in some 20 ms
-    pull_batch: Size = Size.parse("256KiB")  # what one pull returns at most, but always one message
+    max_batch_keys: int = 65_536  # all are indexed in one step, which takes about 20 ms
+    pull_batch: Size = Size.parse("256KiB")  # maximum size of a pull reply, which always contains at least one message
     pull_max_messages: int = 1024
-    pull_scan: int = 16_384  # queue entries whose tags one pull looks at
-    pull_work: int = 1 << 20  # of its filter: bytes of records, each word of SQL once per message as 8 of them
+    pull_scan: int = 16_384  # queue entries whose tags one pull examines
+    pull_work: int = 1 << 20  # of its filter: a byte of a record counts 1, a word of SQL 8 per message
     max_expression: Size = Size.parse("64KiB")  # characters of a subscription's expression
-    max_expression_words: int = 2_048  # words of SQL, a CONTAINS as 16 of them, or tags
-    filter_cache: Size = Size.parse("16MiB")  # compiled expressions that are kept
+    max_expression_words: int = 2_048  # words of SQL (a CONTAINS counts as 16), or number of tags
+    filter_cache: Size = Size.parse("16MiB")  # memory for compiled expressions
     max_waiting_pulls: int = 100_000
-    max_waiting_pulls_per_connection: int = 4_096  # a client has one for each queue of each of its groups
-    max_waiting_filters: Size = Size.parse("64MiB")  # compiled expressions of these, each counted once
-    # Notifications for clients that are behind with reading, each kept once however many wait for it.
+    max_waiting_pulls_per_connection: int = 4_096  # a client needs one per queue for each of its groups
+    max_waiting_filters: Size = Size.parse("64MiB")  # compiled expressions of waiting pulls, each counted once
+    # Notifications for clients that read slowly. Each is stored once, however many clients still have to read it.
     max_held_notices: Size = Size.parse("64MiB")
-    max_unflushed: int = 100_000  # with store.flush = sync: answers that wait for the disk
-    max_unsaved: int = 1_000  # changes of topics, groups and offsets that wait for their tables to be saved
-    max_client_calls: int = 20_000  # questions of operators that connected clients have not answered yet
-    client_timeout: Duration = Duration.parse("120s")  # a client without heartbeat for this long is gone
+    max_unflushed: int = 100_000  # with store.flush = sync: replies that wait for the disk
+    max_unsaved: int = 1_000  # changes of topics, groups and offsets that wait to be saved
+    max_client_calls: int = 20_000  # administrative queries that connected clients have not answered yet
+    client_timeout: Duration = Duration.parse("120s")  # a client without a heartbeat for this long is removed
     queue_lock_timeout: Duration = Duration.parse("60s")
     offset_save_every: Duration = Duration.parse("5s")
     register_every: Duration = Duration.parse("10s")
-    # A new group starts with a topic's first message when that lies within this much of the log's end, whatever the
-    # client would have chosen: RocketMQ does so for what it still has in memory.
+    # A new group starts at a topic's first message if that is within this distance of the log's end, regardless of
+    # the client's choice. RocketMQ does the same for messages that it still has in memory.
     recent_log: Size = Size.parse("8GiB")
     max_topics: int = 5_000
-    max_topic_queues: int = 1_024  # queues of one topic; topics that have more keep them
+    max_topic_queues: int = 1_024  # per topic; existing topics with more queues keep them
     max_groups: int = 50_000
     max_group_config: Size = Size.parse("8KiB")  # as JSON; one with defaults takes 500 bytes
-    max_group_configs: Size = Size.parse("64MiB")  # the same of all groups: it is in memory twice, and in the file
-    max_auto_created: int = 1_000  # topics, and as many groups, that clients on one host may auto-create in an hour
-    keep_unused: Duration = Duration.parse("1h")  # then an auto-created group or retry topic goes that nobody used
-    max_offsets: int = 200_000  # of all groups in all queues; each takes about 100 bytes, and is in the file
-    max_clients: int = 100_000  # counted once for each group that a client is in
+    max_group_configs: Size = Size.parse("64MiB")  # of all groups, as JSON; held in memory twice, and in the file
+    max_auto_created: int = 1_000  # topics, and as many groups, that clients on one host may auto-create per hour
+    keep_unused: Duration = Duration.parse("1h")  # then unused auto-created groups and retry topics are removed
+    max_offsets: int = 200_000  # of all groups in all queues; each takes about 100 bytes and is saved in the file
+    max_clients: int = 100_000  # a client counts once per group
     max_group_members: int = 10_000
-    max_connection_groups: int = 1_000  # groups of all clients that speak over one connection
-    max_queue_locks: int = 100_000  # of consumers in order
+    max_connection_groups: int = 1_000  # groups of all clients on one connection
+    max_queue_locks: int = 100_000  # queues locked by ordered consumers
     max_heartbeat: Size = Size.parse("512KiB")
-    max_subscriptions: Size = Size.parse("64MiB")  # memory for what all groups subscribe to
+    max_subscriptions: Size = Size.parse("64MiB")  # memory for the subscriptions of all groups
 
 
 class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the log and what is derived from it lie on disk."""
+    """The log and the files derived from it."""
 
     flush: Literal["async", "sync"] = "async"
     flush_every: Duration = Duration.parse("500ms")
     checkpoint_every: Duration = Duration.parse("5s")
-    checkpoint_after: Size = Size.parse("32MiB")  # of log; about as much is read again after a crash
+    checkpoint_after: Size = Size.parse("32MiB")  # growth of the log; about as much is read again after a crash
     segment: Size = Size.parse("1GiB")
-    reserve_step: Size = Size.parse("64MiB")  # disk space is taken in these steps, ahead of the writer
+    reserve_step: Size = Size.parse("64MiB")  # disk space is reserved in steps of this size, ahead of the writer
     queue_file_entries: int = 300_000
-    max_queues: int = 50_000  # queues of all topics that have ever had a message; above it no new one is made
-    max_open_queues: int = 8_192  # files of queues that are mapped at once; lowered to what this process may open
+    max_queues: int = 50_000  # queues of all topics that have had a message; above it no new queue is created
+    max_open_queues: int = 8_192  # queue files mapped at once; lowered to what this process may open
     index_slots: int = 5_000_000
     index_entries: int = 20_000_000
     retention: Duration = Duration.parse("72h")
@@ -120,99 +120,100 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TimerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Messages that wait."""
+    """Pending timers and delay levels."""
 
     levels: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-    stage: Size = Size.parse("512MiB")  # memory for what is due in the next seconds
-    stage_ahead: Duration = Duration.parse("5s")  # how long before it is due a message is built
-    block: Size = Size.parse("8MiB")  # what is delivered at once, between two looks at other work
+    stage: Size = Size.parse("512MiB")  # memory for messages due in the next seconds
+    stage_ahead: Duration = Duration.parse("5s")  # how long before its due time a message is built
+    block: Size = Size.parse("8MiB")  # the most that is delivered at once before other work runs
     build_every: Duration = Duration.parse("20ms")
     engine: Literal["wheel", "rocksdb"] = "wheel"
-    log_file: Size = Size.parse("100MiB")  # how long a file of the wheel's timer log is
+    log_file: Size = Size.parse("100MiB")  # size of one file of the wheel's timer log
     max_delay: Duration = Duration.parse("3650d")
     recall: bool = True  # whether clients may cancel
-    slot_limit: int = 0  # timers due within one second; above it ever more are refused, 0: no limit
-    max_waiting: int = 1_000_000  # timers on their way into the engine; above it new ones are refused
-    max_loaded: int = 4_000_000  # timers whose places are read ahead of their time, 33 bytes each
+    slot_limit: int = 0  # timers due within one second; above it a growing share is refused; 0: no limit
+    max_waiting: int = 1_000_000  # timers that are not in the engine yet; above it new ones are refused
+    max_loaded: int = 4_000_000  # timers whose positions are loaded ahead of time, 33 bytes each
     max_lookup: int = 100_000  # records that one look-up of a name or a key reads; above it the request is refused
-    import_precision: Duration = Duration.parse("1s")  # what RocketMQ rounds down a due time by
+    import_precision: Duration = Duration.parse("1s")  # by how much RocketMQ rounds due times down
 
 
 class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Far timers, which wait on a timeline that Spark keeps.
+    """Far timers, which wait in a timeline that Spark maintains.
 
-    `window`, `roll_deadline` and `ingest_every` follow a shorter near horizon unless they are set (`_follow_horizon`).
+    `window`, `roll_deadline` and `ingest_every` are shortened to fit a shorter near horizon, unless they are set
+    (`_follow_horizon`).
     """
 
     enabled: bool = False  # whether new timers beyond the near horizon go to Spark
-    near_horizon: Duration = Duration.parse("30m")  # what is due sooner is the broker's own
-    window: Duration = Duration.parse("10m")  # how much due time Spark hands back at once
+    near_horizon: Duration = Duration.parse("30m")  # timers due sooner stay in the broker
+    window: Duration = Duration.parse("10m")  # the span of due time that Spark hands back at once
     ingest_every: Duration = Duration.parse("30s")
     timeline: str = ""  # URI of the folder with the timeline and its windows; empty: `pipeline` in the data directory
-    # With the secret that makes a driver the brokers' own. Empty: `<timeline>.secret` beside the timeline's folder; for
-    # a URI `pipeline.secret` in the broker's data directory.
+    # The file with the secret that brokers and their driver share. Empty: `<timeline>.secret` next to the timeline's
+    # folder; if the timeline is a URI, `pipeline.secret` in the broker's data directory.
     secret_file: str = ""
     master: str = "local[1]"
     driver_memory: Size = Size.parse("1GiB")
     roll_on: Literal["spark", "local"] = "spark"
-    roll_deadline: Duration = Duration.parse("2m")  # so long before a window begins the broker rolls it without Spark
-    roll_timeout: Duration = Duration.parse("5m")  # for one window; then the process that rolls it is killed
+    roll_deadline: Duration = Duration.parse("2m")  # how long before a window begins the broker builds it without Spark
+    roll_timeout: Duration = Duration.parse("5m")  # to build one window; then the build process is killed
     compact_every: Duration = Duration.parse("1h")
-    keep: Duration = Duration.parse("7d")  # what is so long behind leaves the timeline for its archive
+    keep: Duration = Duration.parse("7d")  # rows due this long ago move from the timeline to its archive
 
 
 class ClockConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the time of deliveries comes from, and how far it is believed."""
+    """The clock that decides when timers are due, and how large a step of it is trusted."""
 
-    source: str = "system"  # or fifo:PATH, by which a test feeds the time
-    max_step: Duration = Duration.parse("1h")  # a greater leap forward holds deliveries for a minute
+    source: str = "system"  # or fifo:PATH, from which the broker reads the time in tests
+    max_step: Duration = Duration.parse("1h")  # a larger forward jump holds deliveries for a minute
 
 
 class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Sockets and their bounds."""
+    """Listening sockets and the limits of connections."""
 
     host: str = "127.0.0.1"
     namesrv_port: int = 9876
     port: int = 10911
-    namesrv: str = ""  # name servers to register at, `host:port;host:port`; empty: the one of this process group
+    namesrv: str = ""  # name servers to register with, `host:port;host:port`; empty: the one of this process group
     max_frame: Size = Size.parse("16MiB")
-    max_header: Size = Size.parse("256KiB")  # of a request; it is decoded in one piece
-    max_body: Size = Size.parse("1MiB")  # of a request that brings no messages: it is decoded in one piece
+    max_header: Size = Size.parse("256KiB")  # of a request; it is decoded in one step
+    max_body: Size = Size.parse("1MiB")  # of a request that carries no messages; it is decoded in one step
     max_connections: int = 16_000
-    max_connections_per_address: int = 4_000  # of IPv6 a /64 is one address; 0: no bound
+    max_connections_per_address: int = 4_000  # an IPv6 /64 counts as one address; 0: no limit
     max_held: Size = Size.parse("512MiB")  # unfinished requests and unread replies of all connections together
-    turn: Duration = Duration.parse("3ms")  # how long one connection is served before others have their turn
+    turn: Duration = Duration.parse("3ms")  # how long one connection is served before others get their turn
     write_buffer: Size = Size.parse("4MiB")  # above it a connection's requests wait until the peer has read
-    stalled_timeout: Duration = Duration.parse("60s")  # a peer that reads nothing for this long is cut off
+    stalled_timeout: Duration = Duration.parse("60s")  # a peer that reads nothing for this long is disconnected
     idle_timeout: Duration = Duration.parse("300s")
-    broker_timeout: Duration = Duration.parse("120s")  # a broker silent for this long leaves the routes
+    broker_timeout: Duration = Duration.parse("120s")  # a broker silent for this long is removed from the routes
 
 
 class NameServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a name server holds at most: anybody may register."""
+    """Limits of a name server, where any process may register."""
 
-    max_brokers: int = 1_000  # with those that have gone and may come back
-    max_host_brokers: int = 100  # of these, from one address
-    max_topics: int = 100_000  # a topic counts for each broker that has it
-    max_host_topics: int = 20_000  # of these, from brokers at one address; to take so many takes 60 ms of the loop
-    max_registration: Size = Size.parse("4MiB")  # of one broker's topics, as JSON or inflated
+    max_brokers: int = 1_000  # including disconnected ones that may return
+    max_host_brokers: int = 100  # brokers from one address
+    max_topics: int = 100_000  # a topic counts once per broker that has it
+    max_host_topics: int = 20_000  # topics of brokers at one address; registering 20,000 blocks the loop for 60 ms
+    max_registration: Size = Size.parse("4MiB")  # topics of one broker, as JSON or decompressed
     max_kv: Size = Size.parse("1MiB")  # all names and values of the key-value table
     max_kv_entries: int = 10_000
 
 
 class MetricsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What monitoring systems read from a broker and a name server."""
+    """Ports where monitoring systems read the metrics of the broker and the name server."""
 
     port: int = DEFAULT_METRICS_PORT  # the broker's, on server.host; 0: off
     namesrv_port: int = DEFAULT_NAMESRV_METRICS_PORT  # the name server's, on server.host; 0: off
 
 
 class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the processes tell about themselves."""
+    """Log output of all processes."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["text", "json"] = "text"
-    max_value: int = 1_000  # characters of one value; longer ones are cut, and the line says how long they were
+    max_value: int = 1_000  # characters per value; longer values are cut and their length is shown
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -247,14 +248,14 @@ def load_config(
     environment: Mapping[str, str] | None = None,
     defaults: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Config:
-    """Defaults, overlaid by the TOML file, then `LATERMQ_SECTION_KEY` variables, then `section.key=value` settings.
+    """Merge defaults, the TOML file, `LATERMQ_SECTION_KEY` variables and `section.key=value` settings; the last wins.
 
-    `defaults` are those of a command that has others than the rest: section → key → value.
+    `defaults` replaces defaults for commands that need different ones: section → key → value.
     """
     merged: dict[str, dict[str, Any]] = {section: dict(keys) for section, keys in (defaults or {}).items()}
     if file is not None:
         for section, keys in _read_toml(file).items():
-            # What is no table is told by the conversion below.
+            # The conversion below reports a section that is not a table.
             merged[section] = {**merged.get(section, {}), **keys} if isinstance(keys, dict) else keys
     environment = os.environ if environment is None else environment
     sections = {field.name: field.type for field in msgspec.structs.fields(Config)}
@@ -280,16 +281,16 @@ def load_config(
 
 
 def as_environment(settings: Iterable[str]) -> dict[str, str]:
-    """The variables that say the same as some `section.key=value` settings, which were read without an error."""
+    """Environment variables that are equivalent to these `section.key=value` settings, which must be valid."""
     pairs = (setting.partition("=") for setting in settings)
     return {f"{ENVIRONMENT_PREFIX}{path.strip().replace('.', '_', 1)}".upper(): text.strip() for path, _, text in pairs}
 
 
 def _follow_horizon(pipeline: PipelineConfig, given: Mapping[str, Any]) -> PipelineConfig:
-    """Shorten what must fit into the near horizon and was not set itself.
+    """Shorten the settings that must fit into the near horizon, unless they were set explicitly.
 
-    A third of the horizon for a window leaves two thirds to hand it back; a quarter of that is kept for a roll without
-    Spark, and ingest runs eight times in the rest. With the default horizon nothing is shortened.
+    A window takes a third of the horizon, which leaves two thirds to hand it back. A quarter of that is reserved for a
+    build without Spark, and ingest runs eight times in the rest. With the default horizon nothing is shortened.
     """
 
     def choose(key: str, longest_ms: int) -> Duration:

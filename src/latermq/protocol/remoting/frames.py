@@ -1,4 +1,7 @@
-"""Remoting frames: length, header in JSON or RocketMQ's binary form, body (docs/formats/remoting-frame.md)."""
+"""Remoting frames: a length, a header in JSON or in RocketMQ's binary form, and a body.
+
+docs/formats/remoting-frame.md describes the format.
+"""
 
 import struct
 import sys
@@ -11,7 +14,7 @@ from latermq.config_json.numbers import Int32
 from latermq.errors import MalformedFrame, MalformedRequest
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
-VERSION = 513  # the ordinal of V5_5_0 among RocketMQ's versions: what clients take us for
+VERSION = 513  # the ordinal of V5_5_0 among RocketMQ's versions, so that clients treat us as that version
 LANGUAGE = "PYTHON"
 LANGUAGES = (
     "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY",
@@ -25,23 +28,23 @@ BINARY = 1
 FLAG_RESPONSE = 1
 FLAG_ONEWAY = 2
 
-_PREFIX = struct.Struct(">II")  # frame length without itself; header type (1 byte) and header length (3 bytes)
+_PREFIX = struct.Struct(">II")  # frame length, excluding this field; header type (1 byte) and header length (3 bytes)
 PREFIX_BYTES = _PREFIX.size
-_LENGTH_BYTES = 4  # what the frame length does not count
+_LENGTH_BYTES = 4  # the length field, which the frame length does not include
 _ENCODING_SHIFT = 24
 _HEADER_BYTES_MASK = (1 << _ENCODING_SHIFT) - 1
 _BINARY_HEAD = struct.Struct(">hBhiii")  # code, language, version, opaque, flag, remark length
 _I32 = struct.Struct(">i")
 _U16 = struct.Struct(">H")
 
-# All that msgspec raises over bytes from outside.
+# All exceptions that msgspec raises for untrusted bytes.
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 HeaderType = TypeVar("HeaderType", bound=msgspec.Struct)
 _NO_FIELDS = msgspec.Raw(b"{}")
 
 
-# Field names below are those on the wire.
+# The fields have their names on the wire.
 class _JsonReply(msgspec.Struct, omit_defaults=True):
     code: int
     flag: int
@@ -59,9 +62,10 @@ _field_decoders: dict[type[msgspec.Struct], msgspec.json.Decoder[msgspec.Struct]
 
 
 class Command(msgspec.Struct, gc=False, rename={"json_fields": "extFields"}):
-    """One frame: what it asks or answers, its header fields still encoded, its body.
+    """One request or response frame, with header fields that are still encoded, and its body.
 
-    A JSON header is decoded into this struct as it is, which saves a second one (0.4 µs); the rest is filled in after.
+    A JSON header is decoded directly into this struct, which saves a second struct (0.4 µs). The other attributes are
+    set afterwards.
     """
 
     code: Int32
@@ -85,18 +89,18 @@ class Command(msgspec.Struct, gc=False, rename={"json_fields": "extFields"}):
 
     @property
     def held_bytes(self) -> int:
-        """What is kept with it, whoever keeps it."""
+        """Approximate memory that a reference to this command keeps alive."""
         fields = self.binary_fields
         if fields is None:
             return len(self.body) + len(self.remark or "") + memoryview(self.json_fields).nbytes
         return len(self.body) + len(self.remark or "") + sum(len(name) + len(text) for name, text in fields.items())
 
     def release(self) -> None:
-        """Forget what was asked, and keep no more than an answer needs."""
+        """Drop the request's contents, and keep only what a response needs."""
         self.body, self.json_fields, self.binary_fields, self.remark, self.language = b"", _NO_FIELDS, None, None, ""
 
     def header(self, type_: type[HeaderType]) -> HeaderType:
-        """The header fields as one typed struct; numbers and booleans arrive as text and are converted."""
+        """Decode the header fields into a typed struct. Numbers and booleans arrive as text and are converted."""
         try:
             if self.binary_fields is not None:
                 return msgspec.convert(self.binary_fields, type_, strict=False)
@@ -110,14 +114,14 @@ class Command(msgspec.Struct, gc=False, rename={"json_fields": "extFields"}):
             raise MalformedRequest(f"the header of request {self.code} is not understood: {error}") from None
 
     def _drop_null_fields(self) -> bool:
-        """Some clients write `null` for no fields; looked for only when reading them failed."""
+        """Replace `null`, which some clients write for no fields. Called only after decoding has failed."""
         is_null = bytes(self.json_fields) == b"null"
         if is_null:
             self.json_fields = _NO_FIELDS
         return is_null
 
     def text_fields(self) -> dict[str, str]:
-        """The header fields as they are, for those who pass them on."""
+        """The header fields as unconverted texts, for callers that forward them."""
         if self.binary_fields is not None:
             return self.binary_fields
         try:
@@ -133,44 +137,44 @@ _decode_json_header = msgspec.json.Decoder(Command).decode
 
 
 class Prefix(NamedTuple):
-    """What the first bytes of a frame say of the rest."""
+    """The decoded prefix of a frame: header encoding and sizes."""
 
     encoding: int
     header_bytes: int
-    body_bytes: int  # negative where the header is longer than its frame
+    body_bytes: int  # negative if the header is longer than its frame
 
     @property
     def length(self) -> int:
-        """The frame's length as it says it."""
+        """The value of the frame's length field."""
         return PREFIX_BYTES - _LENGTH_BYTES + self.header_bytes + self.body_bytes
 
 
 def decode_prefix(data: bytes | bytearray) -> Prefix:
-    """The prefix that `data` begins with."""
+    """Decode the prefix at the start of `data`."""
     length, kind = _PREFIX.unpack_from(data)
     header_bytes = kind & _HEADER_BYTES_MASK
     return Prefix(kind >> _ENCODING_SHIFT, header_bytes, length + _LENGTH_BYTES - PREFIX_BYTES - header_bytes)
 
 
 def encode_prefix(encoding: int, header_bytes: int, body_bytes: int = 0) -> bytes:
-    """How a frame with such a header and body begins."""
+    """The prefix of a frame with a header and a body of these sizes."""
     return _PREFIX.pack(4 + header_bytes + body_bytes, encoding << _ENCODING_SHIFT | header_bytes)
 
 
 def join_frame(encoding: int, header: bytes, body: bytes = b"") -> bytes:
-    """One whole frame of an encoded header and a body."""
+    """Build a complete frame from an encoded header and a body."""
     size = len(header)
     return b"".join((_PREFIX.pack(4 + size + len(body), encoding << _ENCODING_SHIFT | size), header, body))
 
 
 def decode_frame(encoding: int, header: bytes, body: bytes) -> Command:
-    """The command of one frame whose length prefix has been read already."""
+    """Decode one frame whose length prefix has already been read."""
     if encoding == JSON:
         try:
             command = _decode_json_header(header)
         except UNREADABLE as error:
             raise MalformedFrame(f"a JSON header that does not parse: {error}") from None
-        # Whatever the header says under these names: they are not its to say.
+        # A header could contain these names, but must not set these attributes.
         command.encoding, command.binary_fields, command.body = JSON, None, body
         return command
     if encoding == BINARY:
@@ -191,7 +195,7 @@ def _decode_binary(header: bytes, body: bytes) -> Command:
         fields = {}
         end = len(header)
         while at < end:
-            # Lengths put together by hand: struct and int.from_bytes are calls, and take a quarter longer.
+            # Lengths are assembled byte by byte: struct and int.from_bytes are calls, and take a quarter longer.
             name_at = at + 2
             name_end = name_at + (header[at] << 8 | header[at + 1])
             value_at = name_end + 4
@@ -216,27 +220,27 @@ def encode_frame(
     remark: str | None = None,
     body: bytes = b"",
 ) -> bytes:
-    """One whole frame, length prefix included."""
+    """Encode a complete frame, including the length prefix."""
     if encoding == BINARY:
         parts: list[bytes] = []
         for name, value in fields.items() if fields else ():
-            # As `binary_field` does, without a call for each of a reply's fields.
+            # Inlined `binary_field`, to save a call per field of a reply.
             name_bytes, value_bytes = name.encode(), value.encode()
             parts += (_U16.pack(len(name_bytes)), name_bytes, _I32.pack(len(value_bytes)), value_bytes)
         header = binary_header(code, opaque, flag, b"".join(parts), remark.encode() if remark else b"")
     else:
-        # An empty map stays: Java's client reads a response's fields without looking whether there are any.
+        # An empty map is kept: Java's client reads a response's fields without checking that there are any.
         header = _encode_json(_JsonReply(code, flag, LANGUAGE, opaque, VERSION, "JSON", remark, fields))
     return join_frame(encoding, header, body)
 
 
 def binary_field(name: bytes, value: bytes) -> bytes:
-    """One field of a binary header."""
+    """Encode one field of a binary header."""
     return b"".join((_U16.pack(len(name)), name, _I32.pack(len(value)), value))
 
 
 def binary_header(code: int, opaque: int, flag: int, fields: bytes, remark: bytes = b"") -> bytes:
-    """A binary header of fields that are encoded already."""
+    """Encode a binary header from fields that are already encoded."""
     head = _BINARY_HEAD.pack(code, _LANGUAGE_CODE, VERSION, opaque, flag, len(remark))
     return b"".join((head, remark, _I32.pack(len(fields)), fields))
 
@@ -249,14 +253,17 @@ def encode_response(
     remark: str | None = None,
     body: bytes = b"",
 ) -> bytes:
-    """The frame that answers `request`, in the header encoding the request came in."""
+    """Encode the response to `request`, with the same header encoding as the request."""
     return encode_frame(
         code, request.opaque, flag=FLAG_RESPONSE, encoding=request.encoding, fields=fields, remark=remark, body=body
     )
 
 
 class FrameReader:
-    """Cuts a byte stream into commands; holds at most one incomplete frame, and what it was not asked to cut yet."""
+    """Splits a byte stream into commands.
+
+    It buffers at most one incomplete frame, or the bytes that it has not been asked to split yet.
+    """
 
     __slots__ = (
         "_at",
@@ -280,17 +287,17 @@ class FrameReader:
         self._max_frame_bytes = max_frame_bytes
         self._max_header_bytes = max_header_bytes
         self._decode = decode
-        self.is_clear = True  # nothing is kept, nothing is to be skipped, and nothing is broken
-        self._uncut = b""  # from `_at` on; while there is any, no frame is held
+        self.is_clear = True  # nothing is buffered, nothing is left to skip, and the stream is not broken
+        self._uncut = b""  # unsplit bytes from `_at` on; if there are any, `_held` is None
         self._at = 0
-        self._held: bytearray | None = None  # an incomplete frame, unless `hold` has completed it since
+        self._held: bytearray | None = None  # an incomplete frame, which `hold` may have completed
         self._wanted_bytes = 0
-        self._skipped_bytes = 0  # still to come of a frame that was dropped
+        self._skipped_bytes = 0  # outstanding bytes of a dropped frame
         self.broken: MalformedFrame | None = None
 
     @property
     def held_bytes(self) -> int:
-        """How many bytes are kept."""
+        """Number of buffered bytes."""
         return len(self._uncut) if self._held is None else len(self._held)
 
     @property
@@ -299,10 +306,10 @@ class FrameReader:
         return bool(self._uncut) or (self._held is not None and len(self._held) >= self._wanted_bytes)
 
     def feed(self, data: bytes, limit: int = sys.maxsize) -> list[Command]:
-        """The commands that `data` completes, up to the limit; `cut` returns the others.
+        """Return the commands that `data` completes, up to the limit; `cut` returns the others.
 
-        Where the stream can no longer be followed, `broken` says why: what came before is still returned, and the
-        connection has to be closed after it is served.
+        After a malformed frame the rest of the stream cannot be parsed, and `broken` holds the error. The commands
+        before it are still returned. The caller must close the connection after it has served them.
         """
         if not self.is_clear:
             self.hold(data)
@@ -315,7 +322,7 @@ class FrameReader:
         return commands
 
     def hold(self, data: bytes) -> None:
-        """Keep bytes without looking at them; of a stream that can no longer be followed, nothing."""
+        """Buffer bytes without parsing them. Bytes of a broken stream are discarded."""
         if self.broken is not None:
             return
         self.is_clear = False
@@ -324,7 +331,7 @@ class FrameReader:
             self._skipped_bytes -= skipped
             data = data[skipped:]
         if self._held is not None:
-            # One growing array, not a list of pieces: a peer that sends byte by byte makes those 40 times as heavy.
+            # One growing array, not a list of pieces: if a peer sends byte by byte, a list takes 40 times the memory.
             self._held += data
         elif self._uncut:
             self._uncut = self._uncut[self._at :] + data
@@ -333,7 +340,7 @@ class FrameReader:
             self._uncut, self._at = data, 0
 
     def cut(self, limit: int = sys.maxsize) -> list[Command]:
-        """The next commands of what is kept, up to the limit."""
+        """Return the next commands in the buffered bytes, up to the limit."""
         data, at, held = self._uncut, self._at, self._held
         if held is not None:
             if len(held) < self._wanted_bytes:
@@ -349,9 +356,10 @@ class FrameReader:
         return commands
 
     def drop(self) -> Command | None:
-        """Give up the incomplete frame: the rest of it is thrown away as it comes.
+        """Drop the incomplete frame, and discard the rest of it as it arrives.
 
-        The command, without its body, where that much is known already; without it the stream cannot be followed.
+        Returns its command without the body. Without a complete and valid header, it returns None and drops nothing,
+        because the stream could not be parsed further.
         """
         held = self._held
         if held is None or not PREFIX_BYTES <= len(held) < self._wanted_bytes:
@@ -369,7 +377,7 @@ class FrameReader:
         return command
 
     def clear(self) -> None:
-        """Forget what is kept."""
+        """Discard the buffered bytes."""
         self._uncut, self._at, self._held = b"", 0, None
 
     def _break(self, error: MalformedFrame) -> None:
@@ -385,7 +393,7 @@ class FrameReader:
             if end - at < 8:
                 wanted = 8
                 break
-            # As `decode_prefix` does, without the call.
+            # Inlined `decode_prefix`, to save the call.
             length, kind = _PREFIX.unpack_from(data, at)
             header_bytes = kind & _HEADER_BYTES_MASK
             if length > self._max_frame_bytes:

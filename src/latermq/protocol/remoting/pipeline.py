@@ -1,4 +1,4 @@
-"""Requests between a broker and the pipeline."""
+"""Requests that the pipeline and operators send to a broker: state, ingest, windows and rows."""
 
 from msgspec import Struct, field
 from msgspec.structs import asdict
@@ -12,15 +12,15 @@ SIGNATURE = "signature"
 
 
 def signed_fields(header: Struct) -> dict[str, object]:
-    """What of a request is signed: all its fields but the signature itself."""
+    """The signed fields of a request: all except the signature itself."""
     return {name: value for name, value in asdict(header).items() if name != SIGNATURE}
 
 
 class PipelineStateHeader(Struct, kw_only=True):
-    """PIPELINE_STATE (7010): what the broker knows of its timers and windows.
+    """PIPELINE_STATE (7010): the state of the broker's timers and windows.
 
-    With `flush` it answers once all that it held when it was asked is flushed, so that the answer's `flushedEntry` is
-    behind every timer that was acknowledged before.
+    With `flush` the broker replies after everything stored so far is flushed. The `flushedEntry` of the reply is then
+    after every timer that was acknowledged before the request.
     """
 
     flush: bool = False
@@ -78,11 +78,11 @@ def decode_state(body: bytes) -> PipelineState:
 
 
 class BeginPipelineHeader(Struct, kw_only=True):
-    """BEGIN_PIPELINE (7011): become the driver that ingests, once all is checked that would keep it from its work.
+    """BEGIN_PIPELINE (7011): become the ingesting driver, after the broker has checked that it can do the work.
 
-    `token` is the one that the driver left in its folder, where the broker looks for it; `tableEnd` the first entry of
-    the timer topic that is not in its table. `afterEpoch` is the epoch that it follows: a request that somebody
-    recorded and sends again comes too late.
+    `token` is the token that the driver has written to its folder, where the broker looks for it. `tableEnd` is the
+    first entry of the timer topic that is not in the driver's table. `afterEpoch` is the epoch that precedes the new
+    one, so a recorded request is rejected when it is replayed.
     """
 
     token: str = ""
@@ -92,10 +92,10 @@ class BeginPipelineHeader(Struct, kw_only=True):
 
 
 class PullRecordsHeader(Struct, kw_only=True):
-    """PULL_RECORDS (7012): flushed records of one queue, end to end, from `offset` on.
+    """PULL_RECORDS (7012): flushed records of one queue from `offset` on, concatenated.
 
-    The reply's fields are `nextOffset`, where the next pull begins, `minOffset` and `flushedOffset`, the first entry
-    that is not flushed yet. `epoch` is that of the driver that ingests; without one anybody may read.
+    The reply's fields are `nextOffset`, where the next pull begins, `minOffset`, and `flushedOffset`, the first entry
+    that is not flushed yet. `epoch` is the epoch of the ingesting driver; without one any client may read.
     """
 
     topic: str
@@ -107,7 +107,7 @@ class PullRecordsHeader(Struct, kw_only=True):
 
 
 class CommitIngestHeader(Struct, kw_only=True):
-    """COMMIT_INGEST (7013): all entries of the timer topic below `offset` are in the timeline."""
+    """COMMIT_INGEST (7013): reports that all entries of the timer topic below `offset` are in the timeline."""
 
     offset: Int64
     epoch: Int64
@@ -115,7 +115,7 @@ class CommitIngestHeader(Struct, kw_only=True):
 
 
 class WindowReadyHeader(Struct, kw_only=True):
-    """WINDOW_READY (7014): an attempt of a window is complete, its manifest written. `epoch` is the driver's own."""
+    """WINDOW_READY (7014): reports that a window attempt is complete and has a manifest. `epoch` is the driver's."""
 
     number: Int64
     attempt: str
@@ -124,29 +124,29 @@ class WindowReadyHeader(Struct, kw_only=True):
 
 
 class WindowNumberHeader(Struct, kw_only=True):
-    """REPAIR_WINDOW (7021) and SKIP_WINDOW (7022): which window is meant."""
+    """REPAIR_WINDOW (7021) and SKIP_WINDOW (7022)."""
 
     number: Int64
 
 
 class WindowReport(Struct, rename="camel", kw_only=True):
-    """What is known of a window, for an operator."""
+    """The state of one window, for operators."""
 
     number: Int64
     from_ms: Int64
     until_ms: Int64
     state: str  # waiting, rolled, checked, playing, played, damaged, blocked, skipping or skipped
-    attempt: str = ""  # that is played
-    attempts: Int64 = 0  # that there are, as far as was looked
-    damaged: dict[str, str] = field(default_factory=dict)  # attempts, and what is wrong with them
-    rows: Int64 | None = None  # of the attempt that is played
-    error: str = ""  # what keeps it from going on
-    letters: Int64 = 0  # dead letters that were written
-    unread: Int64 = 0  # of these, how many have a name only
+    attempt: str = ""  # the one that the broker loads
+    attempts: Int64 = 0  # number of attempts found so far
+    damaged: dict[str, str] = field(default_factory=dict)  # damaged attempts, each with its error
+    rows: Int64 | None = None  # of the attempt that the broker loads
+    error: str = ""  # why it does not progress
+    letters: Int64 = 0  # dead letters written
+    unread: Int64 = 0  # dead letters that contain only a name
 
 
 class WindowReports(Struct, rename="camel"):
-    """WINDOW_STATES: all windows that are not done with, and those that were skipped lately."""
+    """WINDOW_STATES: all unfinished windows, and recently skipped ones."""
 
     broker_name: str
     now_ms: Int64

@@ -1,7 +1,7 @@
-"""The body of SCHEDULE_ROWS: many timers in columns, which numpy and Arrow read and write as they lie.
+"""The body of SCHEDULE_ROWS: many timers in columns, which numpy and Arrow read and write without conversion.
 
-All numbers are little-endian. A column of texts or bytes is laid out as Arrow lays out its binary arrays: one more
-offset than there are values, then the values end to end (docs/protocol.md has the whole table).
+All numbers are little-endian. A column of texts or bytes has the layout of an Arrow binary array: one more offset than
+there are values, then the concatenated values (docs/protocol.md has the complete table).
 """
 
 import hashlib
@@ -14,9 +14,9 @@ from latermq.errors import MalformedRequest
 from latermq.model.rows import Column, RowBatch
 
 MAGIC = b"LMR1"
-MAX_ROWS = 4_096  # in one request: some 20 ms of the broker's loop
-MAX_KEYS = 65_536  # message keys of all rows in one request: as long again, since each is found by itself
-ROWS_AT_ONCE = 2_000  # what a sender should send: large enough for the arrays, small enough for timers to be punctual
+MAX_ROWS = 4_096  # per request: these block the broker's loop for about 20 ms
+MAX_KEYS = 65_536  # message keys of all rows per request: they take as long again, since each is handled separately
+ROWS_AT_ONCE = 2_000  # recommended batch for senders: large enough for the arrays, small enough for punctual timers
 MAX_TOPICS = 4_096
 MAX_BYTES = 8 << 20  # of a request with more than one row
 KEY_SEPARATOR = b" "  # between the message keys of a row
@@ -25,14 +25,14 @@ _HEAD = struct.Struct("<4sII")  # magic, rows, topics
 
 
 def unique_key_of(job: str, key: str) -> str:
-    """The unique key of a row: the same for the same key of the same job, whoever sends it and how often."""
+    """The unique key of a row. It depends only on the job and the key, so repeated sends get the same one."""
     named = job.encode()
     digest = hashlib.blake2b(len(named).to_bytes(4, "big") + named + key.encode(), digest_size=16)
     return digest.hexdigest().upper()
 
 
 def encode_rows(batch: RowBatch) -> bytes:
-    """The body that carries these rows."""
+    """Encode rows as a request body."""
     pieces = [_HEAD.pack(MAGIC, len(batch), len(batch.topics))]
     pieces += _encode_column(Column.of(topic.encode() for topic in batch.topics))
     pieces += (batch.topic_of.astype("<u2").tobytes(), batch.times_ms.astype("<i8").tobytes())
@@ -47,7 +47,7 @@ def _encode_column(column: Column) -> tuple[bytes, bytes]:
 
 
 def decode_rows(body: bytes) -> RowBatch:
-    """The rows in a body; raises MalformedRequest where it is none."""
+    """Decode the rows in a request body; raises MalformedRequest if it is not valid."""
     if len(body) < _HEAD.size:
         raise MalformedRequest(f"a batch of rows cannot have {len(body)} bytes")
     magic, rows, topics = _HEAD.unpack_from(body)
@@ -89,7 +89,7 @@ def decode_rows(body: bytes) -> RowBatch:
 
 
 class _Reader:
-    """Takes one column after the other from a body."""
+    """Reads a body column by column."""
 
     def __init__(self, body: bytes, at: int) -> None:
         self._body = body
