@@ -1,1 +1,1 @@
-"""RocketMQ's JSON of topics, groups and offsets, which its config files and its requests share."""
+"""RocketMQ's JSON format of topics, groups and offsets, in config files and in requests."""

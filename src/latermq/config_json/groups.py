@@ -1,4 +1,4 @@
-"""RocketMQ's JSON of consumer groups: subscriptionGroup.json and the requests about a group's configuration."""
+"""RocketMQ's JSON format of consumer groups: subscriptionGroup.json and requests about group configurations."""
 
 from typing import Annotated
 
@@ -39,7 +39,7 @@ class GroupRetryPolicyJson(
     omit_defaults=True,
     rename={"exponential": "exponentialRetryPolicy", "customized": "customizedRetryPolicy"},
 ):
-    """GroupRetryPolicy: a policy that is not set is left out, as RocketMQ does; the type never is."""
+    """GroupRetryPolicy. Policies that are not set are omitted, as in RocketMQ; the type is always written."""
 
     type: RetryPolicyType = field(default_factory=lambda: "CUSTOMIZED")
     exponential: ExponentialRetryPolicyJson | None = None
@@ -68,8 +68,7 @@ class GroupJson(
 ):
     """SubscriptionGroupConfig.
 
-    Every field is typed, and fields that are not named here are dropped: what is saved must be understood by the next
-    start.
+    Every field is typed, and unknown fields are dropped, so that the next start can read what was saved.
     """
 
     name: str
@@ -102,5 +101,5 @@ class GroupTableJson(
 
 
 def encode_group(group: Group) -> bytes:
-    """The JSON of a group."""
+    """Encode a group as JSON."""
     return encode_json(convert(group, GroupJson))

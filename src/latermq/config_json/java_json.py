@@ -1,4 +1,4 @@
-"""JSON as Java's side reads and writes it: the keys of a map may be numbers without quotes."""
+"""JSON as RocketMQ's Java code reads and writes it: the keys of a map may be unquoted numbers."""
 
 import re
 from typing import Any, TypeVar
@@ -14,11 +14,11 @@ _NUMBER_KEY = re.compile(rb"([{,]\s*)(-?\d+)(\s*:)")
 
 
 class UnreadableJson(ValueError):
-    """A text is not the JSON of the wanted type."""
+    """The text is not JSON of the expected type."""
 
 
 def decode_json(data: bytes, type_: type[Decoded]) -> Decoded:
-    """A value out of Java's JSON."""
+    """Decode Java's JSON."""
     try:
         return msgspec.json.decode(data, type=type_, strict=False)
     except (msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
@@ -31,8 +31,8 @@ def decode_json(data: bytes, type_: type[Decoded]) -> Decoded:
 
 
 def convert(value: Any, type_: type[Form]) -> Form:
-    """A model object as the struct that RocketMQ's JSON is read into and written from, or back.
+    """Convert a model object to the struct of its JSON form, or back.
 
-    The two have the same attributes; the struct gives them RocketMQ's names and the bounds of Java's numbers.
+    Both have the same attributes. The struct adds RocketMQ's names and the ranges of Java's numbers.
     """
     return msgspec.convert(value, type_, from_attributes=True)

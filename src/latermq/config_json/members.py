@@ -1,18 +1,18 @@
-"""The members of a JSON object as they were written, found without reading their values.
+"""The members of a JSON object as raw text, found without parsing their values.
 
-For files that do not parse as a whole: nothing here recurses, so no nesting is too deep, and what stands before a place
-where the text breaks off is found all the same.
+This is for files that do not parse. The code does not recurse, so no nesting is too deep. If the text is truncated, it
+still finds the members before that point.
 """
 
 import re
 from collections.abc import Iterator
 
-# A string that does not end goes to the end of the text: looked for again from each of its quotes, it would take hours.
+# An unterminated string extends to the end of the text. A new search from each of its quotes would take hours.
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[{}\[\],:]|[^\s"{}\[\],:]+', re.DOTALL)
 
 
 def members(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Each name, as written but without quotes, and its value; of one that breaks off, what there is of it."""
+    """Yield each raw name without quotes, and its raw value. A truncated value is yielded as far as it goes."""
     depth = 0
     name = b""
     value_from = -1
@@ -40,6 +40,6 @@ def members(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def is_closed(data: bytes) -> bool:
-    """Whether as many brackets close as open: otherwise the text breaks off."""
+    """Whether there are as many closing as opening brackets; otherwise the text is truncated."""
     tokens = [token[0] for token in _TOKEN.finditer(data)]
     return sum(token in (b"{", b"[") for token in tokens) == sum(token in (b"}", b"]") for token in tokens)

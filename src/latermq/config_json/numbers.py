@@ -1,8 +1,8 @@
-"""Java's numbers: what a field of a header, of a body or of a config file may hold.
+"""Java's integer types, for the fields of headers, bodies and config files.
 
-Python reads a number of any length and writes it back. The clients of the other side cannot: a topic with one of
-them in its route has no route for them. So every integer of this protocol has one of these types, which
-tests/unit/protocol/test_numbers.py holds.
+Python reads and writes numbers of any length, but clients in other languages cannot. If the route of a topic contained
+such a number, they could not read the route. So every integer of this protocol has one of these types, which
+tests/unit/protocol/test_numbers.py checks.
 """
 
 from typing import Annotated

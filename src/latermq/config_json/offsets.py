@@ -1,4 +1,4 @@
-"""RocketMQ's JSON of offsets: consumerOffset.json and delayOffset.json."""
+"""RocketMQ's JSON format of offsets: consumerOffset.json and delayOffset.json."""
 
 from msgspec import Struct, field
 
@@ -14,7 +14,7 @@ class OffsetTableJson(Struct, kw_only=True, rename={"offsets": "offsetTable", "v
 
 
 class DelayOffsetTableJson(Struct, kw_only=True, rename={"offsets": "offsetTable", "version": "dataVersion"}):
-    """delayOffset.json: for each level the queue offset below which everything was delivered."""
+    """delayOffset.json: delay level → queue offset below which all messages were delivered."""
 
     offsets: dict[Int32, Int64] = field(default_factory=dict)
     version: DataVersionJson = field(default_factory=DataVersionJson)

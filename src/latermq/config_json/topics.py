@@ -1,4 +1,4 @@
-"""RocketMQ's JSON of topics: topics.json, GET_ALL_TOPIC_CONFIG and registrations."""
+"""RocketMQ's JSON format of topics: topics.json, GET_ALL_TOPIC_CONFIG and registrations."""
 
 from msgspec import Struct, field
 
@@ -49,10 +49,10 @@ class TopicTableJson(Struct, kw_only=True, rename={"topics": "topicConfigTable",
 
 
 def encode_version(version: DataVersion) -> bytes:
-    """The JSON of a table's version."""
+    """Encode the version of a table as JSON."""
     return encode_json(convert(version, DataVersionJson))
 
 
 def encode_topic(topic: Topic) -> bytes:
-    """The JSON of a topic."""
+    """Encode a topic as JSON."""
     return encode_json(convert(topic, TopicJson))

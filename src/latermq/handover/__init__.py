@@ -1,1 +1,1 @@
-"""What a broker and the pipeline agree on: cuts, windows, manifests and who owns each timer."""
+"""The contract between a broker and the pipeline: cuts, windows, manifests and the ownership of timers."""

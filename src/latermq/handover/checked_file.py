@@ -1,4 +1,4 @@
-"""A small file of ours: a line of JSON, and a line with the checksum of the first (docs/formats/checkpoint.md)."""
+"""Small checksummed files: a line of JSON, and a line with its checksum (docs/formats/checkpoint.md)."""
 
 import zlib
 from typing import Any, TypeVar
@@ -11,13 +11,13 @@ T = TypeVar("T")
 
 
 def encode_checked(value: Any) -> bytes:
-    """The bytes of the file."""
+    """Encode a value as a checksummed file."""
     line = msgspec.json.encode(value)
     return line + b"\n" + f"{zlib.crc32(line):08x}\n".encode()
 
 
 def decode_checked(data: bytes, type_: type[T], what: str, hint: str) -> T:
-    """What the file says, once its checksum was compared; `what` and `hint` are told where it is damaged."""
+    """Verify the checksum and decode the file. If it is damaged, the error contains `what` and `hint`."""
     line, _, crc = data.partition(b"\n")
     if f"{zlib.crc32(line):08x}".encode() != crc.strip():
         raise CorruptStore(f"{what} is damaged", hint=hint)

@@ -1,7 +1,7 @@
-"""A cut: a record of the timer topic that says which timers from it on are the broker's own, and what Spark hands back.
+"""Cuts: records of the timer topic that decide which later timers the broker owns, and which timers Spark hands back.
 
-RocketMQ's reader takes it for a cancel that names nothing. So it takes a blank, which stands where an entry was that is
-lost, in a store that was put back from an old copy.
+RocketMQ reads a cut as a cancel of a timer that does not exist. It reads a blank in the same way. A blank replaces a
+lost entry in a store that was restored from an old backup.
 """
 
 from typing import NamedTuple
@@ -10,30 +10,33 @@ from latermq.errors import CorruptStore
 from latermq.message.properties import CUT, DUE_MS, TIMER_DELETE_KEY, TIMER_OUT_MS
 from latermq.message.slots import last_slot_start
 
-FOREVER_MS = 1 << 53  # as a frontier: everything is the broker's
+FOREVER_MS = 1 << 53  # as a frontier: the broker owns all timers
 NAMES_NOTHING = "latermq.cut"
 _BLANK = "blank"
 
 
 class Cut(NamedTuple):
-    """The cut `number` is entry `entry` of the timer topic. It tells of the one before it too, which may be gone."""
+    """Cut `number`, which is entry `entry` of the timer topic.
+
+    It also contains the times of the previous cut, which may no longer be in the log.
+    """
 
     number: int
     entry: int
-    frontier_ms: int  # U: of what comes behind it, all that is due before is the broker's, all else is Spark's
-    handback_ms: int  # W: of what came before it, Spark hands back all that is due before
+    frontier_ms: int  # U: of the timers after the cut, the broker owns those due before U, and Spark the others
+    handback_ms: int  # W: of the timers before the cut, Spark hands back those due before W
     last_frontier_ms: int
     last_handback_ms: int
-    far_until_ms: int  # no timer of Spark's before it is due later
+    far_until_ms: int  # the latest due time of Spark's timers before the cut, or later
 
     @property
     def has_window(self) -> bool:
-        """Whether Spark may hold anything that it hands back at this cut."""
+        """Whether Spark may have timers to hand back at this cut."""
         return self.far_until_ms >= self.last_handback_ms and self.handback_ms > self.last_handback_ms
 
 
 def cut_properties(cut: Cut) -> dict[str, str]:
-    """The properties of its record."""
+    """The properties of a cut's record."""
     told = (cut.number, *cut[2:])
     return {
         CUT: ":".join(map(str, told)),
@@ -44,12 +47,12 @@ def cut_properties(cut: Cut) -> dict[str, str]:
 
 
 def blank_properties(now_ms: int) -> dict[str, str]:
-    """The properties of a blank."""
+    """The properties of a blank's record."""
     return {CUT: _BLANK, TIMER_DELETE_KEY: NAMES_NOTHING, TIMER_OUT_MS: str(now_ms), DUE_MS: str(now_ms)}
 
 
 def decode_cut(properties: dict[str, str], entry: int) -> Cut | None:
-    """The cut of a record; None where it is a blank."""
+    """Decode the cut in a record; None if the record is a blank."""
     if properties.get(CUT) == _BLANK:
         return None
     parts = properties.get(CUT, "").split(":")

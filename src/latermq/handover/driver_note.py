@@ -1,7 +1,8 @@
-"""The driver's note: by which a broker sees that a driver uses the same folder as itself.
+"""Driver notes, by which a broker verifies that a driver uses the same folder as the broker.
 
-A driver writes a token of its own below the root before it begins, and sends the same one with its request. A broker
-that does not find it in its own folder refuses: the two use different folders, whatever their paths are called.
+Before it begins, a driver writes a random token below the root, and sends the same token with its request. A broker
+that does not find the token in its own folder refuses the driver. The two use different folders then, even if their
+paths are equal.
 """
 
 import msgspec
@@ -13,24 +14,24 @@ VERSION = 1
 
 
 class DriverNote(msgspec.Struct, frozen=True, kw_only=True):
-    """`token` is random, and another one each time that a driver begins."""
+    """A note. `token` is random, and changes each time that a driver begins."""
 
     token: str
     version: int = VERSION
 
 
 def note_path(store_id: str) -> str:
-    """Where it lies below the root."""
+    """The path of a store's note below the root."""
     return f"drivers/{store_id}"
 
 
 def encode_note(token: str) -> bytes:
-    """Its bytes."""
+    """Encode a note with this token."""
     return encode_checked(DriverNote(token=token))
 
 
 def decode_note(data: bytes, where: str) -> DriverNote:
-    """What a note says; `where` is told in errors."""
+    """Decode a note; errors contain `where`."""
     hint = "A driver replaces it whenever it begins"
     note = decode_checked(data, DriverNote, f"the note {where}", hint)
     if note.version != VERSION:

@@ -1,7 +1,7 @@
-"""The ingest claim: how far a timeline may hold a store's timer topic. A small file below the pipeline's root.
+"""Ingest claims: small files below the pipeline's root that limit how much of a timer topic the timeline may contain.
 
-A driver writes it before it appends, so the table never holds more than it says. The broker reads it at its start,
-without opening the table: a log that ends below is an old copy.
+A driver writes the claim before it appends, so the table never contains more than the claim says. The broker reads the
+claim at startup, without opening the table. A log that ends before the claim's end was restored from an old backup.
 """
 
 import msgspec
@@ -10,13 +10,14 @@ from latermq.errors import CorruptStore
 from latermq.handover.checked_file import decode_checked, encode_checked
 
 VERSION = 1
-MAX_NUMBER = 1 << 53  # no store comes near it, and every language's numbers can hold it
+MAX_NUMBER = 1 << 53  # no store comes near it, and numbers of every language can represent it
 
 
 class IngestClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """Entries below `end` may be in the table; `epoch` is that of the driver that says so.
+    """A claim that entries below `end` may be in the table. `epoch` is the epoch of the driver that wrote it.
 
-    `broker` has the store, and listens at `address`. Claims of earlier releases do not say so.
+    `broker` is the name of the store's broker, and `address` is where it listens. Both are empty in claims of earlier
+    releases.
     """
 
     end: int
@@ -27,17 +28,17 @@ class IngestClaim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def claim_path(store_id: str) -> str:
-    """Where it lies below the root."""
+    """The path of a store's claim below the root."""
     return f"claims/{store_id}"
 
 
 def encode_claim(claim: IngestClaim) -> bytes:
-    """Its bytes."""
+    """Encode a claim."""
     return encode_checked(claim)
 
 
 def decode_claim(data: bytes, where: str) -> IngestClaim:
-    """What a claim says; `where` is told in errors."""
+    """Decode a claim; errors contain `where`."""
     hint = "Remove it while the broker stands still, if its store was not put back from an old copy"
     claim = decode_checked(data, IngestClaim, f"the claim {where}", hint)
     if claim.version != VERSION:

@@ -1,4 +1,4 @@
-"""The manifest of a window attempt: the last file written of it, which says that the others are complete."""
+"""Manifests of window attempts. The manifest is written last, and shows that the other files are complete."""
 
 import msgspec
 
@@ -8,11 +8,11 @@ from latermq.message.names import is_file_name
 
 MANIFEST = "manifest.json"
 VERSION = 1
-MAX_MANIFEST_BYTES = 16 << 20  # of some 100,000 files
+MAX_MANIFEST_BYTES = 16 << 20  # enough for about 100,000 files
 
 
 class WindowFile(msgspec.Struct, frozen=True):
-    """One Parquet file of an attempt; rows are in due order within it, and files follow one another in due order."""
+    """One Parquet file of an attempt. Rows are in due order within a file and across files."""
 
     name: str
     rows: int
@@ -21,7 +21,7 @@ class WindowFile(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Which window the attempt is of, and what it holds."""
+    """The window of an attempt, and its contents."""
 
     store_id: str
     number: int  # of the cut
@@ -30,25 +30,25 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     until_ms: int
     made_by: str  # spark or local
     table_version: int
-    ingest_offset: int  # what the table held when it was read; the rest came from the broker itself
+    ingest_offset: int  # entries below it came from the table, later ones from the broker
     rows: int
     files: list[WindowFile]
-    page_checksums: bool = False  # whether every page of the files has a checksum of its own
+    page_checksums: bool = False  # whether every page of the files has a checksum
     version: int = VERSION
 
 
 def window_folder(store_id: str, number: int) -> str:
-    """Where the attempts of a window lie below the pipeline's root."""
+    """The folder with the attempts of a window, relative to the pipeline's root."""
     return f"windows/{store_id}/{number}"
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Its bytes."""
+    """Encode a manifest."""
     return encode_checked(manifest)
 
 
 def decode_manifest(data: bytes, where: str) -> Manifest:
-    """What a manifest says, once its checksum was compared; `where` is told in errors."""
+    """Verify the checksum and decode a manifest; errors contain `where`."""
     hint = "The broker makes another attempt"
     manifest = decode_checked(data, Manifest, f"the manifest {where}", hint)
     if manifest.version != VERSION:

@@ -1,7 +1,7 @@
-"""Whose a timer is: the broker's own (near) or Spark's (far). Both sides decide by this, over the same frontiers.
+"""Ownership of timers: the broker owns near timers, and Spark owns far timers. Both sides use this module.
 
-A cut in the timer topic sets a frontier. It holds for the entries behind the cut, up to the next one: what is due
-before it is near, all else far. Only the broker reads cuts; its state tells the pipeline the frontiers.
+A cut in the timer topic sets a frontier for the entries after it, up to the next cut. Timers due before the frontier
+are near, all others are far. Only the broker reads cuts. The pipeline gets the frontiers from the broker's state.
 """
 
 from collections.abc import Iterable
@@ -12,14 +12,14 @@ from latermq.arrays import Bools, Ints
 from latermq.errors import CorruptStore
 from latermq.handover.cut import FOREVER_MS, Cut
 
-Row = tuple[int, int]  # an entry, and the frontier that holds from it on
+Row = tuple[int, int]  # an entry, and the frontier that applies from it on
 
 
 class Ownership:
-    """The frontiers that hold from some entry on, in the order of the timer topic."""
+    """The frontiers that apply from some entry on, in the order of the timer topic."""
 
     def __init__(self, rows: Iterable[Row] = ((0, FOREVER_MS),)) -> None:
-        """`rows` are in order, and at least one. Entries before the first of them cannot be judged."""
+        """`rows` must be in order and not empty. The owner of entries before the first row is unknown."""
         self._rows: list[Row] = []
         for start, frontier_ms in rows:
             self._append(start, frontier_ms)
@@ -28,19 +28,19 @@ class Ownership:
 
     @classmethod
     def of_cuts(cls, first_entry: int, cuts: Iterable[Cut]) -> "Ownership":
-        """What all cuts from an entry on say; the first of them tells of the frontier that held before it."""
+        """Build from all cuts after an entry. The first cut also contains the frontier that applied before it."""
         cuts = list(cuts)
         first_ms = cuts[0].last_frontier_ms if cuts else FOREVER_MS
         return cls([(first_entry, first_ms), *((cut.entry + 1, cut.frontier_ms) for cut in cuts)])
 
     def _append(self, start: int, frontier_ms: int) -> None:
-        """Frontiers that decide about no timer are left out, so idle times take no room."""
+        """Append a frontier. Frontiers that apply to no timer are left out, so idle periods take no memory."""
         if self._rows:
             last_start, last_ms = self._rows[-1]
             if last_ms == frontier_ms:
                 return
             if start == last_start or (start - 1 == last_start and len(self._rows) > 1):
-                self._rows.pop()  # nothing but the cut itself lies between
+                self._rows.pop()  # only the cut itself is in between
         self._rows.append((start, frontier_ms))
 
     def _index(self) -> None:
@@ -48,12 +48,12 @@ class Ownership:
 
     @property
     def known_from(self) -> int:
-        """The first entry that can be judged."""
+        """The first entry whose owner is known."""
         return self._rows[0][0]
 
     @property
     def frontier_ms(self) -> int:
-        """U: whatever comes next is the broker's if it is due before."""
+        """U: the broker owns new timers that are due before it."""
         return self._rows[-1][1]
 
     @property
@@ -61,7 +61,7 @@ class Ownership:
         return list(self._rows)
 
     def is_near(self, entries: Ints, dues: Ints) -> Bools:
-        """Which of these timers are the broker's."""
+        """Which of these timers the broker owns."""
         at = np.searchsorted(self._starts, entries, side="right") - 1
         if (at < 0).any():
             raise CorruptStore(
@@ -74,12 +74,12 @@ class Ownership:
         return near
 
     def add(self, cut: Cut) -> None:
-        """A cut stands behind all that are known."""
+        """Add a cut that follows all known ones."""
         self._append(cut.entry + 1, cut.frontier_ms)
         self._index()
 
     def learn_before(self, first_entry: int, cuts: Iterable[Cut]) -> None:
-        """Know the entries from this one on too, where these are all the cuts from it to what is known."""
+        """Extend the known range down to `first_entry`. `cuts` are all cuts from there to the range known so far."""
         cuts = list(cuts)
         first_ms = cuts[0].last_frontier_ms if cuts else self._rows[0][1]
         earlier = [(first_entry, first_ms), *((cut.entry + 1, cut.frontier_ms) for cut in cuts)]
@@ -87,7 +87,7 @@ class Ownership:
         self._index()
 
     def forget_below(self, entry: int) -> None:
-        """Nobody will ask about entries below this one."""
+        """Drop the frontiers that only apply to entries below this one."""
         first = max(0, int(np.searchsorted(self._starts, entry, side="right")) - 1)
         start, frontier_ms = self._rows[first]
         if first or start < entry:

@@ -1,4 +1,4 @@
-"""A window: the slice of due time that one cut hands back, and when the broker is done with it."""
+"""Windows: the span of due time that Spark hands back at one cut, and whether the broker has finished it."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from latermq.model.pipeline_state import PipelineState, WindowState
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What Spark holds of one store that is due in [from, until) and was scheduled before the cut's entry."""
+    """Spark's timers of one store that are due in [from, until) and were scheduled before the cut's entry."""
 
     store_id: str
     number: int
@@ -17,17 +17,17 @@ class Window:
 
     @classmethod
     def of(cls, store_id: str, state: WindowState) -> "Window":
-        """The window that a broker tells of."""
+        """The window in a state that a broker reported."""
         return cls(store_id, state.number, state.cut_entry, state.from_ms, state.until_ms)
 
 
 def unfinished_windows(state: PipelineState) -> list[Window]:
-    """The windows that the broker still plays or waits for, in order."""
+    """The windows that the broker still loads or waits for, in order."""
     return sorted((Window.of(state.store_id, one) for one in state.windows), key=lambda one: one.number)
 
 
 def is_behind(window: Window, state: PipelineState) -> bool:
-    """Whether every row of the window is delivered or taken, so that its files may go."""
+    """Whether every row of the window is delivered, cancelled or moved, so that its files can be deleted."""
     return (
         window.until_ms <= state.done_wake_ms
         and window.cut_entry <= state.done_upto

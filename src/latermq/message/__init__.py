@@ -1,1 +1,1 @@
-"""Messages as bytes: record layout, properties, ids and tags; no I/O."""
+"""The byte formats of messages: record layout, properties, ids and tags, without I/O."""

@@ -1,4 +1,4 @@
-"""The body of a batch send: several messages of one topic laid end to end (docs/formats/batch-body.md)."""
+"""The body of a batch send: concatenated messages of one topic (docs/formats/batch-body.md)."""
 
 import struct
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ class BatchMember(NamedTuple):
 
 
 def encode_batch(members: Iterable[BatchMember]) -> bytes:
-    """The batch body of these messages."""
+    """Encode messages as a batch body."""
     parts = []
     for flag, body, properties in members:
         size = _HEAD.size + len(body) + 2 + len(properties)
@@ -30,9 +30,9 @@ def encode_batch(members: Iterable[BatchMember]) -> bytes:
 
 
 def decode_batch(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """Flag, body and properties of each message; one that does not add up is refused, and with it the whole batch.
+    """Yield flag, body and properties of each message. One message with inconsistent lengths invalidates the batch.
 
-    Plain tuples, because named ones would cost a batch of 10,000 messages 4 ms.
+    It yields plain tuples, because named ones would cost 4 ms for a batch of 10,000 messages.
     """
     at, end, unpack_head, unpack_u16 = 0, len(data), _HEAD.unpack_from, _U16.unpack_from
     while at < end:

@@ -1,4 +1,4 @@
-"""Topic and group names: what is allowed, which are the system's own, and how retry topics are called."""
+"""Topic and group names: validation, system topics, and the names of retry and dead-letter topics."""
 
 import re
 
@@ -6,8 +6,8 @@ from latermq.errors import IllegalMessage, NoPermission
 
 MAX_TOPIC_CHARS = 127
 MAX_RETRY_TOPIC_CHARS = 255
-MAX_GROUP_CHARS = 120  # leaves room for the retry and dead-letter prefixes
-MAX_FILE_NAME_BYTES = 255  # of one file or folder, on every file system that matters
+MAX_GROUP_CHARS = 120  # with the retry or dead-letter prefix it is still a valid topic name
+MAX_FILE_NAME_BYTES = 255  # of one file or folder, on all relevant file systems
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
@@ -22,7 +22,7 @@ TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRANSACTION_CHECK_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-_SHOWN_CHARS = 40  # of a name that is refused: strangers choose how long it is
+_SHOWN_CHARS = 40  # of a refused name, whose length an untrusted client chooses
 
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+").fullmatch
 _SYSTEM_TOPICS = frozenset({
@@ -35,7 +35,7 @@ _CLOSED_TOPICS = frozenset({
 
 
 def check_topic(topic: str) -> None:
-    """Refuse a name that no topic can have."""
+    """Raise an error if this is not a valid topic name."""
     if not topic.strip():
         raise IllegalMessage("the topic is blank", hint="Name a topic")
     if not _LEGAL(topic):
@@ -48,25 +48,25 @@ def check_topic(topic: str) -> None:
 
 
 def is_topic(name: str) -> bool:
-    """Whether a topic can have this name."""
+    """Whether this is a valid topic name."""
     return len(name) <= _max_chars(name) and _LEGAL(name) is not None
 
 
 def is_stored_topic(name: str) -> bool:
-    """Whether a topic of a store can have this name: RocketMQ's brokers make names that nobody may ask for.
+    """Whether a topic in a store can have this name. RocketMQ's brokers create names that clients may not use.
 
-    The retry topics of its POP consumers are called `%RETRY%group+topic`.
+    These are the retry topics of its POP consumers, `%RETRY%group+topic`.
     """
     return is_topic(name) or (name.startswith(RETRY_PREFIX) and is_topic(name.replace("+", "_", 1)))
 
 
 def is_group(name: str) -> bool:
-    """Whether a group can have this name."""
+    """Whether this is a valid group name."""
     return len(name) <= MAX_GROUP_CHARS and _LEGAL(name) is not None
 
 
 def is_file_name(name: str) -> bool:
-    """Whether a file or a folder can have this name, which leads nowhere else when it is part of a path."""
+    """Whether this is a valid file or folder name that cannot escape its folder as part of a path."""
     if name in ("", ".", "..") or "/" in name or "\0" in name or len(name) > MAX_FILE_NAME_BYTES:
         return False
     try:
@@ -76,12 +76,12 @@ def is_file_name(name: str) -> bool:
 
 
 def shown(name: str) -> str:
-    """A name for an error: quoted, escaped, and cut where it is long."""
+    """A name for an error message: quoted, escaped, and truncated if it is long."""
     return repr(name) if len(name) <= _SHOWN_CHARS else f"{name[:_SHOWN_CHARS]!r}…"
 
 
 def escaped(name: str, max_chars: int) -> str:
-    """The same for a log line, which puts quotes where it needs them."""
+    """A name for a log line: escaped and truncated, but not quoted, because the log adds quotes where needed."""
     cut = repr(name[:max_chars])[1:-1]
     return cut if len(name) <= max_chars else f"{cut}…"
 
@@ -91,14 +91,14 @@ def _max_chars(topic: str) -> int:
 
 
 def check_sendable_topic(topic: str) -> None:
-    """Refuse a name that clients must not send to: an illegal one, or one that the broker fills itself."""
+    """Raise an error if clients must not send to this topic: the name is not valid, or only the broker writes to it."""
     check_topic(topic)
     if topic in _CLOSED_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX):
         raise NoPermission(f"topic {topic!r} belongs to the broker", hint="Send to a topic of your own")
 
 
 def check_group(group: str) -> None:
-    """Refuse a name that no group can have."""
+    """Raise an error if this is not a valid group name."""
     if not group.strip():
         raise IllegalMessage("the group is blank", hint="Name a group")
     if not _LEGAL(group):
@@ -110,21 +110,21 @@ def check_group(group: str) -> None:
 
 
 def is_system_topic(topic: str) -> bool:
-    """Whether the system made this topic for itself."""
+    """Whether this is a system topic."""
     return topic in _SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 
 def retry_topic(group: str) -> str:
-    """Where a group's failed messages wait for their next attempt."""
+    """The topic where a group's failed messages wait for their next attempt."""
     return RETRY_PREFIX + group
 
 
 def dead_letter_topic(group: str) -> str:
-    """Where a group's messages end that failed too often."""
+    """The topic for messages that a group failed to consume too often."""
     return DEAD_LETTER_PREFIX + group
 
 
 def group_of(topic: str) -> str:
     """The group of a retry or dead-letter topic."""
-    # One prefix: a group may itself be called as if it were a topic of another one.
+    # Remove only one prefix: the name of a group may itself begin with one.
     return topic.removeprefix(RETRY_PREFIX if topic.startswith(RETRY_PREFIX) else DEAD_LETTER_PREFIX)

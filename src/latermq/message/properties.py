@@ -1,4 +1,4 @@
-"""Message properties: names the broker knows, and their wire form `name \\x01 value \\x02 …`."""
+"""Message properties: the names that the broker uses, and the wire form `name \\x01 value \\x02 …`."""
 
 from collections.abc import Mapping
 
@@ -27,31 +27,31 @@ MAX_OFFSET = "MAX_OFFSET"
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 RECONSUME_TIME = "RECONSUME_TIME"
 TRANSACTION_PREPARED = "TRAN_MSG"
-# What a broker adds to every message that it stores for a client.
+# Properties that a broker adds to every message that it stores for a client.
 CLUSTER = "CLUSTER"
 REGION = "MSG_REGION"
 TRACE_ON = "TRACE_ON"
 DEFAULT_REGION = "DefaultRegion"
 
-# LaterMQ's own; what comes from outside under these names is dropped.
+# LaterMQ's own properties; the broker drops them from messages of clients.
 OWN_PREFIX = "LMQ_"
 DUE_MS = "LMQ_DUE_MS"
-TIMER_ID = "LMQ_TIMER_ID"  # in rolls and moves: the entry that first scheduled the timer
+TIMER_ID = "LMQ_TIMER_ID"  # in renewals and moves: the entry that first scheduled the timer
 MOVE = "LMQ_MOVE"
-CUT = "LMQ_CUT"  # in a cut: its number and its two times
-TOPIC_DELETED = "LMQ_TOPIC_DELETED"  # in the record that a deleted topic leaves: its messages before it are gone
+CUT = "LMQ_CUT"  # in a cut: its number and times
+TOPIC_DELETED = "LMQ_TOPIC_DELETED"  # in the record that marks a topic's deletion: its earlier messages are gone
 DEAD_LETTER_REASON = "LMQ_DEAD_REASON"
 
-KEY_SEPARATOR = " "  # several message keys in one KEYS value
+KEY_SEPARATOR = " "  # between the message keys in a KEYS value
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:
-    """The wire form, in the order given."""
+    """Encode properties in the given order."""
     return "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
 
 
 def decode_properties(text: str) -> dict[str, str]:
-    """The properties of a wire form; a part without a name or without a value is passed over, as in Java's decoder."""
+    """Decode the wire form. Parts without a name or without a value are ignored, as in Java's decoder."""
     properties = {}
     for part in text.split(PROPERTY_END):
         name, _, value = part.partition(NAME_END)
@@ -61,7 +61,7 @@ def decode_properties(text: str) -> dict[str, str]:
 
 
 def distinct_properties(text: str) -> dict[str, str] | None:
-    """The same where this is just the wire form of them; None where a name comes twice, or a part is passed over."""
+    """Decode the wire form; None if a name occurs twice, or a part has no name or no value."""
     parts = text.split(PROPERTY_END)
     if not parts[-1]:
         parts.pop()
@@ -74,15 +74,15 @@ def distinct_properties(text: str) -> dict[str, str] | None:
 
 
 def with_stamp(text: str, stamp: str) -> str:
-    """A wire form with another behind it, whose values count where both have a name: the last one does."""
+    """Append the wire form `stamp` to another one. For names in both, its values count, because the last value does."""
     return text + stamp if not text or text[-1] == PROPERTY_END else f"{text}{PROPERTY_END}{stamp}"
 
 
 def find_property(wire: bytes, name: bytes) -> bytes | None:
-    """One value out of an encoded property string, without decoding the rest; the last one counts, as in a map."""
+    """Find one value in the wire form without decoding the rest. The last value counts, as in a map."""
     needle = name + b"\x01"
     at = wire.rfind(needle)
-    # A hit inside a longer name or inside a value is not the property itself.
+    # Skip matches inside a longer name or inside a value.
     while at > 0 and wire[at - 1] != 2:
         at = wire.rfind(needle, 0, at)
     if at < 0:
@@ -93,9 +93,9 @@ def find_property(wire: bytes, name: bytes) -> bytes | None:
 
 
 def well_formed(wire: bytes) -> bool:
-    """Whether these bytes can be properties: UTF-8 without zero bytes, which are what a torn write leaves.
+    """Whether these bytes can be properties: UTF-8 without zero bytes, which a torn write leaves.
 
-    Senders of zero bytes are refused, so that what was accepted is never taken for torn.
+    The broker refuses messages with zero bytes in their properties, so an accepted message never looks torn.
     """
     if b"\0" in wire:
         return False

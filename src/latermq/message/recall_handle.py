@@ -1,4 +1,7 @@
-"""Recall handles: what a sender gets back for a timer, to cancel it by; docs/formats/message-ids.md has the layout."""
+"""Recall handles, which senders receive for their timers and use to cancel them.
+
+docs/formats/message-ids.md describes the layout.
+"""
 
 import base64
 import binascii
@@ -9,27 +12,27 @@ from latermq.errors import IllegalOperation
 
 _VERSION = "v1"
 _WORDS = 5
-# What Java's URL-safe decoder takes; Python's own passes over letters that it does not know.
+# The input that Java's URL-safe decoder accepts; Python's decoder ignores unknown characters.
 _ENCODED = re.compile(r"[A-Za-z0-9_-]+={0,2}").fullmatch
 
 
 class RecallHandle(NamedTuple):
-    """The words of a handle."""
+    """The parts of a handle."""
 
     topic: str
     broker_name: str
-    timestamp_ms: int  # -1 where the word is no number: it is looked at last, if at all
+    timestamp_ms: int  # -1 if the part is not numeric: it is checked last, if at all
     unique_key: str
 
 
 def encode_recall_handle(topic: str, broker_name: str, timestamp_ms: int, unique_key: str) -> str:
-    """The handle of one timer."""
+    """Encode the handle of a timer."""
     words = f"{_VERSION} {topic} {broker_name} {timestamp_ms} {unique_key}"
     return base64.urlsafe_b64encode(words.encode()).decode()
 
 
 def decode_recall_handle(text: str) -> RecallHandle:
-    """The words of a handle; IllegalOperation for what is none."""
+    """Decode a handle; raises IllegalOperation if it is not valid."""
     words = _decode(text).split(" ", _WORDS - 1)
     if words[0] != _VERSION or len(words) < _WORDS or not words[-1]:
         raise _invalid()

@@ -1,4 +1,4 @@
-"""The CommitLog record: RocketMQ's byte layout, decoded and checked (docs/formats/commitlog.md)."""
+"""Decoding and validation of commit log records in RocketMQ's byte layout (docs/formats/commitlog.md)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ from latermq.message.record_fields import (
 
 @dataclass(slots=True)
 class Message:
-    """A message with everything that its record tells of it."""
+    """A message with all fields of its record."""
 
     topic: str
     body: bytes
@@ -60,7 +60,7 @@ class Message:
 
 @dataclass(slots=True)
 class Layout:
-    """Where the parts of one record lie, relative to its start; nothing is copied yet."""
+    """Positions of the parts of one record, relative to its start. No data is copied."""
 
     size: int
     sysflag: int
@@ -74,7 +74,7 @@ class Layout:
 
 
 def layout(buffer: Buffer, at: int, limit: int) -> Layout | None:
-    """The layout of the record at `at`, or None where no complete record lies before `limit`."""
+    """The layout of the record at `at`, or None if there is no complete record before `limit`."""
     if at + MIN_RECORD_BYTES > limit:
         return None
     size, magic = SIZE_AND_MAGIC.unpack_from(buffer, at)
@@ -108,10 +108,10 @@ def layout(buffer: Buffer, at: int, limit: int) -> Layout | None:
 
 
 def check_record(buffer: Buffer, at: int, limit: int, physical_offset: int) -> Layout | None:
-    """The layout of a whole and undamaged record that belongs at `physical_offset`, else None.
+    """The layout of the record at `at`, or None unless it is complete, undamaged and belongs at `physical_offset`.
 
-    The CRC covers the body only, so the rest is checked by what it must say: its own offset, and a topic and properties
-    that can be texts and end where the record ends.
+    The CRC covers only the body. The rest is checked for plausibility: the record must contain its own offset, and a
+    topic and properties that are well-formed texts and end where the record ends.
     """
     parts = layout(buffer, at, limit)
     if parts is None or I64.unpack_from(buffer, at + PHYSICAL_OFFSET_AT)[0] != physical_offset:
@@ -129,31 +129,31 @@ def check_record(buffer: Buffer, at: int, limit: int, physical_offset: int) -> L
 
 
 def record_store_timestamp_ms(buffer: Buffer, at: int) -> int:
-    """The store time in the record at `at`."""
+    """The store time of the record at `at`."""
     (sysflag,) = U32.unpack_from(buffer, at + SYSFLAG_AT)
     timestamp_ms: int = I64.unpack_from(buffer, at + BORN_HOST_AT + host_bytes(sysflag)[0])[0]
     return timestamp_ms
 
 
 def record_prepared_transaction_offset(buffer: Buffer, at: int, parts: Layout) -> int:
-    """The prepared-transaction field of the record at `at`, where deliveries keep their entry id."""
+    """The prepared-transaction field of the record at `at`, which holds the entry id of a delivery."""
     value: int = I64.unpack_from(buffer, at + parts.body_at - PREPARED_BEFORE_BODY)[0]
     return value
 
 
 def record_properties(record: bytes) -> bytes:
-    """The encoded properties of one whole record."""
+    """The encoded properties of one complete record."""
     parts = layout(record, 0, len(record))
     return record[parts.properties_at :] if parts else b""
 
 
 def record_property(record: bytes, name: bytes) -> bytes | None:
-    """One property of one whole record."""
+    """One property of one complete record."""
     return find_property(record_properties(record), name)
 
 
 def decode_record(buffer: bytes, at: int = 0) -> Message:
-    """The record at `at` as a Message; its CRC is the reader's to check."""
+    """Decode the record at `at`. The caller must check the CRC."""
     parts = layout(buffer, at, len(buffer))
     if parts is None:
         raise CorruptStore(f"no whole record at byte {at} of {len(buffer)}")
@@ -185,7 +185,7 @@ def decode_record(buffer: bytes, at: int = 0) -> Message:
 
 
 def decode_records(buffer: bytes) -> Iterator[Message]:
-    """Records laid end to end, as a pull response carries them."""
+    """Decode concatenated records, as in a pull response."""
     at = 0
     while at < len(buffer):
         message = decode_record(buffer, at)

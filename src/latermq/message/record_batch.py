@@ -1,4 +1,4 @@
-"""Many records that lie end to end, checked together: what `check_record` does to one."""
+"""Validation of many contiguous records at once, with the same checks as `check_record` for one."""
 
 import zlib
 from typing import NamedTuple
@@ -25,7 +25,7 @@ _SEPARATOR = b"\x02"
 
 
 class RecordBatch(NamedTuple):
-    """Whole records, one after the other: what of them the files derived from the log are made of."""
+    """Contiguous records: the columns from which the broker derives its other files."""
 
     offsets: Ints
     sizes: Ints
@@ -42,16 +42,16 @@ class RecordBatch(NamedTuple):
 
 
 def check_records(buffer: Buffer, at: int, limit: int, physical_offset: int, count: int) -> RecordBatch:
-    """The whole and undamaged records from `at` on, which belongs at `physical_offset`; at most `count`.
+    """The complete and undamaged records from `at` on, at most `count`. `at` corresponds to `physical_offset`.
 
-    It ends before the first of which `check_record` would say None.
+    The batch ends before the first record for which `check_record` would return None.
     """
     bounds = np.array(_bounds(buffer, at, limit, count), np.int64)
     starts, ends = bounds[:-1], bounds[1:]
     offsets = starts + (physical_offset - at)
     read = Numbers(buffer, limit)
     parts = lay_out(read, starts, ends)
-    # What follows looks at each record's own bytes, so only at those whose parts lie where they can.
+    # The next checks read the bytes of each record, so they are limited to records with a consistent layout.
     whole = _leading(parts.fits & (read.i64(starts + PHYSICAL_OFFSET_AT) == offsets))
     topics = _cut_out(buffer, parts.topics_at[:whole], parts.topics_end[:whole])
     properties = _cut_out(buffer, parts.properties_at[:whole], ends[:whole])
@@ -76,7 +76,7 @@ def check_records(buffer: Buffer, at: int, limit: int, physical_offset: int, cou
 
 
 def _bounds(buffer: Buffer, at: int, limit: int, count: int) -> list[int]:
-    """Where records start, as far as their sizes and magic numbers lead, and where the last of them ends."""
+    """The starts of records, as far as sizes and magic numbers are valid, followed by the end of the last one."""
     unpack_from = SIZE_AND_MAGIC.unpack_from
     starts = [at]
     while len(starts) <= count and at + MIN_RECORD_BYTES <= limit:
@@ -89,7 +89,7 @@ def _bounds(buffer: Buffer, at: int, limit: int, count: int) -> list[int]:
 
 
 def _leading(good: Bools) -> int:
-    """How many are good before the first that is not."""
+    """The number of true values before the first false one."""
     return len(good) if good.all() else int(good.argmin())
 
 
@@ -105,7 +105,7 @@ def _crcs(buffer: Buffer, starts: Ints, ends: Ints) -> Ints:
 
 
 def _well_formed_lead(texts: list[bytes]) -> int:
-    """How many texts are well formed before the first that is not; most often one look at all of them tells."""
+    """The number of well-formed texts before the first malformed one; usually one check of all of them suffices."""
     if well_formed(_SEPARATOR.join(texts)):
         return len(texts)
     return next(number for number, text in enumerate(texts) if not well_formed(text))

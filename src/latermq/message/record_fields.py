@@ -1,6 +1,6 @@
-"""The fields of a CommitLog record: where each lies and how it is written (docs/formats/commitlog.md).
+"""The fields of a commit log record: their positions and encodings (docs/formats/commitlog.md).
 
-Whoever reads or writes a record takes these numbers from here. A record is size, magic, CRC of the body, queue id,
+All code that reads or writes records uses these constants. A record consists of size, magic, CRC of the body, queue id,
 flag, queue offset, physical offset, system flag, born time, born host, store time, store host, reconsume times,
 prepared transaction, body length, body, topic length, topic, properties length, properties.
 """
@@ -22,8 +22,8 @@ BLANK = struct.Struct(">II")  # size of the rest of the segment, BLANK_MAGIC
 
 SYSFLAG_COMPRESSED = 0x1
 SYSFLAG_TRANSACTION_MASK = 0xC
-SYSFLAG_ROLLED_BACK = 0xC  # a record that no queue has
-# What a sender may say of its body: compressed, how, and that it has several tags. The rest is the broker's to say.
+SYSFLAG_ROLLED_BACK = 0xC  # a record that is in no queue
+# Flags that a sender may set: body compressed, compression type, several tags. Only the broker sets the others.
 SYSFLAG_FROM_SENDER = 0x703
 SYSFLAG_BORN_V6 = 0x10
 SYSFLAG_STORE_V6 = 0x20
@@ -31,9 +31,9 @@ SYSFLAG_HOSTS = SYSFLAG_BORN_V6 | SYSFLAG_STORE_V6
 
 V4_HOST_BYTES, V6_HOST_BYTES = 8, 20  # address and port
 
-# Everything up to the body's length, for IPv4 hosts: the shape of nearly every record.
+# All fields up to the body length, for IPv4 hosts, which nearly every record has.
 HEAD = struct.Struct(">IIIIiqqIq8sq8siqI")
-# The same in the pieces between which hosts of any length lie.
+# The same fields without the hosts, which may have any length.
 BEFORE_BORN_HOST = struct.Struct(">IIIIiqqIq")
 BETWEEN_HOSTS = struct.Struct(">q")
 BEHIND_HOSTS = struct.Struct(">iqI")
@@ -47,7 +47,7 @@ I16 = struct.Struct(">h")
 U32 = struct.Struct(">I")
 I64 = struct.Struct(">q")
 
-# From the record's start; whatever follows the born host moves by 12 for each IPv6 host.
+# Positions from the record's start. An IPv6 host moves all fields after it by 12 bytes.
 MAGIC_AT = 4
 BODY_CRC_AT = 8
 QUEUE_ID_AT = 12
@@ -57,7 +57,7 @@ PHYSICAL_OFFSET_AT = 28
 SYSFLAG_AT = 36
 BORN_TIMESTAMP_AT = 40
 BORN_HOST_AT = 48
-# From the store host's end, and back from the body's start.
+# Distances from the end of the store host, and back from the start of the body.
 PREPARED_BEHIND_HOSTS = 4
 BODY_LENGTH_BEHIND_HOSTS = 12
 RECONSUME_BEFORE_BODY = 16
@@ -67,21 +67,21 @@ BODY_LENGTH_BEFORE_BODY = 4
 PROPERTIES_LENGTH_BYTES = 2
 MIN_RECORD_BYTES = HEAD.size + 1 + PROPERTIES_LENGTH_BYTES
 MAX_SHORT_TOPIC_BYTES = 127
-CRC_MASK = 0x7FFFFFFF  # Java's side stores a CRC without its sign bit
+CRC_MASK = 0x7FFFFFFF  # RocketMQ stores a CRC without its sign bit
 
 
 def body_crc32(body: Buffer) -> int:
-    """The CRC of a body as its record holds it."""
+    """The CRC of a body as stored in its record."""
     return zlib.crc32(body) & CRC_MASK
 
 
 def body_crcs32(bodies: list[bytes]) -> Ints:
-    """The same of many."""
+    """The CRCs of many bodies as stored in their records."""
     return np.fromiter(map(zlib.crc32, bodies), np.int64, len(bodies)) & CRC_MASK
 
 
 def host_bytes(sysflag: int) -> tuple[int, int]:
-    """How long born host and store host are in a record with this system flag."""
+    """The sizes of born host and store host in a record with this system flag."""
     return (
         V6_HOST_BYTES if sysflag & SYSFLAG_BORN_V6 else V4_HOST_BYTES,
         V6_HOST_BYTES if sysflag & SYSFLAG_STORE_V6 else V4_HOST_BYTES,
@@ -89,23 +89,23 @@ def host_bytes(sysflag: int) -> tuple[int, int]:
 
 
 def born_host_bytes(sysflags: Ints) -> Ints:
-    """How long the born hosts of many records are."""
+    """The sizes of the born hosts of many records."""
     return np.where(sysflags & SYSFLAG_BORN_V6, V6_HOST_BYTES, V4_HOST_BYTES)
 
 
 def store_host_bytes(sysflags: Ints) -> Ints:
-    """How long the store hosts of many records are."""
+    """The sizes of the store hosts of many records."""
     return np.where(sysflags & SYSFLAG_STORE_V6, V6_HOST_BYTES, V4_HOST_BYTES)
 
 
 def topic_field(topic: bytes) -> tuple[int, bytes]:
-    """The magic of a record of this topic, and the topic behind its length."""
+    """The magic of a record of this topic, and the topic prefixed with its length."""
     if len(topic) <= MAX_SHORT_TOPIC_BYTES:
         return MAGIC, bytes((len(topic),)) + topic
     return MAGIC_LONG_TOPIC, U16.pack(len(topic)) + topic
 
 
-# Views of a number at every byte: one index reads or writes a field in all records.
+# Views with a number at every byte position: one indexing operation reads or writes a field of all records.
 def u16_at_any_byte(buffer: Buffer, limit: int) -> Ints:
     return np.ndarray((max(0, limit - 1),), ">u2", buffer, strides=(1,))
 

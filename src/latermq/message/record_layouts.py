@@ -1,4 +1,4 @@
-"""Where the parts of many records lie, found for all of them together: what `layout` finds for one."""
+"""Layouts of many records, computed together with the same results as `layout` for one record."""
 
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from latermq.message.record_fields import (
 
 
 class Numbers:
-    """Reads one number at each of many places."""
+    """Reads numbers at many positions of a buffer at once."""
 
     def __init__(self, buffer: Buffer, limit: int) -> None:
         self._buffer = buffer
@@ -46,7 +46,7 @@ class Numbers:
 
 
 class RecordLayouts(NamedTuple):
-    """Places in a buffer, one for each record. They mean something where `fits` says that the parts fill the record."""
+    """Positions in a buffer, one per record. They are valid only where `fits` is true: the parts fill the record."""
 
     sysflags: Ints
     store_timestamps_at: Ints
@@ -60,14 +60,14 @@ class RecordLayouts(NamedTuple):
 
 
 def lay_out(read: Numbers, starts: Ints, ends: Ints) -> RecordLayouts:
-    """Find the parts of records of which it is only known that they start and end here."""
+    """Compute the layouts of records of which only starts and ends are known."""
     magics = read.u32(starts + MAGIC_AT)
     has_long_topic = magics == MAGIC_LONG_TOPIC
     sysflags = read.u32(starts + SYSFLAG_AT)
     store_timestamps_at = starts + BORN_HOST_AT + born_host_bytes(sysflags)
     prepared_at = store_timestamps_at + 8 + store_host_bytes(sysflags) + PREPARED_BEHIND_HOSTS
     bodies_at = prepared_at + PREPARED_BEFORE_BODY
-    # A length that leads out of its record is not followed: it would lead anywhere.
+    # A length that exceeds its record is not used, because it could point anywhere.
     fits = (has_long_topic | (magics == MAGIC)) & (bodies_at + 3 + has_long_topic <= ends)
     bodies_end = np.where(
         fits, bodies_at + read.u32(np.where(fits, bodies_at - BODY_LENGTH_BEFORE_BODY, starts)), starts

@@ -1,4 +1,7 @@
-"""Lays out the bytes of records: of one, or of many at once (tests/unit/message/test_record_writer.py: the same)."""
+"""Encoding of records, one at a time or many at once.
+
+tests/unit/message/test_record_writer.py checks that both ways write the same bytes.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -55,7 +58,7 @@ def encode_record(
     reconsume_times: int = 0,
     prepared_transaction_offset: int = 0,
 ) -> bytes:
-    """One record, ready to be appended at `physical_offset`."""
+    """Encode one record to be appended at `physical_offset`."""
     magic, topic_bytes = topic_field(topic)
     sysflag &= ~SYSFLAG_HOSTS
     behind_hosts = len(body) + len(topic_bytes) + PROPERTIES_LENGTH_BYTES + len(properties)
@@ -92,7 +95,7 @@ def encode_record(
 
 
 class Template(NamedTuple):
-    """A record without body and properties, from which many are made that differ in little else."""
+    """A record without body and properties, from which many similar records are made."""
 
     before_body: bytes
     behind_body: bytes  # the topic, and the length of the properties
@@ -113,7 +116,7 @@ def record_template(
     sysflag: int = 0,
     reconsume_times: int = 0,
 ) -> Template:
-    """What all records of one queue and one sender have alike; their places and store time come when appended."""
+    """The common part of all records of one queue and one sender. Offsets and store time are set at the append."""
     empty = encode_record(
         topic.encode(), b"", b"", queue_id=queue_id, queue_offset=0, physical_offset=0, store_timestamp_ms=0,
         born_timestamp_ms=born_timestamp_ms, born_host=born_host, store_host=store_host, sysflag=sysflag,
@@ -126,9 +129,9 @@ def record_template(
 def fill_templates(
     data: bytearray, sizes: Ints, body_at: int, bodies: list[bytes], body_sizes: Ints, properties_sizes: Ints
 ) -> Ints:
-    """Write what a body and properties bring into records that are joined of templates; where the records start.
+    """Set sizes and CRCs in records that were assembled from templates, and return the starts of the records.
 
-    `data` holds for each record what stands before its body, the body, what stands behind it, and the properties.
+    For each record, `data` contains the part before the body, the body, the part after it, and the properties.
     """
     starts = np.cumsum(sizes) - sizes
     words = u32_at_any_byte(data, len(data))
@@ -141,31 +144,31 @@ def fill_templates(
 
 
 def set_flags(data: bytearray, starts: Ints, flags: Sequence[int]) -> None:
-    """Give records their senders' flags."""
+    """Set the senders' flags in records."""
     u32_at_any_byte(data, len(data))[starts + FLAG_AT] = np.array(flags, np.int32).view(np.uint32)
 
 
 def set_queue_ids(data: Buffer, starts: Ints, queue_ids: Ints) -> None:
-    """Put records into other queues of their topics."""
+    """Set the queue ids in records."""
     u32_at_any_byte(data, len(data))[starts + QUEUE_ID_AT] = queue_ids
 
 
 def set_topics(data: bytearray, starts: Ints, sizes: Ints, magics: Ints) -> None:
-    """Write what another topic brings into records whose bytes hold it already: their size and magic."""
+    """Set sizes and magics in records whose bytes already contain another topic."""
     words = u32_at_any_byte(data, len(data))
     words[starts] = sizes
     words[starts + MAGIC_AT] = magics
 
 
 def set_prepared(data: bytearray, at: Ints, values: Ints) -> None:
-    """Write the prepared-transaction fields, which lie at these places."""
+    """Set the prepared-transaction fields at these positions."""
     i64_at_any_byte(data, len(data))[at] = values
 
 
 def set_places(
     data: Buffer, starts: Ints, at: int, queue_offsets: Ints, store_timestamp_at: Ints, store_timestamp_ms: int
 ) -> None:
-    """Write what log offset `at` brings into records that lie end to end: places in log and queue, and the time."""
+    """Set the fields that depend on the log offset `at` in contiguous records: log and queue offsets, store time."""
     longs = i64_at_any_byte(data, len(data))
     longs[starts + QUEUE_OFFSET_AT] = queue_offsets
     longs[starts + PHYSICAL_OFFSET_AT] = starts + at

@@ -1,25 +1,25 @@
-"""The slot of a time: the second in which a timer is due, RocketMQ's own rounding at its default precision."""
+"""Slots: the second in which a timer is due, rounded as RocketMQ does at its default precision."""
 
 from latermq.arrays import Ints
 
-SLOT_MS = 1_000  # slot s holds what is due in (s, s + 1000]
+SLOT_MS = 1_000  # slot s contains the timers due in (s, s + 1000]
 
 
 def slot_of(time_ms: int) -> int:
-    """The slot of one time: the largest multiple of a second below it."""
+    """The slot of one time: the largest full second below it."""
     return (time_ms - 1) // SLOT_MS * SLOT_MS
 
 
 def slots_of(times_ms: Ints) -> Ints:
-    """The same of many."""
+    """The slots of many times."""
     return (times_ms - 1) // SLOT_MS * SLOT_MS
 
 
 def last_slot_start(time_ms: int) -> int:
-    """The last moment up to then at which a slot begins."""
+    """The last start of a slot at or before this time."""
     return time_ms // SLOT_MS * SLOT_MS
 
 
 def next_slot_start(time_ms: int) -> int:
-    """The first moment from then on at which a slot begins."""
+    """The first start of a slot at or after this time."""
     return -(-time_ms // SLOT_MS) * SLOT_MS

@@ -1,16 +1,16 @@
-"""Tags codes: Java's String.hashCode, which queue entries and key indexes are made of."""
+"""Tags codes: Java's String.hashCode, which queue entries and key indexes use."""
 
 from functools import lru_cache
 
 import numpy as np
 
-_LONG_BYTES = 512  # of UTF-16: from here on numpy is faster, for 32 KiB 40 times
-# Longer tags are hashed every time: senders choose them, and what is remembered of them must stay small.
+_LONG_BYTES = 512  # of UTF-16; above this size numpy is faster, 40 times for 32 KiB
+# In characters. Longer tags are hashed every time, because senders choose them and the cache must stay small.
 MAX_REMEMBERED = 256
 
 
 def java_string_hash(text: str) -> int:
-    """What `String.hashCode()` returns in Java, as a signed 32-bit number."""
+    """The result of Java's `String.hashCode()`, a signed 32-bit number."""
     value = 0
     units = text.encode("utf-16-be", "surrogatepass")
     if len(units) > _LONG_BYTES:
@@ -29,7 +29,7 @@ def _hash_long(units: bytes) -> int:
 
 
 def tags_code(tag: str) -> int:
-    """The number a queue entry carries for a tag; 0 for no tag. Tags are few, so the hash is remembered."""
+    """The code of a tag in a queue entry; 0 for no tag. There are few different tags, so codes are cached."""
     return _remembered_code(tag) if len(tag) <= MAX_REMEMBERED else java_string_hash(tag)
 
 

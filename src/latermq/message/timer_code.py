@@ -1,7 +1,8 @@
-"""The tags code of a queue entry of the timer topic: what the entry is and when it is due, without its record.
+"""Timer codes: the kind and due time of an entry of the timer topic, in the tags code of its queue entry.
 
-Bit 62 says that LaterMQ wrote it, bits 56 to 61 are the kind, bits 0 to 55 the due time. The hash of a tag, which
-RocketMQ puts there, is a sign-extended 32-bit number, so it is never mistaken for one of these.
+They are available without reading the record. Bit 62 marks a code of LaterMQ, bits 56 to 61 are the kind, and bits 0 to
+55 the due time. RocketMQ stores the hash of a tag there, which is a sign-extended 32-bit number and is never mistaken
+for a timer code.
 """
 
 from latermq.arrays import Bools, Ints
@@ -20,11 +21,11 @@ from latermq.message.properties import (
 FLAG = 1 << 62
 KIND_SHIFT = 56
 DUE_MASK = (1 << KIND_SHIFT) - 1
-TIMER, CANCEL, MOVED, CUT = range(4)  # a roll is a timer again
-MAX_DUE_DIGITS = 15  # some 30,000 years: more do not fit beside the kind, and before FOREVER_MS of cut.py
+TIMER, CANCEL, MOVED, CUT = range(4)  # a renewal is a TIMER too
+MAX_DUE_DIGITS = 15  # about 30,000 years: more do not fit next to the kind, or below FOREVER_MS of cut.py
 MAX_ENTRY_DIGITS = 18
 _MAX_QUEUE_ID_DIGITS = 5
-UNKNOWN_DUE_MS = 0  # of a record that tells no due time: it is nobody's to deliver
+UNKNOWN_DUE_MS = 0  # of a record without a due time, which is never delivered
 
 _DUE_MS, _TIMER_OUT_MS = DUE_MS.encode(), TIMER_OUT_MS.encode()
 _CUT, _DELETE_KEY, _MOVE, _REAL_QUEUE_ID, _REAL_TOPIC = (
@@ -37,29 +38,29 @@ _CUT, _DELETE_KEY, _MOVE, _REAL_QUEUE_ID, _REAL_TOPIC = (
 
 
 def timer_code(kind: int, due_ms: int) -> int:
-    """The code of an entry."""
+    """Encode kind and due time."""
     return FLAG | kind << KIND_SHIFT | due_ms
 
 
 def is_timer_code(codes: Ints) -> Bools:
-    """Which of these codes are ours."""
+    """Which of these codes are LaterMQ's."""
     ours: Bools = codes >> 62 == 1
     return ours
 
 
 def kinds_and_dues(codes: Ints) -> tuple[Ints, Ints]:
-    """What these entries are, and when they are due."""
+    """The kinds and due times in many codes."""
     return codes >> KIND_SHIFT & 0x3F, codes & DUE_MASK
 
 
 def kind_and_due(code: int) -> tuple[int, int]:
-    """The same for one code."""
+    """The kind and due time in one code."""
     return code >> KIND_SHIFT & 0x3F, code & DUE_MASK
 
 
 def timer_kind(properties: bytes) -> int:
-    """What a record of the timer topic is."""
-    # Nearly all are timers: that a name is nowhere in it is told faster than where it is.
+    """The kind of a record of the timer topic."""
+    # Nearly all are timers, and `in` detects a missing name faster than `find_property` does.
     if _DELETE_KEY in properties and find_property(properties, _DELETE_KEY):
         return CUT if find_property(properties, _CUT) else CANCEL
     return MOVED if _MOVE in properties and find_property(properties, _MOVE) else TIMER
@@ -68,7 +69,8 @@ def timer_kind(properties: bytes) -> int:
 def timer_code_of(properties: bytes, import_precision_ms: int) -> int:
     """The code of a record of the timer topic.
 
-    RocketMQ rounds the due time down before it writes it: a record of its own is due at most so much later.
+    RocketMQ rounds due times down by up to `import_precision_ms` before it writes them. This is added to the due time
+    of a record that RocketMQ wrote, so that it is not delivered early.
     """
     due = find_property(properties, _DUE_MS)
     if due and is_due(due):
@@ -79,22 +81,22 @@ def timer_code_of(properties: bytes, import_precision_ms: int) -> int:
 
 
 def is_due(text: bytes) -> bool:
-    """Whether a property's value can be a due time."""
+    """Whether the value of a property is a valid due time."""
     return text.isdigit() and len(text) <= MAX_DUE_DIGITS
 
 
 def timer_id_of(text: bytes, entry: int) -> int:
-    """The entry that first scheduled a timer, as its property tells; its own where that is missing or no number."""
+    """The entry that first scheduled a timer, from its property; `entry` if that is missing or not valid."""
     return int(text) if text.isdigit() and len(text) <= MAX_ENTRY_DIGITS else entry
 
 
 def real_topic(properties: bytes) -> str:
-    """The topic that a waiting record is for."""
+    """The destination topic of a waiting record."""
     return (find_property(properties, _REAL_TOPIC) or b"").decode(errors="replace")
 
 
 def real_queue(properties: bytes) -> tuple[str, int] | None:
-    """The same with the queue's id; None where there can be no such queue."""
+    """The destination topic and queue id of a waiting record; None if they are not valid."""
     topic, queue_id = real_topic(properties), find_property(properties, _REAL_QUEUE_ID) or b""
     if not is_stored_topic(topic) or not queue_id.isdigit() or len(queue_id) > _MAX_QUEUE_ID_DIGITS:
         return None

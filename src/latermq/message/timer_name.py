@@ -1,8 +1,8 @@
-"""The name of a timer in one text, `topic+unique key`, as cancels carry it, and what such a text can mean.
+"""Timer names: `topic+unique key` as one text, as in cancel records, and the possible meanings of such a text.
 
-A unique key may hold the separator, and so may a topic: RocketMQ's retry topics of pops are `%RETRY%group+topic`. So a
-name is a text, and whatever has that text as its name is meant: a cancel that is compared as a text (in the key index,
-on Spark) takes the same timers as one that is split here.
+A unique key may contain the separator. So may a topic: RocketMQ's retry topics of POP consumers are
+`%RETRY%group+topic`. Therefore names are compared as texts, and a cancel applies to every timer whose name is that
+text. A comparison of texts (in the key index, on Spark) selects the same timers as the split names in this module.
 """
 
 from latermq.message.names import RETRY_PREFIX, is_topic
@@ -11,12 +11,16 @@ SEPARATOR = "+"
 
 
 def timer_name(topic: str, unique_key: str) -> str:
-    """What a timer is called."""
+    """The name of a timer."""
     return f"{topic}{SEPARATOR}{unique_key}"
 
 
 def names_of(name: str) -> list[tuple[str, str]]:
-    """Every topic and unique key that have this name: two where the topic may be a retry topic of pops, else one."""
+    """All pairs of topic and unique key with this name.
+
+    There are two if the topic may be a retry topic of POP consumers, and none if the name is not valid. Otherwise there
+    is one.
+    """
     topic, _, unique_key = name.partition(SEPARATOR)
     if not unique_key or not is_topic(topic):
         return []
@@ -28,10 +32,10 @@ def names_of(name: str) -> list[tuple[str, str]]:
 
 
 def meanings(key: str, topic: str) -> list[str]:
-    """The names that a cancel with this key can mean if it was sent to this topic, the likeliest first.
+    """The names to which a cancel with this key may refer if it was sent to this topic, the likeliest first.
 
-    RocketMQ's brokers expect the topic before the unique key or not, by a setting; and a unique key that holds the
-    separator looks the same as one with its topic. A cancel is mostly sent to the topic of what it takes.
+    A setting of RocketMQ's brokers decides whether they expect the topic before the unique key. A unique key that
+    contains the separator looks the same as one with its topic. Most cancels are sent to the topic of their timer.
     """
     own = timer_name(topic, key)
     if not names_of(key):

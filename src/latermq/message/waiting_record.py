@@ -1,4 +1,4 @@
-"""A record of the timer topic that came back from outside the log: whether it is whole, and this very timer's."""
+"""Validation of timer records that were returned from outside the log: complete, and of the expected timer."""
 
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import DUE_MS, REAL_TOPIC, UNIQUE_KEY
@@ -7,7 +7,7 @@ from latermq.message.record_fields import MIN_RECORD_BYTES, PHYSICAL_OFFSET_AT
 
 
 def waiting_name(record: bytes, entry: int, due_ms: int) -> tuple[str, str] | None:
-    """Topic and unique key of a record that is whole, and of this very timer."""
+    """Topic and unique key of a record; None unless it is complete and belongs to this timer."""
     if len(record) < MIN_RECORD_BYTES:
         return None
     physical_offset = int.from_bytes(record[PHYSICAL_OFFSET_AT : PHYSICAL_OFFSET_AT + 8], "big")

@@ -1,1 +1,1 @@
-"""What the broker keeps and tells: topics, groups, timers, statistics. Nothing here knows how RocketMQ writes them."""
+"""The broker's data model: topics, groups, offsets, subscriptions. It is independent of RocketMQ's formats."""

@@ -1,10 +1,10 @@
-"""The version of a table."""
+"""Versions of config tables."""
 
 from msgspec import Struct
 
 
 class DataVersion(Struct):
-    """How often a config table changed; name servers and brokers compare it instead of the table."""
+    """A counter of changes to a config table. Name servers and brokers compare versions instead of tables."""
 
     counter: int = 0
     state_version: int = 0

@@ -1,4 +1,4 @@
-"""Consumer groups: their configuration."""
+"""Consumer groups and their configuration."""
 
 from typing import Literal
 
@@ -10,7 +10,7 @@ RetryPolicyType = Literal["CUSTOMIZED", "EXPONENTIAL"]
 
 
 class GroupSubscription(Struct, kw_only=True):
-    """What operators say in advance that a group subscribes to; LaterMQ keeps it and goes by heartbeats."""
+    """A subscription that operators configure for a group. LaterMQ stores it, but uses the ones in heartbeats."""
 
     topic: str | None = None
     expression_type: str | None = None
@@ -19,7 +19,7 @@ class GroupSubscription(Struct, kw_only=True):
 
 
 class ExponentialRetryPolicy(Struct, kw_only=True):
-    """Pauses that grow."""
+    """Retry delays that grow exponentially."""
 
     initial_ms: int = 5_000
     max_ms: int = 7_200_000
@@ -27,13 +27,13 @@ class ExponentialRetryPolicy(Struct, kw_only=True):
 
 
 class CustomizedRetryPolicy(Struct, kw_only=True):
-    """Pauses one by one."""
+    """A list of retry delays."""
 
     pauses_ms: list[int] = field(default_factory=list)
 
 
 class GroupRetryPolicy(Struct, kw_only=True):
-    """When POP consumers of RocketMQ's get a failed message again; LaterMQ only keeps it."""
+    """When RocketMQ's POP consumers receive a failed message again. LaterMQ only stores it."""
 
     type: RetryPolicyType = "CUSTOMIZED"
     exponential: ExponentialRetryPolicy | None = None
@@ -41,7 +41,7 @@ class GroupRetryPolicy(Struct, kw_only=True):
 
 
 class Group(Struct, kw_only=True):
-    """A consumer group and what it may do."""
+    """A consumer group and its permissions."""
 
     name: str
     can_consume: bool = True

@@ -1,4 +1,4 @@
-"""What clients tell of themselves from time to time."""
+"""Heartbeats, which clients send periodically."""
 
 from msgspec import Struct, field
 
@@ -16,7 +16,7 @@ class Consumer(Struct, kw_only=True):
 
 
 class Heartbeat(Struct, kw_only=True):
-    """Who a client is and which groups it belongs to."""
+    """A client's id and its groups."""
 
     client_id: str
     producer_groups: list[str] = field(default_factory=list)

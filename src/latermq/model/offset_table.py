@@ -1,4 +1,4 @@
-"""Offsets as tables keep them: of consumer groups, and of delay levels."""
+"""Offset tables of consumer groups and of delay levels."""
 
 from msgspec import Struct, field
 
@@ -13,7 +13,7 @@ class OffsetTable(Struct, kw_only=True):
 
 
 class DelayOffsetTable(Struct, kw_only=True):
-    """For each delay level the queue offset below which everything was delivered."""
+    """Delay level → queue offset below which all messages were delivered."""
 
     offsets: dict[int, int] = field(default_factory=dict)
     version: DataVersion = field(default_factory=DataVersion)

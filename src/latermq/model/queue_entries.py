@@ -1,4 +1,4 @@
-"""A consume queue as operators look at it."""
+"""Entries of a consume queue, for operators."""
 
 from msgspec import Struct, field
 
@@ -6,7 +6,7 @@ from latermq.model.subscription import Subscription
 
 
 class QueueEntry(Struct):
-    """One entry of a consume queue, and whether a group's tags let it through."""
+    """One entry of a consume queue, and whether it matches a group's tags."""
 
     physical_offset: int
     size_bytes: int
@@ -15,7 +15,7 @@ class QueueEntry(Struct):
 
 
 class QueueEntries(Struct, kw_only=True):
-    """Some entries of a queue; for a group also what it wants of the topic, or why that is not known."""
+    """Some entries of a queue. For a group, also its subscription to the topic, or a note why that is unknown."""
 
     min_offset: int
     max_offset: int

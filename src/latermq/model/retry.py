@@ -1,10 +1,10 @@
-"""Messages that a consumer could not handle, as clients give them back."""
+"""Failed messages that clients return for a retry."""
 
 from msgspec import Struct
 
 
 class SendBack(Struct, kw_only=True):
-    """A stored message that a consumer gives back, to wait at this delay level; below 0 it gives it up."""
+    """A stored message that a consumer sends back, to be retried after a delay level; below 0 it is a dead letter."""
 
     group: str
     physical_offset: int
@@ -13,7 +13,7 @@ class SendBack(Struct, kw_only=True):
 
 
 class RetryMessage(Struct, kw_only=True):
-    """A message that a client puts into a retry topic by itself."""
+    """A message that a client sends to a retry topic itself."""
 
     topic: str
     queue_id: int

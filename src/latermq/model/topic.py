@@ -1,4 +1,4 @@
-"""Topics: their configuration."""
+"""Topics and their configuration."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ from latermq.model.data_version import DataVersion
 # Bits of a topic's permissions.
 READ = 4
 WRITE = 2
-INHERIT = 1  # new topics may take their configuration from this one
+INHERIT = 1  # new topics may inherit the configuration of this one
 
 FilterType = Literal["SINGLE_TAG", "MULTI_TAG"]
 
