@@ -1,7 +1,7 @@
-"""LaterMQ: a message broker for messages that must arrive later. These names are what programs import.
+"""LaterMQ, a message broker for delayed messages. This package exports the public API.
 
-`latermq.client.blocking` has the same clients for programs without asyncio, `latermq.errors` has the errors by wire
-code, and `latermq.pipeline` has the calls for Spark. All other modules are private.
+`latermq.client.blocking` has the same clients for programs without asyncio, `latermq.errors` has one error per wire
+code, and `latermq.pipeline` has the functions for Spark. All other modules are private.
 """
 
 from importlib import import_module
@@ -65,8 +65,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # On first use: the client takes 0.15 s to import, twice as long as the whole command line, and importlib.metadata
-    # 0.03 s. Every command and every part of the broker imports this package.
+    # Names are imported on first use, because every command and every part of the broker imports this package. The
+    # import of the client takes 0.15 s, twice as long as the whole command line, and importlib.metadata takes 0.03 s.
     if name == "__version__":
         from importlib.metadata import version
 

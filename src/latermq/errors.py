@@ -1,19 +1,19 @@
-"""One root for every error: its wire code, whether a retry can help, and what the reader should do."""
+"""All errors, under one root. Each has a wire code, says whether a retry can help, and has a hint for the reader."""
 
 from typing import ClassVar
 
 from latermq.redaction import redacted
 
-# Messages quote what a client sent, which may be a whole frame; escaped, it would come back several times as large.
+# Messages quote client input, which may be a whole frame. Escaped, it would be several times as large in the reply.
 MAX_MESSAGE_CHARS = 4000
 
 
 class LaterMQError(Exception):
-    """Something that can be answered: a wire code, a sentence that says what happened, a hint that says what to do."""
+    """An error that can be sent as a reply: a wire code, a message that says what happened, and a hint what to do."""
 
     code: ClassVar[int] = 1
     retriable: ClassVar[bool] = False
-    ordinary: ClassVar[bool] = False  # an answer that clients ask for in the course of things; not worth a log line
+    ordinary: ClassVar[bool] = False  # occurs in normal operation and is not logged
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         self.message = _shortened(redacted(message))
@@ -22,7 +22,7 @@ class LaterMQError(Exception):
 
     @property
     def remark(self) -> str:
-        """The text for the other side: what happened, then what to do."""
+        """The text for the peer: what happened, then what to do."""
         return f"{self.message}. {self.hint}" if self.hint else self.message
 
 
@@ -35,15 +35,15 @@ class ConfigError(LaterMQError):
 
 
 class MalformedFrame(LaterMQError):
-    """Bytes that are no remoting frame; nothing after them on the connection can be trusted."""
+    """Bytes that are not a valid remoting frame. The rest of the connection's data cannot be trusted."""
 
 
 class MalformedRequest(LaterMQError):
-    """A frame whose header lacks a field or holds one that does not parse."""
+    """A frame with a missing or unparsable header field, or with a body that does not parse."""
 
 
 class MessageGone(LaterMQError):
-    """A message that is sent back is not in the log: removed by age, or never there."""
+    """A consumer sent back a message that is not in the log: it has expired, or never existed."""
 
 
 class UnsupportedRequest(LaterMQError):
@@ -53,46 +53,46 @@ class UnsupportedRequest(LaterMQError):
 
 
 class Busy(LaterMQError):
-    """A bound was reached; the same request will be taken a moment later."""
+    """A limit is reached. The same request will be accepted a moment later."""
 
     code = 2
     retriable = True
 
 
 class FlowControl(LaterMQError):
-    """Too many timers at once or in one second; the same request may be taken a moment later."""
+    """Too many timers at once or in one second. The same request may be accepted a moment later."""
 
     retriable = True
 
 
 class IllegalMessage(LaterMQError):
-    """A message that can never be stored: topic, size, properties or delay out of bounds."""
+    """A message that can never be stored: its topic, size, properties or delay is not allowed."""
 
     code = 13
 
 
 class ServiceUnavailable(LaterMQError):
-    """The broker cannot take this now: disk above its mark, starting or stopping."""
+    """The broker cannot accept this now: disk usage is above its limit, or it is starting or stopping."""
 
     code = 14
     retriable = True
 
 
 class NoPermission(LaterMQError):
-    """The topic, group or setting forbids it."""
+    """The topic, the group or a setting forbids the operation."""
 
     code = 16
 
 
 class TopicNotFound(LaterMQError):
-    """No such topic, and it may not be created on the way."""
+    """The topic does not exist and may not be auto-created."""
 
     code = 17
     ordinary = True
 
 
 class QueryNotFound(LaterMQError):
-    """Nothing is stored under that key, id or offset."""
+    """Nothing is stored for this key, id or offset."""
 
     code = 22
     ordinary = True
@@ -105,27 +105,27 @@ class FilterError(LaterMQError):
 
 
 class SubscriptionNotFound(LaterMQError):
-    """The group has not told this broker what it subscribes to; its next heartbeat does."""
+    """This broker does not have the group's subscription yet. The next heartbeat contains it."""
 
     code = 24
     retriable = True
 
 
 class SubscriptionOutdated(LaterMQError):
-    """The broker knows an older subscription than the request; the next heartbeat brings it."""
+    """The broker has an older subscription than the request. The next heartbeat contains the new one."""
 
     code = 25
     retriable = True
 
 
 class GroupNotFound(LaterMQError):
-    """No such consumer group, and it may not be created on the way."""
+    """The consumer group does not exist and may not be auto-created."""
 
     code = 26
 
 
 class InvalidParameter(LaterMQError):
-    """A request that is understood and makes no sense: a name, a number or a queue that cannot be."""
+    """A well-formed request with a value that is not valid: a name, a number or a queue."""
 
     code = 29
 
@@ -144,23 +144,23 @@ class ConsumerSilent(LaterMQError):
 
 
 class IllegalOperation(LaterMQError):
-    """A recall that cannot be: a handle of another topic or broker, or a timer that is not pending any more."""
+    """A recall that is not possible: the handle is of another topic or broker, or the timer is no longer pending."""
 
     code = 604
     ordinary = True
 
 
 class StoreError(LaterMQError):
-    """The store cannot do what was asked: full disk, failed fsync, a lock held by another process."""
+    """The store cannot execute the operation: the disk is full, fsync failed, or another process holds the lock."""
 
     code = 14
     retriable = True
 
 
 class CorruptStore(LaterMQError):
-    """A file of the store holds what no version of it could have written."""
+    """A file of the store has contents that no version could have written."""
 
 
 def error_codes() -> set[int]:
-    """Every code that an answer may carry, but success."""
+    """All codes that a reply may have, except success."""
     return {LaterMQError.code, *(error.code for error in LaterMQError.__subclasses__())}

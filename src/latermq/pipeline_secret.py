@@ -1,6 +1,7 @@
-"""The pipeline's secret: a small file that brokers and their driver share, and what a request is signed with.
+"""The pipeline's secret, a small file that brokers and their driver share, and signatures of requests with it.
 
-Who can read it may take over the ingest of far timers. It never goes over the network: a request carries an HMAC.
+A process that can read the secret can take over the ingest of far timers. The secret is never sent over the network:
+requests contain an HMAC.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ _OTHERS = 0o077
 
 
 def secret_path(secret_file: str, timeline: str, data: Path | None = None) -> Path:
-    """Where the secret lies: as it is set, else beside the timeline's folder, else in a broker's data directory."""
+    """The path of the secret: as configured, else next to the timeline's folder, else in a broker's data directory."""
     if secret_file:
         return Path(secret_file).absolute()
     if timeline and "://" not in timeline:
@@ -37,7 +38,7 @@ def secret_path(secret_file: str, timeline: str, data: Path | None = None) -> Pa
 
 
 def load_secret(path: Path) -> bytes:
-    """The secret in a file; StoreError, which may pass, where there is none or it is not to be used."""
+    """Read the secret from a file. Raises StoreError, which is retriable, if it is missing or not usable."""
     try:
         with path.open("rb") as file:
             text = file.read(_MAX_BYTES + 1).strip()
@@ -55,7 +56,10 @@ def load_secret(path: Path) -> bytes:
 
 
 def make_secret(path: Path) -> bytes:
-    """The secret in a file, which is made where there is none: as a whole, and by one of those that start together."""
+    """Read the secret from a file, and create the file if it is missing.
+
+    Creation is atomic. If several brokers start together, only one creates the file.
+    """
     if path.exists():
         return load_secret(path)
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.draft")
@@ -80,15 +84,15 @@ def make_secret(path: Path) -> bytes:
 
 
 def is_open_to_others(path: Path) -> bool:
-    """Whether other users of this machine may read it."""
+    """Whether the file permissions give other users of this machine access to the secret."""
     return bool(path.stat().st_mode & _OTHERS)
 
 
 class Recipient(NamedTuple):
-    """Whom a request is signed for: the process that serves a store, as its state tells it.
+    """The recipient of a signed request: the process that serves a store, as reported in its state.
 
-    The instance is random and another one after each start. So what was overheard is worth nothing to a store that an
-    old copy took back to epochs and entries that it will have again.
+    The instance is random and changes at each start. So recorded requests are useless against a store that was restored
+    from an old backup, although it reaches the same epochs and entries a second time.
     """
 
     store_id: str
@@ -96,14 +100,14 @@ class Recipient(NamedTuple):
 
 
 def sign(secret: bytes, code: int, recipient: Recipient, fields: Mapping[str, object]) -> str:
-    """What proves that who sends this request knows the secret, and means this process of this store."""
+    """Sign a request. This proves that the sender knows the secret, and addresses this process of this store."""
     lines = [str(code), *recipient, *(f"{name}={fields[name]}" for name in sorted(fields))]
-    # Each line with its length before it: no two requests have the same text, whatever their fields hold.
+    # Each line is prefixed with its length, so different requests have different texts, whatever their fields contain.
     text = "".join(f"{len(line)}:{line}" for line in lines)
     return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()
 
 
 def is_signed(signature: str, secret: bytes, code: int, recipient: Recipient, fields: Mapping[str, object]) -> bool:
-    """Whether a signature is right, in a time that tells nothing about it. Without a secret none is."""
+    """Whether a signature is valid, compared in constant time. Without a secret no signature is valid."""
     right = sign(secret, code, recipient, fields)
     return bool(secret) and hmac.compare_digest(signature.encode(errors="replace"), right.encode())

@@ -1,1 +1,1 @@
-"""Wire protocols: bytes to calls and back; no I/O."""
+"""Wire protocols: encoding and decoding of requests and responses, without I/O."""

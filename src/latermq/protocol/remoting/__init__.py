@@ -1,1 +1,1 @@
-"""RocketMQ's remoting protocol 4.x: frames, codes, headers and JSON bodies."""
+"""RocketMQ's remoting protocol, version 4.x: frames, codes, headers and JSON bodies."""

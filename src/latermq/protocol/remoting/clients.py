@@ -1,4 +1,4 @@
-"""Clients: heartbeats, connections, locks, and requests that only a connected consumer can answer."""
+"""Requests about clients: heartbeats, connections, queue locks, and queries that only a connected client can answer."""
 
 from msgspec import Raw, Struct, field
 
@@ -9,7 +9,7 @@ from latermq.protocol.remoting.queues import MessageQueue
 
 
 class SubscriptionData(Struct, kw_only=True):
-    """What a group wants of one topic."""
+    """A group's subscription to one topic."""
 
     topic: str
     subString: str = "*"
@@ -21,7 +21,7 @@ class SubscriptionData(Struct, kw_only=True):
 
 
 def read_subscription(data: SubscriptionData) -> Subscription:
-    """The subscription that RocketMQ's fields tell of."""
+    """Convert RocketMQ's fields to a subscription."""
     return Subscription(
         topic=data.topic,
         expression=data.subString,
@@ -34,7 +34,7 @@ def read_subscription(data: SubscriptionData) -> Subscription:
 
 
 def write_subscription(subscription: Subscription) -> SubscriptionData:
-    """A subscription in RocketMQ's fields."""
+    """Convert a subscription to RocketMQ's fields."""
     return SubscriptionData(
         topic=subscription.topic,
         subString=subscription.expression,
@@ -64,18 +64,18 @@ class ConsumerData(Struct, kw_only=True):
 
 
 class HeartbeatData(Struct, kw_only=True):
-    """HEART_BEAT: who a client is and which groups it belongs to."""
+    """HEART_BEAT: a client's id and its groups."""
 
     clientID: str
     producerDataSet: list[ProducerData] = field(default_factory=list)
     consumerDataSet: list[ConsumerData] = field(default_factory=list)
     heartbeatFingerprint: Int32 = 0
-    # Java writes the property `isWithoutSub` under the name its getter gives it.
+    # Java derives this name from the getter of its field `isWithoutSub`.
     withoutSub: bool = False
 
 
 def read_heartbeat(data: HeartbeatData) -> Heartbeat:
-    """The heartbeat that RocketMQ's fields tell of."""
+    """Convert RocketMQ's fields to a heartbeat."""
     consumers = [
         Consumer(
             group=one.groupName,
@@ -114,7 +114,7 @@ class LockBatchRequest(Struct, kw_only=True):
 
 
 class LockBatchResponse(Struct, kw_only=True):
-    """The queues of a LOCK_BATCH_MQ that the client now holds."""
+    """LOCK_BATCH_MQ: the requested queues that the client now holds."""
 
     lockOKMQSet: list[MessageQueue] = field(default_factory=list)
 
@@ -176,7 +176,7 @@ class ClientHeader(Struct, kw_only=True):
 
 
 class ConsumerStatusHeader(Struct, kw_only=True):
-    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223); `clientAddr` holds a client id, empty for all."""
+    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223); `clientAddr` is a client id, or empty for all clients."""
 
     group: str
     topic: str

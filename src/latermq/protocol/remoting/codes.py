@@ -1,10 +1,10 @@
-"""Request and response codes of the remoting protocol, by RocketMQ's own names."""
+"""Request and response codes of the remoting protocol, with RocketMQ's names."""
 
 from enum import IntEnum
 
 
 class Request(IntEnum):
-    """What a frame asks for."""
+    """Request codes."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -86,7 +86,7 @@ class Request(IntEnum):
     GET_BROKER_MEMBER_GROUP = 901
     BROKER_HEARTBEAT = 904
     GET_BROKER_HA_STATUS = 907
-    # LaterMQ's own, far above RocketMQ's broker and client requests.
+    # LaterMQ's own requests, far above the codes of RocketMQ's broker and client requests.
     CANCEL_TIMER = 7001
     MOVE_TIMER = 7002
     TIMER_STATUS = 7003
@@ -105,7 +105,7 @@ class Request(IntEnum):
 
 
 class Response(IntEnum):
-    """How a request ended."""
+    """Response codes."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1

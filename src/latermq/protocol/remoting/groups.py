@@ -1,4 +1,4 @@
-"""Consumer groups: made, changed, listed, and their progress."""
+"""Requests about consumer groups: create, update, delete and list them, and get their progress."""
 
 from msgspec import Raw, Struct, field
 
@@ -55,7 +55,7 @@ class OffsetWrapper(Struct, kw_only=True):
 
 
 class ConsumeStatsHeader(Struct, kw_only=True):
-    """GET_CONSUME_STATS (208): one topic, several joined by `;`, or all that the group has offsets in."""
+    """GET_CONSUME_STATS (208): one topic, several separated by `;`, or all topics where the group has offsets."""
 
     consumerGroup: str
     topic: str | None = None
@@ -76,7 +76,7 @@ class BrokerConsumeStatsHeader(Struct, kw_only=True):
 
 
 class ConsumeStatsList(Struct, kw_only=True):
-    """GET_BROKER_CONSUME_STATS: for each group its topics."""
+    """GET_BROKER_CONSUME_STATS: group → statistics of its topics."""
 
     consumeStatsList: list[dict[str, list[ConsumeStats]]]
     brokerAddr: str

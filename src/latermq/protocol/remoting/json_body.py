@@ -1,6 +1,6 @@
-"""JSON bodies as Java's side reads and writes them.
+"""JSON bodies as RocketMQ's Java code reads and writes them.
 
-Java writes maps whose keys are whole objects, which is not JSON: `encode_keyed_map` writes such a map.
+Java writes maps with objects as keys, which is not valid JSON. `encode_keyed_map` writes such a map.
 """
 
 import re
@@ -14,19 +14,19 @@ from latermq.errors import MalformedRequest
 
 BodyType = TypeVar("BodyType")
 
-# Marks of JSON between its values, and texts as a whole; a lone quote is a text that does not end.
+# Punctuation marks of JSON, and complete strings. A lone quote begins an unterminated string.
 _MARK = re.compile(r'[{}\[\]:,]|"[^"\\]*(?:\\.[^"\\]*)*"|"', re.DOTALL)
 
-MAX_RAW_MARKS = 100_000  # of a body whose values are cut out as they are, mark by mark: 50 ms of the loop at most
+MAX_RAW_MARKS = 100_000  # in a body that is scanned mark by mark for its raw values: at most 50 ms of the loop
 
 
 def encode_body(body: Any) -> bytes:
-    """A body as JSON that Java's side reads."""
+    """Encode a body as JSON for Java."""
     return encode_json(body)
 
 
 def decode_body(data: bytes, type_: type[BodyType]) -> BodyType:
-    """A body out of Java's JSON."""
+    """Decode a body from Java's JSON."""
     try:
         return decode_json(data, type_)
     except UnreadableJson as error:
@@ -34,27 +34,27 @@ def decode_body(data: bytes, type_: type[BodyType]) -> BodyType:
 
 
 def _name_of(type_: Any) -> str:
-    """A type for an error; one of several that a field may have, as `list[str] | None`, has no name of its own."""
+    """The name of a type for an error message. A union such as `list[str] | None` has no `__name__`."""
     return getattr(type_, "__name__", None) or str(type_)
 
 
 def encode_keyed_map(entries: Iterable[tuple[Any, Any]]) -> msgspec.Raw:
-    """A map whose keys are objects, as Java writes and reads it: `{{"topic":…}:{…}}`. Put it into a body as it is."""
+    """Encode a map with objects as keys, as Java does: `{{"topic":…}:{…}}`. The result is used as a raw field."""
     return join_entries(encode_entry(key, value) for key, value in entries)
 
 
 def encode_entry(key: Any, value: Any) -> bytes:
-    """One entry of such a map."""
+    """Encode one entry of a map with objects as keys."""
     return encode_json(key) + b":" + encode_json(value)
 
 
 def join_entries(encoded: Iterable[bytes]) -> msgspec.Raw:
-    """The map of such entries."""
+    """Build a map from entries that `encode_entry` has encoded."""
     return msgspec.Raw(b"{" + b",".join(encoded) + b"}")
 
 
 def decode_keyed_map(data: bytes) -> list[tuple[Any, Any]]:
-    """The entries of a map whose keys are objects or numbers; `data` starts at its opening brace."""
+    """Decode the entries of a map with objects or numbers as keys. `data` starts at the opening brace."""
     text = data.decode()
     if not text.startswith("{"):
         raise MalformedRequest("a map with objects as keys does not start with a brace")
@@ -70,7 +70,7 @@ def decode_keyed_map(data: bytes) -> list[tuple[Any, Any]]:
 
 
 def raw_fields(data: bytes) -> dict[str, bytes]:
-    """The fields of a body with their values as they were written; for values that are no JSON."""
+    """The fields of a body with their raw values, for values that are not valid JSON."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -92,7 +92,7 @@ def raw_fields(data: bytes) -> dict[str, bytes]:
 
 
 def _value_end(text: str, at: int) -> int:
-    """Where the JSON value that starts at `at` ends: at the first `:`, `,` or `}` outside of it."""
+    """The end of the JSON value that starts at `at`: the first `:`, `,` or `}` outside of it."""
     depth = 0
     for found in _MARK.finditer(text, at):
         mark = text[found.start()]

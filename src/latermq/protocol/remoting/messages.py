@@ -1,4 +1,4 @@
-"""Stored messages: look them up by key, by id, or as entries of a queue."""
+"""Look-up of stored messages by key, by id, or as entries of a queue."""
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -21,7 +21,7 @@ class QueryMessageHeader(Struct, kw_only=True):
 
 
 class ViewMessageHeader(Struct, kw_only=True):
-    """VIEW_MESSAGE_BY_ID (33): the physical offset out of the id."""
+    """VIEW_MESSAGE_BY_ID (33): `offset` is the physical offset in the id."""
 
     offset: Int64
     topic: str | None = None
@@ -57,7 +57,7 @@ class QueueEntriesBody(Struct, kw_only=True):
 
 
 def write_queue_entries(listed: QueueEntries) -> QueueEntriesBody:
-    """Entries of a queue in RocketMQ's fields."""
+    """Convert entries of a queue to RocketMQ's fields."""
     return QueueEntriesBody(
         maxQueueIndex=listed.max_offset,
         minQueueIndex=listed.min_offset,

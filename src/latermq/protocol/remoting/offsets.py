@@ -1,4 +1,4 @@
-"""Consumer offsets: query, update, reset, clone and compare them."""
+"""Requests about consumer offsets: query, update, reset, clone and compare them."""
 
 from msgspec import Raw, Struct
 
@@ -24,7 +24,7 @@ class UpdateOffsetHeader(Struct, kw_only=True, gc=False):
 
 
 class ResetOffsetHeader(Struct, kw_only=True):
-    """INVOKE_BROKER_TO_RESET_OFFSET (222): to a time in all queues, or to an offset in one; -1 stands for none."""
+    """INVOKE_BROKER_TO_RESET_OFFSET (222): to a time in all queues, or to an offset in one; -1 means none."""
 
     group: str
     topic: str
@@ -41,7 +41,7 @@ class OffsetsByQueue(Struct, kw_only=True):
 
 
 class QueueOffset(Struct, kw_only=True):
-    """A queue and its offset as clients in C++ take them."""
+    """A queue and its offset in the form for C++ clients."""
 
     topic: str
     brokerName: str
@@ -50,7 +50,7 @@ class QueueOffset(Struct, kw_only=True):
 
 
 class QueueOffsets(Struct, kw_only=True):
-    """RESET_CONSUMER_CLIENT_OFFSET for clients in C++."""
+    """RESET_CONSUMER_CLIENT_OFFSET for C++ clients."""
 
     offsetTable: list[QueueOffset]
 

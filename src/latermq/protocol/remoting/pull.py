@@ -1,4 +1,4 @@
-"""Pulls: the header fields, the bits of their sysFlag, and the codes of their replies."""
+"""Pull requests: header fields, the bits of `sysFlag`, and response codes."""
 
 from msgspec import Struct
 
@@ -36,4 +36,4 @@ _CODE_OF = {
     PullStatus.NO_MATCHED_MESSAGE: Response.PULL_RETRY_IMMEDIATELY,
     PullStatus.OFFSET_MOVED: Response.PULL_OFFSET_MOVED,
 }
-PULL_CODES = tuple(_CODE_OF[status] for status in PullStatus)  # by status
+PULL_CODES = tuple(_CODE_OF[status] for status in PullStatus)  # indexed by PullStatus

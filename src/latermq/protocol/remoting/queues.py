@@ -1,4 +1,4 @@
-"""Queues: one queue of a topic, and its offsets."""
+"""Requests about the offsets of one queue."""
 
 from msgspec import Struct
 

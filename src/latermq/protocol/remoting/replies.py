@@ -1,4 +1,4 @@
-"""The two replies that are sent most, written out: to a send and to a pull."""
+"""Fast encoders for the two most frequent replies: to a send and to a pull."""
 
 from collections.abc import Iterable
 
@@ -22,7 +22,7 @@ _SEND_REPLY = (
 def encode_send_reply(
     request: Command, message_id: str, queue_id: int, queue_offset: int, recall_handle: str = ""
 ) -> bytes:
-    """The answer to a message that was stored. Formatting the JSON by hand takes 0.9 µs instead of 2.2."""
+    """Encode the reply to a stored message. Formatting the JSON from a template takes 0.9 µs instead of 2.2 µs."""
     if request.encoding == JSON and not recall_handle:
         header = _SEND_REPLY % (request.opaque, message_id.encode(), queue_id, queue_offset)
         return encode_prefix(JSON, len(header)) + header
@@ -39,10 +39,10 @@ def encode_send_reply(
 
 
 class SendReplies:
-    """Answers to sends whose header came in JSON, as `encode_send_reply` makes them: 0.35 µs instead of 0.9."""
+    """Replies to sends with a JSON header, the same as from `encode_send_reply`, in 0.35 µs instead of 0.9 µs."""
 
     def __init__(self, message_id_prefix: str) -> None:
-        """Message ids are this prefix and the physical offset in 16 hexadecimal digits."""
+        """Message ids consist of this prefix and the physical offset in 16 hexadecimal digits."""
         template = _SEND_REPLY.replace(b"%s", message_id_prefix.encode() + b"%016X")
         self.template = template
         self._timer_template = template.replace(b'"true"}}', b'"true","recallHandle":"%s"}}')
@@ -52,7 +52,7 @@ class SendReplies:
     def of_timer(
         self, opaque: int, physical_offset: int, queue_id: int, queue_offset: int, recall_handle: str
     ) -> bytes:
-        """The answer to a timer, whole."""
+        """Encode the complete reply to a timer."""
         reply = self._timer_template % (opaque, physical_offset, queue_id, queue_offset, recall_handle.encode())
         return encode_prefix(JSON, len(reply)) + reply
 
@@ -66,7 +66,7 @@ def encode_pull_reply(
     max_offset: int,
     pieces: Iterable[bytes],
 ) -> bytes:
-    """The answer to a pull: where to go on, and the records as they lie in the log."""
+    """Encode the reply to a pull: the next offset, and the records as they are in the log."""
     fields = {
         "suggestWhichBrokerId": "0",
         "nextBeginOffset": str(next_offset),

@@ -1,4 +1,4 @@
-"""Routes: registrations of brokers, the routes made of them, and the name server's key-value table."""
+"""Requests to a name server: broker registrations, the routes built from them, and the key-value table."""
 
 from msgspec import Raw, Struct, field
 
@@ -7,21 +7,21 @@ from latermq.config_json.topics import TopicTableJson
 
 
 class RegisterBrokerBody(Struct, kw_only=True):
-    """REGISTER_BROKER: what a broker tells a name server."""
+    """REGISTER_BROKER: the topics of a broker, as a name server decodes them."""
 
     topicConfigSerializeWrapper: TopicTableJson = field(default_factory=TopicTableJson)
     filterServerList: list[str] = field(default_factory=list)
 
 
 class BrokerRegistration(Struct, kw_only=True):
-    """The same as a broker writes it, which has the JSON of its topics at hand."""
+    """The same body as a broker encodes it, which already has the JSON of its topics."""
 
     topicConfigSerializeWrapper: Raw
     filterServerList: list[str] = field(default_factory=list)
 
 
 class QueueData(Struct, kw_only=True, gc=False):
-    """How many queues of a topic one broker has."""
+    """The number of queues of a topic on one broker."""
 
     brokerName: str
     readQueueNums: Int32
@@ -31,7 +31,7 @@ class QueueData(Struct, kw_only=True, gc=False):
 
 
 class BrokerData(Struct, kw_only=True):
-    """Where one broker name is reached; id 0 is the one that takes writes."""
+    """The addresses of one broker name, by broker id. Id 0 accepts writes."""
 
     cluster: str
     brokerName: str
@@ -39,7 +39,7 @@ class BrokerData(Struct, kw_only=True):
 
 
 class TopicRoute(Struct, kw_only=True):
-    """GET_ROUTEINFO_BY_TOPIC: the queues of a topic and where they are."""
+    """GET_ROUTEINFO_BY_TOPIC: the queues of a topic and the addresses of their brokers."""
 
     orderTopicConf: str | None = None
     queueDatas: list[QueueData] = field(default_factory=list)
@@ -78,7 +78,7 @@ class UnregisterBrokerHeader(Struct, kw_only=True):
 
 
 class LiveBrokerHeader(Struct, kw_only=True):
-    """BROKER_HEARTBEAT (904) and QUERY_DATA_VERSION (322): which registration is meant."""
+    """BROKER_HEARTBEAT (904) and QUERY_DATA_VERSION (322): identifies a registration."""
 
     clusterName: str
     brokerAddr: str
@@ -104,14 +104,14 @@ class ClusterHeader(Struct, kw_only=True):
 
 
 class DeleteRouteHeader(Struct, kw_only=True):
-    """DELETE_TOPIC_IN_NAMESRV (216): in one cluster, or in all where none is named."""
+    """DELETE_TOPIC_IN_NAMESRV (216): in one cluster, or in all clusters if the name is empty."""
 
     topic: str
     clusterName: str = ""
 
 
 class KVTable(Struct, kw_only=True):
-    """A table of texts: broker runtime info, name server KV configs."""
+    """A table of texts: broker runtime information, or key-value pairs of the name server."""
 
     table: dict[str, str] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""The broker itself: statistics and the state of replication."""
+"""Requests about the broker itself: statistics and replication state."""
 
 from msgspec import Raw, Struct, field
 
@@ -13,7 +13,7 @@ class StatsHeader(Struct, kw_only=True):
 
 
 class StatsItem(Struct, kw_only=True):
-    """How many, and how many a second, over one span of time."""
+    """Number and rate per second over one period."""
 
     sum: Int64
     tps: float
@@ -29,7 +29,7 @@ class BrokerStats(Struct, kw_only=True):
 
 
 class ReplicationClient(Struct, kw_only=True):
-    """The side of a replica in GET_BROKER_HA_STATUS; a master has none and says so with zeros."""
+    """The replica's part of GET_BROKER_HA_STATUS. A master is not a replica and reports zeros."""
 
     masterAddr: str = ""
     transferredByteInSecond: Int64 = 0

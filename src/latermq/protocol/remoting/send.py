@@ -1,16 +1,16 @@
-"""Sends: the header fields of a message on its way in, and of one that a consumer sends back."""
+"""Send requests: header fields of messages from producers, and of messages that consumers send back."""
 
 from msgspec import Struct
 
 from latermq.config_json.numbers import Int32, Int64
 from latermq.model.retry import RetryMessage, SendBack
 
-# The ordinal of V3_4_9 among RocketMQ's versions: clients before it put something else into maxReconsumeTimes.
+# The ordinal of V3_4_9 among RocketMQ's versions. Earlier clients use maxReconsumeTimes for something else.
 _KNOWS_MAX_RECONSUME_TIMES = 121
 
 
 class SendHeader(Struct, kw_only=True, gc=False):
-    """SEND_MESSAGE (10): the long names of the same fields as SEND_MESSAGE_V2."""
+    """SEND_MESSAGE (10): the same fields as SEND_MESSAGE_V2, with long names."""
 
     producerGroup: str = ""
     topic: str
@@ -47,7 +47,7 @@ class SendHeaderV2(
         "batch": "m",
     },
 ):
-    """SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): one-letter names, the path nearly every message takes."""
+    """SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): one-letter names. Nearly all sends use this header."""
 
     producerGroup: str = ""
     topic: str
@@ -81,7 +81,7 @@ def _max_retries(asked: int | None, client_version: int) -> int | None:
 
 
 def read_send_back(header: SendBackHeader, client_version: int) -> SendBack:
-    """What a consumer of this version gives back."""
+    """Convert the header of a message that a consumer of this version sends back."""
     return SendBack(
         group=header.group,
         physical_offset=header.offset,
@@ -91,7 +91,7 @@ def read_send_back(header: SendBackHeader, client_version: int) -> SendBack:
 
 
 def read_retry(header: SendHeader | SendHeaderV2, client_version: int) -> RetryMessage:
-    """A send to a retry topic by a client of this version."""
+    """Convert the header of a send to a retry topic by a client of this version."""
     return RetryMessage(
         topic=header.topic,
         queue_id=header.queueId,

@@ -1,4 +1,4 @@
-"""SEND_MESSAGE_V2 as a broker reads it: the header and its fields decoded in one go."""
+"""Decoding of SEND_MESSAGE_V2 in the broker: the header and its fields in one step."""
 
 import msgspec
 
@@ -7,12 +7,12 @@ from latermq.protocol.remoting.frames import JSON, UNREADABLE, Command, HeaderTy
 from latermq.protocol.remoting.send import SendHeaderV2
 
 _CODE = int(Request.SEND_MESSAGE_V2)
-# Clients write `code` first. A header that begins otherwise is read in two steps, as all others are.
+# Clients write `code` first. A header that begins differently is decoded in two steps, like all other requests.
 _BEGINNING = b'{"code":%d,' % _CODE
 
 
 class SendRequest(Command, kw_only=True, gc=False, rename={"json_fields": "extFields"}):
-    """A send with its fields decoded; they are not kept as they came."""
+    """A send request with decoded fields. The encoded fields are not kept."""
 
     json_fields: SendHeaderV2  # type: ignore[assignment]
 
@@ -31,14 +31,14 @@ _decode_send = msgspec.json.Decoder(SendRequest, strict=False).decode
 
 
 def decode_request(encoding: int, header: bytes, body: bytes) -> Command:
-    """The same as `decode_frame`, with every well-formed send as a SendRequest: 0.5 µs less than field by field."""
+    """Like `decode_frame`, but returns a well-formed send as a SendRequest, which saves 0.5 µs."""
     if header[: len(_BEGINNING)] == _BEGINNING and encoding == JSON:
         try:
             command = _decode_send(header)
-        except UNREADABLE:  # what is wrong with it is told where it always is
+        except UNREADABLE:  # `decode_frame` reports the error
             return decode_frame(encoding, header, body)
-        if command.code == _CODE:  # a name may come twice, and then the last one counts
-            # Whatever the header says under these names: they are not its to say.
+        if command.code == _CODE:  # a name may occur twice, and then the last value counts
+            # A header could contain these names, but must not set these attributes.
             command.encoding, command.binary_fields, command.body = JSON, None, body
             return command
     return decode_frame(encoding, header, body)

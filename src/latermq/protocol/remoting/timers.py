@@ -1,4 +1,4 @@
-"""Pending timers: recall, cancel, move, look up, list and count them."""
+"""Requests about pending timers: recall, cancel, move, look up, list and count them."""
 
 from collections.abc import Iterable
 
@@ -19,13 +19,13 @@ class RecallHeader(Struct, kw_only=True):
 
 
 class TimerNameHeader(Struct, kw_only=True):
-    """CANCEL_TIMER (7001) and TIMER_STATUS (7003): a timer by its unique key, a message key or its handle; one of them.
+    """CANCEL_TIMER (7001) and TIMER_STATUS (7003): exactly one of a unique key, a message key and a recall handle.
 
-    TIMER_STATUS takes no message key: LIST_TIMERS tells what is pending under one.
+    TIMER_STATUS does not accept a message key; LIST_TIMERS lists the pending timers with a message key.
 
-    With `timerIds`, joined by commas, and `scheduledBefore`, an entry of the timer topic, a cancel or a move by unique
-    key acts only if one of these timers is pending and all that are pending under the name were first scheduled before
-    that entry; without `scheduledBefore`, only if these and no others are.
+    `timerIds` (separated by commas) and `scheduledBefore` (an entry of the timer topic) are conditions for a cancel or
+    a move by unique key. With both, it acts only if one of these timers is pending, and all pending timers of the name
+    were first scheduled before that entry. Without `scheduledBefore`, it acts only if exactly these timers are pending.
     """
 
     topic: str
@@ -37,17 +37,17 @@ class TimerNameHeader(Struct, kw_only=True):
 
 
 class MoveTimerHeader(TimerNameHeader, kw_only=True):
-    """MOVE_TIMER (7002): a new due time, or a delay from now by the broker's clock; one of them."""
+    """MOVE_TIMER (7002): either a new due time, or a delay from now by the broker's clock."""
 
     dueMs: Int64 | None = None
     delayMs: Int64 | None = None
 
 
 class ListTimersHeader(Struct, kw_only=True):
-    """LIST_TIMERS (7004) and COUNT_TIMERS (7005): what is left empty or 0 does not narrow the choice.
+    """LIST_TIMERS (7004) and COUNT_TIMERS (7005): empty fields and 0 do not restrict the selection.
 
-    `fromMs` is the first due time that counts, `untilMs` the first that does not. `cursor` is the `next` of the page
-    before; COUNT_TIMERS does not look at `limit` and `cursor`.
+    `fromMs` is inclusive, and `untilMs` is exclusive. `cursor` is the `next` of the previous page. COUNT_TIMERS ignores
+    `limit` and `cursor`.
     """
 
     topic: str = ""
@@ -69,7 +69,7 @@ class OutcomeJson(Struct, rename="camel"):
 
 
 class Outcomes(Struct, kw_only=True):
-    """CANCEL_TIMER, MOVE_TIMER and TIMER_STATUS: one outcome a name; none where a message key is not known."""
+    """CANCEL_TIMER, MOVE_TIMER and TIMER_STATUS: one outcome per name; none if the message key is unknown."""
 
     outcomes: list[OutcomeJson] = field(default_factory=list)
 

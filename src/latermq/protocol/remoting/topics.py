@@ -1,4 +1,4 @@
-"""Topics: made, changed, listed, and their statistics."""
+"""Requests about topics: create, update and list them, and get their statistics."""
 
 from msgspec import Raw, Struct, field
 
@@ -21,7 +21,7 @@ class TopicList(Struct, kw_only=True):
 
 
 class TopicHeader(Struct, kw_only=True):
-    """Requests that name a topic and nothing else: 105, 202, 300, 351, …"""
+    """Requests that contain only a topic: 105, 202, 300, 351, …"""
 
     topic: str
 
