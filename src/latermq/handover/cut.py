@@ -27,7 +27,7 @@ class Cut(NamedTuple):
     handback_ms: int  # W: of the timers before the cut, Spark hands back those due before W
     last_frontier_ms: int
     last_handback_ms: int
-    far_until_ms: int  # the latest due time of Spark's timers before the cut, or later
+    far_until_ms: int  # none of Spark's timers before the cut is due after this time
 
     @property
     def has_window(self) -> bool:

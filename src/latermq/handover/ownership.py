@@ -28,7 +28,7 @@ class Ownership:
 
     @classmethod
     def of_cuts(cls, first_entry: int, cuts: Iterable[Cut]) -> "Ownership":
-        """Build from all cuts after an entry. The first cut also contains the frontier that applied before it."""
+        """Build from all cuts from an entry on. The first cut also contains the frontier that applied before it."""
         cuts = list(cuts)
         first_ms = cuts[0].last_frontier_ms if cuts else FOREVER_MS
         return cls([(first_entry, first_ms), *((cut.entry + 1, cut.frontier_ms) for cut in cuts)])

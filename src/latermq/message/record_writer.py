@@ -154,7 +154,7 @@ def set_queue_ids(data: Buffer, starts: Ints, queue_ids: Ints) -> None:
 
 
 def set_topics(data: bytearray, starts: Ints, sizes: Ints, magics: Ints) -> None:
-    """Set sizes and magics in records whose bytes already contain another topic."""
+    """Set sizes and magics in records whose topic has already been replaced."""
     words = u32_at_any_byte(data, len(data))
     words[starts] = sizes
     words[starts + MAGIC_AT] = magics

@@ -14,7 +14,7 @@ class RegisterBrokerBody(Struct, kw_only=True):
 
 
 class BrokerRegistration(Struct, kw_only=True):
-    """The same body as a broker encodes it, which already has the JSON of its topics."""
+    """The same body as a broker encodes it, with topics that are already JSON."""
 
     topicConfigSerializeWrapper: Raw
     filterServerList: list[str] = field(default_factory=list)
