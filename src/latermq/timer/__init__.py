@@ -1,1 +1,1 @@
-"""Messages that wait: admission, delay levels, the stage that holds what is due next, and delivery."""
+"""Delayed messages: admission, delay levels, the timer engine, the stage of messages due next, and delivery."""

@@ -1,4 +1,4 @@
-"""Admission: whether a message arrives now or later, told from its properties."""
+"""Admission: decides from a message's properties whether it is delivered now or later."""
 
 from collections.abc import Callable
 from enum import IntEnum
@@ -28,18 +28,18 @@ from latermq.message.properties import (
 from latermq.message.slots import slot_of
 from latermq.timer.levels import LevelTable
 
-# How a timer's time can be named, the first that is there counts: by how much one is multiplied to be milliseconds,
-# and whether it counts from now.
+# The properties that set a timer's time; the first one present counts. Values: the factor to milliseconds, and whether
+# the time is relative to now.
 TIMES = {
     TIMER_DELAY_SEC: (1_000, True),
     TIMER_DELAY_MS: (1, True),
     TIMER_DELIVER_MS: (1, False),
     START_DELIVER_TIME: (1, False),
 }
-_BROKERS_OWN = (TIMER_OUT_MS, TIMER_ROLL_TIMES)  # what comes from outside under these names is dropped
-# What no ordinary timer has: these change where it goes or are taken out of it.
+_BROKERS_OWN = (TIMER_OUT_MS, TIMER_ROLL_TIMES)  # removed from incoming messages
+# Properties that no ordinary timer has: they change its destination or are removed from it.
 NOT_ORDINARY = frozenset((*_BROKERS_OWN, DELAY_LEVEL, TIMER_DELETE_KEY, REAL_TOPIC, REAL_QUEUE_ID))
-# What makes a message that is put again start clean: nothing of an earlier wait may delay it once more.
+# Removed from a message that is stored again, so that nothing of an earlier wait delays it a second time.
 _SCHEDULING_PROPERTIES = (DELAY_LEVEL, REAL_TOPIC, REAL_QUEUE_ID, START_DELIVER_TIME)
 
 
@@ -49,11 +49,11 @@ class Wait(IntEnum):
     NOT = 0
     LEVEL = 1
     TIMER = 2
-    CANCEL = 3  # it is not a message, but cancels one
+    CANCEL = 3  # not a message, but the cancel of one
 
 
 class Admitted(NamedTuple):
-    """Where a message goes: its own topic and queue, or those where it waits."""
+    """Where a message is stored: its own topic and queue, or those in which it waits."""
 
     topic: str
     queue_id: int
@@ -64,24 +64,24 @@ class Admitted(NamedTuple):
 
 
 class OrdinaryTimer(NamedTuple):
-    """A timer with a name, a time ahead, and properties that stay as they are."""
+    """A timer with a name, a future due time, and properties that stay unchanged."""
 
-    properties: str  # of the record that waits
+    properties: str  # of the waiting record
     due_ms: int
     unique_key: str
 
 
 class Admission:
-    """Sorts messages into those for now and those for later."""
+    """Separates messages to be delivered now from delayed ones."""
 
     def __init__(self, levels: LevelTable, max_delay_ms: int, next_name: Callable[[], str]) -> None:
-        """`next_name` is a unique key for a timer whose sender gave none: only what has a name can be cancelled."""
+        """`next_name` returns a unique key for a timer sent without one: only a named timer can be cancelled."""
         self.levels = levels
         self._max_delay_ms = max_delay_ms
         self.next_name = next_name
 
     def admit(self, topic: str, queue_id: int, encoded: str, now_ms: int) -> Admitted:
-        """Decide for one message."""
+        """Decide where one message is stored."""
         properties = decode_properties(encoded)
         for name in [name for name in properties if name.startswith(OWN_PREFIX) or name in _BROKERS_OWN]:
             del properties[name]
@@ -105,7 +105,10 @@ class Admission:
         return Admitted(TIMER_TOPIC, 0, encode_properties(waiting), Wait.TIMER, 0, named_ms)
 
     def ordinary_timer(self, topic: str, queue_id: int, encoded: str, now_ms: int) -> OrdinaryTimer | None:
-        """What `admit` makes of an ordinary timer, as nearly all are, in a quarter of the time; None for any other."""
+        """Return the same as `admit` for an ordinary timer, four times as fast; None for others.
+
+        Nearly all are ordinary.
+        """
         properties = distinct_properties(encoded)
         if properties is None or OWN_PREFIX in encoded or not NOT_ORDINARY.isdisjoint(properties):
             return None
@@ -127,7 +130,7 @@ class Admission:
     def _admit_cancel(
         self, topic: str, queue_id: int, properties: dict[str, str], now_ms: int, named_ms: int | None
     ) -> Admitted:
-        """RocketMQ's way to cancel: a message beside the one it cancels. When that is due does not matter here."""
+        """Admit RocketMQ's form of a cancel, which is a message. The due time of the timer does not matter here."""
         if named_ms is not None and named_ms <= now_ms:
             raise IllegalMessage(
                 f"{TIMER_DELETE_KEY} with a time that has passed cancels nothing", hint="Name the time of the timer"
@@ -137,7 +140,7 @@ class Admission:
         return Admitted(TIMER_TOPIC, 0, encode_properties(waiting), Wait.CANCEL, 0, due_ms)
 
     def level(self, properties: dict[str, str]) -> int:
-        """The delay level of a message, 0 where it has none."""
+        """Return the delay level of a message; 0 if it has none."""
         text = properties.get(DELAY_LEVEL)
         if text is None:
             return 0
@@ -148,7 +151,7 @@ class Admission:
         return self.levels.clamp(int(text))
 
     def due_ms(self, properties: dict[str, str], now_ms: int) -> int | None:
-        """When a message wants to arrive, None where it does not say."""
+        """Return the due time that a message requests; None if it requests none."""
         for name, (factor, from_now) in TIMES.items():
             text = properties.get(name)
             if text is None:
@@ -156,7 +159,7 @@ class Admission:
             if not (text.isascii() and text.isdigit()):
                 what = "negative" if text[:1] == "-" and text[1:].isdigit() else "no whole number"
                 raise IllegalMessage(f"{name} is {text[:40]!r}, which is {what}", hint=self._limit_hint(from_now))
-            # Nobody waits for more than 19 digits; longer ones are not even looked at.
+            # No valid time has more than 19 digits. Longer values are not parsed.
             value_ms = int(text) * factor if len(text) <= 19 else 1 << 63
             due_ms = now_ms + value_ms if from_now else value_ms
             if due_ms - now_ms > self._max_delay_ms:
@@ -165,7 +168,7 @@ class Admission:
         return None
 
     def check_due(self, due_ms: int, now_ms: int, what: str, from_now: bool = False) -> None:
-        """Refuse a time that is too far ahead; `what` says where it comes from."""
+        """Raise if a time is too far ahead; `what` says where it comes from."""
         if due_ms - now_ms > self._max_delay_ms:
             raise IllegalMessage(
                 f"{what}, which is more than {self._max_delay_ms} ms ahead (timer.max_delay)",
@@ -178,7 +181,7 @@ class Admission:
 
 
 def waiting_properties(properties: dict[str, str], topic: str, queue_id: int, due_ms: int) -> dict[str, str]:
-    """The properties of a record that waits in the timer topic."""
+    """Return the properties of a record that waits in the timer topic."""
     waiting = {name: value for name, value in properties.items() if name not in (REAL_TOPIC, REAL_QUEUE_ID)}
     return waiting | {
         TIMER_OUT_MS: str(slot_of(due_ms)), REAL_TOPIC: topic, REAL_QUEUE_ID: str(queue_id), DUE_MS: str(due_ms),
@@ -186,17 +189,17 @@ def waiting_properties(properties: dict[str, str], topic: str, queue_id: int, du
 
 
 def cancel_properties(encoded: str, name: str, *, is_effective: bool) -> str:
-    """The properties of the record of a cancel that `admit` let in, once it is clear what it means.
+    """Return the final properties of an admitted cancel, once its effect is known.
 
-    The index finds a cancel by the name it cancels. One that cancels nothing is not to be found: it says nothing
-    about that name, and whoever looks the name up would read it in vain.
+    The index finds a cancel by the name it cancels. A cancel without effect is not indexed: it says nothing about the
+    name, and every look-up of the name would read it for nothing.
     """
     properties = decode_properties(encoded) | {TIMER_DELETE_KEY: name}
     return encode_properties(properties | {UNIQUE_KEY: name} if is_effective else properties)
 
 
 def without_scheduling(properties: dict[str, str]) -> dict[str, str]:
-    """The properties without anything an earlier wait left: what is put again starts clean."""
+    """Return the properties without those that an earlier wait left, for a message that is stored again."""
     return {
         name: value
         for name, value in properties.items()

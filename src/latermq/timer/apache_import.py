@@ -1,8 +1,8 @@
-"""Timers that Apache RocketMQ left: which of them still wait, told by its timer log and its timer checkpoint.
+"""Import of Apache RocketMQ's timers: finds the pending ones in its timer log and its timer checkpoint.
 
-RocketMQ does not note in the log what it delivered or rolled, so its timer topic alone would deliver everything again.
-What its files say is kept in a small file of ours, from which it is known even when the checkpoint should be lost; then
-LaterMQ's own engine takes the place of those files.
+RocketMQ does not record in the log what it delivered or rolled, so its timer topic alone would deliver everything
+again. LaterMQ saves what RocketMQ's files say in a small file of its own, which survives the loss of the checkpoint.
+Then LaterMQ's own engine replaces RocketMQ's files.
 """
 
 import msgspec
@@ -21,11 +21,14 @@ from latermq.timer.apache_checkpoint import OWN_STATE, TimerCheckpoint, decode_t
 from latermq.timer.engine import timer_log
 from latermq.timer.engine.timer_log import DELETE, TimerLog, is_unit
 
-PATH = "latermq.importedtimers"  # entries of the timer topic that were settled before the first start, as ranges
+PATH = "latermq.importedtimers"  # entries of the timer topic settled before the first start, as ranges
 
 
 def entries_settled_by_apache(disk: Disk, reader: LogReader) -> RangeSet:
-    """Entries of the timer topic that RocketMQ delivered, rolled or cancelled, looked up once and then remembered."""
+    """Return the entries of the timer topic that RocketMQ delivered, rolled or cancelled.
+
+    They are found once, then saved.
+    """
     kept = imported_entries(disk)
     if kept is not None:
         return kept
@@ -39,9 +42,9 @@ def entries_settled_by_apache(disk: Disk, reader: LogReader) -> RangeSet:
 
 
 def imported_entries(disk: Disk) -> RangeSet | None:
-    """What an earlier start remembered, None where there was nothing to.
+    """Return what an earlier start saved; None if it saved nothing.
 
-    The file is not set aside where it does not parse: what RocketMQ delivered would be delivered again.
+    A file that does not parse is not set aside: everything that RocketMQ delivered would be delivered again.
     """
     kept = disk.read(PATH)
     if kept is None:
@@ -71,7 +74,7 @@ def _settled(disk: Disk, reader: LogReader, checkpoint: TimerCheckpoint) -> Rang
 
 
 def _not_due(reader: LogReader, checkpoint: TimerCheckpoint) -> set[int]:
-    """Without a timer log: all entries that were not due when RocketMQ stopped. One that rolled may come twice."""
+    """Without a timer log: all entries not due when RocketMQ stopped. A timer that it rolled may be delivered twice."""
     queue = reader.queues.ensure(TIMER_TOPIC, 0)
     waiting = set()
     for entry in range(queue.min_offset, queue.next_offset):
@@ -83,12 +86,12 @@ def _not_due(reader: LogReader, checkpoint: TimerCheckpoint) -> set[int]:
 
 
 def _waiting(disk: Disk, reader: LogReader, checkpoint: TimerCheckpoint) -> set[int]:
-    """The entries that RocketMQ's timer log holds for slots that it has not read."""
+    """Return the entries that RocketMQ's timer log holds for slots that it has not read."""
     names = disk.list_names(timer_log.FOLDER)
     log = TimerLog(disk, file_bytes=disk.file_size(f"{timer_log.FOLDER}/{names[0]}")) if names else None
     if log is None or not log.open_at(checkpoint.log_flushed):
         return _not_due(reader, checkpoint)
-    waiting: dict[tuple[int, str], set[int]] = {}  # by slot and name, as its cancels take them
+    waiting: dict[tuple[int, str], set[int]] = {}  # by slot and name, as RocketMQ's cancels match them
     cancelled: list[tuple[int, str]] = []
     for _, units in log.chunks(4096):
         units = units[is_unit(units)]

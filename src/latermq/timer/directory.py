@@ -1,12 +1,12 @@
-"""The directory: which timers of a name are pending, and what became of the others.
+"""The directory: the pending timers of a name, and the fate of its other timers.
 
-It is no file of its own. Every record of the timer topic and every delivered one carries the name it concerns as a key,
-so the key index finds all that ever happened to a name, and the order of the log is the verdict. Nothing has to be
-kept in step with it, and nothing rebuilt after a crash. Only Spark's timers outlive their records; what was known of
-them when those went is in far_names.py, and is older than anything in the log.
+The directory has no file. Every record of the timer topic and every delivered record carries its timer's name as a key.
+So the key index finds the full history of a name, and log order decides. Nothing has to be kept in sync, and nothing is
+rebuilt after a crash. Only Spark's timers outlive their records. far_names.py keeps what was known of them when their
+records left the log; that is older than anything in the log.
 
-A cancel or a move ends all there was before it. So a name is read from its newest record back to the last one that
-ended something, and what happened before costs nothing.
+A cancel or a move ends all earlier timers of a name. So a look-up reads from the newest record back to the last one
+that ended something, and older history costs nothing.
 """
 
 import itertools
@@ -42,13 +42,13 @@ from latermq.timer.far.far_names import FarName, FarNames
 from latermq.timer.steps import Steps, in_haste
 
 RECALL_TAG = "_RECALL_TAG_"
-# A name under which others schedule all the time would else be read in slices again and again.
+# Otherwise a name that other clients schedule all the time would be read in slices again and again.
 PATIENT_TRIES = 3
-STEPS_IN_HASTE = 2_000  # some 40 ms, for which all others wait
+STEPS_IN_HASTE = 2_000  # about 40 ms, during which all other requests wait
 
 
 class Fate(Enum):
-    """What became of a name's timers."""
+    """The fate of a name's timers."""
 
     UNKNOWN = 0
     PENDING = 1
@@ -58,38 +58,38 @@ class Fate(Enum):
 
 @dataclass(slots=True)
 class Entry:
-    """What schedules: a timer, a renewal of one, or a move."""
+    """An entry that schedules: a timer, a renewal or a move."""
 
     entry: int
-    timer_id: int  # the entry that first scheduled it
+    timer_id: int  # the entry that first scheduled the timer
     due_ms: int
     topic: str
-    physical_offset: int  # where its record lies in the log,
-    size: int  # and how long it is; 0 where it has left
+    physical_offset: int  # where its record starts in the log
+    size: int  # size of the record; 0 if it has left the log
 
 
 @dataclass(slots=True)
 class History:
-    """What happened to one name, told by the log."""
+    """The history of one name, according to the log."""
 
     fate: Fate = Fate.UNKNOWN
-    due_ms: int = 0  # of what was last scheduled
+    due_ms: int = 0  # due time of the timer scheduled last
     pending: dict[int, Entry] = field(default_factory=dict)
 
 
 class Directory:
-    """Looks names up in the store."""
+    """Name look-ups in the store."""
 
     def __init__(self, reader: LogReader, far_names: FarNames, wake_from_ms: Callable[[], int]) -> None:
-        """`wake_from_ms` is T: what is due before was delivered or cancelled."""
+        """`wake_from_ms` returns T: every timer due before it was delivered or cancelled."""
         self._reader = reader
         self._far_names = far_names
         self._wake_from_ms = wake_from_ms
 
     def look_up(self, topic: str, unique_key: str, *, only_pending: bool = False) -> Steps[History]:
-        """What happened to the timers of this name, back to the last record that ended all there was.
+        """Return the history of this name, back to the last record that ended all earlier timers.
 
-        With `only_pending` nobody asks for the fate of what is not.
+        With `only_pending` the fate of timers that are not pending is not needed.
         """
         log = self._reader.log
         for tries in itertools.count():
@@ -97,8 +97,8 @@ class Directory:
             told = _Told(topic, unique_key, self._reader)
             steps = self._read_back(told, end, only_pending=only_pending)
             yield from steps if tries < PATIENT_TRIES else in_haste(steps, STEPS_IN_HASTE)
-            # Others may have worked between the steps: what was read in the log may have left it, and is to be told by
-            # the far names now; and more may have been appended.
+            # Other requests may have run between the steps. Records that were read may have left the log, so that the
+            # far names must supply them now. New records may have been appended.
             if start == log.start and (end == log.end or not self._is_changed(told, end)):
                 return told.finish()
         raise AssertionError("it is tried again for as long as others come in between")
@@ -129,7 +129,10 @@ class Directory:
                     return
 
     def _has_left(self, far: FarName) -> bool:
-        """Whether its record has left the log. If not, the log tells of it, and what in it is older did not take it."""
+        """Whether its record has left the log.
+
+        If not, the log describes it, and no older record in the log cancelled it.
+        """
         queue = self._reader.queues.find(TIMER_TOPIC, 0)
         return queue is None or far.entry < queue.min_offset
 
@@ -143,10 +146,11 @@ class Directory:
         return any(offset != NO_HIT for place in places for offset in self._reader.search_key(*place, start=since))
 
     def unique_keys(self, topic: str, key: str, limit: int, *, only_pending: bool = False) -> Steps[list[str]]:
-        """The unique keys of timers that were scheduled with this message key; refused where there are too many.
+        """Return the unique keys of timers scheduled with this message key; raise if there are too many.
 
-        All whose record in the timer topic is kept, pending or not, and far ones. Where there is none, also those of
-        delivered messages, unless nobody asks for what is not pending: plain messages with the same key may be many.
+        This covers all timers whose record in the timer topic is kept, pending or not, and far timers. If there are
+        none, delivered messages are searched too, unless only pending timers matter: many plain messages may have the
+        same key.
         """
         keys: dict[str, None] = {}
         for offset in self._reader.search_key(TIMER_TOPIC, key):
@@ -175,7 +179,7 @@ class Directory:
 
 
 class _Told:
-    """A history as it is told by the records of a name, the newest first: those of the timer topic, then deliveries."""
+    """A history in construction. It reads the records of a name newest first: the timer topic, then the deliveries."""
 
     def __init__(self, topic: str, unique_key: str, reader: LogReader) -> None:
         self.topic = topic
@@ -183,11 +187,11 @@ class _Told:
         self.is_decided = False  # older records of the timer topic change nothing
         self._reader = reader
         self._history = History()
-        self._is_cancelled = False  # whatever is told next
-        self._open: dict[int, Entry] = {}  # what was scheduled and may have been delivered before it was cancelled
-        self._oldest_offset = 0  # of the last told of them
+        self._is_cancelled = False  # applies to every record read from here on
+        self._open: dict[int, Entry] = {}  # scheduled, and perhaps delivered before it was cancelled
+        self._oldest_offset = 0  # log offset of the oldest entry added to `_open`
         self._renewed: set[int] = set()
-        self.cancelled_due_ms: int | None = None  # of what is known to be cancelled, but older than all records
+        self.cancelled_due_ms: int | None = None  # due time of a cancelled timer that is older than all records
         self._is_delivered = False
 
     def finish(self) -> History:
@@ -205,19 +209,20 @@ class _Told:
         return history
 
     def asks_for_deliveries(self, *, only_pending: bool, before: int | None = None) -> bool:
-        """Whether it matters what was delivered, before this log offset if one is given."""
+        """Whether deliveries matter; if an offset is given, deliveries before that log offset."""
         if self._open:
             return before is None or before > self._oldest_offset  # nothing is delivered before it is scheduled
         is_known = self._is_delivered or self._history.fate != Fate.UNKNOWN
         return not (is_known or only_pending)
 
     def tell(self, message: Message) -> None:
-        """A record of the timer topic."""
+        """Read a record of the timer topic."""
         properties = message.properties
         kind = timer_kind(encode_properties(properties).encode())
         if kind == CANCEL:
             if properties[TIMER_DELETE_KEY] == timer_name(self.topic, self.unique_key):
-                # Ours are written where they cancel something. Others may have come in vain, and what is older decides.
+                # LaterMQ writes a cancel only if it cancels something. Other cancels may have had no effect; then older
+                # records decide.
                 self._cancel(message, is_effective=properties.get(TAGS) == RECALL_TAG)
             return
         if properties.get(REAL_TOPIC) != self.topic or properties.get(UNIQUE_KEY) != self.unique_key:
@@ -238,7 +243,7 @@ class _Told:
         due = message.properties.get(DUE_MS, "")
         if is_due(due.encode()):
             return int(due)
-        return kind_and_due(self._reader.waiting_code_at(message.physical_offset))[1]  # RocketMQ wrote it
+        return kind_and_due(self._reader.waiting_code_at(message.physical_offset))[1]  # written by RocketMQ
 
     def _add(self, entry: Entry) -> None:
         self._open[entry.entry] = entry
@@ -247,7 +252,7 @@ class _Told:
             self._history.pending[entry.entry] = entry
 
     def _cancel(self, by: Message, *, is_effective: bool) -> None:
-        """What is told next was cancelled by this record, if by nothing older."""
+        """Note that this record cancels every older timer that no older record cancelled."""
         if self._open:
             self.is_decided = True
         elif is_effective:
@@ -257,13 +262,13 @@ class _Told:
         self._is_cancelled = True
 
     def tell_far(self, far: FarName) -> None:
-        """A timer that has left the log, and is older than all records."""
-        if far.entry not in self._open and far.entry not in self._renewed:  # its record may not have gone yet
+        """Add a timer whose record has left the log. It is older than all records."""
+        if far.entry not in self._open and far.entry not in self._renewed:  # its record may still be in the log
             self._history.due_ms = self._history.due_ms or far.due_ms
             self._add(Entry(far.entry, far.timer_id, far.due_ms, self.topic, 0, 0))
 
     def tell_delivered(self, record: bytes) -> None:
-        """A record of the timers' own topic, or of the dead letters."""
+        """Read a record of the timer's real topic or of the dead letters."""
         number = _replaced_timer(record)
         if number is None:
             return
@@ -275,7 +280,7 @@ class _Told:
 
 
 def _places(topic: str, unique_key: str) -> list[tuple[str, str]]:
-    """Where a name's records are indexed: what schedules, cancels, deliveries, and what could not be delivered."""
+    """Where a name's records are indexed: schedules, cancels, deliveries and dead letters."""
     return [
         (TIMER_TOPIC, unique_key),
         (TIMER_TOPIC, timer_name(topic, unique_key)),
@@ -285,7 +290,7 @@ def _places(topic: str, unique_key: str) -> list[tuple[str, str]]:
 
 
 def _newest_first(streams: list[Iterator[int]]) -> Iterator[int]:
-    """The offsets of descending streams in descending order; NO_HIT stands for a piece of work that found nothing."""
+    """Merge descending streams of offsets into one. NO_HIT is a step of work that found nothing."""
     heads: dict[int, int] = {}
     waiting = list(range(len(streams)))
     while True:
@@ -303,7 +308,7 @@ def _newest_first(streams: list[Iterator[int]]) -> Iterator[int]:
 
 
 def _replaced_timer(record: bytes) -> int | None:
-    """The entry of the timer topic that this record delivers; None for any other message."""
+    """Return the entry of the timer topic that this record delivers; None for any other message."""
     parts = layout(record, 0, len(record))
     replaced = decode_entry_id(record_prepared_transaction_offset(record, 0, parts)) if parts is not None else None
     return replaced[1] if replaced is not None and replaced[0] == 0 else None

@@ -1,4 +1,4 @@
-"""Flow control: refuses timers while too many wait to be written, or where too many are due within one second."""
+"""Flow control: rejects timers while too many wait to be written, or if too many are due within one second."""
 
 from latermq.config import TimerConfig
 from latermq.errors import FlowControl
@@ -22,10 +22,10 @@ class TimerLimits:
         self._config = config
 
     def check(self, due_ms: int, draw: float) -> None:
-        """Refuse another timer where too many wait to be put, or where its second is too full.
+        """Raise if too many timers wait to be written, or if the timer's second is too full.
 
-        Above the limit of a second the more are refused the fuller it is; at twice the limit all. `draw` is a random
-        number below 1.
+        Above the limit of a second, the share of rejected timers grows with the count; at twice the limit all are
+        rejected. `draw` is a random number below 1.
         """
         if self._room <= 0:
             self._counters.tallies.refused += 1
@@ -45,7 +45,7 @@ class TimerLimits:
                 )
 
     def unchecked_room(self) -> int:
-        """How many timers can be taken in a row, whatever they are due; none where each needs a look at its second."""
+        """How many timers can be accepted in a row at any due time; 0 if each one's second must be checked."""
         return 0 if self._config.slot_limit else self._room
 
     @property

@@ -1,4 +1,4 @@
-"""Delay levels: a fixed table of delays, and when a message of a level is due."""
+"""Delay levels: a fixed table of delays, and the due time of a message of a level."""
 
 import re
 
@@ -10,7 +10,7 @@ from latermq.store.dispatch import due_ms_of
 DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DELAY = re.compile(r"(\d+)([smhd])")
-# A record of a level that the table does not have; RocketMQ's own rule.
+# Delay of a record whose level is not in the table; RocketMQ's own rule.
 _UNKNOWN_LEVEL_MS = 1_000
 
 
@@ -35,15 +35,15 @@ class LevelTable:
         return len(self._delays_ms)
 
     def clamp(self, level: int) -> int:
-        """The level itself, or the last one where there is none that high."""
+        """Return the level, or the highest level if the table has no such level."""
         return min(level, len(self._delays_ms))
 
     def delay_ms(self, level: int) -> int:
-        """How long a message of this level waits."""
+        """Return how long a message of this level waits."""
         return self._delays_ms[self.clamp(level) - 1]
 
     def due_ms(self, properties: bytes, store_timestamp_ms: int) -> int:
-        """When a record of the schedule topic is due: as it says itself, or, where RocketMQ wrote it, by the table."""
+        """Return the due time of a schedule-topic record: its own, or the table's if RocketMQ wrote the record."""
         due_ms = due_ms_of(properties)
         if due_ms is not None:
             return due_ms

@@ -1,4 +1,4 @@
-"""Pending timers second by second: what the engine holds, and what is still on its way to it."""
+"""Pending timers by second: those in the engine, and those not yet written to it."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ _NO_SLOT_MS = NO_ENTRY
 
 
 class PendingSlots:
-    """Looks at the broker's own timers without moving any."""
+    """Read-only view of the broker's own pending timers."""
 
     def __init__(
         self,
@@ -36,11 +36,11 @@ class PendingSlots:
         self._orders = orders
 
     def waiting_from(self, wake_ms: int, until_ms: int) -> Iterator[Units]:
-        """All that is pending and wakes from this time on, slot by slot, in order; up to `until_ms`, or 0 for all.
+        """Yield the pending timers that wake from this time up to `until_ms` (0 for no limit), slot by slot in order.
 
-        A slot may turn out to be empty.
+        A slot may be empty.
 
-        Where something is renewed before it is due, `until_ms` does not leave it out: it may be due in any range.
+        Timers that wake to be renewed are included even after `until_ms`, because they may be due at any time.
         """
         self._intake.read_all()
         slot_ms = self.next_slot_ms(max(0, slot_of(wake_ms)))
@@ -52,8 +52,8 @@ class PendingSlots:
             slot_ms = self.next_slot_ms(slot_ms + SLOT_MS)
 
     def next_slot_ms(self, slot_ms: int) -> int | None:
-        """The first slot at or after this time that may hold what is pending, of what was read; None where none is."""
-        # What the engine holds of earlier times is delivered.
+        """Return the first slot at or after this time that may hold pending timers that were read; None if none."""
+        # Earlier timers in the engine are delivered.
         engine_slot_ms = max(0, slot_of(self._marks.near_wake_from_ms()))
         nexts = [self._engine.next_slot_ms(max(slot_ms, engine_slot_ms))]
         for units in self._write_queue.pieces():
@@ -62,7 +62,7 @@ class PendingSlots:
         return min((slot for slot in nexts if slot is not None and slot < _NO_SLOT_MS), default=None)
 
     def _in_slot(self, slot_ms: int) -> Units:
-        """What is pending of one slot, in no order."""
+        """Return the pending timers of one slot, unordered."""
         engine_ms = self._marks.near_wake_from_ms()
         pieces = self._engine.read(slot_ms, slot_ms + SLOT_MS)
         parts = [self._write_queue.from_engine(piece.where(piece.wakes >= engine_ms)) for piece in pieces]
@@ -73,7 +73,7 @@ class PendingSlots:
         return Units.join(parts)
 
     def order_of(self, slot_ms: int) -> SlotOrder:
-        """The order in which a slot wakes: read once, and then kept for the next page where it is long."""
+        """Return the order in which a slot's timers wake. It is read once; a long one is kept for the next page."""
         order = self._orders.find(slot_ms)
         if order is None:
             order = SlotOrder(slot_ms, self._in_slot(slot_ms))
@@ -85,7 +85,7 @@ class PendingSlots:
         return ~self._settled.is_delivered(entries, wakes)
 
     def density(self, start_ms: int, stop_ms: int) -> Ints:
-        """How many timers are due in each second of (start, stop]."""
+        """Return the number of timers due in each second of (start, stop]."""
         self._intake.read_all()
         counts = self._engine.density(start_ms, stop_ms).copy()
         for units in self._write_queue.pieces():
@@ -94,6 +94,9 @@ class PendingSlots:
         return counts
 
     def count(self, slot_ms: int) -> int:
-        """How many timers wake in a second; what is not in the engine counts only where seconds have a limit."""
+        """Number of timers that wake in a second.
+
+        Those not in the engine yet count only if `timer.slot_limit` is set.
+        """
         self._intake.read_all()
         return self._engine.count(slot_ms) + self._write_queue.count_in_slot(slot_ms)

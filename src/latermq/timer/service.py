@@ -1,14 +1,14 @@
-"""Timers and delay levels as one service. A timer passes through five steps, after RIP-43:
+"""The timer service: runs timers and delay levels. A timer passes through five steps, as in RIP-43:
 
-1. read: the intake follows the timer topic's queue;
-2. put: the write queue brings what is flushed into the engine, and takes cancelled timers out;
-3. load: the loader reads coming slots back from the engine ahead of their time;
-4. build: the builder fetches the records and stages the blocks that replace them;
-5. deliver: the delivery appends these blocks to their real topics at their due millisecond.
+1. Read: the intake follows the timer topic's queue.
+2. Put: the write queue writes flushed timers to the engine and removes cancelled ones.
+3. Load: the loader reads upcoming slots from the engine ahead of time.
+4. Build: the builder fetches the records and stages the blocks that replace them.
+5. Deliver: the delivery appends these blocks to their real topics at their due millisecond.
 
-All steps run on the one thread that also appends, a bounded piece at a time. What is delivered and what is cancelled is
-one set, which each step asks before it passes a timer on. Windows that Spark hands back join at step 4, and so do delay
-levels, whose queues are in due order by themselves.
+All steps run on the thread that also appends. Each call does a bounded amount of work. Delivered and cancelled timers
+form one set, and each step checks it before it passes a timer on. Windows handed back by Spark join at step 4. So do
+delay levels, because their queues are already in due order.
 """
 
 from collections import Counter
@@ -45,12 +45,15 @@ from latermq.timer.intake.write_queue import WriteQueue
 from latermq.timer.levels import LevelTable
 from latermq.timer.pending_slots import PendingSlots
 
-CLOCK_LOOK_MS = 1_000  # a clock that is set shows at the next look
-WINDOW_AHEAD_MS = 10_000  # so much earlier than it is built a window's row is read
+CLOCK_LOOK_MS = 1_000  # a clock change is noticed at the next check
+WINDOW_AHEAD_MS = 10_000  # how long before it is built a window's row is read
 
 
 class TimerService:
-    """All that waits in one broker. Everything but the engine's `sync` is called by the thread that appends."""
+    """All pending timers and delayed messages of one broker.
+
+    Only the engine's `sync` runs outside the appending thread.
+    """
 
     def __init__(
         self,
@@ -66,16 +69,17 @@ class TimerService:
         place_of: Callable[[str, int], int | str],
         on_delivered: Callable[[str, int], None],
     ) -> None:
-        """`marks` are of the checkpoint, None where there is none.
+        """`marks` come from the checkpoint; None without a checkpoint.
 
-        An engine that is not whole does not hold what they say, and is filled again from the whole timer topic.
-        `place_of` says of a topic and a queue id to which queue of the topic it is delivered, or why to none.
+        An engine that is not whole does not hold what the marks promise. It is cleared and refilled from the whole
+        timer topic. `place_of` maps a topic and a queue id to the queue that receives the message, or to the reason why
+        there is none.
         """
         self._store = store
         self._config = config
         self.engine = engine
         self.guard = guard
-        self.noted = False  # whether something was stored that waits, since the last round
+        self.noted = False  # whether a delayed message was stored since the last round
         self._start_wake_ms = marks.wake_ms if marks else 0
         self._forgotten_ms = 0
         self._write_pause = Pause()
@@ -84,12 +88,13 @@ class TimerService:
         self.topic = TimerTopic(store, self.frontier, renewal_window_ms)
         self.settled = Settled(store, self.topic, marks)
         self.counters = Counters(marks.pending if marks else {})
-        self.pending = self.counters.pending  # how many timers wait for each topic
+        self.pending = self.counters.pending  # number of pending timers per topic
         self._orders = SlotOrders(config.max_loaded)
 
         if is_engine_whole:
             read_from = max(self.topic.first_entry, marks.put_upto if marks else 0)
-            # What is older than this start may be in the engine, whatever the marks say: a crash need not take it out.
+            # The engine may hold any entry older than this start, whatever the marks say: a crash does not remove
+            # entries.
             engine_upto = self.topic.next_entry
         else:
             engine.clear()
@@ -124,23 +129,23 @@ class TimerService:
         self.slots = PendingSlots(engine, self.intake, self.write_queue, self.settled, self.marks, self._orders)
         self.limits = TimerLimits(self.topic, self.write_queue, self.slots, self.counters, config)
 
-    # Starting
+    # Start
 
     def start(self, now_ms: int) -> None:
-        """Begin with what the checkpoint and the log say; cancels and moves from P on were replayed by the caller."""
+        """Start from the checkpoint and the log. The caller has already replayed the cancels and moves from P on."""
         self.settled.adopt(self._store.waiting.delivered.pop(0, RangeSet()))
         self.loader.begin(self._start_wake_ms, now_ms)
         self.counters.start()
         self._store.waiting.attach_timers(self.checkpoint, self.engine.sync)
 
     def open_windows(self, attempts: dict[int, str]) -> None:
-        """Open the windows that are not played, for which these attempts were chosen."""
+        """Open the windows that are not fully delivered, with the attempts that were chosen for them."""
         self.windows.open_all(self.frontier.windows_after(self.settled.wake_ms), attempts)
         for window in self.windows.unfinished():
             window.is_loaded = self.settled.far_spans.end_of_run(window.from_ms) >= window.until_ms
 
     def recount(self) -> None:
-        """Count what is pending for each topic by reading every record of it; for stores that RocketMQ wrote."""
+        """Count the pending timers per topic by reading every record. For stores that RocketMQ wrote."""
         records = (
             self._store.log.read(offset, size)
             for units in self.slots.waiting_from(0, 0)
@@ -151,26 +156,26 @@ class TimerService:
         self.pending.update(found)
         self.counters.start()
 
-    # Storing
+    # Stored messages
 
     def note_level(self, level: int, due_ms: int, offset: int) -> None:
-        """A message of this level was stored."""
+        """Note that a message of this level was stored."""
         self._levels.note(level, due_ms, offset)
         self.noted = True
 
     def note_timer(self) -> None:
-        """Something was stored in the timer topic."""
+        """Note that a record was stored in the timer topic."""
         self.noted = True
 
-    # One round
+    # Rounds
 
     def run(self) -> int:
-        """Do a bounded piece of each step; how many milliseconds may pass until the next call."""
+        """Do a bounded amount of work in each step; return how many milliseconds may pass until the next call."""
         now_ms = self.guard.now_ms()
         if now_ms is None:
             return CLOCK_LOOK_MS
         self.noted = False
-        self.delivery.deliver(now_ms)  # first: it is due now, and the other steps are ahead of their time
+        self.delivery.deliver(now_ms)  # first, because it is due now; the other steps work ahead of time
         self.marks.tidy(now_ms)
         more = self.intake.read()
         more = self._put(now_ms) or more
@@ -182,11 +187,11 @@ class TimerService:
         return max(0, min(wait_ms for wait_ms in waits if wait_ms is not None))
 
     def _put(self, now_ms: int) -> bool:
-        """Bring what is flushed into the engine; whether there is more."""
+        """Write flushed timers to the engine; return whether there are more."""
         if self.loader.is_reading or self._write_pause.is_on(now_ms):
             return False
         try:
-            self._forget_saved()  # first, since it makes room for what follows
+            self._forget_saved()  # first, because it frees space for the writes
             more = self.write_queue.write(self._store.log.flushed, now_ms)
         except StoreError as error:
             self._write_pause.begin(error, now_ms)
@@ -195,7 +200,7 @@ class TimerService:
         return more
 
     def _forget_saved(self) -> None:
-        """Forget what the checkpoint on disk does not need."""
+        """Forget everything that the checkpoint on disk no longer needs."""
         saved = self._store.waiting.saved_marks
         if saved is not None and saved.wake_ms > self._forgotten_ms:
             self.engine.forget_below(saved.wake_ms)
@@ -207,7 +212,7 @@ class TimerService:
     # Marks
 
     def checkpoint(self) -> tuple[TimerMarks, list[tuple[int, int]]]:
-        """What the checkpoint says of the timers, and the entries delivered beyond that."""
+        """Return the timer part of the checkpoint, and the entries delivered beyond its marks."""
         self.marks.advance()
         settled = self.settled
         marks = TimerMarks(
@@ -227,11 +232,11 @@ class TimerService:
         return marks, settled.delivered_ranges()
 
     def level_marks(self) -> dict[int, int]:
-        """For each level the offset below which everything is delivered, as of the last checkpoint."""
+        """Return for each level the offset below which everything is delivered, as of the last checkpoint."""
         return self._levels.marks()
 
     def needed_from(self) -> int:
-        """The log offset from which on records still wait to be delivered; retention stops there (invariant 8)."""
+        """The log offset of the first record that is still pending; retention stops there (invariant 8)."""
         return min(self.marks.needed_from(), self._levels.needed_from())
 
     # For operators
@@ -242,7 +247,7 @@ class TimerService:
 
     @property
     def failure(self) -> str:
-        """Why a step does not go on at present; empty where all do."""
+        """Why a step is stalled; empty if all steps make progress."""
         return (
             self._in_flight.kept_back.failure
             or self._builder.failure
@@ -251,7 +256,7 @@ class TimerService:
         )
 
     def late_timers(self, now_ms: int) -> tuple[int, int]:
-        """How many timers in memory should have gone, and for how many milliseconds the first of them."""
+        """Return the number of overdue timers in memory, and by how many milliseconds the earliest is late."""
         sources: list[TimerSource | Window] = [self.loader.live, self.loader.backlog, *self.windows.sources()]
         count = self._in_flight.late_timers(now_ms) + sum(source.count_due(now_ms) for source in sources)
         heads = [source.head_due_ms() for source in sources]
@@ -260,7 +265,7 @@ class TimerService:
         return count, max(0, now_ms - first_ms)
 
     def statistics(self) -> dict[str, int]:
-        """How much waits at each step, and how much went."""
+        """Number of timers at each step, and number of deliveries."""
         return {
             "timers_pending": self.pending.total(),
             "timers_unread": self.intake.unread_rows,
@@ -274,7 +279,7 @@ class TimerService:
         }
 
     def delivery_statistics(self) -> dict[str, int]:
-        """The same of building and delivering, without the engine, whose counting takes some milliseconds."""
+        """Statistics of building and delivery only. Counting in the engine takes several milliseconds."""
         return {
             **self._in_flight.statistics(),
             "delivered": self.delivered.delivered,

@@ -1,7 +1,7 @@
-"""Look-ups in steps: each `yield` is a piece of work of some 20 µs, a record read or a stretch of a hash chain.
+"""Look-ups in steps. Each `yield` marks about 20 µs of work: one record read, or a stretch of a hash chain.
 
-Whoever runs them decides how many to take at once, so that others are served between, and how many at most. What was
-looked up may have changed meanwhile: the steps see to it themselves that what they return is true when they return.
+The caller decides how many steps to run at once, so that other requests are served in between, and how many to allow in
+total. The data may change between steps. The steps themselves make sure that the result is correct when they return it.
 """
 
 from collections.abc import Generator
@@ -14,7 +14,7 @@ Steps = Generator[None, None, Result]
 
 
 def at_once(steps: Steps[Result], limit: int = 0) -> Result:
-    """Take all steps; where there are more than the limit, refuse. 0 is no limit: nobody waits."""
+    """Run all steps; raise if there are more than the limit. 0 means no limit, for callers that block no client."""
     taken = 0
     while True:
         try:
@@ -29,7 +29,7 @@ def at_once(steps: Steps[Result], limit: int = 0) -> Result:
 
 
 def in_haste(steps: Steps[Result], count: int) -> Steps[Result]:
-    """Take so many of the steps as one, and the rest as they are."""
+    """Run the first `count` steps as one, and the rest one by one."""
     for _ in range(count):
         try:
             next(steps)
@@ -40,13 +40,13 @@ def in_haste(steps: Steps[Result], count: int) -> Steps[Result]:
 
 
 def spend(steps: int) -> Steps[None]:
-    """So much was done at once, and now others may come in between."""
+    """Yield for work that was done at once, so that other requests can run."""
     for _ in range(steps):
         yield
 
 
 def too_many_steps(limit: int) -> InvalidParameter:
-    """The error for a look-up that has come to its limit."""
+    """Return the error for a look-up that reached its limit."""
     return InvalidParameter(
         f"the look-up was given up after {limit} records that have this key or name, or one that hashes like it",
         hint="Name timers by unique key or handle, list them by time, or raise timer.max_lookup",
