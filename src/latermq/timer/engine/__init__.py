@@ -1,1 +1,1 @@
-"""Engines: where pending timers wait on disk, ordered by the time at which they wake."""
+"""Engines: on-disk storage of pending timers, ordered by the time at which they wake."""

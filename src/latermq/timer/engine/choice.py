@@ -1,4 +1,4 @@
-"""Opens the engine that the configuration names, and says whether it still holds what the checkpoint promises."""
+"""Choice of the engine: opens the configured one and checks that it still holds what the checkpoint promises."""
 
 from latermq.config import TimerConfig
 from latermq.store.checkpoint import TimerMarks
@@ -11,8 +11,8 @@ ROCKSDB_FOLDER = "timerrocksdb"
 
 
 def open_engine(disk: Disk, config: TimerConfig, marks: TimerMarks | None, *, is_clean: bool) -> tuple[Engine, bool]:
-    """The engine, and whether it is whole; if it is not, it is to be filled again from the timer topic."""
-    # Marks of the other engine say nothing of this one's files, which are as old as the last change between them.
+    """Return the engine, and whether it is whole. If not, it must be refilled from the timer topic."""
+    # Marks of the other engine say nothing about this one's files, which date from the last switch between engines.
     known = marks if marks is not None and marks.engine == config.engine else None
     mark, from_ms = (known.mark, known.wake_ms) if known else ("", 0)
     engine: WheelEngine | RocksEngine

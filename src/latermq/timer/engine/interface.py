@@ -1,7 +1,7 @@
-"""What an engine is: it keeps the entries of the timer topic by the time at which they wake, on disk.
+"""The engine interface: an engine stores the entries of the timer topic on disk, by the time at which they wake.
 
-An engine is derived from the timer topic and can always be built again from it. Two kinds exist: the timer log with its
-wheel (wheel_engine.py) and RocksDB (rocksdb_engine.py); one conformance suite runs over both.
+An engine is derived from the timer topic and can always be rebuilt from it. There are two: the timer log with its wheel
+(wheel_engine.py) and RocksDB (rocksdb_engine.py). One conformance suite covers both.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,23 +13,23 @@ from latermq.arrays import Bools, Indices, Ints
 
 
 class Units(NamedTuple):
-    """Entries of the timer topic as an engine keeps them: a row of each array an entry."""
+    """Entries of the timer topic as an engine stores them. Each array has one row per entry."""
 
     entries: Ints  # offsets in the timer topic's queue
-    wakes: Ints  # when each is read: at its due time or, where it is to be renewed, before
-    physical_offsets: Ints  # where their records lie in the log,
-    sizes: Ints  # and how long they are
-    renews: Bools  # whether it wakes to be renewed, being due later than the engine looks ahead
+    wakes: Ints  # when each wakes: at its due time, or earlier if it is to be renewed
+    physical_offsets: Ints  # where their records start in the log
+    sizes: Ints  # sizes of these records
+    renews: Bools  # whether it wakes to be renewed, because it is due later than the engine looks ahead
 
     def where(self, rows: Bools | Indices) -> "Units":
-        """Some of the rows."""
+        """Return the selected rows."""
         return Units(
             self.entries[rows], self.wakes[rows], self.physical_offsets[rows], self.sizes[rows], self.renews[rows]
         )
 
     @staticmethod
     def join(parts: "Sequence[Units]") -> "Units":
-        """All rows, in this order."""
+        """Return all rows, in this order."""
         if not parts:
             none = np.empty(0, np.int64)
             return Units(none, none, none, none, np.empty(0, bool))
@@ -42,51 +42,54 @@ class Units(NamedTuple):
         )
 
     def in_order(self) -> "Units":
-        """The rows by the time at which they wake, then by entry."""
+        """Return the rows sorted by wake time, then by entry."""
         return self.where(np.lexsort((self.entries, self.wakes)))
 
 
 class Engine(Protocol):
-    """Called by one thread, but for `sync`, which may run beside it.
+    """One thread makes all calls, except `sync`, which may run concurrently.
 
-    Everything given to it lies below F (invariant 2). What it forgets behind, the checkpoint on disk does not need any
-    more. So whatever death leaves of the calls since the last `sync`, its content stays true: calls are repeated after
-    a start, and putting or removing what is there or gone already changes nothing.
+    Everything passed to an engine lies below F (invariant 2). The checkpoint on disk no longer needs what the engine
+    forgets. So its content stays correct, whichever of the calls since the last `sync` survive a crash: calls are
+    repeated after a start, and a repeated put or remove changes nothing.
     """
 
     def put(self, units: Units, now_ms: int) -> None:
-        """Keep these. Raises StoreError if the disk is full; the call is then repeated with the same units."""
+        """Store these. Raises StoreError if the disk is full; the caller then repeats the call with the same units."""
 
     def remove(self, units: Units, now_ms: int) -> None:
-        """Forget these, which were put before: they are cancelled or moved. The same rule for a full disk."""
+        """Remove units that were put before, because they are cancelled or moved.
+
+        A full disk is handled as in `put`.
+        """
 
     def read(self, start_ms: int, stop_ms: int) -> Iterator[Units]:
-        """What wakes in (start, stop], whole seconds, slot by slot; removed ones are left out.
+        """Yield the units that wake in (start, stop], in whole seconds, slot by slot, without removed ones.
 
-        Comes in pieces of at most PIECE rows, so that one full second does not hold up everybody; a piece may be in
-        any order. What is put while reading goes on need not be seen.
+        Units come in pieces of at most PIECE rows, so that one full second does not block all other work. A piece may
+        be in any order. Units that are put during the read need not be included.
         """
 
     def next_slot_ms(self, from_ms: int) -> int | None:
-        """The first slot at or after this time that holds anything; None where there is none."""
+        """Return the first slot at or after this time that holds any units; None if there is none."""
 
     def forget_below(self, wake_ms: int) -> None:
-        """Everything that wakes below this time is delivered, and the checkpoint on disk says so."""
+        """Forget units that wake before this time: they are delivered, and the checkpoint on disk says so."""
 
     def mark(self) -> str:
-        """Up to where it is written; goes into the checkpoint, once `sync` has run."""
+        """Return the position up to which the engine is written. It goes into the checkpoint after `sync`."""
 
     def sync(self) -> None:
-        """Return when everything put and removed so far would survive the death of the machine."""
+        """Return when everything put and removed so far would survive a machine crash."""
 
     def density(self, start_ms: int, stop_ms: int) -> Ints:
-        """How many are due in each second of (start, stop]; what is renewed then is due later, and left out."""
+        """Number of timers due in each second of (start, stop]. Timers renewed then are due later and do not count."""
 
     def count(self, slot_ms: int) -> int:
-        """How many wake in the second of one slot, those to be renewed included."""
+        """Number of timers that wake in the second of one slot, including those to be renewed."""
 
     def clear(self) -> None:
-        """Forget everything, to be filled again from the timer topic."""
+        """Forget everything, so that the engine can be refilled from the timer topic."""
 
     def close(self) -> None: ...
 

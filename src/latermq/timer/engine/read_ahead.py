@@ -1,9 +1,9 @@
-"""The hands of the RocksDB engine: the coming hour, minute and second as ranges that are read ahead.
+"""The hands of the RocksDB engine: the upcoming hour, minute and second, as ranges that are read ahead.
 
-There is one set of rows, and the hands look ahead in it. When the hour hand turns, the rows of its hour are counted by
-minute, keys only. When the minute hand turns, the rows of its minute are read, unless there are too many to hold. The
-second hand takes its second out of these. What is put or removed in a second that was read ahead makes it stale: it is
-read from the database when its turn comes.
+The hands look ahead in one set of rows. When the hour hand turns, the rows of its hour are counted by minute, from keys
+only. When the minute hand turns, the rows of its minute are read, unless there are too many to hold. The second hand
+pops its second from these rows. A put or a removal makes a second that was read ahead stale. A stale second is read
+from the database when it is due.
 """
 
 import numpy as np
@@ -14,11 +14,11 @@ from latermq.timer.engine.rocksdb_rows import RocksRows, Rows, key_from
 
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
-MINUTE_ROWS = 20_000  # rows held for a minute, and keys looked at when the hour hand turns: 10 ms each, 0.6 MB
+MINUTE_ROWS = 20_000  # rows held for a minute, and keys read when the hour hand turns: 10 ms each, 0.6 MB
 
 
 class Hands:
-    """What is read ahead. Nothing in it counts for itself: it can be dropped at any moment."""
+    """The data read ahead. It is only a cache and can be dropped at any moment."""
 
     def __init__(self, rows: RocksRows) -> None:
         self._database = rows
@@ -26,7 +26,7 @@ class Hands:
         self.drop()
 
     def drop(self) -> None:
-        """Forget what was read ahead."""
+        """Drop everything that was read ahead."""
         self._hour_ms = self._counted_to_ms = -HOUR_MS
         self._counts = np.zeros(60, np.int64)
         self._minute_ms = -HOUR_MS
@@ -39,10 +39,10 @@ class Hands:
         return 0 if self._rows is None else len(self._rows)
 
     def second(self, slot_ms: int, done_below_ms: int) -> Rows | None:
-        """The rows of one second; None where they have to be read from the database.
+        """Return the rows of one second; None if they must be read from the database.
 
-        The hands go forward only, minute by minute, and leap only when what they hold is done with: whoever looks at
-        another time, be it to catch up or to browse, does not make them jump to and fro.
+        The hands only move forward, minute by minute. They jump only when the minute they hold is delivered. So a
+        caller that reads another time, to catch up or to browse, does not make them jump back and forth.
         """
         minute_ms = slot_ms // MINUTE_MS * MINUTE_MS
         ahead_ms = minute_ms - self._minute_ms
@@ -66,7 +66,7 @@ class Hands:
             self._turn_hour(minute_ms)
         if self._counts[(minute_ms - self._hour_ms) // MINUTE_MS] > MINUTE_ROWS:
             return
-        # Never more than were counted, but for what was put since, which the count includes.
+        # Never more rows than counted. The count includes rows put since.
         rows = self._database.read(key_from(minute_ms + 1), key_from(minute_ms + MINUTE_MS + 1), MINUTE_ROWS + 1)
         if len(rows) <= MINUTE_ROWS:
             self._rows = rows
@@ -74,7 +74,7 @@ class Hands:
             self._bounds = np.searchsorted(rows["wake"].astype(np.int64), starts, side="right").tolist()
 
     def _turn_hour(self, minute_ms: int) -> None:
-        """Count from this minute to the end of its hour, as far as a bounded look goes."""
+        """Count rows from this minute to the end of its hour, up to a fixed number of keys."""
         self._hour_ms = minute_ms // HOUR_MS * HOUR_MS
         end_ms = self._hour_ms + HOUR_MS
         keys = self._database.read_keys(key_from(minute_ms + 1), key_from(end_ms + 1), MINUTE_ROWS + 1)
@@ -83,12 +83,12 @@ class Hands:
         if len(keys) <= MINUTE_ROWS:
             self._counted_to_ms = end_ms
         else:
-            # The look ended within a minute. That one is counted again, unless it is full all by itself.
+            # The scan ended within a minute. That minute is counted again, unless it alone reaches the limit.
             last_ms = self._hour_ms + int(minutes[-1]) * MINUTE_MS
             self._counted_to_ms = max(last_ms, minute_ms + MINUTE_MS)
 
     def changed(self, wakes: Ints, *, added: bool) -> None:
-        """Rows that wake at these times are about to be put, or removed."""
+        """Note that rows that wake at these times are about to be put or removed."""
         in_hour = wakes[(wakes > self._hour_ms) & (wakes <= self._counted_to_ms)] if added else wakes[:0]
         if len(in_hour):
             self._counts += np.bincount((in_hour - 1 - self._hour_ms) // MINUTE_MS, minlength=60)

@@ -1,4 +1,4 @@
-"""The engine on RocksDB: one range of rows ordered by the time at which they wake, with hands that look ahead."""
+"""The RocksDB engine: one range of rows ordered by wake time, with hands that read ahead."""
 
 import contextlib
 from collections.abc import Iterator
@@ -14,17 +14,17 @@ from latermq.timer.engine.read_ahead import MINUTE_MS, Hands
 from latermq.timer.engine.rocksdb_rows import KEY_BYTES, RocksRows, key_from, rows_of, units_of
 
 MARK_PREFIX = "rocksdb"
-FORGET_AT_LEAST_MS = 10_000  # each range that is deleted costs every later seek a little: few large ones
+FORGET_AT_LEAST_MS = 10_000  # every deleted range slows down all later seeks, so deletes are few and large
 COUNTED_SECONDS = 4_096
-COUNT_SECOND = 1_000_000  # keys looked at for one second: 0.4 s, once
-COUNT_RANGE = 200_000  # and for a range; beyond, seconds are sampled
+COUNT_SECOND = 1_000_000  # keys read for one second: 0.4 s, once
+COUNT_RANGE = 200_000  # keys read for a range; beyond them, seconds are sampled
 SAMPLES = 60
 SAMPLE = 2_000
-_Counts = dict[int, tuple[int, int]]  # slot -> how many wake in it, and the highest entry of these
+_Counts = dict[int, tuple[int, int]]  # slot -> number of rows that wake in it, and their highest entry
 
 
 def _parse_mark(mark: str) -> tuple[int, int] | None:
-    """Generation and sequence; None for a mark that another engine made."""
+    """Return generation and sequence; None for a mark of another engine."""
     prefix, *numbers = mark.split(":")
     if prefix != MARK_PREFIX or len(numbers) != 2:
         return None
@@ -37,9 +37,10 @@ def _in_slots(wakes: Ints, counts: _Counts) -> Bools:
 
 
 def _count_more(counts: _Counts, slots: Ints, entries: Ints) -> None:
-    """Rows were put into counted seconds; `slots` is sorted.
+    """Update the counts of seconds into which rows were put; `slots` is sorted.
 
-    Entries come in order, so what is above the highest is new. After a start they may come again: count anew then.
+    Entries arrive in order, so any entry above the highest is new. After a start, entries may arrive a second time. The
+    second is then counted again from scratch.
     """
     starts = np.flatnonzero(np.diff(slots, prepend=-1))
     columns = (
@@ -55,29 +56,30 @@ def _count_more(counts: _Counts, slots: Ints, entries: Ints) -> None:
 
 
 class RocksEngine:
-    """An Engine (engine.py) whose rows are RocksDB's."""
+    """An Engine (interface.py) with its rows in RocksDB."""
 
     def __init__(self, folder: Path, *, mark: str, from_ms: int) -> None:
-        """Open what the folder holds. `mark` is that of the checkpoint, "" where there is none, `from_ms` is its T.
+        """Open the folder. `mark` is the checkpoint's, "" without a checkpoint. `from_ms` is the checkpoint's T.
 
-        `is_whole` is False where the mark speaks of more than is there; the engine is then empty, to be filled again.
+        `is_whole` is False if the mark promises more than the folder holds. The engine is then empty and must be
+        refilled.
         """
         self._rows = RocksRows(folder)
         self._hands = Hands(self._rows)
         self._counts: _Counts = {}
-        self._done_below_ms = from_ms  # what wakes before and was there then is not shown
-        self._deleted_below_ms = 0  # and of that, what is deleted already
+        self._done_below_ms = from_ms  # rows that wake earlier and existed then are hidden
+        self._deleted_below_ms = 0  # hidden rows that wake earlier are already deleted
         found = self._rows.generation()
         promised = _parse_mark(mark)
         self._generation = max(found or 0, promised[0] if promised else 0)
         holds_mark = promised is not None and promised[0] == found and promised[1] <= self._rows.sequence()
         self.is_whole = holds_mark or not mark
         if not holds_mark:
-            # Without a mark nobody knows what the rows of an old folder point to.
+            # Without a mark it is unknown what the rows of an old folder refer to.
             self._renew(is_empty=found is None and not self._rows.was_damaged and self._rows.sequence() == 0)
 
     def _renew(self, *, is_empty: bool = False) -> None:
-        """Be empty, under a generation that no mark so far has named."""
+        """Become empty, with a generation that no mark has used before."""
         if not is_empty:
             self._rows.recreate()
         self._generation += 1
@@ -85,7 +87,7 @@ class RocksEngine:
         self._hands.drop()
         self._counts.clear()
 
-    # Putting and removing
+    # Put and remove
 
     def put(self, units: Units, now_ms: int) -> None:
         if not len(units.entries):
@@ -93,7 +95,7 @@ class RocksEngine:
         rows = rows_of(units)
         wakes = rows["wake"].astype(np.int64)
         if wakes[0] < self._done_below_ms:
-            # Short timers arrive after a checkpoint whose T is later: they count, what was done before them does not.
+            # Short timers can arrive after a checkpoint with a later T. They count; rows delivered before them do not.
             self._delete_done()
             self._done_below_ms = self._deleted_below_ms = int(wakes[0])
             self._hands.drop()
@@ -124,7 +126,7 @@ class RocksEngine:
 
     @contextlib.contextmanager
     def _counting(self) -> Iterator[_Counts]:
-        """The counted seconds while rows change; nothing is known of them if that fails half-way."""
+        """Yield the counts while rows change. If the change fails halfway, all counts are dropped."""
         counts, self._counts = self._counts, {}
         yield counts
         self._counts = counts
@@ -132,12 +134,12 @@ class RocksEngine:
     def forget_below(self, wake_ms: int) -> None:
         if wake_ms <= self._done_below_ms:
             return
-        # Nothing below is shown any more from now on; its space can be given back later.
+        # Everything below is hidden from now on. Its space can be freed later.
         self._done_below_ms = wake_ms
         for slot_ms in [slot_ms for slot_ms in self._counts if slot_ms < wake_ms]:
             del self._counts[slot_ms]
         if wake_ms - self._deleted_below_ms >= FORGET_AT_LEAST_MS:
-            with contextlib.suppress(StoreError):  # the next call deletes this too
+            with contextlib.suppress(StoreError):  # the next call also deletes these rows
                 self._delete_done()
 
     def _delete_done(self) -> None:
@@ -163,7 +165,7 @@ class RocksEngine:
                 yield units_of(rows)
 
     def _read_plain(self, start_ms: int, stop_ms: int) -> Iterator[Units]:
-        """From the database, each piece with a seek of its own: a reader that pauses holds nothing open."""
+        """Read from the database. Each piece does its own seek, so that a reader that pauses keeps nothing open."""
         first, below = key_from(max(start_ms + 1, self._done_below_ms)), key_from(stop_ms + 1)
         while first < below:
             rows = self._rows.read(first, below, PIECE)
@@ -181,7 +183,7 @@ class RocksEngine:
     # Counting
 
     def density(self, start_ms: int, stop_ms: int) -> Ints:
-        """Exact for the first COUNT_RANGE rows; further on it is sampled, and then timers to be renewed count too."""
+        """Exact for the first COUNT_RANGE rows. Later seconds are sampled, and there timers to be renewed count too."""
         seconds = (stop_ms - start_ms) // SLOT_MS
         if seconds == 1 and self.count(start_ms) > COUNT_RANGE:
             return np.array([self.count(start_ms)], np.int64)
@@ -192,7 +194,7 @@ class RocksEngine:
         found = (rows["wake"].astype(np.int64) - 1 - start_ms) // SLOT_MS
         counts = np.bincount(found[rows["roll"] == 0], minlength=seconds)
         if len(found) == COUNT_RANGE:
-            # The second in which the look ended is counted in part only.
+            # The scan ended within this second, so its count is incomplete.
             last = int(found[-1])
             counts[last:] = self._sample(start_ms, last, seconds)
         return counts
@@ -206,7 +208,7 @@ class RocksEngine:
         return np.interp(np.arange(first, seconds), samples, found).astype(np.int64)
 
     def count(self, slot_ms: int) -> int:
-        """Admission asks for the same seconds again and again: they are counted once, then kept up."""
+        """Count one second. Admission requests the same seconds repeatedly, so a count is kept and updated."""
         known = self._counts.get(slot_ms)
         if known is None:
             first, below = key_from(max(slot_ms + 1, self._done_below_ms)), key_from(slot_ms + SLOT_MS + 1)
@@ -232,7 +234,7 @@ class RocksEngine:
         self._rows.close()
 
     def statistics(self) -> dict[str, int]:
-        """What it holds, by RocksDB's estimate, and what that takes."""
+        """Contents and resource use, as estimated by RocksDB."""
         return {
             "engine_rows": self._rows.property("estimate-num-keys"),
             "engine_memory_bytes": self._rows.property("cur-size-all-mem-tables"),

@@ -1,7 +1,7 @@
-"""The RocksDB database behind the engine: rows ordered by the time at which they wake, written and read in bulk.
+"""The database of the RocksDB engine: rows ordered by wake time, written and read in bulk.
 
-A row is 29 bytes, 16 of key and 13 of value (docs/formats/timer-rocksdb.md), and is handled as a numpy record: nothing
-here looks at a single row.
+A row has 29 bytes, 16 of key and 13 of value (docs/formats/timer-rocksdb.md). Rows are handled as numpy records, never
+one by one.
 """
 
 import contextlib
@@ -31,23 +31,23 @@ from latermq.errors import StoreError
 from latermq.timer.engine.interface import Units
 
 ROW = np.dtype([("wake", ">i8"), ("entry", ">i8"), ("physical_offset", ">i8"), ("size", ">i4"), ("roll", "u1")])
-_KEY_AND_VALUE = np.dtype([("key", "V16"), ("value", "V13")])  # the same 29 bytes as RocksDB takes them
+_KEY_AND_VALUE = np.dtype([("key", "V16"), ("value", "V13")])  # the same 29 bytes, in the form that RocksDB expects
 KEY_BYTES = 16
 Rows = Structs
 
-GENERATION_KEY = b"\xffgeneration"  # behind every row: times are positive, so no row's key begins with this byte
+GENERATION_KEY = b"\xffgeneration"  # sorts after every row: times are positive, so no row's key begins with this byte
 WRITE_BUFFER_BYTES = 32 << 20
 WRITE_BUFFERS = 3
 BLOCK_CACHE_BYTES = 16 << 20
 OPEN_FILES = 128
-GARBAGE_SECONDS = 3_600  # a file that is older is compacted, so that what was deleted gives its space back
+GARBAGE_SECONDS = 3_600  # older files are compacted, so that deleted rows free their space
 _STALL = "Write stall"
-# What RocksDB says of a database that can never be opened again, unlike "No space left" or "lock hold by".
+# RocksDB's words for a database that can never be opened again, unlike "No space left" or "lock hold by".
 _DAMAGE = ("Corruption", "Invalid argument", "No such file", "Not implemented")
 
 
 def rows_of(units: Units) -> Rows:
-    """Units as rows, in the order of their keys: RocksDB takes sorted ones in half the time."""
+    """Convert units to rows in key order: RocksDB writes sorted rows in half the time."""
     rows = np.empty(len(units.entries), ROW)
     for field, column in zip(ROW.names or (), (units.wakes, units.entries, *units[2:]), strict=True):
         rows[field] = column
@@ -55,7 +55,7 @@ def rows_of(units: Units) -> Rows:
 
 
 def units_of(rows: Rows) -> Units:
-    """Rows as units again."""
+    """Convert rows to units."""
     entries, wakes, offsets, sizes = (
         rows[name].astype(np.int64) for name in ("entry", "wake", "physical_offset", "size")
     )
@@ -63,7 +63,7 @@ def units_of(rows: Rows) -> Units:
 
 
 def key_from(wake_ms: int) -> bytes:
-    """Where the rows begin that wake at this time or later."""
+    """Return the lower key bound of rows that wake at this time or later."""
     return max(0, wake_ms).to_bytes(8, "big")
 
 
@@ -78,7 +78,7 @@ def _options() -> Options:
     options.set_compression_type(DBCompressionType.lz4())
     options.set_max_open_files(OPEN_FILES)
     options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
-    options.set_bytes_per_sync(1 << 20)  # the kernel writes back all along, so that no fsync finds it all to do
+    options.set_bytes_per_sync(1 << 20)  # continuous writeback, so that no fsync has to write everything
     options.set_wal_bytes_per_sync(1 << 20)
     options.set_avoid_unnecessary_blocking_io(True)
     options.set_keep_log_file_num(2)
@@ -91,17 +91,17 @@ def _options() -> Options:
 
 
 class RocksRows:
-    """Called by one thread, but for `sync`. Whatever RocksDB refuses comes out as a StoreError."""
+    """Rows in RocksDB. One thread makes all calls except `sync`. Every RocksDB error is raised as a StoreError."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._db: Rdict | None = None
         self._must_reopen = False
-        # Held while the database is opened, closed or synced: these may meet on two threads.
+        # Held while the database is opened, closed or synced, because two threads may do so at once.
         self._opening = threading.RLock()
         self._how = WriteOptions()
         self._how.memtable_insert_hint_per_batch = True
-        # A stalled write would sleep with the interpreter's lock held and stop the whole process: refuse it instead.
+        # A stalled write would sleep while it holds the GIL and block the whole process. RocksDB rejects it instead.
         self._how.no_slowdown = True
         self.stalls = 0
         self.was_damaged = False
@@ -118,7 +118,7 @@ class RocksRows:
     def _open(self) -> Rdict:
         options = _options()
         try:
-            # Without naming the column family, its options would be those that the folder was made with.
+            # If the column family is not named, RocksDB uses the options with which the folder was created.
             db = Rdict(str(self._folder), options, column_families={"default": options})
             db.set_options({"ttl": str(GARBAGE_SECONDS)})
         except Exception as error:
@@ -134,7 +134,7 @@ class RocksRows:
         return self._db
 
     def _writable(self) -> Rdict:
-        """After a failed write RocksDB takes nothing more until it is opened again; reading goes on meanwhile."""
+        """Return the database for writing. After a failed write RocksDB stays read-only until it is reopened."""
         if self._must_reopen:
             status = os.statvfs(self._folder)
             if status.f_bavail * status.f_frsize < WRITE_BUFFER_BYTES * WRITE_BUFFERS:
@@ -154,7 +154,7 @@ class RocksRows:
     def _shut(self) -> None:
         db, self._db = self._db, None
         if db is not None:
-            with contextlib.suppress(Exception):  # what could not be flushed is in its log
+            with contextlib.suppress(Exception):  # data that could not be flushed is in its log
                 db.close()
 
     def close(self) -> None:
@@ -162,11 +162,11 @@ class RocksRows:
             self._shut()
 
     def recreate(self) -> None:
-        """Begin again with an empty folder."""
+        """Start again with an empty folder."""
         with self._opening:
             self._shut()
             try:
-                # CURRENT first: without it the rest is garbage and not half a database.
+                # CURRENT first: without it the rest is garbage rather than half a database.
                 for path in sorted(self._folder.iterdir(), key=lambda path: path.name != "CURRENT"):
                     if path.is_dir() and not path.is_symlink():
                         shutil.rmtree(path)
@@ -193,7 +193,7 @@ class RocksRows:
         return StoreError(f"RocksDB cannot {action} in {self._folder.name}: {text}", hint=hint)
 
     def _mark_damaged(self) -> None:
-        """Whoever opens it next finds no generation, and builds it again."""
+        """Delete the generation, so that the next open rebuilds the database."""
         if self._db is not None:
             with contextlib.suppress(Exception):
                 self._db.delete(GENERATION_KEY)
@@ -201,19 +201,19 @@ class RocksRows:
     # Writing
 
     def put(self, rows: Rows) -> None:
-        """Write these rows, which are sorted, all or none."""
+        """Write these sorted rows, all or none."""
         batch = WriteBatch(raw_mode=True)
         deque(starmap(batch.put, rows.view(_KEY_AND_VALUE).tolist()), maxlen=0)
         self._write(batch)
 
     def delete(self, rows: Rows) -> None:
-        """Take these out, all or none."""
+        """Delete these rows, all or none."""
         batch = WriteBatch(raw_mode=True)
         deque(map(batch.delete, self._keys(rows)), maxlen=0)
         self._write(batch)
 
     def delete_between(self, start_ms: int, stop_ms: int) -> None:
-        """Take everything out that wakes at `start` or later and before `stop`."""
+        """Delete all rows that wake in [start, stop)."""
         batch = WriteBatch(raw_mode=True)
         batch.delete_range(key_from(start_ms), key_from(stop_ms))
         self._write(batch)
@@ -246,15 +246,18 @@ class RocksRows:
     # Reading
 
     def read(self, first: bytes, below: bytes, limit: int) -> Rows:
-        """At most `limit` rows of a range of keys, from its beginning."""
+        """Return the first rows of a key range, at most `limit`."""
         return np.frombuffer(self._read(first, below, limit, keys_only=False), ROW)
 
     def read_keys(self, first: bytes, below: bytes, limit: int) -> Ints:
-        """When each row of a range wakes, and its entry, side by side; at most `limit`, from its beginning."""
+        """Return wake time and entry of the first rows of a range, side by side; at most `limit`."""
         return np.frombuffer(self._read(first, below, limit, keys_only=True), ">i8").reshape(-1, 2).astype(np.int64)
 
     def _read(self, first: bytes, below: bytes, limit: int, *, keys_only: bool) -> bytes:
-        """No iterator is bound to a name here: one that an error's traceback keeps would keep the database open."""
+        """Read a key range.
+
+        Binds no iterator to a name: an error's traceback would keep it, and thus the database, open.
+        """
         options = ReadOptions()
         options.set_iterate_upper_bound(below)
         db: Any = self._database
@@ -273,7 +276,7 @@ class RocksRows:
         return found
 
     def _prove_end(self, after: bytes, options: ReadOptions) -> None:
-        """Raise unless a range really ends here: rocksdict's iterators take a failed read for the end."""
+        """Raise unless the range really ends here: rocksdict's iterators treat a failed read as the end."""
         probe = self._database.iter(options)
         try:
             probe.seek(after)
@@ -285,22 +288,22 @@ class RocksRows:
             raise StoreError("RocksDB stopped in the middle of reading", hint="The broker reads again")
 
     def first_wake_ms(self, from_ms: int) -> int | None:
-        """When the first row at or after this time wakes."""
+        """Return the wake time of the first row at or after this time."""
         keys = self.read_keys(key_from(from_ms), GENERATION_KEY, 1)
         return int(keys[0, 0]) if len(keys) else None
 
     def present(self, rows: Rows) -> Bools:
-        """Which of these rows are there."""
+        """Which of these rows exist."""
         try:
             found: Any = self._database.get(self._keys(rows))
         except Exception as error:
             raise self._refused("read", error) from None
         return np.array([value is not None for value in found], bool)
 
-    # What is known of the whole
+    # The whole database
 
     def generation(self) -> int | None:
-        """The number that it was given when it was made; None where there is none."""
+        """Return the number that the database got at its creation; None if it has none."""
         try:
             value: Any = self._database.get(GENERATION_KEY)
         except Exception as error:
@@ -314,9 +317,9 @@ class RocksRows:
         self.sync()
 
     def sequence(self) -> int:
-        """The number of the last write; it only grows, and what is synced is found again with its number."""
+        """Return the number of the last write. It only grows, and synced writes keep their numbers."""
         return self._database.latest_sequence_number()
 
     def property(self, name: str) -> int:
-        """One of RocksDB's own figures."""
+        """Return one of RocksDB's own integer properties."""
         return self._database.property_int_value(f"rocksdb.{name}") or 0

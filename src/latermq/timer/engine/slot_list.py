@@ -1,4 +1,4 @@
-"""The list of one slot in the timer log: walked backwards in runs, each entry once, removed ones left out."""
+"""The list of one slot in the timer log: read backwards in runs, each entry once, without removed entries."""
 
 from collections.abc import Iterator
 
@@ -21,16 +21,17 @@ from latermq.timer.engine.timer_log import (
     wakes_of,
 )
 
-_TOGETHER = 8  # so many units side by side promise a run that is worth an array
-# How many units of a run are read at once: more as it turns out to be long.
+_TOGETHER = 8  # this many adjacent units suggest a run long enough to read as an array
+# Units of a run that are read at once; the number grows with the run.
 _FIRST_CHUNK = 32
 _LAST_CHUNK = 4096
 
 
 def read_slot(log: TimerLog, slot_ms: int, last: int, piece_rows: int) -> Iterator[Units]:
-    """The entries whose list ends at `last`, the newest first, in pieces.
+    """Yield the entries whose list ends at `last`, newest first, in pieces.
 
-    What was put or removed last counts. Units of RocketMQ name no entry: they come as entry -1, its deletes too.
+    The last put or removal of an entry counts. RocketMQ's units name no entry. They come as entry -1, including its
+    deletes.
     """
     known = _Known()
     for units in _pieces(log, last, piece_rows):
@@ -54,17 +55,17 @@ def _columns(units: UnitRows, wakes: Ints) -> Units:
 
 
 class _Known:
-    """Which entries of a slot were met already; those met first are the newest."""
+    """The entries of a slot seen so far. The first unit seen of an entry is the newest."""
 
     def __init__(self) -> None:
         self._put: list[Ints] = []
         self._gone: Ints = np.empty(0, np.int64)
-        self._lowest = 1 << 62  # of those put
+        self._lowest = 1 << 62  # lowest entry put
 
     def keep(self, entries: Ints, deletes: Bools) -> Bools:
-        """Which of these units, the newest first, tell of an entry that is there and was not met."""
+        """Which of these units, newest first, belong to an existing entry not seen before."""
         if not deletes.any() and entries[0] < self._lowest and (entries[1:] < entries[:-1]).all() and entries[-1] >= 0:
-            # Entries were put in their order, as they nearly always are: none of them was put twice.
+            # The usual case: entries were put in order, so none was put twice.
             kept = np.isin(entries, self._gone, invert=True) if len(self._gone) else np.ones(len(entries), bool)
             put = entries
         else:
@@ -81,7 +82,7 @@ class _Known:
 
 
 def _pieces(log: TimerLog, last: int, piece_rows: int) -> Iterator[UnitRows]:
-    """The units of a list, the newest first."""
+    """Yield the units of a list, newest first."""
     piece: list[UnitRows] = []
     rows = 0
     for units in _runs(log, last, min(_LAST_CHUNK, piece_rows)):
@@ -95,14 +96,14 @@ def _pieces(log: TimerLog, last: int, piece_rows: int) -> Iterator[UnitRows]:
 
 
 def _runs(log: TimerLog, position: int, max_rows: int) -> Iterator[UnitRows]:
-    """The units of a list as they lie together in the log, the newest first."""
+    """Yield the units of a list in runs of adjacent units, newest first."""
     singles: list[bytes] = []
-    together = 0  # how many of the last ones lay side by side
+    together = 0  # how many of the last units were adjacent
     chunk = min(_FIRST_CHUNK, max_rows)
-    # What lies before the log's start is forgotten.
+    # Units before the log's start are forgotten.
     while position >= log.start:
         if together < _TOGETHER:
-            # One by one, about 1.5 µs each: what arrived spread over many slots.
+            # One by one, about 1.5 µs each, for entries that arrived spread over many slots.
             raw = log.raw_unit(position)
             size, previous, magic = LINK.unpack_from(raw) if raw else (0, 0, 0)
             if size != UNIT_BYTES or not 0 <= magic <= MAX_MAGIC or previous >= position:
@@ -125,7 +126,7 @@ def _runs(log: TimerLog, position: int, max_rows: int) -> Iterator[UnitRows]:
 
 
 def _run(log: TimerLog, position: int, count: int) -> tuple[UnitRows, int]:
-    """The units side by side that end at this one, at most so many, and where the list goes on."""
+    """Return the adjacent units that end at this position, at most `count`, and where the list continues."""
     if not log.holds(position):
         raise _damage(position)
     units = log.read_upto(position, count)

@@ -1,7 +1,7 @@
-"""The order of full seconds, kept while they are read page by page: an engine need not know more of it than the second.
+"""The order of full seconds, kept while they are read page by page. An engine orders only by second.
 
-An order follows what is scheduled and what is cancelled or moved as long as somebody holds it. What was delivered its
-reader leaves out, as that is known for good.
+While a reader holds an order, the order follows new, cancelled and moved timers. The reader itself skips delivered
+timers, because delivery is final.
 """
 
 from collections import OrderedDict
@@ -15,15 +15,15 @@ from latermq.timer.engine.interface import Units
 from latermq.timer.sorted_entries import contains
 
 KEPT_ORDERS = 4
-# Smaller seconds are read again for each page: that takes less than a millisecond.
+# Smaller seconds are read again for each page, which takes less than a millisecond.
 MIN_KEPT_ROWS = 1_000
 
 
 class SlotOrder:
-    """The entries that wake in one second, by time and then by entry."""
+    """The entries that wake in one second, sorted by time and then by entry."""
 
     def __init__(self, slot_ms: int, units: Units) -> None:
-        """`units` in any order, some of them perhaps twice."""
+        """`units` may be in any order and contain duplicates."""
         self.slot_ms = slot_ms
         self._entries: Ints = np.empty(0, np.int64)
         self._wakes: Ints = self._entries
@@ -35,11 +35,11 @@ class SlotOrder:
         return len(self._entries)
 
     def note_added(self, entries: Ints, wakes: Ints) -> None:
-        """These were scheduled."""
+        """Note entries that were scheduled."""
         self._added.append((entries, wakes))
 
     def note_cancelled(self, entries: Ints) -> None:
-        """These were cancelled or moved."""
+        """Note entries that were cancelled or moved."""
         self._cancelled.append(entries)
 
     def _settle(self) -> None:
@@ -57,7 +57,7 @@ class SlotOrder:
             self._cancelled = []
 
     def after(self, wake_ms: int, entry: int, most: int) -> tuple[Ints, Ints]:
-        """Entries and times of the next rows behind this place, at most so many."""
+        """Return entries and times of the next rows after this position, at most `most`."""
         self._settle()
         at, end = np.searchsorted(self._wakes, [wake_ms, wake_ms + 1])
         at += np.searchsorted(self._entries[at:end], entry, side="right")
@@ -65,7 +65,7 @@ class SlotOrder:
 
 
 class SlotOrders:
-    """The orders that were asked for last, and those that a reader holds."""
+    """The orders requested last, and those that a reader holds."""
 
     def __init__(self, max_rows: int) -> None:
         self._max_rows = max_rows
@@ -77,14 +77,14 @@ class SlotOrders:
         return sum(map(len, self._orders.values()))
 
     def find(self, slot_ms: int) -> SlotOrder | None:
-        """The order of a second, if it is kept."""
+        """Return the order of a second if it is kept."""
         order = self._orders.get(slot_ms)
         if order is not None:
             self._orders.move_to_end(slot_ms)
         return order
 
     def add(self, order: SlotOrder) -> None:
-        """Tell this one of changes; keep it if it is worth it, and let go of those that nobody asked for lately."""
+        """Track changes for this order. Keep it if it is worth it, and drop the orders not requested recently."""
         self._held.add(order)
         if not MIN_KEPT_ROWS <= len(order) <= self._max_rows:
             return
@@ -93,20 +93,20 @@ class SlotOrders:
             self._orders.popitem(last=False)
 
     def note_added(self, units: Units) -> None:
-        """These were scheduled."""
+        """Note units that were scheduled."""
         for order in self._held:
             mine = slots_of(units.wakes) == order.slot_ms
             if mine.any():
                 order.note_added(units.entries[mine], units.wakes[mine])
 
     def note_cancelled(self, units: Units) -> None:
-        """These were cancelled or moved."""
+        """Note units that were cancelled or moved."""
         for order in self._held:
             mine = slots_of(units.wakes) == order.slot_ms
             if mine.any():
                 order.note_cancelled(units.entries[mine])
 
     def forget_below(self, wake_ms: int) -> None:
-        """What wakes before is delivered."""
+        """Drop the orders of seconds before this time: they are delivered."""
         for slot_ms in [slot_ms for slot_ms in self._orders if slot_ms + SLOT_MS < wake_ms]:
             del self._orders[slot_ms]

@@ -1,4 +1,4 @@
-"""The timer log: 52 bytes for each entry put or removed, linked backwards by slot (docs/formats/timer-log.md)."""
+"""The timer log: 52 bytes per entry put or removed, linked backwards by slot (docs/formats/timer-log.md)."""
 
 import struct
 from collections.abc import Iterator
@@ -15,20 +15,20 @@ FILE_BYTES = 100 * 1024 * 1024
 UNIT = np.dtype(
     [
         ("size", ">i4"),
-        ("previous", ">i8"),  # position of the unit before in the same slot, -1 for none
+        ("previous", ">i8"),  # position of the previous unit of the same slot, -1 for none
         ("magic", ">i4"),
         ("write_ms", ">i8"),
-        ("delay_ms", ">i4"),  # from write_ms
+        ("delay_ms", ">i4"),  # relative to write_ms
         ("offset", ">i8"),  # of the record in the commit log
         ("record_bytes", ">i4"),
         ("topic_hash", ">i4"),
-        ("reserved", ">i8"),  # 0 from RocketMQ, the entry + 1 from us
+        ("reserved", ">i8"),  # 0 if RocketMQ wrote the unit, otherwise the entry + 1
     ]
 )
 UNIT_BYTES = UNIT.itemsize
-LINK = struct.Struct(">iqi")  # how a unit begins: size, previous, magic
+LINK = struct.Struct(">iqi")  # first fields of a unit: size, previous, magic
 DEFAULT, ROLL, DELETE = 1, 2, 4  # bits of a unit's magic
-MAX_MAGIC = 15  # RocketMQ takes what has no other bits
+MAX_MAGIC = 15  # RocketMQ accepts units with no other bits
 BLANK_MAGIC = 0xCBD43194 - (1 << 32)
 RESERVE_STEP_BYTES = 1024 * 1024
 
@@ -36,33 +36,33 @@ UnitRows = Structs
 
 
 def wakes_of(units: UnitRows) -> Ints:
-    """When these wake. RocketMQ rounds down to the slot; what it wrote wakes when its slot ends, lest it be early."""
+    """Return when these units wake. RocketMQ rounds down to the slot; its units wake at the slot's end, never early."""
     wakes: Ints = units["write_ms"].astype(np.int64) + units["delay_ms"]
     wakes += np.where(units["reserved"] == 0, SLOT_MS, 0)
     return wakes
 
 
 def is_unit(units: UnitRows) -> Bools:
-    """Which of these can be units at all."""
+    """Which of these can be valid units."""
     magic = units["magic"]
     found: Bools = (units["size"] == UNIT_BYTES) & (magic >= 0) & (magic <= MAX_MAGIC)
     return found
 
 
 class TimerLog:
-    """Units one after the other, over files that none of them straddles: what is left of a file is blank.
+    """Consecutive units in files. No unit crosses a file boundary; the rest of a file is blank.
 
-    A unit is named by its position. One thread writes and reads; `sync` may run beside it.
+    A unit's position identifies it. One thread writes and reads; `sync` may run concurrently.
     """
 
     def __init__(self, disk: Disk, *, file_bytes: int = FILE_BYTES, promised_end: int | None = None) -> None:
-        """`promised_end` is where a mark says that the log ends; see `Segments`."""
+        """`promised_end` is the end of the log according to a mark; see `Segments`."""
         self._disk = disk
         self.file_bytes = file_bytes
-        self.file_units = (file_bytes - LINK.size) // UNIT_BYTES  # a blank must always fit behind them
+        self.file_units = (file_bytes - LINK.size) // UNIT_BYTES  # leaves space for a blank after them
         self._segments = Segments(disk, FOLDER, file_bytes, promised_end)
-        # Taken as full; whoever opens the log knows better where it ends.
-        self.end = self._segments.end  # where the next unit goes
+        # Assume that the files are full; whoever opens the log sets the true end.
+        self.end = self._segments.end  # position of the next unit
         self._synced = self.end
 
     def _number(self, position: int) -> int:
@@ -84,7 +84,7 @@ class TimerLog:
     # Writing
 
     def make_room(self, count: int) -> None:
-        """Reserve space for the next units. Raises StoreError when there is none; nothing is changed then."""
+        """Reserve space for the next units. Raises StoreError if the disk is full, and then changes nothing."""
         number = self._number(self.end)
         while count:
             file_number, row = divmod(number, self.file_units)
@@ -102,14 +102,14 @@ class TimerLog:
             count -= here
 
     def next_positions(self, count: int) -> Ints:
-        """Where the next units will stand."""
+        """Return the positions of the next units."""
         number = self._number(self.end)
         files, rows = np.divmod(np.arange(number, number + count), self.file_units)
         positions: Ints = files * self.file_bytes + rows * UNIT_BYTES
         return positions
 
     def append(self, units: UnitRows) -> Ints:
-        """Add units, for which `make_room` has reserved space, and return their positions."""
+        """Append units, for which `make_room` has reserved space, and return their positions."""
         positions = self.next_positions(len(units))
         raw = units.view(np.uint8).data
         while raw:
@@ -124,51 +124,51 @@ class TimerLog:
         return positions
 
     def _write_blank(self, file_start: int) -> None:
-        """Fill the tail of a full file, as RocketMQ does when the next unit has no room there."""
+        """Fill the tail of a full file, as RocketMQ does when the next unit does not fit."""
         at = self.file_units * UNIT_BYTES
         file = self._segments.file_at(file_start)
         file.reserve(at + LINK.size)
         LINK.pack_into(file.map, at, self.file_bytes - at, 0, BLANK_MAGIC)
 
     def sync(self) -> None:
-        """Sync what was added since the last sync. Blocks; runs beside the writer."""
+        """Sync everything added since the last sync. Blocks; may run concurrently with the writer."""
         segments, end = self._segments, self.end
         if end > self._synced:
             segments.sync(self._synced, end)
-            if segments is self._segments:  # not begun anew meanwhile
+            if segments is self._segments:  # not restarted in the meantime
                 self._synced = end
 
     # Reading
 
     def holds(self, position: int) -> bool:
-        """Whether a unit can stand there."""
+        """Whether this can be the position of a unit."""
         if not self.start <= position < self.end:
             return False
         inside = position % self.file_bytes
         return inside % UNIT_BYTES == 0 and inside < self.file_units * UNIT_BYTES
 
     def read(self, position: int, count: int) -> UnitRows:
-        """Units from this one on: at most `count`, and at most to the end of their file."""
+        """Return units from this position on: at most `count`, and at most to the end of the file."""
         count = min(count, self._number(self.end) - self._number(position))
         inside = position % self.file_bytes
         stop = min(inside + count * UNIT_BYTES, self.file_units * UNIT_BYTES)
-        # A copy: a view would keep the file from being closed.
+        # A copy, because a view would prevent the file from being closed.
         return np.frombuffer(self._segments.file_at(position).map[inside:stop], dtype=UNIT)
 
     def read_upto(self, position: int, count: int) -> UnitRows:
-        """Units up to this one: at most `count`, and at most from the start of their file."""
+        """Return units up to and including this position: at most `count`, and at most from the start of the file."""
         count = min(count, position % self.file_bytes // UNIT_BYTES + 1)
         return self.read(position - (count - 1) * UNIT_BYTES, count)
 
     def raw_unit(self, position: int) -> bytes:
-        """One unit as it is stored; nothing where none can stand."""
+        """Return one unit as it is stored; empty if the position is invalid."""
         if not self.holds(position):
             return b""
         inside = position % self.file_bytes
         return self._segments.file_at(position).map[inside : inside + UNIT_BYTES]
 
     def chunks(self, count: int) -> Iterator[tuple[int, UnitRows]]:
-        """All units with the position of the first, at most so many at once, each time of one file."""
+        """Yield all units, at most `count` at once and from one file, with the position of the first."""
         position = self.start
         while position < self.end:
             units = self.read(position, count)
@@ -176,24 +176,24 @@ class TimerLog:
             position = self._position(self._number(position) + len(units))
 
     def looks_sound(self) -> bool:
-        """Whether each file begins and ends with a unit."""
+        """Whether each file begins and ends with a valid unit."""
         for start in range(self.start, self.end, self.file_bytes):
             last = min(self.end, start + self.file_units * UNIT_BYTES) - UNIT_BYTES
             if not is_unit(self.read(start, 1))[0] or not is_unit(self.read(last, 1))[0]:
                 return False
         return True
 
-    # Opening and cutting
+    # Open and truncate
 
     def open_at(self, end: int) -> bool:
-        """Take this as the log's end and forget what follows; False where that much is not there."""
+        """Make this the end of the log and discard everything after it; False if the log is shorter."""
         if not self._segments.start <= end <= self._segments.end:
             return False
         self.cut(end)
         return True
 
     def cut(self, end: int) -> None:
-        """Forget everything from this position on."""
+        """Discard everything from this position on."""
         self.end = self._synced = self._position(self._number(end))
         self._segments.cut(self.end)
 
@@ -202,7 +202,7 @@ class TimerLog:
         self._segments.remove_first()
 
     def restart_at(self, position: int) -> None:
-        """Begin anew, empty, with the first file at or behind this position."""
+        """Start again, empty, with the first file at or after this position."""
         self._segments.close()
         self._disk.remove(FOLDER)
         self._segments = Segments(self._disk, FOLDER, self.file_bytes)

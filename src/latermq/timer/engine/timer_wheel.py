@@ -1,4 +1,4 @@
-"""The timer wheel: for each second where its list in the timer log begins and ends (docs/formats/timer-wheel.md)."""
+"""The timer wheel: where each second's list in the timer log begins and ends (docs/formats/timer-wheel.md)."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -22,24 +22,24 @@ SLOT = np.dtype(
     ]
 )
 SLOT_BYTES = SLOT.itemsize
-# How far ahead to look for the next slot: first a little, as there is one soon or none for long.
+# How far ahead to search for the next slot: a short range first, because the next slot is either near or very far.
 _LOOK_AHEAD = (1 << 10, 1 << 14, 1 << 18)
 
 
 class Slots(NamedTuple):
-    """Slots as arrays. One that does not hold the time asked for is empty: -1, -1, 0, 0."""
+    """Slots as arrays. A slot that does not hold the requested time is empty: -1, -1, 0, 0."""
 
     firsts: Ints
     lasts: Ints
     counts: Ints
-    renews: Ints  # how many of these are to be renewed; in the last field, which RocketMQ hands on and does not use
+    renews: Ints  # how many of them are to be renewed; in the last field, which RocketMQ passes on unused
 
 
 class TimerWheel:
-    """The slots of one file. Which of them hold anything is known in memory: the file keeps what was forgotten."""
+    """The slots of one file. Memory tracks which slots are in use, because the file keeps forgotten ones."""
 
     def __init__(self, disk: Disk, *, slots: int = SLOTS, precision_ms: int = SLOT_MS) -> None:
-        """What the file holds already counts only after `load`."""
+        """The file's existing content counts only after `load`."""
         self.total = 2 * slots
         self._precision_ms = precision_ms
         size = self.total * SLOT_BYTES
@@ -47,7 +47,7 @@ class TimerWheel:
             found = disk.file_size(PATH)
         except FileNotFoundError:
             found = 0
-        self.is_blank = found == 0  # a process may have died between making the file and giving it its size
+        self.is_blank = found == 0  # a process may have died after it created the file and before it set the size
         if found not in (0, size):
             raise CorruptStore(
                 f"{PATH} has {found} bytes instead of {size}",
@@ -55,14 +55,14 @@ class TimerWheel:
             )
         self._file = disk.map_file(PATH, size)
         self._slots: Structs = np.frombuffer(self._file.map, dtype=SLOT)
-        # The same as rows of plain words, of which numpy moves many far apart ten times as fast.
+        # The same data as rows of plain words: numpy moves many distant rows ten times as fast in this form.
         self._words: Ints = np.frombuffer(self._file.map, np.int64).reshape(self.total, -1)
         self._held: Bools = np.zeros(self.total, bool)
-        self._held_from = 1 << 62  # nothing held is earlier; in units of the precision, as `time` is
+        self._held_from = 1 << 62  # no used slot is earlier; in units of the precision, like `time`
         self._is_synced = True
 
     def load(self, from_ms: int, forgotten: Iterable[tuple[int, int]] = ()) -> None:
-        """Take what the file holds from this time on, without lists before a time that end before a position."""
+        """Use the file's slots from this time on, except lists before a forgotten time that end before its position."""
         self.reserve()
         times, lasts = self._slots["time"], self._slots["last"]
         used = (times > 0) | (self._slots["num"] > 0)
@@ -75,12 +75,15 @@ class TimerWheel:
     # Slots
 
     def places(self, times_ms: Ints) -> Ints:
-        """Where these slots stand in the file; times a round apart share a place."""
+        """Return the indexes of these slots in the file; times one round apart share a place."""
         return times_ms // self._precision_ms % self.total
 
     @property
     def _is_unused(self) -> bool:
-        """Whether nothing was loaded or put yet. The file is not even read then: it may have no space."""
+        """Whether nothing was loaded or put yet.
+
+        Then the file is not even read, because it may have no space reserved.
+        """
         return self._file.reserved < self._file.size
 
     def _found(self, times: Ints, indexes: Ints) -> Bools:
@@ -94,7 +97,7 @@ class TimerWheel:
         return self._found(times_ms // self._precision_ms, self.places(times_ms))
 
     def occupied(self, times_ms: Ints) -> Ints:
-        """Those of these slots whose place another time occupies, of the wheel or of these, a round or more away."""
+        """Return the slots whose place is in use by another time, in the wheel or among these, a round or more away."""
         times, indexes = times_ms // self._precision_ms, self.places(times_ms)
         is_occupied = np.zeros(len(times), bool)
         if not self._is_unused:
@@ -107,7 +110,7 @@ class TimerWheel:
         return occupied
 
     def get(self, times_ms: Ints) -> Slots:
-        """These slots."""
+        """Return these slots."""
         times, indexes = times_ms // self._precision_ms, self.places(times_ms)
         if self._is_unused:
             none, zeros = np.full(len(times), -1, np.int64), np.zeros(len(times), np.int64)
@@ -119,25 +122,25 @@ class TimerWheel:
         return Slots(*(column.astype(np.int64) for column in (firsts, lasts, counts, renews)))
 
     def reserve(self) -> None:
-        """Take the space of the whole file, before anything is put. Raises StoreError when there is none."""
+        """Reserve space for the whole file before the first put. Raises StoreError if the disk is full."""
         self._file.reserve(self._file.size)
 
     def put(self, times_ms: Ints, slots: Slots) -> None:
-        """Set these slots, each named once. `reserve` must have been called."""
+        """Set these slots, each given once. `reserve` must have been called."""
         times, indexes = times_ms // self._precision_ms, self.places(times_ms)
         rows = np.zeros(len(times), SLOT)
         rows["time"], rows["first"], rows["last"], rows["num"], rows["magic"] = times, *slots
         self.is_blank = self._is_synced = False
         self._words[indexes] = rows.view(np.int64).reshape(len(rows), -1)
-        self._is_synced = False  # once more: a sync may have begun before the words were written
+        self._is_synced = False  # again, because a sync may have begun before the words were written
         self._held[indexes] = True
         if len(times):
             self._held_from = min(self._held_from, int(times.min()))
 
-    # Looking around
+    # Search
 
     def _held_ahead(self, time: int, start: int, stop: int) -> Ints:
-        """The times in [time + start, time + stop) whose slots hold anything; at most one round."""
+        """Return the times in [time + start, time + stop) whose slots hold anything; at most one round."""
         at = time % self.total
         start, stop = at + start, at + stop
         indexes = np.flatnonzero(self._held[start : min(stop, self.total)]) + start
@@ -152,7 +155,7 @@ class TimerWheel:
         return self._slots["time"][self._held].astype(np.int64)
 
     def next_held_ms(self, from_ms: int) -> int | None:
-        """The first slot at or after this time that holds anything."""
+        """Return the first slot at or after this time that holds anything."""
         time = -(-from_ms // self._precision_ms)
         start = 0
         for stop in (*_LOOK_AHEAD, self.total):
@@ -166,7 +169,7 @@ class TimerWheel:
         return int(times.min()) * self._precision_ms if len(times) else None
 
     def held_between(self, start_ms: int, stop_ms: int) -> Ints:
-        """The slots in [start, stop) that hold anything, in order."""
+        """Return the slots in [start, stop) that hold anything, in order."""
         start, stop = -(-start_ms // self._precision_ms), -(-stop_ms // self._precision_ms)
         if stop <= start:
             return np.empty(0, np.int64)
@@ -176,7 +179,7 @@ class TimerWheel:
         return np.sort(times[(times >= start) & (times < stop)]) * self._precision_ms
 
     def counts(self, start_ms: int, stop_ms: int) -> Ints:
-        """How many each slot in [start, stop) says that it holds which are not renewed."""
+        """Return the stored count of each slot in [start, stop), without timers to be renewed."""
         times = np.arange(start_ms // self._precision_ms, -(-stop_ms // self._precision_ms))
         indexes = times % self.total
         if self._is_unused:
@@ -185,12 +188,12 @@ class TimerWheel:
         return np.where(self._found(times, indexes), slots["num"] - slots["magic"], 0).astype(np.int64)
 
     def count_from(self, from_ms: int) -> int:
-        """How many all slots from this time on say that they hold."""
+        """Return the sum of the stored counts of all slots from this time on."""
         rows = self._slots[self._held]
         return int(rows["num"][rows["time"] >= from_ms // self._precision_ms].sum(dtype=np.int64))
 
     def first_beyond(self, position: int) -> int | None:
-        """Where the earliest list begins that ends behind this position of the timer log; None where none does."""
+        """Return the earliest start of a list that ends after this position of the timer log; None if there is none."""
         rows = self._slots[self._held]
         firsts = rows["first"][rows["last"] > position]
         return int(firsts.min()) if len(firsts) else None
@@ -198,7 +201,7 @@ class TimerWheel:
     # Forgetting
 
     def forget_below(self, from_ms: int) -> bool:
-        """Slots before this time hold nothing any more; False where they held nothing before.
+        """Forget the slots before this time; False if they were already empty.
 
         The file keeps them until their places are needed.
         """
@@ -215,7 +218,7 @@ class TimerWheel:
         return True
 
     def clear(self) -> None:
-        """Make all slots empty and give their space back."""
+        """Empty all slots and free their space."""
         if self.is_blank:
             return
         self._held[:] = False
@@ -224,9 +227,9 @@ class TimerWheel:
         self.is_blank, self._is_synced = True, False
 
     def sync(self) -> None:
-        """Sync what was put since the last sync. Blocks; runs beside the writer."""
+        """Sync everything put since the last sync. Blocks; may run concurrently with the writer."""
         if not self._is_synced:
-            self._is_synced = True  # what is put from here on needs another
+            self._is_synced = True  # a later put needs another sync
             try:
                 self._file.sync()
             except BaseException:
@@ -235,6 +238,6 @@ class TimerWheel:
 
     def close(self) -> None:
         """Unmap the file."""
-        # The map cannot be closed as long as it is seen through an array.
+        # The map cannot be closed while an array refers to it.
         self._slots, self._words = np.empty(0, SLOT), np.empty((0, 0), np.int64)
         self._file.close()

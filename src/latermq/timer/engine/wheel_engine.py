@@ -1,4 +1,4 @@
-"""The engine that is RocketMQ's own: the timer log, and the wheel that says where each second's list in it ends."""
+"""The wheel engine, as in RocketMQ: the timer log, and the wheel that says where each second's list in it ends."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -20,17 +20,17 @@ _MIN_DELAY_MS, _MAX_DELAY_MS = -(1 << 31), (1 << 31) - 1
 
 
 def _order(slots: Ints) -> Indices:
-    """The rows in the order of their slots, those of one slot as they came."""
+    """Return the row indexes sorted by slot. The order within a slot is unchanged."""
     seconds = slots // SLOT_MS
     seconds -= seconds.min()
-    # Of short numbers numpy makes a radix sort, three times as fast.
+    # For 16-bit integers numpy uses a radix sort, which is three times as fast.
     return np.argsort(seconds.astype(np.uint16) if seconds.max() < 1 << 16 else seconds, kind="stable")
 
 
 def _rows(units: Units, magics: Ints, now_ms: int) -> UnitRows:
-    """The units as the log holds them, without their links."""
+    """Return the units in the log's format, without their links."""
     rows = np.zeros(len(magics), UNIT)
-    # A time that is too far off for the field is told from another write time: only their sum counts.
+    # A delay that does not fit the field changes the write time instead: only the sum of both counts.
     delays = np.clip(units.wakes - now_ms, _MIN_DELAY_MS, _MAX_DELAY_MS)
     rows["size"] = UNIT_BYTES
     rows["magic"] = magics
@@ -43,20 +43,20 @@ def _rows(units: Units, magics: Ints, now_ms: int) -> UnitRows:
 
 
 class SlotOccupied(StoreError):
-    """A slot's place in the wheel is held by a time 14 days or more away, whose entries are not delivered yet."""
+    """A slot's place in the wheel is in use by a time at least 14 days away, with entries not yet delivered."""
 
 
 class _Mark(NamedTuple):
-    """What a checkpoint says of the files."""
+    """The state of the files, as recorded in a checkpoint."""
 
     end: int  # of the timer log
     forgotten: list[Forgotten]
     first_file: int
-    latest_slots: list[int]  # for each file the latest slot of its units
+    latest_slots: list[int]  # the latest slot of each file's units
 
     @classmethod
     def parse(cls, text: str) -> "_Mark | None":
-        """None for what this engine did not write."""
+        """Parse a mark; None if this engine did not write it."""
         try:
             end, forgotten, first_file, latest_slots = text.split(";")
             pairs = [pair.split("@") for pair in forgotten.split()]
@@ -71,20 +71,20 @@ class _Mark(NamedTuple):
 
 
 class WheelEngine:
-    """Entries by slot. `is_whole` says whether the files held what the mark promised; if not, it starts empty.
+    """Entries by slot. `is_whole` says whether the files hold what the mark promises; if not, the engine starts empty.
 
-    After a crash the log is cut at the mark and the wheel is built again from the log; after a clean stop the wheel
-    is taken as it is. So the order in which the two reach the disk does not matter.
+    After a crash the log is truncated at the mark and the wheel is rebuilt from the log. After a clean stop the wheel
+    is used as it is. So the order in which the two reach the disk does not matter.
     """
 
     def __init__(
         self, disk: Disk, *, mark: str, from_ms: int, is_clean: bool, file_bytes: int = timer_log.FILE_BYTES
     ) -> None:
-        """`mark` and `from_ms` (T) are those of the checkpoint on disk; the empty mark is that of an empty engine."""
+        """`mark` and `from_ms` (T) come from the checkpoint on disk. The empty mark denotes an empty engine."""
         self._disk = disk
         self._latest_slots: dict[int, int] = {}  # file of the log → the latest slot of its units
-        self._forgotten: list[Forgotten] = []  # with ever earlier times: a later one covers what is before it
-        self._promised_end = -1  # the furthest end of the log that a mark names
+        self._forgotten: list[Forgotten] = []  # in order of decreasing times: a later one covers those before it
+        self._promised_end = -1  # the highest end of the log in any mark
         self._wheel = self._open_wheel()
         promised = _Mark.parse(mark)
         self._log = self._open_log(file_bytes, promised.end if promised else 0)
@@ -104,19 +104,19 @@ class WheelEngine:
     def _open_wheel(self) -> TimerWheel:
         try:
             return TimerWheel(self._disk)
-        except CorruptStore:  # of another length: like one that is missing
+        except CorruptStore:  # wrong length: treated as missing
             self._disk.remove(timer_wheel.PATH)
             return TimerWheel(self._disk)
 
     def _open_log(self, file_bytes: int, promised_end: int) -> TimerLog:
         try:
             return TimerLog(self._disk, file_bytes=file_bytes, promised_end=promised_end)
-        except CorruptStore:  # a file is missing between others, or of another length
+        except CorruptStore:  # a file is missing between others, or has the wrong length
             self._disk.remove(timer_log.FOLDER)
             return TimerLog(self._disk, file_bytes=file_bytes)
 
     def _adopt(self, mark: _Mark, from_ms: int, is_clean: bool) -> bool:
-        """Take over what the files hold; False where it is not what the mark promises."""
+        """Adopt the content of the files; False if it is not what the mark promises."""
         latest = dict(enumerate(mark.latest_slots, mark.first_file))
         needed = [file for file, slot in latest.items() if slot >= from_ms]
         if not needed:
@@ -125,7 +125,7 @@ class WheelEngine:
         elif min(needed) * self._log.file_bytes < self._log.start or not self._log.open_at(mark.end):
             return False
         self._forgotten = mark.forgotten
-        self._note_forgotten(from_ms)  # even if a later T should be earlier
+        self._note_forgotten(from_ms)  # kept in case a later T is earlier
         if not needed:
             return True
         if is_clean and self._is_wheel_sound(mark, from_ms):
@@ -136,7 +136,7 @@ class WheelEngine:
         return rebuilt is not None
 
     def _is_wheel_sound(self, mark: _Mark, from_ms: int) -> bool:
-        """A look at the wheel that a clean stop left, and at both ends of each file of the log."""
+        """Check the wheel left by a clean stop, and both ends of each file of the log."""
         if self._wheel.is_blank or not self._log.looks_sound():
             return False
         self._wheel.load(from_ms, mark.forgotten)
@@ -147,11 +147,11 @@ class WheelEngine:
     # Writing
 
     def put(self, units: Units, now_ms: int) -> None:
-        """Keep these. Raises StoreError, with nothing changed, for want of space or of a free slot."""
+        """Store these. Raises StoreError, with nothing changed, if the disk is full or a slot is occupied."""
         self._write(units, np.where(units.renews, DEFAULT | ROLL, DEFAULT), now_ms)
 
     def remove(self, units: Units, now_ms: int) -> None:
-        """Write a delete unit into the slot of each. A slot that holds nothing has nothing to lose."""
+        """Write a delete unit into the slot of each. An empty slot needs none."""
         units = units.where(self._wheel.holds(slots_of(units.wakes)))
         self._write(units, np.where(units.renews, DEFAULT | DELETE | ROLL, DEFAULT | DELETE), now_ms)
 
@@ -161,7 +161,7 @@ class WheelEngine:
         if not count:
             return
         if (slots[1:] < slots[:-1]).any():
-            # The units of one slot stand together, so that its list can be read in runs.
+            # Units of one slot are stored together, so that its list can be read in runs.
             order = _order(slots)
             units, magics, slots = units.where(order), magics[order], slots[order]
         heads = np.flatnonzero(np.concatenate(([True], slots[1:] != slots[:-1])))
@@ -194,34 +194,34 @@ class WheelEngine:
             self._latest_slots[file] = max(self._latest_slots.get(file, 0), int(slots[upto - 1]))
 
     def sync(self) -> None:
-        """Sync both files. Blocks; runs beside the writer."""
+        """Sync both files. Blocks; may run concurrently with the writer."""
         self._log.sync()
         self._wheel.sync()
 
     # Reading
 
     def read(self, start_ms: int, stop_ms: int) -> Iterator[Units]:
-        """What wakes in (start, stop], slot by slot, the newest of each slot first."""
+        """Yield the units that wake in (start, stop], slot by slot, newest first within a slot."""
         for slot_ms in self._wheel.held_between(start_ms, stop_ms).tolist():
             last = int(self._wheel.get(np.array([slot_ms])).lasts[0])
             yield from read_slot(self._log, slot_ms, last, PIECE)
 
     def next_slot_ms(self, from_ms: int) -> int | None:
-        """The first slot at or after this time that holds units, be they of removed entries."""
+        """Return the first slot at or after this time that holds units, even if only of removed entries."""
         return self._wheel.next_held_ms(from_ms)
 
     def density(self, start_ms: int, stop_ms: int) -> Ints:
-        """How many are due in each second of (start, stop], by the wheel's counts."""
+        """Number of timers due in each second of (start, stop], from the wheel's counts."""
         return self._wheel.counts(start_ms, stop_ms)
 
     def count(self, slot_ms: int) -> int:
-        """How many wake in the second of one slot, by the wheel's count."""
+        """Number of timers that wake in the second of one slot, from the wheel's count."""
         return int(self._wheel.get(np.array([slot_ms])).counts[0])
 
     # Forgetting
 
     def forget_below(self, wake_ms: int) -> None:
-        """Let go of the slots that lie wholly before this time, and of the files that hold no others."""
+        """Release the slots that lie entirely before this time, and the files that hold no others."""
         below_ms = slot_of(wake_ms)
         if not self._wheel.forget_below(below_ms):
             return
@@ -237,21 +237,24 @@ class WheelEngine:
         self._forgotten = [*later, Forgotten(below_ms, self._log.end)]
 
     def clear(self) -> None:
-        """Forget everything. The log goes on behind whatever a mark on disk may name, so no such mark fits it."""
+        """Forget everything.
+
+        The log continues after any position that a mark on disk may name, so no such mark fits it.
+        """
         self._log.restart_at(self._promised_end + 1)
         self._wheel.clear()
         self._latest_slots.clear()
         self._forgotten = []
 
     def mark(self) -> str:
-        """The end of the log, what is forgotten, and which files are needed until when."""
+        """Return the end of the log, what is forgotten, and until when each file is needed."""
         self._promised_end = max(self._promised_end, self._log.end)
         latest = sorted(self._latest_slots.items())
         first_file = latest[0][0] if latest else self._first_file
         return str(_Mark(self._log.end, self._forgotten, first_file, [slot for _, slot in latest]))
 
     def statistics(self) -> dict[str, int]:
-        """How much there is."""
+        """Number of units, and size of the log."""
         return {
             "engine_units": self._wheel.count_from(0),
             "engine_log_bytes": self._log.end - self._log.start,

@@ -1,4 +1,4 @@
-"""Building the wheel again from the units of the timer log, after a crash or when its file is lost."""
+"""Recovery of the wheel from the units of the timer log, after a crash or the loss of its file."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,11 +10,11 @@ from latermq.message.slots import slots_of
 from latermq.timer.engine.timer_log import DELETE, ROLL, UNIT_BYTES, TimerLog, UnitRows, is_unit, wakes_of
 from latermq.timer.engine.timer_wheel import Slots, TimerWheel
 
-CHUNK = 1 << 18  # units at once: about 60 MB of columns
+CHUNK = 1 << 18  # units per chunk: about 60 MB of columns
 
 
 class Forgotten(NamedTuple):
-    """Slots before a time were forgotten when the log had this end; what was put into them later was not."""
+    """A time before which slots were forgotten, and the end of the log then. Later puts into them are not forgotten."""
 
     below_ms: int
     upto: int
@@ -23,9 +23,9 @@ class Forgotten(NamedTuple):
 def rebuild_wheel(
     log: TimerLog, wheel: TimerWheel, from_ms: int, forgotten: Sequence[Forgotten]
 ) -> dict[int, int] | None:
-    """Fill the wheel with the lists of the slots from this time on; None where the log is damaged.
+    """Fill the wheel with the lists of the slots from this time on; None if the log is damaged.
 
-    Returns for each file of the log the latest slot of its units.
+    Returns the latest slot of the units of each log file.
     """
     wheel.clear()
     wheel.reserve()
@@ -50,21 +50,21 @@ def rebuild_wheel(
 
 
 class _Chunk(NamedTuple):
-    """Those units of a piece of the log that are not forgotten."""
+    """The units of a piece of the log that are not forgotten."""
 
     positions: Ints
     slots: Ints
     deletes: Bools
     renews: Bools
-    outward: Ints  # rows of the units that link to none of the chunk,
-    links: Ints  # and to where they link
-    targets: Ints  # rows of the units that one of the chunk links to
+    outward: Ints  # rows of units that link to no unit of the chunk
+    links: Ints  # the link targets of these rows
+    targets: Ints  # rows of units that a unit of the chunk links to
 
 
 def _chunk(start: int, units: UnitRows, slots: Ints, live: Bools) -> _Chunk | None:
-    """Look at the units' links; None where they are not those of lists.
+    """Check the units' links; None if they do not form valid lists.
 
-    A unit links to an earlier one of its slot, to which no other links, or out of the chunk.
+    A unit links to an earlier unit of its slot to which no other unit links, or to a unit outside the chunk.
     """
     previous = units["previous"].astype(np.int64)
     deletes = (units["magic"] & DELETE) != 0
@@ -78,7 +78,8 @@ def _chunk(start: int, units: UnitRows, slots: Ints, live: Bools) -> _Chunk | No
     inward = previous >= start
     targets = (previous[inward] - start) // UNIT_BYTES
     if len(rows) < len(units):
-        # A link to what is forgotten becomes one to the last row, which stands elsewhere: no unit links that far.
+        # A link to a forgotten unit becomes a link to the last row. Its position differs, because no unit links that
+        # far.
         targets = np.where(live, np.cumsum(live) - 1, -1)[targets]
     if (positions[targets] != previous[inward]).any() or (slots[targets] != slots[inward]).any():
         return None
@@ -89,9 +90,9 @@ def _chunk(start: int, units: UnitRows, slots: Ints, live: Bools) -> _Chunk | No
 
 
 def _add(wheel: TimerWheel, chunk: _Chunk, lists_at: Ints) -> bool:
-    """Lengthen the lists by a chunk; False where it does not go on where they end.
+    """Extend the lists by a chunk; False if it does not continue where they end.
 
-    Only one unit of a slot may link out of the chunk. So all of its slot are one list, and nothing needs sorting.
+    Only one unit of a slot may link outside the chunk. So all units of a slot form one list, and nothing needs sorting.
     """
     own = chunk.slots[chunk.outward]
     numbers = np.arange(len(own))
@@ -99,7 +100,7 @@ def _add(wheel: TimerWheel, chunk: _Chunk, lists_at: Ints) -> bool:
     places = wheel.places(own)
     lists_at[places] = numbers
     if (lists_at[places] != numbers).any() or len(wheel.occupied(own)) or (chunk.links != before.lasts).any():
-        return False  # two lists in one place, or one that begins elsewhere
+        return False  # two lists in one place, or a list that begins elsewhere
     lists = lists_at[wheel.places(chunk.slots)]
     is_last = np.ones(len(chunk.slots), bool)
     is_last[chunk.targets] = False
