@@ -1,1 +1,1 @@
-"""From the engine into the real topic: load ahead, build, and append at the due millisecond."""
+"""Delivery from the engine to the real topics: load ahead, build, and append at the due millisecond."""

@@ -1,4 +1,4 @@
-"""Turns waiting records into the records they become when they are due, as blocks that wait in the stage."""
+"""Conversion of waiting records into the records that are delivered, as blocks for the stage."""
 
 from typing import NamedTuple
 
@@ -20,22 +20,22 @@ _QUEUE_ID_NAME = b"\x02" + _REAL_QUEUE_ID + b"\x01"
 
 
 class Built(NamedTuple):
-    """What became of some waiting records."""
+    """The result of building some waiting records."""
 
     block: Block | None
-    rows: list[int]  # which of them are in the block, in order
-    unusable: list[int]  # and which name no real topic and queue
+    rows: list[int]  # input rows in the block, in order
+    unusable: list[int]  # input rows that name no real topic and queue
 
 
 def build(level: int, entries: Ints, raw: bytes, sizes: Ints) -> Built:
-    """Build what replaces these entries of a level, whose records lie end to end in `raw`.
+    """Build the records that replace these entries of a level. `raw` holds the entries' records end to end.
 
-    Fields are read and written in all records at once; only what has no fixed place in a record is looked for one by
-    one: 3.7 µs a record with its keys' hashes, instead of 8.
+    Fields are read and written in all records at once. Only fields without a fixed position are searched record by
+    record. That takes 3.7 µs per record including the hashes of its keys, instead of 8.
     """
     ends = np.cumsum(sizes)
     starts = ends - sizes
-    # Room behind the last record: a damaged one may be shorter than a record can be.
+    # Padding after the last record: a damaged record may be shorter than the minimum size.
     padded = raw + bytes(MIN_RECORD_BYTES)
     read = Numbers(padded, len(padded))
     parts = lay_out(read, starts, ends)
@@ -87,17 +87,17 @@ def build(level: int, entries: Ints, raw: bytes, sizes: Ints) -> Built:
 
 
 class _Places:
-    """The real topics and queues that records name, numbered as they come."""
+    """The real topics and queues that records name, numbered in order of appearance."""
 
     def __init__(self) -> None:
         self.queues: list[tuple[str, int]] = []
-        self.topic_fields: list[bytes] = []  # topics with their length before them, as a record holds them
-        self.magics: list[int] = []  # and the magics of records with such a topic
+        self.topic_fields: list[bytes] = []  # length-prefixed topics, as in a record
+        self.magics: list[int] = []  # the magic of records with this topic
         self._numbers: dict[bytes, int] = {}
 
     def number_of(self, tail: bytes) -> int | None:
-        """The place in these properties, before which their length stands in two bytes; None where there is none."""
-        # Names are there once, and admission writes the topic first: the bytes from one to the other decide.
+        """Return the number of the queue named in these properties, which follow a two-byte length; None if none is."""
+        # Each name occurs once, and admission writes the topic first. So the bytes between them identify the queue.
         at = tail.rfind(_TOPIC_NAME)
         key = tail[at : tail.find(b"\x02", tail.find(_QUEUE_ID_NAME, at) + len(_QUEUE_ID_NAME))]
         number = self._numbers.get(key)

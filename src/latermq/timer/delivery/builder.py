@@ -18,14 +18,14 @@ from latermq.timer.far.windows import Windows
 from latermq.timer.intake.loader import Loader
 from latermq.timer.intake.settled import Settled
 
-BUILD_AT_ONCE = 1_000  # records built between two looks at other work: about 4 ms
-BUILD_BYTES = 512 << 10  # of these, where they are long: 40 ms if all of it is keys of one letter
+BUILD_AT_ONCE = 1_000  # records built before other work gets its turn: about 4 ms
+BUILD_BYTES = 512 << 10  # limit for long records: 40 ms if they consist of one-letter keys only
 
 
 class Source(Protocol):
-    """Entries that wait, in the order of their due times."""
+    """Waiting entries in due order."""
 
-    level: int  # whose entries they are, 0 for timers
+    level: int  # the level of the entries, 0 for timers
 
     def head_due_ms(self) -> int | None: ...
 
@@ -33,7 +33,7 @@ class Source(Protocol):
 
 
 class Builder:
-    """Levels, loaded timers and windows: whichever is due first is built next."""
+    """Builds blocks from levels, loaded timers and windows, earliest due time first."""
 
     def __init__(
         self,
@@ -56,9 +56,9 @@ class Builder:
         self.failure = ""
 
     def build(self, now_ms: int) -> bool:
-        """Build blocks of what is due soon; whether there is more to build at once.
+        """Build blocks of entries that are due soon; return whether more can be built at once.
 
-        What is on time and what is overdue get a batch each, so that neither waits for all of the other.
+        Entries on time and overdue entries get one batch each, so that neither waits for all of the other.
         """
         live: list[Source] = [*self._levels.live(), self._loader.live]
         overdue: list[Source] = [*self._levels.backlog(), self._loader.backlog]
@@ -71,7 +71,7 @@ class Builder:
         return more_live or more_overdue
 
     def wait_ms(self, now_ms: int) -> int | None:
-        """How long until the next batch has to be built; None where nothing waits."""
+        """Return how long until the next batch must be built; None if nothing waits."""
         sources: list[Source] = [
             *self._levels.live(),
             *self._levels.backlog(),
@@ -85,18 +85,18 @@ class Builder:
         return max(self._config.build_every, min(heads) - self._config.stage_ahead - now_ms)
 
     def _fill(self, stage: Stage, sources: list[Source], now_ms: int) -> bool:
-        """Build one batch out of the source that is due first; whether there may be more."""
+        """Build one batch from the source with the earliest due time; return whether there may be more."""
         heads = [(head, source) for source in sources if (head := source.head_due_ms()) is not None]
         if not heads:
             return False
         head, source = min(heads, key=lambda pair: pair[0])
         if head > now_ms + self._config.stage_ahead:
             return False
-        # Small blocks cost more than they bring: what is not pressing is built a batch at a time.
+        # Small blocks are inefficient, so entries that are not urgent are built in batches.
         waited_ms = abs(now_ms - self._built_at_ms)
         if head > now_ms + self._config.build_every and waited_ms < self._config.build_every:
             return False
-        # What is due now goes straight through, so it needs no room to wait in, unless nothing goes through.
+        # Due entries pass straight through and need no space in the stage, unless delivery is blocked.
         if not stage.has_room and (head > now_ms or self._in_flight.is_blocked):
             return False
         until_ms = now_ms + (self._config.stage_ahead if stage.has_room else 0)
@@ -134,7 +134,10 @@ class Builder:
             )
 
     def _without_gone(self, level: int, batch: Batch) -> Batch:
-        """Retention keeps what waits; whoever removed records by hand must not stop all others."""
+        """Skip records that are gone.
+
+        Retention keeps waiting records; deleting some by hand must not block all others.
+        """
         gone = batch.physical_offsets < self._store.log.start
         if batch.raw is not None or not gone.any():
             return batch
@@ -147,7 +150,7 @@ class Builder:
         return Batch(kept[0], kept[1], kept[2], kept[3], batch.is_renewal)
 
     def _bury_without_due(self, batch: Batch, raw: bytes) -> tuple[Batch, bytes]:
-        """Timers that tell no due time are never early only as dead letters; what is left of the batch."""
+        """Send timers without a due time to the dead letters, so that they are never early; return the others."""
         count = int(np.count_nonzero(batch.dues == UNKNOWN_DUE_MS))
         ends = np.cumsum(batch.sizes)
         head, end = slice(count), int(ends[count - 1])

@@ -1,8 +1,8 @@
-"""Watches the wall clock: a step back delivers nothing early, a great leap forward is not believed at once.
+"""The clock guard: a clock set back delivers nothing early, and a large jump forward is not trusted at once.
 
-What is believed is the distance between the wall clock and the machine's uptime. Only a clock that is set changes it:
-neither time that passes, nor a machine that sleeps, nor a broker that is off does. So it is kept on disk together with
-the name of this run of the machine, and a leap shows even where the broker was not running when it came.
+The guard tracks the offset between the wall clock and the machine's uptime. Only setting the clock changes this offset.
+Passing time, a suspended machine or a stopped broker do not. The offset is kept on disk with the machine's boot id, so
+the guard detects a jump even if the broker was not running when it happened.
 """
 
 import msgspec
@@ -14,28 +14,28 @@ from latermq.store.files.disk import Disk
 
 HOLD_S = 60.0
 PATH = "latermq.clock"
-SMALL_STEP_MS = 60_000  # so little is not written down
+SMALL_STEP_MS = 60_000  # smaller steps are not saved
 _SAVE_AGAIN_S = 1.0
 
 
 class Hold(msgspec.Struct, frozen=True):
-    """A leap that is not believed yet."""
+    """A jump that is not trusted yet."""
 
     leap_ms: int
-    wall_ms: int  # what the clock said when the hold began,
-    boot_ms: int  # and how long the machine had been up
+    wall_ms: int  # wall clock when the hold began
+    boot_ms: int  # uptime when the hold began
 
 
 class Belief(msgspec.Struct, frozen=True):
-    """What is kept on disk."""
+    """The state on disk."""
 
     boot_id: str
-    offset_ms: int  # wall clock less uptime, as it is believed
+    offset_ms: int  # trusted offset: wall clock minus uptime
     hold: Hold | None = None
 
 
 class ClockGuard:
-    """Says what time it is for deliveries, or that it is too early to say."""
+    """Provides the time for deliveries, or None while the time is uncertain."""
 
     def __init__(self, clock: Clock, max_step_ms: int, disk: Disk) -> None:
         self._clock = clock
@@ -55,7 +55,7 @@ class ClockGuard:
         return self._clock.now_ms(), round(self._clock.boot_s() * 1000)
 
     def _go_on_from(self, saved: Belief, now_ms: int, boot_ms: int) -> None:
-        """Hold at once if the clock has leapt since this was saved, or if an earlier hold is not over."""
+        """Hold at once if the clock has jumped since the state was saved, or if an earlier hold is not over."""
         hold = saved.hold
         if saved.boot_id == self._boot_id and self._boot_id:
             self._offset_ms = saved.offset_ms
@@ -63,7 +63,7 @@ class ClockGuard:
             if leap_ms > self._max_step_ms:
                 self._begin(hold or Hold(leap_ms, now_ms, boot_ms))
         elif hold is not None and abs(now_ms - hold.wall_ms) <= self._max_step_ms:
-            # The machine was started again: only the wall clock tells how long ago the hold began.
+            # The machine was rebooted: only the wall clock shows how long ago the hold began.
             ago_ms = max(0, now_ms - hold.wall_ms)
             self._offset_ms = now_ms - boot_ms - hold.leap_ms
             self._begin(Hold(hold.leap_ms, now_ms - ago_ms, boot_ms - ago_ms))
@@ -76,11 +76,11 @@ class ClockGuard:
         )
 
     def wall_ms(self) -> int:
-        """What the clock says, believed or not."""
+        """Return the wall clock, trusted or not."""
         return self._clock.now_ms()
 
     def now_ms(self) -> int | None:
-        """The time to deliver by; None while a leap is being held."""
+        """Return the time for deliveries; None while a jump is held."""
         now_ms, boot_ms = self._look()
         leap_ms = now_ms - boot_ms - self._offset_ms
         if self._hold is None and leap_ms > self._max_step_ms:
@@ -88,7 +88,7 @@ class ClockGuard:
         elif self._hold is not None and (
             leap_ms <= self._max_step_ms or boot_ms >= self._hold.boot_ms + round(HOLD_S * 1000)
         ):
-            # Set right again, or it stayed: either way this is the time now.
+            # The clock was corrected, or the jump persisted. Either way this is the time now.
             self._hold = None
             self.alarm = ""
         if self._hold is None:
@@ -97,9 +97,9 @@ class ClockGuard:
         return now_ms if self._hold is None else None
 
     def _save(self) -> None:
-        """Write down what is believed where that has changed: hardly ever, so whoever delivers can wait for it.
+        """Save the state if it has changed. That is very rare, so delivery can wait for it.
 
-        Nothing is delivered by a time that is not believed, so a hold need not be on disk before anything else is done.
+        Nothing is delivered by an untrusted time, so a hold need not be on disk before other work continues.
         """
         saved = self._saved
         if (
@@ -115,7 +115,7 @@ class ClockGuard:
         belief = Belief(self._boot_id, self._offset_ms, self._hold)
         try:
             self._disk.replace(PATH, encode_checked(belief))
-        except StoreError:  # no space: the hold goes on in memory, and is written when there is some
+        except StoreError:  # disk full: the hold continues in memory and is saved when there is space
             self._save_at_s = now_s + _SAVE_AGAIN_S
             return
         self._saved = belief
@@ -131,5 +131,5 @@ def _load(disk: Disk) -> Belief | None:
         return None
     try:
         return decode_checked(data, Belief, PATH, f"Remove {PATH}: the clock is then believed as it is")
-    except CorruptStore:  # it tells of nothing but the clock, for which no start must fail
+    except CorruptStore:  # the file concerns only the clock, and a start must not fail because of it
         return None

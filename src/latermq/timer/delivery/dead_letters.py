@@ -1,4 +1,4 @@
-"""The timer dead letters: what can never be delivered, rewritten a slice at a time with the reason beside it."""
+"""Timer dead letters: records that can never be delivered, rewritten in slices with the reason."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -29,22 +29,22 @@ BUILT_AT_ONCE = 250  # each record is decoded and encoded again: about 40 µs, s
 
 
 class Undeliverable(NamedTuple):
-    """Records of one level that cannot be delivered, in due order: which entries, when they were due, and why not."""
+    """Undeliverable records of one level in due order, with their entries, due times and the reason."""
 
     level: int
     entries: Ints
     dues: Ints
-    data: bytes | bytearray | memoryview  # the records end to end,
+    data: bytes | bytearray | memoryview  # the records end to end
     sizes: Ints
     reason: str
     is_far: bool = False  # whether these were Spark's timers
 
 
 class DeadLetters:
-    """What waits to be rewritten. The block that comes out is delivered like any other."""
+    """Records waiting to be rewritten. The resulting blocks are delivered like any other."""
 
     def __init__(self, encode: Callable[[Draft], bytes], *, block_bytes: int, record_bytes: int) -> None:
-        """`encode` makes a record that has no place yet. No record may take more than `record_bytes`."""
+        """`encode` encodes a record that has no position yet. No record may take more than `record_bytes`."""
         self._encode = encode
         self._block_bytes = block_bytes
         self._record_bytes = record_bytes
@@ -55,20 +55,20 @@ class DeadLetters:
         return bool(self._waiting)
 
     def add(self, ones: Undeliverable) -> None:
-        """Take records in."""
+        """Add records."""
         if len(ones.entries):
             self._waiting.append(ones)
             self.size_bytes += len(ones.data)
 
     def pop(self) -> tuple[Block, Ints]:
-        """The next slice as a block for the dead letters, with the due times of its records."""
+        """Return the next slice as a block for the dead letters, with the due times of its records."""
         ones = self._waiting.popleft()
         self.size_bytes -= len(ones.data)
         ends = np.cumsum(ones.sizes)
         fitting = int(np.searchsorted(ends, self._block_bytes, side="right"))
         count = max(1, min(BUILT_AT_ONCE, fitting, len(ends)))
         block = self._build(ones, count, ends)
-        while block.size > self._record_bytes:  # what is told of each made them too long together
+        while block.size > self._record_bytes:  # the added properties made the slice too long
             count //= 2
             block = self._build(ones, count, ends)
         if count < len(ends):
@@ -115,7 +115,10 @@ class DeadLetters:
         )
 
     def _rewrite(self, record: bytes, told: dict[str, str], entry_id: int) -> tuple[bytes, bytes]:
-        """A record as its dead letter, and the properties of that; of what does not fit a segment the body is cut."""
+        """Return a record as its dead letter, with its properties.
+
+        The body is truncated if it does not fit a segment.
+        """
         draft = _dead_letter(record, told, entry_id)
         letter = self._encode(draft)
         if len(letter) > self._record_bytes:
@@ -127,18 +130,18 @@ class DeadLetters:
         return letter, draft.properties
 
     def of_level(self, level: int) -> Iterator[Undeliverable]:
-        """What waits of one level."""
+        """Return the waiting records of one level."""
         return (ones for ones in self._waiting if ones.level == level)
 
     def count(self, *, level: int | None = None) -> int:
-        """How many wait, of one level or of all."""
+        """Number of waiting records, of one level or of all."""
         return sum(len(ones.entries) for ones in self._waiting if level is None or ones.level == level)
 
 
 def _dead_letter(record: bytes, told: dict[str, str], entry_id: int) -> Draft:
-    """The message of a record, with what is told of it beside its properties.
+    """Return the message of a record, with the `told` properties added.
 
-    Where the record cannot be read, or where there is no room beside its properties, its bytes are the body.
+    If the record cannot be read, or if the added properties do not fit, the record's bytes become the body.
     """
     try:
         message = decode_record(record)
@@ -162,7 +165,7 @@ def _dead_letter(record: bytes, told: dict[str, str], entry_id: int) -> Draft:
 
 
 def _bare_letter(record: bytes, told: dict[str, str], entry_id: int) -> Draft:
-    """The record itself as a body. Its name is kept even so: by it the directory knows what became of the timer."""
+    """Return the record itself as a body. Its name is kept, so that the directory finds the timer's fate."""
     try:
         known = decode_record(record).properties
     except (CorruptStore, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Counts what was delivered, and how late it was."""
+"""Counts of deliveries and their lateness."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from latermq.timer.delivery.lateness import LATENESS_BOUNDS_MS, Distribution
 
 
 class DeliveredCounts:
-    """Of timers and of delay levels."""
+    """Counts for timers and delay levels."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
@@ -23,7 +23,7 @@ class DeliveredCounts:
         self.level_lateness = Distribution(LATENESS_BOUNDS_MS)
 
     def add(self, block: Block, dues: Ints, stored_ms: int) -> None:
-        """This block was appended; of dead letters and renewals it tells nothing that they are late."""
+        """Count an appended block. Dead letters and renewals do not count towards lateness."""
         self.delivered += len(block)
         if block.level and DEAD_LETTER_QUEUE not in block.queues:
             self.level_lateness.add(stored_ms - dues)
@@ -37,7 +37,7 @@ class DeliveredCounts:
                 self.delivered -= len(rows)
                 if block.level == 0:
                     self._leave_dead(block.rows(rows))
-            elif topic == TIMER_TOPIC:  # a renewed timer waits on
+            elif topic == TIMER_TOPIC:  # a renewed timer stays pending
                 in_time[rows] = False
                 self._counters.tallies.renewed += len(rows)
             elif block.level == 0:

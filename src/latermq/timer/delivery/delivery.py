@@ -16,12 +16,12 @@ from latermq.timer.delivery.in_flight import InFlight, new_dead_letters
 from latermq.timer.delivery.stage import Stage
 from latermq.timer.intake.settled import Settled
 
-# The broker's own queues, which are always there.
+# The broker's internal queues, which always exist.
 OWN_QUEUES = {(TIMER_TOPIC, 0), DEAD_LETTER_QUEUE}
 
 
 class Delivery:
-    """Takes from the stages what is due. What cannot be appended now is kept back, queue by queue."""
+    """Pops due blocks from the stages. Blocks that cannot be appended now are kept back per queue."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Delivery:
         place_of: Callable[[str, int], int | str],
         on_delivered: Callable[[str, int], None],
     ) -> None:
-        """`place_of` says of a topic and a queue id to which queue of the topic it is delivered, or why to none."""
+        """`place_of` maps a topic and a queue id to the queue that receives the message, or to a reason for none."""
         self._store = store
         self._settled = settled
         self._in_flight = in_flight
@@ -42,7 +42,7 @@ class Delivery:
         self._on_delivered = on_delivered
 
     def deliver(self, now_ms: int) -> None:
-        """Append what is due, at most a block of what is on time and one of what is overdue."""
+        """Append due records: at most one block of those on time and one of overdue ones."""
         kept_back = self._in_flight.kept_back
         if kept_back and kept_back.wait_ms(now_ms) <= 0:
             self._retry(now_ms)
@@ -52,7 +52,7 @@ class Delivery:
             head_ms = stage.head_due_ms()
             if head_ms is None or head_ms > now_ms or self._is_stopped(stage):
                 continue
-            # Each gets half of a round: neither what is late nor what is on time waits for all of the other.
+            # Each stage gets half of a round, so that neither late nor punctual records wait for all of the other.
             left_bytes = self._in_flight.block_bytes
             while left_bytes > 0 and (popped := stage.pop(now_ms, left_bytes)) is not None:
                 block, dues = popped
@@ -61,7 +61,7 @@ class Delivery:
                 self._append(block, dues, now_ms)
 
     def wait_ms(self, now_ms: int) -> int | None:
-        """How long until the next staged block is due or a failed one is tried again; None where there is none."""
+        """Return how long until the next staged block is due or a failed one is retried; None if there is none."""
         waits: list[int] = []
         for stage in self._in_flight.stages:
             head_ms = stage.head_due_ms()
@@ -74,10 +74,10 @@ class Delivery:
         return min(waits, default=None)
 
     def _is_stopped(self, stage: Stage) -> bool:
-        """Whether what is due in this stage waits.
+        """Whether due records of this stage must wait.
 
-        So it does while what is kept back fills its room. And what is on time waits for what is late where too much
-        was delivered beyond the marks of that.
+        They wait while the blocks that are kept back use up their limit. Records on time also wait for late ones if too
+        many were delivered beyond the marks.
         """
         if self._in_flight.is_blocked:
             return True
@@ -86,7 +86,7 @@ class Delivery:
     def _retry(self, now_ms: int) -> None:
         kept_back = self._in_flight.kept_back
         for block, dues in kept_back.pop_all():
-            if dues[-1] > now_ms:  # the clock was set back: it is not due any more
+            if dues[-1] > now_ms:  # the clock was set back, so it is no longer due
                 self._in_flight.live.put(block, dues)
             else:
                 self._append(block, dues, now_ms)
@@ -94,9 +94,9 @@ class Delivery:
             kept_back.end_pause()
 
     def bury(self, given_up: Undeliverable) -> None:
-        """Append Spark's timers that were given up to the dead letters now.
+        """Append skipped Spark timers to the dead letters now.
 
-        Where that fails, none of the rest is kept here.
+        If an append fails, the remaining ones are not kept here.
         """
         letters = new_dead_letters(self._store, self._in_flight.block_bytes)
         letters.add(given_up)
@@ -107,7 +107,7 @@ class Delivery:
             self._counts.add(block, dues, self._store.writer.last_store_timestamp_ms)
             self._on_delivered(*DEAD_LETTER_QUEUE)
 
-    # Appending one block
+    # Appending a block
 
     def _append(self, block: Block, dues: Ints, now_ms: int) -> None:
         if block.size > self._store.writer.max_block_bytes and len(block) > 1:
@@ -116,7 +116,7 @@ class Delivery:
                 self._append(block.part(start, end), dues[start:end], now_ms)
             return
         if block.level == 0:
-            # The last look and the append are one step: nothing is cancelled in between (invariant 5).
+            # The last check and the append are one step, so no cancel can come in between (invariant 5).
             cancelled = self._settled.is_cancelled(block.entries)
             if cancelled.any():
                 if cancelled.all():
@@ -145,7 +145,7 @@ class Delivery:
             self._on_delivered(queue.topic, queue.queue_id)
 
     def _append_in_parts(self, block: Block, dues: Ints, now_ms: int) -> bool:
-        """Append a block that is for more queues than can be written to at once; False where it is not."""
+        """Append a block in parts if it has more queues than one write allows; False if it does not."""
         rows, most = list(block.rows_by_queue().values()), self._store.writer.max_block_queues
         if len(rows) <= most:
             return False
@@ -155,7 +155,7 @@ class Delivery:
         return True
 
     def _to_readable(self, block: Block, dues: Ints) -> tuple[Block, Ints] | None:
-        """The rows that can be delivered, each for a queue that can be read; the others become dead letters."""
+        """Return the deliverable rows, each for a readable queue. The others become dead letters."""
         moved: dict[int, int] = {}
         reasons: dict[int, str] = {}
         for number, queue in enumerate(block.queues):
@@ -164,7 +164,7 @@ class Delivery:
                 reasons[number] = place
             elif place != queue[1]:
                 moved[number] = place
-        if block.size > self._store.writer.max_block_bytes:  # one record, and longer than any that admission lets in
+        if block.size > self._store.writer.max_block_bytes:  # a single record, longer than any that admission accepts
             reasons |= dict.fromkeys(range(len(block.queues)), "its record does not fit a segment of the log")
         keep = np.ones(len(block), bool)
         for number, reason in reasons.items():
@@ -182,7 +182,10 @@ class Delivery:
         return (block.redirect(moved) if moved else block), dues
 
     def _keep_back(self, block: Block, dues: Ints, now_ms: int, error: StoreError) -> None:
-        """Keep what failed for a later try; if it is for several queues, the others need not wait for the one."""
+        """Keep a failed block for a later retry.
+
+        A block for several queues is first split, so that the others need not wait.
+        """
         rows = block.rows_by_queue()
         if len(rows) > 1:
             for own in rows.values():

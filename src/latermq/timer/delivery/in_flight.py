@@ -1,4 +1,4 @@
-"""What was built and is not appended: staged, kept back after a failure, or on its way to the dead letters."""
+"""Blocks in flight: built but not appended, in a stage, kept back after a failure, or waiting as dead letters."""
 
 from collections.abc import Iterator
 
@@ -12,12 +12,12 @@ from latermq.timer.delivery.stage import Stage
 
 
 def new_dead_letters(store: MessageStore, block_bytes: int) -> DeadLetters:
-    """None yet; a slice of them takes half a block."""
+    """Return an empty set of dead letters; a slice of them takes half a block."""
     return DeadLetters(store.writer.encode, block_bytes=block_bytes // 2, record_bytes=store.writer.max_block_bytes)
 
 
 class InFlight:
-    """The builder adds to it, the delivery takes from it, and T does not pass what is in it."""
+    """The builder adds blocks and the delivery removes them. T does not pass any timer in flight."""
 
     def __init__(self, store: MessageStore, config: TimerConfig) -> None:
         self.block_bytes = min(int(config.block), store.writer.segment_bytes // 2)
@@ -30,12 +30,12 @@ class InFlight:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether what is kept back fills its room: nothing else is delivered before some of it is."""
+        """Whether the blocks kept back use up their limit. Nothing else is delivered until some of them are."""
         return self.kept_back.size_bytes + self.dead_letters.size_bytes >= self._max_kept_bytes
 
     @property
     def has_late(self) -> bool:
-        """Whether anything is late that was popped from its source."""
+        """Whether any record popped from its source is late."""
         return bool(self.kept_back or self.dead_letters or self.overdue.records)
 
     @property
@@ -44,7 +44,7 @@ class InFlight:
         return bool(self.dead_letters) and DEAD_LETTER_QUEUE not in self.kept_back
 
     def timer_dues(self, *, is_far: bool) -> Iterator[Ints]:
-        """When these timers woke, or wake: in order in each array. `is_far` for Spark's, else the broker's own."""
+        """Yield the wake times of timers in flight, each array sorted: Spark's if `is_far`, else the broker's own."""
         for stage in self.stages:
             yield from (dues for block, dues in stage.blocks(level=0) if block.is_far == is_far)
         kept = self.kept_back.blocks()
@@ -52,13 +52,13 @@ class InFlight:
         yield from (ones.dues for ones in self.dead_letters.of_level(0) if ones.is_far == is_far)
 
     def late_timers(self, now_ms: int) -> int:
-        """How many timers of these should have gone."""
+        """Number of overdue timers in flight."""
         staged = sum(stage.count_due(now_ms, level=0) for stage in self.stages)
         kept = sum(len(block) for block, _ in self.kept_back.blocks() if block.level == 0)
         return staged + kept + self.dead_letters.count(level=0)
 
     def statistics(self) -> dict[str, int]:
-        """How much is at each place."""
+        """Number of records in each place."""
         return {
             **self.live.statistics(),
             "staged_overdue": self.overdue.records,

@@ -1,4 +1,4 @@
-"""What could not be appended: kept by queue and in order, and tried again after a pause that grows."""
+"""Blocks that could not be appended: kept per queue in order, and retried after a growing pause."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ LONGEST_PAUSE_MS = 5_000
 
 
 class KeptBack:
-    """Later records for a queue that is stuck wait their turn behind those that failed."""
+    """Blocks by blocked queue. Later records for such a queue line up behind those that failed."""
 
     def __init__(self) -> None:
         self._stuck: dict[tuple[str, int], list[tuple[Block, Ints]]] = {}
@@ -29,7 +29,7 @@ class KeptBack:
         return queue in self._stuck
 
     def blocks(self) -> Iterator[tuple[Block, Ints]]:
-        """All blocks with the due times of their records, those of a queue in order."""
+        """Yield all blocks with the due times of their records; those of a queue are in order."""
         return (kept for queue in self._stuck.values() for kept in queue)
 
     @property
@@ -37,14 +37,14 @@ class KeptBack:
         return sum(len(block) for block, _ in self.blocks())
 
     def add(self, block: Block, dues: Ints) -> None:
-        """Keep a block that is for one queue."""
+        """Keep a block for a single queue."""
         queue = block.queues[int(block.queue_of[0])]
         assert np.all(block.queue_of == block.queue_of[0]), "what is kept back is for one queue"
         self._stuck.setdefault(queue, []).append((block, dues))
         self.size_bytes += block.size
 
     def line_up(self, block: Block, dues: Ints) -> Indices:
-        """Put records for queues that are stuck behind what is stuck there; the rows of the others."""
+        """Add records for blocked queues behind those already kept; return the rows for other queues."""
         free = np.ones(len(block), bool)
         for number, own in block.rows_by_queue().items():
             if block.queues[number] in self._stuck:
@@ -52,29 +52,29 @@ class KeptBack:
                 self.add(block.rows(own), dues[own])
         return np.flatnonzero(free)
 
-    # Trying again
+    # Retries
 
     def pause(self, error: StoreError, now_ms: int) -> None:
-        """It failed again, for this reason."""
+        """Note that an append failed for this reason."""
         self.failure = error.remark
         if self._retry_at_ms <= now_ms:
             self._pause_ms = min(max(FIRST_PAUSE_MS, 2 * self._pause_ms), LONGEST_PAUSE_MS)
             self._retry_at_ms = now_ms + self._pause_ms
 
     def end_pause(self) -> None:
-        """Nothing is stuck any more."""
+        """Reset the pause, because no queue is blocked any more."""
         self.failure, self._pause_ms = "", 0
 
     def wait_ms(self, now_ms: int) -> int:
-        """How long until the next try; not positive where it is time.
+        """Return how long until the next retry; zero or negative if it is due.
 
-        A pause that is longer than the longest was begun before the clock was set back.
+        A remaining pause above the maximum began before the clock was set back.
         """
         wait_ms = self._retry_at_ms - now_ms
         return wait_ms if wait_ms <= LONGEST_PAUSE_MS else 0
 
     def pop_all(self) -> list[tuple[Block, Ints]]:
-        """Everything, to be tried again: where a queue's first fails again, the others come back behind it."""
+        """Return all blocks for a retry. If a queue's first block fails again, the others line up behind it."""
         kept = list(self.blocks())
         self._stuck, self.size_bytes = {}, 0
         return kept

@@ -1,4 +1,4 @@
-"""Runs of a level's queue: stretches of it that are in due order, each read on by itself, a chunk at a time."""
+"""Runs of a level's queue: stretches in due order, each read independently, one chunk at a time."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,48 +10,48 @@ from latermq.store.consume_queue import ConsumeQueue
 from latermq.store.ranges import RangeSet
 
 CHUNK = 4096
-SCAN = 1 << 16  # entries looked at in one go, and at most joined into a run that is not in order: 1 MiB when loaded
+SCAN = 1 << 16  # entries scanned at once, and the maximum size of a joined, unordered run: 1 MiB when loaded
 _NONE: Ints = np.empty(0, np.int64)
 
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """Entries [next, end) of a queue that are not read yet, and those before that are read and not popped.
+    """Entries [next, end) of a queue that are not read yet, and earlier entries that are read but not popped.
 
-    `end` is None for the newest, which grows. `first_due_ms` is not later than any of its entries.
+    `end` is None for the newest run, which grows. No entry is due before `first_due_ms`.
     """
 
     next: int
     end: int | None
     first_due_ms: int
     is_ordered: bool = True
-    is_touched: bool = False  # once anything of it was read
-    is_gone: bool = False  # it was joined with others, or nothing is left of it
+    is_touched: bool = False  # true after the first read
+    is_gone: bool = False  # joined with others, or empty
     dues: Ints = field(default_factory=lambda: _NONE)
     offsets: Ints = field(default_factory=lambda: _NONE)
-    at: int = 0  # loaded entries that are popped
+    at: int = 0  # number of loaded entries that are popped
 
     @property
     def is_drained(self) -> bool:
-        """Whether everything that was loaded is popped."""
+        """Whether all loaded entries are popped."""
         return self.at >= len(self.dues)
 
     @property
     def head_due_ms(self) -> int:
-        """When its next entry is due: exactly where something is loaded, otherwise not before that."""
+        """When its next entry is due: exact if entries are loaded, otherwise a lower bound."""
         return self.first_due_ms if self.is_drained else int(self.dues[self.at])
 
     def upto(self, queue: ConsumeQueue) -> int:
-        """Where it ends, or has come to so far."""
+        """Return the end of the run, or for a growing run its current end."""
         return queue.next_offset if self.end is None else min(self.end, queue.next_offset)
 
     def load(self, queue: ConsumeQueue, delivered: RangeSet) -> None:
-        """Read on until something is loaded that is not delivered yet, or nothing is left to read."""
+        """Read on until an undelivered entry is loaded, or nothing is left to read."""
         self.is_touched = True
         self.next = max(self.next, queue.min_offset)
         end = self.upto(queue)
         pieces: list[tuple[Ints, Ints]] = []
-        # Where it is not in order all of it is needed to know what comes first.
+        # An unordered run must be read completely to find its first entry.
         while self.next < end and (not pieces or not self.is_ordered):
             dues = queue.array(self.next, min(end - self.next, CHUNK))["tags"].astype(np.int64)
             offsets = np.arange(self.next, self.next + len(dues), dtype=np.int64)
@@ -67,12 +67,12 @@ class Run:
             self.dues, self.offsets = self.dues[order], self.offsets[order]
 
     def known_until_ms(self, queue: ConsumeQueue) -> int | None:
-        """Nothing that is not loaded is due before; None where everything is loaded."""
+        """Return a time before which no unloaded entry is due; None if everything is loaded."""
         return int(self.dues[-1]) if self.next < self.upto(queue) else None
 
 
 def find_runs(queue: ConsumeQueue, start: int) -> Iterator[Run]:
-    """The runs from `start` to the queue's end, the last one open; looks once at every entry."""
+    """Yield the runs from `start` to the queue's end, the last one open. Reads every entry once."""
     offset = run_start = start
     first_ms = last_ms = 0
     while offset < queue.next_offset:
@@ -88,7 +88,7 @@ def find_runs(queue: ConsumeQueue, start: int) -> Iterator[Run]:
 
 
 def split_run(run: Run, queue: ConsumeQueue, due_ms: int) -> tuple[Run | None, Run | None]:
-    """What of an untouched run in order is due at or before this time, and what is due later."""
+    """Split an untouched ordered run into the part due at or before this time and the part due later."""
     low, high = run.next, run.upto(queue)
     while low < high:
         middle = (low + high) // 2
@@ -107,7 +107,7 @@ def split_run(run: Run, queue: ConsumeQueue, due_ms: int) -> tuple[Run | None, R
 
 
 def join_small(runs: list[Run]) -> list[Run]:
-    """The same entries in fewer runs: neighbours of which nothing was read yet become one that is not in order."""
+    """Return the same entries in fewer runs: untouched neighbours are joined into one unordered run."""
     joined: list[Run] = []
     for run in runs:
         if run.is_gone:

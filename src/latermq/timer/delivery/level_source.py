@@ -1,4 +1,4 @@
-"""A level's queue as a source of due entries: in the order of their due times, each entry once."""
+"""A level's queue as a source: its entries in due order, each once."""
 
 import heapq
 import itertools
@@ -14,36 +14,36 @@ from latermq.store.message_store import MessageStore
 from latermq.store.ranges import RangeSet
 from latermq.timer.delivery.level_runs import Run, join_small
 
-MANY_RUNS = 1_000  # above it small ones are joined
+MANY_RUNS = 1_000  # above this number small runs are joined
 _NONE: Ints = np.empty(0, np.int64)
 
 
 class Batch(NamedTuple):
-    """Entries of a source that are due next, in due order: a row of each array an entry."""
+    """The next due entries of a source, in due order. Each array has one row per entry."""
 
     offsets: Ints  # in the queue where they wait
     dues: Ints
-    physical_offsets: Ints  # where their records lie in the log,
-    sizes: Ints  # and how long they are
+    physical_offsets: Ints  # where their records start in the log
+    sizes: Ints  # sizes of these records
     is_renewal: bool = False  # whether they are written into the timer topic again
-    raw: bytes | None = None  # their records end to end, where they do not lie in the log
+    raw: bytes | None = None  # their records end to end, if they are not in the log
 
 
 class LevelSource:
-    """Entries of a level's queue, from some runs of it.
+    """Entries of a level's queue, from some of its runs.
 
-    All entries of a level wait equally long, so their queue is in due order by itself. A table that was changed or a
-    clock that stepped back breaks that order: there another run begins, and the runs are merged by their next entries.
-    So a step costs what was stored since, not what waits. A run of which nothing is due soon costs one small object;
-    where a clock steps back all the time, many small runs become one that is sorted when its time comes.
+    All entries of a level wait equally long, so their queue is naturally in due order. A changed level table or a clock
+    set back breaks that order. A new run begins there, and the runs are merged by their next entries. So a clock step
+    costs as much as was stored since, not as much as is pending. A run without entries due soon costs one small object.
+    If the clock steps back all the time, many small runs are joined into one, which is sorted when it is due.
     """
 
     def __init__(self, store: MessageStore, level: int, runs: Iterable[Run], last_due_ms: int = 0) -> None:
-        """The last run may be one that grows, and the queue's last entry due at `last_due_ms`."""
+        """The last run may be a growing one. `last_due_ms` is the due time of the queue's last entry."""
         self._store = store
         self.level = level
         self._runs: list[Run] = []
-        self._heap: list[tuple[int, int, Run]] = []  # those of which something is left, by when that is due
+        self._heap: list[tuple[int, int, Run]] = []  # runs that are not empty, by the due time of their next entry
         self._numbers = itertools.count()
         self._join_above = MANY_RUNS
         self._last_due_ms = last_due_ms
@@ -70,7 +70,7 @@ class LevelSource:
             self._is_growing_queued = True
 
     def note(self, due_ms: int, offset: int) -> None:
-        """An entry was appended to the queue."""
+        """Note that an entry was appended to the queue."""
         growing = self._runs[-1]
         if due_ms < self._last_due_ms and (growing.next < offset or not growing.is_drained):
             growing.end = offset
@@ -85,7 +85,7 @@ class LevelSource:
         return len(self._runs)
 
     def head_due_ms(self) -> int | None:
-        """When the next entry is due, None where none waits."""
+        """Return when the next entry is due; None if none waits."""
         queue = self._queue()
         if queue is None:
             return None
@@ -98,7 +98,7 @@ class LevelSource:
         return None
 
     def _load(self, queue: ConsumeQueue, run: Run) -> None:
-        """Read on in a run that is drained; it waits in the heap again where anything is left of it."""
+        """Load more of a drained run; push it to the heap again if it is not empty."""
         run.load(queue, self._store.waiting.delivered.get(self.level, RangeSet()))
         if not run.is_drained:
             self._push(run)
@@ -108,7 +108,7 @@ class LevelSource:
             run.is_gone = True
 
     def pop(self, until_ms: int, max_count: int, max_bytes: int) -> Batch:
-        """The next entries due at or before `until_ms`: at least one, if there is any, whatever its record's size."""
+        """Return the next entries due at or before `until_ms`: at least one if any, whatever its record's size."""
         queue = self._queue()
         runs: list[Run] = []
         while (due_ms := self.head_due_ms()) is not None and due_ms <= until_ms:
@@ -138,7 +138,7 @@ class LevelSource:
         return Batch(offsets[:count], dues[:count], physical[:count], sizes[:count])
 
     def _records(self, queue: ConsumeQueue, offsets: Ints) -> tuple[Ints, Ints]:
-        """Physical offsets and sizes of the records of these entries."""
+        """Return the physical offsets and sizes of the records of these entries."""
         order = np.argsort(offsets, kind="stable")
         entries = np.empty(len(offsets), ENTRY_DTYPE)
         entries[order] = queue.gather(offsets[order])

@@ -1,4 +1,4 @@
-"""All delay levels as sources: for each a live one, and one more for what was overdue when the broker started."""
+"""All delay levels as sources: a live one per level, and another for messages overdue at the broker's start."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ from latermq.timer.levels import LevelTable
 
 
 class LevelSources:
-    """The table's levels, and those of queues that an earlier, longer table left."""
+    """The levels of the table, and of queues that remain from an earlier, longer table."""
 
     def __init__(self, store: MessageStore, levels: LevelTable, now_ms: int) -> None:
         self._store = store
@@ -41,7 +41,7 @@ class LevelSources:
             self._backlog.append(LevelSource(self._store, level, overdue))
 
     def note(self, level: int, due_ms: int, offset: int) -> None:
-        """A message of this level was stored."""
+        """Note that a message of this level was stored."""
         self._live[level].note(due_ms, offset)
 
     def live(self) -> Iterable[LevelSource]:
@@ -51,12 +51,12 @@ class LevelSources:
         return self._backlog
 
     def close_drained(self) -> None:
-        """Let go of what was overdue and is popped."""
+        """Release the overdue sources that are drained."""
         if self._backlog:
             self._backlog = [source for source in self._backlog if source.head_due_ms() is not None]
 
     def needed_from(self) -> int:
-        """The log offset from which on records still wait to be delivered."""
+        """Return the log offset of the first record that is still pending."""
         needed = self._store.log.end
         for level in self._live:
             queue = self._store.queues.find(SCHEDULE_TOPIC, level - 1)
@@ -66,9 +66,10 @@ class LevelSources:
         return needed
 
     def marks(self) -> dict[int, int]:
-        """For each level the offset below which everything is delivered: what delayOffset.json holds.
+        """Return for each level the offset below which everything is delivered, as in delayOffset.json.
 
-        As of the last checkpoint: the file outlives the death of the machine, so it must not tell of more than does.
+        The values are those of the last checkpoint: the file survives a machine crash, so it must not claim more than
+        survives.
         """
         safe = sorted(self._store.waiting.safely_delivered.items())
         return {level: RangeSet(ranges).end_of_run(0) for level, ranges in safe if level}

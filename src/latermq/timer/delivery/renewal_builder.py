@@ -1,4 +1,4 @@
-"""Renewals: a waiting record written into the timer topic once more, under a new entry but as the same timer."""
+"""Renewals: waiting records written into the timer topic again, as the same timer under a new entry."""
 
 import numpy as np
 
@@ -17,10 +17,10 @@ from latermq.timer.delivery.block_builder import Built
 
 
 def build_renewals(entries: Ints, raw: bytes, sizes: Ints, import_precision_ms: int) -> Built:
-    """Build what replaces these entries of the timer topic, whose records lie end to end in `raw`.
+    """Build the records that replace these entries of the timer topic. `raw` holds the entries' records end to end.
 
-    Due time, name and timer id stay. A move becomes a plain timer: it has cancelled what it replaces, and what was
-    scheduled under its name since then must stay.
+    Due time, name and timer id do not change. A move becomes a plain timer: it has already cancelled the timer it
+    replaces, and must not cancel timers scheduled under its name since then.
     """
     records: list[bytes] = []
     properties_of: list[bytes] = []

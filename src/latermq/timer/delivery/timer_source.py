@@ -1,4 +1,4 @@
-"""Timers as a source of the stage: what wakes soon, read from the engine ahead of its time, in order."""
+"""Timers as a source: those that wake soon, read from the engine ahead of time, in order."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -15,15 +15,15 @@ _NEVER_MS = 1 << 62
 
 
 class _Run(NamedTuple):
-    units: Units  # in the order of their wakes
-    at: int  # how many are popped
+    units: Units  # sorted by wake time
+    at: int  # number of popped units
 
 
 class TimerSource:
-    """Entries that wake in (start, stop]; without a stop it goes on for ever.
+    """Entries that wake in (start, stop]; without a stop, all from the start on.
 
-    What is loaded lies in runs, each in order by itself; the stage does not mind that they overlap. Nothing may be put
-    into the engine while a slot is being read: who puts looks at `is_reading`.
+    Loaded entries are kept in runs, each in order; they may overlap, which the stage allows. Nothing may be put into
+    the engine while a slot is being read, so writers check `is_reading`.
     """
 
     level = 0
@@ -31,15 +31,15 @@ class TimerSource:
     def __init__(
         self, engine: Engine, start_ms: int, stop_ms: int | None, keep: Callable[[Units], Units], *, first_ms: int = -1
     ) -> None:
-        """What is older than `start_ms` is delivered, but for what may be added that wakes after `first_ms`."""
+        """Entries older than `start_ms` are delivered, except any added later that wake after `first_ms`."""
         self._engine = engine
         self._first_ms = first_ms
         self._stop_ms = stop_ms
         self._keep = keep
         self._runs: list[_Run] = []
         self._reading: Iterator[Units] | None = None
-        self._pieces: list[Units] = []  # of the slot that is being read
-        self.horizon_ms = start_ms  # all that wakes at or before it is loaded, or being read
+        self._pieces: list[Units] = []  # of the slot being read
+        self.horizon_ms = start_ms  # every entry that wakes at or before it is loaded or being read
         self.rows = 0
 
     @property
@@ -47,11 +47,11 @@ class TimerSource:
         return self._reading is not None
 
     def covers(self, wakes: Ints) -> Bools:
-        """Which of these times lie in what is loaded: their entries are to be added here."""
+        """Which of these times lie in the loaded range, so that their entries must be added here."""
         return (wakes > self._first_ms) & (wakes <= self.horizon_ms)
 
     def load(self, until_ms: int, max_rows: int) -> bool:
-        """Read a piece of what wakes up to then; whether there is more to read at once."""
+        """Read a piece of the entries that wake up to this time; return whether more can be read at once."""
         if self._stop_ms is not None:
             until_ms = min(until_ms, self._stop_ms)
         if self._reading is None:
@@ -66,7 +66,7 @@ class TimerSource:
         try:
             piece = next(self._reading, None)
         except StoreError:
-            # From the beginning again; nothing was put into the slot meanwhile.
+            # Start again from the beginning; nothing was put into the slot in the meantime.
             self._pieces = []
             self._reading = self._engine.read(self.horizon_ms - SLOT_MS, self.horizon_ms)
             raise
@@ -80,7 +80,7 @@ class TimerSource:
         return True
 
     def add(self, units: Units) -> None:
-        """Take entries in that wake at or before the horizon."""
+        """Add entries that wake at or before the horizon."""
         for renews in (False, True):
             own = units.where(units.renews == renews)
             if len(own.entries):
@@ -89,7 +89,7 @@ class TimerSource:
         self._merge()
 
     def _merge(self) -> None:
-        """Keep runs few: two of like size become one, so each entry is sorted again only a few times."""
+        """Keep the number of runs low: runs of similar size are merged, so each entry is sorted only a few times."""
         while len(self._runs) > 1:
             before, last = self._runs[-2:]
             left, right = len(before.units.entries) - before.at, len(last.units.entries) - last.at
@@ -99,16 +99,16 @@ class TimerSource:
             self._runs[-2:] = [_Run(Units.join(rest).in_order(), 0)]
 
     def head_due_ms(self) -> int | None:
-        """When the next loaded entry wakes, None where none is loaded."""
+        """Return when the next loaded entry wakes; None if none is loaded."""
         return min((int(run.units.wakes[run.at]) for run in self._runs), default=None)
 
     def count_due(self, now_ms: int) -> int:
-        """How many loaded entries should have been popped by now."""
+        """Number of loaded entries that should have been popped by now."""
         ends = (np.searchsorted(run.units.wakes, now_ms, side="right") for run in self._runs)
         return sum(max(0, int(end) - run.at) for end, run in zip(ends, self._runs, strict=True))
 
     def all_wake_from_ms(self) -> int:
-        """Nothing of this source that is not popped yet wakes before this time."""
+        """Return a time before which no entry of this source wakes that is not yet popped."""
         loaded_ms = self.horizon_ms + 1 - (SLOT_MS if self.is_reading else 0)
         if self._stop_ms is not None and self.horizon_ms >= self._stop_ms and not self.is_reading:
             loaded_ms = _NEVER_MS
@@ -116,7 +116,7 @@ class TimerSource:
         return loaded_ms if head_ms is None else min(loaded_ms, head_ms)
 
     def pop(self, until_ms: int, max_count: int, max_bytes: int) -> Batch:
-        """The next entries of one run that wake at or before `until_ms`: at least one, whatever its record's size."""
+        """Return the next entries of one run that wake at or before `until_ms`: at least one, of whatever size."""
         number = min(range(len(self._runs)), key=lambda index: int(self._runs[index].units.wakes[self._runs[index].at]))
         units, at = self._runs[number]
         end = int(np.searchsorted(units.wakes, until_ms, side="right"))
