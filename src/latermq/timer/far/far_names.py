@@ -1,14 +1,14 @@
-"""Names of Spark's timers whose records have left the log: what the directory needs once the key index cannot tell.
+"""Names of Spark's timers whose records have left the log, where the key index no longer finds them.
 
-While a record is in the log the key index finds it (directory.py). Before its segment goes, what still waits of it is
-written here, and what cancels and moves in it end is removed: a timer that is due before its segment ages out costs
-nothing. Rows, in one RocksDB database, all strings separated by a zero byte:
+While a record is in the log, the key index finds it (directory.py). Before a segment is removed, its timers that are
+still pending are added here, and timers that its cancels and moves end are deleted. So a timer that is due before its
+segment ages out costs nothing. All rows are in one RocksDB database, with strings separated by a zero byte:
 
-    n topic, unique key, entry (8)   →  due (8), timer id (8)       a timer that waits
+    n topic, unique key, entry (8)   →  due (8), timer id (8)       a pending timer
     p topic, unique key              →  due (8)                     the same, for one look-up of many names
-    k topic, message key, unique key →  due (8)                     under which message key it is found
+    k topic, message key, unique key →  due (8)                     the message key that finds it
     c topic, unique key              →  due (8), forget at (8)      a cancelled name, kept for a second cancel
-    m                                →  entry (8)                   everything of the timer topic below is here
+    m                                →  entry (8)                   all entries of the timer topic below are here
 """
 
 import struct
@@ -32,7 +32,7 @@ from latermq.message.timer_name import names_of
 from latermq.store.files.disk import Disk
 
 FOLDER = "timerfarnames"
-MARKER = "latermq.farnames"  # there once the database is
+MARKER = "latermq.farnames"  # exists if the database does
 WRITE_BUFFER_BYTES = 8 << 20
 SWEEP_ROWS = 1_000
 _TWO = struct.Struct(">qq")
@@ -41,7 +41,7 @@ _MARK = b"m"
 
 
 class FarName(NamedTuple):
-    """A timer whose record is in the timeline only."""
+    """A timer whose record exists only in the timeline."""
 
     entry: int
     timer_id: int
@@ -49,7 +49,7 @@ class FarName(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """An entry of the timer topic on its way here: its place, what it is, whether it is Spark's, and its properties."""
+    """An entry of the timer topic to be added: its offset, kind, due time and properties, and whether it is Spark's."""
 
     entry: int
     kind: int
@@ -59,18 +59,18 @@ class Waiting(NamedTuple):
 
 
 class _Batch:
-    """Rows on their way, and what the names among them are like behind these."""
+    """Rows to be written, and the state of their names after the write."""
 
     def __init__(self) -> None:
         self.rows = WriteBatch(raw_mode=True)
-        self.names: dict[bytes, set[int]] = {}  # the entries of each
-        self.read: set[bytes] = set()  # names of which those in the database are among them
+        self.names: dict[bytes, set[int]] = {}  # the entries of each name
+        self.read: set[bytes] = set()  # names whose database rows are included in `names`
 
 
 class FarNames:
-    """Written by one thread at a time, each batch synced; read by the one that serves.
+    """Written by one thread at a time, with each batch synced; read by the serving thread.
 
-    There is no database before the first name has left the log.
+    The database does not exist until the first name has left the log.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -89,10 +89,10 @@ class FarNames:
             self._db = _open(self._disk)
         return self._db
 
-    # Taking in
+    # Adding
 
     def adopt(self, waiting: list[Waiting], upto: int, *, retention_ms: int) -> None:
-        """Take in these entries, in order, which end before entry `upto`. A repeated call changes nothing."""
+        """Add these entries, in order; all are below entry `upto`. A repeated call changes nothing."""
         batch = _Batch()
         for one in waiting:
             if one.kind == CANCEL:
@@ -123,12 +123,12 @@ class FarNames:
                 batch.rows.put(b"k" + topic + b"\0" + message_key + b"\0" + unique_key, _ONE.pack(one.due_ms))
 
     def _cancel(self, batch: _Batch, name: bytes, by: Waiting, retention_ms: int) -> None:
-        """A cancel or a move ends all earlier entries of a name."""
+        """Apply a cancel or a move: it ends all earlier entries of a name."""
         for topic, unique_key in names_of(name.decode(errors="replace")):
             plain = topic.encode() + b"\0" + unique_key.encode()
             key = b"n" + plain + b"\0"
             held = batch.names.setdefault(key, set())
-            if key not in batch.read:  # each name's rows once, however often it is cancelled
+            if key not in batch.read:  # read a name's rows once, however often it is cancelled
                 batch.read.add(key)
                 held.update(_ONE.unpack(row[-8:])[0] for row, _ in self._rows(key))
             cancelled = [entry for entry in held if entry < by.entry]
@@ -140,24 +140,24 @@ class FarNames:
             if retention_ms and cancelled:
                 batch.rows.put(b"c" + plain, _TWO.pack(by.due_ms, by.due_ms + retention_ms))
 
-    # Looking up
+    # Look-ups
 
     def pending(self, topic: str, unique_key: str, from_ms: int) -> Iterator[FarName]:
-        """The timers of this name that are due at `from_ms` or later."""
+        """Yield the timers of this name that are due at `from_ms` or later."""
         for key, value in self._rows(b"n" + topic.encode() + b"\0" + unique_key.encode() + b"\0"):
             due_ms, timer_id = _TWO.unpack(value)
             if due_ms >= from_ms:
                 yield FarName(_ONE.unpack(key[-8:])[0], timer_id, due_ms)
 
     def waiting(self, below: int, from_ms: int) -> Iterator[tuple[str, int]]:
-        """Topic and entry of all that are due at `from_ms` or later and whose entry lies below the other number."""
+        """Yield topic and entry of all timers due at `from_ms` or later whose entry is below `below`."""
         for key, value in self._rows(b"n"):
             entry = _ONE.unpack(key[-8:])[0]
             if entry < below and _TWO.unpack(value)[0] >= from_ms:
                 yield key[1 : key.index(b"\0")].decode(errors="replace"), entry
 
     def known(self, names: Sequence[tuple[str, bytes]], from_ms: int) -> list[bool]:
-        """For each topic and unique key whether a timer that is due then or later waits, or one was cancelled."""
+        """Whether each name has a timer due at `from_ms` or later, or a cancelled one."""
         if self._db is None or not names:
             return [False] * len(names)
         plain = [topic.encode() + b"\0" + unique_key for topic, unique_key in names]
@@ -169,21 +169,21 @@ class FarNames:
         ]
 
     def cancelled_due_ms(self, topic: str, unique_key: str) -> int | None:
-        """When what was cancelled under this name was due; None where nothing is known."""
+        """Return when the cancelled timer of this name was due; None if unknown."""
         value = self._db and self._db.get(b"c" + topic.encode() + b"\0" + unique_key.encode())
         return _TWO.unpack(value)[0] if value else None
 
     def unique_keys(self, topic: str, key: str) -> Iterator[str]:
-        """The unique keys that were scheduled with this message key."""
+        """Return the unique keys that were scheduled with this message key."""
         start = b"k" + topic.encode() + b"\0" + key.encode() + b"\0"
         return (found[len(start) :].decode(errors="replace") for found, _ in self._rows(start))
 
     def due_between(
         self, from_ms: int, until_ms: int, start: bytes, most: int
     ) -> tuple[list[tuple[str, str, FarName]], bytes | None]:
-        """Topic, unique key and place of timers that are due in [from, until), out of `most` rows from `start` on.
+        """Return topic, unique key and place of timers due in [from, until), out of `most` rows from `start` on.
 
-        `start` is empty at first and then what the last call gave; None after the last row.
+        `start` is empty at first, then the key that the previous call returned. That key is None after the last row.
         """
         found: list[tuple[str, str, FarName]] = []
         for seen, (key, value) in enumerate(self._rows_from(start or b"n", b"n")):
@@ -209,10 +209,10 @@ class FarNames:
         rows: Any = self._db.items(from_key=start) if self._db is not None else ()
         yield from rows
 
-    # Letting go
+    # Removal
 
     def sweep(self, wake_ms: int, now_ms: int) -> None:
-        """Look at some rows and drop what is delivered, and cancelled names that nobody asks for any more."""
+        """Scan some rows; delete those of delivered timers, and cancelled names that are no longer needed."""
         for seen, (key, value) in enumerate(self._from(self._swept)):
             if seen >= SWEEP_ROWS:
                 self._swept = key
@@ -237,7 +237,7 @@ def _open(disk: Disk) -> Rdict:
     options.set_max_background_jobs(1)
     options.set_keep_log_file_num(2)
     table = BlockBasedOptions()
-    table.set_bloom_filter(10, False)  # most names that are looked up are not here
+    table.set_bloom_filter(10, False)  # most names looked up are not here
     options.set_block_based_table_factory(table)
     folder = disk.library_folder(FOLDER)
     try:

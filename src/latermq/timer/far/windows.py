@@ -1,6 +1,6 @@
-"""Windows as sources of the stage: what Spark handed back, in due order, played from the files of one attempt each.
+"""Windows as sources: timers that Spark handed back, in due order, loaded from the files of one attempt each.
 
-Each window is a source of its own. One that cannot be had holds back T, and no other window.
+Each window is a separate source. An unavailable window holds back T, but no other window.
 """
 
 from collections import deque
@@ -17,12 +17,12 @@ from latermq.timer.delivery.level_source import Batch
 from latermq.timer.far.frontier import Frontier
 
 _NEVER_MS = 1 << 62
-_LATE_AT_ONCE = 8  # windows that are caught up with at the same time
+_LATE_AT_ONCE = 8  # late windows that are loaded at the same time
 _NONE: Ints = np.empty(0, np.int64)
 
 
 class WindowRows(NamedTuple):
-    """A piece of an attempt: timers in due order, their records end to end."""
+    """A piece of an attempt: timers in due order, with their records end to end."""
 
     entries: Ints
     dues: Ints
@@ -30,7 +30,7 @@ class WindowRows(NamedTuple):
     raw: bytes
 
     def where(self, rows: Bools) -> "WindowRows":
-        """Some of the rows."""
+        """Return the selected rows."""
         if rows.all():
             return self
         ends = np.cumsum(self.sizes)
@@ -41,40 +41,43 @@ class WindowRows(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Window:
-    """What Spark hands back at one cut, as far as it is played: a source of the stage once rows of it are loaded."""
+    """The timers that Spark hands back at one cut, and how far they are loaded.
+
+    It is a source while it has loaded rows.
+    """
 
     number: int
     cut_entry: int
     from_ms: int
     until_ms: int
-    # Up to when cancels of windows' rows are loaded, where one is due at this time.
+    # Returns for a due time the time up to which cancels of window rows are loaded.
     covered_ms: Callable[[int], int]
-    attempt: str = ""  # that is played; empty while there is none
-    pieces: int = 0  # that were loaded
-    last_due_ms: int = 0  # of what was loaded,
-    last_entries: Ints = field(default_factory=lambda: _NONE)  # and which of it were due then
+    attempt: str = ""  # the attempt that is loaded; empty while there is none
+    pieces: int = 0  # number of loaded pieces
+    last_due_ms: int = 0  # latest due time loaded
+    last_entries: Ints = field(default_factory=lambda: _NONE)  # loaded entries due at that time
     is_loaded: bool = False
-    is_skipped: bool = False  # its timers become dead letters; nothing more of it is played
-    rows: int = 0  # that are loaded and not popped
+    is_skipped: bool = False  # its timers become dead letters, and nothing more of it is loaded
+    rows: int = 0  # loaded and not popped
     size_bytes: int = 0
     _loaded: deque[WindowRows] = field(default_factory=deque)
-    _at: int = 0  # rows of the first loaded piece that are popped
+    _at: int = 0  # popped rows of the first loaded piece
     _raw_at: int = 0
 
     level = 0
 
     @property
     def unread_from_ms(self) -> int:
-        """Nothing of it that was not loaded is due before."""
+        """No row that is not loaded yet is due before this."""
         return max(self.from_ms, self.last_due_ms)
 
     def unseen(self, rows: WindowRows) -> WindowRows:
-        """Those of some rows that were not loaded yet, from whichever attempt they are."""
+        """Return the rows that were not loaded before, from whichever attempt."""
         seen = np.isin(rows.entries, self.last_entries)
         return rows.where((rows.dues > self.last_due_ms) | ((rows.dues == self.last_due_ms) & ~seen))
 
     def note_seen(self, rows: WindowRows) -> None:
-        """These were loaded; attempts need not be cut into the same pieces."""
+        """Note that these rows were loaded. Attempts need not be divided into the same pieces."""
         if len(rows.dues):
             last_ms = int(rows.dues[-1])
             same = [self.last_entries] if last_ms == self.last_due_ms else []
@@ -82,26 +85,26 @@ class Window:
             self.last_due_ms = last_ms
 
     def load(self, rows: WindowRows) -> None:
-        """Keep rows, of which there is at least one, until they are popped."""
+        """Keep rows, at least one, until they are popped."""
         self._loaded.append(rows)
         self.size_bytes += len(rows.raw)
         self.rows += len(rows.entries)
 
-    # As a source of the stage
+    # Source interface
 
     @property
     def _head_ms(self) -> int:
         return int(self._loaded[0].dues[self._at])
 
     def head_due_ms(self) -> int | None:
-        """When the next loaded row is due; None where none is, or where cancels of that time are not loaded yet."""
+        """Return when the next loaded row is due; None if there is none or cancels for that time are not loaded yet."""
         if not self._loaded:
             return None
         due_ms = self._head_ms
         return due_ms if due_ms <= self.covered_ms(due_ms) else None
 
     def pop(self, until_ms: int, max_count: int, max_bytes: int) -> Batch:
-        """The next rows due at or before `until_ms`: at least one, whatever its record's size."""
+        """Return the next rows due at or before `until_ms`: at least one, whatever its record's size."""
         piece = self._loaded[0]
         at = self._at
         until_ms = min(until_ms, self.covered_ms(int(piece.dues[at])))
@@ -122,22 +125,22 @@ class Window:
         return batch
 
     def is_overdue(self, now_ms: int) -> bool:
-        """Whether what comes next should have gone some time ago."""
+        """Whether the next row is overdue."""
         return bool(self._loaded) and self._head_ms < now_ms - PUNCTUAL_MS
 
     def count_due(self, now_ms: int) -> int:
-        """How many loaded rows should have been popped by now."""
+        """Number of loaded rows that should have been popped by now."""
         counts = [int(np.searchsorted(piece.dues, now_ms, side="right")) for piece in self._loaded]
         return max(0, sum(counts) - self._at)
 
     def all_wake_from_ms(self) -> int:
-        """Nothing of it that was not popped from here is due before."""
+        """Return a time before which no row is due that is not yet popped."""
         loaded_ms = self._head_ms if self._loaded else _NEVER_MS
         return loaded_ms if self.is_loaded else min(loaded_ms, self.unread_from_ms)
 
 
 class Windows:
-    """All windows that are not played, the earliest first. No two of them overlap in due time."""
+    """All windows that are not fully delivered, earliest first. Their due times do not overlap."""
 
     def __init__(
         self,
@@ -148,9 +151,9 @@ class Windows:
         max_bytes: int,
         ahead_ms: int,
     ) -> None:
-        """`is_waiting` says which rows, by entries and dues, are not settled.
+        """`is_waiting` takes entries and due times and returns which rows are not settled.
 
-        `covered_ms` says up to when cancels of windows' rows are loaded, where one is due at a time.
+        `covered_ms` returns for a due time the time up to which cancels of window rows are loaded.
         """
         self._frontier = frontier
         self.is_waiting = is_waiting
@@ -158,18 +161,18 @@ class Windows:
         self._max_bytes = max_bytes
         self._ahead_ms = ahead_ms
         self._windows: deque[Window] = deque()
-        self._open: list[Window] = []  # with rows that are loaded
-        self.are_open = False  # once those of the checkpoint are
+        self._open: list[Window] = []  # with loaded rows
+        self.are_open = False  # true once the checkpoint's windows are open
 
-    # Which windows there are
+    # Open windows
 
     def open(self, cut: Cut) -> None:
-        """A cut was made: its window comes next."""
+        """Add the window of a new cut after all others."""
         if cut.has_window:
             self._windows.append(Window(cut.number, cut.entry, cut.last_handback_ms, cut.handback_ms, self.covered_ms))
 
     def open_all(self, cuts: Iterable[Cut], attempts: dict[int, str]) -> None:
-        """At a start: those that are not played, and the attempts that were chosen for them."""
+        """At a start: open the windows that are not fully delivered, with the attempts that were chosen for them."""
         for cut in cuts:
             self.open(cut)
         for window in self._windows:
@@ -177,32 +180,32 @@ class Windows:
         self.are_open = True
 
     def waiting(self) -> list[Window]:
-        """All that are not loaded to their end, the earliest first."""
+        """Return all windows that are not completely loaded, earliest first."""
         return [window for window in self._windows if not window.is_loaded]
 
     def unfinished(self) -> list[Window]:
-        """All that are not played."""
+        """Return all windows that are not fully delivered."""
         return list(self._windows)
 
     def find(self, number: int) -> Window | None:
         return next((window for window in self._windows if window.number == number), None)
 
     def close_before(self, wake_ms: int) -> None:
-        """Forget windows all of whose rows are delivered, and a checkpoint on disk says so."""
+        """Forget windows whose rows are all delivered according to a checkpoint on disk."""
         while self._windows and self._windows[0].is_loaded and self._windows[0].until_ms <= wake_ms:
             self._windows.popleft()
 
     # Loading
 
     def wants(self, now_ms: int, others: Collection[int] = ()) -> Window | None:
-        """A window whose next piece is to be read now; `others` are numbers of windows that are not asked for.
+        """Return a window whose next piece should be read now, except those with a number in `others`.
 
-        What is on time comes before what is late, which gets half of the room.
+        Windows on time come before late ones, which may use half of the memory.
         """
         late: Window | None = None
         for window in self._windows:
             if window.unread_from_ms > now_ms + self._ahead_ms:
-                break  # and so are all that follow
+                break  # all following windows are later still
             if window.number in others or not self.is_wanted(window, now_ms):
                 continue
             if not self.is_late(window, now_ms):
@@ -211,7 +214,7 @@ class Windows:
         return late
 
     def is_wanted(self, window: Window, now_ms: int) -> bool:
-        """Whether the next piece of this window is to be read now."""
+        """Whether the next piece of this window should be read now."""
         if window.is_loaded or window.is_skipped or not window.attempt:
             return False
         if window.unread_from_ms > now_ms + self._ahead_ms:
@@ -222,11 +225,11 @@ class Windows:
         return self.size_bytes < self._max_bytes
 
     def is_late(self, window: Window, now_ms: int) -> bool:
-        """Whether all of it should have gone. What may hold something that is due soon is not late."""
+        """Whether all of it is overdue. A window that may hold rows due soon is not late."""
         return window.until_ms <= now_ms - PUNCTUAL_MS
 
     def feed(self, number: int, rows: WindowRows | None) -> None:
-        """Load the next piece of a window; None says that there is no further one."""
+        """Load the next piece of a window; None means that there are no more pieces."""
         window = self.find(number)
         assert window is not None, f"window {number} is not there"
         assert not window.is_loaded, f"window {number} has no further piece"
@@ -246,40 +249,40 @@ class Windows:
             window.load(rows)
 
     def restart(self, number: int, attempt: str) -> None:
-        """Play another attempt of a window from its beginning: attempts have equal rows, and ids decide."""
+        """Load another attempt of a window from its beginning. Attempts have equal rows, and ids tell which are new."""
         window = self.find(number)
         assert window is not None
         window.attempt, window.pieces = attempt, 0
 
-    # As sources of the stage
+    # Source interface
 
     def sources(self) -> list[Window]:
-        """The windows of which rows are loaded."""
+        """Return the windows with loaded rows."""
         if not all(window.rows for window in self._open):
             self._open = [window for window in self._open if window.rows]
         return self._open
 
     @property
     def rows(self) -> int:
-        """How many rows are loaded."""
+        """Number of loaded rows."""
         return sum(window.rows for window in self.sources())
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes the loaded rows take."""
+        """Size of the loaded rows."""
         return sum(window.size_bytes for window in self.sources())
 
     def all_wake_from_ms(self) -> int:
-        """Nothing that Spark holds, or handed back and was not popped from here, is due before."""
+        """Return a time before which no timer is due that Spark holds, or handed back and is not yet popped."""
         wake_ms = self._frontier.handback_ms if self._frontier.has_far else _NEVER_MS
         for window in self._windows:
             wake_ms = min(wake_ms, window.all_wake_from_ms())
             if not window.is_loaded:
-                break  # the rows of those that follow are due later
+                break  # the rows of all following windows are due later
         return wake_ms
 
     def played_spans(self, held: Ints) -> Iterator[tuple[int, int]]:
-        """The due times of each window up to which all its rows were delivered; `held` are on their way, in order."""
+        """Yield each window's span of due times in which all rows are delivered; `held` are in flight, in order."""
         for window in self._windows:
             until_ms = min(window.until_ms, window.all_wake_from_ms())
             at = int(np.searchsorted(held, window.from_ms))
@@ -289,5 +292,5 @@ class Windows:
                 yield window.from_ms, until_ms
 
     def statistics(self) -> dict[str, int]:
-        """How much is loaded, and how many windows are not played."""
+        """Loaded rows and bytes, and the number of windows not fully delivered."""
         return {"windows": len(self._windows), "window_rows_loaded": self.rows, "window_bytes_loaded": self.size_bytes}

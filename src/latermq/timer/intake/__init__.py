@@ -1,1 +1,1 @@
-"""From the timer topic into the engine: what is put, renewed, cancelled or already delivered."""
+"""Intake from the timer topic into the engine: puts, renewals and cancels, and the set of settled timers."""

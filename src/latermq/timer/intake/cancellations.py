@@ -1,4 +1,4 @@
-"""Cancelling: a cancel or a move ends timers at once, and the engine loses them once its record is flushed."""
+"""Cancellation: a cancel or a move ends timers at once; the engine removes them after its record is flushed."""
 
 from typing import NamedTuple
 
@@ -13,15 +13,15 @@ from latermq.timer.intake.write_queue import REMOVE_AT_ONCE, WriteQueue
 
 
 class CancelPlan(NamedTuple):
-    """Which timers of the broker's a cancel or a move is going to end. It is made before the record is written."""
+    """The broker's timers that a cancel or a move will end. It is made before the record is written."""
 
     units: Units
-    is_near: Bools  # whose they are: of the broker's engine, or of Spark's windows
-    rows: Ints  # which they are of all that were asked for
+    is_near: Bools  # whether each is in the broker's engine, or else in one of Spark's windows
+    rows: Ints  # indexes into the timers that the plan was requested for
 
 
 class Cancellations:
-    """Nothing of this can fail once the record of the cancel or the move is appended."""
+    """Applies cancels and moves. Nothing here can fail after the record of the cancel or the move is appended."""
 
     def __init__(self, topic: TimerTopic, settled: Settled, write_queue: WriteQueue, orders: SlotOrders) -> None:
         self._topic = topic
@@ -30,10 +30,10 @@ class Cancellations:
         self._orders = orders
 
     def plan(self, entries: Ints, dues: Ints, physical: Ints, sizes: Ints) -> CancelPlan:
-        """What a cancel or a move of these has to do here. `physical` is GONE of what has left the log.
+        """Plan the cancel or move of these timers. `physical` is GONE for records that have left the log.
 
-        What Spark holds and has not handed back is none of the broker's business: the cancel lies before the cut by
-        which that comes back, and the window is built without it (invariant 5).
+        Timers that Spark holds and has not handed back need no action here. The cancel precedes the cut that hands them
+        back, so the window is built without them (invariant 5).
         """
         near = self._topic.is_near(entries, dues, physical)
         acts = near | (dues < self._topic.frontier.handback_ms)
@@ -43,15 +43,15 @@ class Cancellations:
         return CancelPlan(Units(entries, wakes, physical, sizes, renews), near, np.flatnonzero(acts))
 
     def cancel(self, entry: int, end_offset: int, plan: CancelPlan) -> None:
-        """A cancel or a move was appended as `entry`, and its record ends there in the log."""
+        """Apply a cancel or a move that was appended as `entry`; its record ends at `end_offset` in the log."""
         self._settled.cancel(plan.units, entry, ~plan.is_near)
         self._orders.note_cancelled(plan.units)
         self._tell_engine(entry, end_offset, plan.units, plan.is_near)
 
     def cancel_replayed(self, by: Ints, ends: Ints, plan: CancelPlan) -> None:
-        """The same for many, of each of which it is known who cancelled it and where that one's record ends, in order.
+        """Apply many cancels at a start, in order, each timer with its cancel's entry and the end of that record.
 
-        `by` and `ends` have a row for each timer that the plan was asked for.
+        `by` and `ends` have one row for each timer that the plan was requested for.
         """
         by, ends = by[plan.rows], ends[plan.rows]
         self._settled.cancel_replayed(plan.units, by, ~plan.is_near)

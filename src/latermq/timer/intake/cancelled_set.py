@@ -1,4 +1,4 @@
-"""Which timers are cancelled or moved, beyond what an engine tells by leaving them out."""
+"""The set of cancelled or moved timers that the engine may not have removed yet."""
 
 import numpy as np
 
@@ -9,34 +9,34 @@ from latermq.timer.sorted_entries import contains
 
 
 class Cancelled:
-    """Entries that a cancel or a move has ended and that may still be in memory somewhere."""
+    """Entries that a cancel or a move has ended and that may still be in memory."""
 
     def __init__(self) -> None:
-        # When each entry wakes, which entry cancelled it, and whether it was Spark's.
+        # Per entry: when it wakes, which entry cancelled it, and whether it was Spark's.
         self._entries: dict[int, tuple[int, int, bool]] = {}
         self._sorted: Ints | None = None
-        # The same of those replayed at a start, which may be very many: a row of each, entries in order.
+        # The same for those replayed at a start, which may be very many: one array row per field, sorted by entry.
         self._replayed: Ints = np.empty((4, 0), np.int64)
 
     def __len__(self) -> int:
         return len(self._entries) + len(self._replayed[0])
 
     def add(self, units: Units, by: int, is_far: Bools) -> None:
-        """The entry `by` cancelled these; 0 where the engine told of it."""
+        """Add units that the entry `by` cancelled; 0 if the cancel was read from the engine."""
         columns = (units.entries.tolist(), units.wakes.tolist(), is_far.tolist())
         for entry, wake_ms, far in zip(*columns, strict=True):
             self._entries[entry] = (wake_ms, by, far)
         self._sorted = None
 
     def add_replayed(self, units: Units, by: Ints, is_far: Bools) -> None:
-        """Each of these was cancelled by another entry."""
+        """Add units that were each cancelled by their own entry."""
         joined = np.concatenate(
             (self._replayed, np.stack((units.entries, units.wakes, by, is_far.astype(np.int64)))), axis=1
         )
         self._replayed = joined[:, np.argsort(joined[0], kind="stable")]
 
     def contains(self, entries: Ints) -> Bools:
-        """For each of these entries whether it is cancelled, as far as that is not in the engine yet."""
+        """Which of these entries are cancelled by a change that the engine does not have yet."""
         found = np.zeros(len(entries), bool)
         if self._entries:
             if self._sorted is None:
@@ -47,9 +47,10 @@ class Cancelled:
         return found
 
     def forget(self, put_upto: int, near_ms: int, far_ms: int, far_delivered: RangeSet, horizon_ms: int) -> None:
-        """Drop those that the engine knows of: their slots are not loaded yet, or are delivered.
+        """Drop entries that the engine handles: their slots are not loaded yet, or are delivered.
 
-        The broker's own are delivered before `near_ms`, Spark's before `far_ms` and at the times of `far_delivered`.
+        The broker's own timers are delivered before `near_ms`. Spark's are delivered before `far_ms` and at the times
+        in `far_delivered`.
         """
         known = [
             entry

@@ -1,4 +1,4 @@
-"""Which timers are delivered, beyond the marks of the checkpoint: arrays, because they go in any order."""
+"""The set of timers delivered beyond the marks of the checkpoint, as arrays, because deliveries come in any order."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -11,24 +11,24 @@ from latermq.timer.sorted_entries import contains
 
 
 class _Run(NamedTuple):
-    entries: Ints  # in order
+    entries: Ints  # sorted
     wakes: Ints
 
 
 class Delivered:
-    """Entries of the timer topic that are delivered or renewed, each with the time at which it woke.
+    """Entries of the timer topic that are delivered or renewed, each with its wake time.
 
-    What the marks tell is dropped here. The rest lies in sorted runs, of which a newer one is merged with the one
-    before when that is not much larger: adding costs a logarithm of what is kept, and so does looking.
+    Entries covered by the marks are dropped. The rest is kept in sorted runs. A run is merged with the one before it if
+    that is not much larger, so adding and searching take logarithmic time.
     """
 
     def __init__(self) -> None:
-        self._added: list[_Run] = []  # in any order, since the last look
+        self._added: list[_Run] = []  # unordered, added since the last search
         self._runs: list[_Run] = []
         self.rows = 0
 
     def add(self, entries: Ints, wakes: Ints) -> None:
-        """These are delivered."""
+        """Add delivered entries."""
         if len(entries):
             self._added.append(_Run(entries, wakes))
             self.rows += len(entries)
@@ -43,11 +43,11 @@ class Delivered:
     @staticmethod
     def _merge(runs: Sequence[_Run]) -> _Run:
         entries = np.concatenate([run.entries for run in runs])
-        order = np.argsort(entries, kind="stable")  # which merges what is sorted in runs
+        order = np.argsort(entries, kind="stable")  # a stable sort merges sorted runs
         return _Run(entries[order], np.concatenate([run.wakes for run in runs])[order])
 
     def drop(self, is_told: Callable[[Ints, Ints], Bools]) -> None:
-        """Drop those of which the marks tell, given their entries and wakes."""
+        """Drop entries that the marks cover; `is_told` decides from entries and wake times."""
         kept = []
         for run in (*self._runs, *self._added):
             stays = ~is_told(run.entries, run.wakes)
@@ -58,7 +58,7 @@ class Delivered:
         self._settle()
 
     def contains(self, entries: Ints) -> Bools:
-        """For each of these entries whether it is delivered."""
+        """Which of these entries are delivered."""
         found = np.zeros(len(entries), bool)
         if not self.rows or not len(entries):
             return found
@@ -70,7 +70,7 @@ class Delivered:
         return found
 
     def ranges(self) -> list[tuple[int, int]]:
-        """The entries as ranges, for the checkpoint."""
+        """Return the entries as ranges, for the checkpoint."""
         if not self.rows:
             return []
         self._settle()

@@ -1,4 +1,4 @@
-"""The intake: follows the timer topic's queue and hands new timers to the write queue and the loader."""
+"""The intake: follows the timer topic's queue and passes new timers to the write queue and the loader."""
 
 import numpy as np
 
@@ -14,11 +14,11 @@ from latermq.timer.intake.settled import Settled
 from latermq.timer.intake.timer_topic import TimerTopic
 from latermq.timer.intake.write_queue import WriteQueue
 
-READ_AT_ONCE = 16_384  # entries that one step takes from the queue: about 1 ms
+READ_AT_ONCE = 16_384  # entries that one step reads from the queue: about 1 ms
 
 
 class Intake:
-    """Reads each entry of the timer topic once, in order, whether it is flushed or not."""
+    """Reads each entry of the timer topic once, in order, flushed or not."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Intake:
         self._config = config
         self._next = read_from
         self._new_from = topic.next_entry
-        self.delays = Distribution(DELAY_BOUNDS_MS)  # how long timers were asked to wait
+        self.delays = Distribution(DELAY_BOUNDS_MS)  # delays requested by timers
         self.rows = 0
 
     @property
@@ -54,7 +54,7 @@ class Intake:
         return max(0, self._topic.next_entry - self._next)
 
     def read(self) -> bool:
-        """Read a piece of the queue; whether there is more."""
+        """Read a piece of the queue; return whether there is more."""
         queue = self._topic.queue()
         if queue is None or self._write_queue.rows >= self._config.max_waiting:
             return False
@@ -73,16 +73,16 @@ class Intake:
         return self._next < queue.next_offset
 
     def read_all(self) -> None:
-        """Read all there is: whoever looks at what is pending sees what was stored before."""
+        """Read the whole queue, so that the caller sees every timer stored before the call."""
         while self.read():
             pass
 
     def _units(self, entries: Ints, physical: Ints, sizes: Ints, codes: Ints) -> Units:
-        """The broker's own timers among these entries of the queue."""
+        """Return the broker's own timers among these entries of the queue."""
         frontier = self._topic.frontier
         kinds, dues = self._topic.kinds_and_dues(codes.astype(np.int64), physical)
         timers = (kinds != CANCEL) & (kinds != CUT)
-        # The last store time stands for all: they were stored a moment ago, and reading each one's takes 0.2 µs.
+        # The last store time is used for all: they were stored a moment ago, and reading each one's time takes 0.2 µs.
         self.delays.add(dues[timers & (entries >= self._new_from)] - self._store.writer.last_store_timestamp_ms)
         near = frontier.is_near(entries, dues)
         frontier.note_far(dues[timers & ~near])

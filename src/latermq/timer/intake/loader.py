@@ -1,4 +1,4 @@
-"""The loader: reads coming slots back from the engine ahead of their time, as sources of the blocks to be built."""
+"""The loader: reads upcoming slots from the engine ahead of time, as sources for the builder."""
 
 from latermq.config import TimerConfig
 from latermq.errors import StoreError
@@ -12,7 +12,7 @@ from latermq.timer.intake.write_queue import WriteQueue
 
 
 class Loader:
-    """Two sources: timers that are on time, and those that were overdue when the broker started."""
+    """Two sources: timers on time, and those overdue at the broker's start."""
 
     def __init__(self, engine: Engine, settled: Settled, write_queue: WriteQueue, config: TimerConfig) -> None:
         self._engine = engine
@@ -25,7 +25,7 @@ class Loader:
         self._pause = Pause()
 
     def begin(self, wake_ms: int, now_ms: int) -> None:
-        """At a start: nothing that wakes before `wake_ms` waits."""
+        """At a start: begin at `wake_ms`, before which no timer is pending."""
         self._split_ms = split_ms = max(0, last_slot_start(now_ms - PUNCTUAL_MS))
         start_ms = min(split_ms, max(0, slot_of(wake_ms)))
         from_engine = self._write_queue.from_engine
@@ -33,7 +33,7 @@ class Loader:
         self.live = TimerSource(self._engine, split_ms, None, from_engine, first_ms=split_ms)
 
     def load(self, now_ms: int) -> bool:
-        """Read a piece of what wakes within the time that is staged ahead; whether there is more."""
+        """Read a piece of the timers that wake within the staging period; return whether there is more."""
         if self._pause.is_on(now_ms):
             return False
         until_ms = now_ms + self._config.stage_ahead + SLOT_MS
@@ -45,7 +45,7 @@ class Loader:
             except StoreError as failure:
                 error = failure
             if source.horizon_ms > before_ms:
-                # The engine does not have these yet, and will not be asked for their slots again.
+                # The engine does not have these yet, and their slots are not read again.
                 for units in self._write_queue.pieces():
                     soon = units.where(source.covers(units.wakes) & (units.wakes > before_ms))
                     source.add(self._settled.waiting(soon))
@@ -56,7 +56,7 @@ class Loader:
         return more
 
     def add(self, units: Units) -> None:
-        """New timers: those that wake within the loaded slots are not read back from the engine."""
+        """Add new timers that wake within the loaded slots, since these are not read from the engine again."""
         for source in (self.backlog, self.live):
             source.add(units.where(source.covers(units.wakes)))
 
@@ -66,24 +66,24 @@ class Loader:
 
     @property
     def is_reading(self) -> bool:
-        """Whether a slot is half read: nothing may be put into the engine meanwhile."""
+        """Whether a slot is partly read. Nothing may be put into the engine until it is complete."""
         return self.live.is_reading or self.backlog.is_reading
 
     @property
     def rows(self) -> int:
-        """How many timers are loaded."""
+        """Number of loaded timers."""
         return self.live.rows + self.backlog.rows
 
     def covered_ms(self, due_ms: int) -> int:
-        """Up to when cancels of windows' timers are loaded, where one is due at this time."""
+        """Return for a due time the time up to which cancels of window timers are loaded."""
         source = self.live if due_ms > self._split_ms else self.backlog
         return source.horizon_ms - (SLOT_MS if source.is_reading else 0)
 
     def all_wake_from_ms(self) -> int:
-        """Nothing in the engine or loaded that was not popped from here wakes before this time."""
+        """Return a time before which no timer wakes that is in the engine or loaded, and not yet popped."""
         return min(self.live.all_wake_from_ms(), self.backlog.all_wake_from_ms())
 
     def head_due_ms(self) -> int | None:
-        """When the next loaded timer wakes, None where none is loaded."""
+        """Return when the next loaded timer wakes; None if none is loaded."""
         heads = (self.live.head_due_ms(), self.backlog.head_due_ms())
         return min((head for head in heads if head is not None), default=None)

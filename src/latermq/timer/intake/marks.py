@@ -1,4 +1,4 @@
-"""The marks P and T: how far the engine and the deliveries have come. A start need not look at what lies before."""
+"""The marks P and T: the progress of the engine and of deliveries. A start skips everything before them."""
 
 from collections.abc import Iterator
 
@@ -14,11 +14,11 @@ from latermq.timer.intake.settled import Settled
 from latermq.timer.intake.timer_topic import TimerTopic
 from latermq.timer.intake.write_queue import WriteQueue
 
-TIDY_ROWS = 100_000  # ids of deliveries above which the marks are moved on, whatever the checkpoints do
+TIDY_ROWS = 100_000  # number of delivered ids that moves the marks between checkpoints
 
 
 class Marks:
-    """Asks everyone who holds timers what is the earliest of them."""
+    """Computes the marks from the earliest timer in each place that holds timers."""
 
     def __init__(
         self,
@@ -42,17 +42,17 @@ class Marks:
         self._tidied_at_ms = 0
 
     def all_wake_from_ms(self) -> int:
-        """T: no timer below P that is not delivered wakes before it. It never goes back.
+        """T: no undelivered timer below P wakes before it. It never goes back.
 
-        Nor is it ahead of the clock: whatever is scheduled next then wakes after it, and need not be held.
+        It is never ahead of the clock either. So timers scheduled later wake after it and need not be held.
         """
-        if not self._windows.are_open:  # before, those of the checkpoint hold T where it is
+        if not self._windows.are_open:  # until then the checkpoint's windows keep T unchanged
             return self._settled.wake_ms
         far_ms = min([self._windows.all_wake_from_ms(), *self._first_in_flight(is_far=True)])
         return max(self._settled.wake_ms, min(self.near_wake_from_ms(), far_ms))
 
     def near_wake_from_ms(self) -> int:
-        """The same for the broker's own timers, whatever becomes of Spark's."""
+        """Return T for the broker's own timers, independent of Spark's."""
         held_ms = [self._now_ms, self._loader.all_wake_from_ms(), *self._first_in_flight(is_far=False)]
         return max(self._settled.near_wake_ms, min(held_ms))
 
@@ -60,14 +60,14 @@ class Marks:
         return (int(dues[0]) for dues in self._in_flight.timer_dues(is_far=is_far))
 
     def tidy(self, now_ms: int) -> None:
-        """Move the marks on where many ids lie beyond them. Call it in each round: T follows this time."""
+        """Advance the marks if there are many ids beyond them. Call it in each round, because T follows `now_ms`."""
         self._now_ms = now_ms
         is_waiting = self._settled.is_full and abs(now_ms - self._tidied_at_ms) >= RETRY_MS
         if self._settled.rows >= self._tidy_above or is_waiting:
             self.advance()
 
     def advance(self) -> None:
-        """Bring all marks to where they can be, and forget the ids of which they tell."""
+        """Advance all marks as far as possible, and forget the ids that they cover."""
         self._write_queue.look_at_held()
         put_upto = self._write_queue.put_upto
         near_ms, wake_ms = self.near_wake_from_ms(), self.all_wake_from_ms()
@@ -78,17 +78,17 @@ class Marks:
         self._settled.move_marks(put_upto, wake_ms, near_ms, spans)
         self._tidy_above = max(TIDY_ROWS, 2 * self._settled.rows)
         self._tidied_at_ms = self._now_ms
-        # What is held wakes before T, and is in memory all the same.
+        # Held timers wake before T, but are still in memory.
         head_ms = self._loader.head_due_ms()
         heads = [*self._first_in_flight(is_far=False), *([head_ms] if head_ms is not None else [])]
         self._settled.forget_cancelled(put_upto, min([near_ms, *heads]), self._loader.live.horizon_ms)
 
     def needed_from(self) -> int:
-        """The log offset from which on records still wait; retention stops there (invariant 8).
+        """Return the log offset of the first record that is still pending; retention stops there (invariant 8).
 
-        Whatever of the broker's own waits wakes at its mark or later, and at most a renewal window after it was
-        stored. The mark of the checkpoint on disk counts too: from there a start reads the engine, and cancels act
-        again on what they find in the log.
+        The broker's own pending timers wake at their mark or later, and at most one renewal window after they were
+        stored. The mark of the checkpoint on disk counts too: a start reads the engine from there, and replayed cancels
+        act on what they find in the log.
         """
         queue = self._topic.queue()
         if queue is None:

@@ -1,6 +1,7 @@
-"""Ordinary delayed messages of one batch, as nearly all are: what `Admission.admit` makes of them, but faster.
+"""Fast admission of the ordinary delayed messages of a batch: the same result as `Admission.admit`, but faster.
 
-Of a batch all messages have one topic, one queue and one moment, so most of what a wait adds is the same for all.
+Nearly all delayed messages are ordinary. The messages of a batch share topic, queue and time, so most of the added
+properties are the same for all.
 """
 
 from latermq.errors import IllegalMessage
@@ -21,21 +22,21 @@ from latermq.timer.admission import NOT_ORDINARY, TIMES, Admission, Wait
 
 _NOT_OF_LEVELS = (NOT_ORDINARY | TIMES.keys()) - {DELAY_LEVEL}
 
-# The fields of Admitted: topic, queue id, properties, how it waits, level, due time. Building a named one costs 0.3 µs.
+# The fields of Admitted: topic, queue id, properties, how it waits, level, due time. A named tuple would cost 0.3 µs.
 Waiting = tuple[str, int, str, Wait, int, int]
 
 
 class OrdinaryWaits:
-    """For one batch."""
+    """Ordinary delayed messages of one batch."""
 
     def __init__(self, admission: Admission, topic: str, queue_id: int, now_ms: int) -> None:
         self._admission = admission
         self._now_ms = now_ms
         self._real_queue = f"{REAL_TOPIC}\x01{topic}\x02{REAL_QUEUE_ID}\x01{queue_id}\x02{DUE_MS}\x01"
-        self._levels: dict[str, tuple[int, int] | None] = {}  # level and due time, by what the message says
+        self._levels: dict[str, tuple[int, int] | None] = {}  # level and due time, by the text in the message
 
     def find(self, encoded: str) -> Waiting | None:
-        """Where a message with these properties waits; None where they are not ordinary, or wrong."""
+        """Return where a message with these properties waits; None if they are not ordinary, or invalid."""
         properties = distinct_properties(encoded)
         if properties is None or OWN_PREFIX in encoded:
             return None
@@ -61,7 +62,7 @@ class OrdinaryWaits:
         return TIMER_TOPIC, 0, waiting, Wait.TIMER, 0, named_ms
 
     def _level(self, text: str) -> tuple[int, int] | None:
-        """The level that is written so and when it is due; None where `admit` writes it otherwise, or refuses it."""
+        """Return level and due time for this text; None if `admit` rewrites the level or rejects it."""
         if text not in self._levels:
             try:
                 level = self._admission.level({DELAY_LEVEL: text})

@@ -1,4 +1,4 @@
-"""A step that failed for a reason that can pass, such as a full disk, is tried again after a pause."""
+"""The pause after a step failed for a temporary reason, such as a full disk."""
 
 from latermq.errors import StoreError
 
@@ -6,14 +6,14 @@ RETRY_MS = 1_000
 
 
 class Pause:
-    """Of one step."""
+    """The pause of one step."""
 
     def __init__(self) -> None:
         self.failure = ""
         self._until_ms = 0
 
     def is_on(self, now_ms: int) -> bool:
-        """Whether to wait still. A pause that is longer than it can be was begun before the clock was set back."""
+        """Whether the pause still lasts. A remaining time above the maximum means that the clock was set back."""
         return 0 < self._until_ms - now_ms <= RETRY_MS
 
     def begin(self, error: StoreError, now_ms: int) -> None:
@@ -21,5 +21,5 @@ class Pause:
         self._until_ms = now_ms + RETRY_MS
 
     def end(self) -> None:
-        """It went well."""
+        """End the pause after a success."""
         self.failure, self._until_ms = "", 0

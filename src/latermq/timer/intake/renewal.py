@@ -1,6 +1,6 @@
-"""Renewal: a timer due later than an engine looks ahead wakes before, to be written into the timer topic again.
+"""Renewal: a timer due later than an engine looks ahead wakes earlier, to be written into the timer topic again.
 
-So every record that still waits is younger than the renewal window, and the log behind it can go.
+So every pending record is younger than the renewal window, and older parts of the log can be removed.
 """
 
 import numpy as np
@@ -10,21 +10,21 @@ from latermq.errors import CorruptStore
 from latermq.store.commit_log import CommitLog
 from latermq.store.files.disk import Disk
 
-LONGEST_WINDOW_MS = 2 * 86_400_000  # RocketMQ's own; half of it and more stays free on a wheel of seven days
+LONGEST_WINDOW_MS = 2 * 86_400_000  # RocketMQ's own; leaves more than half of a seven-day wheel free
 PATH = "latermq.rollwindow"
 _SPREAD_SHARE = 4  # renewals are spread over the last quarter of the window
-_GOLDEN = 2_654_435_761  # neighbours in the timer topic land far apart
+_GOLDEN = 2_654_435_761  # spreads neighbours in the timer topic far apart
 
 
 def renewal_window_ms(retention_ms: int) -> int:
-    """How far ahead an entry may wake: records are written again well before they age out."""
+    """Return how far ahead an entry may wake, so that records are renewed well before they age out."""
     return min(LONGEST_WINDOW_MS, retention_ms * 2 // 3)
 
 
 def load_renewal_window_ms(disk: Disk, retention_ms: int) -> int:
-    """The renewal window of this store, chosen when it was made: when an entry wakes must not change afterwards.
+    """Return the renewal window of this store. It is chosen once, because an entry's wake time must not change later.
 
-    With a shorter retention than then, timers keep the log for as long as before.
+    If the retention is shortened afterwards, timers keep the log as long as before.
     """
     kept = disk.read(PATH)
     if kept is None:
@@ -40,7 +40,7 @@ def load_renewal_window_ms(disk: Disk, retention_ms: int) -> int:
 
 
 def wakes_of(log: CommitLog, entries: Ints, dues: Ints, physical_offsets: Ints, window_ms: int) -> tuple[Ints, Bools]:
-    """When these entries wake, and which are renewed then. The log alone decides, so it is always the same."""
+    """Return when these entries wake, and which are renewed then. Derived from the log alone, so it never changes."""
     if not len(entries):
         return dues, np.zeros(0, bool)
     stored_ms = log.store_timestamps(physical_offsets)

@@ -1,8 +1,8 @@
-"""Cancels and moves that act again at a start: which timers each of them ended, found for many at once.
+"""Cancels and moves replayed at a start: finds the timers that each of them ended, for many at once.
 
-After a change of engines these are all that the log holds. So the key index is asked for all their names together,
-queue entries tell what its hits are and when they are due, and of the records only those are read that may be cancelled
-and are not delivered, each once.
+After a change of engines these are all cancels and moves in the log. So the key index is searched for all their names
+together. Queue entries supply the kind and due time of its hits. Only records of timers that may be cancelled and are
+not delivered are read, each once.
 """
 
 from bisect import bisect_right
@@ -38,11 +38,11 @@ class ReplayedCancel(NamedTuple):
     entry: int
     end_offset: int  # where its record ends in the log
     name: Name
-    is_counted: bool  # whether what it ends is still counted as pending
+    is_counted: bool  # whether the timers it ends still count as pending
 
 
 class _Scheduled(NamedTuple):
-    """A timer, a renewal of one or a move: what can be cancelled."""
+    """An entry that can be cancelled: a timer, a renewal or a move."""
 
     entry: int
     due_ms: int
@@ -51,9 +51,9 @@ class _Scheduled(NamedTuple):
 
 
 class _Hits(NamedTuple):
-    """Entries of the timer topic that the index has for some names: a row of each array a hit."""
+    """Entries of the timer topic that the index returns for some names. Each array has one row per hit."""
 
-    rows: Ints  # for which name
+    rows: Ints  # indexes of the names
     entries: Ints
     physical_offsets: Ints
     sizes: Ints
@@ -65,7 +65,7 @@ class _Hits(NamedTuple):
 
 
 class ReplayedCancels:
-    """Lets cancels and moves act on what the log holds before them."""
+    """Applies cancels and moves to the timers that precede them in the log."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class ReplayedCancels:
         self._counters = counters
 
     def act(self, cancels: Sequence[ReplayedCancel]) -> None:
-        """These are in the order of the log; those before them have acted."""
+        """Apply these, given in log order. Earlier ones are already applied."""
         if not cancels:
             return
         found = list(self._cancelled_by(cancels))
@@ -101,8 +101,8 @@ class ReplayedCancels:
             self._counters.leave(topic, count)
 
     def _cancelled_by(self, cancels: Sequence[ReplayedCancel]) -> Iterator[tuple[int, _Scheduled]]:
-        """All that is cancelled, each with the number of what cancels it: the first cancel or move behind it."""
-        own: defaultdict[Name, dict[int, int]] = defaultdict(dict)  # of each name its cancels' entries and numbers
+        """Yield all cancelled timers, each with the number of the first cancel or move after it."""
+        own: defaultdict[Name, dict[int, int]] = defaultdict(dict)  # entries and numbers of each name's cancels
         for number, cancel in enumerate(cancels):
             own[cancel.name][cancel.entry] = number
         names = list(own)
@@ -119,7 +119,7 @@ class ReplayedCancels:
     def _scheduled(
         self, names: Sequence[Name], last_cancels: Ints, known: Ints
     ) -> tuple[defaultdict[int, list[_Scheduled]], defaultdict[int, set[int]]]:
-        """For each name what was scheduled before its last cancel and waits, and its cancels that are not known."""
+        """Return for each name its pending timers scheduled before its last cancel, and its cancels not in `known`."""
         scheduled: defaultdict[int, list[_Scheduled]] = defaultdict(list)
         cancels: defaultdict[int, set[int]] = defaultdict(set)
         hits = self._hits([key for _, key in names])
@@ -131,7 +131,7 @@ class ReplayedCancels:
             if waiting:
                 scheduled[row].append(one)
         self._add_far(names, scheduled)
-        # Earlier cancels count only where something of the name is left that one of them may have ended.
+        # Earlier cancels matter only for names with pending timers that one of them may have ended.
         rows = np.array([row for row, found in scheduled.items() if found], np.int64)
         hits = self._hits([timer_name(*names[row]) for row in rows.tolist()])
         hits = hits.where((hits.kinds == CANCEL) & ~np.isin(hits.entries, known))
@@ -144,7 +144,7 @@ class ReplayedCancels:
     def _of_names(
         self, hits: _Hits, waits: Bools, wanted: Bools, names: Sequence[Name]
     ) -> Iterator[tuple[int, bool, int, _Scheduled]]:
-        """Those of the wanted hits that have the very name: a hash can collide."""
+        """Yield the wanted hits whose name really matches, because hashes can collide."""
         encoded = [(topic.encode(), unique_key.encode()) for topic, unique_key in names]
         kept = hits.where(wanted)
         marks = zip(waits[wanted].tolist(), kept.kinds.tolist(), strict=True)
@@ -154,37 +154,37 @@ class ReplayedCancels:
                 yield row, waiting, kind, one
 
     def _records(self, hits: _Hits) -> Iterator[tuple[int, bytes, _Scheduled]]:
-        """Which name each hit is for, the properties of its record, and what it is if it schedules."""
+        """Yield for each hit its name's index, the properties of its record, and the entry it schedules, if any."""
         columns = (hits.rows, hits.entries, hits.dues, hits.physical_offsets, hits.sizes)
         for row, entry, due_ms, offset, size in zip(*(column.tolist() for column in columns), strict=True):
             yield row, record_properties(self._reader.log.read(offset, size)), _Scheduled(entry, due_ms, offset, size)
 
     def _hits(self, keys: Sequence[str]) -> _Hits:
-        """The entries of the timer topic that may have these keys."""
+        """Return the entries of the timer topic that may have these keys."""
         queue = self._reader.queues.ensure(TIMER_TOPIC, 0)
         encoded = [key.encode() for key in keys]
         ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
         hashed = HashedKeys(b"".join(encoded), ends).under([f"{TIMER_TOPIC}#"], np.zeros(len(keys), np.intp))
         rows, offsets = self._reader.find_hashes(hashed)
-        # By place and name, each pair once: keys that were put again after a full disk are there twice.
+        # Sort by offset and name and remove duplicates: keys written again after a full disk are in the index twice.
         rows, offsets = np.unique(np.stack((offsets, rows)), axis=1)[::-1]
         entries = self._reader.log.gather(offsets, np.full_like(offsets, QUEUE_OFFSET_AT), ">i8")
         inside = (entries >= queue.min_offset) & (entries < queue.next_offset)
         order = np.flatnonzero(inside)[np.argsort(entries[inside], kind="stable")]
         rows, offsets, entries = rows[order], offsets[order], entries[order]
         found = queue.gather(entries)
-        own = found["offset"] == offsets  # else it is of another topic, under the same hash
+        own = found["offset"] == offsets  # otherwise it belongs to another topic with the same hash
         found = found[own]
         kinds, dues = self._topic.kinds_and_dues(found["tags"].astype(np.int64), offsets[own])
         return _Hits(rows[own], entries[own], offsets[own], found["size"].astype(np.int64), kinds, dues)
 
     def _add_far(self, names: Sequence[Name], scheduled: defaultdict[int, list[_Scheduled]]) -> None:
-        """What has left the log is older than all that is in it."""
+        """Add far timers that have left the log. They are older than everything in it."""
         if not self._far_names.upto:
             return
         wake_ms = self._marks.all_wake_from_ms()
         known = self._far_names.known([(topic, unique_key.encode()) for topic, unique_key in names], wake_ms)
-        start = self._reader.queues.ensure(TIMER_TOPIC, 0).min_offset  # a name may be here before its record has gone
+        start = self._reader.queues.ensure(TIMER_TOPIC, 0).min_offset  # a name can precede its record's removal
         for row in np.flatnonzero(known).tolist():
             gone = [one for one in self._far_names.pending(*names[row], wake_ms) if one.entry < start]
             entries, dues = (np.array([getattr(one, key) for one in gone], np.int64) for key in ("entry", "due_ms"))

@@ -1,17 +1,17 @@
-"""Records of the timer topic that cannot be understood: they do nothing and stop nobody, but operators hear of them."""
+"""Unreadable records of the timer topic: they have no effect and block nothing, but are reported to operators."""
 
-KEPT = 20  # of which it is told what they are
+KEPT = 20  # number of records described in detail
 
 
 class PassedOver:
-    """How many there were, and the first of them."""
+    """The number of skipped records, and descriptions of the first ones."""
 
     def __init__(self) -> None:
         self.count = 0
         self.first: list[str] = []
 
     def note(self, entry: int, reason: str) -> None:
-        """This one was passed over."""
+        """Note a skipped record."""
         self.count += 1
         if len(self.first) < KEPT:
             self.first.append(f"entry {entry}: {reason}")

@@ -1,4 +1,4 @@
-"""The write queue: what was read from the timer topic and is not in the engine yet. Only what is flushed goes there."""
+"""The write queue: timers read from the timer topic and not yet in the engine. Only flushed ones are written to it."""
 
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -14,29 +14,29 @@ from latermq.timer.sorted_entries import contains
 
 PUT_AT_ONCE = 16_384
 REMOVE_AT_ONCE = 4_096
-# As the size of a unit's record, which no record has: the unit says that a window's timer is cancelled.
+# Record size, which no real record has, of a unit that marks a window's timer as cancelled.
 CANCEL_NOTE_SIZE = 1
 NO_ENTRY = 1 << 62
 
 
 class Removal(NamedTuple):
-    """What one cancel or move does to the engine."""
+    """The effect of one cancel or move on the engine."""
 
-    entry: int  # its own
+    entry: int  # of the cancel or move itself
     end_offset: int  # where its record ends in the log
     units: Units  # to be removed
-    notes: Units  # to be put: Spark's timers, which are left out of their windows when these are played
+    notes: Units  # to be put: Spark's timers, to be skipped when their windows are loaded
 
 
 class WriteQueue:
-    """Timers to be put and cancels to act, each in the order of the timer topic, until the engine has them."""
+    """Timers to put and cancels to apply, each in the order of the timer topic, until the engine has them."""
 
     def __init__(
         self, engine: Engine, settled: Settled, *, read_from: int, engine_upto: int, counts_slots: bool
     ) -> None:
-        """Entries from `read_from` on are read and come here; whatever is below `engine_upto` may be in the engine.
+        """Entries from `read_from` on will be added here. The engine may hold any entry below `engine_upto`.
 
-        After a crash that is more than the marks tell. `counts_slots` where seconds have a limit.
+        After a crash the engine may hold more than the marks say. `counts_slots` is set if `timer.slot_limit` is.
         """
         self._engine = engine
         self._settled = settled
@@ -44,34 +44,34 @@ class WriteQueue:
         self._removals: deque[Removal] = deque()
         self._read_upto = read_from
         self._engine_upto = engine_upto
-        # Not put at all, since T has passed the time at which they wake: the clock was set back, or has not come to
-        # where it was before a restart. They hold P until they are delivered.
+        # Never put, because T has passed their wake time: the clock was set back, or has not reached its time before a
+        # restart. They hold back P until they are delivered.
         self._held = Units.join([])
         self._first_held = NO_ENTRY
         self.put_rows = 0
 
     @property
     def rows(self) -> int:
-        """How many timers wait to be put."""
+        """Number of timers that wait to be put."""
         return self._puts.rows
 
     def pieces(self) -> Iterator[Units]:
-        """All timers that the engine does not have, settled ones among them."""
+        """Yield all timers that the engine does not have, including settled ones."""
         yield from self._puts
         if len(self._held.entries):
             yield self._held
 
     def add(self, units: Units, read_upto: int) -> None:
-        """These are all timers among the entries read since, which end before `read_upto`."""
+        """Add all timers among the entries read since the last call; all are below `read_upto`."""
         assert read_upto >= self._read_upto, f"entries were read up to {self._read_upto}, not {read_upto}"
         self._read_upto = read_upto
         self._puts.add(units)
 
     def cancel(self, entry: int, end_offset: int, near: Units, far: Units) -> None:
-        """A cancel or a move at `entry`, whose record ends there in the log, ends these timers."""
-        # What was not put yet will not be.
+        """Cancel these timers, because of a cancel or move at `entry` whose record ends at `end_offset` in the log."""
+        # Timers not put yet will never be put.
         was_put = near.entries < max(self._first_put, self._engine_upto)
-        # The notes are flushed with the record.
+        # Notes count as flushed when the cancel's record is.
         notes = far._replace(
             physical_offsets=np.full_like(far.entries, end_offset - 1),
             sizes=np.full_like(far.entries, CANCEL_NOTE_SIZE),
@@ -81,7 +81,7 @@ class WriteQueue:
     # Writing
 
     def write(self, flushed: int, now_ms: int) -> bool:
-        """Put what ends below F into the engine, then remove what was cancelled; whether there is more."""
+        """Put timers whose records end below F, then remove cancelled ones; return whether there are more."""
         return self._put(flushed, now_ms) or self._remove(flushed, now_ms)
 
     def _put(self, flushed: int, now_ms: int) -> bool:
@@ -104,7 +104,7 @@ class WriteQueue:
         return True
 
     def _remove(self, flushed: int, now_ms: int) -> bool:
-        """Only what went in can come out: of what is cancelled before it is put, nothing goes in."""
+        """Remove cancelled timers that were put. A timer cancelled before it was put never enters the engine."""
         removals: list[Removal] = []
         rows = 0
         for removal in self._removals:
@@ -116,14 +116,14 @@ class WriteQueue:
             return False
         self._engine.remove(Units.join([removal.units for removal in removals]), now_ms)
         notes = Units.join([removal.notes for removal in removals])
-        # What is due before T is delivered, and an engine takes nothing of that time.
+        # Timers due before T are delivered, and an engine accepts none for that time.
         self._engine.put(notes.where(notes.wakes >= self._settled.wake_ms), now_ms)
         for _ in removals:
             self._removals.popleft()
         return True
 
     def look_at_held(self) -> None:
-        """See which of those held are settled by now."""
+        """Drop held timers that are settled by now."""
         if len(self._held.entries):
             self._held = self._settled.waiting(self._held)
             self._first_held = int(self._held.entries.min(initial=NO_ENTRY))
@@ -131,9 +131,9 @@ class WriteQueue:
     # Reading back
 
     def from_engine(self, units: Units) -> Units:
-        """What waits of this that the engine holds, without what is still on its way to it.
+        """Return the pending timers among these units read from the engine, without those still in this queue.
 
-        After a crash it may have that too. Notes on cancels of Spark's timers go to the settled set.
+        After a crash the engine may have those too. Notes of cancelled Spark timers go to the settled set.
         """
         notes = units.sizes == CANCEL_NOTE_SIZE
         if notes.any():
@@ -145,30 +145,30 @@ class WriteQueue:
         return self._settled.waiting(units.where(known))
 
     def count_in_slot(self, slot_ms: int) -> int:
-        """How many wait to be put that wake in one second; counted only where seconds have a limit."""
+        """Number of timers to be put that wake in one second; counted only if `timer.slot_limit` is set."""
         return self._puts.count_in_slot(slot_ms)
 
     # Marks
 
     @property
     def put_upto(self) -> int:
-        """P: every entry below is in the engine, delivered or cancelled, and every cancel and move below has acted."""
+        """P: every entry below is in the engine, delivered or cancelled, and every cancel and move below is applied."""
         upto = min(self._first_put, self._first_held)
         return min(upto, self._removals[0].entry) if self._removals else upto
 
     @property
     def _first_put(self) -> int:
-        """The entry from which on timers are not put yet."""
+        """The first entry whose timer is not put yet."""
         first = self._puts.first_entry
         return self._read_upto if first is None else first
 
     def first_physical_offset(self) -> int | None:
-        """Where the first record lies in the log whose timer is only here."""
+        """Return the lowest log offset of a record whose timer is only in this queue."""
         return min((int(units.physical_offsets.min()) for units in self.pieces()), default=None)
 
 
 class _Puts:
-    """Timers to be put: pieces of the timer topic, in its order."""
+    """Timers to be put, as pieces of the timer topic, in order."""
 
     def __init__(self, *, counts_slots: bool) -> None:
         self._pieces: deque[Units] = deque()
@@ -181,7 +181,7 @@ class _Puts:
 
     @property
     def first_entry(self) -> int | None:
-        """The entry that waits longest."""
+        """The entry that has waited longest."""
         return int(self._pieces[0].entries[0]) if self._pieces else None
 
     def add(self, units: Units) -> None:
@@ -191,14 +191,14 @@ class _Puts:
             self._count(units.wakes, 1)
 
     def first_below(self, flushed: int, most: int) -> Units:
-        """Of those there are, the first whose records end below F, at most so many."""
+        """Return the first timers whose records end below F, at most `most`."""
         self._join(most)
         first = self._pieces[0]
         count = int(np.searchsorted(first.physical_offsets + first.sizes, flushed, side="right"))
         return first.where(np.arange(min(count, most)))
 
     def _join(self, most: int) -> None:
-        """Make one of the first pieces, as far as they are put at once: a put costs much by itself."""
+        """Join the first pieces up to the size of one put, because each put has a high fixed cost."""
         joined: list[Units] = []
         rows = 0
         while self._pieces and (not joined or rows + len(self._pieces[0].entries) <= most):
@@ -207,7 +207,7 @@ class _Puts:
         self._pieces.appendleft(joined[0] if len(joined) == 1 else Units.join(joined))
 
     def drop_first(self, count: int) -> None:
-        """So many of what `first_below` gave are in the engine."""
+        """Drop the first `count` timers of `first_below`, which are now in the engine."""
         first = self._pieces.popleft()
         self.rows -= count
         self._count(first.wakes[:count], -1)
