@@ -80,7 +80,7 @@ class Engine(Protocol):
         """Return the position up to which the engine is written. It goes into the checkpoint after `sync`."""
 
     def sync(self) -> None:
-        """Return when everything put and removed so far would survive a machine crash."""
+        """Block until everything put and removed so far would survive a machine crash."""
 
     def density(self, start_ms: int, stop_ms: int) -> Ints:
         """Number of timers due in each second of (start, stop]. Timers renewed then are due later and do not count."""

@@ -39,8 +39,8 @@ def _in_slots(wakes: Ints, counts: _Counts) -> Bools:
 def _count_more(counts: _Counts, slots: Ints, entries: Ints) -> None:
     """Update the counts of seconds into which rows were put; `slots` is sorted.
 
-    Entries arrive in order, so any entry above the highest is new. After a start, entries may arrive a second time. The
-    second is then counted again from scratch.
+    Entries arrive in order, so any entry above the highest is new. After a start, entries may arrive again. Their slot
+    is then counted from scratch.
     """
     starts = np.flatnonzero(np.diff(slots, prepend=-1))
     columns = (

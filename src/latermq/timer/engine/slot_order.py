@@ -1,4 +1,4 @@
-"""The order of full seconds, kept while they are read page by page. An engine orders only by second.
+"""The order of full seconds, kept while they are read page by page. An engine need only order by second.
 
 While a reader holds an order, the order follows new, cancelled and moved timers. The reader itself skips delivered
 timers, because delivery is final.

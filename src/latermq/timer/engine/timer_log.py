@@ -61,7 +61,7 @@ class TimerLog:
         self.file_bytes = file_bytes
         self.file_units = (file_bytes - LINK.size) // UNIT_BYTES  # leaves space for a blank after them
         self._segments = Segments(disk, FOLDER, file_bytes, promised_end)
-        # Assume that the files are full; whoever opens the log sets the true end.
+        # Assume that the files are full; the code that opens the log sets the true end.
         self.end = self._segments.end  # position of the next unit
         self._synced = self.end
 

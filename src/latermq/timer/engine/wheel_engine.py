@@ -83,7 +83,7 @@ class WheelEngine:
         """`mark` and `from_ms` (T) come from the checkpoint on disk. The empty mark denotes an empty engine."""
         self._disk = disk
         self._latest_slots: dict[int, int] = {}  # file of the log → the latest slot of its units
-        self._forgotten: list[Forgotten] = []  # in order of decreasing times: a later one covers those before it
+        self._forgotten: list[Forgotten] = []  # in order of decreasing times: a new step replaces those it covers
         self._promised_end = -1  # the highest end of the log in any mark
         self._wheel = self._open_wheel()
         promised = _Mark.parse(mark)
@@ -247,7 +247,7 @@ class WheelEngine:
         self._forgotten = []
 
     def mark(self) -> str:
-        """Return the end of the log, what is forgotten, and until when each file is needed."""
+        """Return the end of the log, the forgotten ranges, and until when each file is needed."""
         self._promised_end = max(self._promised_end, self._log.end)
         latest = sorted(self._latest_slots.items())
         first_file = latest[0][0] if latest else self._first_file

@@ -1,4 +1,4 @@
-"""Names of Spark's timers whose records have left the log, where the key index no longer finds them.
+"""Names of Spark's timers whose records have left the log, for look-ups that the key index can no longer answer.
 
 While a record is in the log, the key index finds it (directory.py). Before a segment is removed, its timers that are
 still pending are added here, and timers that its cancels and moves end are deleted. So a timer that is due before its
