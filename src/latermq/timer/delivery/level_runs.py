@@ -67,7 +67,7 @@ class Run:
             self.dues, self.offsets = self.dues[order], self.offsets[order]
 
     def known_until_ms(self, queue: ConsumeQueue) -> int | None:
-        """Return a time before which no unloaded entry is due; None if everything is loaded."""
+        """Return a lower bound of the due times of unloaded entries; None if everything is loaded."""
         return int(self.dues[-1]) if self.next < self.upto(queue) else None
 
 

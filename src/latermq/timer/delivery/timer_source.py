@@ -108,7 +108,7 @@ class TimerSource:
         return sum(max(0, int(end) - run.at) for end, run in zip(ends, self._runs, strict=True))
 
     def all_wake_from_ms(self) -> int:
-        """Return a time before which no entry of this source wakes that is not yet popped."""
+        """Return a lower bound of the wake times of this source's entries that are not yet popped."""
         loaded_ms = self.horizon_ms + 1 - (SLOT_MS if self.is_reading else 0)
         if self._stop_ms is not None and self.horizon_ms >= self._stop_ms and not self.is_reading:
             loaded_ms = _NEVER_MS

@@ -68,7 +68,7 @@ class Window:
 
     @property
     def unread_from_ms(self) -> int:
-        """No row that is not loaded yet is due before this."""
+        """A lower bound of the due times of rows that are not loaded yet."""
         return max(self.from_ms, self.last_due_ms)
 
     def unseen(self, rows: WindowRows) -> WindowRows:
@@ -134,7 +134,7 @@ class Window:
         return max(0, sum(counts) - self._at)
 
     def all_wake_from_ms(self) -> int:
-        """Return a time before which no row is due that is not yet popped."""
+        """Return a lower bound of the due times of rows that are not yet popped."""
         loaded_ms = self._head_ms if self._loaded else _NEVER_MS
         return loaded_ms if self.is_loaded else min(loaded_ms, self.unread_from_ms)
 
@@ -273,7 +273,7 @@ class Windows:
         return sum(window.size_bytes for window in self.sources())
 
     def all_wake_from_ms(self) -> int:
-        """Return a time before which no timer is due that Spark holds, or handed back and is not yet popped."""
+        """Return a lower bound of the due times of timers that Spark holds, or handed back and not yet popped."""
         wake_ms = self._frontier.handback_ms if self._frontier.has_far else _NEVER_MS
         for window in self._windows:
             wake_ms = min(wake_ms, window.all_wake_from_ms())

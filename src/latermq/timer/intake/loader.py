@@ -80,7 +80,7 @@ class Loader:
         return source.horizon_ms - (SLOT_MS if source.is_reading else 0)
 
     def all_wake_from_ms(self) -> int:
-        """Return a time before which no timer wakes that is in the engine or loaded, and not yet popped."""
+        """Return a lower bound of the wake times of timers in the engine, or loaded and not yet popped."""
         return min(self.live.all_wake_from_ms(), self.backlog.all_wake_from_ms())
 
     def head_due_ms(self) -> int | None:
