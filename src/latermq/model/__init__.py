@@ -1,1 +1,1 @@
-"""The broker's data model: topics, groups, offsets, subscriptions. It is independent of RocketMQ's formats."""
+"""The broker's data model: topics, groups, offsets, timers, statistics. It is independent of RocketMQ's formats."""
