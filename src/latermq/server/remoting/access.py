@@ -1,4 +1,4 @@
-"""What a request touches, in the terms of RocketMQ's ACL 2.0: resources, and what is done with them."""
+"""The resources that a request touches and the actions on them, in the terms of RocketMQ's ACL 2.0."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from latermq.protocol.remoting.frames import Command
 
 
 class Kind(Enum):
-    """Kinds of resources. There is one cluster: the one that the server belongs to."""
+    """Kinds of resources. The only cluster is the one that the server belongs to."""
 
     TOPIC = "topic"
     GROUP = "group"
@@ -18,7 +18,7 @@ class Kind(Enum):
 
 
 class Action(Enum):
-    """What is done with a resource."""
+    """Actions on a resource."""
 
     PUB = "pub"
     SUB = "sub"
@@ -39,7 +39,7 @@ _TOPICS_OF_ALL = frozenset({TIMER_TOPIC, SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC
 
 
 class Access(NamedTuple):
-    """One resource, and the actions of which one must be permitted. It is the key of a verdict."""
+    """One resource and a set of actions. One of the actions must be permitted. Verdicts are cached by this key."""
 
     kind: Kind
     name: str  # empty for the cluster
@@ -48,9 +48,9 @@ class Access(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The resources of one kind that a request touches. `unnamed` is what it touches where it names none of them.
+    """The resources of one kind that a request touches. `unnamed` replaces them if the request names none.
 
-    Without `unnamed` an empty name is a resource like any other, which nobody is permitted to touch.
+    Without `unnamed`, an empty name is a resource like any other, and no user has permission for it.
     """
 
     kind: Kind
@@ -77,7 +77,7 @@ class Rule:
 
 
 def _topic_access(name: str, actions: Actions) -> Access:
-    """A group's retries belong to the group; topics with the messages of all topics belong to the cluster."""
+    """Map a topic to its resource: retry topics to their group, topics with messages of all topics to the cluster."""
     if name.startswith(RETRY_PREFIX):
         of_group = tuple(dict.fromkeys(SUB if action is PUB else action for action in actions))
         return Access(Kind.GROUP, name.removeprefix(RETRY_PREFIX), of_group)
@@ -87,7 +87,7 @@ def _topic_access(name: str, actions: Actions) -> Access:
 
 
 def _field(name: str) -> Names:
-    """The name in a field of what is asked."""
+    """Read the name from a field of the decoded request."""
 
     def names(_: Command, asked: Any) -> tuple[str]:
         return (getattr(asked, name) or "",)
@@ -106,19 +106,19 @@ def on_group(name: str, *actions: Action) -> Rule:
 
 
 def on_topic_if_named(name: str, *actions: Action, otherwise: Iterable[Action] = ()) -> Rule:
-    """The same where the field may be empty: the cluster is touched then, where there are actions for that."""
+    """The topic in this field, which may be empty. The request then touches the cluster if `otherwise` has actions."""
     cluster_actions = tuple(otherwise)
     unnamed = (Access(Kind.CLUSTER, "", cluster_actions),) if cluster_actions else ()
     return Rule(Kind.TOPIC, actions, _field(name), unnamed)
 
 
 def on_group_if_named(name: str, *actions: Action) -> Rule:
-    """A group that need not be named."""
+    """The group in this field, which may be empty."""
     return Rule(Kind.GROUP, actions, _field(name), ())
 
 
 def on_topics(names: Names, *actions: Action) -> Rule:
-    """All of these topics; a request that names none of them touches none."""
+    """All of these topics. A request that names no topic touches none."""
     return Rule(Kind.TOPIC, actions, names)
 
 

@@ -1,4 +1,4 @@
-"""One accepted connection of the remoting protocol: frames in, one joined write of replies out, bounds on both."""
+"""One accepted connection of the remoting protocol: reads frames, writes replies in batches, and bounds both."""
 
 import asyncio
 import socket
@@ -25,68 +25,68 @@ from latermq.protocol.remoting.send_requests import decode_request
 from latermq.server.remoting.held_bytes import HeldBytes
 from latermq.server.remoting.turns import Turns
 
-# Requests of ours that one client may leave unanswered; they come from an operator's hand, one at a time.
+# Server-to-client requests that one client may leave unanswered. An operator triggers them, one at a time.
 MAX_CALLS = 64
-# Requests of one client that are answered in slices at the same time; its others wait for them.
+# Concurrent sliced requests of one client. Its other requests wait for them.
 MAX_UNDER_WAY = 4
-CUT_AT_ONCE = 64  # frames that are decoded before the first of them is served
-# What is written leaves with the loop's next turn; only more than this counts as not read.
+CUT_AT_ONCE = 64  # frames to decode before serving the first of them
+# The next turn of the loop sends what was written, so only a larger write buffer counts as unread replies.
 FREE_REPLY_BYTES = 16 * 1024
-# What a peer may leave unread while all connections together hold much.
+# The unread replies that a peer may have while the connections together hold many bytes (`HeldBytes.is_tight`).
 TIGHT_REPLY_BYTES = 64 * 1024
-JOINED_BYTES = 256 * 1024  # replies that are joined into one write; what is written counts as held
-# What a decoded request takes beside its body: measured 400 to 700 bytes.
+JOINED_BYTES = 256 * 1024  # replies joined into one write; written bytes count as held
+# Memory of a decoded request without its body: measured 400 to 700 bytes.
 _REQUEST_BYTES = 600
 
 _NO_PEER = ("0.0.0.0", 0)
-# A read of this size has filled the event loop's buffer (256,000 bytes in uvloop, 256 KiB in asyncio). uvloop goes on
-# reading then, up to 32 times before anything else gets its turn: 0.24 s of sends, in which no timer runs.
+# A read of this size has filled the event loop's buffer (256,000 bytes in uvloop, 256 KiB in asyncio). uvloop then
+# keeps reading, up to 32 times before anything else runs: 0.24 s of sends during which no timer runs.
 _FULL_READ_BYTES = 200_000
 _log = structlog.get_logger(__name__)
 
 
 class Service(Protocol):
-    """What a listener serves: the broker or the name server."""
+    """The application behind a listener: the broker or the name server."""
 
     def opened(self, connection: "Connection") -> None:
-        """A client has connected."""
+        """Handle a new client connection."""
         ...
 
     def serve(self, connection: "Connection", command: Command) -> bytes | None:
-        """Answer one request: the whole reply frame, or None where `connection.send` brings it later or never."""
+        """Return the complete reply frame, or None if `connection.send` sends it later or there is no reply."""
         ...
 
     def settled(self) -> None:
-        """All commands of one turn have been served: the place to commit them as a group and to wake who waits."""
+        """Handle the end of a turn, after all its commands: commit them as a group and wake waiting clients."""
         ...
 
     def caught_up(self, connection: "Connection") -> None:
-        """A client that was behind with reading (`is_paused`) no longer is."""
+        """Handle a client that was behind with reading (`is_paused`) and has caught up."""
         ...
 
     def closed(self, connection: "Connection") -> None:
-        """A client has gone; nothing can be sent to it any more."""
+        """Handle a lost connection. Nothing more can be sent to this client."""
         ...
 
 
 class Lane(Protocol):
-    """A shorter way for runs of ordinary requests."""
+    """A fast path for runs of ordinary requests."""
 
     def take(self, connection: "Connection", commands: list[Command], at: int, replies: list[bytes]) -> int:
-        """Serve as many commands from `at` on as it can, add a reply for each, and return where it stopped."""
+        """Serve a run of commands from index `at`, append a reply for each, and return the index after the run."""
         ...
 
 
 class Closed(Enum):
-    """Why a server closed a connection that was not in the way of others."""
+    """Why a server closed a connection, other than to free memory for others."""
 
-    MALFORMED = "malformed"  # a frame or a header that is too long, or is none
+    MALFORMED = "malformed"  # a frame or a header that is too long or invalid
     UNREAD = "unread"
     IDLE = "idle"
 
 
 class Owner(Protocol):
-    """Who holds a connection: it admits, counts and forgets it."""
+    """The owner of connections: it admits, counts and forgets them."""
 
     config: ServerConfig
     clock: Clock
@@ -102,7 +102,7 @@ class Owner(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """One client. The service answers its requests in order; `send` and `call` reach it at any other time."""
+    """The connection of one client. The service answers requests in order; `send` and `call` work at any time."""
 
     __slots__ = (
         "_active",
@@ -139,21 +139,21 @@ class Connection(asyncio.Protocol):
     def __init__(self, service: Service, owner: Owner) -> None:
         self.peer: tuple[str, int] = _NO_PEER
         self.peer_host: bytes = b""
-        self.attachment: object | None = None  # the service's own state of this connection
-        self.lane: Lane | None = None  # set by a service that has one
+        self.attachment: object | None = None  # state that the service keeps for this connection
+        self.lane: Lane | None = None  # set by services that have a lane
         self._service = service
         self._owner = owner
         self._turns = owner.turns
         self._monotonic_s = owner.clock.monotonic_s
         self._reader = FrameReader(owner.config.max_frame, decode_request, owner.config.max_header)
         self._room_bytes = int(owner.config.write_buffer)
-        self._transport = cast(asyncio.Transport, None)  # there is one from connection_made on
+        self._transport = cast(asyncio.Transport, None)  # set by connection_made
         self._admitted = False
-        self._waiting: list[Command] = []  # cut, but not served yet; more may wait uncut
-        self._unsent_bytes = 0  # replies of this turn
-        self._counted_bytes = 0  # what the owner was told that this connection holds
+        self._waiting: list[Command] = []  # decoded but not yet served; the reader may hold more
+        self._unsent_bytes = 0  # replies of the current turn
+        self._counted_bytes = 0  # the held bytes last reported to the owner
         self._in_line = False
-        self._is_free = True  # requests may be served as they come: nothing of the following holds
+        self._is_free = True  # requests are served on arrival; see _look_whether_free
         self._is_reading = True
         self._is_aborted = False
         self._is_lost = False
@@ -161,7 +161,7 @@ class Connection(asyncio.Protocol):
         self._kept_back = False
         self._calls: dict[int, asyncio.Future[Command]] | None = None
         self._last_opaque = 0
-        # Set by every frame in either direction and taken back by the sweep: cheaper than the time of each frame.
+        # Set by every frame in either direction and cleared by the sweep: cheaper than storing the time of each frame.
         self._active = True
         self._refusal_logged = False
         self._quiet_since_s = 0.0
@@ -174,7 +174,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_paused(self) -> bool:
-        """Whether the peer is behind with reading. Who sends on its own account should wait until it is not."""
+        """Whether the peer is behind with reading. Unsolicited frames should wait until it catches up."""
         return self._paused_since_s is not None
 
     @property
@@ -182,7 +182,7 @@ class Connection(asyncio.Protocol):
         return f"{self.peer[0]}:{self.peer[1]}"
 
     def send(self, frame: bytes) -> None:
-        """Send a late reply or a notification; to a peer that has gone it goes nowhere."""
+        """Send a late reply or a notification. The frame is dropped if the connection is closing."""
         if not self._transport.is_closing():
             self._active = True
             self._transport.write(frame)
@@ -190,7 +190,7 @@ class Connection(asyncio.Protocol):
                 self.recount()
 
     def begin_work(self) -> None:
-        """A request is answered in slices: `end_work` follows. While there are too many, no other is served."""
+        """Count a request that is answered in slices, until `end_work`. At the limit, no other request is served."""
         self._under_way += 1
         self._is_free = self._is_free and self._under_way < MAX_UNDER_WAY
 
@@ -200,12 +200,12 @@ class Connection(asyncio.Protocol):
             self._go_on()
 
     def keep_back(self, kept_back: bool) -> None:
-        """Serve nothing more until it is taken back."""
+        """Stop serving requests, or resume with `kept_back=False`."""
         self._kept_back = kept_back
         self._go_on()
 
     def recount(self) -> None:
-        """Tell the owner what is held here: frames that are not whole, requests not served, replies not read."""
+        """Report the held bytes to the owner: incomplete frames, unserved requests and unread replies."""
         unread_bytes = 0 if self._is_lost or self._is_aborted else self._transport.get_write_buffer_size()
         held_bytes = self._reader.held_bytes + (unread_bytes if unread_bytes > FREE_REPLY_BYTES else 0)
         if self._waiting:
@@ -217,13 +217,13 @@ class Connection(asyncio.Protocol):
             self._set_room(TIGHT_REPLY_BYTES)
 
     def _set_room(self, room_bytes: int) -> None:
-        """Let so much be unread before nothing more is served: the peer may be paused by this."""
+        """Set how many unread bytes pause the connection. This may pause the peer at once."""
         if room_bytes != self._room_bytes and not self.is_closing:
             self._room_bytes = min(room_bytes, int(self._owner.config.write_buffer))
             self._transport.set_write_buffer_limits(high=self._room_bytes)
 
     def let_go(self) -> str:
-        """Hold nothing any more; what was done for that."""
+        """Release everything that is held, and return a description of how."""
         if not self._waiting and self._transport.get_write_buffer_size() <= FREE_REPLY_BYTES:
             command = self._reader.drop()
             if command is not None:
@@ -238,7 +238,7 @@ class Connection(asyncio.Protocol):
     def call(
         self, code: int, *, fields: Mapping[str, str] | None = None, body: bytes = b"", timeout_s: float
     ) -> "asyncio.Future[Command]":
-        """Ask the client something. The future ends in TimeoutError or ConnectionResetError when no answer comes."""
+        """Send a request to the client. Without an answer, the future raises TimeoutError or ConnectionResetError."""
         if self._calls is None:
             self._calls = {}
         if len(self._calls) >= MAX_CALLS:
@@ -262,7 +262,7 @@ class Connection(asyncio.Protocol):
         return future
 
     def watch_peer(self) -> None:
-        """Have the kernel ask a silent peer whether it is there: one whose host died is gone within half a minute."""
+        """Turn on TCP keepalive: the kernel detects a dead peer host within half a minute."""
         sock = self._transport.get_extra_info("socket")
         for level, option, value in (
             (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -273,7 +273,7 @@ class Connection(asyncio.Protocol):
             sock.setsockopt(level, option, value)
 
     def close(self) -> None:
-        """Close after what was sent has been written."""
+        """Close after all sent frames are written."""
         if self._closing_since_s is None:
             self._closing_since_s = self._owner.clock.monotonic_s()
             self._is_free = False
@@ -282,19 +282,19 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once; what was sent and not yet written is lost."""
+        """Close at once. Frames that are sent but not yet written are lost."""
         self.close()
         self._is_aborted = True
         self._transport.abort()
 
     def cut_off(self, reason: str) -> None:
-        """The same because the peer does not read, and log what it does not."""
+        """Abort because the peer does not read, and log the reason."""
         _log.warning("connection cut off", peer=self.peer_name, reason=reason)
         self._owner.closed[Closed.UNREAD] += 1
         self.abort()
 
     def sweep(self, now_s: float) -> None:
-        """Look after this connection, from time to time: cut it off where it stalls, close it where it idles."""
+        """Periodic check: cut off a stalled connection, close an idle one."""
         config = self._owner.config
         stalled_s = config.stalled_timeout / 1000
         self._refusal_logged = False
@@ -308,18 +308,18 @@ class Connection(asyncio.Protocol):
             self._active = False
             self._quiet_since_s = now_s
         elif now_s - self._quiet_since_s >= config.idle_timeout / 1000:
-            # Whole frames count, not bytes: a frame that comes byte by byte keeps nothing open.
+            # Only complete frames count as activity: sending a frame byte by byte does not keep a connection open.
             reason = "a frame was begun and never ended" if self._reader.held_bytes else "idle"
             _log.info("connection closed", peer=self.peer_name, reason=reason)
             self._owner.closed[Closed.IDLE] += 1
             self.close()
 
-    # What asyncio calls.
+    # Callbacks of asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._quiet_since_s = self._owner.clock.monotonic_s()
-        # None where the peer had gone before it was accepted.
+        # None if the peer disconnected before it was accepted.
         address = transport.get_extra_info("peername") or _NO_PEER
         self.peer = (plain_ip(address[0]), address[1])
         if not self._owner.admit(self):
@@ -378,7 +378,7 @@ class Connection(asyncio.Protocol):
         for future in list((self._calls or {}).values()):
             if not future.done():
                 future.set_exception(ConnectionResetError(f"client {self.peer_name} has gone"))
-        # What came before it closed is served: it may have sent one-way.
+        # Requests received before the close are still served: they may be one-way.
         self._paused_since_s = None
         self._go_on()
 
@@ -392,7 +392,7 @@ class Connection(asyncio.Protocol):
         self._owner.forget(self)
         self._service.closed(self)
 
-    # Whether there is anything to do, and whether it may be done.
+    # Pending work and permission to serve it
 
     @property
     def _has_work(self) -> bool:
@@ -408,13 +408,13 @@ class Connection(asyncio.Protocol):
         )
 
     def _join(self) -> None:
-        """Stand in line."""
+        """Stop reading until the next turn. The caller adds this connection to a line."""
         self._stop_reading()
         self._in_line = True
         self._is_free = False
 
     def _go_on(self) -> None:
-        """Serve what waits, or read on, or end, where nothing speaks against it any more."""
+        """Serve pending requests, resume reading or finish closing, whichever is possible now."""
         self._look_whether_free()
         if self._is_free and self._has_work:
             self._join()
@@ -444,7 +444,7 @@ class Connection(asyncio.Protocol):
         return commands
 
     def take_turn(self, turn_s: float) -> None:
-        """Its turn in the line has come."""
+        """Serve pending requests for up to `turn_s`."""
         self._in_line = False
         self._look_whether_free()
         if self._is_free:
@@ -454,10 +454,10 @@ class Connection(asyncio.Protocol):
                 self.recount()
         self._go_on()
 
-    # The way of a request.
+    # Serving requests
 
     def _serve_turn(self, commands: list[Command], turn_s: float) -> None:
-        """Serve these commands and what waits behind them until the turn is used up, and write their replies."""
+        """Serve these commands and those after them until the turn is used up, and write the replies."""
         reader, turns, monotonic_s = self._reader, self._turns, self._monotonic_s
         began_s = monotonic_s()
         until_s = began_s + turn_s
@@ -483,12 +483,12 @@ class Connection(asyncio.Protocol):
             self._go_on()
 
     def _serve(self, commands: list[Command], replies: list[bytes], until_s: float) -> int:
-        """Serve commands while this connection may; where the first stands that was not."""
+        """Serve commands while this connection may; return the index of the first unserved one."""
         serve, monotonic_s = self._service.serve, self._monotonic_s
         at, end = 0, len(commands)
         while at < end:
-            if (lane := self.lane) is not None:  # a request before may have closed it
-                # A run is part of one read, so its replies need no look at the room between them.
+            if (lane := self.lane) is not None:  # an earlier request may have closed it
+                # A run is part of one read, so the size of its replies is not checked in between.
                 first = len(replies)
                 try:
                     at = lane.take(self, commands, at, replies)
@@ -523,9 +523,10 @@ class Connection(asyncio.Protocol):
         self._unsent_bytes = 0
 
     def _give_up_run(self, replies: list[bytes]) -> None:
-        """The lane has failed, and how much of its run is stored nobody knows: to serve it again might store it twice.
+        """Close the connection after the lane has failed.
 
-        The client loses its connection, and with it the answers it still waits for, as it would to a broken cable.
+        It is unknown how much of the run is stored, and serving the run again might store messages twice. The client
+        loses the connection and its outstanding answers, as in a network failure.
         """
         _log.exception("connection closed", peer=self.peer_name, reason="a run of messages failed half-way")
         if replies:
@@ -533,13 +534,13 @@ class Connection(asyncio.Protocol):
         self.close()
 
     def refuse(self, command: Command, error: Exception) -> bytes:
-        """The reply to a request that failed, after a line in the log where it deserves one."""
+        """Return the error reply to a failed request. Log the error unless it is an ordinary one."""
         if not isinstance(error, LaterMQError):
             self._owner.refused_codes[LaterMQError.code] += 1
             _log.error("request failed", peer=self.peer_name, request=command.code, exc_info=error)
             return encode_response(command, LaterMQError.code, remark=f"internal error: {type(error).__name__}")
         self._owner.refused_codes[error.code] += 1
-        # One line for each sweep: a client that repeats its mistake must not fill the disk with it.
+        # One line per sweep: a client that repeats its mistake must not fill the disk with log lines.
         if not (self._refusal_logged or error.ordinary):
             self._refusal_logged = True
             level = _log.debug if error.retriable else _log.info
@@ -568,6 +569,6 @@ def _too_much_held() -> Busy:
 
 
 def plain_ip(ip: str) -> str:
-    """An address without its scope, and as IPv4 where IPv6 only wraps it."""
+    """Return an address without its scope, and an IPv4-mapped IPv6 address as IPv4."""
     ip = ip.partition("%")[0]
     return ip[7:] if ip.startswith("::ffff:") and "." in ip else ip

@@ -1,7 +1,7 @@
-"""The requests that a server serves: one row per request code, and one way in for all of them.
+"""The table of the requests that a server serves: one row per request code, one entry point for all.
 
-A row (`Endpoint`) names the request's header or body, the resources it touches, the handler, and the bounds that hold
-for it. The classes with the handlers bring the rows; `RequestTable` serves from them.
+A row (`Endpoint`) names the request's header or body, the resources it touches, its handler and its limits. The
+handler classes define the rows; `RequestTable` dispatches requests by them.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +22,7 @@ from latermq.server.remoting.stepwise import Handler, Reply, SlicedHandler, Slic
 
 @dataclass(frozen=True, slots=True)
 class BodyLimit:
-    """The most bytes that the body of a request may have, the setting that says so, and the error for a longer one."""
+    """The maximum size of a request body, the setting that defines it, and the error for a larger body."""
 
     size_bytes: int
     setting: str
@@ -31,10 +31,10 @@ class BodyLimit:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One row. `access` has no default: whoever adds a request decides who may make it.
+    """One row. `access` has no default, so every new request needs a decision about its permissions.
 
-    The handler is called with the connection, the command, and what is asked: the decoded header, or the decoded body
-    where the row has no `header`. A row with both leaves its body to the handler.
+    The handler receives the connection, the command, and the decoded header, or the decoded body if the row has no
+    `header`. If a row has both, the handler decodes the body.
     """
 
     code: Request
@@ -42,24 +42,24 @@ class Endpoint:
     access: tuple[Rule, ...]
     header: type[Struct] | None = None
     body: Any = None  # the type of a JSON body
-    slices: Slices | None = None  # the handler is a generator of steps, taken in slices
-    stores: bool = False  # it stores or cancels messages: in its client's order, and with a body of any length
+    slices: Slices | None = None  # set if the handler is a generator of steps, run in slices
+    stores: bool = False  # it stores or cancels messages: in its client's order, with a body of any size
     body_limit: BodyLimit | None = None  # instead of `server.max_body`
-    change: Change | None = None  # how the log calls what it changes
+    change: Change | None = None  # how the log describes the change
 
     def accesses(self, command: Command, asked: Any) -> Iterator[Access]:
-        """What this request touches: all of it must be permitted."""
+        """Yield the resources that this request touches. All of them must be permitted."""
         for rule in self.access:
             yield from rule.accesses(command, asked)
 
 
-# Called before the handler of every request; raises NoPermission to refuse it. A verdict may be kept for a connection
-# and an `Access`. In a run of sends it is called once for each topic.
+# Called before the handler of every request; raises NoPermission to refuse it. A verdict may be cached per connection
+# and `Access`. In a run of sends it is called once per topic.
 Authorize = Callable[[Connection, Endpoint, Command, Any], None]
 
 
 class RequestTable:
-    """All rows of a server. `authorize` is asked about every request; without it all of them are permitted."""
+    """All rows of a server. `authorize` checks every request; without it all requests are permitted."""
 
     def __init__(self, max_body: int, sliced: SlicedRequests | None = None) -> None:
         self.authorize: Authorize | None = None
@@ -68,7 +68,7 @@ class RequestTable:
         self._rows: dict[int, Endpoint] = {}
 
     def add(self, endpoints: Iterable[Endpoint]) -> None:
-        """Serve these too."""
+        """Add rows to the table."""
         for endpoint in endpoints:
             assert endpoint.code not in self._rows, f"{endpoint.code.name} has two rows"
             limit = endpoint.body_limit
@@ -77,7 +77,7 @@ class RequestTable:
             self._rows[endpoint.code] = replace(endpoint, handler=self._bound(endpoint), body_limit=limit)
 
     def _bound(self, endpoint: Endpoint) -> Handler:
-        """The handler with everything around it that its row asks for."""
+        """Return the handler with the wrappers that its row requires."""
         handler: Any = endpoint.handler
         if endpoint.slices is not None:
             assert self._sliced is not None, f"{endpoint.code.name} needs slices"
@@ -94,7 +94,7 @@ class RequestTable:
         return self._rows[code]
 
     def find(self, command: Command) -> Endpoint:
-        """The row of a request; raises where there is none, or where the request is longer than the row allows."""
+        """Return the row of a request. Raises if there is none, or if the body is larger than the row allows."""
         endpoint = self._rows.get(command.code)
         if endpoint is None:
             raise UnsupportedRequest(
@@ -109,7 +109,7 @@ class RequestTable:
         return endpoint
 
     def answer(self, endpoint: Endpoint, connection: Connection, command: Command) -> Reply:
-        """Decode what is asked, have it authorized, and call the handler."""
+        """Decode the request, authorize it and call the handler."""
         asked: Any = None
         if endpoint.header is not None:
             asked = command.header(endpoint.header)
@@ -121,11 +121,11 @@ class RequestTable:
         return reply
 
     def serve(self, connection: Connection, command: Command) -> Reply:
-        """The reply to a request, or None where it comes later."""
+        """Return the reply to a request, or None if it is sent later."""
         return self.answer(self.find(command), connection, command)
 
     def permits(self, connection: Connection, endpoint: Endpoint, command: Command, asked: Any) -> bool:
-        """Whether a request may be made, for those who can leave its refusal to `serve`."""
+        """Whether a request is permitted, for callers that leave the refusal to `serve`."""
         if self.authorize is not None:
             try:
                 self.authorize(connection, endpoint, command, asked)

@@ -1,16 +1,16 @@
-"""What all connections of a process hold in memory together, and who lets go when it is too much.
+"""The bound on the memory that all connections of a process hold together.
 
-Counted are frames that are not whole yet, requests that wait to be served and replies that were not read. Who sends
-whole requests and reads the answers holds nothing, so it is never the one who has to let go.
+Incomplete frames, unserved requests and unread replies count as held. Above the bound, the largest holders must release
+their bytes. A client that sends complete requests and reads the answers holds nothing, so it is never affected.
 """
 
 from typing import Protocol
 
 import structlog
 
-# Let go until so much is left: who is above the bound by a little would else be looked for at every read.
+# Release down to this share. Otherwise a total just above the bound would start a new search at every read.
 KEPT_SHARE = 7 / 8
-# From here on little is held for who is behind with reading: slow readers wait instead of being cut off.
+# Above this share slow readers get less buffer for replies: they wait instead of being cut off.
 TIGHT_SHARE = 1 / 2
 LOG_EVERY_S = 10.0
 _log = structlog.get_logger(__name__)
@@ -23,16 +23,16 @@ class Holder(Protocol):
     def peer_name(self) -> str: ...
 
     def recount(self) -> None:
-        """Tell what it holds by now."""
+        """Report the bytes that it holds now."""
         ...
 
     def let_go(self) -> str:
-        """Hold nothing any more: refuse the request that is under way, or close; what was done."""
+        """Release everything: refuse the incomplete request, or close. Returns a description of what was done."""
         ...
 
 
 class HeldBytes:
-    """Who holds how much."""
+    """Held bytes per connection, and their total."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -45,11 +45,11 @@ class HeldBytes:
 
     @property
     def is_tight(self) -> bool:
-        """Whether what is held comes near the bound."""
+        """Whether the total is near the bound."""
         return self._total_bytes > self._limit_bytes * TIGHT_SHARE
 
     def change(self, holder: Holder, held_bytes: int, now_s: float) -> None:
-        """A connection holds so much now."""
+        """Record how much a connection holds now, and enforce the bound."""
         more_bytes = held_bytes - self._holders.get(holder, 0)
         self._total_bytes += more_bytes
         if held_bytes:
@@ -64,14 +64,14 @@ class HeldBytes:
                 self._is_relieving = False
 
     def recount(self) -> None:
-        """Look at all of them: what a peer reads is told by nobody."""
+        """Recount all holders: no event reports that a peer has read its replies."""
         for holder in list(self._holders):
             holder.recount()
 
     def _relieve(self, now_s: float) -> None:
         self.recount()
         kept_bytes = int(self._limit_bytes * KEPT_SHARE)
-        # Those who hold most go first: each of them takes the room of many others.
+        # Largest holders first: each of them takes the memory of many others.
         for holder, held_bytes in sorted(self._holders.items(), key=lambda item: -item[1]):
             if self._total_bytes <= kept_bytes:
                 break
@@ -92,7 +92,7 @@ class HeldBytes:
                 self._unlogged = 0
 
     def statistics(self) -> dict[str, int]:
-        """What is held now, and how often somebody had to let go."""
+        """Bytes held now, and how often a connection had to release its bytes."""
         self.recount()
         return {
             "held_bytes": self._total_bytes,

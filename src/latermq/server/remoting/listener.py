@@ -1,4 +1,4 @@
-"""A listening socket and the connections it accepted: their number, their bounds, and one sweep over all of them."""
+"""A listening socket and its accepted connections, with their limits, counts and periodic sweep."""
 
 import asyncio
 from collections import Counter
@@ -17,13 +17,13 @@ from latermq.server.remoting.turns import Turns
 
 REFUSAL_LOG_EVERY_S = 10.0
 
-_BACKLOG = 4096  # the kernel cuts it to net.core.somaxconn
+_BACKLOG = 4096  # the kernel caps it at net.core.somaxconn
 _LONGEST_SWEEP_S = 15.0
 _log = structlog.get_logger(__name__)
 
 
 class Listener:
-    """Accepts connections for one service; `start` and `close` once each."""
+    """Accepts connections for one service. Call `start` and `close` once each."""
 
     def __init__(self, service: Service, config: ServerConfig, clock: Clock) -> None:
         self.config = config
@@ -31,7 +31,7 @@ class Listener:
         self.turns = Turns()
         self.held = HeldBytes(config.max_held)
         self.received_frames = 0
-        # By the code of the answer; all are told from the start, for monitoring takes no first value as a rise.
+        # By response code. All codes start at 0: monitoring does not count the first value of a series as an increase.
         self.refused_codes: Counter[int] = Counter(dict.fromkeys(sorted(error_codes()), 0))
         self.closed: Counter[Closed] = Counter()
         self._service = service
@@ -50,7 +50,7 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """The port it listens on, also where 0 was asked for."""
+        """The actual port, also if port 0 was requested."""
         return self._port
 
     @property
@@ -59,7 +59,7 @@ class Listener:
         return len(self._connections)
 
     async def start(self, host: str, port: int) -> None:
-        """Listen on the address; raises OSError where that cannot be had."""
+        """Listen on the address. Raises OSError if it is unavailable."""
         self._max_connections = _connections_within_limits(self.config.max_connections)
         loop = asyncio.get_running_loop()
         self.turns.start(self.config.turn / 1000, loop.call_soon)
@@ -71,7 +71,7 @@ class Listener:
         self._schedule_sweep(loop)
 
     async def close(self, timeout_s: float = 5.0) -> None:
-        """Accept nothing more, let every connection write what it was sent, and cut off those that take too long."""
+        """Stop accepting, let every connection write its pending replies, and abort those that exceed the timeout."""
         if self._server is None:
             return
         self._server.close()
@@ -91,7 +91,7 @@ class Listener:
         self._server = None
 
     def admit(self, connection: Connection) -> bool:
-        """Take a new connection, unless there are too many, or too many from there, or none is wanted any more."""
+        """Accept a connection unless the total or the per-address limit is reached or the listener is closing."""
         network = network_of(connection.peer[0])
         most_here = self.config.max_connections_per_address
         if len(self._connections) >= self._max_connections or self._all_gone is not None:
@@ -116,7 +116,7 @@ class Listener:
             self._refused_unlogged = 0
 
     def forget(self, connection: Connection) -> None:
-        """A connection has gone."""
+        """Remove a lost connection."""
         self._connections.discard(connection)
         network = network_of(connection.peer[0])
         self._by_network[network] -= 1
@@ -126,14 +126,14 @@ class Listener:
             self._all_gone.set()
 
     def sweep(self) -> None:
-        """Close what idles and cut off what stalls. Measured: 1.5 ms for 10,000 connections."""
+        """Close idle connections and cut off stalled ones. Measured: 1.5 ms for 10,000 connections."""
         now_s = self.clock.monotonic_s()
         for connection in list(self._connections):
             connection.sweep(now_s)
         self.held.recount()
 
     def statistics(self) -> dict[str, int]:
-        """Counts since the start, and what is held now."""
+        """Counts since the start, and current values."""
         return {
             "connections": len(self._connections),
             "max_connections": self._max_connections,
@@ -165,12 +165,12 @@ class Listener:
 
 
 def network_of(ip: str) -> str:
-    """What counts as one address: of IPv6 the first half, because that much is given to a single customer."""
+    """Return what counts as one address: for IPv6 the /64 prefix, because a single customer gets a whole /64."""
     return str(ip_network((ip, 64), strict=False)) if ":" in ip else ip
 
 
 def _connections_within_limits(wanted: int) -> int:
-    """Raise the limit of open files; return how many of the `wanted` connections it allows."""
+    """Raise the open-file limit and return how many of the `wanted` connections it allows."""
     needed = wanted + SPARE_FILES
     limit = raise_file_limit()
     if limit >= needed:

@@ -1,7 +1,7 @@
-"""Requests that take many steps: a slice of each in turn, so that all other clients are served in between.
+"""Long requests, run in slices by turns so that all other clients are served in between.
 
-A handler that may have much to do is a generator of steps (`timer/steps.py`), and the row of its request says so.
-Requests that need no more than one slice are answered at once, like all others.
+A handler of a potentially long request is a generator of steps (`timer/steps.py`), and its row in the request table
+says so. Requests that fit in one slice are answered at once, like all others.
 """
 
 from collections import Counter, deque
@@ -15,9 +15,9 @@ from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command
 from latermq.server.remoting.connection import MAX_UNDER_WAY, Connection
 from latermq.timer.steps import Steps, too_many_steps
 
-SLICE_STEPS = 250  # some 5 ms
+SLICE_STEPS = 250  # about 5 ms
 MAX_RUNNING = 100
-MAX_TABLES = 6  # that are made in slices at a time
+MAX_TABLES = 6  # table requests that run at the same time
 
 Reply = bytes | None
 Later = Callable[[Callable[[], None]], object]
@@ -28,13 +28,13 @@ SlicedHandler = Callable[[Connection, Command, Any], Steps[Reply]]
 class Slices(Enum):
     """How many slices a request may take."""
 
-    ALL = auto()  # as many as there is work: what it looks at is bounded by other limits
-    SEARCH = auto()  # `timer.max_lookup` steps: what it looks through depends on what clients have stored
-    TABLE = auto()  # as many as there is work, but few such requests at a time: each answer may take 20 MB until sent
+    ALL = auto()  # no limit: other limits bound the work
+    SEARCH = auto()  # `timer.max_lookup` steps: the work depends on what clients have stored
+    TABLE = auto()  # no limit, but few such requests at a time: each answer may take 20 MB until it is sent
 
 
 def call_now(work: Callable[[], None]) -> None:
-    """For tools and tests, where nobody else needs the thread."""
+    """Do the work at once, for tools and tests in which nothing else needs the thread."""
     work()
 
 
@@ -48,10 +48,10 @@ class _Request:
 
 
 class SlicedRequests:
-    """Those that are under way. `later` calls back when others had their turn; `settle` follows each that ended."""
+    """The running requests. `later` calls back after other work has had its turn; `settle` runs after each request."""
 
     def __init__(self, limit: int, later: Later = call_now, settle: Callable[[], None] = lambda: None) -> None:
-        """`limit` is how many steps a search may take."""
+        """`limit` is the maximum number of steps of a search."""
         self._limit = limit
         self._later = later
         self._settle = settle
@@ -63,7 +63,7 @@ class SlicedRequests:
         return len(self._running)
 
     def statistics(self) -> dict[str, int]:
-        """How many are under way."""
+        """Counts of running requests, and their limits."""
         connections = Counter(request.connection for request in self._running)
         return {
             "look_ups": len(self._running),
@@ -75,7 +75,7 @@ class SlicedRequests:
         }
 
     def handler(self, handler: SlicedHandler, slices: Slices) -> Handler:
-        """The handler that takes the steps of this one in slices."""
+        """Return a handler that runs the steps of this one in slices."""
         if slices is Slices.TABLE:
             handler = self._few_tables(handler)
         limit = self._limit if slices is Slices.SEARCH else 0
@@ -84,12 +84,12 @@ class SlicedRequests:
         )
 
     def _few_tables(self, handler: SlicedHandler) -> SlicedHandler:
-        """The same handler, which waits behind its first step for its turn."""
+        """Return the same handler with a wait after its first step while too many tables are in progress."""
 
         def steps(connection: Connection, command: Command, asked: Any) -> Steps[Reply]:
             made = handler(connection, command, asked)
             try:
-                next(made)  # until here it has read what is asked, and refused what it must
+                next(made)  # in this step it reads the request, or refuses it
             except StopIteration as stop:
                 reply: Reply = stop.value
                 return reply
@@ -106,8 +106,8 @@ class SlicedRequests:
     def answer(
         self, connection: Connection, command: Command, steps: Steps[Reply], *, limit: int | None = None
     ) -> Reply:
-        """The reply, where one slice is enough for it; otherwise None, and it is sent when it is ready."""
-        if self._is_stopped:  # what it needed from elsewhere came too late
+        """Return the reply if one slice is enough. Otherwise return None and send the reply when it is ready."""
+        if self._is_stopped:  # data that the request waited for arrived too late
             steps.close()
             raise _stopping()
         request = _Request(connection, command, steps, self._limit if limit is None else limit)
@@ -126,7 +126,7 @@ class SlicedRequests:
         return None
 
     def _take_slice(self, request: _Request) -> None:
-        """Raises StopIteration at the end."""
+        """Run one slice. Raises StopIteration when the request is finished."""
         for _ in range(SLICE_STEPS):
             next(request.steps)
         request.taken += SLICE_STEPS
@@ -135,7 +135,7 @@ class SlicedRequests:
             raise too_many_steps(request.limit)
 
     def _go_on(self) -> None:
-        """A slice for the one that waits longest."""
+        """Run a slice of the request that has waited longest."""
         if not self._running:
             return
         request = self._running.popleft()
@@ -147,7 +147,7 @@ class SlicedRequests:
             self._end(request, request.connection.refuse(request.command, error))
         else:
             self._running.append(request)
-        finally:  # whatever became of this one, the others go on
+        finally:  # the others continue, whatever happened to this one
             if self._running:
                 self._later(self._go_on)
 
@@ -158,7 +158,7 @@ class SlicedRequests:
         self._settle()
 
     def stop(self) -> None:
-        """Give up what is under way: nothing may be read or written any more."""
+        """Abandon all running requests. From here on nothing may be read or written."""
         self._is_stopped = True
         while self._running:
             request = self._running.popleft()

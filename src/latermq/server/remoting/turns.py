@@ -1,49 +1,49 @@
-"""Whose turn it is: who has more to do than one turn allows stands in a line, and all others are served between.
+"""Fair turns: connections with more work than one turn allows wait in line, and all others are served in between.
 
-A turn is the time for which one connection may hold the loop. Whoever brings something new is served at once, while
-all of them together have not used up a turn since the loop last looked for more; else they wait in a short line, which
-goes first and gives each a small part of a turn: enough for a plain request. Those who need more stand in the long one,
-of which one gets a turn each time. So the loop looks for new work after three turns at the latest, however many
-connections ask for however much.
+A turn is the time for which one connection may occupy the event loop. New requests are served at once until, together,
+they have used up a turn since the loop last polled. After that, their connections wait in a short line. It has priority
+and gives each connection a small part of a turn, enough for a plain request. Connections that need more wait in a long
+line, and one of them gets a turn each time. The loop therefore polls for new work after three turns at the latest,
+regardless of the number of connections and of their requests.
 """
 
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-NEW_SHARE = 1 / 10  # of a turn, for each in the short line
+NEW_SHARE = 1 / 10  # of a turn, for each connection in the short line
 
 Later = Callable[[Callable[[], None]], object]
 
 
 class Worker(Protocol):
-    """Someone who stands in line."""
+    """A connection that waits in line."""
 
     def take_turn(self, turn_s: float) -> None:
-        """Work for this long, or until nothing is left; call `join` again for more."""
+        """Work for this long or until nothing is left; call `Turns.join` again if work remains."""
         ...
 
 
 class Turns:
-    """The lines of one process. Before `start` nobody else needs the thread, and a turn never ends."""
+    """The lines of one process. Before `start` nothing else needs the thread, and a turn never ends."""
 
     def __init__(self) -> None:
         self.turn_s = float("inf")
-        self.is_used_up = False  # what is new has to wait until the loop has looked for more
+        self.is_used_up = False  # new requests must wait until the loop has polled
         self._later: Later | None = None
-        self.spent_s = 0.0  # added to by those who are served; a call for each read would cost 0.1 µs
+        self.spent_s = 0.0  # connections add to it directly; a method call per read would cost 0.1 µs
         self._is_called = False
         self._new: deque[Worker] = deque()
         self._line: deque[Worker] = deque()
         self._used_up = 0
 
     def start(self, turn_s: float, later: Later) -> None:
-        """`later` calls back when others had their turn."""
+        """Limit turns to `turn_s`. `later` calls back after other work has had its turn."""
         self.turn_s = turn_s
         self._later = later
 
     def use_up(self) -> None:
-        """Those who were served have used up a turn together."""
+        """Note that the connections served so far have together used up a turn."""
         self.is_used_up = True
         self._call()
 
@@ -81,5 +81,5 @@ class Turns:
                 self._call()
 
     def statistics(self) -> dict[str, int]:
-        """Who waits, and how often a turn was used up."""
+        """How many connections wait, and how often a turn was used up."""
         return {"in_line": len(self._new) + len(self._line), "turns_used_up": self._used_up}
