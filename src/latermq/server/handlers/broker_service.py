@@ -1,6 +1,6 @@
-"""The broker as connections see it: the requests of producers and consumers, and what happens around each request.
+"""The broker's service for connections: the requests of producers and consumers, and the work around each request.
 
-Further requests (administration, timers, the pipeline) are added to `table`.
+Other modules add further requests (administration, timers, the pipeline) to `table`.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def _wait_until_saved() -> None:
 
 
 class BrokerService:
-    """Serves connections out of a Broker."""
+    """Serves connections from a Broker."""
 
     def __init__(
         self,
@@ -41,9 +41,9 @@ class BrokerService:
         sliced: SlicedRequests | None = None,
         later: Later = call_now,
     ) -> None:
-        """`save_topics` saves changed tables beside the loop; without it they are saved where a message needs that.
+        """`save_topics` saves changed tables off the loop. Without it, they are saved when a message needs it.
 
-        `later` calls back when others had their turn.
+        `later` calls back after other work has had its turn.
         """
         self._broker = broker
         self._on_topics_changed = on_topics_changed
@@ -67,12 +67,12 @@ class BrokerService:
         self.table.add(SendRequests(broker, self.flush_waits).endpoints)
         self.table.add(PullRequests(broker).endpoints)
         self.table.add(ConsumerRequests(broker, self.notify).endpoints)
-        # Who waits for the disk is answered one by one.
+        # Replies that wait for the disk are sent one by one.
         takes_lane = not self.flush_waits.is_sync and len(broker.store_host) == IPV4_HOST_BYTES
         self._lane = SendLane(broker, self.table, between_requests) if takes_lane else None
 
     def opened(self, connection: Connection) -> None:
-        """Nothing is known of a client before its first request, but where it is."""
+        """Assign the send lane. Before the first request only the client's address is known."""
         if self._lane is not None and len(connection.peer_host) == IPV4_HOST_BYTES:
             connection.lane = self._lane
 
@@ -90,7 +90,7 @@ class BrokerService:
             waits.add(connection, command)
             return None
         if reply is None:
-            command.release()  # whoever answers it later need not keep what may be 16 MiB
+            command.release()  # the later reply does not need the request, which may take 16 MiB
         return reply
 
     def settled(self) -> None:
@@ -112,13 +112,13 @@ class BrokerService:
         self.notify(self._broker.members.disconnected(connection))
 
     def notify(self, groups: set[str]) -> None:
-        """Tell the members of these groups that the group changed, so that they rebalance now."""
+        """Notify the members of these groups that the group changed, so that they rebalance now."""
         for name in groups:
             config = self._broker.groups.find(name)
             if config is None or config.notifies_members:
                 tell_group_changed(self._broker.notices, name)
 
     def statistics(self) -> dict[str, int]:
-        """What waits for the disk."""
+        """Requests and replies that wait for the disk."""
         waits = self._topic_waits
         return self.flush_waits.statistics() | (waits.statistics() if waits is not None else {})

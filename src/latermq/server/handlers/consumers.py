@@ -1,4 +1,4 @@
-"""Requests of connected clients: offsets, heartbeats, members of groups, locks."""
+"""Requests of connected clients: offsets, heartbeats, group members and locks."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -38,12 +38,12 @@ from latermq.server.remoting.endpoints import BodyLimit, Endpoint
 from latermq.server.remoting.stepwise import Reply, Slices
 from latermq.timer.steps import Steps
 
-_QUEUES_A_STEP = 10  # locked at once: 2 µs each
-_IDS_A_STEP = 10  # of clients, encoded at once: up to 3 µs each
+_QUEUES_A_STEP = 10  # locked in one step: 2 µs each
+_IDS_A_STEP = 10  # client IDs encoded in one step: up to 3 µs each
 
 
 class ConsumerRequests:
-    """Serves them out of a Broker. `notify` tells the members of groups that the groups changed."""
+    """Serves these requests from a Broker. `notify` informs the members of groups that their groups changed."""
 
     def __init__(self, broker: Broker, notify: Callable[[set[str]], None]) -> None:
         self._broker = broker
@@ -93,7 +93,7 @@ class ConsumerRequests:
     def _heartbeat(self, connection: Connection, command: Command, body: HeartbeatData) -> Steps[Reply]:
         broker = self._broker
         beat = read_heartbeat(body)
-        language = command.language  # of a request that takes several slices nothing is kept
+        language = command.language  # read now: a request that takes several slices is released
         broker.members.check(connection, beat, language)
         for consumer in beat.consumers:
             for subscription in consumer.subscriptions:
@@ -103,20 +103,20 @@ class ConsumerRequests:
         refusal: NoPermission | None = None
         for consumer in beat.consumers:
             yield
-            # One group that may not be made is no reason to refuse the client's others.
+            # If one group may not be created, the client's other groups are still accepted.
             try:
                 group = broker.groups.require(consumer.group, connection.peer_host)
                 known.append(consumer)
                 if group.retry_queues > 0:
-                    # Before anything is sent back: a client looks for it when it starts, and then at each rebalance.
+                    # Created before any message is sent back: clients look for it at start and at each rebalance.
                     broker.topics.make_retry(retry_topic(consumer.group), group.retry_queues, connection.peer_host)
             except GroupNotFound:
                 continue
             except NoPermission as error:
                 refusal = error
-        if connection.is_closing:  # meanwhile: nobody would take it out again
+        if connection.is_closing:  # it closed during the steps: nothing would remove the client again
             return None
-        broker.members.check(connection, beat, language)  # others may have come meanwhile
+        broker.members.check(connection, beat, language)  # other clients may have registered during the steps
         beat.consumers = known
         changed = broker.members.heartbeat(
             connection, beat, language=language, version=command.version, clock=broker.client_clock
@@ -134,7 +134,7 @@ class ConsumerRequests:
         return encode_response(command)
 
     def _check_client(self, connection: Connection, command: Command, body: dict[str, object]) -> bytes:
-        """A client asks before it subscribes whether its expression parses."""
+        """Check whether a client's filter expression parses. Clients ask before they subscribe."""
         subscription = body.get("subscriptionData")
         if isinstance(subscription, dict):
             self._broker.filters.of(

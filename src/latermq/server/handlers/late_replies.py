@@ -1,4 +1,4 @@
-"""Replies that are not ready when their request is served, and the work beside the loop that they wait for."""
+"""Replies that are not ready when their request is served, and the work off the loop that they wait for."""
 
 from collections.abc import Callable
 
@@ -11,11 +11,11 @@ Work = Callable[[], None]
 WhenDone = Callable[[LaterMQError | None], None]
 Beside = Callable[[list[Work], WhenDone], None]
 
-MAX_UNREAD_REPLY_BYTES = 4096  # what a late reply may take where the peer is behind with reading
+MAX_UNREAD_REPLY_BYTES = 4096  # largest late reply to a peer that is behind with reading
 
 
 def do_at_once(works: list[Work], when_done: WhenDone) -> None:
-    """Do the work here and now, where nobody else needs the thread."""
+    """Do the work synchronously, for callers in which nothing else needs the thread."""
     try:
         do_all(works)
     except LaterMQError as error:
@@ -27,8 +27,8 @@ def do_at_once(works: list[Work], when_done: WhenDone) -> None:
 def answer(connection: Connection, command: Command, reply: bytes) -> None:
     """Send a reply that was not ready when its request was served.
 
-    Replies that come at once stop the reading of requests when the peer does not read them; late ones come too late
-    for that, so a long one is sent only to a peer that has read what it got before.
+    If a peer does not read immediate replies, the server stops reading its requests. That does not limit late replies,
+    so a long one is sent only to a peer that has read the earlier ones.
     """
     if command.flag & FLAG_ONEWAY:
         return
@@ -42,5 +42,5 @@ def answer(connection: Connection, command: Command, reply: bytes) -> None:
 
 
 def refuse(connection: Connection, command: Command, error: LaterMQError) -> None:
-    """Send an error that was not known when the request was served; it is logged as any other."""
+    """Send an error that was not known when the request was served. It is logged like any other."""
     answer(connection, command, connection.refuse(command, error))

@@ -1,4 +1,4 @@
-"""Requests that bring messages: sends, batches, retries."""
+"""Requests that store messages: sends, batches and retries."""
 
 from latermq.broker.admin.message_admin import topics_at
 from latermq.broker.broker import Broker
@@ -26,7 +26,8 @@ class SendRequests:
     @property
     def endpoints(self) -> list[Endpoint]:
         send = (on_topic("topic", PUB),)
-        # What is sent back is copied to the group's retries: who has no right to its topic could read it there.
+        # A message that is sent back is copied to the group's retries, where clients without access to its topic could
+        # read it.
         send_back = (on_group("group", SUB), on_topics(lambda _, header: topics_at(self._broker, header.offset), SUB))
         return [
             Endpoint(Request.SEND_MESSAGE, self._send, send, SendHeader, stores=True),
@@ -77,7 +78,7 @@ class SendRequests:
         return self._flush_waits.reply_at(end_offset, connection, command, reply)
 
     def _send_back(self, connection: Connection, command: Command, header: SendBackHeader) -> bytes | None:
-        """A consumer gives back what it could not handle."""
+        """Store a message for retry that a consumer could not handle."""
         end_offset = self._retries.send_back(read_send_back(header, command.version), connection.peer_host)
         reply = encode_response(command)
         return reply if not end_offset else self._flush_waits.reply_at(end_offset, connection, command, reply)

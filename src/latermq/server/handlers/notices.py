@@ -1,4 +1,4 @@
-"""The frames of what clients are told unasked."""
+"""Frames of unsolicited notifications to clients."""
 
 from latermq.broker.notifications import Notice, Notices
 from latermq.protocol.remoting.codes import Request
@@ -7,7 +7,7 @@ from latermq.protocol.remoting.offsets import ResetOffsetHeader
 
 
 def tell_group_changed(notices: Notices, group: str) -> None:
-    """Members came or went, or subscribe to something else: the others have to share the queues anew."""
+    """Notify the members of a group that members or subscriptions changed, so that they rebalance the queues."""
     code = Request.NOTIFY_CONSUMER_IDS_CHANGED
     about = (code, group)
     if not notices.is_due(about):
@@ -16,7 +16,7 @@ def tell_group_changed(notices: Notices, group: str) -> None:
 
 
 def reset_notice(header: ResetOffsetHeader, body: bytes, cpp_body: bytes | None) -> Notice:
-    """What members are told of a reset. It is made once, however many there are: a wide topic's table takes MiBs."""
+    """Return the notice of an offset reset. All members share it: the table of a wide topic takes several MiB."""
     code = Request.RESET_CONSUMER_CLIENT_OFFSET
     fields = {
         "topic": header.topic,

@@ -1,4 +1,4 @@
-"""Requests of the pipeline: the broker's state, epochs, pulls, commits, windows and rows."""
+"""Requests of the pipeline: broker state, epochs, pulls, commits, windows and rows."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -39,7 +39,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Tokens(Protocol):
-    """The folder of this broker's pipeline, and the token that a driver left there last."""
+    """The folder of this broker's pipeline, with the token that the last driver wrote there."""
 
     root_uri: str
 
@@ -47,7 +47,7 @@ class Tokens(Protocol):
 
 
 class PipelineRequests:
-    """Serves them out of a Broker."""
+    """Serves these requests from a Broker."""
 
     def __init__(
         self,
@@ -60,10 +60,10 @@ class PipelineRequests:
         instance: str = "",
         secret: bytes = b"",
     ) -> None:
-        """`beside` does work that blocks, in order, off the loop.
+        """`beside` does blocking work off the loop, in order.
 
-        `timeline` is the folder that this broker reads, `instance` this process's own. Without a `secret` there is no
-        driver that it listens to.
+        `timeline` is the folder that this broker reads; `instance` identifies this process. Without a `secret` the
+        broker accepts no driver.
         """
         self._secret = secret
         self._timeline = timeline
@@ -73,7 +73,7 @@ class PipelineRequests:
         self._flushing = flushing
         self._beside = beside
         self._ingest = broker.ingest
-        # A quarter of a frame is more than the largest header and one record of more than was asked for.
+        # The other quarter of a frame holds the largest header and one record beyond the requested size.
         self._pulls = RecordPulls(broker.store.reader, broker.topics, max_bytes=broker.config.server.max_frame * 3 // 4)
         self._rows = RowSchedule(broker)
 
@@ -101,7 +101,7 @@ class PipelineRequests:
         return None
 
     def _check_signature(self, command: Command, header: Struct, signature: str) -> None:
-        """Refuse who does not know the secret: what a driver says decides which timers leave the log."""
+        """Refuse requests without a valid signature: a driver's reports decide which timers leave the log."""
         recipient = Recipient(self._broker.store.store_id, self._instance)
         if is_signed(signature, self._secret, command.code, recipient, signed_fields(header)):
             return
@@ -118,7 +118,7 @@ class PipelineRequests:
 
     def _begin(self, connection: Connection, command: Command, header: BeginPipelineHeader) -> None:
         self._check_signature(command, header, header.signature)
-        # Where nothing is Spark's, nor will be, it does not matter which folder a driver has.
+        # If Spark holds no timers and never will, the driver's folder does not matter.
         if self._tokens is None or not self._broker.far.is_concerned:
             self._begin_as(connection, command, header)
             return
@@ -141,7 +141,7 @@ class PipelineRequests:
         self._tokens.read(told)
 
     def _begin_as(self, connection: Connection, command: Command, header: BeginPipelineHeader) -> None:
-        """Nothing that can be refused comes behind the epoch: it ends the driver before."""
+        """Begin a new epoch. It ends the previous driver, so every check that may refuse the request comes first."""
         if header.afterEpoch != self._ingest.epoch:
             raise InvalidParameter(
                 f"this driver would follow epoch {header.afterEpoch}, the last one is {self._ingest.epoch}",
@@ -160,7 +160,7 @@ class PipelineRequests:
 
         def reply() -> bytes:
             _log.info("pipeline begun", peer=connection.peer_name, epoch=epoch, tableEnd=header.tableEnd)
-            # Others may have begun meanwhile: who asked is told the epoch that is its own.
+            # Another driver may have begun meanwhile: report the epoch of this request.
             state = self.state()
             state.epoch = epoch
             return encode_response(command, body=encode_state(state))
@@ -175,7 +175,7 @@ class PipelineRequests:
         )
 
     def _answer_when_saved(self, connection: Connection, command: Command, reply: Callable[[], bytes]) -> None:
-        """What a driver was told is there after a crash."""
+        """Reply after the state is saved, so that whatever the driver learns survives a crash."""
 
         def when_done(error: LaterMQError | None) -> None:
             if error is None:
@@ -206,13 +206,14 @@ class PipelineRequests:
         self._flushing.check_unflushed()
         done = self._rows.schedule(decode_rows(command.body), connection.peer_host)
         fields = {"scheduled": str(done.scheduled), "known": str(done.known)}
-        # Rows that are known may have come a moment ago: they are told when they are as safe as new ones.
+        # Known rows may have arrived only a moment ago: they are confirmed when they are flushed, like new ones.
         return self._flushing.reply_when_flushed(connection, command, encode_response(command, fields=fields))
 
     def state(self) -> PipelineState:
-        """What a driver needs to know of this broker.
+        """Return the broker state that a driver needs.
 
-        What is done is told as the last checkpoint has it: who removes by it removes nothing that a crash brings back.
+        Completed deliveries are reported as of the last checkpoint. A driver that removes rows by this report never
+        removes a row that a crash makes pending again.
         """
         broker, store = self._broker, self._broker.store
         queue = store.queues.find(TIMER_TOPIC, 0)
@@ -237,7 +238,7 @@ class PipelineRequests:
             windows=[
                 WindowState(window.number, window.cut_entry, window.from_ms, window.until_ms, window.attempt)
                 for window in broker.far.states()
-                if not window.is_skipped  # nobody waits for it
+                if not window.is_skipped  # no delivery waits for it
             ],
             timeline=self._timeline,
             instance=self._instance,
@@ -249,9 +250,9 @@ class PipelineRequests:
 
 
 def cut_states(frontier: Frontier) -> list[CutState]:
-    """All frontiers that hold for anything in the log, as cuts: also the one whose cut has left it.
+    """Return all frontiers that apply to entries of the log, as cuts, including one whose cut has left the log.
 
-    Drivers take what is before the first of these for the broker's, whatever their version.
+    Drivers of every version assume that the broker owns the entries before the first of these cuts.
     """
     kept = {cut.entry: cut for cut in frontier.cuts()}
     states: list[CutState] = []

@@ -1,4 +1,4 @@
-"""Pulls: answered at once, or when a message arrives for which they wait."""
+"""Pull requests, answered at once or when a matching message arrives."""
 
 import time
 
@@ -16,12 +16,12 @@ from latermq.server.remoting.access import SUB, on_group, on_topic
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import Endpoint
 
-MAX_SUSPEND_MS = 60_000  # clients give up after 30 s; nobody may make a pull wait for ever
+MAX_SUSPEND_MS = 60_000  # clients time out after 30 s; no client may keep a pull waiting indefinitely
 _FOUND_NONE = (PullStatus.NO_NEW_MESSAGE, PullStatus.NO_MATCHED_MESSAGE)
 
 
 class PullRequests:
-    """Serves pulls out of a Broker, and is who answers those that wait there."""
+    """Serves pulls from a Broker, and answers the pulls that wait there."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -62,7 +62,7 @@ class PullRequests:
     def _let_wait(
         self, connection: Connection, command: Command, header: PullHeader, message_filter: MessageFilter, offset: int
     ) -> None:
-        """Keep what the answer needs, in bounds and with the strings of the tables; the request itself may go."""
+        """Keep only what the answer needs, bounded and with the tables' strings, so that the request can be freed."""
         broker = self._broker
         broker.waiting.check_room(connection, message_filter)
         settings = broker.config.broker
@@ -81,7 +81,7 @@ class PullRequests:
         broker.waiting.add(pull, time.monotonic() + min(header.suspendTimeoutMillis, MAX_SUSPEND_MS) / 1000)
 
     def resume(self, pull: WaitingPull, must_answer: bool) -> bool:
-        """One more try; while nothing matches, a pull goes on from where it has looked."""
+        """Try again, from where the last attempt stopped. Return whether the pull is answered."""
         connection = pull.client
         assert isinstance(connection, Connection)
         topic, queue_id = pull.queue
@@ -94,7 +94,7 @@ class PullRequests:
                 message_filter=pull.message_filter,
                 max_bytes=pull.max_bytes,
             )
-        except Exception as error:  # the others that wait must not suffer
+        except Exception as error:  # must not affect the other waiting pulls
             connection.send(connection.refuse(_request_of(pull), error))
             return True
         self._broker.waiting.spend(pulled.work)
@@ -109,13 +109,13 @@ class PullRequests:
         return True
 
     def refuse(self, pull: WaitingPull, error: LaterMQError) -> None:
-        """The pull has lost its place."""
+        """Answer a pull that may no longer wait with an error."""
         connection = pull.client
         assert isinstance(connection, Connection)
         connection.send(connection.refuse(_request_of(pull), error))
 
     def _subscription(self, header: PullHeader) -> Subscription:
-        """What the pull wants: told in the request itself, or in an earlier heartbeat."""
+        """Return the subscription of a pull, from the request itself or from an earlier heartbeat."""
         if header.sysFlag & PULL_SUBSCRIPTION:
             return subscription_of(header.topic, header.subscription, header.expressionType)
         group = self._broker.members.consumer_group(header.consumerGroup)
@@ -131,7 +131,7 @@ class PullRequests:
 
 
 def _is_at_end(pulled: Pulled) -> bool:
-    """Whether a pull has looked at everything there is and found nothing."""
+    """Whether a pull has reached the end of the queue and found nothing."""
     return pulled.status in _FOUND_NONE and pulled.next_offset >= pulled.max_offset
 
 
@@ -143,5 +143,5 @@ def _encode(opaque: int, encoding: int, pulled: Pulled) -> bytes:
 
 
 def _request_of(pull: WaitingPull) -> Command:
-    """As much of the request as an error needs."""
+    """Return as much of the request as an error reply needs."""
     return Command(Request.PULL_MESSAGE, opaque=pull.opaque, encoding=pull.encoding)

@@ -32,11 +32,11 @@ from latermq.server.remoting.stepwise import Reply, SlicedRequests, Slices
 from latermq.timer.steps import Steps
 
 MAX_PAGE_TIMERS = 1000
-MAX_MEANT = 1000  # timers of one name that a request may list
-MAX_FETCHING = 100  # moves that wait for records out of the timeline; as many as look-ups
-MAX_PAGE_BYTES = 4 << 20  # keys may be long; a frame that no client takes would be no answer
+MAX_MEANT = 1000  # timer IDs of one name that a request may list
+MAX_FETCHING = 100  # moves that wait for records from the timeline; the same limit as for look-ups
+MAX_PAGE_BYTES = 4 << 20  # keys may be long, and clients reject frames that are too large
 
-# Verdicts that rest on a record of the log, and are told when it is as safe as a sent message.
+# Verdicts that depend on a log record. They are reported when the record is as safe as a sent message.
 _WRITTEN = (Verdict.CANCELLED, Verdict.MOVED, Verdict.ACCEPTED)
 
 
@@ -45,24 +45,24 @@ FetchFar = Callable[[Sequence[tuple[int, int]], Callable[[Fetched], None]], None
 
 
 def fetch_nothing(places: Sequence[tuple[int, int]], when_done: Callable[[Fetched], None]) -> None:
-    """There is no timeline to look into."""
+    """Fetch no records, for brokers without a timeline."""
     when_done({})
 
 
 class _Name(NamedTuple):
-    """What a request calls a timer: its unique key, or one of its message keys."""
+    """The name of a timer in a request: its unique key or one of its message keys."""
 
     unique_key: str
     key: str
 
 
 class TimerRequests:
-    """Serves them out of a Broker."""
+    """Serves these requests from a Broker."""
 
     def __init__(
         self, broker: Broker, flushing: Flushing, sliced: SlicedRequests, fetch_far: FetchFar = fetch_nothing
     ) -> None:
-        """`fetch_far` brings records of far timers that have left the log, and calls back on the loop."""
+        """`fetch_far` fetches records of far timers that have left the log, and calls back on the loop."""
         self._broker = broker
         self._sliced = sliced
         self._fetch_far = fetch_far
@@ -86,7 +86,7 @@ class TimerRequests:
         ]
 
     def _recall(self, connection: Connection, command: Command, header: RecallHeader) -> Steps[Reply]:
-        """RocketMQ's own cancel: by handle alone, and with an error where nothing was cancelled."""
+        """Serve RocketMQ's own cancel request: by handle only, with an error if nothing was cancelled."""
         broker = self._broker
         self._check_allowed()
         broker.topics.require(header.topic)
@@ -99,7 +99,7 @@ class TimerRequests:
         return self._flushing.reply_when_flushed(connection, command, reply)
 
     def _recalled_nothing(self, handle: RecallHandle, outcome: Outcome) -> IllegalOperation:
-        """The directory knows best; only where it knows nothing the handle's own time is looked at."""
+        """Return the error. The time in the handle matters only if the directory does not know the timer."""
         left_ms = handle.timestamp_ms - self._broker.clock.now_ms()
         if outcome.verdict == Verdict.NOT_FOUND and not 0 < left_ms < self._broker.config.timer.max_delay:
             hint = "The time in the handle has passed, or is none"
@@ -144,7 +144,7 @@ class TimerRequests:
         return None
 
     def statistics(self) -> dict[str, int]:
-        """How many moves wait for records out of the timeline."""
+        """How many moves wait for records from the timeline, and the limit."""
         return {"timeline_moves": self._fetching, "max_timeline_moves": MAX_FETCHING}
 
     def _answer_later(
@@ -213,7 +213,7 @@ class TimerRequests:
         return _Name(header.uniqueKey or "", header.key or "")
 
     def _own_handle(self, topic: str, text: str) -> RecallHandle:
-        """A handle that this broker gave out for this topic."""
+        """Decode a handle, and check that this broker issued it for this topic."""
         handle = decode_recall_handle(text)
         if handle.topic != topic:
             raise IllegalOperation(f"the handle is of topic {handle.topic!r}, not {topic!r}")
@@ -234,7 +234,7 @@ class TimerRequests:
 
 
 def _meant(header: TimerNameHeader) -> Meant | None:
-    """The timers that whoever asks has seen under the name, if it says so."""
+    """Return the timers that the client has seen under the name, if the request lists them."""
     if header.timerIds is None:
         if header.scheduledBefore is not None:
             raise InvalidParameter("scheduledBefore goes with timerIds")

@@ -1,4 +1,4 @@
-"""Requests that wait for their topic to be saved: syncing its file on the loop would stop all other clients."""
+"""Requests that wait for their topic to be saved. Syncing its file on the loop would block all other clients."""
 
 from collections import deque
 from collections.abc import Callable
@@ -10,13 +10,13 @@ from latermq.server.remoting.connection import Connection, Lane
 from latermq.server.remoting.stepwise import Later
 
 MAX_UNSAVED_BYTES = 64 << 20  # of requests that wait for their topics to be saved
-# From here on each connection has one such request at most, and its next ones wait unread instead of being refused.
+# Above this share, each connection has at most one such request. Its next ones wait unread instead of being refused.
 KEEP_BACK_SHARE = 1 / 4
-SERVED_AT_ONCE = 100  # of requests whose topics were saved; then others have their turn
+SERVED_AT_ONCE = 100  # requests whose topics are saved; then other work has its turn
 
 
 class TopicWaits:
-    """Keeps requests in their clients' order until `save_topics` is done, then has them served again."""
+    """Keeps requests in their clients' order until `save_topics` is done, then serves them again."""
 
     def __init__(
         self,
@@ -35,11 +35,11 @@ class TopicWaits:
         self._waiting: list[tuple[Connection, Command]] = []
         self._waiting_bytes = 0
         self._serves_saved = False
-        self._failure: LaterMQError | None = None  # while those are served again whose topics could not be saved
-        self._closed_lanes: dict[Connection, Lane | None] = {}  # of the connections whose requests wait
+        self._failure: LaterMQError | None = None  # set while requests are served again whose topics could not be saved
+        self._closed_lanes: dict[Connection, Lane | None] = {}  # lanes of the connections with waiting requests
 
     def __contains__(self, connection: Connection) -> bool:
-        """Whether a request of this connection waits: what it stores or cancels next must not overtake it."""
+        """Whether a request of this connection waits. The next request that stores or cancels must not overtake it."""
         return connection in self._closed_lanes
 
     def add(self, connection: Connection, command: Command) -> None:
@@ -54,23 +54,23 @@ class TopicWaits:
             self._closed_lanes[connection] = connection.lane
             connection.lane = None
         if self._waiting_bytes >= MAX_UNSAVED_BYTES * KEEP_BACK_SHARE:
-            connection.keep_back(True)  # until all of these are served
+            connection.keep_back(True)  # until all waiting requests are served
         if len(self._waiting) == 1 and not self._serves_saved:
             self._save_topics(self._saved)
 
     def _saved(self, error: LaterMQError | None) -> None:
-        """Serve what waited, a slice at a time; what its clients ask for next waits until all of it is served."""
+        """Serve the waiting requests in slices. Further requests of their clients wait until all of them are served."""
         saved, self._waiting, self._waiting_bytes = deque(self._waiting), [], 0
         lanes, self._closed_lanes = self._closed_lanes, {}
-        self._serves_saved = True  # and saves for nobody else: what comes now would overtake what waits
+        self._serves_saved = True  # delays further saves: new requests would overtake the waiting ones
         for connection in lanes:
             connection.keep_back(True)
 
         def serve_some() -> None:
-            # Those that must wait once more, for another topic, gather in the new list and stay in order there.
+            # Requests that must wait again, for another topic, are added to the new list and stay in order.
             self._failure = error
             for _ in range(min(SERVED_AT_ONCE, len(saved))):
-                connection, command = saved.popleft()  # of senders too that have gone: they may have sent one-way
+                connection, command = saved.popleft()  # also for closed connections: the request may be one-way
                 try:
                     reply = self._serve(connection, command)
                 except Exception as failure:
@@ -87,7 +87,7 @@ class TopicWaits:
         serve_some()
 
     def _reopen(self, lanes: dict[Connection, Lane | None]) -> None:
-        """All that waited is served: its connections go on."""
+        """Resume the connections after all their waiting requests are served."""
         for connection, lane in lanes.items():
             if connection in self._closed_lanes:
                 self._closed_lanes[connection] = lane
@@ -99,7 +99,7 @@ class TopicWaits:
             self._save_topics(self._saved)
 
     def statistics(self) -> dict[str, int]:
-        """What waits."""
+        """Requests that wait for their topics to be saved."""
         return {
             "unsaved_requests": len(self._waiting),
             "unsaved_request_bytes": self._waiting_bytes,

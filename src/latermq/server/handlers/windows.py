@@ -1,4 +1,4 @@
-"""Operators' requests about windows: their states, check one again, give one up."""
+"""Operators' requests about windows: list their states, check one again, skip one."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -20,13 +20,13 @@ from latermq.server.remoting.endpoints import Endpoint
 from latermq.server.windows.window_reports import report_windows
 from latermq.server.windows.window_state import Care
 
-MAX_RUNNING = 100  # requests that wait for a window to be looked at
+MAX_RUNNING = 100  # requests that wait for the check of a window
 
 _log = structlog.get_logger(__name__)
 
 
 class Keeper(Protocol):
-    """Who looks after windows."""
+    """The component that monitors windows."""
 
     def care(self, number: int) -> Care: ...
 
@@ -36,7 +36,7 @@ class Keeper(Protocol):
 
 
 class WindowRequests:
-    """Passes them on to whoever looks after the windows."""
+    """Forwards these requests to the component that monitors the windows."""
 
     def __init__(self, broker: Broker, keeper: Callable[[], Keeper]) -> None:
         self._broker = broker
@@ -67,7 +67,7 @@ class WindowRequests:
         self._answer_when_done(connection, command, self._keeper().skip(number))
 
     def statistics(self) -> dict[str, int]:
-        """How many requests wait."""
+        """How many requests wait, and the limit."""
         return {"window_requests": len(self._tasks), "max_window_requests": MAX_RUNNING}
 
     def _check_room(self) -> None:
@@ -75,7 +75,7 @@ class WindowRequests:
             raise Busy(f"{MAX_RUNNING} requests about windows are under way", hint="Ask again in a moment")
 
     def _answer_when_done(self, connection: Connection, command: Command, work: Coroutine[Any, Any, None]) -> None:
-        """What an operator was told is there after a crash."""
+        """Reply after the work is done, so that a confirmed change survives a crash."""
 
         async def run() -> None:
             try:

@@ -15,7 +15,7 @@ SPARE_FILES = 1024
 _ENOUGH = 1 << 20
 _MAX_MAP_COUNT = Path("/proc/sys/vm/max_map_count")
 _DEFAULT_MAP_COUNT = 65_530
-_MAPS_A_FILE = 3  # madvise treats the read part, the part written next and the unwritten part separately
+_MAPS_A_FILE = 3  # madvise splits a file's map: read part, part written next, unwritten part
 
 
 def raise_file_limit() -> int:

@@ -1,4 +1,4 @@
-"""Requests of operators and their tools: the broker's state and settings, and all other subjects of administration."""
+"""Administration requests: the broker's state and settings, and the table of all other administration requests."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ from latermq.server.remoting.stepwise import SlicedRequests
 
 
 class AdminRequests:
-    """Serves them out of a Broker."""
+    """Serves these requests from a Broker."""
 
     def __init__(
         self,
@@ -69,13 +69,13 @@ class AdminRequests:
         return [*own, *(endpoint for subject in subjects for endpoint in subject.endpoints)]
 
     def sample(self) -> None:
-        """Keep the counts of the last minutes, hours and days going; call it about once a second."""
+        """Update the counts of the last minutes, hours and days. Call it about once per second."""
         now = datetime.fromtimestamp(self._broker.clock.now_ms() / 1000, UTC).astimezone()
         self._broker.traffic.begin_day(now.toordinal())
         self._broker.topic_traffic.sample(self._broker.clock.monotonic_s())
 
     def statistics(self) -> dict[str, int]:
-        """What waits for the disk, for clients, and for its turn."""
+        """Counts of requests that wait for the disk, for clients or for their next slice."""
         return self.saves.statistics() | self._clients.statistics() | self._sliced.statistics()
 
     def _runtime_info(self, connection: Connection, command: Command, _: None) -> bytes:
@@ -98,15 +98,15 @@ class AdminRequests:
         return encode_response(command, body=encode_body(broker_stats(counts)))
 
     def _replication(self, connection: Connection, command: Command, _: None) -> bytes:
-        """A broker without replicas, which is all there is."""
+        """Return the status of a broker without replicas, the only kind there is."""
         status = ReplicationStatus(masterCommitLogMaxOffset=self._broker.store.log.end)
         return encode_response(command, body=encode_body(status))
 
     def _remove_expired(self, connection: Connection, command: Command, _: None) -> bytes:
-        """Remove now what would be removed at the next round: segments, and with them queue entries, past their age."""
+        """Run retention now instead of at its next round: remove expired segments and their queue entries."""
         self._retain()
         return encode_response(command)
 
     def _clean_unused_topics(self, connection: Connection, command: Command, _: None) -> bytes:
-        """Nothing is left to clean: queues go with their topic."""
+        """Do nothing: queues are deleted with their topic, so none are unused."""
         return encode_response(command)

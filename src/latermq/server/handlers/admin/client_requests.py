@@ -1,4 +1,4 @@
-"""Administration requests that only a connected consumer can answer: they are passed on, and so is its answer."""
+"""Administration requests that only a connected consumer can answer. The broker forwards request and answer."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -23,14 +23,14 @@ from latermq.server.remoting.endpoints import Endpoint
 from latermq.server.remoting.stepwise import Reply, Slices
 from latermq.timer.steps import Steps
 
-# Tools wait 15 s for an answer; a client that dumps its threads takes some of them.
+# Tools wait 15 s for an answer; a client needs some of that to dump its threads.
 CLIENT_TIMEOUT_S = 10.0
 STATUS_TIMEOUT_S = 4.0  # tools wait 5 s for this one
 
 
 @runtime_checkable
 class Askable(Protocol):
-    """A connection over which a client can be asked something."""
+    """A connection over which the broker can send requests to a client."""
 
     @property
     def is_paused(self) -> bool: ...
@@ -41,12 +41,12 @@ class Askable(Protocol):
 
 
 class ClientRequests:
-    """Requests for a consumer's own view of things."""
+    """Requests for state that only the consumer has."""
 
     def __init__(self, context: AdminContext) -> None:
         self._broker = context.broker
         self._max_asked = context.broker.config.broker.max_client_calls
-        self._asked = 0  # questions that clients have not answered yet
+        self._asked = 0  # requests that clients have not answered yet
 
     @property
     def endpoints(self) -> list[Endpoint]:
@@ -68,14 +68,14 @@ class ClientRequests:
         ]
 
     def _topics_consumed(self, _: Command, header: ClientHeader) -> list[str]:
-        """The message's own topic, whatever the header says."""
+        """Return the topic of the stored message, regardless of the header."""
         return message_admin.topics_at(self._broker, parse_offset_message_id(header.msgId)[2])
 
     def _running_info(self, connection: Connection, command: Command, header: ClientHeader) -> None:
         self._pass_on(connection, command, header, command.text_fields(), command.body)
 
     def _consume_directly(self, connection: Connection, command: Command, header: ClientHeader) -> None:
-        """Let one client consume one message, whether or not it has consumed it before."""
+        """Make one client consume one message, whether or not it has consumed it before."""
         _, _, physical_offset = parse_offset_message_id(header.msgId)
         record = message_admin.read_record(self._broker, physical_offset)
         fields = {**command.text_fields(), "brokerName": self._broker.config.broker.name}
@@ -109,7 +109,7 @@ class ClientRequests:
         return member
 
     def _status(self, connection: Connection, command: Command, header: ConsumerStatusHeader) -> Steps[Reply]:
-        """Ask every member of a group, or one, for its offsets in a topic; who does not answer is left out."""
+        """Ask every member of a group, or one, for its offsets in a topic. Omit members that do not answer."""
         group = self._broker.members.consumer_group(header.group)
         members = list(group.members.values()) if group else []
         if header.clientAddr:
@@ -153,7 +153,7 @@ class ClientRequests:
         return None
 
     def _take_room(self, questions: int) -> None:
-        """So many are about to be asked, each of them once."""
+        """Reserve this many client requests, or refuse if there are too many."""
         if self._asked + questions > self._max_asked:
             raise Busy(
                 f"{self._asked} questions wait for clients to answer, broker.max_client_calls allows {self._max_asked}",
@@ -171,7 +171,7 @@ class ClientRequests:
         on_answer: Callable[[Command], None],
         on_failure: Callable[[LaterMQError], None],
     ) -> None:
-        """Ask a client, for which there is room; exactly one of the two is called, now or later."""
+        """Send a request, already reserved, to a client. Exactly one of the two callbacks is called, now or later."""
         channel = member.channel
         try:
             if not isinstance(channel, Askable):
@@ -187,7 +187,7 @@ class ClientRequests:
         def done(finished: "asyncio.Future[Command]") -> None:
             self._asked -= 1
             if finished.cancelled():
-                return  # the loop is ending
+                return  # the loop is stopping
             error = finished.exception()
             if error is None:
                 try:
@@ -202,5 +202,5 @@ class ClientRequests:
         future.add_done_callback(done)
 
     def statistics(self) -> dict[str, int]:
-        """How many questions clients have not answered yet."""
+        """How many requests clients have not answered yet."""
         return {"client_calls": self._asked}

@@ -1,4 +1,4 @@
-"""What all administration requests share: the broker, its tables that are saved off the loop, and replies that wait."""
+"""The shared context of administration requests: the broker, table saves off the loop, and replies that wait."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ MAX_REPLY_BYTES = 64 << 20  # of replies that wait for their change to be saved
 
 
 class TableSaves:
-    """Saves changed tables for those who wait for it: one copy serves everyone who waits when its round starts."""
+    """Saves changed tables in rounds. One round serves all requests that are waiting when it starts."""
 
     def __init__(self, broker: Broker, beside: Beside = do_at_once) -> None:
-        """`beside` does work that blocks, in order, off the loop."""
+        """`beside` does blocking work off the loop, in order."""
         self._savers = broker.tables.savers
         self._beside = beside
         self._max_waiting = broker.config.broker.max_unsaved
@@ -29,7 +29,7 @@ class TableSaves:
         self._reply_bytes = 0
 
     def check_room(self) -> None:
-        """Refuse a change, before it is made, while too many wait for the disk."""
+        """Refuse a change, before it is made, while too many changes wait for the disk."""
         if self.waiting >= self._max_waiting or self._reply_bytes >= MAX_REPLY_BYTES:
             raise Busy(
                 f"{self.waiting} changes wait to be saved",
@@ -37,7 +37,7 @@ class TableSaves:
             )
 
     def save(self, works: list[Work], when_done: WhenDone, reply_bytes: int = 0) -> None:
-        """Do this work, then save what has changed; a reply of so many bytes waits for it."""
+        """Do this work, then save the changed tables. `reply_bytes` is the size of the reply that waits for it."""
 
         def done(error: LaterMQError | None) -> None:
             self.waiting -= 1
@@ -52,7 +52,7 @@ class TableSaves:
 
     def _start_round(self) -> None:
         waiting, self._next = self._next, []
-        works = dict.fromkeys(work for works, _ in waiting for work in works)  # what two want is done once
+        works = dict.fromkeys(work for works, _ in waiting for work in works)  # without duplicates
         self._is_running = True
 
         def done(error: LaterMQError | None) -> None:
@@ -65,7 +65,7 @@ class TableSaves:
         self._beside([*works, *self._savers()], done)
 
     def statistics(self) -> dict[str, int]:
-        """What waits."""
+        """Changes and replies that wait to be saved."""
         return {
             "unsaved_changes": self.waiting,
             "unsaved_reply_bytes": self._reply_bytes,
@@ -75,7 +75,7 @@ class TableSaves:
 
 @dataclass(frozen=True)
 class AdminContext:
-    """`saves` saves changed tables off the loop; `announce` tells the name servers of the topics, then calls back."""
+    """`saves` saves changed tables off the loop; `announce` sends the topics to the name servers, then calls back."""
 
     broker: Broker
     identity: Identity
@@ -83,7 +83,7 @@ class AdminContext:
     announce: Announce
 
     def answer_when_saved(self, connection: Connection, command: Command, reply: bytes) -> None:
-        """Answer once all is saved that has changed: what an operator was told is there after a crash."""
+        """Reply after all changes are saved, so that a confirmed change survives a crash."""
 
         def when_done(error: LaterMQError | None) -> None:
             answer(connection, command, reply if error is None else connection.refuse(command, error))
@@ -91,7 +91,7 @@ class AdminContext:
         self.saves.save([], when_done, len(reply))
 
     def answer_when_announced(self, connection: Connection, command: Command, works: list[Work]) -> None:
-        """Answer once the work is done, all is saved and the name servers know: who asks for the route must find it."""
+        """Reply after the work is done, saved and announced: a route query after the reply must find the topic."""
         self.broker.topics.unannounced = False
 
         def when_done(error: LaterMQError | None) -> None:

@@ -1,4 +1,4 @@
-"""Administration requests about consumer groups, their offsets, and who is connected."""
+"""Administration requests about consumer groups, their offsets and connected clients."""
 
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -76,7 +76,7 @@ Told = TypeVar("Told")
 
 
 class GroupRequests:
-    """Groups made, changed, deleted and looked at; offsets read and set."""
+    """Creates, changes, deletes and shows groups; reads and sets offsets."""
 
     def __init__(self, context: AdminContext) -> None:
         self._context = context
@@ -197,7 +197,7 @@ class GroupRequests:
         group = group_admin.group_config(self._broker, header.group)
         return encode_response(command, body=encode_group(group))
 
-    # Who is connected
+    # Connected clients
 
     def _consumers(self, connection: Connection, command: Command, header: GroupHeader) -> Steps[Reply]:
         name = header.consumerGroup
@@ -302,7 +302,7 @@ class GroupRequests:
         return None
 
     def _reset_offsets(self, connection: Connection, command: Command, header: ResetOffsetHeader) -> Steps[Reply]:
-        """Change the offsets here, and tell the members: they hold offsets of their own and would write them back."""
+        """Change the offsets and notify the members, which would otherwise commit their own offsets over them."""
         self._context.saves.check_room()
         self._broker.notices.check_room()
         offsets = yield from group_admin.reset_offsets(
@@ -331,17 +331,17 @@ def _listed_topics(header: ConsumeStatsHeader) -> list[str]:
 
 
 def _topics_of_stats(_: Command, header: ConsumeStatsHeader) -> list[str]:
-    """The topics that a request names; where it names none, it asks for those of the group."""
+    """Return the topics that a request names. A request without topics covers those of the group."""
     return _listed_topics(header) + ([header.topic] if header.topic else [])
 
 
 def _listed(queues: list[tuple[MessageQueue, int]]) -> bytes:
-    """The table as a C++ client reads it."""
+    """Encode the table in the form that C++ clients read."""
     return encode_body(QueueOffsets(offsetTable=[_queue_offset(queue, offset) for queue, offset in queues]))
 
 
 def _each(told: Callable[[Member], Told], members: Iterable[Member], room: AnswerRoom) -> Steps[list[Told]]:
-    """What is told of each member, in steps, as long as all of it fits the answer."""
+    """Convert all members in steps. Refuse if they do not fit in one answer."""
     found = []
     for member in list(members):
         one = told(member)

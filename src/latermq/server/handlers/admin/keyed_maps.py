@@ -1,4 +1,4 @@
-"""Tables of many queues for answers, encoded in steps: the whole of a wide topic's would take tens of milliseconds."""
+"""Reply tables of many queues, encoded in steps. A wide topic's whole table would take tens of milliseconds."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Administration requests that look for messages and at queues as they lie on disk."""
+"""Administration requests that find messages and show the stored entries of queues."""
 
 from latermq.broker.admin import message_admin
 from latermq.protocol.remoting.codes import Request
@@ -19,7 +19,7 @@ from latermq.timer.steps import Steps
 
 
 class MessageRequests:
-    """Messages by place and by key."""
+    """Finds messages by position and by key."""
 
     def __init__(self, context: AdminContext) -> None:
         self._broker = context.broker

@@ -1,4 +1,4 @@
-"""Statistics of topics and groups in RocketMQ's fields, made in steps: a wide topic has 65,535 queues."""
+"""Statistics of topics and groups in RocketMQ's fields, built in steps because a wide topic has 65,535 queues."""
 
 from collections.abc import Iterable
 
@@ -15,7 +15,7 @@ _SPANS_A_STEP = 10  # 1 µs each
 
 
 def topic_stats(state: TopicState, broker_name: str) -> Steps[TopicStats]:
-    """The body about the queues of a topic."""
+    """Return the statistics body of a topic's queues."""
     entries = (
         (
             MessageQueue(state.topic, broker_name, queue_id),
@@ -27,7 +27,7 @@ def topic_stats(state: TopicState, broker_name: str) -> Steps[TopicStats]:
 
 
 def consume_stats(topics: Iterable[TopicProgress], broker_name: str) -> Steps[ConsumeStats]:
-    """The body about a group in some topics."""
+    """Return the statistics body of a group in these topics."""
     topics = list(topics)
     entries = (
         (
@@ -47,7 +47,7 @@ def consume_stats(topics: Iterable[TopicProgress], broker_name: str) -> Steps[Co
 
 
 def time_spans(queues: Iterable[QueueTimes], topic: str, broker_name: str) -> Steps[list[QueueTimeSpan]]:
-    """The body about the times of a topic's queues."""
+    """Return the body with the time spans of a topic's queues."""
     spans: list[QueueTimeSpan] = []
     for queue_id, one in enumerate(queues):
         spans.append(
@@ -65,6 +65,6 @@ def time_spans(queues: Iterable[QueueTimes], topic: str, broker_name: str) -> St
 
 
 def broker_stats(spans: Spans) -> BrokerStats:
-    """The body about the last minute, hour and day."""
+    """Return the statistics body of the last minute, hour and day."""
     minute, hour, day = (StatsItem(sum=span.messages, tps=span.per_second) for span in spans)
     return BrokerStats(statsMinute=minute, statsHour=hour, statsDay=day)

@@ -25,7 +25,7 @@ _UPPER = "UPPER"
 
 
 class TopicRequests:
-    """Topics made, changed, deleted and looked at."""
+    """Creates, changes, deletes and shows topics."""
 
     def __init__(self, context: AdminContext) -> None:
         self._context = context
@@ -100,7 +100,7 @@ class TopicRequests:
 
     def _configs(self, connection: Connection, command: Command, _: None) -> bytes:
         table = self._broker.topics.table
-        # Clients that ask page by page see by the number that the first page holds everything.
+        # The count shows clients that read page by page that the first page is complete.
         fields = {"totalTopicNum": str(len(table.topics))}
         body = self._broker.tables.topics_body(AnswerRoom(self._broker.config))
         return encode_response(command, fields=fields, body=body)
@@ -119,14 +119,14 @@ class TopicRequests:
         return encode_response(command, body=encode_body(topics))
 
     def _groups_of(self, connection: Connection, command: Command, header: TopicHeader) -> Steps[Reply]:
-        """The groups that have consumed a topic, or are connected to do so."""
+        """Return the groups that have consumed a topic or have connected members that subscribe to it."""
         topic = header.topic
         connected = {group.name for group in self._broker.members.consumer_groups() if topic in group.subscriptions}
         groups = sorted(connected | set((yield from group_admin.groups_of(self._broker, topic))))
         return encode_response(command, body=encode_body(GroupList(groupList=groups)))
 
     def _topics_of(self, connection: Connection, command: Command, header: GroupConfigHeader) -> Steps[Reply]:
-        """The topics that a group has consumed."""
+        """Return the topics that a group has consumed."""
         topics = yield from group_admin.topics_of(self._broker, header.group)
         body = TopicList(topicList=topics, brokerAddr=self._context.identity.address)
         return encode_response(command, body=encode_body(body))
