@@ -78,7 +78,7 @@ class SendRequests:
         return self._flush_waits.reply_at(end_offset, connection, command, reply)
 
     def _send_back(self, connection: Connection, command: Command, header: SendBackHeader) -> bytes | None:
-        """Store a message for retry that a consumer could not handle."""
+        """Schedule a retry of a message that a consumer could not handle."""
         end_offset = self._retries.send_back(read_send_back(header, command.version), connection.peer_host)
         reply = encode_response(command)
         return reply if not end_offset else self._flush_waits.reply_at(end_offset, connection, command, reply)

@@ -109,7 +109,7 @@ class PullRequests:
         return True
 
     def refuse(self, pull: WaitingPull, error: LaterMQError) -> None:
-        """Answer a pull that may no longer wait with an error."""
+        """Send an error reply to a pull that lost its place to another client's pull."""
         connection = pull.client
         assert isinstance(connection, Connection)
         connection.send(connection.refuse(_request_of(pull), error))

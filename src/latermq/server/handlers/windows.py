@@ -26,7 +26,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Keeper(Protocol):
-    """The component that monitors windows."""
+    """The component that supervises windows."""
 
     def care(self, number: int) -> Care: ...
 
@@ -36,7 +36,7 @@ class Keeper(Protocol):
 
 
 class WindowRequests:
-    """Forwards these requests to the component that monitors the windows."""
+    """Forwards these requests to the component that supervises windows."""
 
     def __init__(self, broker: Broker, keeper: Callable[[], Keeper]) -> None:
         self._broker = broker

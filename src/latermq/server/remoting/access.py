@@ -39,7 +39,7 @@ _TOPICS_OF_ALL = frozenset({TIMER_TOPIC, SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC
 
 
 class Access(NamedTuple):
-    """One resource and a set of actions. One of the actions must be permitted. Verdicts are cached by this key."""
+    """One resource and a set of actions. One of the actions must be permitted. It is the cache key of verdicts."""
 
     kind: Kind
     name: str  # empty for the cluster

@@ -30,7 +30,7 @@ MAX_CALLS = 64
 # Concurrent sliced requests of one client. Its other requests wait for them.
 MAX_UNDER_WAY = 4
 CUT_AT_ONCE = 64  # frames to decode before serving the first of them
-# The next turn of the loop sends what was written, so only a larger write buffer counts as unread replies.
+# The loop's next turn sends what was just written, so only a write buffer above this size counts as unread.
 FREE_REPLY_BYTES = 16 * 1024
 # The unread replies that a peer may have while the connections together hold many bytes (`HeldBytes.is_tight`).
 TIGHT_REPLY_BYTES = 64 * 1024

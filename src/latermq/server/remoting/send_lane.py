@@ -1,4 +1,4 @@
-"""The send lane: a fast path for runs of plain messages and ordinary timers, which are nearly all messages.
+"""The send lane: a fast path for runs of plain messages and ordinary timers, which nearly all messages are.
 
 A message is plain if its topic is ordinary and open, the topic has the message's queue, and the message has nothing
 that the broker must inspect: no delay, no transaction, no batch. A timer is ordinary if it would be plain without its
@@ -132,7 +132,7 @@ class SendLane:
                 if timer_room is None:
                     timer_room = self._broker.timer_room(now_ms)
                 timer = self._broker.admission.ordinary_timer(topic, queue_id, properties, now_ms)
-                # If the timer's queue does not exist yet, `Broker.send` reserves a place for it first.
+                # If the timer's queue does not exist yet, `Broker.send` first reserves it (`queues.hold`).
                 if timer is None or len(timers) >= timer_room or not has_queue(topic, queue_id):
                     break
                 properties = timer.properties

@@ -28,9 +28,9 @@ SlicedHandler = Callable[[Connection, Command, Any], Steps[Reply]]
 class Slices(Enum):
     """How many slices a request may take."""
 
-    ALL = auto()  # no limit: other limits bound the work
+    ALL = auto()  # as many as needed: other limits bound the work
     SEARCH = auto()  # `timer.max_lookup` steps: the work depends on what clients have stored
-    TABLE = auto()  # no limit, but few such requests at a time: each answer may take 20 MB until it is sent
+    TABLE = auto()  # as many as needed, but few requests at a time: each answer may take 20 MB until it is sent
 
 
 def call_now(work: Callable[[], None]) -> None:

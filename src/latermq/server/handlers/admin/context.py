@@ -52,7 +52,7 @@ class TableSaves:
 
     def _start_round(self) -> None:
         waiting, self._next = self._next, []
-        works = dict.fromkeys(work for works, _ in waiting for work in works)  # without duplicates
+        works = dict.fromkeys(work for works, _ in waiting for work in works)  # shared work is done once
         self._is_running = True
 
         def done(error: LaterMQError | None) -> None:

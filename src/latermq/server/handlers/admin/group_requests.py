@@ -302,7 +302,7 @@ class GroupRequests:
         return None
 
     def _reset_offsets(self, connection: Connection, command: Command, header: ResetOffsetHeader) -> Steps[Reply]:
-        """Change the offsets and notify the members, which would otherwise commit their own offsets over them."""
+        """Change the offsets and notify the members, which would otherwise overwrite them with their own."""
         self._context.saves.check_room()
         self._broker.notices.check_room()
         offsets = yield from group_admin.reset_offsets(
