@@ -1,4 +1,4 @@
-"""The broker as a process: its socket, its threads, its timers, from start to clean stop."""
+"""The broker process: its socket, threads and periodic tasks, from start to clean stop."""
 
 import asyncio
 import contextlib
@@ -53,13 +53,13 @@ _POLL_EXPIRY_S = 0.5
 _INDEX_EVERY_S = 0.2
 _WINDOWS_EVERY_S = 0.1
 _REBUILT_SHOWN = 20
-# Requests leave no cycles behind, so that the collector need not look at what they made while it is in use.
+# Requests leave no reference cycles, so the collector can run rarely and skip objects that are still in use.
 _COLLECTOR_THRESHOLDS = (50_000, 20, 20)
 _log = structlog.get_logger(__name__)
 
 
 class BrokerProcess:
-    """A broker with everything around it: `start`, then `stop`, once each. `ended` tells when to stop."""
+    """A broker with its socket, threads and disk. Call `start` and `stop` once each. `ended` signals when to stop."""
 
     def __init__(self, config: Config, clock: Clock, data: Path) -> None:
         wanted_open_queues = config.store.max_open_queues
@@ -98,7 +98,7 @@ class BrokerProcess:
             sliced=self._sliced,
             later=loop.call_soon,
         )
-        # Sockets go by real time, whatever deliveries go by.
+        # Sockets use real time, even when deliveries use a simulated clock.
         self.listener = Listener(self.service, server, SystemClock())
         name_servers = server.namesrv or f"{server.host}:{server.namesrv_port}"
         self._registrar = Registrar(
@@ -133,7 +133,7 @@ class BrokerProcess:
         self._table_saver = TableSaver(self.broker, self._do_in_worker)
         self._retainer = Retainer(self.broker, self._disk.remove, self._in_worker)
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-store")
-        # Done with None when it was told to stop, with an error when it cannot go on.
+        # The result is None after a request to stop, and the error if the broker cannot continue.
         self.ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -166,7 +166,7 @@ class BrokerProcess:
             _log.warning("timer records passed over", records=passed_over.count, first=passed_over.first)
 
     def _log_queues(self, wanted_open: int, file_limit: int) -> None:
-        """How many queues there are, and what of the settings about them this process cannot have or has passed."""
+        """Log the number of queues, and warn about queue settings that this process cannot honour or has exceeded."""
         store, counts = self._config.store, self.broker.store.statistics()
         _log.info("queues", queues=counts["queues"], max_queues=store.max_queues, max_open=store.max_open_queues)
         if store.max_open_queues < min(wanted_open, counts["queues"]):
@@ -188,7 +188,7 @@ class BrokerProcess:
 
     @property
     def _timeline_uri(self) -> str:
-        """The folder with the timeline, as others on this machine can name it too."""
+        """The timeline's folder as a URI or an absolute path, so that other processes on this machine can use it."""
         uri = self._config.pipeline.timeline or str(self._data / "pipeline")
         return uri if "://" in uri else str(Path(uri).absolute())
 
@@ -197,7 +197,7 @@ class BrokerProcess:
         path = secret_path(pipeline.secret_file, pipeline.timeline, self._data)
         try:
             secret = make_secret(path)
-        except LaterMQError as error:  # clients need no driver
+        except LaterMQError as error:  # the broker still serves clients without a driver
             _log.error("no driver is listened to", reason=error.message, hint=error.hint)
             return b""
         if is_open_to_others(path):
@@ -206,7 +206,7 @@ class BrokerProcess:
         return secret
 
     async def start(self) -> None:
-        """Accept connections, and be found at the name servers."""
+        """Accept connections and register with the name servers."""
         config = self._config
         self._flusher = Flusher(
             self.broker.store.flush,
@@ -241,7 +241,7 @@ class BrokerProcess:
         self._checkpoint()
 
     def _every(self, interval_s: float, action: Callable[[], None]) -> None:
-        """Do something at intervals; a failure is logged and the next time comes all the same."""
+        """Run an action at a fixed interval. A failure is logged, and the next run still takes place."""
         loop = asyncio.get_running_loop()
         slot = len(self._timers)
         self._timers.append(None)
@@ -268,7 +268,7 @@ class BrokerProcess:
         topics, groups = remove_unused(self.broker)
         if topics or groups:
             _log.info("unused topics and groups removed", topics=topics, groups=groups)
-            self.service.settled()  # tells the name servers, and saves
+            self.service.settled()  # registers the change with the name servers and saves it
         if self.broker.store.bytes_since_checkpoint >= self._config.store.checkpoint_after:
             self._checkpoint()
 
@@ -276,11 +276,11 @@ class BrokerProcess:
         self._far_records.fetch(places, when_done)
 
     def _cut(self) -> None:
-        if not self.broker.timers.guard.is_holding:  # a clock that leapt is not believed yet
+        if not self.broker.timers.guard.is_holding:  # after a clock jump, wait until the guard accepts the time
             self.broker.far.run()
 
     def _topics_changed(self) -> None:
-        """A topic nobody can find is no use, and one made on the way must not be forgotten by a crash."""
+        """Register and save at once: clients must find a new topic, and an auto-created one must survive a crash."""
         self._registrar.announce()
         self._table_saver.save()
 
@@ -296,16 +296,16 @@ class BrokerProcess:
         self._do_in_worker([lambda: self.broker.store.save(plan)], saved)
 
     def _in_worker(self, work: Callable[[], None]) -> None:
-        """Do something that blocks, one after the other, beside the loop."""
+        """Run blocking work off the loop, in order of submission."""
         self._do_in_worker([work], lambda error: None)
 
     def _do_in_worker(self, works: list[Callable[[], None]], when_done: Callable[[LaterMQError | None], None]) -> None:
-        """The same with several things; `when_done` hears on the loop that they are done or what failed."""
+        """Run several pieces of blocking work in order. `when_done` runs on the loop with None or the error."""
 
         def done(error: BaseException | None) -> None:
             when_done(error if error is None or isinstance(error, LaterMQError) else LaterMQError("the store failed"))
             if isinstance(error, StoreError):
-                _log.error("upkeep failed", reason=error.remark)  # no disk space now; the next time may go better
+                _log.error("upkeep failed", reason=error.remark)  # for example a full disk; the next run may succeed
             elif error is not None:
                 self.end(error)
 
@@ -314,18 +314,18 @@ class BrokerProcess:
         future.add_done_callback(lambda finished: loop.call_soon_threadsafe(done, finished.exception()))
 
     def look_at_clock(self) -> None:
-        """The time was set: deliver what is due now."""
-        with contextlib.suppress(StoreError):  # it is tried again within a second, and told then
+        """React to a clock that was set: deliver all timers that are now due."""
+        with contextlib.suppress(StoreError):  # the periodic cut retries within a second and logs a failure
             self._cut()
         self._driver.run_now()
 
     def end(self, error: BaseException | None = None) -> None:
-        """Let `ended` be done."""
+        """Complete `ended`."""
         if not self.ended.done():
             self.ended.set_result(error)
 
     async def stop(self) -> None:
-        """Take no more work, answer what is under way, sync everything and leave."""
+        """Refuse new work, answer requests in progress, sync everything and unregister."""
         self.broker.refuse("the broker is stopping")
         for timer in self._timers:
             if timer is not None:
@@ -348,17 +348,17 @@ class BrokerProcess:
 
 
 def _free_port(host: str) -> int:
-    """A port nobody listens on; message ids hold it, so it must be known before the store is opened."""
+    """A free port. Message ids contain the port, so it must be known before the store is opened."""
     with socket.create_server((host, 0)) as probe:
         port: int = probe.getsockname()[1]
         return port
 
 
 def _own_address() -> str:
-    """The address other machines reach this one at, as far as it can tell; loopback where there is no network."""
+    """The address at which other machines can probably reach this one; loopback if there is no network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # nothing is sent; the kernel only chooses the route
+            probe.connect(("192.0.2.1", 9))  # sends nothing: the kernel only chooses the route
             address: str = probe.getsockname()[0]
         except OSError:
             return "127.0.0.1"
@@ -366,9 +366,10 @@ def _own_address() -> str:
 
 
 def _relieve_collector() -> None:
-    """Keep the garbage collector from what the start made, which stays: 40,000 objects, 15 to 50 ms at every full look.
+    """Exclude the 40,000 long-lived objects created at start from garbage collection.
 
-    It stops everything meanwhile. Without this it takes 2 % of the CPU of a broker that is busy with sends.
+    Scanning them takes 15 to 50 ms per full collection, during which the whole process stops. Without this call the
+    collector uses 2 % of the CPU of a broker that is busy with sends.
     """
     gc.collect()
     gc.freeze()
@@ -376,7 +377,7 @@ def _relieve_collector() -> None:
 
 
 def run_broker(config: Config, data: Path, ready: Callable[[str], None]) -> int:
-    """Run a broker until SIGTERM or SIGINT; `ready` is told its address once clients can use it."""
+    """Run a broker until SIGTERM or SIGINT. `ready` receives its address once clients can use it."""
 
     async def run() -> int:
         clock, feed = open_clock(config.clock.source)
@@ -390,7 +391,7 @@ def run_broker(config: Config, data: Path, ready: Callable[[str], None]) -> int:
         ready(f"broker {process.address}")
         error = await process.ended
         if error is not None:
-            # What is on disk is no longer known: end at once, and let recovery find out.
+            # The state on disk is unknown: exit at once and let recovery determine it.
             _log.critical("the store failed", reason=repr(error))
             os._exit(1)
         if feed is not None:

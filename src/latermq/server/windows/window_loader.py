@@ -1,7 +1,7 @@
-"""Keeps the broker supplied with windows: looks for attempts, makes one itself where Spark is late, and reads them.
+"""Window loading: finds attempts, builds a window locally if Spark is late, and reads the rows.
 
-Reading what is played, checking what is to be, and rolling are lanes of their own, each with its own threads or
-processes and bounded by itself. What blocks or fails in one lane, or for one window, holds up no other.
+Loading, checking and building are separate lanes. Each has its own threads or processes and its own limit. A block or
+failure in one lane, or for one window, does not delay the others.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,28 +24,28 @@ from latermq.timer.far.windows import Window, WindowRows
 
 _log = structlog.get_logger(__name__)
 FEEDS_AT_ONCE = 8
-LATE_FEEDS_AT_ONCE = 2  # of windows that are over: what is due now has its own
-# Of windows that failed before, or that take long, some are under way beside those that do not.
+LATE_FEEDS_AT_ONCE = 2  # windows whose time is over; the remaining slots are for timers that are due now
+# Windows that failed before, and checks that take long, do not use up the slots of the other windows.
 CHECKS_AT_ONCE, BRISK_CHECKS_AT_ONCE = 8, 2
 ROLLS_AT_ONCE = 3
-_ROLLED_AT_ONCE = 16  # by one process, whose start takes longer than a small roll
-_SLOW_SHARE = 8  # of pipeline.roll_deadline
-_MOST_DOUBLINGS = 3  # of the time that a roll may take: a large window is not killed for ever
-_TRIES = 3  # to read an attempt, before another one is looked for or made
-_MOST_UNREAD = 4  # attempts of a window that cannot be read; then no further one is made
+_ROLLED_AT_ONCE = 16  # windows per process: starting a process takes longer than building a small window
+_SLOW_SHARE = 8  # work is slow after 1/8 of pipeline.roll_deadline
+_MOST_DOUBLINGS = 3  # of the time limit, so that a large build is not killed at every try
+_TRIES = 3  # to read an attempt, before the broker looks for another one or builds it
+_MOST_UNREAD = 4  # unreadable attempts per window, after which no further one is built
 _LOOK_AGAIN_S = 30.0
-_READ_LIMIT_S = 120.0  # for one piece; what hangs for longer is read anew by another thread
-# Of each lane: a thread that hangs in a read cannot be ended, and the others go on without it.
+_READ_LIMIT_S = 120.0  # for one piece; if a read hangs for longer, another thread reads the piece again
+# Per lane: a thread that hangs in a read cannot be stopped, so the lane needs others to continue.
 _THREADS = 16
 
 
 def _limit_s(limit_s: float, failures: int) -> float:
-    """What is merely slow succeeds in the end, however large it is."""
+    """The limit doubled with each failure, up to eightfold, so that large windows eventually succeed."""
     return limit_s * float(1 << min(failures, _MOST_DOUBLINGS))
 
 
 class Files(Salvage, Protocol):
-    """What the keeper needs of the attempts' files; all of it blocks."""
+    """Access to the files of attempts. All methods block."""
 
     def check(self, window: Window, name: str) -> int: ...
 
@@ -53,7 +53,7 @@ class Files(Salvage, Protocol):
 
 
 class Rolls(Protocol):
-    """The roll without Spark."""
+    """Local builds of windows, without Spark."""
 
     async def roll(self, numbers: Sequence[int], limit_s: float, told: Told) -> None: ...
 
@@ -66,7 +66,7 @@ class _Rolling:
 
 
 class WindowKeeper:
-    """Its `tick` is called a few times a second on the loop, and starts what is to be done."""
+    """Starts the work that windows need. The loop calls `tick` several times per second."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class WindowKeeper:
         self._rolls = rolls or LocalRolls(root_uri, lambda: address)
         threads = {"feed": _THREADS, "check": _THREADS, "skip": _THREADS, "save": 1, "names": 1}
         self._lanes = Lanes(threads, lambda: self._now_s)
-        self._rolling: dict[int, _Rolling] = {}  # by the first window of each
+        self._rolling: dict[int, _Rolling] = {}  # by the number of the first window
         self._cares: dict[int, Care] = {}
         self._names = Backoff()
         self._unsaved_skips: set[int] = set()
@@ -98,16 +98,16 @@ class WindowKeeper:
 
     @property
     def failure(self) -> str:
-        """What the first window that cannot go on waits for."""
+        """The error of the first stalled window, or of saving timer names; empty if there is none."""
         told = (self._cares[number].error for number in sorted(self._cares))
         return next((one for one in told if one), self._names.error)
 
     def care(self, number: int) -> Care:
-        """What is known of a window."""
+        """The state of a window, created on first use."""
         return self._cares.setdefault(number, Care())
 
     def tick(self) -> None:
-        """Start what is to be done and is not under way."""
+        """Start all work that is needed and not yet in progress."""
         unfinished = {window.number for window in self._far.windows.unfinished()}
         for number in self._cares.keys() - unfinished:
             del self._cares[number]
@@ -123,10 +123,10 @@ class WindowKeeper:
 
     @property
     def _slow_s(self) -> float:
-        """What takes longer than this keeps no other waiting."""
+        """The duration after which work counts as slow, so that other windows no longer wait for it."""
         return self._broker.config.pipeline.roll_deadline / 1000 / _SLOW_SHARE
 
-    # Reading what is played
+    # Loading the chosen attempt
 
     def _feed_wanted(self) -> None:
         now_ms, now_s, windows = self._broker.clock.now_ms(), self._now_s, self._far.windows
@@ -144,7 +144,7 @@ class WindowKeeper:
             others.add(window.number)
 
     async def _feed(self, window: Window) -> None:
-        """Read a window piece by piece and give it to the stage, as long as that has room."""
+        """Read a window piece by piece and pass it to the stage while the stage has capacity."""
         number, attempt = window.number, window.attempt
         care = self.care(number)
         limit_s = _limit_s(_READ_LIMIT_S, care.feed.failures)
@@ -161,7 +161,7 @@ class WindowKeeper:
                 if isinstance(error, CorruptStore):
                     await self._note_damage(window, attempt, error)
                 elif care.feed.failures + 1 >= _TRIES and window.attempt == attempt:
-                    # Others have the same rows, and one more can always be made.
+                    # Other attempts have the same rows, and a new one can always be built.
                     self._far.windows.restart(number, "")
                     self._lanes.met("read", number, care.unread.setdefault(attempt, Backoff()), error)
                 raise
@@ -183,7 +183,7 @@ class WindowKeeper:
         return next(reading.pieces, None)
 
     async def _note_damage(self, window: Window, attempt: str, error: CorruptStore) -> None:
-        """The attempt is never played again, unless an operator asks for it."""
+        """Record a damaged attempt, which is not loaded again unless an operator requests a repair."""
         _log.error("window attempt is damaged", window=window.number, attempt=attempt, reason=error.message)
         self._far.notes.note_damage(window.number, attempt, error.message)
         care = self.care(window.number)
@@ -208,7 +208,7 @@ class WindowKeeper:
             care = self.care(number)
             if not care.check.is_ready(now_s) or (now_s < care.check_again_s and number not in self._far.offered):
                 continue
-            # Of those that failed before, and of the others, only so many at once.
+            # The limit applies separately to windows that failed before and to all others.
             alike = [one for one in busy if self.care(one).is_suspect == care.is_suspect]
             brisk = [one for one in alike if care.is_suspect or self.care(one).check_began_s > long_ago_s]
             if len(brisk) < BRISK_CHECKS_AT_ONCE:
@@ -217,9 +217,9 @@ class WindowKeeper:
                 busy.add(number)
 
     def _is_due(self, window: Window, flushed: int) -> bool:
-        """Whether an attempt is to be chosen now: a driver offers one, or it is time to have one."""
+        """Whether to choose an attempt now: the driver offers one, or Spark is late."""
         if flushed <= window.cut_entry:
-            return False  # a cut that a power cut may take back has no window
+            return False  # the cut is not on disk yet, and a power failure could undo it
         return window.number in self._far.offered or self._is_late(window)
 
     def _flushed_entry(self) -> int:
@@ -227,14 +227,14 @@ class WindowKeeper:
         return 0 if queue is None else self._broker.store.reader.flushed_end(queue)
 
     def _is_late(self, window: Window) -> bool:
-        """Whether Spark is not waited for any longer."""
+        """Whether the broker no longer waits for Spark."""
         config = self._broker.config.pipeline
         if not config.enabled or config.roll_on == "local" or self.care(window.number).is_forced:
             return True
         return self._broker.clock.now_ms() >= window.from_ms - config.roll_deadline
 
     async def _check(self, window: Window, care: Care) -> None:
-        """Choose an attempt that is whole; where there is none, have one made or look again later."""
+        """Choose an intact attempt. If there is none, request a build or look again later."""
         offered = self._far.offered.get(window.number, "")
         limit_s = self._broker.config.pipeline.roll_timeout / 1000
         names = await self._lanes.read_beside("check", limit_s, self._files.names, window)
@@ -277,12 +277,13 @@ class WindowKeeper:
         care.settle()
         _log.info("window chosen", window=window.number, attempt=attempt)
 
-    # Rolling without Spark
+    # Building without Spark
 
     def _roll_late(self) -> None:
-        """Start a process for what is to be rolled.
+        """Start a process for windows that need a local build.
 
-        Windows that failed before are rolled one at a time, beside the others; so is what takes long.
+        Windows that failed before are built one at a time, in parallel with the others. A slow process does not
+        delay others either: a further process starts when all running ones are slow.
         """
         if len(self._rolling) >= ROLLS_AT_ONCE:
             return
@@ -326,7 +327,7 @@ class WindowKeeper:
 
         try:
             await self._rolls.roll(rolling.numbers, limit_s, told)
-        # Whatever it is, it concerns the window that was under way, which may not be the first.
+        # Any error belongs to the window that was in progress, which may not be the first.
         except Exception as error:
             if left:
                 care = self.care(left[0])
@@ -340,15 +341,15 @@ class WindowKeeper:
         else:
             care.needs_roll, care.was_rolled, care.check_again_s = False, True, 0.0
 
-    # What operators ask for
+    # Requests of operators
 
     async def skip(self, number: int) -> None:
-        """Give a window up: once this returns it is certain that its timers become dead letters."""
+        """Skip a window. Once this returns, its timers are certain to become dead letters."""
         window = self._find(number)
         if window.is_skipped:
             return
         if self._flushed_entry() <= window.cut_entry:
-            # A power cut may take the cut back, and its number and entry then stand for something else.
+            # A power failure could undo the cut, and its number and entry would then belong to another window.
             raise ServiceUnavailable(f"window {number} was cut just now", hint="Ask again in a moment")
         self._broker.window_skips.ask(window, self._broker.clock.now_ms())
         self._unsaved_skips.add(number)
@@ -362,7 +363,7 @@ class WindowKeeper:
         _log.warning("window is given up", window=number)
 
     async def repair(self, number: int) -> None:
-        """Look at all attempts of a window again, and make one at once where none can be played."""
+        """Check all attempts of a window again, and build one at once if none can be loaded."""
         window = self._find(number)
         if window.is_skipped or window.is_loaded:
             raise InvalidParameter(
@@ -378,7 +379,7 @@ class WindowKeeper:
             self._far.windows.restart(number, "")
         for first, rolling in list(self._rolling.items()):
             if number in rolling.numbers and (task := self._lanes.tasks.get(("roll", first))) is not None:
-                task.cancel()  # it may hang; the others of it are rolled anew
+                task.cancel()  # it may hang; its other windows are built again
         await self._lanes.beside("save", self._far.notes_writer())
         _log.warning("window is looked at again", window=number)
 
@@ -405,7 +406,7 @@ class WindowKeeper:
         is_last_try = care.skip.failures >= _TRIES
         try:
             names = await self._lanes.read_beside("skip", _READ_LIMIT_S, self._files.names, window)
-        # The last try goes on with what the log and the names tell.
+        # The last try continues with the log and the saved names alone.
         except Exception:
             if not is_last_try:
                 raise
@@ -415,7 +416,7 @@ class WindowKeeper:
         care.skip.over()
         await self._lanes.beside("save", self._far.notes_writer())
 
-    # Names of what leaves the log
+    # Names of timers that leave the log
 
     def _keep_names(self) -> None:
         if self._lanes.under_way("names") or not self._names.is_ready(self._now_s):
@@ -429,5 +430,5 @@ class WindowKeeper:
         self._names.over()
 
     async def stop(self) -> None:
-        """End what is under way."""
+        """Stop all work in progress."""
         await self._lanes.stop(waited_for=frozenset({"save", "names"}))
