@@ -1,1 +1,1 @@
-"""The broker as a process: its socket, its threads and its life from start to stop."""
+"""The broker process: its socket, its threads and its life cycle from start to stop."""

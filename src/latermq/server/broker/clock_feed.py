@@ -1,4 +1,4 @@
-"""A clock that a test feeds through a FIFO: `clock.source=fifo:PATH`. Deliveries go by it, sockets do not."""
+"""A clock that tests set through a FIFO: `clock.source=fifo:PATH`. Deliveries use it; sockets do not."""
 
 import asyncio
 import os
@@ -12,19 +12,20 @@ _FIFO_PREFIX = "fifo:"
 
 
 class ClockFeed:
-    """Turns a clock by the lines of a FIFO.
+    """Sets a clock from the lines of a FIFO.
 
-    `1800000000000`: time has passed until then. `step 60000`: the wall clock alone was set by so many milliseconds.
+    `1800000000000` advances the time to this epoch millisecond. `step 60000` moves only the wall clock, by this many
+    milliseconds.
     """
 
     def __init__(self, path: Path, clock: SimulatedClock) -> None:
         self._clock = clock
-        # Read and write: so that the FIFO does not end when a writer goes.
+        # Open for reading and writing, so that the FIFO does not reach its end when a writer closes it.
         self._fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)
         self._rest = b""
 
     def start(self, on_change: Callable[[], None]) -> None:
-        """Follow the FIFO from now on."""
+        """Start to read the FIFO."""
         asyncio.get_running_loop().add_reader(self._fd, self._read, on_change)
 
     def _read(self, on_change: Callable[[], None]) -> None:
@@ -39,17 +40,17 @@ class ClockFeed:
             on_change()
 
     def stop(self) -> None:
-        """Let go of the FIFO."""
+        """Close the FIFO."""
         asyncio.get_running_loop().remove_reader(self._fd)
         os.close(self._fd)
 
 
 def open_clock(source: str) -> tuple[Clock, ClockFeed | None]:
-    """The clock that `clock.source` names, and what feeds it."""
+    """The clock that `clock.source` names, and its feed if it has one."""
     if source == "system":
         return SystemClock(), None
     path = Path(source.removeprefix(_FIFO_PREFIX))
     if not source.startswith(_FIFO_PREFIX) or not path.is_fifo():
         raise ConfigError(f"clock.source is {source!r}", hint="Write system, or fifo:PATH with the path of a FIFO")
-    clock = SimulatedClock(SystemClock().now_ms(), boot_id="")  # the next process cannot go on from its uptime
+    clock = SimulatedClock(SystemClock().now_ms(), boot_id="")  # the next process cannot continue from its uptime
     return clock, ClockFeed(path, clock)

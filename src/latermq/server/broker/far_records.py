@@ -1,4 +1,4 @@
-"""Single records of far timers that have left the log: brought out of the timeline, off the loop."""
+"""Lookups of single far-timer records that have left the log. The timeline is read off the loop."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ _log = structlog.get_logger(__name__)
 
 
 class FarRecords:
-    """Looks records up by entry and due time, one request after the other."""
+    """Looks up records by entry and due time, one request after another."""
 
     def __init__(self, root_uri: str, store_id: str) -> None:
         self._root_uri = root_uri
@@ -24,7 +24,7 @@ class FarRecords:
         self._is_stopped = False
 
     def fetch(self, places: Sequence[tuple[int, int]], when_done: Callable[[Fetched], None]) -> None:
-        """Bring records out of the timeline; `when_done` hears of them on the loop, or what failed."""
+        """Read records from the timeline. `when_done` runs on the loop with the records or the error."""
 
         def look_up() -> dict[int, bytes]:
             root = open_pipeline_root(self._root_uri)
@@ -34,7 +34,7 @@ class FarRecords:
 
         def done(future: Future[dict[int, bytes]]) -> None:
             if future.cancelled() or loop.is_closed():
-                return  # nobody is there to hear of it
+                return  # there is no loop to receive the result
             error = future.exception()
             if error is None:
                 told: Fetched = future.result()
@@ -46,13 +46,13 @@ class FarRecords:
             loop.call_soon_threadsafe(tell, told)
 
         def tell(told: Fetched) -> None:
-            if not self._is_stopped:  # else the store is closed, or about to be
+            if not self._is_stopped:  # otherwise the store is closed, or about to be
                 when_done(told)
 
         loop = asyncio.get_running_loop()
         self._lookups.submit(look_up).add_done_callback(done)
 
     def stop(self) -> None:
-        """Look nothing more up. What is under way may hang: it is not waited for, and nobody hears of it."""
+        """Start no further lookups. A running one may hang, so this does not wait for it and drops its result."""
         self._is_stopped = True
         self._lookups.shutdown(wait=False)

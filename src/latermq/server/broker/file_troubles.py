@@ -1,4 +1,4 @@
-"""Tells the log of files that a start did not understand."""
+"""Log lines about configuration files that could not be parsed at start."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ _log = structlog.get_logger(__name__)
 
 
 def log_troubles(troubles: Iterable[Trouble]) -> None:
-    """One error for each."""
+    """Log one error per file."""
     for trouble in troubles:
         _log.error(
             "config file not understood" if trouble.kept_as else "config file missing",

@@ -1,5 +1,7 @@
-"""Threads that work for the log: one syncs it, for senders that wait and every so often for everybody; one takes disk
-space and memory before the writer needs them."""
+"""Background threads of the log: one syncs it, the other allocates disk space and memory ahead of the writer.
+
+The log is synced when senders wait for it, and also at a fixed interval.
+"""
 
 import asyncio
 import contextlib
@@ -10,7 +12,7 @@ from latermq.errors import StoreError
 
 
 class Flusher:
-    """Runs `flush` on a thread of its own. One sync serves everyone who asked while the one before was running."""
+    """Runs `flush` on a separate thread. One sync serves all requests that arrived during the previous sync."""
 
     def __init__(
         self,
@@ -31,11 +33,11 @@ class Flusher:
         self._thread.start()
 
     def request(self) -> None:
-        """Sync as soon as the one under way is done."""
+        """Sync as soon as the current sync is done."""
         self._wanted.set()
 
     def stop(self) -> None:
-        """End the thread after its last sync."""
+        """Stop the thread after its last sync."""
         self._stopping = True
         self._wanted.set()
         self._thread.join()
@@ -47,14 +49,14 @@ class Flusher:
             try:
                 flushed = self._flush()
             except BaseException as error:
-                # After a failed sync nobody knows what is on disk: no further one may pretend that all is well.
+                # After a failed sync the state on disk is unknown, and a further sync could falsely report success.
                 self._loop.call_soon_threadsafe(self._on_failed, error)
                 return
             self._loop.call_soon_threadsafe(self._on_flushed, flushed)
 
 
 class Preparer:
-    """Runs `prepare` on a thread of its own when it is asked to. What fails the writer meets, and tells, itself."""
+    """Runs `prepare` on a separate thread on request. It ignores store errors: the writer meets and reports them."""
 
     def __init__(self, prepare: Callable[[], None]) -> None:
         self._prepare = prepare
@@ -65,11 +67,11 @@ class Preparer:
         self.request()
 
     def request(self) -> None:
-        """Prepare as soon as the one under way is done."""
+        """Prepare as soon as the current run is done."""
         self._wanted.set()
 
     def stop(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._stopping = True
         self._wanted.set()
         self._thread.join()

@@ -1,7 +1,7 @@
-"""A store that was put back from an old copy: found at the start, before anybody is served.
+"""Detection of a store that was restored from an old backup, at start and before the broker serves clients.
 
-What Spark holds of it beyond its end is written again (broker/timers/lost_entries.py). What only the newer store had
-is gone: its near timers, and its messages.
+The broker writes again the entries past the store's end that Spark still holds (broker/timers/lost_entries.py). Data
+that only the newer store had is lost: its near timers and its messages.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from latermq.server.broker.pipeline_folder import read_small_file
 from latermq.server.windows.daemon_threads import DaemonThreads
 
 _log = structlog.get_logger(__name__)
-_PATIENCE_S = 30.0  # for a timeline far away; without its word the broker starts all the same
+_PATIENCE_S = 30.0  # for a remote timeline; if it does not answer, the broker starts anyway
 
 
 async def write_lost_entries(broker: Broker, root_uri: str) -> None:
-    """Compare the store with what the timeline may hold of it, and write again what an old copy lacks."""
+    """Compare the store with the timeline's claim, and write again the entries that an old backup lacks."""
     store_id = broker.store.store_id
     first_lost = broker.far.next_entry
     is_half_mended = broker.ingest.mending_from is not None
@@ -57,7 +57,7 @@ def _half_mended(root_uri: str, reason: str) -> ConfigError:
 
 
 def _mend(broker: Broker, root_uri: str, claim: IngestClaim, first_lost: int) -> int:
-    """Raises what keeps it from being mended: to serve as it is would lose timers."""
+    """Write the lost entries again; the number of rows. Any error is raised: serving without them would lose timers."""
     try:
         from latermq.pipeline.timeline.lookup import find_records
         from latermq.pipeline.timeline.lost_entries import look_up, rows_from

@@ -1,4 +1,4 @@
-"""Small files in the pipeline's folder, read by the broker: the claim at its start, and the note of a driver."""
+"""Small files that the broker reads from the pipeline's folder: the claim at start, and the note of a driver."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,11 +13,11 @@ TokenTold = Callable[[str | LaterMQError], None]
 
 
 def read_small_file(root_uri: str, path: str) -> bytes | None:
-    """The bytes of a file below the root, nothing where there is none. Blocks, for long where the folder is away."""
-    if "://" not in root_uri:  # read without the libraries that other places need, which take a while to load
+    """The bytes of a file below the root, or None if it does not exist. May block for long if the folder hangs."""
+    if "://" not in root_uri:  # local paths need no file-system libraries, which are slow to import
         try:
             with (Path(root_uri) / path).open("rb") as file:
-                return file.read(MAX_SMALL_BYTES)  # what is longer has no checksum at its end, and is refused
+                return file.read(MAX_SMALL_BYTES)  # a longer file is cut before its checksum, and then rejected
         except FileNotFoundError:
             return None
     from latermq.pipeline.timeline.root import open_root, read_file
@@ -27,7 +27,7 @@ def read_small_file(root_uri: str, path: str) -> bytes | None:
 
 
 class DriverTokens:
-    """Reads the token that a driver left, off the loop; one read at a time, since the folder may not answer."""
+    """Reads the token that a driver left, off the loop. Only one read runs at a time, since the folder may hang."""
 
     def __init__(self, root_uri: str, store_id: str) -> None:
         self.root_uri = root_uri
@@ -36,7 +36,7 @@ class DriverTokens:
         self._reading: asyncio.Future[str] | None = None
 
     def read(self, told: TokenTold) -> None:
-        """`told` hears of it on the loop, empty where there is none, or what failed."""
+        """Read the token. `told` runs on the loop with the token, an empty string if there is none, or the error."""
         if self._reading is not None and not self._reading.done():
             raise Busy("the pipeline's folder is being read", hint="It is asked again")
 
@@ -48,7 +48,7 @@ class DriverTokens:
                 told(reading.result())
             elif isinstance(error, LaterMQError):
                 told(error)
-            else:  # whatever the file system's library raises
+            else:  # any error of the file-system library
                 told(
                     StoreError(
                         f"this broker cannot read its pipeline.timeline {self.root_uri}: {error}",

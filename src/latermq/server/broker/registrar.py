@@ -1,4 +1,4 @@
-"""Keeps the broker registered: tells every name server its topics, at intervals and when they change."""
+"""Broker registration: sends the topics to every name server, at intervals and when they change."""
 
 import asyncio
 import zlib
@@ -20,7 +20,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Registrar:
-    """Registers one broker at several name servers; one that is away does not hold up the others."""
+    """Registers one broker with several name servers. An unavailable name server does not delay the others."""
 
     def __init__(self, broker: Broker, name_servers: list[str], address: str) -> None:
         self._broker = broker
@@ -44,12 +44,12 @@ class Registrar:
         }
 
     def announce(self, then: Callable[[], None] | None = None) -> None:
-        """Register soon; changes that come while one registration runs are told by the next.
+        """Register soon. Changes during a running registration are sent with the next one.
 
-        `then` is called when every name server has answered or had its time.
+        `then` is called when every name server has answered or timed out.
         """
         if self._closed:
-            return  # who leaves does not come back
+            return  # a broker that unregisters must not register again
         if then is not None:
             self._listening.append(then)
         if self._running is None:
@@ -70,7 +70,7 @@ class Registrar:
                 self.announce()
 
     async def register(self) -> None:
-        """Register at every name server once."""
+        """Register with every name server once."""
         body = encode_body(BrokerRegistration(topicConfigSerializeWrapper=Raw(self._broker.tables.topics_json())))
         fields = {
             **self._identity,
@@ -93,7 +93,7 @@ class Registrar:
                 _log.info("registered again", name_server=server)
 
     async def close(self) -> None:
-        """Leave the name servers, so that clients stop coming."""
+        """Unregister from the name servers, so that clients no longer connect."""
         self._closed = True
         if self._running is not None:
             self._again = False

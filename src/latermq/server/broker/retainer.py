@@ -1,4 +1,4 @@
-"""When old segments go: their queues are gone through in slices, and the files are removed beside the loop."""
+"""Removal of old segments: their queues are processed in slices, and the files are deleted off the loop."""
 
 import asyncio
 from collections.abc import Callable, Generator
@@ -16,10 +16,10 @@ _log = structlog.get_logger(__name__)
 
 
 class Retainer:
-    """Lets go of what is old, one run at a time."""
+    """Removes old segments, one run at a time."""
 
     def __init__(self, broker: Broker, remove: Callable[[str], None], in_worker: Callable[[Callable[[], None]], None]):
-        """`in_worker` does what blocks, in order, off the loop; `remove` blocks."""
+        """`in_worker` runs blocking work in order, off the loop. `remove` blocks."""
         self._broker = broker
         self._remove = remove
         self._in_worker = in_worker
@@ -27,8 +27,8 @@ class Retainer:
         self._next: asyncio.Handle | None = None
 
     def run(self) -> None:
-        """Begin to let go of what may go, unless that is under way."""
-        if self._steps is None and not self._broker.timers.guard.is_holding:  # a clock that leapt makes all look old
+        """Start to remove segments that may be removed, unless a run is in progress."""
+        if self._steps is None and not self._broker.timers.guard.is_holding:  # after a clock jump everything looks old
             self._broker.far.sweep_names()
             self._steps = self._broker.retention.steps()
             self._go_on()
@@ -51,6 +51,6 @@ class Retainer:
             self._next = asyncio.get_running_loop().call_soon(self._go_on)
 
     def stop(self) -> None:
-        """What is left goes at another time."""
+        """Stop the current run. A later run removes the rest."""
         if self._next is not None:
             self._next.cancel()

@@ -1,4 +1,4 @@
-"""When the broker's tables are saved: one round at a time beside the loop, and offsets made ready for it in slices."""
+"""Saving of the broker's tables: one round at a time, off the loop. Offsets are encoded in slices beforehand."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,26 +7,26 @@ from latermq.broker.broker import Broker
 from latermq.errors import LaterMQError
 from latermq.server.handlers.late_replies import WhenDone, Work
 
-# Of a few offsets each, as most are: 0.1 ms. Where topics have hundreds of queues: 2 ms.
+# This takes 0.1 ms for typical blocks of a few offsets, and 2 ms if topics have hundreds of queues.
 _OFFSET_BLOCKS_AT_ONCE = 8
 
 
 class TableSaver:
-    """Saves topics and groups when they changed, offsets from time to time."""
+    """Saves topics and groups when they change, and offsets periodically."""
 
     def __init__(self, broker: Broker, beside: Callable[[list[Work], WhenDone], None]) -> None:
-        """`beside` does work that blocks, in order, off the loop."""
+        """`beside` runs blocking work in order, off the loop."""
         self._broker = broker
         self._beside = beside
         self._saving = self._save_again = self._with_offsets = False
         self._encoding: asyncio.Handle | None = None
 
     def save_topics(self, when_done: WhenDone) -> None:
-        """Save what messages wait for."""
+        """Save the tables that messages wait for, without offsets."""
         self._beside(self._broker.tables.savers(with_offsets=False), when_done)
 
     def save_all(self) -> None:
-        """Save what changed, offsets too; those that change while they are made ready are left to the next time."""
+        """Save all changes, including offsets. Offsets that change during encoding are saved by the next call."""
         if self._encoding is None:
             self._encode(self._broker.offsets.stale_blocks)
 
@@ -41,7 +41,7 @@ class TableSaver:
             self.save()
 
     def save(self) -> None:
-        """One round at a time: what changes meanwhile is saved by the next."""
+        """Save changes, one round at a time. Changes during a round are saved by the next one."""
         if self._saving:
             self._save_again = True
             return
@@ -59,6 +59,6 @@ class TableSaver:
                 self.save()
 
     def stop(self) -> None:
-        """Whoever closes the broker saves the rest."""
+        """Stop encoding. Closing the broker saves the rest."""
         if self._encoding is not None:
             self._encoding.cancel()

@@ -1,4 +1,4 @@
-"""Calls the delivery when something is due: the next wake-up is computed, and moved forward when a nearer one comes."""
+"""Scheduling of deliveries: computes the next wake-up, and moves it forward when an earlier timer arrives."""
 
 import asyncio
 import time
@@ -9,12 +9,12 @@ import structlog
 from latermq.broker.broker import Broker
 
 _log = structlog.get_logger(__name__)
-# One read can hold a thousand requests, some 20 ms of work: deliveries do not wait for its end, nor do they hold it up.
+# One read can hold a thousand requests, about 20 ms of work. Deliveries run in between, but not after every request.
 _BETWEEN_REQUESTS_S = 0.005
 
 
 class TimerDriver:
-    """Runs `broker.run_timers` on the loop, between other work."""
+    """Runs `broker.run_timers` on the loop between other work."""
 
     def __init__(self, broker: Broker, *, on_failed: Callable[[BaseException], None]) -> None:
         self._broker = broker
@@ -27,18 +27,18 @@ class TimerDriver:
         self._schedule(0.0)
 
     def poke(self) -> None:
-        """Something new waits: look at it soon."""
+        """Run soon, since a new timer was scheduled."""
         if self._next_s - time.monotonic() > self._soon_s:
             self._schedule(self._soon_s)
 
     def run_if_late(self) -> None:
-        """Called between the requests of one read: deliver what has fallen due since it began."""
+        """Deliver timers that became due since a read began. Called between the requests of that read."""
         now_s = time.monotonic()
         if now_s >= self._next_s and now_s - self._ran_s >= _BETWEEN_REQUESTS_S:
             self._run()
 
     def run_now(self) -> None:
-        """The time was set: look at once."""
+        """Run at once, for example because the clock was set or a window has new rows."""
         self._schedule(0.0)
 
     def _schedule(self, wait_s: float) -> None:
@@ -51,7 +51,7 @@ class TimerDriver:
         try:
             wait_ms = self._broker.run_timers()
         except BaseException as error:
-            # A broker that goes on without deliveries looks well and is not; one that ends is started again.
+            # A broker that runs without deliveries looks healthy but is not. One that exits is restarted.
             self._on_failed(error)
             return
         self._ran_s = time.monotonic()
@@ -66,6 +66,6 @@ class TimerDriver:
                 _log.info("deliveries go on")
 
     def stop(self) -> None:
-        """Deliver nothing more."""
+        """Stop deliveries."""
         if self._handle is not None:
             self._handle.cancel()
