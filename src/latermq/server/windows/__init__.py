@@ -1,1 +1,1 @@
-"""Windows on the broker's side: find attempts, build one where Spark is late, and load them."""
+"""Windows in the broker: finds attempts, builds one if Spark is late, and loads them."""

@@ -1,4 +1,4 @@
-"""The files of windows' attempts as the broker reads them. Everything here blocks, and is called beside the loop."""
+"""Access to the files of window attempts for the broker. All functions block and run off the loop."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def open_pipeline_root(uri: str) -> "Root":
-    """The folder with the timeline, where the packages that read it are installed."""
+    """The timeline's folder. Raises ConfigError if the packages that read it are not installed."""
     try:
         from latermq.pipeline.timeline.root import open_root
     except ImportError as error:
@@ -31,7 +31,7 @@ def open_pipeline_root(uri: str) -> "Root":
 class AttemptFiles:
     """Lists, checks and reads the attempts of one store's windows.
 
-    CorruptStore says that an attempt holds something else than it should; any other error, that it could not be read.
+    CorruptStore means that an attempt has wrong content. Any other error means that it could not be read.
     """
 
     def __init__(self, root_uri: str, store_id: Callable[[], str]) -> None:
@@ -39,14 +39,14 @@ class AttemptFiles:
         self._store_id = store_id
 
     def names(self, window: Window) -> list[str]:
-        """The names of its complete attempts, the oldest first."""
+        """The names of the window's complete attempts, oldest first."""
         root = open_pipeline_root(self.root_uri)
         from latermq.pipeline.windows.attempts import attempts_of
 
         return attempts_of(root, self._store_id(), window.number)
 
     def check(self, window: Window, name: str) -> int:
-        """Look at every byte of an attempt; the number of its rows."""
+        """Verify every byte of an attempt; the number of its rows."""
         root = open_pipeline_root(self.root_uri)
         from latermq.pipeline.windows.attempts import check_attempt
 
@@ -55,9 +55,9 @@ class AttemptFiles:
         return attempt.manifest.rows
 
     def pieces(self, window: Window, name: str, *, was_checked: bool) -> tuple[int, Iterator[WindowRows]]:
-        """How many rows an attempt has, and the rows, each piece checked before it comes.
+        """The number of rows of an attempt, and the rows in pieces. Each piece is verified before it is yielded.
 
-        A file without checksums of its pages is read once as a whole before, unless the attempt was checked just now.
+        A file without page checksums is first read completely, unless the attempt has just been checked.
         """
         root = open_pipeline_root(self.root_uri)
         attempt = self._open(root, window, name)
@@ -65,12 +65,12 @@ class AttemptFiles:
         return attempt.manifest.rows, _pieces(root, attempt, whole_files=whole_files)
 
     def proven(self, window: Window, name: str) -> Iterator[WindowRows]:
-        """The rows of an attempt's files that are as the manifest says, up to the first that is not."""
+        """The rows of the attempt's files that match the manifest, up to the first file that does not."""
         root = open_pipeline_root(self.root_uri)
         yield from _pieces(root, self._open(root, window, name), whole_files=True)
 
     def salvaged(self, window: Window, troubles: list[str]) -> Iterator[WindowRows]:
-        """Rows that may be the window's, out of attempts that are damaged and out of the timeline."""
+        """Rows that may belong to the window, from damaged attempts and from the timeline."""
         root = open_pipeline_root(self.root_uri)
         from latermq.pipeline.windows.salvage import salvaged_rows
 
@@ -78,7 +78,7 @@ class AttemptFiles:
             yield window_rows(table)
 
     def described(self, window: Window) -> "pipeline_window.Window":
-        """The window as the pipeline knows it."""
+        """The window in the pipeline's representation."""
         from latermq.handover import window as pipeline_window
 
         return pipeline_window.Window(
@@ -86,7 +86,7 @@ class AttemptFiles:
         )
 
     def _open(self, root: "Root", window: Window, name: str) -> "Attempt":
-        """An attempt of this very window."""
+        """Open an attempt. Raises CorruptStore if it belongs to another window."""
         from latermq.pipeline.windows.attempts import read_attempt
 
         attempt = read_attempt(root, self._store_id(), window.number, name)
@@ -106,7 +106,7 @@ def _pieces(root: "Root", attempt: "Attempt", *, whole_files: bool) -> Iterator[
 
 
 def window_rows(table: "pa.Table") -> WindowRows:
-    """A row group as the stage takes it: the records of a column already lie end to end."""
+    """A row group in the stage's format. The records of a column are already contiguous."""
     if not table.num_rows:
         none = np.empty(0, np.int64)
         return WindowRows(none, none, none, b"")

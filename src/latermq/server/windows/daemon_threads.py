@@ -1,6 +1,6 @@
-"""Threads for work that may hang for ever, as reads of a folder that does not answer: no process waits for them to end.
+"""Daemon threads for work that may hang forever, such as reads of an unresponsive folder. No process waits for them.
 
-The pools of the standard library are joined when the interpreter ends, whatever they are told before.
+The interpreter always joins the thread pools of the standard library at exit, even after `shutdown(wait=False)`.
 """
 
 import queue
@@ -14,7 +14,7 @@ _Job = tuple[Future[Any], Callable[[], Any]]
 
 
 class DaemonThreads:
-    """Does what it is given in order, on at most so many threads. One thread owns it."""
+    """Runs jobs in order of submission, on at most `count` threads. Only one thread may call its methods."""
 
     def __init__(self, count: int, name: str) -> None:
         self._count = count
@@ -24,7 +24,7 @@ class DaemonThreads:
         self._threads: list[threading.Thread] = []
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Do this beside; the future tells what came of it."""
+        """Run the work on a thread. The future holds its result or error."""
         future: Future[T] = Future()
         self._jobs.put((future, work))
         if not self._idle.acquire(blocking=False) and len(self._threads) < self._count:
@@ -47,7 +47,7 @@ class DaemonThreads:
             self._idle.release()
 
     def shutdown(self, *, wait: bool) -> None:
-        """Begin nothing more. With `wait` return when what is under way has ended."""
+        """Cancel the queued jobs and start no more. With `wait`, return when the running jobs have ended."""
         while True:
             try:
                 job = self._jobs.get_nowait()

@@ -1,4 +1,4 @@
-"""Work in lanes with threads of their own: what hangs or fails in one stops no other, and is tried again."""
+"""Lanes of work with separate threads. Work that hangs or fails in one lane is retried and does not stop the others."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -18,16 +18,16 @@ Step = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Lanes:
-    """Tasks on the loop, each named by its lane and a number, and threads beside it."""
+    """Tasks on the loop, each identified by its lane and a number, and the threads of each lane."""
 
     def __init__(self, threads: Mapping[str, int], now_s: Callable[[], float]) -> None:
-        """`threads` says how many each lane has; `now_s` only grows."""
+        """`threads` is the number of threads per lane. `now_s` is monotonic."""
         self._now_s = now_s
         self._pools = {lane: DaemonThreads(count, f"latermq-{lane}") for lane, count in threads.items()}
         self.tasks: dict[tuple[str, int], asyncio.Task[None]] = {}
 
     def start(self, lane: str, number: int, step: Step, backoff: Backoff) -> asyncio.Task[None]:
-        """Do this; where it fails, `backoff` knows."""
+        """Start a task. `backoff` records its failure."""
         key = (lane, number)
         task = asyncio.get_running_loop().create_task(self._guarded(lane, number, step, backoff))
         self.tasks[key] = task
@@ -35,29 +35,29 @@ class Lanes:
         return task
 
     async def _guarded(self, lane: str, number: int, step: Step, backoff: Backoff) -> None:
-        """Nothing that fails here may stop the broker."""
+        """Run a step and catch every error, so that none stops the broker."""
         try:
             await step()
         except Exception as error:
             self.met(lane, number, backoff, error)
 
     def met(self, lane: str, number: int, backoff: Backoff, error: Exception) -> None:
-        """Something failed: it is logged where it is new."""
+        """Record a failure, and log it if it differs from the previous one."""
         told = error.message if isinstance(error, LaterMQError) else redacted(f"{type(error).__name__}: {error}")
         if told != backoff.error:
             _log.error("window stalled", window=number, step=lane, reason=told, hint=getattr(error, "hint", ""))
         backoff.met(told, self._now_s())
 
     def under_way(self, lane: str) -> set[int]:
-        """The numbers of a lane's tasks."""
+        """The numbers of a lane's running tasks."""
         return {number for own, number in self.tasks if own == lane}
 
     async def beside(self, lane: str, work: Callable[[], T]) -> T:
-        """Do something that blocks on a thread of this lane."""
+        """Run blocking work on a thread of this lane."""
         return await asyncio.wrap_future(self._pools[lane].submit(work))
 
     async def read_beside(self, lane: str, limit_s: float, work: Callable[..., T], *arguments: Any) -> T:
-        """The same for what only reads: where it hangs for longer than this, its thread is left behind."""
+        """Run work that only reads. If it takes longer than `limit_s`, raise StoreError and abandon its thread."""
         try:
             async with asyncio.timeout(limit_s):
                 return await self.beside(lane, partial(work, *arguments))
@@ -65,7 +65,7 @@ class Lanes:
             raise StoreError(f"reading took longer than {limit_s:g} s", hint="Check pipeline.timeline") from None
 
     async def stop(self, waited_for: frozenset[str]) -> None:
-        """End all tasks. Threads of other lanes than these may hang, and are not waited for."""
+        """Cancel all tasks and wait for the threads of the given lanes. Threads of other lanes may hang."""
         tasks = list(self.tasks.values())
         for task in tasks:
             task.cancel()

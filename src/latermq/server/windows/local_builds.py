@@ -1,4 +1,4 @@
-"""The roll without Spark, as a process of the broker's: what it tells of each window, and how long each may take."""
+"""Local builds of windows without Spark: a child process of the broker, its reports and its time limit per window."""
 
 import asyncio
 import contextlib
@@ -11,12 +11,12 @@ from latermq.errors import LaterMQError
 from latermq.server.processes import describe_exit
 
 _READ_BYTES = 1 << 16
-_KEPT_BYTES = 1 << 12  # of what it printed beside its results, for the log
-# A window that was rolled, and why another was not; what build_process.py prints.
+_KEPT_BYTES = 1 << 12  # of its other output, for the log
+# Line prefixes that build_process.py prints: a window was built, or why it was not.
 ROLLED, FAILED = b"rolled ", b"failed "
-ROOT_VARIABLE = "LATERMQ_PIPELINE_TIMELINE"  # where it finds the folder
+ROOT_VARIABLE = "LATERMQ_PIPELINE_TIMELINE"  # passes the folder to the process
 
-# Called with a window's number and what failed; nothing did where that is empty.
+# Called with a window's number and the error, which is empty on success.
 Told = Callable[[int, str], None]
 
 
@@ -25,7 +25,7 @@ class RollTimedOut(LaterMQError):
 
 
 class LocalRolls:
-    """Starts the processes. Each has a session of its own, so that its children end with it."""
+    """Starts the processes. Each runs in a separate session, so that its children can be killed with it."""
 
     def __init__(self, root_uri: str, address: Callable[[], str]) -> None:
         self._root_uri = root_uri
@@ -36,10 +36,10 @@ class LocalRolls:
         return [*program, "--limit-s", f"{limit_s:g}", *map(str, numbers)]
 
     async def roll(self, numbers: Sequence[int], limit_s: float, told: Told) -> None:
-        """Make an attempt of each of these windows; `told` hears of each in turn.
+        """Build an attempt of each of these windows. `told` is called for each in turn.
 
-        Raises what kept it from going on, with the first window that nothing was told of; RollTimedOut where that took
-        longer than `limit_s`. Windows behind it were not begun.
+        An error belongs to the first window that was not reported. It is RollTimedOut if that window took longer than
+        `limit_s`. Later windows were not started.
         """
         process = await asyncio.create_subprocess_exec(
             *self.command(numbers, limit_s),
@@ -47,7 +47,7 @@ class LocalRolls:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,
-            # Not on its command line, which every user of the machine can read: it may hold credentials.
+            # Not on the command line, which every user of the machine can read: the URI may hold credentials.
             env={**os.environ, ROOT_VARIABLE: self._root_uri},
         )
         try:
@@ -87,6 +87,6 @@ async def _listen(process: asyncio.subprocess.Process, count: int, limit_s: floa
 
 
 def _kill_group(pid: int) -> None:
-    """End the process and its children; those that have ended already are no error."""
+    """Kill the process and its children. Ignore those that have already exited."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What an operator sees of each window: how far it is, and what keeps it from going on."""
+"""Window reports for operators: the state of each window, and the error that blocks it."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from latermq.timer.far.windows import Window
 
 
 def report_windows(broker: Broker, care_of: Callable[[int], Care]) -> WindowReports:
-    """All windows that are not done with, and those that were skipped lately."""
+    """Reports of all unfinished windows and of those that were skipped recently."""
     windows = broker.far.windows.unfinished()
     numbers = {window.number for window in windows}
     reports = [_report(broker, window, care_of(window.number)) for window in windows]

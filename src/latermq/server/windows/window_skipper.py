@@ -1,4 +1,4 @@
-"""Carries out the skipping of a window: reads what can be read of it off the loop, and has it buried piece by piece."""
+"""Skipping of a window: reads all readable rows off the loop and turns them into dead letters piece by piece."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -16,12 +16,12 @@ T = TypeVar("T")
 _STEPS_AT_ONCE = 200
 _log = structlog.get_logger(__name__)
 
-# Does something that blocks beside the loop.
+# Runs blocking work off the loop.
 Beside = Callable[[Callable[[], WindowRows | None]], Awaitable[WindowRows | None]]
 
 
 class Salvage(Protocol):
-    """What can be read of a window; all of it blocks."""
+    """Access to the readable rows of a window. All methods block."""
 
     def names(self, window: Window) -> list[str]: ...
 
@@ -31,20 +31,20 @@ class Salvage(Protocol):
 
 
 class WindowSkipper:
-    """Works on one window at a time. A run that fails or dies is begun again, and repeats nothing."""
+    """Skips one window at a time. A run that fails or crashes is started again and repeats no dead letter."""
 
     def __init__(self, skips: WindowSkips, files: Salvage, beside: Beside, check: Callable[[WindowRows], None]) -> None:
-        """`check` refuses rows of an attempt that are not what the log says of them."""
+        """`check` rejects rows of an attempt that contradict the log."""
         self._check = check
         self._skips = skips
         self._files = files
         self._beside = beside
 
     async def skip(self, window: Window, names: list[str], *, is_last_try: bool) -> None:
-        """Bury all that can be found, out of these attempts first; then T may pass the window.
+        """Write dead letters for all rows that can be found, first from these attempts. Then T may pass the window.
 
-        Before the last try it fails where something could not be read: that may pass, and a letter without its body
-        cannot be taken back.
+        Before the last try, a read error fails the run: the error may be temporary, and a letter that was written
+        without its body cannot be undone.
         """
         letters = 0
         troubles: list[str] = []
@@ -64,7 +64,7 @@ class WindowSkipper:
         _log.warning("window skipped", window=window.number, dead_letters=letters + unread, without_body=unread)
 
     async def _bury_attempt(self, window: Window, name: str) -> tuple[int, bool]:
-        """How many were buried out of an attempt, and whether it could be read to its end."""
+        """The number of dead letters from an attempt, and whether it was read to its end."""
         letters = 0
         pieces = self._files.proven(window, name)
         while True:
@@ -72,7 +72,7 @@ class WindowSkipper:
                 rows = await self._beside(lambda: next(pieces, None))
                 if rows is not None:
                     self._check(rows)
-            # What keeps it from being read is why the window is skipped; what it has may be found elsewhere.
+            # Unreadable attempts are the reason for the skip. Other sources may have the missing rows.
             except (LaterMQError, OSError, ValueError) as error:
                 _log.warning("window attempt not read", window=window.number, attempt=name, reason=str(error))
                 return letters, False
@@ -86,7 +86,7 @@ class WindowSkipper:
         while True:
             try:
                 rows = await self._beside(lambda: next(pieces, None))
-            # Where the folder itself cannot be read, the log and the names are what is left.
+            # If the folder itself cannot be read, the log and the saved names remain.
             except (LaterMQError, OSError, ValueError) as error:
                 troubles.append(error.message if isinstance(error, LaterMQError) else str(error))
                 return letters
@@ -114,7 +114,7 @@ class WindowSkipper:
         return letters
 
     async def _bury(self, window: Window, rows: WindowRows, *, proven: bool) -> int:
-        """A few at a time: others are served in between."""
+        """Write dead letters in small parts, so that the loop serves other work in between."""
         letters = 0
         for part in slices(rows, LETTERS_AT_ONCE, self._skips.slice_bytes):
             waiting = part if proven else await _in_steps(self._skips.waiting(part))
@@ -124,7 +124,7 @@ class WindowSkipper:
 
 
 async def _in_steps(steps: Steps[T]) -> T:
-    """Take all steps, some 4 ms at a time."""
+    """Run all steps, about 4 ms at a time."""
     taken = 0
     while True:
         try:
@@ -138,7 +138,7 @@ async def _in_steps(steps: Steps[T]) -> T:
 
 
 def slices(rows: WindowRows, most: int, max_bytes: int) -> Iterator[WindowRows]:
-    """The same rows in pieces of so many rows and bytes, each with at least one row."""
+    """The same rows in pieces of at most `most` rows and `max_bytes` bytes, but at least one row each."""
     ends = np.cumsum(rows.sizes)
     start = 0
     while start < len(rows.entries):

@@ -1,4 +1,4 @@
-"""What the keeper of windows knows of one window: what failed, when it is tried again, and what is being read."""
+"""The loader's state of one window: its errors, the times of the next tries, and the attempt being read."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from latermq.server.backoff import Backoff
 from latermq.timer.far.windows import WindowRows
 
-LONGEST_ROLL_PAUSE_S = 300.0  # each try may leave an attempt behind
+LONGEST_ROLL_PAUSE_S = 300.0  # long, since each try may leave an attempt on disk
 
 
 @dataclass
 class Reading:
-    """An attempt that is being read. A thread that hangs keeps its own, which nobody looks at again."""
+    """An attempt that is being read. A thread that hangs keeps its own object, which is not used again."""
 
     attempt: str
     pieces: Iterator[WindowRows] | None = None
@@ -19,38 +19,38 @@ class Reading:
 
 @dataclass
 class Care:
-    """What the keeper knows of one window."""
+    """The loader's state of one window."""
 
     feed: Backoff = field(default_factory=Backoff)
     check: Backoff = field(default_factory=Backoff)
     roll: Backoff = field(default_factory=lambda: Backoff(longest_s=LONGEST_ROLL_PAUSE_S))
     skip: Backoff = field(default_factory=Backoff)
-    unread: dict[str, Backoff] = field(default_factory=dict)  # attempts that could not be read, and may be whole
+    unread: dict[str, Backoff] = field(default_factory=dict)  # attempts that could not be read but may be intact
     check_again_s: float = 0.0
     check_began_s: float = 0.0
-    needs_roll: bool = False  # none of its attempts can be played
-    was_rolled: bool = False  # since its attempts were looked at
-    is_forced: bool = False  # rolled at once, whatever Spark may bring
+    needs_roll: bool = False  # none of its attempts can be loaded
+    was_rolled: bool = False  # built since its attempts were last checked
+    is_forced: bool = False  # build at once, without waiting for Spark
     timeouts: int = 0
     attempts: int = 0
     rows: int | None = None
-    checked: str = ""  # the attempt that every byte of was looked at
+    checked: str = ""  # the attempt whose every byte was verified
     reading: Reading | None = None
 
     @property
     def error(self) -> str:
-        """What kept it from going on last; empty where nothing does."""
+        """The error that blocks the window; empty if there is none."""
         unread = [one.error for one in self.unread.values()]
         own = [one.error for one in (self.skip, self.feed, self.roll, self.check)]
         return next((told for told in (*own, *unread) if told), "")
 
     @property
     def is_suspect(self) -> bool:
-        """Whether a look at its attempts failed before."""
+        """Whether a check of its attempts failed before."""
         return bool(self.check.failures or self.unread)
 
     def settle(self) -> None:
-        """An attempt can be played."""
+        """Clear all errors, since an attempt can be loaded."""
         for backoff in (self.feed, self.check, self.roll):
             backoff.over()
         self.unread.clear()
@@ -58,7 +58,7 @@ class Care:
         self.timeouts = 0
 
     def start_over(self) -> None:
-        """Look at everything as if it were for the first time."""
+        """Reset the state, so that all attempts are checked again as if for the first time."""
         self.settle()
         self.check_again_s = 0.0
         self.checked = ""
