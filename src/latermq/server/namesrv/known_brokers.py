@@ -1,4 +1,4 @@
-"""Which brokers a name server knows though they are away, so that it does not call their topics unknown."""
+"""Names of brokers that are temporarily away, so that the name server does not report their topics as unknown."""
 
 from dataclasses import dataclass
 
@@ -20,17 +20,17 @@ class _File(msgspec.Struct):
 
 @dataclass(slots=True)
 class Away:
-    """A broker that may come back: its place is kept for it, and room for as many topics as it had."""
+    """A broker that may come back. It still counts towards the limits, with as many topics as it had."""
 
     since_s: float
-    host: str = ""  # where it registered from; not known after a restart
+    host: str = ""  # that it registered from; unknown after a restart
     topics: int = 0
 
 
 class KnownBrokers:
-    """Names of brokers that registered, remembered over a restart where there is a disk.
+    """Names of registered brokers. With a disk they survive a restart.
 
-    One that is away for longer than `timeout_s` is forgotten: then it is taken for gone.
+    A broker that is away for longer than `timeout_s` counts as gone and is forgotten.
     """
 
     def __init__(self, clock: Clock, timeout_s: float, disk: Disk | None = None, doing: Doing = at_once) -> None:
@@ -38,26 +38,26 @@ class KnownBrokers:
         self._timeout_s = timeout_s
         self._here: set[str] = set()
         self._saved: list[str] = []
-        self.trouble: Trouble | None = None  # with the file, if it was not understood; brokers tell their names again
+        self.trouble: Trouble | None = None  # set if the file could not be parsed; brokers register again anyway
         if disk is not None:
             self._saved, self.trouble = load_file(disk, FILE, _parse, lambda names: {}, list)
         self._file = LateFile(disk, FILE, self._content, doing) if disk is not None else None
         self._away = {name: Away(clock.monotonic_s()) for name in self._saved}
 
     def came(self, name: str) -> None:
-        """A broker of this name has registered."""
+        """Record that a broker of this name has registered."""
         self._away.pop(name, None)
         if name not in self._here:
             self._here.add(name)
             self._save()
 
     def went(self, name: str, host: str = "", topics: int = 0) -> None:
-        """No process of this name is left. It may only be restarting."""
+        """Record that no process of this name is left. The broker may only be restarting."""
         self._here.discard(name)
         self._away[name] = Away(self._clock.monotonic_s(), host, topics)
 
     def away(self) -> dict[str, Away]:
-        """The brokers that were here a short while ago and have not come back."""
+        """The brokers that left within the last `timeout_s` and have not come back."""
         forgotten_s = self._clock.monotonic_s() - self._timeout_s
         gone = [name for name, away in self._away.items() if away.since_s < forgotten_s]
         for name in gone:
@@ -67,7 +67,7 @@ class KnownBrokers:
         return self._away
 
     def finish(self) -> None:
-        """Keep what is not kept yet, at the end of the process."""
+        """Write unsaved names to disk at exit."""
         if self._file is not None:
             self._file.finish()
 
@@ -84,7 +84,7 @@ class KnownBrokers:
 
     def _told(self, error: StoreError | None) -> None:
         if error is not None:
-            self._saved = []  # routes matter more than what a restart would remember; the next change tries again
+            self._saved = []  # routes matter more than this file, so no request fails; the next change retries
 
 
 def _parse(data: bytes) -> Parsed[list[str]]:

@@ -1,4 +1,4 @@
-"""The name server's key-value table: namespace → key → value, kept in Apache's kvConfig.json where there is a disk."""
+"""The name server's key-value table: namespace → key → value, saved as Apache's kvConfig.json if there is a disk."""
 
 import contextlib
 from collections.abc import Callable
@@ -14,35 +14,35 @@ from latermq.store.files.disk import Disk
 from latermq.store.files.set_aside import NotUnderstoodError, Parsed, Trouble, load_file
 
 FILE = "kvConfig.json"
-ORDER_TOPICS = "ORDER_TOPIC_CONFIG"  # the namespace that says on which brokers an ordered topic has how many queues
+ORDER_TOPICS = "ORDER_TOPIC_CONFIG"  # the namespace with the number of queues of each ordered topic per broker
 
 MAX_NAME_CHARS = 255
-MAX_WAITING = 10_000  # changes that are answered when they are on disk
+MAX_WAITING = 10_000  # changes that wait for the disk before they are answered
 
 Table = dict[str, dict[str, str]]
 
 
-# The field name below is that in the file.
+# The field name is part of the file format.
 class _File(msgspec.Struct):
     configTable: Table = msgspec.field(default_factory=dict)
 
 
 class KVConfigs:
-    """Every change is on disk before it is answered; without a disk the table ends with the process.
+    """The table in memory. A change is answered once it is on disk. Without a disk, the table is lost at exit.
 
-    A change counts from the moment it is made. If the disk fails it, the table goes back to what is on disk.
+    A change is visible at once. If its write fails, the table reverts to the content on disk.
     """
 
     def __init__(self, bounds: NameServerConfig, disk: Disk | None = None, doing: Doing = at_once) -> None:
         self._max_bytes = bounds.max_kv
         self._max_entries = bounds.max_kv_entries
         table: Table = {}
-        self.trouble: Trouble | None = None  # with the file, if it was not understood
+        self.trouble: Trouble | None = None  # set if the file could not be parsed
         if disk is not None:
             table, self.trouble = load_file(disk, FILE, _parse, lambda table: table, dict)
         self._load(table)
         if disk is not None and self.trouble is not None:
-            with contextlib.suppress(StoreError):  # the next change tries again
+            with contextlib.suppress(StoreError):  # the next change retries
                 disk.replace(FILE, self._content())
         self._file = LateFile(disk, FILE, self._content, doing) if disk is not None else None
 
@@ -50,14 +50,14 @@ class KVConfigs:
         return self._table.get(namespace, {}).get(key)
 
     def entries(self, namespace: str) -> dict[str, str]:
-        """All of one namespace."""
+        """All keys and values of one namespace."""
         entries = self._table.get(namespace)
         if entries is None:
             raise QueryNotFound(f"the name server holds no namespace {namespace!r}", hint="Put a key into it first")
         return entries
 
     def put(self, namespace: str, key: str, value: str, done: Callable[[LaterMQError | None], None]) -> None:
-        """Set a key. Raises what forbids it; `done` is told once it is on disk, or why it could not be kept."""
+        """Set a key. Raises an error if that is not allowed. `done` receives None once it is on disk, or the error."""
         self._check_room_to_wait()
         _check_name("namespace", namespace)
         _check_name("key", key)
@@ -79,7 +79,7 @@ class KVConfigs:
         self._save(done)
 
     def delete(self, namespace: str, key: str, done: Callable[[LaterMQError | None], None]) -> None:
-        """Forget a key; fine where there is none. A namespace goes with its last key: names alone may fill nothing."""
+        """Delete a key, if it exists. A namespace is removed with its last key, so that empty ones use no memory."""
         old = self.get(namespace, key)
         if old is None:
             done(None)
@@ -93,7 +93,7 @@ class KVConfigs:
         self._save(done)
 
     def finish(self) -> None:
-        """Keep what is not kept yet, at the end of the process."""
+        """Write unsaved changes to disk at exit."""
         if self._file is not None:
             self._file.finish()
 
@@ -119,7 +119,7 @@ class KVConfigs:
         file, changed = self._file, self._table
 
         def kept(error: LaterMQError | None) -> None:
-            if error is not None and self._table is changed:  # the first of those that failed
+            if error is not None and self._table is changed:  # only for the first of the failed changes
                 self._load(_last_kept(file.written))
             done(error)
 
@@ -149,7 +149,7 @@ def _size_bytes(namespace: str, key: str, value: str) -> int:
 
 
 def _last_kept(data: bytes) -> Table:
-    """The table that is on disk, to go back to; empty where the file was set aside and could not be written anew."""
+    """The table on disk, to revert to. It is empty if the file was set aside and could not be written again."""
     try:
         return _parse(data).value if data else {}
     except NotUnderstoodError:
@@ -157,7 +157,7 @@ def _last_kept(data: bytes) -> Table:
 
 
 def _parse(data: bytes) -> Parsed[Table]:
-    """Namespace by namespace where the file does not parse as a whole: a damaged one costs itself and no other."""
+    """Parse the file as a whole or, if that fails, by namespace, so that a damaged namespace affects no other."""
     try:
         return Parsed(msgspec.json.decode(data, type=_File).configTable)
     except UNREADABLE as error:

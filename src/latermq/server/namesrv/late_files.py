@@ -1,4 +1,4 @@
-"""Small files that are replaced beside the event loop: the newest content counts, and one write runs at a time."""
+"""Small files that are replaced off the event loop. The newest content wins, and one write runs at a time."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,12 +7,12 @@ from latermq.errors import StoreError
 from latermq.server.windows.daemon_threads import DaemonThreads
 from latermq.store.files.disk import Disk
 
-Done = Callable[[StoreError | None], None]  # told once, with what went wrong
-Doing = Callable[[Callable[[], None], Done], None]  # does some work, now or beside, and tells what came of it
+Done = Callable[[StoreError | None], None]  # called once, with the error or None
+Doing = Callable[[Callable[[], None], Done], None]  # runs work here or on a thread, and reports the outcome
 
 
 def at_once(work: Callable[[], None], done: Done) -> None:
-    """Do the work here and now: for those who have no loop to hold up."""
+    """Run the work synchronously, for callers without an event loop."""
     try:
         work()
     except StoreError as error:
@@ -22,7 +22,7 @@ def at_once(work: Callable[[], None], done: Done) -> None:
 
 
 class BesideTheLoop:
-    """Does work in a thread and tells of it on the running loop."""
+    """Runs work on a thread and reports the outcome on the running loop."""
 
     def __init__(self, name: str) -> None:
         self._threads = DaemonThreads(1, name)
@@ -33,13 +33,13 @@ class BesideTheLoop:
         def told() -> None:
             try:
                 at_once(work, lambda error: self._tell(loop, done, error))
-            except Exception as error:  # whatever it is, who waits must hear of it
+            except Exception as error:  # the waiting caller must receive every error
                 self._tell(loop, done, StoreError(f"writing failed: {type(error).__name__}: {error}"))
 
         self._threads.submit(told)
 
     def stop(self) -> None:
-        """Let what is under way end, and begin nothing more."""
+        """Wait for running work to end, and start no more."""
         self._threads.shutdown(wait=True)
 
     @staticmethod
@@ -49,10 +49,10 @@ class BesideTheLoop:
 
 
 class LateFile:
-    """One file. A change that comes while another is written waits, and is written together with those after it."""
+    """One file. Changes that arrive during a write wait, and are then written together."""
 
     def __init__(self, disk: Disk, path: str, content: Callable[[], bytes], doing: Doing = at_once) -> None:
-        """`content` makes what is to be written, once for all changes that are written together."""
+        """`content` returns the bytes to write. It is called once for all changes that are written together."""
         self._disk = disk
         self._path = path
         self._make = content
@@ -64,18 +64,18 @@ class LateFile:
 
     @property
     def waiting(self) -> int:
-        """How many changes are not on disk yet, apart from those that are being written."""
+        """The number of changes that wait for the next write, without those that are being written."""
         return len(self._waiting)
 
     def change(self, done: Done) -> None:
-        """Write the content soon. Where that fails, so does every change that came meanwhile: it may build on this."""
+        """Write the content soon. If the write fails, changes made meanwhile fail too: they may depend on it."""
         self._changed = True
         self._waiting.append(done)
         if not self._writing:
             self._begin()
 
     def finish(self) -> None:
-        """Write what was not written yet, now: for the end, when nothing is done beside any more."""
+        """Write unsaved content synchronously. Called at exit, when no thread writes any more."""
         if self._changed or self._writing:
             self._disk.replace(self._path, self._make())
 

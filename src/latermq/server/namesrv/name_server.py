@@ -1,4 +1,4 @@
-"""The name server: brokers register here, clients ask here where topics are."""
+"""The name server: brokers register with it, and clients look up routes of topics."""
 
 import asyncio
 import signal
@@ -53,10 +53,10 @@ _log = structlog.get_logger(__name__)
 
 
 class NameServer:
-    """Answers every request that brokers, clients and operators make to a name server."""
+    """Answers all requests of brokers, clients and operators to a name server."""
 
     def __init__(self, config: Config, clock: Clock, disk: Disk | None = None, doing: Doing = at_once) -> None:
-        """Without a disk it forgets its key-value table and its brokers when it ends. `doing` writes to the disk."""
+        """Without a disk, the key-value table and the known brokers are lost at exit. `doing` runs the disk writes."""
         timeout_s = config.server.broker_timeout / 1000
         known = KnownBrokers(clock, timeout_s, disk, doing)
         self.routes = Routes(clock, timeout_s, config.namesrv, known)
@@ -70,16 +70,16 @@ class NameServer:
         self.table.add(self._settings_endpoints())
 
     def opened(self, connection: Connection) -> None:
-        """Nothing is known of a connection before its first request."""
+        """Do nothing: a connection has no state before its first request."""
 
     def serve(self, connection: Connection, command: Command) -> bytes | None:
         return self.table.serve(connection, command)
 
     def settled(self) -> None:
-        """Every request is done when it is answered."""
+        """Do nothing: there are no commands to commit as a group."""
 
     def caught_up(self, connection: Connection) -> None:
-        """Nothing is sent to clients but answers."""
+        """Do nothing: the server sends only responses to clients."""
 
     def closed(self, connection: Connection) -> None:
         if connection.attachment is not None:
@@ -87,14 +87,14 @@ class NameServer:
                 _log_gone(gone, "its connection closed")
 
     def expire(self) -> None:
-        """Drop brokers that have been silent for too long, and their connections."""
+        """Remove brokers that have been silent for too long, and close their connections."""
         for gone in self.routes.expire():
             _log_gone(gone, "no heartbeat")
             if isinstance(gone.owner, Connection):
                 gone.owner.close()
 
     def finish(self) -> None:
-        """Keep what is not on disk yet."""
+        """Write unsaved changes to disk."""
         try:
             self.routes.known.finish()
             self.kv_configs.finish()
@@ -111,7 +111,7 @@ class NameServer:
         get, update = on_cluster(GET), on_cluster(UPDATE)
         registration = BodyLimit(
             int(self._config.server.max_frame), "server.max_frame"
-        )  # `read_registration` has others
+        )  # `read_registration` applies further limits
         return [
             Endpoint(
                 Request.REGISTER_BROKER,
@@ -128,7 +128,7 @@ class NameServer:
         ]
 
     def _register(self, connection: Connection, command: Command, header: RegisterBrokerHeader) -> bytes:
-        # It lives, whether or not what it brings can be taken: else a topic too many would expel it.
+        # The broker is alive even if its registration is rejected. Otherwise one topic too many would expel it.
         self.routes.heartbeat(header.clusterName, header.brokerAddr, connection)
         body = read_registration(header, command.body, self._config.namesrv)
         registered = self.routes.register(header, body, connection, network_of(connection.peer[0]))
@@ -261,7 +261,7 @@ class NameServer:
         return encode_response(command, body=text.encode())
 
     def _update_config(self, _: Connection, command: Command, __: None) -> bytes:
-        """Settings are fixed for the life of the process; asking for what already holds is fine."""
+        """Reject changes, since settings are fixed until a restart. A request for the current values succeeds."""
         try:
             lines = [line.strip() for line in command.body.decode().splitlines()]
         except UnicodeDecodeError:
@@ -286,7 +286,7 @@ class NameServer:
 
 
 class NameServerProcess:
-    """A name server with its socket and its disk: `start`, then `stop`, once each."""
+    """A name server with its socket and its disk. Call `start`, then `stop`, once each."""
 
     def __init__(self, config: Config, clock: Clock, data: Path | None = None) -> None:
         self._config = config
@@ -317,7 +317,7 @@ class NameServerProcess:
         host, metrics = self._config.server.host, self._config.metrics
         setting, default = "metrics.namesrv_port", DEFAULT_NAMESRV_METRICS_PORT
         if metrics.namesrv_port == metrics.port == default:
-            # Whoever gave the broker this port need not know that it is a default of ours.
+            # An operator who gave the broker this port may not know that it is the name server's default.
             _log.warning("no metrics", reason=f"metrics.port is {default} too", hint=f"Set {setting} to a free port")
             return
         await self._metrics.start_for(setting, host, metrics.namesrv_port, default)
@@ -337,7 +337,7 @@ class NameServerProcess:
 
 
 def run_name_server(config: Config, data: Path | None, ready: Callable[[str], None]) -> int:
-    """Run a name server until SIGTERM or SIGINT; `ready` is told its address once it accepts connections."""
+    """Run a name server until SIGTERM or SIGINT. `ready` receives its address once it accepts connections."""
 
     async def run() -> None:
         process = NameServerProcess(config, SystemClock(), data)
@@ -357,7 +357,7 @@ def run_name_server(config: Config, data: Path | None, ready: Callable[[str], No
 
 
 def _answering(connection: Connection, command: Command) -> Callable[[LaterMQError | None], None]:
-    """Answers a change once it is on disk, or could not be kept."""
+    """A callback that answers a change once it is on disk or its write has failed."""
 
     def answer(error: LaterMQError | None) -> None:
         reply = encode_response(command) if error is None else connection.refuse(command, error)

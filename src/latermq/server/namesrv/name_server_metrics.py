@@ -1,4 +1,4 @@
-"""What a name server tells monitoring systems: its sockets as a broker does, its tables, and each of its bounds."""
+"""Metrics of a name server: its tables, each of its limits, and the same socket metrics as a broker's."""
 
 from collections.abc import Callable, Mapping
 
@@ -28,16 +28,16 @@ NAME_SERVER_LIMITS = (
 
 
 class NameServerMetrics:
-    """Reads one name server. Called by the thread that serves it."""
+    """Reads the metrics of one name server, on the thread that serves it."""
 
     def __init__(self, config: Config, address: Callable[[], str], statistics: Callable[[], Mapping[str, int]]) -> None:
-        """`address` is known once it listens."""
+        """`address` is available once the server listens."""
         self._config = config
         self._address = address
         self._statistics = statistics
 
     def read(self) -> Reading:
-        """Everything as it is now."""
+        """The current values of all metrics."""
         statistics = self._statistics()
         own = {family.name: statistics[family.name.removeprefix("latermq_namesrv_")] for family in OWN_FAMILIES}
         values = {**own, **server_values(statistics), **limits(NAME_SERVER_LIMITS, self._config, statistics)}

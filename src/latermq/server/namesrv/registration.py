@@ -1,4 +1,4 @@
-"""What a broker sends with REGISTER_BROKER: JSON, or the same packed and deflated; checked before it is believed."""
+"""Parsing and validation of REGISTER_BROKER bodies: JSON, or the same data packed and deflated."""
 
 import re
 import struct
@@ -11,8 +11,8 @@ from latermq.errors import InvalidParameter, MalformedRequest, ServiceUnavailabl
 from latermq.protocol.remoting.json_body import decode_body
 from latermq.protocol.remoting.routes import RegisterBrokerBody, RegisterBrokerHeader
 
-MAX_NAME_BYTES = 255  # as UTF-8: a list of all topics has all of them
-MAX_QUEUES = 65_535  # of one topic on one broker: clients make an object of each
+MAX_NAME_BYTES = 255  # as UTF-8; bounds the list of all topics, which holds every name
+MAX_QUEUES = 65_535  # of one topic on one broker; clients create an object per queue
 MAX_FILTER_SERVERS = 64
 
 _LENGTH = struct.Struct(">i")
@@ -23,14 +23,14 @@ _ADDRESS = re.compile(r"\S+:(\d{1,5})").fullmatch
 
 
 def read_registration(header: RegisterBrokerHeader, body: bytes, bounds: NameServerConfig) -> RegisterBrokerBody:
-    """The registration in a request's body; raises where it is not what a broker could mean to send."""
+    """The registration in a request's body. Raises an error if no valid broker could have sent it."""
     _check_header(header)
-    # Java keeps its checksums non-negative; 0 means that there is none.
+    # Java clears the sign bit of its checksums. 0 means no checksum.
     if header.bodyCrc32 and header.bodyCrc32 != zlib.crc32(body) & 0x7FFFFFFF:
         raise MalformedRequest("the registration's checksum does not match its body", hint="It is sent again soon")
     if not body:
         return RegisterBrokerBody()
-    # Apache's 5.x brokers deflate where they are set to, but say in the header that they did not.
+    # Apache's 5.x brokers deflate the body if configured to, but the header says that it is not compressed.
     if header.compressed or body.startswith(_DEFLATED):
         registration = _unpack(_inflate(body, bounds.max_registration), bounds.max_host_topics)
     elif len(body) > bounds.max_registration:
@@ -78,7 +78,7 @@ def _check_name(what: str, name: str) -> None:
 
 
 def _is_name(name: str) -> bool:
-    """Names of brokers and clusters are topics, too, and often those of hosts: Apache allows nearly all."""
+    """Whether a name is valid. Apache allows nearly all: broker and cluster names are also topics, often host names."""
     return name.isprintable() and " " not in name and 0 < len(name.encode()) <= MAX_NAME_BYTES
 
 
@@ -98,7 +98,7 @@ def _too_large(max_bytes: int) -> ServiceUnavailable:
 
 
 def _inflate(body: bytes, max_bytes: int) -> bytes:
-    """Piece by piece, so that what claims a thousand times its size costs no more than the limit."""
+    """Inflate piece by piece, so that a body that expands a thousandfold costs no more than the limit."""
     inflater = zlib.decompressobj()
     data = bytearray()
     try:
@@ -115,9 +115,9 @@ def _inflate(body: bytes, max_bytes: int) -> bytes:
 
 
 def _unpack(data: bytes, max_topics: int) -> RegisterBrokerBody:
-    """Data version, number of topics, each topic, filter servers: every part with its length ahead.
+    """Parse data version, number of topics, each topic and filter servers. A length precedes every part.
 
-    Behind them 5.x brokers write the mappings of static topics, which no route of ours carries.
+    5.x brokers append the mappings of static topics. Our routes do not carry these.
     """
     version, at = _part(data, 0)
     topics, at = _number(data, at)
@@ -150,7 +150,7 @@ def _part(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _topic(text: bytes) -> TopicJson:
-    """`name readQueues writeQueues perm filterType attributes`, as Java's TopicJson writes itself."""
+    """Parse `name readQueues writeQueues perm filterType attributes`, the text form of Java's topic configuration."""
     try:
         name, read, write, perm, filter_type, *_ = text.decode().split(" ")
         return TopicJson(
@@ -165,7 +165,7 @@ def _topic(text: bytes) -> TopicJson:
 
 
 def _small(digits: str) -> int:
-    """A number of a topic; what msgspec would make of it takes three times as long, and there may be thousands."""
+    """Parse a number of a topic. msgspec takes three times as long, and there may be thousands of topics."""
     if len(digits) > 9 or not (digits.isascii() and digits.isdigit()):
         raise ValueError(digits)
     return int(digits)

@@ -1,4 +1,4 @@
-"""The name server's tables: which brokers are alive, which queues they have, and the routes that follow from it."""
+"""The name server's tables: the live brokers, their queues, and the resulting routes."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -22,12 +22,12 @@ from latermq.server.namesrv.known_brokers import KnownBrokers
 MASTER_ID = 0
 _NAMES_IN_A_REMARK = 3
 
-Address = tuple[str, str]  # (cluster, host:port): names one broker process
+Address = tuple[str, str]  # (cluster, host:port), which identifies one broker process
 
 
 @dataclass(slots=True)
 class _Live:
-    """One broker process that registered and has not been silent for too long since."""
+    """A registered broker process that has not been silent for too long."""
 
     name: str
     heard_s: float
@@ -41,17 +41,17 @@ class _Live:
 
 @dataclass(slots=True)
 class Registered:
-    """What a registration is answered with; a replica learns who its master is."""
+    """The response to a registration. A replica learns its master's address from it."""
 
     ha_address: str | None = None
     master_address: str | None = None
     is_new: bool = False
-    replaced: str | None = None  # the address that had the same name and id until now
+    replaced: str | None = None  # the previous address of the same name and id
 
 
 @dataclass(slots=True)
 class Gone:
-    """A broker process that has left the routes, and the connection it had registered on."""
+    """A broker process that was removed from the routes, and the connection on which it had registered."""
 
     cluster: str
     name: str
@@ -61,18 +61,18 @@ class Gone:
 
 @dataclass(slots=True)
 class _Held:
-    """What one broker name has in the tables, and the host that brought it."""
+    """The topics of one broker name, and the host that registered them."""
 
     host: str
-    topics: dict[str, None] = field(default_factory=dict)  # in the order in which they came
+    topics: dict[str, None] = field(default_factory=dict)  # in order of registration
 
 
 @dataclass(slots=True)
 class Routes:
-    """Registrations in, routes out.
+    """Takes registrations and returns routes.
 
-    An `owner` is what a registration came on: when it goes, the broker goes. While it is there and speaks, nobody else
-    speaks for that broker: no other connection can replace it, expel it or keep it alive.
+    An `owner` is the connection of a registration. When it closes, the broker is removed. While it is open and
+    active, no other connection can replace the broker, unregister it or keep it alive.
     """
 
     clock: Clock
@@ -84,16 +84,16 @@ class Routes:
     _topics: dict[str, dict[str, QueueData]] = field(default_factory=dict)  # topic → broker name → queues
     _held: dict[str, _Held] = field(default_factory=dict)  # by broker name
 
-    # What brokers say.
+    # Requests of brokers.
 
     def register(
         self, header: RegisterBrokerHeader, body: RegisterBrokerBody, owner: object, host: str = ""
     ) -> Registered:
-        """Take a broker, new or known, and the topics it has; what it no longer names stays until it is deleted."""
+        """Register a new or known broker and its topics. Topics that it no longer names stay until they are deleted."""
         table = body.topicConfigSerializeWrapper
         address = (header.clusterName, header.brokerAddr)
         self._check_owner(header, owner)
-        self.heartbeat(*address, owner)  # it lives, whether or not there is room for what it brings
+        self.heartbeat(*address, owner)  # the broker is alive even if its topics exceed a limit
         self._check_brokers(address, header.brokerName, host)
         brings_topics = header.brokerId == MASTER_ID or (
             header.enableActingMaster is not None and header.brokerId == min(self._ids_with(header))
@@ -102,7 +102,7 @@ class Routes:
             self._check_topics(header.brokerName, table.topics, host)
         rival_address = self._rival_of(header)
         if rival_address is not None:
-            del self._live[rival_address]  # it was registered on this connection, too
+            del self._live[rival_address]  # it was registered on this connection too
         previous = self._live.get(address)
         if previous is not None and previous.name != header.brokerName:
             self._remove(address)
@@ -115,7 +115,7 @@ class Routes:
         self._live[address] = _Live(
             name=header.brokerName,
             heard_s=self.clock.monotonic_s(),
-            # Who asks for longer would stay in the routes when it is gone.
+            # A broker with a longer timeout would stay in the routes for too long after its end.
             timeout_s=self.broker_timeout_s if timeout_ms is None else min(timeout_ms / 1000, self.broker_timeout_s),
             version=table.version,
             ha_address=header.haServerAddr,
@@ -129,18 +129,18 @@ class Routes:
         return answer
 
     def heartbeat(self, cluster: str, address: str, owner: object) -> None:
-        """A broker is alive and has nothing new to say; what others say of it does not count."""
+        """Record that a broker is alive. Heartbeats from connections that do not own it are ignored."""
         live = self._live.get((cluster, address))
         if live is not None and live.owner is owner:
             live.heard_s = self.clock.monotonic_s()
 
     def data_version(self, cluster: str, address: str) -> DataVersionJson | None:
-        """Which state of its topics a broker registered last."""
+        """The data version of the topics that a broker registered last."""
         live = self._live.get((cluster, address))
         return None if live is None else live.version
 
     def unregister(self, cluster: str, address: str, owner: object) -> Gone | None:
-        """A broker leaves by its own wish."""
+        """Remove a broker at its own request."""
         live = self._live.get((cluster, address))
         if live is not None and live.owner is not owner:
             raise NoPermission(
@@ -150,20 +150,20 @@ class Routes:
         return self._remove((cluster, address))
 
     def owner_gone(self, owner: object) -> list[Gone]:
-        """A connection has closed: every broker whose last registration came on it leaves at once."""
+        """Remove all brokers whose last registration used this connection, which has closed."""
         return self._remove_all([address for address, live in self._live.items() if live.owner is owner])
 
     def expire(self) -> list[Gone]:
-        """Every broker that has been silent for longer than its time leaves."""
+        """Remove all brokers that have been silent for longer than their timeout."""
         now_s = self.clock.monotonic_s()
         return self._remove_all(
             [address for address, live in self._live.items() if now_s - live.heard_s > live.timeout_s]
         )
 
-    # What clients and operators ask.
+    # Requests of clients and operators.
 
     def route(self, topic: str) -> TopicRoute:
-        """The queues of a topic and where they are."""
+        """The queues of a topic and the brokers that hold them."""
         queues = self._topics.get(topic, {})
         brokers = [self._brokers[name] for name in queues if name in self._brokers]
         if not brokers:
@@ -177,7 +177,7 @@ class Routes:
         return TopicRoute(queueDatas=list(queues.values()), brokerDatas=brokers, filterServerTable=servers)
 
     def _no_route(self, topic: str) -> LaterMQError:
-        """Whether a topic exists nobody can say while a broker that may have it is away."""
+        """The error for a topic without a route. It is temporary while a broker that may have the topic is away."""
         away = self.known.away()
         if away:
             names = sorted(away)[:_NAMES_IN_A_REMARK]
@@ -196,7 +196,7 @@ class Routes:
         )
 
     def cluster_info(self) -> ClusterInfo:
-        """Every broker, and which cluster has which."""
+        """All brokers, and the broker names of each cluster."""
         clusters: dict[str, list[str]] = {}
         for broker in self._brokers.values():
             clusters.setdefault(broker.cluster, []).append(broker.brokerName)
@@ -213,7 +213,7 @@ class Routes:
         return TopicList(topicList=list(found))
 
     def system_topics(self) -> TopicList:
-        """Clusters and broker names, which are topics too, and a broker to ask for the rest."""
+        """Cluster and broker names, which are topics too, and the address of a broker that can list the rest."""
         names: dict[str, None] = {}
         address = None
         for broker in self._brokers.values():
@@ -222,12 +222,12 @@ class Routes:
         return TopicList(topicList=list(names), brokerAddr=address)
 
     def members(self, cluster: str, name: str) -> BrokerData:
-        """The processes of one broker name by their ids; none where it is not known."""
+        """The processes of one broker name by id; empty if the name is unknown."""
         broker = self._brokers.get(name)
         return BrokerData(cluster=cluster, brokerName=name, brokerAddrs={} if broker is None else broker.brokerAddrs)
 
     def delete_topic(self, topic: str, cluster: str = "") -> None:
-        """Forget a topic on the brokers of one cluster, or everywhere; a broker that still has it brings it back."""
+        """Remove a topic from the brokers of one cluster or of all. A broker that still has it registers it again."""
         queues = self._topics.get(topic, {})
         for name in list(queues):
             broker = self._brokers.get(name)
@@ -238,7 +238,7 @@ class Routes:
             self._topics.pop(topic, None)
 
     def set_writable(self, name: str, writable: bool) -> int:
-        """Let clients send to all topics of a broker, or to none, until its topics change; the number of topics."""
+        """Allow or forbid sends to all topics of a broker until its topics change; the number of topics."""
         held = self._held.get(name)
         affected = [self._topics[topic][name] for topic in held.topics] if held is not None else []
         for queue in affected:
@@ -272,10 +272,10 @@ class Routes:
             "max_registration_bytes": self.bounds.max_registration,
         }
 
-    # Who may register, and how much.
+    # Ownership and limits of registrations.
 
     def _check_owner(self, header: RegisterBrokerHeader, owner: object) -> None:
-        """Refuse what would put a registration into the place of another connection's."""
+        """Reject a registration that would replace one of another connection."""
         broker = self._brokers.get(header.brokerName)
         for (cluster, address), live in self._live.items():
             if live.owner is owner:
@@ -294,7 +294,7 @@ class Routes:
         if known is not None and known.name == name:
             return
         away = self.known.away()
-        kept = len(away) - (name in away)  # a broker that comes back has its place
+        kept = len(away) - (name in away)  # a broker that comes back is already counted
         here = sum(live.host == host for live in self._live.values())
         here += sum(broker.host == host and other != name for other, broker in away.items())
         for count, limit, setting in (
@@ -321,7 +321,7 @@ class Routes:
                 "namesrv.max_host_topics",
             ),
         ):
-            # Where it brings nothing new, what others hold cannot be held against it.
+            # A registration without new topics must not fail because of other brokers' topics.
             if count > limit and (own is None or held > len(own.topics)):
                 raise ServiceUnavailable(
                     f"the name server would hold {count} topics, {limit} are the limit ({setting})",
@@ -329,13 +329,13 @@ class Routes:
                 )
 
     def _ids_with(self, header: RegisterBrokerHeader) -> set[int]:
-        """The ids of a broker name once this registration is taken."""
+        """The ids of a broker name after this registration."""
         broker = self._brokers.get(header.brokerName)
         known = broker.brokerAddrs if broker is not None else {}
         return {id_ for id_, address in known.items() if address != header.brokerAddr} | {header.brokerId}
 
     def _rival_of(self, header: RegisterBrokerHeader) -> Address | None:
-        """Another living process under the name and id that a registration claims."""
+        """Another live process with the name and id of a registration."""
         broker = self._brokers.get(header.brokerName)
         held = broker.brokerAddrs.get(header.brokerId) if broker is not None else None
         if held is None or held == header.brokerAddr or (header.clusterName, held) not in self._live:
@@ -349,7 +349,7 @@ class Routes:
             self._brokers[header.brokerName] = broker
             self.known.came(header.brokerName)
         broker.cluster = header.clusterName
-        # One address has one id: a replica that became the master registers again under id 0.
+        # An address has one id: a replica that becomes the master registers again with id 0.
         broker.brokerAddrs = {id_: known for id_, known in broker.brokerAddrs.items() if known != header.brokerAddr}
         broker.brokerAddrs[header.brokerId] = header.brokerAddr
         return broker.brokerAddrs
@@ -358,11 +358,11 @@ class Routes:
         held = self._held.setdefault(name, _Held(host))
         held.host = host
         if not changed and topics.keys() <= held.topics.keys():
-            return  # what most registrations are: the same again
+            return  # the usual case: nothing has changed
         for topic, config in topics.items():
             held.topics[topic] = None
             queues = self._topics.setdefault(topic, {})
-            # Where nothing changed the queues stay as they are, so that a wiped write permission stays wiped.
+            # Without a change the queues stay as they are, so that a wiped write permission stays wiped.
             if changed or name not in queues:
                 queues[name] = QueueData(
                     brokerName=name,
