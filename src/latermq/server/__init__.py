@@ -1,1 +1,1 @@
-"""Sockets and processes: the name server, the broker server and the supervisor that runs them."""
+"""Server processes and their sockets: the name server, the broker and the supervisor that runs them."""

@@ -1,11 +1,11 @@
-"""Pauses between tries of something that fails: longer each time, and none once it works."""
+"""Exponential backoff: each failure doubles the pause before the next try, and a success resets it."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class Backoff:
-    """How often one thing has failed in a row, why, and when to try it again."""
+    """The number of consecutive failures, the last error, and the time of the next try."""
 
     first_s: float = 1.0
     longest_s: float = 30.0
@@ -14,16 +14,16 @@ class Backoff:
     not_before_s: float = 0.0
 
     def is_ready(self, now_s: float) -> bool:
-        """Whether it may be tried now."""
+        """Whether the pause is over."""
         return now_s >= self.not_before_s
 
     def met(self, error: str, now_s: float) -> None:
-        """It failed."""
+        """Record a failure."""
         pause_s = min(self.first_s * 2 ** min(self.failures, 30), self.longest_s)
         self.failures += 1
         self.error = error
         self.not_before_s = now_s + pause_s
 
     def over(self) -> None:
-        """It worked, or is to be tried as if it had never failed."""
+        """Reset after a success, or to retry without a pause."""
         self.failures, self.error, self.not_before_s = 0, "", 0.0

@@ -1,4 +1,4 @@
-"""What operators change is logged, each change once, with who made it: by brokers and name servers alike."""
+"""Log of operators' changes on brokers and name servers: one line per change, with the client that made it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from latermq.message.names import MAX_RETRY_TOPIC_CHARS, escaped
 from latermq.protocol.remoting.frames import Command
 from latermq.server.remoting.connection import Connection
 
-MAX_NAMES = 10  # of a list that one line shows
-_SHOWN_CHARS = MAX_RETRY_TOPIC_CHARS  # so every legal name is shown whole
+MAX_NAMES = 10  # shown per line
+_SHOWN_CHARS = MAX_RETRY_TOPIC_CHARS  # long enough for every valid name
 
 _log = structlog.get_logger(__name__)
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -21,9 +21,9 @@ Handler = Callable[[Connection, Command, Any], bytes | None]
 
 @dataclass(frozen=True)
 class Change:
-    """How the log calls a change, which header fields it shows, and which names of the decoded body.
+    """The log event of a change, the header fields to show, and the names to show from the decoded body.
 
-    Other fields are not shown: some are secrets.
+    Other fields are not shown, because some are secrets.
     """
 
     event: str
@@ -32,9 +32,9 @@ class Change:
 
 
 def log_change(handler: Handler, change: Change) -> Handler:
-    """The same handler, which logs what it changes once it has accepted the request.
+    """Wrap a handler to log its change once it has accepted the request.
 
-    Refusals are logged as all refusals are; a failure of the disk later on, as all such failures.
+    Rejected requests and later disk failures are logged elsewhere, like all others.
     """
 
     def handle(connection: Connection, command: Command, asked: Any) -> bytes | None:
@@ -61,7 +61,7 @@ def _told(command: Command, fields: tuple[str, ...]) -> dict[str, str]:
 
 
 def _text(raw: msgspec.Raw) -> str:
-    """A value as it was meant; Java sends all as texts, others send numbers as such."""
+    """A field's value as text. Java sends all values as strings; other clients send numbers as JSON numbers."""
     try:
         return msgspec.json.decode(raw, type=str)
     except msgspec.ValidationError:

@@ -1,7 +1,7 @@
-"""Log lines of a server process: text or JSON, one event a line, on standard error.
+"""Log output of a server process: text or JSON, one event per line, on standard error.
 
-Names and texts of clients get into them. They are shown so that none of them can steer a terminal, begin a line of its
-own or fill the disk.
+Log lines contain names and texts from clients. These are escaped and truncated, so that they cannot control a
+terminal, start a new line or fill the disk.
 """
 
 import itertools
@@ -17,15 +17,15 @@ from latermq.config import LogConfig
 from latermq.redaction import redacted
 from latermq.visible_text import visible
 
-_MAX_ENTRIES = 32  # of a list or a table in a line
-_MAX_LEVELS = 8  # of lists in lists; a traceback in JSON has five
-# Not with what variables held: bodies and secrets are among them.
+_MAX_ENTRIES = 32  # shown of a list or mapping
+_MAX_LEVELS = 8  # of nested lists and mappings; a traceback in JSON has five
+# Without the values of variables, which may be message bodies or secrets.
 _TRACEBACKS = structlog.tracebacks.ExceptionDictTransformer(show_locals=False, max_frames=_MAX_ENTRIES)
-_TRACE_VALUES = 16  # a traceback may be as long as so many values
+_TRACE_VALUES = 16  # the maximum length of a traceback, in maximum value lengths
 
 
 def set_up_logs(config: LogConfig, part: str, *, stream: TextIO | None = None) -> None:
-    """Send structlog's events and those of the standard library, asyncio's among them, to one stream in one format."""
+    """Send events of structlog and of the standard library, including asyncio, to one stream in one format."""
     stream = sys.stderr if stream is None else stream
     level = logging.getLevelNamesMapping()[config.level.upper()]
     shared: list[Processor] = [
@@ -60,7 +60,7 @@ def _rendering(config: LogConfig, *, colors: bool) -> list[Processor]:
 
 
 class _PartName:
-    """Tells the lines of several processes on one terminal apart."""
+    """Adds the process's part, to distinguish lines of several processes on one terminal."""
 
     def __init__(self, part: str) -> None:
         self._part = part
@@ -71,7 +71,7 @@ class _PartName:
 
 
 class _Visibly:
-    """Makes every value of an event fit to be looked at: escaped, and cut where it is long."""
+    """Makes every value of an event safe to display: escapes it, and truncates it if it is long."""
 
     def __init__(self, max_chars: int) -> None:
         self._max_chars = max_chars
@@ -100,15 +100,15 @@ class _Visibly:
         return self._cut(repr(value))
 
     def _shown_trace(self, trace: str) -> str:
-        """Each of its lines begins with a mark, since an error's text may have lines that look like other events."""
+        """Mark the start of each line, since an error's text may contain lines that look like other events."""
         trace = redacted(trace)
         max_chars = _TRACE_VALUES * self._max_chars
-        if len(trace) > max_chars:  # the end tells what happened
+        if len(trace) > max_chars:  # keep the end, which has the error
             trace = f"… {len(trace) - max_chars} characters …\n{trace[-max_chars:]}"
         return "\n".join(f"  | {visible(line)}" for line in trace.split("\n"))
 
     def _cut(self, text: str) -> str:
-        text = redacted(text)  # before it is cut: half a secret is one, too
+        text = redacted(text)  # before truncation, which could leave part of a secret
         if len(text) <= self._max_chars:
             return visible(text)
         return f"{visible(text[: self._max_chars])}… ({len(text)} characters)"

@@ -1,4 +1,4 @@
-"""Serves the metrics over HTTP: GET /metrics, one request a connection; bounded in size, number and time."""
+"""HTTP server for metrics: GET /metrics, one request per connection, with limits on size, number and time."""
 
 import asyncio
 import contextlib
@@ -21,23 +21,23 @@ from latermq.server.remoting.listener import network_of
 PATH = b"/metrics"
 MAX_REQUEST_BYTES = 8 * 1024
 MAX_CONNECTIONS = 32
-TIMEOUT_S = 10.0  # for a whole exchange: whoever idles, or sends or reads slowly, is cut off then
+TIMEOUT_S = 10.0  # for a whole exchange; an idle or slow client is then disconnected
 
 _log = structlog.get_logger(__name__)
 
 
 class Metrics(Protocol):
-    """What is served."""
+    """The source of the metrics."""
 
     def read(self) -> Collector:
-        """Everything as it is now, to be written as text in another thread."""
+        """The current values, which another thread formats as text."""
         ...
 
 
 class _State(Enum):
-    WAITING = "waiting"  # for a whole request
+    WAITING = "waiting"  # for a complete request
     ANSWERING = "answering"
-    UNREAD = "unread"  # its answer is written, as far as the peer reads
+    UNREAD = "unread"  # the response is written but not yet fully read by the peer
 
 
 @dataclass(slots=True, eq=False)
@@ -48,26 +48,27 @@ class _Exchange:
 
 
 class MetricsServer:
-    """Answers monitoring systems; `start` and `close` once each."""
+    """Serves monitoring systems. Call `start` and `close` once each."""
 
     def __init__(self, metrics: Metrics, *, timeout_s: float = TIMEOUT_S) -> None:
         self._metrics = metrics
         self._timeout_s = timeout_s
         self._server: asyncio.Server | None = None
-        self._exchanges: dict[asyncio.Task[None], _Exchange] = {}  # the oldest first
+        self._exchanges: dict[asyncio.Task[None], _Exchange] = {}  # oldest first
         self._displaced = 0
         self._refused = 0
-        # Thousands of topics make long texts: written beside the loop, one at a time.
+        # Thousands of topics produce long texts, so a thread formats them off the loop, one at a time.
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-metrics")
 
     async def start(self, host: str, port: int) -> None:
-        """Listen on the address; raises OSError where that cannot be had."""
+        """Listen on the address. Raises OSError if it is unavailable."""
         self._server = await asyncio.start_server(self._serve, host, port, limit=MAX_REQUEST_BYTES)
 
     async def start_for(self, setting: str, host: str, port: int, default: int) -> None:
-        """The same for an operator, who set the port by that setting; 0 is none.
+        """Listen on the port that an operator configured with `setting`. 0 disables the metrics.
 
-        Several servers on one machine need not care: the default port goes to the first of them.
+        If the default port is in use, the server starts without metrics. Several servers can thus run on one machine
+        with default settings, and the first one gets the port.
         """
         if not port:
             return
@@ -83,7 +84,7 @@ class MetricsServer:
             _log.info("metrics are served", url=f"http://{host}:{port}/metrics")
 
     async def close(self) -> None:
-        """Accept nothing more and cut off who is being served."""
+        """Stop accepting connections and abort the open ones."""
         if self._server is not None:
             self._server.close()
             for exchange in self._exchanges.values():
@@ -95,11 +96,11 @@ class MetricsServer:
 
     @property
     def connections(self) -> int:
-        """How many are being served."""
+        """The number of open connections."""
         return len(self._exchanges)
 
     def statistics(self) -> dict[str, int]:
-        """Connections by what they wait for, and since the start those that were cut off or refused for others."""
+        """Connections by state, and how many were displaced or refused since the start."""
         states = Counter(exchange.state for exchange in self._exchanges.values())
         return {
             "metrics_connections": len(self._exchanges),
@@ -116,7 +117,7 @@ class MetricsServer:
             self._refused += 1
             writer.transport.abort()
             return
-        peer = writer.get_extra_info("peername")  # None where it had gone before it was accepted
+        peer = writer.get_extra_info("peername")  # None if the peer closed the connection before it was accepted
         exchange = self._exchanges[task] = _Exchange(writer, network_of(plain_ip(peer[0])) if peer else "")
         try:
             with contextlib.suppress(TimeoutError, OSError, asyncio.IncompleteReadError):
@@ -131,9 +132,10 @@ class MetricsServer:
             self._exchanges.pop(task, None)
 
     def _make_room(self) -> bool:
-        """Cut off one that keeps others waiting, so that nobody shuts monitoring out by holding every place.
+        """Abort one connection, so that no client can block monitoring by holding all connections.
 
-        It is one of the address that holds most, first of those that have not asked yet, and of these the oldest.
+        The choice falls on the network with the most connections. Among these, connections without a complete request
+        come first, then the oldest.
         """
         held = Counter(exchange.network for exchange in self._exchanges.values())
         idle = [(task, own) for task, own in self._exchanges.items() if own.state is not _State.ANSWERING]

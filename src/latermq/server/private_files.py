@@ -1,4 +1,4 @@
-"""Files that are nobody else's business: what the processes make, and the data directory of an earlier version."""
+"""File permissions: keeps new files private, and closes data directories that other users can read."""
 
 import os
 import stat
@@ -9,29 +9,30 @@ import structlog
 from latermq.config import Config
 
 OTHERS = 0o077
-SHARED_FOLDER = "pipeline"  # a link of this name leads to a timeline that others may work with
+SHARED_FOLDER = "pipeline"  # a link of this name leads to a timeline that other users may share
 _log = structlog.get_logger(__name__)
 
 
 def keep_private(config: Config) -> None:
-    """Let what this process makes, and what its children and libraries make, be its user's alone.
+    """Make all files that this process, its children and its libraries create private to its user.
 
-    Where the timeline lies elsewhere it may be shared with other users, as the operator's umask says. The store's own
-    files are private all the same: they are made so.
+    A timeline outside the data directory may be shared with other users, so the operator's umask then applies. The
+    store's own files are still private, since they are created with private permissions.
     """
     if not config.pipeline.timeline:
         os.umask(OTHERS)
 
 
 def is_open(folder: Path) -> bool:
-    """Whether other users may look into a folder."""
+    """Whether other users have access to a folder."""
     return folder.is_dir() and bool(stat.S_IMODE(folder.stat().st_mode) & OTHERS)
 
 
 def close_to_others(data: Path) -> None:
-    """Close a directory that an earlier version, or an operator, made for all: that protects all that lies below.
+    """Remove other users' access to a data directory, which protects everything below it.
 
-    What lies behind a link, as on another disk, is protected by its own folder.
+    An earlier version or an operator may have created it with access for all. Targets of links, for example on another
+    disk, are closed separately.
     """
     linked = [path for path in data.iterdir() if path.is_symlink() and path.name != SHARED_FOLDER]
     for folder in (data, *linked):

@@ -1,4 +1,4 @@
-"""Runs the parts of a server as child processes: starts them in order, restarts the dead, stops them in reverse."""
+"""Supervisor of a server's child processes: starts them in order, restarts those that exit, stops them in reverse."""
 
 import asyncio
 import contextlib
@@ -12,11 +12,11 @@ import structlog
 
 from latermq.server.processes import describe_exit
 
-READY = "latermq ready: "  # what a part prints, followed by its name and address, once it accepts connections
+READY = "latermq ready: "  # a part prints this with its name and address once it accepts connections
 
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
-_STEADY_AFTER_S = 60.0  # a part that ran this long has left its trouble behind: the next pause is the first one again
+_STEADY_AFTER_S = 60.0  # a part that ran this long counts as stable, and the pause starts again at its first value
 _STOP_TIMEOUT_S = 60.0  # for the broker's last flush on a slow disk
 
 Addresses = Mapping[str, str]
@@ -27,12 +27,12 @@ class Part:
     """One process of the server."""
 
     name: str
-    # The command line, given the addresses of the parts that are ready. Its own is among them when it is started
-    # again, so that a part on a port the kernel chose comes back where its clients know it.
+    # Returns the command line, given the addresses of the parts that are ready. On a restart these include the part's
+    # own address, so that a part on a port chosen by the kernel keeps its port.
     command: Callable[[Addresses], Sequence[str]]
-    # Whether the server is there without it: one that is not waited for, and that may fail to start for ever.
+    # Whether the server is ready without it. The supervisor does not wait for it, and retries a failed start forever.
     is_optional: bool = False
-    # What its settings are passed in: command lines can be read by every user of the machine.
+    # Passes the settings, since every user of the machine can read command lines.
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -45,7 +45,7 @@ class PartFailed(Exception):
 
 
 class Supervisor:
-    """The life of all parts, from the first start to the last stop."""
+    """Runs all parts, from the first start to the last stop."""
 
     def __init__(self, parts: Sequence[Part], on_ready: Callable[[Addresses], None]) -> None:
         self._parts = parts
@@ -56,7 +56,7 @@ class Supervisor:
         self._log = structlog.get_logger()
 
     async def run(self) -> int:
-        """Run until SIGTERM or SIGINT, or until a part cannot start; the answer is the exit code."""
+        """Run until SIGTERM or SIGINT, or until a part cannot start; the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
@@ -88,7 +88,7 @@ class Supervisor:
             self._on_ready(self._addresses)
 
     async def _keep(self, part: Part, ready: asyncio.Event) -> None:
-        """Start a part, and again whenever it ends."""
+        """Start a part, and restart it whenever it exits."""
         loop = asyncio.get_running_loop()
         pause_s = _FIRST_PAUSE_S
         while True:
@@ -115,7 +115,7 @@ class Supervisor:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             env={**os.environ, **part.environment},
-            # Out of the terminal's foreground group: Ctrl-C reaches this process alone, which stops the parts in order.
+            # Not in the terminal's foreground group: Ctrl-C reaches only this process, which stops the parts in order.
             process_group=0,
         )
         self._processes[part.name] = process
@@ -131,14 +131,14 @@ class Supervisor:
             process.kill()
 
     async def _stop_all(self) -> bool:
-        """Stop the parts, the last first; whether each of them ended as it should."""
+        """Stop the parts, last first; whether all of them exited cleanly."""
         clean = True
         for part in reversed(self._parts):
             process = self._processes.get(part.name)
             if process is None:
                 continue
             code = await _stop(process)
-            # A part that is still loading has no handler yet, and nothing to lose.
+            # A part that is still loading has no signal handler yet, and no state to lose.
             if code not in (0, -signal.SIGTERM):
                 self._log.error(f"{part.name} did not stop cleanly", reason=describe_exit(code))
                 clean = clean and part.is_optional
