@@ -138,7 +138,7 @@ class BrokerProcess:
 
     @property
     def address(self) -> str:
-        """Where clients reach this broker."""
+        """The host and port that clients connect to."""
         return f"{self.advertised}:{self._port}"
 
     def _server_statistics(self) -> dict[str, int]:

@@ -60,7 +60,7 @@ class LateFile:
         self._writing = False
         self._waiting: list[Done] = []
         self._changed = False
-        self.written = disk.read(path) or b""  # what is on disk
+        self.written = disk.read(path) or b""  # the content on disk
 
     @property
     def waiting(self) -> int:

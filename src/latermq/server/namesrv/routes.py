@@ -69,7 +69,7 @@ class _Held:
 
 @dataclass(slots=True)
 class Routes:
-    """Takes registrations and returns routes.
+    """Stores registrations and returns routes.
 
     An `owner` is the connection of a registration. When it closes, the broker is removed. While it is open and
     active, no other connection can replace the broker, unregister it or keep it alive.
