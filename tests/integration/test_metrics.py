@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+import uvloop
 
 from latermq.broker.metrics.broker_metrics import BrokerMetrics
 from latermq.broker.metrics.exposition import Reading
@@ -92,8 +93,8 @@ def test_a_port_that_was_asked_for_and_is_taken_ends_the_broker_with_one_clear_l
         command += ["--set", f"metrics.port={port}"]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert f"the broker cannot start: port {port} on {HOST} cannot be had for the metrics" in ended.stderr
-    assert "hint: Set metrics.port to a free one, or to 0 for none" in ended.stderr
+    assert f"the broker cannot start: cannot bind the metrics port {port} on {HOST}" in ended.stderr
+    assert "hint: Set metrics.port to a free port, or to 0 to disable metrics" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
@@ -150,7 +151,7 @@ def with_server(
             await server.close()
             broker.close()
 
-    asyncio.run(main())
+    uvloop.run(main())  # as in production: it refuses writes to a closed connection
 
 
 async def ask(port: int, request: bytes) -> bytes:
@@ -326,3 +327,60 @@ def test_closing_the_server_cuts_off_who_waits() -> None:
     with clients[0] as client:
         client.settimeout(10)
         assert client.recv(1) == b""
+
+
+async def until_answering(server: MetricsServer, count: int) -> None:
+    for _ in range(3_000):
+        if server.statistics()["metrics_answering"] >= count:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"{server.statistics()}")
+
+
+def test_requests_that_arrive_during_formatting_share_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client with many requests would otherwise hold every connection until the thread has formatted each of them."""
+    may_finish = threading.Event()
+    formatted = 0
+
+    def text(_: object) -> bytes:
+        nonlocal formatted
+        formatted += 1
+        assert may_finish.wait(30)
+        return b"latermq_figure 1\n"
+
+    monkeypatch.setattr(metrics_server, "_text", text)
+
+    async def scenario(port: int, server: MetricsServer) -> None:
+        request = b"GET /metrics HTTP/1.1\r\n\r\n"
+        asked = [asyncio.create_task(ask(port, request)) for _ in range(metrics_server.MAX_CONNECTIONS)]
+        await until_answering(server, len(asked))
+        may_finish.set()
+        answers = await asyncio.gather(*asked)
+        assert all(b"200 OK" in answer and b"latermq_figure 1" in answer for answer in answers)
+        assert formatted == 1
+        assert b"200 OK" in await ask(port, request)
+        assert formatted == 2, "a later request gets current values"
+
+    with_server(scenario)
+
+
+def test_a_server_that_stops_during_an_answer_writes_to_no_closed_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    may_finish = threading.Event()
+    monkeypatch.setattr(metrics_server, "_text", lambda _: b"late\n" if may_finish.wait(30) else b"")
+    failures: list[str] = []
+
+    async def scenario(port: int, server: MetricsServer) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(str(context)))
+        _, writer = await asyncio.open_connection(HOST, port)
+        writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        await until_answering(server, 1)
+        writer.transport.abort()
+        closing = asyncio.create_task(server.close())
+        await asyncio.sleep(0)
+        may_finish.set()
+        await closing
+
+    with_server(scenario)
+    assert not failures

@@ -113,8 +113,8 @@ def test_a_port_that_was_asked_for_and_is_taken_ends_the_name_server_with_one_cl
         command = [sys.executable, "-m", "latermq", "namesrv", "--port", "0", "--set", f"metrics.namesrv_port={port}"]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert f"the name server cannot start: port {port} on {HOST} cannot be had for the metrics" in ended.stderr
-    assert "hint: Set metrics.namesrv_port to a free one, or to 0 for none" in ended.stderr
+    assert f"the name server cannot start: cannot bind the metrics port {port} on {HOST}" in ended.stderr
+    assert "hint: Set metrics.namesrv_port to a free port, or to 0 to disable metrics" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

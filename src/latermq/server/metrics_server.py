@@ -59,6 +59,7 @@ class MetricsServer:
         self._refused = 0
         # Thousands of topics produce long texts, so a thread formats them off the loop, one at a time.
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-metrics")
+        self._text: asyncio.Future[bytes] | None = None  # the text being formatted
 
     async def start(self, host: str, port: int) -> None:
         """Listen on the address. Raises OSError if it is unavailable."""
@@ -75,8 +76,8 @@ class MetricsServer:
         try:
             await self.start(host, port)
         except OSError as error:
-            reason = f"port {port} on {host} cannot be had for the metrics: {error.strerror or error}"
-            hint = f"Set {setting} to a free one, or to 0 for none"
+            reason = f"cannot bind the metrics port {port} on {host}: {error.strerror or error}"
+            hint = f"Set {setting} to a free port, or to 0 to disable metrics"
             if port != default or error.errno != errno.EADDRINUSE:
                 raise ConfigError(reason, hint=hint) from None
             _log.warning("no metrics", reason=reason, hint=hint)
@@ -123,6 +124,8 @@ class MetricsServer:
             with contextlib.suppress(TimeoutError, OSError, asyncio.IncompleteReadError):
                 async with asyncio.timeout(self._timeout_s):
                     answer = await self._answer(reader, exchange)
+                    if writer.transport.is_closing():  # displaced meanwhile, or the server stops
+                        return
                     exchange.state = _State.UNREAD
                     writer.write(answer)
                     writer.close()
@@ -162,12 +165,21 @@ class MetricsServer:
         if method not in (b"GET", b"HEAD"):
             return _response(HTTPStatus.METHOD_NOT_ALLOWED, more="Allow: GET, HEAD\r\n")
         try:
-            reading = self._metrics.read()
+            body = await self._current_text()
         except LaterMQError as error:
             _log.warning("metrics cannot be read", reason=error.remark)
             return _response(HTTPStatus.SERVICE_UNAVAILABLE, f"{error.remark}\n".encode())
-        body = await asyncio.get_running_loop().run_in_executor(self._writer, _text, reading)
         return _response(HTTPStatus.OK, body, kind=CONTENT_TYPE_PLAIN_0_0_4, is_head=method == b"HEAD")
+
+    async def _current_text(self) -> bytes:
+        """Return the metrics as text. Requests that arrive during formatting share it.
+
+        Otherwise a client could fill all connections with requests that wait for the thread, and block monitoring.
+        """
+        if self._text is None or self._text.done():
+            reading = self._metrics.read()
+            self._text = asyncio.get_running_loop().run_in_executor(self._writer, _text, reading)
+        return await asyncio.shield(self._text)  # a client that disconnects must not cancel it for the others
 
 
 def _text(reading: Collector) -> bytes:
