@@ -16,12 +16,12 @@ from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import FrameReader, encode_frame
 from latermq.protocol.remoting.json_body import encode_body
 from latermq.protocol.remoting.pull import PULL_SUSPEND
-from latermq.protocol.remoting.send_requests import decode_request
+from latermq.protocol.remoting.send import decode_request
 from latermq.server.handlers.broker_service import BrokerService
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.listener import Listener
 from latermq.store.files.disk import FileDisk
-from latermq.store.pending_keys import INDEX_BATCH
+from latermq.store.index.pending_keys import INDEX_BATCH
 
 TOPIC = "bench-path"
 GROUP = "bench-path-group"

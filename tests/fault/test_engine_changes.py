@@ -11,7 +11,7 @@ from latermq.config import TimerConfig
 from latermq.model.timers import Verdict
 from latermq.store.commit_log import CommitLog
 from latermq.store.files.memory_disk import MemoryDisk
-from latermq.store.key_index import KeyIndex
+from latermq.store.index.key_index import KeyIndex
 from tests.support.brokers_in_memory import bodies, open_broker, pass_time, send
 from tests.support.pipeline.far_broker import Far
 

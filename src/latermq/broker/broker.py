@@ -51,11 +51,11 @@ from latermq.model.offset_table import DelayOffsetTable
 from latermq.model.pull_status import PullStatus
 from latermq.model.topic import READ, Topic
 from latermq.store.batch_block import Sender, append_batch
-from latermq.store.consume_queue import ConsumeQueue
 from latermq.store.files.disk import Disk
 from latermq.store.files.set_aside import Trouble
 from latermq.store.log_writer import Draft
 from latermq.store.message_store import MessageStore
+from latermq.store.queues.consume_queue import ConsumeQueue
 from latermq.store.ranges import RangeSet
 from latermq.store.retention import Retention
 from latermq.timer.admission import Admission, Admitted, Wait, cancel_properties

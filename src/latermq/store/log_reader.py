@@ -9,11 +9,11 @@ from latermq.message.properties import encode_properties
 from latermq.message.record import Message, decode_record, record_store_timestamp_ms
 from latermq.message.record_fields import HEAD
 from latermq.store.commit_log import CommitLog
-from latermq.store.consume_queue import ENTRY, ConsumeQueue
 from latermq.store.dispatch import EntryCode
-from latermq.store.key_index import NO_HIT, KeyIndex
-from latermq.store.pending_keys import PendingKeys
-from latermq.store.queue_table import QueueTable
+from latermq.store.index.key_index import NO_HIT, KeyIndex
+from latermq.store.index.pending_keys import PendingKeys
+from latermq.store.queues.consume_queue import ENTRY, ConsumeQueue
+from latermq.store.queues.queue_table import QueueTable
 
 _ENTRY_WORK = 8  # checking a queue entry takes as long as filtering this many bytes of a record: 0.1 µs
 

@@ -22,10 +22,10 @@ from latermq.message.record_fields import (
 from latermq.message.record_writer import encode_record
 from latermq.store.block import Block
 from latermq.store.commit_log import LogListener
-from latermq.store.consume_queue import ConsumeQueue
 from latermq.store.dispatch import IndexKeys, WaitingCodes, entry_code_of, queue_tags_code
+from latermq.store.index.pending_keys import INDEX_BATCH, INDEX_BATCH_BYTES, LONG_PROPERTIES, PendingKeys
 from latermq.store.log_reader import LogReader
-from latermq.store.pending_keys import INDEX_BATCH, INDEX_BATCH_BYTES, LONG_PROPERTIES, PendingKeys
+from latermq.store.queues.consume_queue import ConsumeQueue
 from latermq.store.ranges import RangeSet
 from latermq.store.waiting_state import Delivered
 

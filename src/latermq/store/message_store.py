@@ -12,17 +12,17 @@ from latermq.errors import CorruptStore, StoreError
 from latermq.message.names import is_file_name
 from latermq.store.checkpoint import KNOWN_FIELDS, Checkpoint, load_checkpoint, save_checkpoint
 from latermq.store.commit_log import CommitLog
-from latermq.store.consume_queue import FOLDER, ConsumeQueue
 from latermq.store.dispatch import WaitingCodes, entry_code_of
 from latermq.store.files.disk import Disk
-from latermq.store.index_recovery import IndexState
-from latermq.store.key_index import KeyIndex
+from latermq.store.index.index_recovery import IndexState
+from latermq.store.index.key_index import KeyIndex
+from latermq.store.index.pending_keys import PendingKeys
 from latermq.store.log_reader import LogReader
 from latermq.store.log_writer import LogWriter
 from latermq.store.participant import CheckpointParticipant, Part
-from latermq.store.pending_keys import PendingKeys
-from latermq.store.queue_recovery import QueueState
-from latermq.store.queue_table import QueueTable
+from latermq.store.queues.consume_queue import FOLDER, ConsumeQueue
+from latermq.store.queues.queue_recovery import QueueState
+from latermq.store.queues.queue_table import QueueTable
 from latermq.store.recovery import Recovery, recover
 from latermq.store.waiting_state import WaitingState
 

@@ -9,7 +9,7 @@ from latermq.config import StoreConfig
 from latermq.message.record import record_store_timestamp_ms
 from latermq.message.record_fields import HEAD
 from latermq.store.message_store import MessageStore
-from latermq.store.queue_table import OWN_TOPICS
+from latermq.store.queues.queue_table import OWN_TOPICS
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from latermq.errors import CorruptStore
 from latermq.store.files.disk import Disk, MappedFile
-from latermq.store.map_pool import LetGo, MapPool
+from latermq.store.queues.map_pool import LetGo, MapPool
 
 NAME_DIGITS = 20
 

@@ -36,7 +36,7 @@ from latermq.message.record import (
 )
 from latermq.message.timer_code import CANCEL, MOVED, is_due, kind_and_due, timer_id_of, timer_kind
 from latermq.message.timer_name import timer_name
-from latermq.store.key_index import NO_HIT
+from latermq.store.index.key_index import NO_HIT
 from latermq.store.log_reader import LogReader
 from latermq.timer.far.far_names import FarName, FarNames
 from latermq.timer.steps import Steps, in_haste

@@ -6,7 +6,7 @@ import pytest
 
 from latermq.arrays import Ints, Structs
 from latermq.model.timers import PendingPage
-from latermq.store.consume_queue import ConsumeQueue
+from latermq.store.queues.consume_queue import ConsumeQueue
 from latermq.timer.engine.interface import Units
 from tests.unit.timer.test_timers import ENGINES, Scene
 

@@ -28,8 +28,8 @@ from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.listener import Listener
 from latermq.server.remoting.send_lane import RUN_AT_ONCE, SendLane
 from latermq.store.files.memory_disk import MemoryDisk
+from latermq.store.index.pending_keys import INDEX_BATCH
 from latermq.store.log_writer import PlainMessage
-from latermq.store.pending_keys import INDEX_BATCH
 from tests.support.brokers_in_memory import MESSAGE_LIMIT, STORE
 
 QUEUES = 3

@@ -19,8 +19,8 @@ from latermq.server.handlers.timers import Fetched, TimerRequests
 from latermq.server.remoting import stepwise
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.stepwise import SlicedRequests
-from latermq.store import key_index
 from latermq.store.files.memory_disk import MemoryDisk
+from latermq.store.index import key_index
 from latermq.timer.steps import Steps, at_once, spend
 from tests.support.brokers_in_memory import bodies, open_broker, pass_time, send
 from tests.support.request_tables import table_of

@@ -19,7 +19,7 @@ from latermq.store.checkpoint import APACHE_PATH, Checkpoint, save_checkpoint
 from latermq.store.dispatch import IndexKeys, key_hash
 from latermq.store.files.disk import Disk, FileDisk
 from latermq.store.files.memory_disk import MemoryDisk
-from latermq.store.key_index import IndexFile
+from latermq.store.index.key_index import IndexFile
 from latermq.store.message_store import MessageStore
 from tests.golden.files import DATA, golden_bytes, golden_json
 

@@ -13,7 +13,7 @@ from latermq.message.batch import BatchMember, encode_batch
 from latermq.store.block import KEY_COST
 from latermq.store.dispatch import HashedKeys, IndexKeys, count_keys, hash_keys, key_hash
 from latermq.store.files.memory_disk import MemoryDisk
-from latermq.store.pending_keys import INDEX_BATCH, INDEX_BATCH_BYTES
+from latermq.store.index.pending_keys import INDEX_BATCH, INDEX_BATCH_BYTES
 from tests.support.brokers_in_memory import HOST, messages, open_broker, pass_time
 
 MANY_KEYS = "KEYS\x01" + "a " * 16_000

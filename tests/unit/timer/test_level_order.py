@@ -9,8 +9,8 @@ from latermq.clock import SimulatedClock
 from latermq.config import Size, StoreConfig, TimerConfig
 from latermq.message.batch import BatchMember, encode_batch
 from latermq.message.names import SCHEDULE_TOPIC
-from latermq.store.consume_queue import ConsumeQueue
 from latermq.store.files.memory_disk import MemoryDisk
+from latermq.store.queues.consume_queue import ConsumeQueue
 from latermq.timer.delivery.level_runs import CHUNK, SCAN
 from latermq.timer.delivery.level_source import MANY_RUNS
 from tests.support.brokers_in_memory import HOST, bodies, messages, open_broker, pass_time, run_until_quiet, send

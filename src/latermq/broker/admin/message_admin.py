@@ -6,8 +6,8 @@ from latermq.errors import InvalidParameter, QueryNotFound
 from latermq.message.properties import KEY_SEPARATOR, find_property
 from latermq.message.record import layout
 from latermq.model.queue_entries import QueueEntries, QueueEntry
-from latermq.store.consume_queue import ENTRY
-from latermq.store.key_index import NO_HIT
+from latermq.store.index.key_index import NO_HIT
+from latermq.store.queues.consume_queue import ENTRY
 from latermq.timer.steps import Steps
 
 # What one answer holds at most, whatever was asked for: it is built on the loop that serves everybody.

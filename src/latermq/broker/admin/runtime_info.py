@@ -11,7 +11,7 @@ from latermq.errors import LaterMQError
 from latermq.message.record import record_store_timestamp_ms
 from latermq.message.record_fields import HEAD
 from latermq.redaction import redacted
-from latermq.store.consume_queue import ENTRY_BYTES
+from latermq.store.queues.consume_queue import ENTRY_BYTES
 
 # Clients and tools take the broker for this version of RocketMQ: what frames carry as 513.
 VERSION_TEXT = "V5_5_0"

@@ -7,7 +7,7 @@ from latermq.errors import IllegalMessage, InvalidParameter
 from latermq.message.names import is_system_topic
 from latermq.model.statistics import QueueState, TopicState
 from latermq.model.topic import Topic
-from latermq.store.consume_queue import ConsumeQueue
+from latermq.store.queues.consume_queue import ConsumeQueue
 from latermq.timer.steps import Steps
 
 MAX_PERM = 7

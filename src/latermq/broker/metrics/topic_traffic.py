@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from latermq.store.queue_table import QueueTable
+from latermq.store.queues.queue_table import QueueTable
 
 # Pairs of topic and group that are counted; the snapshots of so many take about 30 MB.
 MAX_PAIRS = 10_000

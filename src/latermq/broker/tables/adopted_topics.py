@@ -6,8 +6,8 @@ from latermq.broker.tables.config_files import TOPICS_PATH
 from latermq.broker.tables.topics import Topics
 from latermq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC, is_stored_topic
 from latermq.model.topic import Topic
-from latermq.store.consume_queue import ConsumeQueue
 from latermq.store.files.set_aside import Trouble
+from latermq.store.queues.consume_queue import ConsumeQueue
 
 
 def adopt_queues(

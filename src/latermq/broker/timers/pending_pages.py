@@ -16,8 +16,8 @@ from latermq.message.record import Message, decode_record, record_properties
 from latermq.message.slots import SLOT_MS, last_slot_start, slot_of
 from latermq.message.timer_code import is_timer_code, kinds_and_dues
 from latermq.model.timers import Density, PendingPage, PendingTimer
-from latermq.store.consume_queue import ENTRY_DTYPE
 from latermq.store.log_reader import LogReader
+from latermq.store.queues.consume_queue import ENTRY_DTYPE
 from latermq.timer.directory import Directory, Entry
 from latermq.timer.service import TimerService
 from latermq.timer.steps import Steps, spend

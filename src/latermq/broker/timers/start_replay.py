@@ -19,8 +19,8 @@ from latermq.message.properties import (
 from latermq.message.record import record_properties
 from latermq.message.timer_code import CANCEL, CUT, MOVED, TIMER, is_timer_code, kinds_and_dues, timer_kind
 from latermq.message.timer_name import meanings, names_of
-from latermq.store.consume_queue import ConsumeQueue
 from latermq.store.message_store import MessageStore
+from latermq.store.queues.consume_queue import ConsumeQueue
 from latermq.timer.far.far_names import FarNames
 from latermq.timer.intake.replayed_cancels import Name, ReplayedCancel, ReplayedCancels
 from latermq.timer.intake.unreadable_records import PassedOver

@@ -7,8 +7,14 @@ from latermq.errors import IllegalMessage
 from latermq.message.names import RETRY_PREFIX
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
-from latermq.protocol.remoting.replies import encode_send_reply
-from latermq.protocol.remoting.send import SendBackHeader, SendHeader, SendHeaderV2, read_retry, read_send_back
+from latermq.protocol.remoting.send import (
+    SendBackHeader,
+    SendHeader,
+    SendHeaderV2,
+    encode_send_reply,
+    read_retry,
+    read_send_back,
+)
 from latermq.server.handlers.flush_waits import FlushWaits
 from latermq.server.remoting.access import PUB, SUB, on_group, on_topic, on_topics
 from latermq.server.remoting.connection import Connection

@@ -10,8 +10,14 @@ from latermq.model.pull_status import PullStatus
 from latermq.model.subscription import Subscription
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command
-from latermq.protocol.remoting.pull import PULL_CODES, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader
-from latermq.protocol.remoting.replies import encode_pull_reply
+from latermq.protocol.remoting.pull import (
+    PULL_CODES,
+    PULL_COMMIT_OFFSET,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+    PullHeader,
+    encode_pull_reply,
+)
 from latermq.server.remoting.access import SUB, on_group, on_topic
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import Endpoint

@@ -21,7 +21,7 @@ from latermq.protocol.remoting.frames import (
     encode_frame,
     encode_response,
 )
-from latermq.protocol.remoting.send_requests import decode_request
+from latermq.protocol.remoting.send import decode_request
 from latermq.server.remoting.held_bytes import HeldBytes
 from latermq.server.remoting.turns import Turns
 

@@ -23,8 +23,7 @@ from latermq.message.timer_code import TIMER, timer_code
 from latermq.model.topic import Topic
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command
-from latermq.protocol.remoting.replies import SendReplies
-from latermq.protocol.remoting.send_requests import SendRequest
+from latermq.protocol.remoting.send import SendReplies, SendRequest
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import RequestTable
 from latermq.store.log_writer import PlainMessage

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from latermq.arrays import Ints
-from latermq.store.consume_queue import ConsumeQueue
+from latermq.store.queues.consume_queue import ConsumeQueue
 from latermq.store.ranges import RangeSet
 
 CHUNK = 4096

@@ -9,8 +9,8 @@ import numpy as np
 
 from latermq.arrays import Ints
 from latermq.message.names import SCHEDULE_TOPIC
-from latermq.store.consume_queue import ENTRY_DTYPE, ConsumeQueue
 from latermq.store.message_store import MessageStore
+from latermq.store.queues.consume_queue import ENTRY_DTYPE, ConsumeQueue
 from latermq.store.ranges import RangeSet
 from latermq.timer.delivery.level_runs import Run, join_small
 

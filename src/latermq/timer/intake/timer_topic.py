@@ -5,8 +5,8 @@ import numpy as np
 from latermq.arrays import Bools, Ints
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.timer_code import is_timer_code, kinds_and_dues
-from latermq.store.consume_queue import ConsumeQueue
 from latermq.store.message_store import MessageStore
+from latermq.store.queues.consume_queue import ConsumeQueue
 from latermq.timer.far.frontier import Frontier
 from latermq.timer.intake.renewal import wakes_of
 

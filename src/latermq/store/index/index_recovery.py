@@ -6,8 +6,8 @@ from typing import Any
 from latermq.store.checkpoint import Checkpoint
 from latermq.store.commit_log import CommitLog
 from latermq.store.dispatch import index_keys
-from latermq.store.index_check import check_size, find_damage, find_foreign_damage
-from latermq.store.key_index import KeyIndex
+from latermq.store.index.index_check import check_size, find_damage, find_foreign_damage
+from latermq.store.index.key_index import KeyIndex
 from latermq.store.participant import CheckpointParticipant, Loss, Part
 from latermq.store.replayed_batch import ReplayedBatch
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from latermq.errors import CorruptStore
 from latermq.store.commit_log import CommitLog
 from latermq.store.dispatch import index_keys
-from latermq.store.key_index import FOLDER, IndexFile, KeyIndex
+from latermq.store.index.key_index import FOLDER, IndexFile, KeyIndex
 
 READ_AT_ONCE = 256  # records; the first one is nearly always enough
 

@@ -10,11 +10,11 @@ from latermq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from latermq.message.timer_code import TIMER, kinds_and_dues, real_queue
 from latermq.store.checkpoint import Checkpoint, Unfinished
 from latermq.store.commit_log import CommitLog
-from latermq.store.consume_queue import FOLDER, ConsumeQueue
 from latermq.store.dispatch import is_queued
 from latermq.store.files.disk import Disk
 from latermq.store.participant import CheckpointParticipant, Loss, Part
-from latermq.store.queue_table import QueueTable
+from latermq.store.queues.consume_queue import FOLDER, ConsumeQueue
+from latermq.store.queues.queue_table import QueueTable
 from latermq.store.replayed_batch import ReplayedBatch
 from latermq.store.waiting_state import Delivered
 

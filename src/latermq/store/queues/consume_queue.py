@@ -9,7 +9,7 @@ import numpy as np
 from latermq.arrays import Ints, Structs
 from latermq.message.record_fields import topic_field
 from latermq.store.files.disk import Disk, MappedFile
-from latermq.store.map_pool import MapPool
+from latermq.store.queues.map_pool import MapPool
 from latermq.store.segments import RestingSegments, segment_name, segment_starts
 
 FOLDER = "consumequeue"

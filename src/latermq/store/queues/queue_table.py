@@ -6,9 +6,9 @@ from functools import cache
 from latermq.config import StoreConfig
 from latermq.errors import NoPermission
 from latermq.message.names import SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC, is_file_name
-from latermq.store.consume_queue import FOLDER, ConsumeQueue, are_cut_short
 from latermq.store.files.disk import Disk
-from latermq.store.map_pool import MapPool
+from latermq.store.queues.consume_queue import FOLDER, ConsumeQueue, are_cut_short
+from latermq.store.queues.map_pool import MapPool
 
 OWN_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, TIMER_DEAD_LETTER_TOPIC)  # few queues, exempt from the limit
 

@@ -1,7 +1,7 @@
 """Keys of recently appended records: they are hashed and added to the index in batches."""
 
 from latermq.store.dispatch import IndexKeys, index_keys
-from latermq.store.key_index import KeyIndex
+from latermq.store.index.key_index import KeyIndex
 
 INDEX_BATCH = 1000  # records per batch of keys for the index
 # Longer properties may hold hundreds of keys. INDEX_BATCH_BYTES limits their total size in a batch.

@@ -1,0 +1,1 @@
+"""Consume queues: which exist, their files, and their recovery."""
