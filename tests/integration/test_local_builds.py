@@ -1,4 +1,4 @@
-"""The process that rolls without Spark: what it tells of each window, and what is left of one that hangs."""
+"""The process that builds windows without Spark: its reports, and its end when a build hangs."""
 
 import asyncio
 import os
@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from latermq.errors import LaterMQError
-from latermq.server.windows.local_builds import LocalRolls, RollTimedOut
+from latermq.server.windows.local_builds import BuildTimedOut, LocalBuilds
 
-Told = list[tuple[int, str]]
+Report = list[tuple[int, str]]
 
 
-class Scripted(LocalRolls):
+class Scripted(LocalBuilds):
     """Runs a program of the test's instead."""
 
     def __init__(self, program: str) -> None:
@@ -27,13 +27,13 @@ class Scripted(LocalRolls):
         return [sys.executable, "-c", self._program, *map(str, numbers)]
 
 
-def rolled(program: str, numbers: Sequence[int], limit_s: float = 30.0) -> tuple[Told, BaseException | None]:
-    told: Told = []
+def build(program: str, numbers: Sequence[int], limit_s: float = 30.0) -> tuple[Report, BaseException | None]:
+    report: Report = []
     try:
-        asyncio.run(Scripted(program).roll(numbers, limit_s, lambda number, error: told.append((number, error))))
+        asyncio.run(Scripted(program).build(numbers, limit_s, lambda number, error: report.append((number, error))))
     except LaterMQError as error:
-        return told, error
-    return told, None
+        return report, error
+    return report, None
 
 
 def is_alive(pid: int) -> bool:
@@ -45,15 +45,15 @@ def is_alive(pid: int) -> bool:
 
 
 def test_each_window_is_told_of_and_noise_is_passed_over() -> None:
-    lines = ["a warning", "rolled 4 local-1-a", "failed 5 no room left. Free space", "rolled 6 x"]
+    lines = ["a warning", "built 4 local-1-a", "failed 5 no room left. Free space", "built 6 x"]
     program = "; ".join(f"print({line!r})" for line in lines)
-    assert rolled(program, [4, 5, 6]) == ([(4, ""), (5, "no room left. Free space"), (6, "")], None)
+    assert build(program, [4, 5, 6]) == ([(4, ""), (5, "no room left. Free space"), (6, "")], None)
 
 
 def test_a_process_that_ends_before_it_told_of_all_is_an_error_with_its_last_words() -> None:
-    told, error = rolled("print('rolled 4 a'); raise SystemExit('out of luck')", [4, 5])
-    assert told == [(4, "")]
-    assert str(error) == "the process that rolls it ended: exit code 1 out of luck"
+    report, error = build("print('built 4 a'); raise SystemExit('out of luck')", [4, 5])
+    assert report == [(4, "")]
+    assert str(error) == "the build process exited: exit code 1 out of luck"
 
 
 def test_a_process_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
@@ -61,12 +61,12 @@ def test_a_process_that_hangs_is_killed_with_its_children(tmp_path: Path) -> Non
 import os, subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 open({str(tmp_path / "pids")!r}, "w").write(f"{{os.getpid()}} {{child.pid}}")
-print("rolled 4 a", flush=True)
+print("built 4 a", flush=True)
 time.sleep(600)
 """
-    told, error = rolled(program, [4, 5], limit_s=2.0)
-    assert told == [(4, "")]
-    assert isinstance(error, RollTimedOut)
+    report, error = build(program, [4, 5], limit_s=2.0)
+    assert report == [(4, "")]
+    assert isinstance(error, BuildTimedOut)
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     give_up_s = time.monotonic() + 10
     while any(is_alive(pid) for pid in pids) and time.monotonic() < give_up_s:
@@ -83,7 +83,7 @@ build_process.roll_each([4, 5], lambda number: "a" if number == 4 else time.slee
 """
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=os.environ)
     out, _ = process.communicate(timeout=60)
-    assert out == b"rolled 4 a\n"
+    assert out == b"built 4 a\n"
     assert process.returncode < 0
 
 
@@ -100,8 +100,8 @@ def test_one_window_that_fails_keeps_no_other_from_being_rolled(capsys: pytest.C
 
     assert not roll_each([4, 5, 6, 7], make, 0.0)
     assert capsys.readouterr().out.splitlines() == [
-        "rolled 4 local-4",
+        "built 4 local-4",
         "failed 5 its rows make no sense. Look at them",
         "failed 6 ValueError: a defect",
-        "rolled 7 local-7",
+        "built 7 local-7",
     ]

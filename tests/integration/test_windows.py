@@ -111,8 +111,8 @@ def test_a_timeline_that_cannot_be_reached_leaves_near_timers_alone(tmp_path: Pa
             schedule(process, ["far"], FAR_MS)
             schedule(process, ["near"], 2_000)
             assert await arrival(process, 1) == Counter(["near"])
-            await _until(lambda: bool(process._keeper.failure))
-            assert str(blocked) in process._keeper.failure
+            await _until(lambda: bool(process._loader.failure))
+            assert str(blocked) in process._loader.failure
             assert process.broker.pending.status(TOPIC, "far").timers == 1
 
     asyncio.run(main())

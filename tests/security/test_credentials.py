@@ -8,7 +8,7 @@ import pytest
 
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.protocol.remoting.codes import Request
-from latermq.server.windows.local_builds import LocalRolls
+from latermq.server.windows.local_builds import LocalBuilds
 from tests.interop.ports import free_port
 from tests.interop.waiting import wait_until
 from tests.security.attacker import attacking
@@ -59,22 +59,22 @@ def test_credentials_in_the_timelines_uri_are_told_to_nobody(tmp_path: Path) -> 
             assert is_clean(str(stranger.call(Request.WINDOW_STATES).body))
 
 
-def test_the_process_that_rolls_has_them_in_its_environment_only() -> None:
+def test_the_process_that_builds_has_them_in_its_environment_only() -> None:
     seen: list[tuple[str, str]] = []
-    told: list[str] = []
+    report: list[str] = []
 
     async def watch() -> None:
         nobody = f"127.0.0.1:{free_port()}"
-        rolls = LocalRolls(URI, lambda: nobody)
-        rolling = asyncio.create_task(rolls.roll([7], 3.0, lambda _, error: told.append(error)))
-        while not rolling.done():
+        builds = LocalBuilds(URI, lambda: nobody)
+        build = asyncio.create_task(builds.build([7], 3.0, lambda _, error: report.append(error)))
+        while not build.done():
             seen.extend(map(shown_by, children_of(os.getpid())))
             await asyncio.sleep(0.05)
-        rolling.exception()
+        build.exception()
 
     asyncio.run(watch())
     mine = [(line, environment) for line, environment in seen if "build_process" in line]
     assert mine
     assert all(is_clean(line) for line, _ in mine)
     assert any(PASSWORD in environment for _, environment in mine)
-    assert all(map(is_clean, told))
+    assert all(map(is_clean, report))

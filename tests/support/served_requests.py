@@ -9,7 +9,7 @@ from latermq.server.handlers.windows import WindowRequests
 from latermq.server.namesrv.name_server import NameServer
 from latermq.server.remoting.endpoints import Endpoint
 from latermq.server.remoting.stepwise import SlicedRequests
-from latermq.server.windows.window_loader import WindowKeeper
+from latermq.server.windows.window_loader import WindowLoader
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.support.admins import Scene
 
@@ -23,13 +23,13 @@ def broker_endpoints() -> dict[str, list[Endpoint]]:
     scene = Scene()
     service = BrokerService(scene.broker)
 
-    def no_keeper() -> WindowKeeper:
+    def no_loader() -> WindowLoader:
         raise AssertionError("nobody asks")
 
     return {
         "producers and consumers": list(service.table),
         "timers": TimerRequests(scene.broker, service.flush_waits, SlicedRequests(1)).endpoints,
         "the pipeline": PipelineRequests(scene.broker, service.flush_waits).endpoints,
-        "windows": WindowRequests(scene.broker, no_keeper).endpoints,
+        "windows": WindowRequests(scene.broker, no_loader).endpoints,
         "administration": scene.service.endpoints,
     }

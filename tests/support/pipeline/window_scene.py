@@ -1,4 +1,4 @@
-"""A broker in memory with a real keeper of windows, over attempts and rolls that block and fail when they are told to.
+"""A broker in memory with a real window loader, over attempts and builds that block and fail on demand.
 
 The clock is turned by hand; only threads take real time, and each step waits for those that are not held.
 """
@@ -15,8 +15,8 @@ from latermq.config import StoreConfig
 from latermq.errors import CorruptStore, StoreError
 from latermq.message.names import TIMER_DEAD_LETTER_TOPIC
 from latermq.message.properties import DEAD_LETTER_REASON
-from latermq.server.windows.local_builds import RollTimedOut, Told
-from latermq.server.windows.window_loader import WindowKeeper
+from latermq.server.windows.local_builds import BuildTimedOut, Report
+from latermq.server.windows.window_loader import WindowLoader
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.timer.far.windows import Window, WindowRows
 from tests.support.brokers_in_memory import STORE, messages, open_broker, pass_time, send
@@ -84,22 +84,22 @@ class Files:
             raise StoreError(f"{what}: Input/output error")
 
 
-class Rolls:
-    """The roll without Spark: windows fail, or hang until their time is up."""
+class Builds:
+    """Builds without Spark. Windows can be made to fail, or to hang until their time limit."""
 
     def __init__(self, scene: "Scene") -> None:
         self._scene = scene
         self.failing: dict[int, str] = {}
         self.hanging: set[int] = set()
         self.damaging: set[int] = set()  # windows whose attempts come out damaged
-        self.under_way: set[int] = set()  # processes, by the first window of each,
+        self.running: set[int] = set()  # processes, by the first window of each,
         self.hung: set[int] = set()  # and those that hang now
         self.limits_s: list[tuple[int, float]] = []
         self.most_at_once = 0
 
-    async def roll(self, numbers: Sequence[int], limit_s: float, told: Told) -> None:
-        self.under_way.add(numbers[0])
-        self.most_at_once = max(self.most_at_once, len(self.under_way))
+    async def build(self, numbers: Sequence[int], limit_s: float, report: Report) -> None:
+        self.running.add(numbers[0])
+        self.most_at_once = max(self.most_at_once, len(self.running))
         try:
             for number in numbers:
                 self.limits_s.append((number, limit_s))
@@ -107,12 +107,12 @@ class Rolls:
                 if number in self.hanging:
                     await self._hang(numbers[0], limit_s)
                 elif number in self.failing:
-                    told(number, self.failing[number])
+                    report(number, self.failing[number])
                 else:
                     self._scene.make_attempt(number, is_damaged=number in self.damaging)
-                    told(number, "")
+                    report(number, "")
         finally:
-            self.under_way.remove(numbers[0])
+            self.running.remove(numbers[0])
 
     async def _hang(self, process: int, limit_s: float) -> None:
         clock = self._scene.clock
@@ -121,7 +121,7 @@ class Rolls:
         while clock.monotonic_s() < end_s:  # noqa: ASYNC110 -- the clock is simulated
             await asyncio.sleep(0.0005)
         self.hung.remove(process)
-        raise RollTimedOut(f"rolling it took longer than {limit_s:g} s")
+        raise BuildTimedOut(f"the build took longer than {limit_s:g} s")
 
 
 class Scene:
@@ -131,17 +131,17 @@ class Scene:
         self._store = store
         self.disk, self.clock = MemoryDisk(), SimulatedClock()
         self.twin = SparkTwin(Random(seed))
-        self.files, self.rolls = Files(self.twin), Rolls(self)
+        self.files, self.builds = Files(self.twin), Builds(self)
         self.broker = self._open()
-        self.keeper = self._keep()
+        self.loader = self._start_loader()
         self.twin.begin(self.broker)
 
     def _open(self) -> Broker:
         return open_broker(self.disk, self.clock, store=self._store, pipeline=PIPELINE)
 
-    def _keep(self) -> WindowKeeper:
-        return WindowKeeper(
-            self.broker, root_uri="", address="", on_fed=lambda: None, files=self.files, rolls=self.rolls
+    def _start_loader(self) -> WindowLoader:
+        return WindowLoader(
+            self.broker, root_uri="", address="", on_loaded=lambda: None, files=self.files, builds=self.builds
         )
 
     async def crash(self, power_cut: Random | None = None) -> None:
@@ -150,12 +150,12 @@ class Scene:
         self.disk = disk.after_process_death() if power_cut is None else disk.after_machine_death(power_cut)
         await self.stop()
         self.broker = self._open()
-        self.keeper = self._keep()
+        self.loader = self._start_loader()
 
     async def stop(self) -> None:
         for held in self.files.held.values():
             held.set()
-        await self.keeper.stop()
+        await self.loader.stop()
         self.broker.timers.engine.close()
         self.broker.far_names.close()
 
@@ -178,14 +178,14 @@ class Scene:
             await self.settle()
             pass_time(self.broker, self.clock, step_ms)
             # A roll whose time is up notices it.
-            await asyncio.sleep(0.002 if self.rolls.under_way else 0)
+            await asyncio.sleep(0.002 if self.builds.running else 0)
 
     async def settle(self) -> None:
-        """Let the keeper do what can be done now; what is held or hangs goes on beside it."""
+        """Let the loader do what can be done now; what is held or hangs goes on beside it."""
         for _ in range(2_000):
-            self.keeper.tick()
+            self.loader.tick()
             tasks = [
-                task for (lane, number), task in self.keeper._lanes.tasks.items() if not self._is_held(lane, number)
+                task for (lane, number), task in self.loader._lanes.tasks.items() if not self._is_held(lane, number)
             ]
             if not tasks:
                 return
@@ -193,9 +193,9 @@ class Scene:
         raise AssertionError("it never comes to rest")
 
     def _is_held(self, lane: str, number: int) -> bool:
-        if lane == "roll":
-            return number in self.rolls.hung
-        steps = {"feed": ("read",), "check": ("list", "check")}.get(lane, ())
+        if lane == "build":
+            return number in self.builds.hung
+        steps = {"load": ("read",), "check": ("list", "check")}.get(lane, ())
         held = (self.files.held.get((step, number)) for step in steps)
         return any(one is not None and not one.is_set() for one in held)
 

@@ -124,7 +124,7 @@ def test_a_timer_of_the_brokers_own_is_neither_played_nor_buried_by_a_window(ski
             scene.twin.by_window.clear()  # which says that all attempts are equal
             if skipped:
                 scene.broker.store.flush()
-                await scene.keeper.skip(number)
+                await scene.loader.skip(number)
             await scene.pass_time(60_000)
             assert scene.lateness() == {"own": 0} | ({} if skipped else {"far": 0})
             assert list(scene.letters()) == (["far"] if skipped else [])

@@ -1,4 +1,4 @@
-"""A window that an operator gives up, or has looked at again: its timers are delivered or dead letters, never both."""
+"""An operator skips or repairs a window: each timer is delivered or becomes a dead letter, never both."""
 
 import asyncio
 import contextlib
@@ -43,12 +43,12 @@ async def window_with(scene: Scene, *names: str) -> int:
         scene.schedule(name, begin_ms + number - scene.clock.now_ms())
     scene.schedule("later", begin_ms + 5_000 - scene.clock.now_ms())
     number = await scene.window_of(begin_ms)
-    scene.rolls.failing[number] = "its rows make no sense"
+    scene.builds.failing[number] = "its rows make no sense"
     return number
 
 
 def state_of(scene: Scene, number: int) -> str:
-    reports = {one.number: one for one in report_windows(scene.broker, scene.keeper.care).windows}
+    reports = {one.number: one for one in report_windows(scene.broker, scene.loader.state_of).windows}
     return reports[number].state if number in reports else "gone"
 
 
@@ -80,7 +80,7 @@ def test_a_blocked_window_is_skipped_out_of_the_log_and_the_mark_goes_on() -> No
         assert state_of(scene, number) == "blocked"
         behind_ms = scene.broker.timers.marks.all_wake_from_ms()
         assert behind_ms < scene.clock.now_ms() - 5_000
-        await scene.keeper.skip(number)
+        await scene.loader.skip(number)
         await scene.pass_time(2_000)
         assert scene.letters() == {"a": "a", "c": "c"}
         assert scene.lateness() == {"later": 0}
@@ -104,11 +104,11 @@ def test_what_only_its_name_is_left_of_is_a_letter_without_a_body_and_is_counted
         await lose_log(scene)
         assert scene.broker.pending.cancel("orders", "c").timers == 1
         number = await scene.window_of(begin_ms)
-        scene.rolls.failing[number] = "the timeline is damaged"
+        scene.builds.failing[number] = "the timeline is damaged"
         scene.files.timeline = [row for row in scene.twin.timeline.values() if row.name == "orders+a"]
         while scene.clock.now_ms() < begin_ms + 10_000:
             await scene.pass_time(1_000)
-        await scene.keeper.skip(number)
+        await scene.loader.skip(number)
         await scene.pass_time(10_000)
         assert scene.letters() == {"a": "a", "b": ""}
         note = scene.broker.far.notes.skips()[number]
@@ -126,7 +126,7 @@ def test_reads_that_fail_for_a_while_cost_no_body() -> None:
         scene.files.timeline = rows or []
         scene.files.rubble = [Row(10**6, 10**6, 0, 0, "", b"nothing")]
         scene.files.failures["salvage"] = 2
-        await scene.keeper.skip(number)
+        await scene.loader.skip(number)
         await scene.pass_time(1_000)
         assert state_of(scene, number) == "skipping"
         await scene.pass_time(5_000)
@@ -152,7 +152,7 @@ def test_a_folder_that_cannot_be_read_at_all_does_not_keep_a_window_for_ever(
         monkeypatch.setattr(scene.files, "salvaged", fail_later)
         if fails == "list":
             monkeypatch.setattr(scene.files, "names", fail)
-        await scene.keeper.skip(number)
+        await scene.loader.skip(number)
         await scene.pass_time(1_000)
         assert state_of(scene, number) == "skipping"
         for _ in range(30):
@@ -184,7 +184,7 @@ def test_rows_that_nobody_vouches_for_are_compared_with_their_records() -> None:
         assert scene.broker.pending.cancel("orders", "gone").timers == 1
         scene.broker.pending.move("orders", "moved", window.until_ms + 60_000)
         await scene.pass_time(30_000)
-        await scene.keeper.skip(number)
+        await scene.loader.skip(number)
         await scene.pass_time(2_000)
         assert scene.letters() == {"a": "a"}
         await scene.pass_time(90_000)
@@ -202,9 +202,9 @@ def test_a_death_on_the_way_loses_and_doubles_nothing(turns: int, monkeypatch: p
     async def story(scene: Scene) -> None:
         number = await window_with(scene, *names)
         await scene.pass_time(30_000)
-        asked = asyncio.create_task(scene.keeper.skip(number))
+        asked = asyncio.create_task(scene.loader.skip(number))
         for _ in range(turns):
-            scene.keeper.tick()
+            scene.loader.tick()
             await asyncio.sleep(0.001)
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
@@ -214,7 +214,7 @@ def test_a_death_on_the_way_loses_and_doubles_nothing(turns: int, monkeypatch: p
         window = scene.broker.far.windows.find(number)
         if window is not None and not window.is_skipped:  # it died before that was certain
             assert not before
-            await scene.keeper.skip(number)
+            await scene.loader.skip(number)
         await scene.pass_time(3_000)
         assert scene.letters() == {name: name for name in names}
         assert scene.lateness() == {"later": 0}
@@ -230,7 +230,7 @@ def test_what_was_loaded_before_is_delivered_and_the_rest_is_buried(dies: bool) 
         name = await scene.made(number)
         scene.files.damaged[name] = 2  # pieces that are whole, of a timer each
         await scene.pass_time(2_000)
-        await scene.keeper.skip(number)
+        await scene.loader.skip(number)
         if dies:
             await scene.crash()
         await scene.pass_time(40_000)
@@ -246,7 +246,7 @@ def test_a_window_that_lies_ahead_is_skipped_when_its_cancels_are_known() -> Non
     async def story(scene: Scene) -> None:
         number = await window_with(scene, "a", "b")
         scene.broker.store.flush()
-        await scene.keeper.skip(number)
+        await scene.loader.skip(number)
         await scene.pass_time(1_000)
         assert state_of(scene, number) == "skipping"
         assert scene.broker.pending.cancel("orders", "a").timers == 1
@@ -265,10 +265,10 @@ def test_a_window_whose_cut_a_power_cut_may_take_back_is_not_skipped_yet() -> No
             scene.clock.advance(1_000)
             scene.broker.far.run()
         (window,) = scene.broker.far.states()
-        with pytest.raises(ServiceUnavailable, match="was cut just now"):
-            await scene.keeper.skip(window.number)
+        with pytest.raises(ServiceUnavailable, match="is not on disk yet"):
+            await scene.loader.skip(window.number)
         scene.broker.store.flush()
-        await scene.keeper.skip(window.number)
+        await scene.loader.skip(window.number)
         assert window.is_skipped
 
     play(story)
@@ -285,17 +285,17 @@ def test_a_skip_that_cannot_be_noted_is_not_begun() -> None:
 
         scene.disk.before_step = fail
         with pytest.raises(StoreError, match="no room left"):
-            await scene.keeper.skip(number)
+            await scene.loader.skip(number)
         scene.disk.before_step = lambda operation, path: None
-        scene.rolls.failing = {}
-        await scene.keeper.repair(number)
+        scene.builds.failing = {}
+        await scene.loader.repair(number)
         await scene.pass_time(3_000)
         assert scene.lateness().keys() == {"a", "later"}
         assert scene.letters() == {}
         with pytest.raises(InvalidParameter, match=r"read to its end|there is no window"):
-            await scene.keeper.skip(number)
+            await scene.loader.skip(number)
         with pytest.raises(InvalidParameter, match="there is no window 999"):
-            await scene.keeper.repair(999)
+            await scene.loader.repair(999)
 
     play(story)
 
@@ -303,14 +303,14 @@ def test_a_skip_that_cannot_be_noted_is_not_begun() -> None:
 def test_a_repair_forgets_the_verdict_and_does_everything_again_at_once() -> None:
     async def story(scene: Scene) -> None:
         number = await window_with(scene, "a")
-        scene.rolls.damaging, scene.rolls.failing = {number}, {}
+        scene.builds.damaging, scene.builds.failing = {number}, {}
         await scene.pass_time(30_000)
         assert scene.broker.far.notes.damaged(number)
         assert state_of(scene, number) == "blocked"
         scene.files.damaged.clear()
         await scene.pass_time(5_000)
         assert "a" not in scene.lateness()
-        await scene.keeper.repair(number)
+        await scene.loader.repair(number)
         await scene.pass_time(1_000)
         assert scene.lateness().keys() == {"a", "later"}
         assert not scene.broker.far.notes.damaged(number)
@@ -321,12 +321,12 @@ def test_a_repair_forgets_the_verdict_and_does_everything_again_at_once() -> Non
 def test_a_repair_ends_a_roll_that_hangs() -> None:
     async def story(scene: Scene) -> None:
         number = await window_with(scene, "a")
-        scene.rolls.hanging, scene.rolls.failing = {number}, {}
+        scene.builds.hanging, scene.builds.failing = {number}, {}
         await scene.pass_time(30_000)
-        assert scene.rolls.under_way
-        scene.rolls.hanging = set()
-        scene.rolls.hung.clear()
-        await scene.keeper.repair(number)
+        assert scene.builds.running
+        scene.builds.hanging = set()
+        scene.builds.hung.clear()
+        await scene.loader.repair(number)
         await scene.pass_time(2_000)
         assert scene.lateness().keys() == {"a", "later"}
 
@@ -352,11 +352,11 @@ def test_whatever_fails_and_whenever_it_dies_each_timer_has_one_fate(
                 await scene.pass_time(1_000)
                 windows = [one.number for one in scene.broker.far.states()]
                 if windows and chance.random() < 0.3:
-                    scene.rolls.failing = {one: "no luck" for one in windows if chance.random() < 0.8}
-                    scene.rolls.damaging = {one for one in windows if chance.random() < 0.3}
+                    scene.builds.failing = {one: "no luck" for one in windows if chance.random() < 0.8}
+                    scene.builds.damaging = {one for one in windows if chance.random() < 0.3}
                 if windows and chance.random() < 0.3:
                     with contextlib.suppress(InvalidParameter, ServiceUnavailable):  # it is played, or new
-                        await scene.keeper.skip(chance.choice(windows))
+                        await scene.loader.skip(chance.choice(windows))
                 waiting = [name for name, fate in fates.items() if fate == "waits"]
                 if waiting and chance.random() < 0.2:
                     name = chance.choice(waiting)
@@ -366,13 +366,13 @@ def test_whatever_fails_and_whenever_it_dies_each_timer_has_one_fate(
                 scene.broker.store.save(scene.broker.store.plan_checkpoint())
             scene.broker.store.flush()  # what was scheduled and cancelled; what is buried from here on may be lost
             for _ in range(chance.randint(0, 3)):
-                scene.keeper.tick()
+                scene.loader.tick()
                 await asyncio.sleep(0.001)
             await scene.crash(chance if chance.random() < 0.5 else None)
-        scene.rolls.failing, scene.rolls.damaging = {}, set()
+        scene.builds.failing, scene.builds.damaging = {}, set()
         for window in scene.broker.far.states():
             if not (window.is_skipped or window.is_loaded):
-                await scene.keeper.repair(window.number)
+                await scene.loader.repair(window.number)
         await scene.pass_time(100_000)
         arrived, letters = scene.lateness(), scene.letters()
         assert letters

@@ -36,11 +36,11 @@ old_copy._PATIENCE_S = 0.1
 
 
 async def run():
-    lanes, records, tokens = Lanes({"feed": 2}, time.monotonic), FarRecords(path, "s"), DriverTokens(path, "s")
+    lanes, records, tokens = Lanes({"load": 2}, time.monotonic), FarRecords(path, "s"), DriverTokens(path, "s")
     records.fetch([(1, 1)], print)
     tokens.read(print)
     try:
-        await lanes.read_beside("feed", 0.1, hang)
+        await lanes.read_off_loop("load", 0.1, hang)
     except Exception as error:
         print(error.message)
     await old_copy.write_lost_entries(Far().broker, path)

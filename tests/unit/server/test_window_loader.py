@@ -1,4 +1,4 @@
-"""The keeper of windows with a simulated clock: what blocks or fails for one window, or at one step, stops no other."""
+"""The loader of windows with a simulated clock: what blocks or fails for one window, or at one step, stops no other."""
 
 import asyncio
 import threading
@@ -38,7 +38,7 @@ def test_windows_are_checked_and_played_on_time() -> None:
         await six_timers(scene)
         await scene.pass_time(45_000)
         assert scene.lateness() == dict.fromkeys(NAMES, 0)
-        assert scene.keeper.failure == ""
+        assert scene.loader.failure == ""
 
     play(story)
 
@@ -46,10 +46,10 @@ def test_windows_are_checked_and_played_on_time() -> None:
 def test_rows_are_fed_while_a_roll_hangs() -> None:
     async def story(scene: Scene) -> None:
         numbers = await six_timers(scene)
-        scene.rolls.hanging = {numbers[1]}
+        scene.builds.hanging = {numbers[1]}
         await scene.pass_time(45_000)
-        assert numbers[1] in {number for number, _ in scene.rolls.limits_s}
-        assert scene.rolls.under_way, "it hangs still"
+        assert numbers[1] in {number for number, _ in scene.builds.limits_s}
+        assert scene.builds.running, "it hangs still"
         assert scene.lateness() == dict.fromkeys(NAMES - {"t1"}, 0)
 
     play(story)
@@ -63,7 +63,7 @@ def test_rows_are_fed_while_another_window_is_checked_or_read_for_long(step: str
         await scene.pass_time(45_000)
         assert scene.lateness() == dict.fromkeys(NAMES - {"t1"}, 0)
         assert (step, numbers[1]) in {
-            ("read" if lane == "feed" else lane, one) for lane, one in scene.keeper._lanes.tasks
+            ("read" if lane == "load" else lane, one) for lane, one in scene.loader._lanes.tasks
         }
         held.set()
         await scene.pass_time(3_000)
@@ -88,7 +88,7 @@ def test_several_windows_that_hang_hold_up_no_other(step: str) -> None:
 def test_several_rolls_that_hang_hold_up_no_other() -> None:
     async def story(scene: Scene) -> None:
         numbers = await six_timers(scene)
-        scene.rolls.hanging = {numbers[1], numbers[3]}
+        scene.builds.hanging = {numbers[1], numbers[3]}
         await scene.pass_time(45_000)
         assert scene.lateness() == dict.fromkeys(NAMES - {"t1", "t3"}, 0)
 
@@ -98,16 +98,16 @@ def test_several_rolls_that_hang_hold_up_no_other() -> None:
 def test_one_window_that_cannot_be_rolled_keeps_no_other_from_being_rolled() -> None:
     async def story(scene: Scene) -> None:
         numbers = await six_timers(scene)
-        scene.rolls.failing = {numbers[1]: "its rows make no sense", numbers[2]: "neither do these"}
+        scene.builds.failing = {numbers[1]: "its rows make no sense", numbers[2]: "neither do these"}
         await scene.pass_time(45_000)
         assert scene.lateness() == dict.fromkeys(NAMES - {"t1", "t2"}, 0)
-        assert scene.keeper.failure == "its rows make no sense"
-        tries = [number for number, _ in scene.rolls.limits_s if number == numbers[1]]
+        assert scene.loader.failure == "its rows make no sense"
+        tries = [number for number, _ in scene.builds.limits_s if number == numbers[1]]
         assert 3 <= len(tries) <= 8, "it is tried again, ever less often"
-        scene.rolls.failing = {}
+        scene.builds.failing = {}
         await scene.pass_time(80_000)
         assert scene.lateness().keys() == NAMES
-        assert scene.keeper.failure == ""
+        assert scene.loader.failure == ""
 
     play(story)
 
@@ -115,14 +115,14 @@ def test_one_window_that_cannot_be_rolled_keeps_no_other_from_being_rolled() -> 
 def test_a_roll_that_hangs_is_ended_and_tried_again_with_more_time() -> None:
     async def story(scene: Scene) -> None:
         numbers = await six_timers(scene)
-        scene.rolls.hanging = {numbers[1]}
+        scene.builds.hanging = {numbers[1]}
         await scene.pass_time(60_000)
         await scene.pass_time(940_000, step_ms=10_000)
-        limits_s = [limit_s for number, limit_s in scene.rolls.limits_s if number == numbers[1]]
+        limits_s = [limit_s for number, limit_s in scene.builds.limits_s if number == numbers[1]]
         assert limits_s[:2] == [300, 600]
-        assert scene.rolls.most_at_once <= 3
-        assert "longer than" in scene.keeper.failure
-        scene.rolls.hanging = set()
+        assert scene.builds.most_at_once <= 3
+        assert "longer than" in scene.loader.failure
+        scene.builds.hanging = set()
         await scene.pass_time(1_300_000, step_ms=10_000)
         assert scene.lateness().keys() == NAMES
 

@@ -1,6 +1,6 @@
 """The roll without Spark as a process: makes an attempt of some windows of one broker, tells of each, and ends.
 
-Of each window it prints one line: `rolled NUMBER NAME` or `failed NUMBER REASON`. One that fails keeps no other from
+Of each window it prints one line: `built NUMBER NAME` or `failed NUMBER REASON`. One that fails keeps no other from
 being rolled. LATERMQ_PIPELINE_TIMELINE names the folder with the timeline. A process whose parent died ends by itself
 when a window takes longer than it may.
 """
@@ -49,7 +49,7 @@ def roll_each(numbers: list[int], make: Callable[[int], str], limit_s: float) ->
         # The signal ends the process wherever it hangs, in Python or in a library.
         signal.setitimer(signal.ITIMER_REAL, limit_s + _GRACE_S if limit_s else 0)
         try:
-            line = f"rolled {number} {make(number)}"
+            line = f"built {number} {make(number)}"
         # A defect that one window's rows trigger must not stop the other windows.
         except Exception as error:
             all_well = False

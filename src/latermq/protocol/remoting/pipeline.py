@@ -135,7 +135,7 @@ class WindowReport(Struct, rename="camel", kw_only=True):
     number: Int64
     from_ms: Int64
     until_ms: Int64
-    state: str  # waiting, rolled, checked, playing, played, damaged, blocked, skipping or skipped
+    state: str  # waiting, built, checked, loading, loaded, damaged, blocked, skipping or skipped
     attempt: str = ""  # the one that the broker loads
     attempts: Int64 = 0  # number of attempts found so far
     damaged: dict[str, str] = field(default_factory=dict)  # damaged attempts, each with its error

@@ -45,7 +45,7 @@ from latermq.server.private_files import close_to_others
 from latermq.server.remoting.listener import Listener
 from latermq.server.remoting.open_files import max_map_count, raise_file_limit, within_limits
 from latermq.server.remoting.stepwise import SlicedRequests
-from latermq.server.windows.window_loader import WindowKeeper
+from latermq.server.windows.window_loader import WindowLoader
 from latermq.store.files.disk import FileDisk
 
 _ANY_HOST = ("", "0.0.0.0", "::")
@@ -124,7 +124,7 @@ class BrokerProcess:
             instance=uuid.uuid4().hex,
             secret=self._pipeline_secret(),
         )
-        self._windows = WindowRequests(self.broker, lambda: self._keeper)
+        self._windows = WindowRequests(self.broker, lambda: self._loader)
         for subject in (self._admin, self._pending, pipeline, self._windows):
             self.service.table.add(subject.endpoints)
         self._metrics = MetricsServer(BrokerMetrics(self.broker, self._server_statistics))
@@ -221,17 +221,17 @@ class BrokerProcess:
         await self._metrics.start_for("metrics.port", config.server.host, config.metrics.port, DEFAULT_METRICS_PORT)
         self._driver = TimerDriver(self.broker, on_failed=self.end)
         self._far_records = FarRecords(self._timeline_uri, self.broker.store.store_id)
-        self._keeper = WindowKeeper(
+        self._loader = WindowLoader(
             self.broker,
             root_uri=self._timeline_uri,
             address=self.address,
-            on_fed=self._driver.run_now,
+            on_loaded=self._driver.run_now,
         )
         await self.listener.start(config.server.host, self._port)
         await self._registrar.register()
         self._every(_INDEX_EVERY_S, self.broker.store.pending_keys.put)
         self._every(_POLL_EXPIRY_S, lambda: self.broker.waiting.expire(time.monotonic()))
-        self._every(_WINDOWS_EVERY_S, self._keeper.tick)
+        self._every(_WINDOWS_EVERY_S, self._loader.tick)
         self._every(1.0, self._each_second)
         self._every(1.0, self._cut)
         self._every(config.broker.register_every / 1000, self._registrar.announce)
@@ -335,7 +335,7 @@ class BrokerProcess:
         self._sliced.stop()
         self._table_saver.stop()
         self._retainer.stop()
-        await self._keeper.stop()
+        await self._loader.stop()
         self._far_records.stop()
         self.broker.waiting.finish()
         self._preparer.stop()

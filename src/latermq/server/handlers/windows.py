@@ -18,17 +18,17 @@ from latermq.server.remoting.access import GET, UPDATE, on_cluster
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import Endpoint
 from latermq.server.windows.window_reports import report_windows
-from latermq.server.windows.window_state import Care
+from latermq.server.windows.window_state import WindowState
 
 MAX_RUNNING = 100  # requests that wait for the check of a window
 
 _log = structlog.get_logger(__name__)
 
 
-class Keeper(Protocol):
-    """The component that supervises windows."""
+class Loader(Protocol):
+    """The component that loads windows."""
 
-    def care(self, number: int) -> Care: ...
+    def state_of(self, number: int) -> WindowState: ...
 
     async def repair(self, number: int) -> None: ...
 
@@ -36,17 +36,17 @@ class Keeper(Protocol):
 
 
 class WindowRequests:
-    """Forwards these requests to the component that supervises windows."""
+    """Forwards these requests to the window loader."""
 
-    def __init__(self, broker: Broker, keeper: Callable[[], Keeper]) -> None:
+    def __init__(self, broker: Broker, loader: Callable[[], Loader]) -> None:
         self._broker = broker
-        self._keeper = keeper
+        self._loader = loader
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def endpoints(self) -> list[Endpoint]:
-        repair = Change("window repair asked for", ("number",))
-        skip = Change("window skip asked for", ("number",))
+        repair = Change("window repair requested", ("number",))
+        skip = Change("window skip requested by an operator", ("number",))
         return [
             Endpoint(Request.WINDOW_STATES, self._states, on_cluster(GET)),
             Endpoint(Request.REPAIR_WINDOW, self._repair, on_cluster(UPDATE), WindowNumberHeader, change=repair),
@@ -54,17 +54,17 @@ class WindowRequests:
         ]
 
     def _states(self, connection: Connection, command: Command, _: None) -> bytes:
-        return encode_response(command, body=encode_body(report_windows(self._broker, self._keeper().care)))
+        return encode_response(command, body=encode_body(report_windows(self._broker, self._loader().state_of)))
 
     def _repair(self, connection: Connection, command: Command, header: WindowNumberHeader) -> None:
         self._check_room()
         number = header.number
-        self._answer_when_done(connection, command, self._keeper().repair(number))
+        self._answer_when_done(connection, command, self._loader().repair(number))
 
     def _skip(self, connection: Connection, command: Command, header: WindowNumberHeader) -> None:
         self._check_room()
         number = header.number
-        self._answer_when_done(connection, command, self._keeper().skip(number))
+        self._answer_when_done(connection, command, self._loader().skip(number))
 
     def statistics(self) -> dict[str, int]:
         """How many requests wait, and the limit."""
@@ -72,7 +72,7 @@ class WindowRequests:
 
     def _check_room(self) -> None:
         if len(self._tasks) >= MAX_RUNNING:
-            raise Busy(f"{MAX_RUNNING} requests about windows are under way", hint="Ask again in a moment")
+            raise Busy(f"{MAX_RUNNING} requests about windows are in progress", hint="Try again in a moment")
 
     def _answer_when_done(self, connection: Connection, command: Command, work: Coroutine[Any, Any, None]) -> None:
         """Reply after the work is done, so that a confirmed change survives a crash."""
@@ -84,7 +84,7 @@ class WindowRequests:
                 refuse(connection, command, error)
             except Exception as error:
                 _log.error("request about a window failed", exc_info=error)
-                refuse(connection, command, LaterMQError(f"it failed: {type(error).__name__}"))
+                refuse(connection, command, LaterMQError(f"the request failed: {type(error).__name__}"))
             else:
                 answer(connection, command, encode_response(command))
 

@@ -22,8 +22,8 @@ def open_pipeline_root(uri: str) -> "Root":
         from latermq.pipeline.timeline.root import open_root
     except ImportError as error:
         raise ConfigError(
-            f"windows cannot be read without {error.name}",
-            hint="Install latermq with its pipeline: latermq[pipeline]",
+            f"the package {error.name} is required to read windows",
+            hint="Install latermq[pipeline]",
         ) from None
     return open_root(uri)
 
@@ -92,7 +92,7 @@ class AttemptFiles:
         attempt = read_attempt(root, self._store_id(), window.number, name)
         own = self.described(window)
         if attempt.window != own:
-            raise CorruptStore(f"it is of another window than {own}", hint="Another attempt is made")
+            raise CorruptStore(f"the attempt does not belong to {own}", hint="LaterMQ builds another attempt")
         return attempt
 
 

@@ -39,28 +39,28 @@ class Lanes:
         try:
             await step()
         except Exception as error:
-            self.met(lane, number, backoff, error)
+            self.record_failure(lane, number, backoff, error)
 
-    def met(self, lane: str, number: int, backoff: Backoff, error: Exception) -> None:
+    def record_failure(self, lane: str, number: int, backoff: Backoff, error: Exception) -> None:
         """Record a failure, and log it if it differs from the previous one."""
-        told = error.message if isinstance(error, LaterMQError) else redacted(f"{type(error).__name__}: {error}")
-        if told != backoff.error:
-            _log.error("window stalled", window=number, step=lane, reason=told, hint=getattr(error, "hint", ""))
-        backoff.met(told, self._now_s())
+        reason = error.message if isinstance(error, LaterMQError) else redacted(f"{type(error).__name__}: {error}")
+        if reason != backoff.error:
+            _log.error("window stalled", window=number, step=lane, reason=reason, hint=getattr(error, "hint", ""))
+        backoff.met(reason, self._now_s())
 
-    def under_way(self, lane: str) -> set[int]:
+    def running(self, lane: str) -> set[int]:
         """The numbers of a lane's running tasks."""
         return {number for own, number in self.tasks if own == lane}
 
-    async def beside(self, lane: str, work: Callable[[], T]) -> T:
+    async def off_loop(self, lane: str, work: Callable[[], T]) -> T:
         """Run blocking work on a thread of this lane."""
         return await asyncio.wrap_future(self._pools[lane].submit(work))
 
-    async def read_beside(self, lane: str, limit_s: float, work: Callable[..., T], *arguments: Any) -> T:
+    async def read_off_loop(self, lane: str, limit_s: float, work: Callable[..., T], *arguments: Any) -> T:
         """Run work that only reads. If it takes longer than `limit_s`, raise StoreError and abandon its thread."""
         try:
             async with asyncio.timeout(limit_s):
-                return await self.beside(lane, partial(work, *arguments))
+                return await self.off_loop(lane, partial(work, *arguments))
         except TimeoutError:
             raise StoreError(f"reading took longer than {limit_s:g} s", hint="Check pipeline.timeline") from None
 

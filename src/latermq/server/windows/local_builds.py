@@ -13,18 +13,18 @@ from latermq.server.processes import describe_exit
 _READ_BYTES = 1 << 16
 _KEPT_BYTES = 1 << 12  # of its other output, for the log
 # Line prefixes that build_process.py prints: a window was built, or why it was not.
-ROLLED, FAILED = b"rolled ", b"failed "
+BUILT, FAILED = b"built ", b"failed "
 ROOT_VARIABLE = "LATERMQ_PIPELINE_TIMELINE"  # passes the folder to the process
 
 # Called with a window's number and the error, which is empty on success.
-Told = Callable[[int, str], None]
+Report = Callable[[int, str], None]
 
 
-class RollTimedOut(LaterMQError):
-    """A window was not rolled within its time, and the process was killed."""
+class BuildTimedOut(LaterMQError):
+    """The build of a window exceeded its time limit, and the process was killed."""
 
 
-class LocalRolls:
+class LocalBuilds:
     """Starts the processes. Each runs in a separate session, so that its children can be killed with it."""
 
     def __init__(self, root_uri: str, address: Callable[[], str]) -> None:
@@ -35,10 +35,10 @@ class LocalRolls:
         program = [sys.executable, "-m", "latermq.pipeline.windows.build_process", "--broker", self._address()]
         return [*program, "--limit-s", f"{limit_s:g}", *map(str, numbers)]
 
-    async def roll(self, numbers: Sequence[int], limit_s: float, told: Told) -> None:
+    async def build(self, numbers: Sequence[int], limit_s: float, report: Report) -> None:
         """Build an attempt of each of these windows. `told` is called for each in turn.
 
-        An error belongs to the first window that was not reported. It is RollTimedOut if that window took longer than
+        An error belongs to the first window that was not reported. It is BuildTimedOut if that window took longer than
         `limit_s`. Later windows were not started.
         """
         process = await asyncio.create_subprocess_exec(
@@ -51,13 +51,13 @@ class LocalRolls:
             env={**os.environ, ROOT_VARIABLE: self._root_uri},
         )
         try:
-            await _listen(process, len(numbers), limit_s, told)
+            await _listen(process, len(numbers), limit_s, report)
         finally:
             _kill_group(process.pid)
             await process.wait()
 
 
-async def _listen(process: asyncio.subprocess.Process, count: int, limit_s: float, told: Told) -> None:
+async def _listen(process: asyncio.subprocess.Process, count: int, limit_s: float, report: Report) -> None:
     assert process.stdout is not None
     loop = asyncio.get_running_loop()
     unread = noise = b""
@@ -67,19 +67,19 @@ async def _listen(process: asyncio.subprocess.Process, count: int, limit_s: floa
             async with asyncio.timeout_at(end_s):
                 read = await process.stdout.read(_READ_BYTES)
         except TimeoutError:
-            raise RollTimedOut(
-                f"rolling it took longer than {limit_s:g} s", hint="pipeline.roll_timeout says how long it may take"
+            raise BuildTimedOut(
+                f"the build took longer than {limit_s:g} s", hint="pipeline.roll_timeout is the time limit"
             ) from None
         if not read:
             last = noise.decode(errors="replace").strip().splitlines()[-1:]
             code = await process.wait()
-            raise LaterMQError(f"the process that rolls it ended: {' '.join([describe_exit(code), *last])}")
+            raise LaterMQError(f"the build process exited: {' '.join([describe_exit(code), *last])}")
         *lines, unread = (unread + read).split(b"\n")
         unread = unread[-_KEPT_BYTES:]
         for line in lines:
-            if line.startswith((ROLLED, FAILED)):
+            if line.startswith((BUILT, FAILED)):
                 _, number, text = (*line.decode(errors="replace").split(" ", 2), "")[:3]
-                told(int(number), "" if line.startswith(ROLLED) else text or "it did not say why")
+                report(int(number), "" if line.startswith(BUILT) else text or "unknown reason")
                 count -= 1
                 end_s = loop.time() + limit_s
             else:

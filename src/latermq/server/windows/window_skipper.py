@@ -17,7 +17,7 @@ _STEPS_AT_ONCE = 200
 _log = structlog.get_logger(__name__)
 
 # Runs blocking work off the loop.
-Beside = Callable[[Callable[[], WindowRows | None]], Awaitable[WindowRows | None]]
+OffLoop = Callable[[Callable[[], WindowRows | None]], Awaitable[WindowRows | None]]
 
 
 class Salvage(Protocol):
@@ -33,12 +33,14 @@ class Salvage(Protocol):
 class WindowSkipper:
     """Skips one window at a time. A run that fails or crashes is started again and repeats no dead letter."""
 
-    def __init__(self, skips: WindowSkips, files: Salvage, beside: Beside, check: Callable[[WindowRows], None]) -> None:
+    def __init__(
+        self, skips: WindowSkips, files: Salvage, off_loop: OffLoop, check: Callable[[WindowRows], None]
+    ) -> None:
         """`check` rejects rows of an attempt that contradict the log."""
         self._check = check
         self._skips = skips
         self._files = files
-        self._beside = beside
+        self._off_loop = off_loop
 
     async def skip(self, window: Window, names: list[str], *, is_last_try: bool) -> None:
         """Write dead letters for all rows that can be found, first from these attempts. Then T may pass the window.
@@ -58,7 +60,7 @@ class WindowSkipper:
             letters += await self._bury_salvaged(window, troubles)
         letters += await self._bury_log(window)
         if troubles and not is_last_try:
-            raise StoreError(f"not all of window {window.number} can be read: {troubles[0]}", hint="It is tried again")
+            raise StoreError(f"not all of window {window.number} can be read: {troubles[0]}", hint="LaterMQ retries it")
         unread = await self._bury_names(window)
         self._skips.finish(window, letters + unread, unread)
         _log.warning("window skipped", window=window.number, dead_letters=letters + unread, without_body=unread)
@@ -69,7 +71,7 @@ class WindowSkipper:
         pieces = self._files.proven(window, name)
         while True:
             try:
-                rows = await self._beside(lambda: next(pieces, None))
+                rows = await self._off_loop(lambda: next(pieces, None))
                 if rows is not None:
                     self._check(rows)
             # Unreadable attempts are the reason for the skip. Other sources may have the missing rows.
@@ -85,7 +87,7 @@ class WindowSkipper:
         pieces = self._files.salvaged(window, troubles)
         while True:
             try:
-                rows = await self._beside(lambda: next(pieces, None))
+                rows = await self._off_loop(lambda: next(pieces, None))
             # If the folder itself cannot be read, the log and the saved names remain.
             except (LaterMQError, OSError, ValueError) as error:
                 troubles.append(error.message if isinstance(error, LaterMQError) else str(error))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from latermq.server.backoff import Backoff
 from latermq.timer.far.windows import WindowRows
 
-LONGEST_ROLL_PAUSE_S = 300.0  # long, since each try may leave an attempt on disk
+MAX_BUILD_PAUSE_S = 300.0  # long, since each try may leave an attempt on disk
 
 
 @dataclass
@@ -18,18 +18,18 @@ class Reading:
 
 
 @dataclass
-class Care:
+class WindowState:
     """The loader's state of one window."""
 
-    feed: Backoff = field(default_factory=Backoff)
+    load: Backoff = field(default_factory=Backoff)
     check: Backoff = field(default_factory=Backoff)
-    roll: Backoff = field(default_factory=lambda: Backoff(longest_s=LONGEST_ROLL_PAUSE_S))
+    build: Backoff = field(default_factory=lambda: Backoff(longest_s=MAX_BUILD_PAUSE_S))
     skip: Backoff = field(default_factory=Backoff)
     unread: dict[str, Backoff] = field(default_factory=dict)  # attempts that could not be read but may be intact
     check_again_s: float = 0.0
     check_began_s: float = 0.0
-    needs_roll: bool = False  # none of its attempts can be loaded
-    was_rolled: bool = False  # built since its attempts were last checked
+    needs_build: bool = False  # none of its attempts can be loaded
+    was_built: bool = False  # built since its attempts were last checked
     is_forced: bool = False  # build at once, without waiting for Spark
     timeouts: int = 0
     attempts: int = 0
@@ -41,8 +41,8 @@ class Care:
     def error(self) -> str:
         """The error that blocks the window; empty if there is none."""
         unread = [one.error for one in self.unread.values()]
-        own = [one.error for one in (self.skip, self.feed, self.roll, self.check)]
-        return next((told for told in (*own, *unread) if told), "")
+        own = [one.error for one in (self.skip, self.load, self.build, self.check)]
+        return next((error for error in (*own, *unread) if error), "")
 
     @property
     def is_suspect(self) -> bool:
@@ -51,10 +51,10 @@ class Care:
 
     def settle(self) -> None:
         """Clear all errors, since an attempt can be loaded."""
-        for backoff in (self.feed, self.check, self.roll):
+        for backoff in (self.load, self.check, self.build):
             backoff.over()
         self.unread.clear()
-        self.needs_roll = self.was_rolled = self.is_forced = False
+        self.needs_build = self.was_built = self.is_forced = False
         self.timeouts = 0
 
     def start_over(self) -> None:
