@@ -111,7 +111,7 @@ def test_without_the_default_port_the_broker_goes_on_without_metrics(
 
         with structlog.testing.capture_logs() as logs:
             asyncio.run(scenario())
-    (warning,) = [line for line in logs if line["log_level"] == "warning" and line["event"] == "no metrics"]
+    (warning,) = [line for line in logs if line["log_level"] == "warning" and line["event"] == "metrics disabled"]
     assert f"port {port}" in warning["reason"]
 
 

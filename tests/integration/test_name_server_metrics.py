@@ -130,8 +130,8 @@ def warnings_of(metrics: MetricsConfig) -> list[str]:
 
     with structlog.testing.capture_logs() as logs:
         asyncio.run(scenario())
-    assert not [line for line in logs if line["event"] == "metrics are served"]
-    return [line["reason"] for line in logs if line["event"] == "no metrics"]
+    assert not [line for line in logs if line["event"] == "metrics server listening"]
+    return [line["reason"] for line in logs if line["event"] == "metrics disabled"]
 
 
 def test_without_the_default_port_the_name_server_goes_on_without_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +146,7 @@ def test_a_broker_that_was_given_the_default_port_of_the_name_server_gets_it(mon
     port = free_port()
     monkeypatch.setattr(name_server, "DEFAULT_NAMESRV_METRICS_PORT", port)
     (reason,) = warnings_of(MetricsConfig(port=port, namesrv_port=port))
-    assert reason == f"metrics.port is {port} too"
+    assert reason == f"metrics.port is also {port}"
 
 
 def test_port_0_means_no_metrics() -> None:

@@ -89,7 +89,7 @@ def test_what_spark_holds_of_a_store_outlives_the_return_to_an_old_copy(spark: "
     copy.rename(data)
 
     with serving(data, *options) as server, ingesting(spark, root, server):
-        assert "this store is an old copy" in server.log()
+        assert "this store was restored from an old backup" in server.log()
         schedule(server, due_ms, *(f"new-{number}" for number in range(8)))
         assert cancel(server, "lost-2") == cancel(server, "cancelled-later") == [Verdict.CANCELLED]
         wanted = ["known", "lost-1", "lost-3", "lost-4", *(f"new-{number}" for number in range(8))]

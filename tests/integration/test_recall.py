@@ -59,7 +59,7 @@ def test_a_recall_that_cannot_be_has_apaches_code(tmp_path: Path) -> None:
                 (
                     await recall(client, encode_recall_handle("other", "broker-a", far_ms, "U1")),
                     Response.ILLEGAL_OPERATION,
-                    "of topic 'other'",
+                    "belongs to topic 'other'",
                 ),
                 (
                     await recall(client, encode_recall_handle(TOPIC, "broker-b", far_ms, "U1")),
@@ -74,7 +74,7 @@ def test_a_recall_that_cannot_be_has_apaches_code(tmp_path: Path) -> None:
                 (
                     await recall(client, encode_recall_handle(TOPIC, "broker-a", 1, "U2")),
                     Response.ILLEGAL_OPERATION,
-                    "not found. The time in the handle has passed",
+                    "not found. The due time in the handle has passed",
                 ),
             ]
             for reply, code, remark in expected:

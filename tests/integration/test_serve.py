@@ -115,7 +115,7 @@ def test_a_pipeline_that_cannot_start_stops_nobody_and_is_tried_again(tmp_path: 
     timeline = tmp_path / "file" / "pipeline"
     with serving(tmp_path / "data", "--set", f"pipeline.timeline={timeline}", pipeline=True) as server:
         assert ", pipeline starting on local[1] (" in server.ready_line()
-        wait_until(lambda: server.log().count("pipeline ended, it is started again") >= 2, 60.0, "two tries")
+        wait_until(lambda: server.log().count("pipeline exited and is being restarted") >= 2, 60.0, "two tries")
         assert f"error: the pipeline cannot start: the timeline {timeline}" in server.log()
         assert "Traceback" not in server.log()
         assert _send(server.namesrv, "hello").returncode == 0

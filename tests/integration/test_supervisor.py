@@ -167,7 +167,7 @@ def test_an_optional_part_is_not_waited_for_and_tried_again_for_ever(
     assert life.exit_code == 0
     assert life.announced == [{"broker": "127.0.0.1:4711"}]
     assert [line[0] for line in _notes(notes)] == ["started", "stopped"]
-    assert "pipeline ended, it is started again" in told
+    assert "pipeline exited and is being restarted" in told
 
 
 def test_a_part_that_does_not_stop_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

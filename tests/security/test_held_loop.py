@@ -74,7 +74,7 @@ def test_unfinished_frames_of_many_connections_stay_within_the_bound(server: Ser
             assert plain.call(Request.SEND_MESSAGE_V2, send_fields("plain"), b"x").code == Response.SUCCESS
         grown = resident_bytes(pid) - before
         assert grown < 160 * MIB, f"{grown / MIB:.0f} MiB for a bound of 64"
-    assert re.search(r"connections hold too much.*server\.max_held", server.log())
+    assert re.search(r"connections hold too many bytes.*server\.max_held", server.log())
 
 
 def pull_request(opaque: int) -> bytes:
@@ -87,7 +87,7 @@ def pull_request(opaque: int) -> bytes:
 
 def test_consumers_that_read_slowly_wait_instead_of_being_cut_off(server: Server) -> None:
     pid = server.broker_pid()
-    let_go = server.log().count("connections hold too much")
+    let_go = server.log().count("connections hold too many bytes")
     with ExitStack() as stack:
         plain = stack.enter_context(attacking(server.port))
         for _ in range(6):
@@ -104,7 +104,7 @@ def test_consumers_that_read_slowly_wait_instead_of_being_cut_off(server: Server
         assert grown < 160 * MIB, f"{grown / MIB:.0f} MiB for a bound of 64"
         for opaque in range(3, 50):
             assert crowd[0].receive().opaque == opaque, "whoever reads on gets all of it"
-    assert server.log().count("connections hold too much") == let_go
+    assert server.log().count("connections hold too many bytes") == let_go
 
 
 def test_one_address_cannot_take_all_connections(server: Server) -> None:

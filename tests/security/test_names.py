@@ -202,15 +202,16 @@ def test_every_change_is_logged_once_with_who_made_it(scene: Scene) -> None:
     topic = {"topic": "orders", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
     groups = b'{"groupConfigList":[{"groupName":"g2"},{"groupName":"g3"}]}'
     changes: list[tuple[str, int, dict[str, str], bytes, str]] = [
-        ("topic put", Request.UPDATE_AND_CREATE_TOPIC, topic, b"", "topic=orders"),
-        ("group put", Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"g1"}', "names=g1"),
-        ("groups put", Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, {}, groups, "names='g2, g3'"),
+        ("topic created or updated", Request.UPDATE_AND_CREATE_TOPIC, topic, b"", "topic=orders"),
+        ("group created or updated", Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {},
+         b'{"groupName":"g1"}', "names=g1"),
+        ("groups created or updated", Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, {}, groups, "names='g2, g3'"),
         ("offsets reset", Request.INVOKE_BROKER_TO_RESET_OFFSET,
          {"group": "g1", "topic": "orders", "timestamp": "0"}, b"", "group=g1"),
         ("group deleted", Request.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g1\n[info] all is well " + "x" * 900}, b"",
          r"g1\\n[info] all is well"),
         ("topic deleted", Request.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}, b"", "topic=orders"),
-        ("clean-up asked for", Request.DELETE_EXPIRED_COMMITLOG, {}, b"", ""),
+        ("clean-up requested", Request.DELETE_EXPIRED_COMMITLOG, {}, b"", ""),
     ]  # fmt: skip
     with attacking(scene.server.port) as attacker:
         for event, code, fields, body, told in changes:
@@ -221,5 +222,5 @@ def test_every_change_is_logged_once_with_who_made_it(scene: Scene) -> None:
     with attacking(scene.server.namesrv_port) as attacker:
         key = {"namespace": "n", "key": "k", "value": "secret"}
         assert attacker.call(Request.PUT_KV_CONFIG, key).code == Response.SUCCESS
-        [line] = lines_of(scene, attacker, "key put")
+        [line] = lines_of(scene, attacker, "key set")
         assert "secret" not in line

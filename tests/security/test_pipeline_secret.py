@@ -81,7 +81,7 @@ def test_what_a_stranger_overheard_is_worth_nothing_to_it(server: Server, tmp_pa
         stranger.push(bytes(heard))
         answers = [stranger.receive() for _ in range(4)]  # states, the begin, the commit
     [begun] = [answer for answer in answers if answer.code]
-    assert "would follow epoch 0, the last one is 1" in str(begun.remark)
+    assert "expects epoch 0, but the last one is 1" in str(begun.remark)
     assert state_of(server).epoch == first.epoch
 
 
@@ -134,9 +134,9 @@ def test_a_begin_is_logged_as_what_became_of_it(server: Server, tmp_path: Path) 
             with pytest.raises(LaterMQError, match=reason):
                 begin_as_driver(link, root, table_end=table_end)
         assert "the timeline cannot end at entry -1" in server.log()
-        assert "pipeline begun" not in server.log()
+        assert "pipeline started" not in server.log()
         assert begin_as_driver(link, root).epoch == state.epoch + 1
-        assert server.log().count("pipeline begun") == 1
+        assert server.log().count("pipeline started") == 1
 
 
 def test_a_driver_that_lies_in_its_requests_changes_nothing_and_stops_no_near_timer(
@@ -191,7 +191,7 @@ def test_the_secret_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
     path.chmod(0o644)
     with serving(tmp_path, *ports, *FAR) as server:
         assert path.read_bytes() == made
-        assert "the pipeline's secret can be read by others" in server.log()
+        assert "other users can read the pipeline's secret" in server.log()
     assert not list(tmp_path.glob("*.draft"))
 
 
@@ -224,7 +224,7 @@ def test_a_broker_without_a_secret_serves_clients_and_no_driver(tmp_path: Path) 
 
 def test_a_driver_with_a_wrong_secret_is_told_so(server: Server, tmp_path: Path) -> None:
     with BrokerLink(server.broker, secret=b"another" * 8) as link:
-        with pytest.raises(LaterMQError, match=r"pipeline.secret_file must hold the same as the broker's") as caught:
+        with pytest.raises(LaterMQError, match=r"Copy the broker's pipeline.secret_file") as caught:
             begin_as_driver(link, tmp_path / "pipeline")
         assert caught.value.code == errors_from_wire(Response.NO_PERMISSION, "").code
         assert not caught.value.retriable

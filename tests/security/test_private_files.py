@@ -64,7 +64,7 @@ def test_a_directory_of_an_earlier_version_is_closed_at_a_start(tmp_path: Path) 
     with serving(data, *SETTINGS) as server:
         send(server)
         assert mode(data) == mode(other_disk) == 0o700
-        assert "the data directory was open to others and is closed" in server.log()
+        assert "removed other users' access to the data directory" in server.log()
 
 
 @pytest.mark.usefixtures("open_umask")

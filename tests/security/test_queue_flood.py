@@ -91,7 +91,7 @@ def test_thousands_of_queues_need_no_thousands_of_open_files(tmp_path: Path) -> 
             end = attacker.call(Request.GET_MAX_OFFSET, {"topic": "flood0", "queueId": "7"}).text_fields()["offset"]
             assert end == str(start + 1)
     log = (tmp_path / "broker.log").read_text()
-    assert "fewer files of queues are kept open than configured" in log
+    assert "fewer queue files stay open than configured" in log
     assert f"the limit of open files is {LIMIT}" in log
     assert f"queues={TOPICS * TOPIC_QUEUES}" in log.replace("'", "")
     with subprocess.Popen(

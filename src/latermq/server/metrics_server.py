@@ -80,9 +80,9 @@ class MetricsServer:
             hint = f"Set {setting} to a free port, or to 0 to disable metrics"
             if port != default or error.errno != errno.EADDRINUSE:
                 raise ConfigError(reason, hint=hint) from None
-            _log.warning("no metrics", reason=reason, hint=hint)
+            _log.warning("metrics disabled", reason=reason, hint=hint)
         else:
-            _log.info("metrics are served", url=f"http://{host}:{port}/metrics")
+            _log.info("metrics server listening", url=f"http://{host}:{port}/metrics")
 
     async def close(self) -> None:
         """Stop accepting connections and abort the open ones."""
@@ -167,7 +167,7 @@ class MetricsServer:
         try:
             body = await self._current_text()
         except LaterMQError as error:
-            _log.warning("metrics cannot be read", reason=error.remark)
+            _log.warning("metrics unavailable", reason=error.remark)
             return _response(HTTPStatus.SERVICE_UNAVAILABLE, f"{error.remark}\n".encode())
         return _response(HTTPStatus.OK, body, kind=CONTENT_TYPE_PLAIN_0_0_4, is_head=method == b"HEAD")
 

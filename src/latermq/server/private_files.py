@@ -43,11 +43,11 @@ def close_to_others(data: Path) -> None:
             folder.chmod(mode & ~OTHERS)
         except OSError as error:
             _log.warning(
-                "others can read the data directory",
+                "other users can read the data directory",
                 folder=str(folder),
                 mode=f"{mode:o}",
                 reason=error.strerror,
-                hint=f"Let uid {os.getuid()} own it, or chmod 700",
+                hint=f"Make uid {os.getuid()} its owner, or run chmod 700 on it",
             )
         else:
-            _log.warning("the data directory was open to others and is closed", folder=str(folder), mode=f"{mode:o}")
+            _log.warning("removed other users' access to the data directory", folder=str(folder), mode=f"{mode:o}")

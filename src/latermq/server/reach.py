@@ -5,7 +5,7 @@ import socket
 
 import structlog
 
-HINT = "Keep it in a network of your own, with a firewall before it: there is no authentication in this version"
+HINT = "Run it in a private network behind a firewall: this version has no authentication"
 _log = structlog.get_logger(__name__)
 
 
@@ -25,5 +25,5 @@ def is_loopback(host: str) -> bool:
 def warn_if_reachable(host: str, port: int) -> None:
     """Warn if untrusted clients can reach the port."""
     if not is_loopback(host):
-        _log.warning("other machines can reach this port, and nobody has to say who they are", host=host, port=port,
+        _log.warning("other machines can reach this port without authentication", host=host, port=port,
                      hint=HINT)  # fmt: skip

@@ -105,7 +105,7 @@ class Supervisor:
                 raise PartFailed(part.name, code)
             if loop.time() - started_s > _STEADY_AFTER_S:
                 pause_s = _FIRST_PAUSE_S
-            self._log.warning(f"{part.name} ended, it is started again", reason=describe_exit(code), pause_s=pause_s)
+            self._log.warning(f"{part.name} exited and is being restarted", reason=describe_exit(code), pause_s=pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
@@ -126,7 +126,7 @@ class Supervisor:
             self._log.info("stopping", signal=number.name)
             self._stop.set()
             return
-        self._log.warning("asked to stop a second time: the parts are killed", signal=number.name)
+        self._log.warning("second stop request: killing all parts", signal=number.name)
         for process in self._processes.values():
             process.kill()
 

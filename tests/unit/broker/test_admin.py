@@ -78,7 +78,7 @@ def test_no_change_is_made_while_too_many_wait_to_be_saved() -> None:
     scene.keeps = True
     for number in range(3):
         scene.begin(Request.UPDATE_AND_CREATE_TOPIC, topic_fields(f"topic-{number}"))
-    with pytest.raises(Busy, match="wait to be saved"):
+    with pytest.raises(Busy, match="waiting to be saved"):
         scene.begin(Request.UPDATE_AND_CREATE_TOPIC, topic_fields("too-many"))
     assert scene.broker.topics.find("too-many") is None
     scene.do_kept()

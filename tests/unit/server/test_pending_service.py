@@ -174,8 +174,8 @@ def test_a_recall_that_hits_nothing_says_so(verdict: Verdict, left_ms: int) -> N
     with pytest.raises(IllegalOperation, match=f"nothing was recalled: {verdict}") as refused:
         scene.recall(handle=scene.handle(left_ms=left_ms))
     assert refused.value.code == 604
-    told_of_time = "The time in the handle" in refused.value.hint
-    assert told_of_time == (verdict == Verdict.NOT_FOUND and left_ms != 60_000)
+    mentions_time = "The due time in the handle" in refused.value.hint
+    assert mentions_time == (verdict == Verdict.NOT_FOUND and left_ms != 60_000)
 
 
 def test_a_timer_that_is_known_is_recalled_whatever_time_the_handle_says() -> None:
@@ -188,7 +188,7 @@ def test_a_recall_is_checked_in_the_order_of_apache() -> None:
     scene.timer.recall = False
     scene.refusal = ServiceUnavailable("stopping")
     expected: list[tuple[type[LaterMQError], str]] = [
-        (NoPermission, "cannot be recalled, cancelled or moved"),
+        (NoPermission, "does not recall, cancel or move"),
         (ServiceUnavailable, "stopping"),
         (TopicNotFound, "invoices"),
     ]
@@ -201,9 +201,9 @@ def test_a_recall_is_checked_in_the_order_of_apache() -> None:
             scene.refusal = None
     with pytest.raises(IllegalOperation, match="recall handle is invalid"):
         scene.recall("orders", "no handle")
-    with pytest.raises(IllegalOperation, match="is of topic 'invoices', not 'orders'"):
+    with pytest.raises(IllegalOperation, match="belongs to topic 'invoices', not 'orders'"):
         scene.recall("orders", scene.handle("invoices", "broker-b"))
-    with pytest.raises(IllegalOperation, match="is of broker 'broker-b', this is 'broker-a'"):
+    with pytest.raises(IllegalOperation, match="belongs to broker 'broker-b'; this is 'broker-a'"):
         scene.recall("orders", scene.handle("orders", "broker-b"))
     assert scene.pending.asked == []
 
@@ -302,7 +302,7 @@ def test_nothing_is_changed_while_it_is_forbidden_or_the_disk_is_full_or_hangs(
     code: int, fields: dict[str, object]
 ) -> None:
     scene = Scene()
-    scene.busy = Busy("100000 messages wait for the disk")
+    scene.busy = Busy("100000 messages are waiting for the disk")
     with pytest.raises(Busy):
         scene.ask(code, topic="orders", **fields)
     scene.refusal = ServiceUnavailable("the disk is full")

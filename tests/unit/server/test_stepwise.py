@@ -276,7 +276,7 @@ def test_more_look_ups_than_so_many_are_put_off_to_the_client(scene: Scene, monk
     scene.plain("hot", 300)
     for _ in range(2):
         assert scene.ask(Request.CANCEL_TIMER, topic="orders", key="hot") is None
-    with pytest.raises(FlowControl, match="2 look-ups are under way"):
+    with pytest.raises(FlowControl, match="2 look-ups are in progress"):
         scene.ask(Request.CANCEL_TIMER, topic="orders", key="hot")
     scene.sliced.stop()
     assert (len(scene.sent), len(scene.sliced)) == (2, 0)

@@ -238,7 +238,7 @@ def test_unfinished_frames_of_all_connections_stay_within_the_bound() -> None:
     for transport in refused:
         [reply] = transport.written
         assert (reply.opaque, reply.code) == (7, Response.SYSTEM_BUSY)
-        assert "Send again later" in str(reply.remark)
+        assert "Try again later" in str(reply.remark)
         assert not transport.is_closed
     assert held(process)["let_go"] == len(refused)
 
@@ -268,7 +268,7 @@ def test_a_header_that_never_ends_costs_its_connection() -> None:
     process = Process(**SMALL)
     connection, transport = process.connect("a")
     connection.data_received(frame_begun(50_000)[:20])
-    assert connection.let_go() == "it was cut off"
+    assert connection.let_go() == "the server closed the connection"
     assert transport.is_closed
     assert held(process)["held_bytes"] == 0
 

@@ -31,28 +31,28 @@ async def write_lost_entries(broker: Broker, root_uri: str) -> None:
             reading = DaemonThreads(1, "latermq-claim").submit(partial(_read_claim, root_uri, store_id))
             claim = await asyncio.wrap_future(reading)
     except (LaterMQError, OSError, ImportError, TimeoutError) as error:
-        reason = error.message if isinstance(error, LaterMQError) else str(error) or "it takes too long"
+        reason = error.message if isinstance(error, LaterMQError) else str(error) or "it took too long"
         if is_half_mended:
             raise _half_mended(root_uri, reason) from error
-        _log.warning("whether the timeline is ahead of this store is not known", reason=reason)
+        _log.warning("cannot determine whether the timeline is ahead of this store", reason=reason)
         return
     if is_half_mended and claim is None:
         raise _half_mended(root_uri, "nothing is there")
     if claim is None or (claim.end <= first_lost and not is_half_mended):
         return
     _log.warning(
-        "this store is an old copy: what Spark holds of it is written again, what only the newer store had is gone",
+        "this store was restored from an old backup: timers in the timeline are written again, other new data is lost",
         ends_at_entry=first_lost,
         timeline_ends_at=claim.end,
     )
     rows = await asyncio.to_thread(_mend, broker, root_uri, claim, first_lost)
-    _log.warning("the old copy goes on", entries=max(0, claim.end - first_lost), of_them_known=rows)
+    _log.warning("the restored store continues", entries=max(0, claim.end - first_lost), of_them_known=rows)
 
 
 def _half_mended(root_uri: str, reason: str) -> ConfigError:
     return ConfigError(
-        f"this store is an old copy whose missing timers were only partly taken from {root_uri}: {reason}",
-        hint="Start it when the pipeline's folder can be read",
+        f"this store was restored from an old backup and only partly recovered from {root_uri}: {reason}",
+        hint="Restart the broker when the pipeline's folder is readable",
     )
 
 

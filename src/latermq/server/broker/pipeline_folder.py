@@ -38,7 +38,7 @@ class DriverTokens:
     def read(self, told: TokenTold) -> None:
         """Read the token. `told` runs on the loop with the token, an empty string if there is none, or the error."""
         if self._reading is not None and not self._reading.done():
-            raise Busy("the pipeline's folder is being read", hint="It is asked again")
+            raise Busy("the pipeline's folder is being read", hint="The driver retries the request")
 
         def done(reading: asyncio.Future[str]) -> None:
             if reading.cancelled():
@@ -52,7 +52,7 @@ class DriverTokens:
                 told(
                     StoreError(
                         f"this broker cannot read its pipeline.timeline {self.root_uri}: {error}",
-                        hint="Windows are read from there: check the folder, and latermq[pipeline] for what is no path",
+                        hint="The broker reads windows from it: check it, and install latermq[pipeline] for a URI",
                     )
                 )
 

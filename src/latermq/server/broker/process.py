@@ -158,12 +158,12 @@ class BrokerProcess:
         log_troubles(broker.troubles)
         if recovery.rebuilt:
             shown, count = recovery.rebuilt[:_REBUILT_SHOWN], len(recovery.rebuilt)
-            _log.warning("lost files built again from the log", count=count, of=shown)
+            _log.warning("lost files rebuilt from the log", count=count, of=shown)
         if broker.adopted_topics:
-            _log.warning("topics without configuration made again", topics=broker.adopted_topics)
+            _log.warning("topics without configuration restored", topics=broker.adopted_topics)
         passed_over = broker.replay.passed_over
         if passed_over.count:
-            _log.warning("timer records passed over", records=passed_over.count, first=passed_over.first)
+            _log.warning("timer records skipped", records=passed_over.count, first=passed_over.first)
 
     def _log_queues(self, wanted_open: int, file_limit: int) -> None:
         """Log the number of queues, and warn about queue settings that this process cannot honour or has exceeded."""
@@ -171,19 +171,19 @@ class BrokerProcess:
         _log.info("queues", queues=counts["queues"], max_queues=store.max_queues, max_open=store.max_open_queues)
         if store.max_open_queues < min(wanted_open, counts["queues"]):
             _log.warning(
-                "fewer files of queues are kept open than configured",
+                "fewer queue files stay open than configured",
                 max_open_queues=store.max_open_queues,
                 configured=wanted_open,
-                reason=f"the limit of open files is {file_limit}, that of maps {max_map_count()}",
+                reason=f"the limit of open files is {file_limit}, the limit of maps is {max_map_count()}",
                 hint="Nothing is lost, busy queues beyond it cost more time: raise the limits (ulimit -n, "
                 "vm.max_map_count) or lower store.max_open_queues",
             )
         if counts["queues"] > store.max_queues:
             _log.warning(
-                "more queues than configured",
+                "more queues exist than configured",
                 queues=counts["queues"],
                 max_queues=store.max_queues,
-                hint="They go on, but no new one is made: raise store.max_queues or delete topics that nobody uses",
+                hint="They stay usable, but no queue can be added: raise store.max_queues or delete unused topics",
             )
 
     @property
@@ -198,11 +198,11 @@ class BrokerProcess:
         try:
             secret = make_secret(path)
         except LaterMQError as error:  # the broker still serves clients without a driver
-            _log.error("no driver is listened to", reason=error.message, hint=error.hint)
+            _log.error("requests of drivers are rejected", reason=error.message, hint=error.hint)
             return b""
         if is_open_to_others(path):
-            hint = "chmod 600: who reads it can keep far timers from being delivered"
-            _log.warning("the pipeline's secret can be read by others", path=str(path), hint=hint)
+            hint = "Run chmod 600 on it: whoever reads it can stop the delivery of far timers"
+            _log.warning("other users can read the pipeline's secret", path=str(path), hint=hint)
         return secret
 
     async def start(self) -> None:
@@ -256,7 +256,7 @@ class BrokerProcess:
             except LaterMQError as error:
                 if error.remark != failure:
                     failure = error.remark
-                    _log.error("upkeep failed", action=getattr(action, "__name__", "?"), reason=failure)
+                    _log.error("maintenance failed", action=getattr(action, "__name__", "?"), reason=failure)
 
         self._timers[slot] = loop.call_later(interval_s, run)
 
@@ -303,9 +303,11 @@ class BrokerProcess:
         """Run several pieces of blocking work in order. `when_done` runs on the loop with None or the error."""
 
         def done(error: BaseException | None) -> None:
-            when_done(error if error is None or isinstance(error, LaterMQError) else LaterMQError("the store failed"))
+            when_done(error if error is None or isinstance(error, LaterMQError) else LaterMQError("store failed"))
             if isinstance(error, StoreError):
-                _log.error("upkeep failed", reason=error.remark)  # for example a full disk; the next run may succeed
+                _log.error(
+                    "maintenance failed", reason=error.remark
+                )  # for example a full disk; the next run may succeed
             elif error is not None:
                 self.end(error)
 
@@ -392,7 +394,7 @@ def run_broker(config: Config, data: Path, ready: Callable[[str], None]) -> int:
         error = await process.ended
         if error is not None:
             # The state on disk is unknown: exit at once and let recovery determine it.
-            _log.critical("the store failed", reason=repr(error))
+            _log.critical("store failed", reason=repr(error))
             os._exit(1)
         if feed is not None:
             feed.stop()

@@ -86,11 +86,11 @@ class Registrar:
         except LaterMQError as error:
             if server not in self._failed:
                 self._failed.add(server)
-                _log.warning("not registered", name_server=server, reason=error.remark)
+                _log.warning("registration failed", name_server=server, reason=error.remark)
         else:
             if server in self._failed:
                 self._failed.discard(server)
-                _log.info("registered again", name_server=server)
+                _log.info("registration succeeded again", name_server=server)
 
     async def close(self) -> None:
         """Unregister from the name servers, so that clients no longer connect."""
@@ -107,4 +107,4 @@ class Registrar:
         try:
             await self._connections.call(server, Request.UNREGISTER_BROKER, self._identity, timeout_s=1.0)
         except LaterMQError as error:
-            _log.warning("not unregistered", name_server=server, reason=error.remark)
+            _log.warning("unregistration failed", name_server=server, reason=error.remark)

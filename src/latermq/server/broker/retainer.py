@@ -45,7 +45,7 @@ class Retainer:
                 _log.info("segment removed", start=removed.start, reason=removed.reason)
                 self._in_worker(partial(self._remove, removed.path))
         except LaterMQError as error:
-            _log.error("upkeep failed", action="retain", reason=error.remark)  # the next run tries again
+            _log.error("maintenance failed", action="retain", reason=error.remark)  # the next run tries again
         else:
             self._steps = steps
             self._next = asyncio.get_running_loop().call_soon(self._go_on)

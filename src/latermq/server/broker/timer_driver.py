@@ -61,9 +61,9 @@ class TimerDriver:
         if trouble != self._told:
             self._told = trouble
             if trouble:
-                _log.error("deliveries wait", reason=trouble)
+                _log.error("delivery stalled", reason=trouble)
             else:
-                _log.info("deliveries go on")
+                _log.info("delivery resumed")
 
     def stop(self) -> None:
         """Stop deliveries."""

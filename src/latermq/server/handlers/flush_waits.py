@@ -46,7 +46,8 @@ class FlushWaits:
         """Refuse more work at the limit. On a hung disk, replies pile up."""
         if len(self._replies) >= self._max_waiting or self._reply_bytes >= MAX_UNFLUSHED_BYTES:
             raise Busy(
-                f"{len(self._replies)} messages wait for the disk", hint="The disk is slow or hangs; send again later"
+                f"{len(self._replies)} messages are waiting for the disk",
+                hint="The disk is slow or hangs; send again later",
             )
 
     def reply_at(self, end_offset: int, connection: Connection, command: Command, reply: bytes) -> bytes | None:
@@ -67,7 +68,7 @@ class FlushWaits:
             then()
             return
         if len(self._watchers) >= self._max_waiting:
-            raise Busy(f"{len(self._watchers)} requests wait for the disk", hint="Ask again later")
+            raise Busy(f"{len(self._watchers)} requests are waiting for the disk", hint="Try again later")
         self._watchers.append((log.end, then))
         self._request_flush()
 

@@ -11,7 +11,7 @@ Work = Callable[[], None]
 WhenDone = Callable[[LaterMQError | None], None]
 Beside = Callable[[list[Work], WhenDone], None]
 
-MAX_UNREAD_REPLY_BYTES = 4096  # largest late reply to a peer that is behind with reading
+MAX_UNREAD_REPLY_BYTES = 4096  # largest late reply to a peer that has unread data pending
 
 
 def do_at_once(works: list[Work], when_done: WhenDone) -> None:
@@ -34,8 +34,8 @@ def answer(connection: Connection, command: Command, reply: bytes) -> None:
         return
     if len(reply) > MAX_UNREAD_REPLY_BYTES and connection.is_paused:
         dropped = Busy(
-            f"the request was served, but its answer of {len(reply)} bytes was dropped: answers before it are unread",
-            hint="Read the answers of one request before making the next",
+            f"the request was served, but its reply of {len(reply)} bytes was dropped: earlier replies are unread",
+            hint="Read the reply to a request before sending the next request",
         )
         reply = connection.refuse(command, dropped)
     connection.send(reply)

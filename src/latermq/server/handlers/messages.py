@@ -51,7 +51,7 @@ class SendRequests:
             self._flush_waits.check_unflushed()
         if header.batch:
             if header.topic.startswith(RETRY_PREFIX):
-                raise IllegalMessage(f"a batch cannot go to {header.topic!r}", hint="Retries are sent one by one")
+                raise IllegalMessage(f"a batch cannot be sent to {header.topic!r}", hint="Send retries one by one")
             sent = self._broker.send_batch(
                 header.topic,
                 header.queueId,

@@ -108,12 +108,12 @@ class PipelineRequests:
         self._ingest.refused += 1
         if not self._secret:
             raise NoPermission(
-                f"broker {self._broker.config.broker.name} has no secret to know its driver by",
-                hint="Its log says why; start it again when pipeline.secret_file can be read and written there",
+                f"broker {self._broker.config.broker.name} has no secret to authenticate its driver",
+                hint="Its log has the reason. Restart it when pipeline.secret_file is readable and writable",
             )
         raise NoPermission(
             f"request {command.code} is not signed with the secret of broker {self._broker.config.broker.name}",
-            hint="The driver's pipeline.secret_file must hold the same as the broker's: copy that file",
+            hint="Copy the broker's pipeline.secret_file to the driver",
         )
 
     def _begin(self, connection: Connection, command: Command, header: BeginPipelineHeader) -> None:
@@ -144,8 +144,8 @@ class PipelineRequests:
         """Begin a new epoch. It ends the previous driver, so every check that may refuse the request comes first."""
         if header.afterEpoch != self._ingest.epoch:
             raise InvalidParameter(
-                f"this driver would follow epoch {header.afterEpoch}, the last one is {self._ingest.epoch}",
-                hint="Another driver began meanwhile, or the request was sent twice: ask for the state again",
+                f"this driver expects epoch {header.afterEpoch}, but the last one is {self._ingest.epoch}",
+                hint="Another driver has started, or the request was sent twice: query the state again",
             )
         queue = self._broker.store.queues.find(TIMER_TOPIC, 0)
         min_entry = queue.min_offset if queue else 0
@@ -153,13 +153,13 @@ class PipelineRequests:
         epoch = self._ingest.begin(header.tableEnd, min_entry=min_entry, flushed_end=self._flushed_entry())
         if self._ingest.offset < before:
             _log.warning(
-                "the timeline lost entries that were ingested: they are ingested again",
+                "the timeline lost ingested entries, which are ingested again",
                 from_entry=self._ingest.offset,
                 until_entry=before,
             )
 
         def reply() -> bytes:
-            _log.info("pipeline begun", peer=connection.peer_name, epoch=epoch, tableEnd=header.tableEnd)
+            _log.info("pipeline started", peer=connection.peer_name, epoch=epoch, tableEnd=header.tableEnd)
             # Another driver may have begun meanwhile: report the epoch of this request.
             state = self.state()
             state.epoch = epoch

@@ -128,11 +128,11 @@ class PullRequests:
         subscription = group.subscriptions.get(header.topic) if group else None
         if subscription is None:
             raise SubscriptionNotFound(
-                f"group {header.consumerGroup!r} has not told what it wants of topic {header.topic!r}",
-                hint="All members of a group must subscribe to the same topics; the next heartbeat may mend it",
+                f"group {header.consumerGroup!r} has no subscription to topic {header.topic!r}",
+                hint="All members of a group must subscribe to the same topics. The next heartbeat may fix this",
             )
         if subscription.version < header.subVersion:
-            raise SubscriptionOutdated(f"the subscription of group {header.consumerGroup!r} is about to change")
+            raise SubscriptionOutdated(f"the subscription of group {header.consumerGroup!r} is changing")
         return subscription
 
 

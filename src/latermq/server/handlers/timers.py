@@ -102,9 +102,9 @@ class TimerRequests:
         """Return the error. The time in the handle matters only if the directory does not know the timer."""
         left_ms = handle.timestamp_ms - self._broker.clock.now_ms()
         if outcome.verdict == Verdict.NOT_FOUND and not 0 < left_ms < self._broker.config.timer.max_delay:
-            hint = "The time in the handle has passed, or is none"
+            hint = "The due time in the handle has passed or is not valid"
         else:
-            hint = "It was delivered, or was never stored here"
+            hint = "It was already delivered, or was never stored on this broker"
         return IllegalOperation(f"nothing was recalled: {outcome.verdict}", hint=hint)
 
     def _cancel(self, connection: Connection, command: Command, header: TimerNameHeader) -> Steps[Reply]:
@@ -138,7 +138,7 @@ class TimerRequests:
         if not places:
             return (yield from move({}))
         if self._fetching >= MAX_FETCHING:
-            raise FlowControl(f"{MAX_FETCHING} moves wait for the timeline", hint="Ask again in a moment")
+            raise FlowControl(f"{MAX_FETCHING} moves are waiting for the timeline", hint="Try again in a moment")
         self._fetching += 1
         self._fetch_far(places, lambda fetched: self._answer_later(connection, command, fetched, move))
         return None
@@ -170,7 +170,8 @@ class TimerRequests:
         name = self._name(header)
         if name.key:
             raise InvalidParameter(
-                "the state of a timer is asked by unique key or handle", hint="LIST_TIMERS lists what has a message key"
+                "the state of a timer is queried by unique key or recall handle",
+                hint="LIST_TIMERS finds timers by message key",
             )
         outcome = yield from self._broker.pending.status_steps(header.topic, name.unique_key)
         return self._tell(connection, command, [outcome])
@@ -195,7 +196,7 @@ class TimerRequests:
 
     def _check_allowed(self) -> None:
         if not self._broker.config.timer.recall:
-            raise NoPermission("timers cannot be recalled, cancelled or moved here", hint="Set timer.recall = true")
+            raise NoPermission("this broker does not recall, cancel or move timers", hint="Set timer.recall = true")
         self._broker.check_changeable()
 
     def _tell(self, connection: Connection, command: Command, outcomes: Iterable[Outcome]) -> bytes | None:
@@ -207,7 +208,7 @@ class TimerRequests:
 
     def _name(self, header: TimerNameHeader) -> _Name:
         if sum(bool(one) for one in (header.uniqueKey, header.key, header.recallHandle)) != 1:
-            raise InvalidParameter("a timer is named by uniqueKey, key or recallHandle, by one of them")
+            raise InvalidParameter("specify exactly one of uniqueKey, key and recallHandle")
         if header.recallHandle:
             return _Name(self._own_handle(header.topic, header.recallHandle).unique_key, "")
         return _Name(header.uniqueKey or "", header.key or "")
@@ -216,17 +217,18 @@ class TimerRequests:
         """Decode a handle, and check that this broker issued it for this topic."""
         handle = decode_recall_handle(text)
         if handle.topic != topic:
-            raise IllegalOperation(f"the handle is of topic {handle.topic!r}, not {topic!r}")
+            raise IllegalOperation(f"the handle belongs to topic {handle.topic!r}, not {topic!r}")
         name = self._broker.config.broker.name
         if handle.broker_name != name:
             raise IllegalOperation(
-                f"the handle is of broker {handle.broker_name!r}, this is {name!r}", hint="Ask the broker that it names"
+                f"the handle belongs to broker {handle.broker_name!r}; this is {name!r}",
+                hint="Send the request to that broker",
             )
         return handle
 
     def _due_ms(self, header: MoveTimerHeader) -> int:
         if (header.dueMs is None) == (header.delayMs is None):
-            raise InvalidParameter("a timer is moved to dueMs, or by delayMs from now, by one of them")
+            raise InvalidParameter("specify exactly one of dueMs and delayMs")
         if header.dueMs is not None:
             return header.dueMs
         assert header.delayMs is not None
@@ -237,7 +239,7 @@ def _meant(header: TimerNameHeader) -> Meant | None:
     """Return the timers that the client has seen under the name, if the request lists them."""
     if header.timerIds is None:
         if header.scheduledBefore is not None:
-            raise InvalidParameter("scheduledBefore goes with timerIds")
+            raise InvalidParameter("scheduledBefore requires timerIds")
         return None
     ids = header.timerIds.split(",")
     are_ids = all(one.isascii() and one.isdigit() and len(one) <= MAX_ENTRY_DIGITS for one in ids)

@@ -47,7 +47,9 @@ class TopicWaits:
         if self._failure is not None:
             raise self._failure
         if len(self._waiting) >= self._max_waiting or self._waiting_bytes >= MAX_UNSAVED_BYTES:
-            raise Busy(f"{len(self._waiting)} messages wait for their topics to be saved", hint="Send again later")
+            raise Busy(
+                f"{len(self._waiting)} messages are waiting for their topics to be saved", hint="Send again later"
+            )
         self._waiting.append((connection, command))
         self._waiting_bytes += command.held_bytes
         if connection not in self._closed_lanes:

@@ -53,7 +53,7 @@ class KVConfigs:
         """All keys and values of one namespace."""
         entries = self._table.get(namespace)
         if entries is None:
-            raise QueryNotFound(f"the name server holds no namespace {namespace!r}", hint="Put a key into it first")
+            raise QueryNotFound(f"the name server has no namespace {namespace!r}", hint="Add a key to it first")
         return entries
 
     def put(self, namespace: str, key: str, value: str, done: Callable[[LaterMQError | None], None]) -> None:
@@ -65,12 +65,12 @@ class KVConfigs:
         grown_bytes = _size_bytes(namespace, key, value) - (0 if old is None else _size_bytes(namespace, key, old))
         if self._size_bytes + grown_bytes > self._max_bytes:
             raise ServiceUnavailable(
-                f"the key-value table would be above {self._max_bytes} bytes, which is namesrv.max_kv",
+                f"the key-value table would exceed {self._max_bytes} bytes (namesrv.max_kv)",
                 hint="Delete keys first",
             )
         if old is None and self._entries >= self._max_entries:
             raise ServiceUnavailable(
-                f"the key-value table holds {self._max_entries} keys, which is namesrv.max_kv_entries",
+                f"the key-value table is full: {self._max_entries} keys (namesrv.max_kv_entries)",
                 hint="Delete keys first",
             )
         self._table.setdefault(namespace, {})[key] = value
@@ -109,7 +109,7 @@ class KVConfigs:
 
     def _check_room_to_wait(self) -> None:
         if self._file is not None and self._file.waiting >= MAX_WAITING:
-            raise Busy(f"{MAX_WAITING} changes wait for the disk", hint="Try again in a moment")
+            raise Busy(f"{MAX_WAITING} changes are waiting for the disk", hint="Try again in a moment")
 
     def _save(self, done: Callable[[LaterMQError | None], None]) -> None:
         if self._file is None:
@@ -139,8 +139,8 @@ class KVConfigs:
 def _check_name(what: str, name: str) -> None:
     if not name.strip() or len(name) > MAX_NAME_CHARS or not name.isprintable():
         raise InvalidParameter(
-            f"{what} {name[:40]!r} of {len(name)} characters is no name",
-            hint=f"1 to {MAX_NAME_CHARS} characters that can be printed are one",
+            f"{what} {name[:40]!r} of {len(name)} characters is not a valid name",
+            hint=f"A name has 1 to {MAX_NAME_CHARS} printable characters",
         )
 
 

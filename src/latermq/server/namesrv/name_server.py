@@ -99,7 +99,7 @@ class NameServer:
             self.routes.known.finish()
             self.kv_configs.finish()
         except StoreError as error:
-            _log.error("not all was kept", reason=error.remark)
+            _log.error("state only partly restored", reason=error.remark)
 
     def statistics(self) -> dict[str, int]:
         set_aside = {"config_files_set_aside": sum(bool(trouble.kept_as) for trouble in self.troubles)}
@@ -150,7 +150,7 @@ class NameServer:
     def _unregister(self, connection: Connection, command: Command, header: UnregisterBrokerHeader) -> bytes:
         gone = self.routes.unregister(header.clusterName, header.brokerAddr, connection)
         if gone is not None:
-            _log_gone(gone, "it unregistered")
+            _log_gone(gone, "unregistered")
         return encode_response(command)
 
     def _heartbeat(self, connection: Connection, command: Command, header: LiveBrokerHeader) -> bytes:
@@ -229,7 +229,7 @@ class NameServer:
 
     def _settings_endpoints(self) -> list[Endpoint]:
         get, update = on_cluster(GET), on_cluster(UPDATE)
-        put, deleted = Change("key put", ("namespace", "key")), Change("key deleted", ("namespace", "key"))
+        put, deleted = Change("key set", ("namespace", "key")), Change("key deleted", ("namespace", "key"))
         changed = Change("settings changed")
         return [
             Endpoint(Request.PUT_KV_CONFIG, self._put_kv, update, PutKVHeader, change=put),
@@ -246,7 +246,7 @@ class NameServer:
     def _get_kv(self, _: Connection, command: Command, header: KVKeyHeader) -> bytes:
         value = self.kv_configs.get(header.namespace, header.key)
         if value is None:
-            raise QueryNotFound(f"the name server holds no key {header.key!r} in namespace {header.namespace!r}")
+            raise QueryNotFound(f"the name server has no key {header.key!r} in namespace {header.namespace!r}")
         return encode_response(command, fields={"value": value})
 
     def _delete_kv(self, connection: Connection, command: Command, header: KVKeyHeader) -> None:
@@ -265,7 +265,7 @@ class NameServer:
         try:
             lines = [line.strip() for line in command.body.decode().splitlines()]
         except UnicodeDecodeError:
-            raise MalformedRequest("the settings are no text") from None
+            raise MalformedRequest("the settings are not text") from None
         settings = self._settings()
         for line in lines:
             key, separator, value = line.partition("=")
@@ -318,7 +318,9 @@ class NameServerProcess:
         setting, default = "metrics.namesrv_port", DEFAULT_NAMESRV_METRICS_PORT
         if metrics.namesrv_port == metrics.port == default:
             # An operator who gave the broker this port may not know that it is the name server's default.
-            _log.warning("no metrics", reason=f"metrics.port is {default} too", hint=f"Set {setting} to a free port")
+            _log.warning(
+                "metrics disabled", reason=f"metrics.port is also {default}", hint=f"Set {setting} to a free port"
+            )
             return
         await self._metrics.start_for(setting, host, metrics.namesrv_port, default)
 
@@ -368,4 +370,4 @@ def _answering(connection: Connection, command: Command) -> Callable[[LaterMQErr
 
 
 def _log_gone(gone: Gone, reason: str) -> None:
-    _log.info("broker gone", cluster=gone.cluster, broker=gone.name, address=gone.address, reason=reason)
+    _log.info("broker removed", cluster=gone.cluster, broker=gone.name, address=gone.address, reason=reason)

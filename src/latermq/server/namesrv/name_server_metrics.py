@@ -8,11 +8,11 @@ from latermq.broker.metrics.metric_families import SERVER_FAMILIES, server_value
 from latermq.config import Config
 
 OWN_FAMILIES = (
-    Family("latermq_namesrv_brokers", Kind.GAUGE, "Broker processes that are registered"),
-    Family("latermq_namesrv_brokers_away", Kind.GAUGE, "Brokers that have gone and may come back"),
-    Family("latermq_namesrv_topics", Kind.GAUGE, "Topics that have a route"),
-    Family("latermq_namesrv_kv_entries", Kind.GAUGE, "Keys of the key-value table"),
-    Family("latermq_namesrv_config_files_set_aside", Kind.GAUGE, "Files that the start did not understand"),
+    Family("latermq_namesrv_brokers", Kind.GAUGE, "Registered broker processes"),
+    Family("latermq_namesrv_brokers_away", Kind.GAUGE, "Recently disconnected brokers"),
+    Family("latermq_namesrv_topics", Kind.GAUGE, "Topics with a route"),
+    Family("latermq_namesrv_kv_entries", Kind.GAUGE, "Keys in the key-value table"),
+    Family("latermq_namesrv_config_files_set_aside", Kind.GAUGE, "Files that could not be parsed at the start"),
 )
 FAMILIES = (*OWN_FAMILIES, *SERVER_FAMILIES)
 NAME_SERVER_LIMITS = (

@@ -27,7 +27,9 @@ def read_registration(header: RegisterBrokerHeader, body: bytes, bounds: NameSer
     _check_header(header)
     # Java clears the sign bit of its checksums. 0 means no checksum.
     if header.bodyCrc32 and header.bodyCrc32 != zlib.crc32(body) & 0x7FFFFFFF:
-        raise MalformedRequest("the registration's checksum does not match its body", hint="It is sent again soon")
+        raise MalformedRequest(
+            "the registration's checksum does not match its body", hint="The broker sends it again soon"
+        )
     if not body:
         return RegisterBrokerBody()
     # Apache's 5.x brokers deflate the body if configured to, but the header says that it is not compressed.
@@ -46,13 +48,15 @@ def _check_header(header: RegisterBrokerHeader) -> None:
     _check_name("cluster name", header.clusterName)
     address = _ADDRESS(header.brokerAddr)
     if address is None or int(address[1]) > 65_535 or not _is_name(header.brokerAddr):
-        raise InvalidParameter(f"{header.brokerAddr[:100]!r} is no address of a broker", hint="host:port is one")
+        raise InvalidParameter(f"{header.brokerAddr[:100]!r} is not a valid broker address", hint="Use host:port")
     if header.haServerAddr:
         _check_name("HA address", header.haServerAddr)
     if header.brokerId < 0:
-        raise InvalidParameter(f"broker id {header.brokerId} is below 0", hint="A master has 0, replicas have more")
+        raise InvalidParameter(
+            f"broker id {header.brokerId} is below 0", hint="Use 0 for a master and a larger id for a replica"
+        )
     if header.heartbeatTimeoutMillis is not None and header.heartbeatTimeoutMillis <= 0:
-        raise InvalidParameter(f"a heartbeat timeout of {header.heartbeatTimeoutMillis} ms is none")
+        raise InvalidParameter(f"a heartbeat timeout of {header.heartbeatTimeoutMillis} ms is not valid")
 
 
 def _check_body(body: RegisterBrokerBody, max_topics: int) -> None:
@@ -62,9 +66,9 @@ def _check_body(body: RegisterBrokerBody, max_topics: int) -> None:
         _check_name("topic name", name)
         for queues in (topic.read_queues, topic.write_queues):
             if not 0 <= queues <= MAX_QUEUES:
-                raise InvalidParameter(f"topic {name!r} cannot have {queues} queues; 0 to {MAX_QUEUES} it can")
+                raise InvalidParameter(f"topic {name!r} has {queues} queues; the number must be 0 to {MAX_QUEUES}")
     if len(body.filterServerList) > MAX_FILTER_SERVERS:
-        raise InvalidParameter(f"{len(body.filterServerList)} filter servers, {MAX_FILTER_SERVERS} are the limit")
+        raise InvalidParameter(f"{len(body.filterServerList)} filter servers exceed the limit of {MAX_FILTER_SERVERS}")
     for server in body.filterServerList:
         _check_name("filter server", server)
 
@@ -72,8 +76,8 @@ def _check_body(body: RegisterBrokerBody, max_topics: int) -> None:
 def _check_name(what: str, name: str) -> None:
     if not _is_name(name):
         raise InvalidParameter(
-            f"{what} {name[:40]!r} of {len(name)} characters cannot be",
-            hint=f"1 to {MAX_NAME_BYTES} bytes of UTF-8 without blanks can",
+            f"{what} {name[:40]!r} of {len(name)} characters is not valid",
+            hint=f"Use 1 to {MAX_NAME_BYTES} bytes of UTF-8 without blanks",
         )
 
 
@@ -85,15 +89,15 @@ def _is_name(name: str) -> bool:
 def _check_count(topics: int, max_topics: int) -> None:
     if topics > max_topics:
         raise ServiceUnavailable(
-            f"the registration names {topics} topics, {max_topics} are the limit (namesrv.max_host_topics)",
-            hint="Delete topics that nobody uses, or raise it",
+            f"the registration lists {topics} topics; the limit is {max_topics} (namesrv.max_host_topics)",
+            hint="Delete unused topics, or raise the limit",
         )
 
 
 def _too_large(max_bytes: int) -> ServiceUnavailable:
     return ServiceUnavailable(
-        f"the registration has more than {max_bytes} bytes, which is namesrv.max_registration",
-        hint="Delete topics that nobody uses, or raise it",
+        f"the registration exceeds {max_bytes} bytes (namesrv.max_registration)",
+        hint="Delete unused topics, or raise the limit",
     )
 
 
@@ -108,9 +112,9 @@ def _inflate(body: bytes, max_bytes: int) -> bytes:
                 raise _too_large(max_bytes)
             body = inflater.unconsumed_tail
     except zlib.error as error:
-        raise MalformedRequest(f"the registration does not inflate: {error}") from None
+        raise MalformedRequest(f"the registration cannot be decompressed: {error}") from None
     if not inflater.eof:
-        raise MalformedRequest("the registration is cut off")
+        raise MalformedRequest("the registration is truncated")
     return bytes(data)
 
 
@@ -138,14 +142,14 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
     try:
         return _LENGTH.unpack_from(data, at)[0], at + _LENGTH.size
     except struct.error:
-        raise MalformedRequest("the registration ends inside a length") from None
+        raise MalformedRequest("the registration ends within a length") from None
 
 
 def _part(data: bytes, at: int) -> tuple[bytes, int]:
     length, start = _number(data, at)
     end = start + length
     if length < 0 or end > len(data):
-        raise MalformedRequest("the registration ends inside one of its parts")
+        raise MalformedRequest("the registration ends within one of its parts")
     return data[start:end], end
 
 
@@ -161,7 +165,7 @@ def _topic(text: bytes) -> TopicJson:
             filter_type=_FILTER_TYPES[filter_type],
         )
     except (ValueError, KeyError):
-        raise MalformedRequest(f"the registration holds a topic that does not parse: {text[:100]!r}") from None
+        raise MalformedRequest(f"the registration contains a topic that cannot be parsed: {text[:100]!r}") from None
 
 
 def _small(digits: str) -> int:

@@ -145,7 +145,7 @@ class Routes:
         if live is not None and live.owner is not owner:
             raise NoPermission(
                 f"broker {live.name!r} at {address} registered on another connection",
-                hint="It leaves when it unregisters itself, ends, or is silent for server.broker_timeout",
+                hint="It is removed when it unregisters, stops, or sends no heartbeat for server.broker_timeout",
             )
         return self._remove((cluster, address))
 
@@ -183,16 +183,16 @@ class Routes:
             names = sorted(away)[:_NAMES_IN_A_REMARK]
             more = f" or one of {len(away) - len(names)} more" if len(away) > len(names) else ""
             return ServiceUnavailable(
-                f"no route to topic {topic!r}: {', '.join(names)}{more} may have it and is away",
-                hint="Ask again when it is back",
+                f"no route to topic {topic!r}: {', '.join(names)}{more} may have it and is offline",
+                hint="Try again when it is online",
             )
         if not self._brokers:
             return ServiceUnavailable(
-                f"no route to topic {topic!r}: no broker is registered here", hint="Start one, or ask again in a moment"
+                f"no route to topic {topic!r}: no broker is registered", hint="Start a broker, or try again in a moment"
             )
         return TopicNotFound(
-            f"no route to topic {topic!r}: no broker that is registered here has it",
-            hint="Create it, or send to it where brokers auto-create topics",
+            f"no route to topic {topic!r}: no registered broker has it",
+            hint="Create it, or send a message if brokers auto-create topics",
         )
 
     def cluster_info(self) -> ClusterInfo:
@@ -303,8 +303,8 @@ class Routes:
         ):
             if count >= limit:
                 raise ServiceUnavailable(
-                    f"the name server holds {count} brokers, {limit} are the limit ({setting})",
-                    hint="Raise it, or use another name server",
+                    f"the name server has {count} brokers; the limit is {limit} ({setting})",
+                    hint="Raise the limit, or use another name server",
                 )
 
     def _check_topics(self, name: str, topics: dict[str, TopicJson], host: str) -> None:
@@ -324,8 +324,8 @@ class Routes:
             # A registration without new topics must not fail because of other brokers' topics.
             if count > limit and (own is None or held > len(own.topics)):
                 raise ServiceUnavailable(
-                    f"the name server would hold {count} topics, {limit} are the limit ({setting})",
-                    hint="Delete topics that nobody uses, or raise it",
+                    f"the name server would have {count} topics; the limit is {limit} ({setting})",
+                    hint="Delete unused topics, or raise the limit",
                 )
 
     def _ids_with(self, header: RegisterBrokerHeader) -> set[int]:
@@ -404,5 +404,5 @@ class Routes:
 def _taken(what: str) -> NoPermission:
     return NoPermission(
         f"{what} on another connection",
-        hint="It can be registered anew when that connection closes, or is silent for server.broker_timeout",
+        hint="It can register again when that connection closes or sends no heartbeat for server.broker_timeout",
     )

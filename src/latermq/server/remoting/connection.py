@@ -174,7 +174,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_paused(self) -> bool:
-        """Whether the peer is behind with reading. Unsolicited frames should wait until it catches up."""
+        """Whether the peer has unread data pending. Unsolicited frames should wait until it catches up."""
         return self._paused_since_s is not None
 
     @property
@@ -230,10 +230,10 @@ class Connection(asyncio.Protocol):
                 self.recount()
                 if not command.flag & (FLAG_RESPONSE | FLAG_ONEWAY):
                     self.send(self.refuse(command, _too_much_held()))
-                return "its request was refused"
+                return "its request was rejected"
         self.abort()
         self.recount()
-        return "it was cut off"
+        return "the server closed the connection"
 
     def call(
         self, code: int, *, fields: Mapping[str, str] | None = None, body: bytes = b"", timeout_s: float
@@ -242,7 +242,9 @@ class Connection(asyncio.Protocol):
         if self._calls is None:
             self._calls = {}
         if len(self._calls) >= MAX_CALLS:
-            raise Busy(f"client {self.peer_name} has {MAX_CALLS} requests to answer", hint="Ask again when it has")
+            raise Busy(
+                f"client {self.peer_name} has not answered {MAX_CALLS} requests", hint="Try again when it has answered"
+            )
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Command] = loop.create_future()
         if self.is_closing:
@@ -289,7 +291,7 @@ class Connection(asyncio.Protocol):
 
     def cut_off(self, reason: str) -> None:
         """Abort because the peer does not read, and log the reason."""
-        _log.warning("connection cut off", peer=self.peer_name, reason=reason)
+        _log.warning("connection aborted", peer=self.peer_name, reason=reason)
         self._owner.closed[Closed.UNREAD] += 1
         self.abort()
 
@@ -303,13 +305,13 @@ class Connection(asyncio.Protocol):
                 self._transport.abort()
         elif self._paused_since_s is not None:
             if now_s - self._paused_since_s >= stalled_s:
-                self.cut_off(f"it read nothing for {stalled_s:g} s")
+                self.cut_off(f"the client read nothing for {stalled_s:g} s")
         elif self._active or self._has_work:
             self._active = False
             self._quiet_since_s = now_s
         elif now_s - self._quiet_since_s >= config.idle_timeout / 1000:
             # Only complete frames count as activity: sending a frame byte by byte does not keep a connection open.
-            reason = "a frame was begun and never ended" if self._reader.held_bytes else "idle"
+            reason = "a frame was not completed in time" if self._reader.held_bytes else "idle"
             _log.info("connection closed", peer=self.peer_name, reason=reason)
             self._owner.closed[Closed.IDLE] += 1
             self.close()
@@ -384,7 +386,7 @@ class Connection(asyncio.Protocol):
 
     def _gone(self) -> None:
         if self._reader.held_bytes and self._closing_since_s is None:
-            _log.info("connection lost", peer=self.peer_name, reason="it ended inside a frame")
+            _log.info("connection lost", peer=self.peer_name, reason="it ended within a frame")
         self._waiting = []
         self._reader.clear()
         self.recount()
@@ -475,7 +477,7 @@ class Connection(asyncio.Protocol):
         try:
             self._service.settled()
         except Exception:
-            _log.exception("settling failed", peer=self.peer_name)
+            _log.exception("end of turn failed", peer=self.peer_name)
         turns.spent_s += monotonic_s() - began_s
         if turns.spent_s >= turns.turn_s:
             turns.use_up()
@@ -528,7 +530,7 @@ class Connection(asyncio.Protocol):
         It is unknown how much of the run is stored, and serving the run again might store messages twice. The client
         loses the connection and its outstanding answers, as in a network failure.
         """
-        _log.exception("connection closed", peer=self.peer_name, reason="a run of messages failed half-way")
+        _log.exception("connection closed", peer=self.peer_name, reason="a run of messages was stored only in part")
         if replies:
             self._write(replies)
         self.close()
@@ -544,7 +546,7 @@ class Connection(asyncio.Protocol):
         if not (self._refusal_logged or error.ordinary):
             self._refusal_logged = True
             level = _log.debug if error.retriable else _log.info
-            level("request refused", peer=self.peer_name, request=command.code, code=error.code, reason=error.remark)
+            level("request rejected", peer=self.peer_name, request=command.code, code=error.code, reason=error.remark)
         return encode_response(command, error.code, remark=error.remark)
 
     def _answered(self, command: Command) -> None:
@@ -555,7 +557,7 @@ class Connection(asyncio.Protocol):
     def _give_up(self, opaque: int) -> None:
         future = self._calls.get(opaque) if self._calls else None
         if future is not None and not future.done():
-            future.set_exception(TimeoutError(f"client {self.peer_name} did not answer in time"))
+            future.set_exception(TimeoutError(f"client {self.peer_name} did not reply in time"))
 
     def _close_broken(self) -> None:
         if self._closing_since_s is None:
@@ -565,7 +567,9 @@ class Connection(asyncio.Protocol):
 
 
 def _too_much_held() -> Busy:
-    return Busy("the server holds too many bytes of unfinished requests", hint="Send again later, or smaller requests")
+    return Busy(
+        "the server holds too many bytes of incomplete requests", hint="Try again later, or send smaller requests"
+    )
 
 
 def plain_ip(ip: str) -> str:

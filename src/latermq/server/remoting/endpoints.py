@@ -98,13 +98,13 @@ class RequestTable:
         endpoint = self._rows.get(command.code)
         if endpoint is None:
             raise UnsupportedRequest(
-                f"request code {command.code} is not supported here", hint="docs/protocol.md lists those that are"
+                f"request code {command.code} is not supported here", hint="docs/protocol.md lists the supported codes"
             )
         limit = endpoint.body_limit
         if limit is not None and len(command.body) > limit.size_bytes:
             raise limit.error(
-                f"the body of request {command.code} takes {len(command.body)} bytes, the limit is {limit.size_bytes}",
-                hint=f"Ask for less at once, or raise {limit.setting}",
+                f"the body of request {command.code} has {len(command.body)} bytes; the limit is {limit.size_bytes}",
+                hint=f"Request less at once, or raise {limit.setting}",
             )
         return endpoint
 

@@ -81,7 +81,7 @@ class HeldBytes:
             if now_s - self._logged_s >= LOG_EVERY_S:
                 self._logged_s = now_s
                 _log.warning(
-                    "connections hold too much",
+                    "connections hold too many bytes",
                     peer=holder.peer_name,
                     held_bytes=held_bytes,
                     done=done,

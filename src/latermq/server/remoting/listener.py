@@ -177,7 +177,7 @@ def _connections_within_limits(wanted: int) -> int:
         return wanted
     allowed = allowed_connections(wanted, limit)
     _log.warning(
-        "fewer connections than configured",
+        "fewer connections possible than configured",
         max_connections=allowed,
         configured=wanted,
         reason=f"the limit of open files is {limit}",

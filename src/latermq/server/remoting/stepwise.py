@@ -118,7 +118,7 @@ class SlicedRequests:
             return reply
         if len(self._running) >= MAX_RUNNING:
             steps.close()
-            raise FlowControl(f"{MAX_RUNNING} look-ups are under way", hint="Ask again in a moment")
+            raise FlowControl(f"{MAX_RUNNING} look-ups are in progress", hint="Try again in a moment")
         connection.begin_work()
         self._running.append(request)
         if len(self._running) == 1:
@@ -167,4 +167,4 @@ class SlicedRequests:
 
 
 def _stopping() -> ServiceUnavailable:
-    return ServiceUnavailable("the broker is stopping", hint="Ask again")
+    return ServiceUnavailable("the broker is stopping", hint="Try again")

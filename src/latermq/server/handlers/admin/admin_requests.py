@@ -52,7 +52,7 @@ class AdminRequests:
     @property
     def endpoints(self) -> list[Endpoint]:
         """All administration requests."""
-        settings, clean_up = Change("settings changed"), Change("clean-up asked for")
+        settings, clean_up = Change("settings changed"), Change("clean-up requested")
         get, update, code = on_cluster(GET), on_cluster(UPDATE), Request
         own = [
             Endpoint(code.GET_BROKER_RUNTIME_INFO, self._runtime_info, get),
@@ -90,7 +90,8 @@ class AdminRequests:
 
     def _change_settings(self, connection: Connection, command: Command, _: None) -> bytes:
         raise NoPermission(
-            "the broker's settings are fixed while it runs", hint="Change them in its TOML file and start it again"
+            "the broker's settings cannot be changed while it runs",
+            hint="Change them in the broker's TOML file and restart it",
         )
 
     def _stats(self, connection: Connection, command: Command, header: StatsHeader) -> bytes:

@@ -104,7 +104,7 @@ class ClientRequests:
         if member is None:
             raise LaterMQError(
                 f"consumer {client_id!r} of group {group!r} is not online",
-                hint="consumerConnection -g lists the clients that are",
+                hint="List the online clients with consumerConnection -g",
             )
         return member
 
@@ -115,7 +115,9 @@ class ClientRequests:
         if header.clientAddr:
             members = [member for member in members if member.client_id == header.clientAddr]
         if not members:
-            raise LaterMQError(f"no consumer of group {header.group!r} is online", hint="Start one, or name another")
+            raise LaterMQError(
+                f"no consumer of group {header.group!r} is online", hint="Start a consumer, or specify another group"
+            )
         self._take_room(len(members))
         status = ConsumerStatus()
         left = {member.client_id for member in members}
@@ -126,7 +128,9 @@ class ClientRequests:
             if left:
                 return
             if room_bytes < 0:
-                error = LaterMQError("the answers of all members do not fit one frame", hint="Ask for one client only")
+                error = LaterMQError(
+                    "the replies of all members do not fit into one frame", hint="Query a single client"
+                )
                 refuse(connection, command, error)
             else:
                 answer(connection, command, encode_response(command, body=encode_body(status)))
@@ -156,7 +160,7 @@ class ClientRequests:
         """Reserve this many client requests, or refuse if there are too many."""
         if self._asked + questions > self._max_asked:
             raise Busy(
-                f"{self._asked} questions wait for clients to answer, broker.max_client_calls allows {self._max_asked}",
+                f"{self._asked} queries wait for clients; the limit is {self._max_asked} (broker.max_client_calls)",
                 hint="Ask again in a moment",
             )
         self._asked += questions
@@ -175,9 +179,11 @@ class ClientRequests:
         channel = member.channel
         try:
             if not isinstance(channel, Askable):
-                raise LaterMQError(f"client {member.client_id!r} cannot be asked over its protocol")
+                raise LaterMQError(f"client {member.client_id!r} cannot be queried over its protocol")
             if channel.is_paused:
-                raise Busy(f"client {member.client_id!r} is behind with reading", hint="Ask again when it has read")
+                raise Busy(
+                    f"client {member.client_id!r} has unread data pending", hint="Try again when the client has read it"
+                )
             future = channel.call(code, fields=fields, body=body, timeout_s=timeout_s)
         except LaterMQError as error:
             self._asked -= 1

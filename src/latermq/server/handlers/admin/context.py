@@ -29,11 +29,11 @@ class TableSaves:
         self._reply_bytes = 0
 
     def check_room(self) -> None:
-        """Refuse a change, before it is made, while too many changes wait for the disk."""
+        """Refuse a change, before it is made, while too many changes are waiting for the disk."""
         if self.waiting >= self._max_waiting or self._reply_bytes >= MAX_REPLY_BYTES:
             raise Busy(
-                f"{self.waiting} changes wait to be saved",
-                hint="The disk is slow, or more is changed at once than broker.max_unsaved allows; try again later",
+                f"{self.waiting} changes are waiting to be saved",
+                hint="Try again later: the disk is slow, or broker.max_unsaved is too low for so many changes",
             )
 
     def save(self, works: list[Work], when_done: WhenDone, reply_bytes: int = 0) -> None:

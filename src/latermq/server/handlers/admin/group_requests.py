@@ -90,8 +90,8 @@ class GroupRequests:
         put_one = (on_groups(lambda _, body: [body.name], CREATE, UPDATE),)
         put_all = (on_groups(lambda _, body: [one.name for one in body.groupConfigList], CREATE, UPDATE),)
         get = (on_group("consumerGroup", GET),)
-        one_put = Change("group put", names=lambda body: [body.name])
-        all_put = Change("groups put", names=lambda body: [one.name for one in body.groupConfigList])
+        one_put = Change("group created or updated", names=lambda body: [body.name])
+        all_put = Change("groups created or updated", names=lambda body: [one.name for one in body.groupConfigList])
         deleted = Change("group deleted", ("groupName", "cleanOffset"))
         table, code = Slices.TABLE, Request
         return [
@@ -169,7 +169,7 @@ class GroupRequests:
         self._context.saves.check_room()
         groups = body.groupConfigList
         if not groups:
-            raise MalformedRequest("the list of groups is empty", hint="Name at least one")
+            raise MalformedRequest("the list of groups is empty", hint="Specify at least one group")
         for group in groups:
             group_admin.put_group(self._broker, convert(group, Group))
             yield
@@ -204,7 +204,7 @@ class GroupRequests:
         group = self._broker.members.consumer_group(name)
         if group is None:
             raise ConsumerOffline(
-                f"consumer group {name!r} is not online", hint="No member is connected to this broker; start one"
+                f"consumer group {name!r} is not online", hint="No member is connected to this broker. Start one"
             )
         room = AnswerRoom(self._broker.config)
         subscriptions = {topic: write_subscription(one) for topic, one in group.subscriptions.items()}
@@ -223,7 +223,7 @@ class GroupRequests:
         members = self._broker.members.producers(name)
         if not members:
             raise LaterMQError(
-                f"producer group {name!r} does not exist", hint="No member is connected to this broker; start one"
+                f"producer group {name!r} does not exist", hint="No member is connected to this broker. Start one"
             )
         room = AnswerRoom(self._broker.config)
         body = ProducerConnection(connectionSet=(yield from _each(_connection_info, members, room)))

@@ -35,8 +35,8 @@ class TopicRequests:
     def endpoints(self) -> list[Endpoint]:
         create, delete, get = (on_topic("topic", CREATE),), (on_topic("topic", DELETE),), (on_topic("topic", GET),)
         put_all = (on_topics(lambda _, body: [one.name for one in body.topicConfigList], CREATE),)
-        put = Change("topic put", ("topic", "readQueueNums", "writeQueueNums", "perm"))
-        all_put = Change("topics put", names=lambda body: [one.name for one in body.topicConfigList])
+        put = Change("topic created or updated", ("topic", "readQueueNums", "writeQueueNums", "perm"))
+        all_put = Change("topics created or updated", names=lambda body: [one.name for one in body.topicConfigList])
         deleted = Change("topic deleted", ("topic",))
         table, code = Slices.TABLE, Request
         return [
@@ -86,7 +86,7 @@ class TopicRequests:
         self._context.saves.check_room()
         topics = body.topicConfigList
         if not topics:
-            raise MalformedRequest("the list of topics is empty", hint="Name at least one")
+            raise MalformedRequest("the list of topics is empty", hint="Specify at least one topic")
         for topic in topics:
             topic_admin.put_topic(self._broker, convert(topic, Topic), topic.attributes)
             yield
