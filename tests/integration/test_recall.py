@@ -64,7 +64,7 @@ def test_a_recall_that_cannot_be_has_apaches_code(tmp_path: Path) -> None:
                 (
                     await recall(client, encode_recall_handle(TOPIC, "broker-b", far_ms, "U1")),
                     Response.ILLEGAL_OPERATION,
-                    "of broker 'broker-b'",
+                    "belongs to broker 'broker-b'",
                 ),
                 (
                     await recall(client, encode_recall_handle(TOPIC, "broker-a", far_ms, "U2")),
