@@ -38,7 +38,9 @@ def test_send_many_tells_how_many_were_acknowledged(cli: Cli, options: list[str]
 
 
 def test_a_message_that_cannot_be_sent_is_an_error(cli: Cli) -> None:
-    assert cli.error("send", "no such name", "x").startswith("error: topic 'no such name' holds illegal characters\n")
+    assert cli.error("send", "no such name", "x").startswith(
+        "error: topic 'no such name' contains illegal characters\n"
+    )
 
 
 def test_consume_goes_on_where_its_group_stopped(cli: Cli) -> None:

@@ -37,14 +37,16 @@ def decode_batch(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
     at, end, unpack_head, unpack_u16 = 0, len(data), _HEAD.unpack_from, _U16.unpack_from
     while at < end:
         if end - at < _MIN_BYTES:
-            raise IllegalMessage(f"the batch body ends inside the message at byte {at}")
+            raise IllegalMessage(f"the batch body is truncated in the message at byte {at}")
         size, _, _, flag, body_bytes = unpack_head(data, at)
         body_at = at + _HEAD_BYTES
         body_end, next_at = body_at + body_bytes, at + size
         if size < _MIN_BYTES or next_at > end or body_end + 2 > next_at:
-            raise IllegalMessage(f"the message at byte {at} of the batch body does not fit its own size {size}")
+            raise IllegalMessage(f"the message at byte {at} of the batch body does not match its size of {size} bytes")
         (properties_bytes,) = unpack_u16(data, body_end)
         if body_end + 2 + properties_bytes != next_at:
-            raise IllegalMessage(f"the properties of the message at byte {at} of the batch body do not end with it")
+            raise IllegalMessage(
+                f"the properties of the message at byte {at} of the batch body do not end where it ends"
+            )
         yield flag, data[body_at:body_end], data[body_end + 2 : next_at]
         at = next_at

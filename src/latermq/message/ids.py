@@ -32,7 +32,9 @@ def offset_message_id(store_host: bytes, physical_offset: int) -> str:
 def parse_offset_message_id(message_id: str) -> tuple[str, int, int]:
     """The IP, port and physical offset in an offset id."""
     if len(message_id) not in (_V4_ID_CHARS, _V6_ID_CHARS):
-        raise QueryNotFound(f"message id {message_id!r} is not an offset id", hint="It has 32 or 56 hexadecimal digits")
+        raise QueryNotFound(
+            f"message id {message_id!r} is not an offset id", hint="An offset id has 32 or 56 hexadecimal digits"
+        )
     try:
         raw = bytes.fromhex(message_id)
     except ValueError:

@@ -37,14 +37,15 @@ _CLOSED_TOPICS = frozenset({
 def check_topic(topic: str) -> None:
     """Raise an error if this is not a valid topic name."""
     if not topic.strip():
-        raise IllegalMessage("the topic is blank", hint="Name a topic")
+        raise IllegalMessage("the topic name is blank", hint="Specify a topic")
     if not _LEGAL(topic):
         raise IllegalMessage(
-            f"topic {shown(topic)} holds illegal characters", hint="Letters, digits, '_', '-', '%' and '|' are allowed"
+            f"topic {shown(topic)} contains illegal characters",
+            hint="Letters, digits, '_', '-', '%' and '|' are allowed",
         )
     limit = _max_chars(topic)
     if len(topic) > limit:
-        raise IllegalMessage(f"topic {shown(topic)} has {len(topic)} characters, the limit is {limit}")
+        raise IllegalMessage(f"topic {shown(topic)} has {len(topic)} characters; the limit is {limit}")
 
 
 def is_topic(name: str) -> bool:
@@ -94,19 +95,20 @@ def check_sendable_topic(topic: str) -> None:
     """Raise an error if clients must not send to this topic: the name is not valid, or only the broker writes to it."""
     check_topic(topic)
     if topic in _CLOSED_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX):
-        raise NoPermission(f"topic {topic!r} belongs to the broker", hint="Send to a topic of your own")
+        raise NoPermission(f"topic {topic!r} is reserved for the broker", hint="Send to another topic")
 
 
 def check_group(group: str) -> None:
     """Raise an error if this is not a valid group name."""
     if not group.strip():
-        raise IllegalMessage("the group is blank", hint="Name a group")
+        raise IllegalMessage("the group name is blank", hint="Specify a group")
     if not _LEGAL(group):
         raise IllegalMessage(
-            f"group {shown(group)} holds illegal characters", hint="Letters, digits, '_', '-', '%' and '|' are allowed"
+            f"group {shown(group)} contains illegal characters",
+            hint="Letters, digits, '_', '-', '%' and '|' are allowed",
         )
     if len(group) > MAX_GROUP_CHARS:
-        raise IllegalMessage(f"group {shown(group)} has {len(group)} characters, the limit is {MAX_GROUP_CHARS}")
+        raise IllegalMessage(f"group {shown(group)} has {len(group)} characters; the limit is {MAX_GROUP_CHARS}")
 
 
 def is_system_topic(topic: str) -> bool:

@@ -55,4 +55,4 @@ def _decode(text: str) -> str:
 
 
 def _invalid() -> IllegalOperation:
-    return IllegalOperation("recall handle is invalid", hint="Give it as the answer to the send had it")
+    return IllegalOperation("recall handle is invalid", hint="Pass it exactly as the send's reply returned it")

@@ -156,7 +156,7 @@ def decode_record(buffer: bytes, at: int = 0) -> Message:
     """Decode the record at `at`. The caller must check the CRC."""
     parts = layout(buffer, at, len(buffer))
     if parts is None:
-        raise CorruptStore(f"no whole record at byte {at} of {len(buffer)}")
+        raise CorruptStore(f"no complete record at byte {at} of {len(buffer)}")
     size, _, crc, queue_id, flag = SIZE_TO_FLAG.unpack_from(buffer, at)
     queue_offset, physical_offset, sysflag = OFFSETS_AND_SYSFLAG.unpack_from(buffer, at + QUEUE_OFFSET_AT)
     store_host_at = at + parts.store_timestamp_at + 8

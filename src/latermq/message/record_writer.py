@@ -88,7 +88,7 @@ def encode_record(
         )  # fmt: skip
     if len(properties) > MAX_PROPERTIES_BYTES:
         raise IllegalMessage(
-            f"the properties take {len(properties)} bytes, the limit is {MAX_PROPERTIES_BYTES}",
+            f"the properties have {len(properties)} bytes; the limit is {MAX_PROPERTIES_BYTES}",
             hint="Move large values into the body",
         )
     return b"".join((head, body, topic_bytes, U16.pack(len(properties)), properties))

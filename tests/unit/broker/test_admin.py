@@ -125,9 +125,9 @@ def test_attributes_are_added_changed_and_removed() -> None:
 @pytest.mark.parametrize("topic", ["TBW102", "rmq_sys_wheel_timer", "DefaultCluster", "broker-a", "SELF_TEST_TOPIC"])
 def test_the_brokers_own_topics_are_neither_changed_nor_deleted(topic: str) -> None:
     scene = Scene()
-    with pytest.raises(InvalidParameter, match="belongs to the broker"):
+    with pytest.raises(InvalidParameter, match="is reserved for the broker"):
         scene.ask(Request.UPDATE_AND_CREATE_TOPIC, topic_fields(topic))
-    with pytest.raises(InvalidParameter, match="belongs to the broker"):
+    with pytest.raises(InvalidParameter, match="is reserved for the broker"):
         scene.ask(Request.DELETE_TOPIC_IN_BROKER, {"topic": topic})
 
 

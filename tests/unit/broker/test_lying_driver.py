@@ -61,13 +61,13 @@ LIES: dict[str, tuple[Callable[[Row], Row], str]] = {
     "a negative entry": (lambda row: replace(row, entry=-7), "belong to window"),
     "another timer": (lambda row: replace(row, timer_id=row.timer_id + 1), "timer_id"),
     "no record": (lambda row: replace(row, record=b""), "end elsewhere"),
-    "noise": (lambda row: replace(row, record=b"\xff" * 500), "no whole record"),
+    "noise": (lambda row: replace(row, record=b"\xff" * 500), "no complete record"),
     "a body changed": (lambda row: replace(row, record=row.record.replace(b"far", b"FAR", 1)), "checksum of a body"),
     "a zero byte": (
         lambda row: replace(row, record=row.record.replace(b"\x02KEYS", b"\x02KE\0S")), "do not read as text",
     ),
     "the broker's topic": (
-        lambda row: replace(row, record=row.record.replace(b"our_sys", b"rmq_sys")), "belongs to the broker",
+        lambda row: replace(row, record=row.record.replace(b"our_sys", b"rmq_sys")), "is reserved for the broker",
     ),
     "a message that does not wait": (
         lambda row: replace(row, record=row.record.replace(TIMER_TOPIC.encode(), b"rmq_sys_wheel_xxxxx")), "no timer",

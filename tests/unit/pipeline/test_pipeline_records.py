@@ -127,7 +127,7 @@ def test_damaged_records_are_refused(at: int) -> None:
     raw[at] ^= 0x55
     if at == -1:
         raw.pop()
-    with pytest.raises(CorruptStore, match="no whole record"):
+    with pytest.raises(CorruptStore, match="no complete record"):
         RecordBlock([raw])
 
 
@@ -149,5 +149,5 @@ def test_runs_of_equal_length_and_single_records_are_all_found(seed: int) -> Non
     block = RecordBlock([b"".join(whole)])
     assert [row["body"] or b"" for row in rows_of(block, "body")] == bodies
     assert block.queue_offsets.tolist() == list(range(len(bodies)))
-    with pytest.raises(CorruptStore, match="no whole record"):
+    with pytest.raises(CorruptStore, match="no complete record"):
         RecordBlock([b"".join(whole)[:-1]])

@@ -87,7 +87,7 @@ def test_numbers_are_keys_too_and_a_topic_may_be_given_for_all() -> None:
         ({"key": "k", "due_ms": 1, "delay_ms": 1}, "says twice"),
         ({"key": "k", "due_ms": 1, "topic": None}, "it has no topic"),
         ({"key": "k", "due_ms": 1, "topic": "no spaces"}, "illegal characters"),
-        ({"key": "k", "due_ms": 1, "topic": "rmq_sys_wheel_timer"}, "belongs to the broker"),
+        ({"key": "k", "due_ms": 1, "topic": "rmq_sys_wheel_timer"}, "is reserved for the broker"),
         ({"key": "k", "due_ms": 1, "body": bytes((4 << 20) + 1)}, "its body has 4194305 bytes, the limit is 4194304"),
         ({"key": "k\x02", "due_ms": 1}, "its key holds byte 2"),
         ({"key": "k", "due_ms": 1, "tag": "\x00"}, "its tag holds byte 0"),

@@ -34,9 +34,11 @@ def own_topics(broker: Broker) -> list[str]:
 def check_not_own(broker: Broker, topic: str) -> None:
     """Refuse to touch a topic that the broker itself lives by."""
     if not topic.strip():
-        raise InvalidParameter("the topic is blank", hint="Name a topic")
+        raise InvalidParameter("the topic name is blank", hint="Specify a topic")
     if is_own_topic(broker, topic):
-        raise InvalidParameter(f"topic {topic!r} belongs to the broker", hint="It stays as it is; name one of your own")
+        raise InvalidParameter(
+            f"topic {topic!r} is reserved for the broker", hint="It stays as it is; name one of your own"
+        )
 
 
 def delete_topic(broker: Broker, topic: str) -> list[Callable[[], None]]:

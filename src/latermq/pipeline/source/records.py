@@ -199,7 +199,7 @@ class RecordBlock:
         parts = lay_out(self._read, self._starts, self._ends)
         if not parts.fits.all():
             at = int(self._starts[np.argmin(parts.fits)])
-            raise CorruptStore(f"no whole record at byte {at} of {self.size_bytes} that were pulled")
+            raise CorruptStore(f"no complete record at byte {at} of {self.size_bytes} that were pulled")
         self._store_timestamps_at = parts.store_timestamps_at
         self._prepared_at = parts.prepared_at
         self._records = Spans(self._starts, self._ends)
@@ -280,7 +280,7 @@ def _walk(raw: bytes, end: int) -> tuple[Ints, Ints]:
     while at < end:
         (size,) = _unpack_size(raw, at)
         if size < MIN_RECORD_BYTES or at + size > end:
-            raise CorruptStore(f"no whole record at byte {at} of {end} that were pulled")
+            raise CorruptStore(f"no complete record at byte {at} of {end} that were pulled")
         if size != last or alone:
             singles.append(at)
             at, last, alone = at + size, size, max(0, alone - 1)
