@@ -77,7 +77,7 @@ def send_the_long_way(
     places: list[Admitted] = []
     for index, (flag, body, raw) in enumerate(decode_batch(data)):
         if index >= (limit := settings.max_batch_messages):
-            raise IllegalMessage(f"the batch holds more than {limit} messages", hint="Send several smaller ones")
+            raise IllegalMessage(f"the batch holds more than {limit} messages", hint="Send several smaller batches")
         try:
             place = Admitted(topic, queue_id, raw.decode(), Wait.NOT, 0, now_ms)
             if any(sign in place.properties for sign in ("DEL", "TIMER_", OWN_PREFIX)):
@@ -94,7 +94,9 @@ def send_the_long_way(
         raise IllegalMessage("the batch holds no message")
     limit = settings.max_batch_keys
     if b" " in data and sum(len(keys_of(draft.properties)) for draft in drafts) > limit:
-        raise IllegalMessage(f"the messages of the batch have more than {limit} keys", hint="Send several smaller ones")
+        raise IllegalMessage(
+            f"the messages of the batch have more than {limit} keys", hint="Send several smaller batches"
+        )
     broker.store.queues.hold(topic, queue_id)
     if any(place.wait == Wait.TIMER for place in places):
         now_ms = broker.store.writer.not_before_last(TIMER_TOPIC, now_ms)

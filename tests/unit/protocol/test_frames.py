@@ -149,13 +149,13 @@ def look_inside(command: Command) -> None:
         (struct.pack(">II", MAX_FRAME_BYTES + 1, 10), "the limit is"),
         (struct.pack(">II", 0xFFFFFFFF, 10), "the limit is"),
         (struct.pack(">II", 3, 0), "a frame of 3 bytes"),
-        (struct.pack(">II", 10, 7), "with a header of 7"),
+        (struct.pack(">II", 10, 7), "cannot have a header of 7"),
         (raw_frame(b"{}", encoding=7), "header encoding 7"),
-        (raw_frame(b"{}"), "does not parse"),
-        (raw_frame(b"", encoding=BINARY), "does not parse"),
+        (raw_frame(b"{}"), "cannot parse the JSON header"),
+        (raw_frame(b"", encoding=BINARY), "cannot parse the binary header"),
         (raw_frame(struct.pack(">hBhiiii", 1, 0, 0, 1, 0, 0, 9), encoding=BINARY), "do not add up"),
         (raw_frame(struct.pack(">hBhiiii", 1, 0, 0, 1, 0, -4, 0), encoding=BINARY), "do not add up"),
-        (raw_frame(struct.pack(">hBhiiiiHI", 1, 0, 0, 1, 0, 0, 6, 0, 1), encoding=BINARY), "beyond the header"),
+        (raw_frame(struct.pack(">hBhiiiiHI", 1, 0, 0, 1, 0, 0, 6, 0, 1), encoding=BINARY), "past its end"),
     ],
 )
 def test_a_stream_that_cannot_be_followed_says_why(data: bytes, reason: str) -> None:

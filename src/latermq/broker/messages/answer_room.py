@@ -17,5 +17,5 @@ class AnswerRoom:
         self._left_bytes -= size_bytes
         if self._left_bytes < 0:
             raise LaterMQError(
-                "the answer would not fit one frame", hint="Ask for less at once, or raise server.max_frame"
+                "the answer would not fit one frame", hint="Request less at once, or raise server.max_frame"
             )

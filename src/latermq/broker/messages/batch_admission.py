@@ -55,7 +55,7 @@ class BatchAdmission:
         for flag, body, raw in decode_batch(data):
             if len(bodies) >= self.max_messages:
                 raise IllegalMessage(
-                    f"the batch holds more than {self.max_messages} messages", hint="Send several smaller ones"
+                    f"the batch holds more than {self.max_messages} messages", hint="Send several smaller batches"
                 )
             try:
                 text = raw.decode()
@@ -121,5 +121,5 @@ def check_keys(data: bytes, properties: list[bytes], limit: int) -> None:
         keys += count_keys(properties[first : first + 8])
         if keys > limit:
             raise IllegalMessage(
-                f"the messages of the batch have more than {limit} keys", hint="Send several smaller ones"
+                f"the messages of the batch have more than {limit} keys", hint="Send several smaller batches"
             )

@@ -111,7 +111,7 @@ class Command(msgspec.Struct, gc=False, rename={"json_fields": "extFields"}):
         except UNREADABLE as error:
             if self._drop_null_fields():
                 return self.header(type_)
-            raise MalformedRequest(f"the header of request {self.code} is not understood: {error}") from None
+            raise MalformedRequest(f"cannot decode the header of request {self.code}: {error}") from None
 
     def _drop_null_fields(self) -> bool:
         """Replace `null`, which some clients write for no fields. Called only after decoding has failed."""
@@ -129,7 +129,9 @@ class Command(msgspec.Struct, gc=False, rename={"json_fields": "extFields"}):
         except UNREADABLE as error:
             if self._drop_null_fields():
                 return {}
-            raise MalformedRequest(f"the header fields of request {self.code} are no map of texts: {error}") from None
+            raise MalformedRequest(
+                f"the header fields of request {self.code} are not a map of strings: {error}"
+            ) from None
         return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -173,7 +175,7 @@ def decode_frame(encoding: int, header: bytes, body: bytes) -> Command:
         try:
             command = _decode_json_header(header)
         except UNREADABLE as error:
-            raise MalformedFrame(f"a JSON header that does not parse: {error}") from None
+            raise MalformedFrame(f"cannot parse the JSON header: {error}") from None
         # A header could contain these names, but must not set these attributes.
         command.encoding, command.binary_fields, command.body = JSON, None, body
         return command
@@ -190,7 +192,7 @@ def _decode_binary(header: bytes, body: bytes) -> Command:
         (fields_bytes,) = _I32.unpack_from(header, remark_end)
         at = remark_end + 4
         if remark_bytes < 0 or fields_bytes < 0 or at + fields_bytes != len(header):
-            raise MalformedFrame("the lengths inside a binary header do not add up to the header")
+            raise MalformedFrame("the lengths in the binary header do not add up to its size")
         remark = header[_BINARY_HEAD.size : remark_end].decode() if remark_bytes else None
         fields = {}
         end = len(header)
@@ -202,10 +204,10 @@ def _decode_binary(header: bytes, body: bytes) -> Command:
             high = header[name_end] << 24 | header[name_end + 1] << 16
             at = value_at + (high | header[name_end + 2] << 8 | header[name_end + 3])
             if at > end:
-                raise MalformedFrame("a field of a binary header ends beyond the header")
+                raise MalformedFrame("a field of the binary header extends past its end")
             fields[header[name_at:name_end].decode()] = header[value_at:at].decode()
     except (struct.error, IndexError, UnicodeDecodeError) as error:
-        raise MalformedFrame(f"a binary header that does not parse: {error}") from None
+        raise MalformedFrame(f"cannot parse the binary header: {error}") from None
     name = LANGUAGES[language] if language < len(LANGUAGES) else "OTHER"
     return Command(code, opaque, flag, name, version, remark, _NO_FIELDS, fields, BINARY, body)
 
@@ -397,11 +399,11 @@ class FrameReader:
             length, kind = _PREFIX.unpack_from(data, at)
             header_bytes = kind & _HEADER_BYTES_MASK
             if length > self._max_frame_bytes:
-                raise MalformedFrame(f"a frame of {length} bytes, the limit is {self._max_frame_bytes}")
+                raise MalformedFrame(f"the frame has {length} bytes; the limit is {self._max_frame_bytes}")
             if header_bytes > self._max_header_bytes:
-                raise MalformedFrame(f"a header of {header_bytes} bytes, the limit is {self._max_header_bytes}")
+                raise MalformedFrame(f"the header has {header_bytes} bytes; the limit is {self._max_header_bytes}")
             if length < 4 or header_bytes > length - 4:
-                raise MalformedFrame(f"a frame of {length} bytes with a header of {header_bytes}")
+                raise MalformedFrame(f"a frame of {length} bytes cannot have a header of {header_bytes} bytes")
             frame_end = at + 4 + length
             if frame_end > end:
                 wanted = 4 + length

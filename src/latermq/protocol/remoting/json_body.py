@@ -30,7 +30,7 @@ def decode_body(data: bytes, type_: type[BodyType]) -> BodyType:
     try:
         return decode_json(data, type_)
     except UnreadableJson as error:
-        raise MalformedRequest(f"the body is no {_name_of(type_)}: {error}") from None
+        raise MalformedRequest(f"the body is not a valid {_name_of(type_)}: {error}") from None
 
 
 def _name_of(type_: Any) -> str:
@@ -65,7 +65,7 @@ def decode_keyed_map(data: bytes) -> list[tuple[Any, Any]]:
         parts.append(msgspec.json.decode(text[at:end]))
         at = end + 1 if end < len(text) and text[end] in ":," else end
     if len(parts) % 2:
-        raise MalformedRequest("a map with objects as keys ends inside an entry")
+        raise MalformedRequest("a map with objects as keys is truncated inside an entry")
     return list(zip(parts[::2], parts[1::2], strict=True))
 
 
@@ -74,17 +74,19 @@ def raw_fields(data: bytes) -> dict[str, bytes]:
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        raise MalformedRequest("a body is no UTF-8") from None
+        raise MalformedRequest("the body is not UTF-8") from None
     if not text.startswith("{"):
-        raise MalformedRequest("a body does not start with a brace")
+        raise MalformedRequest("the body does not start with a brace")
     if sum(map(text.count, '{[:,"\\')) > MAX_RAW_MARKS:
-        raise MalformedRequest(f"a body holds more than {MAX_RAW_MARKS} marks and texts", hint="Ask for less at once")
+        raise MalformedRequest(
+            f"the body has more than {MAX_RAW_MARKS} punctuation marks and strings", hint="Request less at once"
+        )
     fields = {}
     at = 1
     while at < len(text) and text[at] != "}":
         name_end = _value_end(text, at)
         if text[name_end] != ":":
-            raise MalformedRequest("a body holds a value without a name")
+            raise MalformedRequest("the body has a value without a name")
         end = _value_end(text, name_end + 1)
         fields[text[at:name_end].strip().strip('"')] = text[name_end + 1 : end].strip().encode()
         at = end + 1 if text[end] == "," else end

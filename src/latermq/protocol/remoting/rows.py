@@ -53,38 +53,38 @@ def decode_rows(body: bytes) -> RowBatch:
     magic, rows, topics = _HEAD.unpack_from(body)
     if magic != MAGIC:
         raise MalformedRequest(
-            f"the body begins with {magic!r}, a batch of rows begins with {MAGIC!r}",
-            hint="Broker and pipeline must be of the same version",
+            f"the body starts with {magic!r} instead of {MAGIC!r}",
+            hint="The broker and the pipeline must have the same version",
         )
     if rows > MAX_ROWS or topics > MAX_TOPICS:
         raise MalformedRequest(
-            f"{rows} rows for {topics} topics are too many, a request holds {MAX_ROWS} for {MAX_TOPICS}",
-            hint="Send several smaller ones",
+            f"{rows} rows for {topics} topics are too many; the limits are {MAX_ROWS} rows and {MAX_TOPICS} topics",
+            hint="Send several smaller requests",
         )
     if rows > 1 and len(body) > MAX_BYTES:
         raise MalformedRequest(
-            f"{rows} rows of {len(body)} bytes are too many, a request with more than one row has up to {MAX_BYTES}",
-            hint="Send several smaller ones",
+            f"{rows} rows of {len(body)} bytes are too many; a request with more than one row has up to {MAX_BYTES}",
+            hint="Send several smaller requests",
         )
     reader = _Reader(body, _HEAD.size)
     try:
         names = [topic.decode() for topic in reader.column(topics).values()]
     except UnicodeDecodeError:
-        raise MalformedRequest("a topic is no UTF-8") from None
+        raise MalformedRequest("a topic is not UTF-8") from None
     topic_of = reader.numbers("<u2", rows).astype(np.uint16)
     times_ms = reader.numbers("<i8", rows).astype(np.int64)
     from_now = reader.numbers("<u1", rows) != 0
     columns = [reader.column(rows) for _ in range(5)]
     if reader.at != len(body):
-        raise MalformedRequest(f"a batch of rows ends at byte {reader.at} of {len(body)}")
+        raise MalformedRequest(f"a batch of rows has {len(body) - reader.at} bytes after its last column")
     keys = columns[2].data.count(KEY_SEPARATOR) + rows
     if keys > MAX_KEYS:
         raise MalformedRequest(
-            f"{rows} rows with {keys} message keys are too many, a request holds {MAX_KEYS} keys",
-            hint="Send several smaller ones",
+            f"{rows} rows with {keys} message keys are too many; the limit is {MAX_KEYS} keys",
+            hint="Send several smaller requests",
         )
     if rows and int(topic_of.max()) >= topics:
-        raise MalformedRequest(f"row {int(topic_of.argmax())} names topic {int(topic_of.max())} of {topics}")
+        raise MalformedRequest(f"row {int(topic_of.argmax())} refers to topic {int(topic_of.max())} of {topics}")
     return RowBatch(names, topic_of, times_ms, from_now, *columns)
 
 
@@ -98,7 +98,7 @@ class _Reader:
     def numbers(self, dtype: str, count: int) -> Ints:
         end = self.at + count * np.dtype(dtype).itemsize
         if end > len(self._body):
-            raise MalformedRequest(f"a batch of rows breaks off at byte {len(self._body)} of at least {end}")
+            raise MalformedRequest(f"a batch of rows is truncated: it has {len(self._body)} of at least {end} bytes")
         numbers: Ints = np.frombuffer(self._body, dtype, count, self.at)
         self.at = end
         return numbers
@@ -107,7 +107,7 @@ class _Reader:
         offsets = self.numbers("<u4", count + 1).astype(np.int64)
         end = self.at + int(offsets[-1])
         if offsets[0] or (offsets[1:] < offsets[:-1]).any() or end > len(self._body):
-            raise MalformedRequest(f"the offsets of a column before byte {self.at} do not fit its values")
+            raise MalformedRequest(f"the offsets of a column before byte {self.at} do not match its values")
         column = Column(self._body[self.at : end], offsets)
         self.at = end
         return column

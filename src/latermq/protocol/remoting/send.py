@@ -137,7 +137,7 @@ class SendRequest(Command, kw_only=True, gc=False, rename={"json_fields": "extFi
         return len(self.body) + len(self.remark or "") + len(fields.properties) + names
 
     def header(self, type_: type[HeaderType]) -> HeaderType:
-        assert type_ is SendHeaderV2, f"the fields of a send are no {type_.__name__}"
+        assert type_ is SendHeaderV2, f"a send's fields are not a {type_.__name__}"
         return self.json_fields  # type: ignore[return-value]
 
 
