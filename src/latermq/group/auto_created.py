@@ -36,8 +36,8 @@ class AutoCreated:
         self._forget_old(made)
         if len(made) >= self._limit:
             raise NoPermission(
-                f"clients on this host have auto-created {len(made)} {self._what} within an hour or not used them, "
-                f"as many as broker.max_auto_created allows",
+                f"clients on this host have auto-created {len(made)} {self._what} within an hour, or left them unused; "
+                f"broker.max_auto_created allows no more",
                 hint="Create them with mqadmin or latermq, or raise broker.max_auto_created",
             )
 

@@ -89,8 +89,8 @@ class Filters:
         if longest > self._max_chars:
             self._refused += 1
             raise FilterError(
-                f"the expression has {longest} characters, and broker.max_expression allows {self._max_chars}",
-                hint="Subscribe to less, or raise the setting",
+                f"the expression has {longest} characters; broker.max_expression allows {self._max_chars}",
+                hint="Shorten the expression, or raise the setting",
             )
         if max(len(subscription.tags), len(subscription.codes)) > self._max_words:
             self._refused += 1

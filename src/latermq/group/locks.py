@@ -29,8 +29,8 @@ class QueueLocks:
             known = self._locks.get(group, {})
             if self._count + sum(queue not in known for queue in queues) > self._max_locks:
                 raise Busy(
-                    f"{self._count} queues are locked, broker.max_queue_locks is {self._max_locks}",
-                    hint="Wait until consumers in order have gone, or raise broker.max_queue_locks",
+                    f"{self._count} queues are locked; broker.max_queue_locks is {self._max_locks}",
+                    hint="Stop orderly consumers that are no longer needed, or raise broker.max_queue_locks",
                 )
         locks = self._locks.setdefault(group, {})
         held = []

@@ -93,7 +93,7 @@ def check_client_id(client_id: str) -> None:
 
 def _check_length(what: str, text: str | None, limit: int) -> None:
     if text is not None and len(text) > limit:
-        raise InvalidParameter(f"{what} {text[:40]!r}… has {len(text)} characters, the limit is {limit}")
+        raise InvalidParameter(f"{what} {text[:40]!r}… has {len(text)} characters; the limit is {limit}")
 
 
 def _size_bytes(subscriptions: Iterable[Subscription]) -> int:
@@ -129,13 +129,13 @@ class Members:
         new = len(wanted - named)
         if len(named) + new > config.max_connection_groups:
             raise InvalidParameter(
-                f"clients on one connection cannot be in more than {config.max_connection_groups} groups",
-                hint="Connect again as another client, or raise broker.max_connection_groups",
+                f"the clients of one connection cannot join more than {config.max_connection_groups} groups",
+                hint="Open another connection, or raise broker.max_connection_groups",
             )
         if self._count + new > config.max_clients:
             raise Busy(
                 f"{self._count} clients are connected, each counted once for each of its groups",
-                hint="Stop some, or raise broker.max_clients",
+                hint="Stop some clients, or raise broker.max_clients",
             )
         for name in beat.producer_groups:
             _check_length("group", name, MAX_NAME_CHARS)
@@ -151,7 +151,7 @@ class Members:
             size_bytes += max(0, _size_bytes(consumer.subscriptions) - (group.size_bytes if group else 0))
         if size_bytes and self._size_bytes + size_bytes > config.max_subscriptions:
             raise Busy(
-                f"the subscriptions of all groups take {self._size_bytes} bytes, with these it would be more than "
+                f"the subscriptions of all groups have {self._size_bytes} bytes; with these they would exceed "
                 f"broker.max_subscriptions",
                 hint="Subscribe to fewer topics or tags, or raise broker.max_subscriptions",
             )
@@ -160,7 +160,7 @@ class Members:
         if len(members) >= self._config.max_group_members and client_id not in members:
             raise Busy(
                 f"group {group!r} has {len(members)} members, as many as broker.max_group_members allows",
-                hint="Stop some, or raise broker.max_group_members",
+                hint="Stop some members, or raise broker.max_group_members",
             )
 
     def heartbeat(self, channel: Channel, beat: Heartbeat, *, language: str, version: int, clock: Clock) -> set[str]:

@@ -75,8 +75,8 @@ class ConsumerOffsets:
         """Raise NoPermission if the table cannot hold `count` new offsets."""
         if self._count + count > self._max_offsets:
             raise NoPermission(
-                f"{self._count} consumer offsets are stored, broker.max_offsets is {self._max_offsets}",
-                hint="Delete groups that nobody uses with their offsets, or raise broker.max_offsets",
+                f"{self._count} consumer offsets are stored; broker.max_offsets is {self._max_offsets}",
+                hint="Delete unused groups and their offsets, or raise broker.max_offsets",
             )
 
     def of_topic(self, group: str, topic: str) -> dict[int, int]:

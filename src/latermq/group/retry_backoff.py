@@ -16,12 +16,13 @@ def parse_backoff(text: str) -> tuple[str, ...]:
     steps = tuple(text.replace(",", " ").split())
     if not all(_is_level(step) or _is_duration(step) for step in steps):
         raise InvalidParameter(
-            f"{text[:80]!r} is no list of delay levels and times",
-            hint=f"Write levels from 1 to {MAX_LEVELS}, or times: 3 4 5, or 500ms 30s 2h",
+            f"{text[:80]!r} is not a list of delay levels and durations",
+            hint=f"Write levels from 1 to {MAX_LEVELS} or durations, such as: 3 4 5, or 500ms 30s 2h",
         )
     if not 1 <= len(steps) <= MAX_STEPS:
         raise InvalidParameter(
-            f"a back-off has 1 to {MAX_STEPS} steps, not {len(steps)}", hint="The last one counts for all that follow"
+            f"a back-off has 1 to {MAX_STEPS} steps, not {len(steps)}",
+            hint="The last step applies to all later attempts",
         )
     return steps
 

@@ -50,7 +50,7 @@ class SubscriptionGroups:
         check_group(group)
         if not self._auto_create and not group.startswith(SYSTEM_GROUP_PREFIX):
             raise GroupNotFound(
-                f"consumer group {group!r} does not exist", hint=f"Make it: latermq group create {group}"
+                f"consumer group {group!r} does not exist", hint=f"Create it: latermq group create {group}"
             )
         self.auto_created.check(by)
         made = self.put(Group(name=group))
@@ -64,14 +64,14 @@ class SubscriptionGroups:
         if group.name not in table and len(table) >= self._max_groups:
             raise NoPermission(
                 f"there are {len(table)} consumer groups, as many as broker.max_groups allows",
-                hint="Delete groups that nobody uses, or raise broker.max_groups",
+                hint="Delete unused groups, or raise broker.max_groups",
             )
         more_bytes = _encoded_bytes(group) - _encoded_bytes(table.get(group.name))
         if more_bytes > 0 and self._config_bytes + more_bytes > self._max_config_bytes:
             raise NoPermission(
-                f"the configurations of all groups take {self._config_bytes} bytes, with this one more than "
-                f"broker.max_group_configs allows",
-                hint="Name fewer subscriptions in them, delete groups that nobody uses, or raise the setting",
+                f"the configurations of all groups have {self._config_bytes} bytes; with this one they would exceed "
+                f"broker.max_group_configs",
+                hint="Configure fewer subscriptions, delete unused groups, or raise the setting",
             )
         self._config_bytes += more_bytes
         table[group.name] = group

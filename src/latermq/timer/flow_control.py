@@ -40,7 +40,7 @@ class TimerLimits:
             if count >= limit and draw < (count - limit + 1) / limit:
                 self._counters.tallies.refused += 1
                 raise FlowControl(
-                    f"{count} timers are due within one second, the limit is {limit}",
+                    f"{count} timers are due within one second; the limit is {limit}",
                     hint="Send again with another time, or raise timer.slot_limit",
                 )
 

@@ -73,7 +73,7 @@ def _check_config(broker: Broker, group: Group) -> None:
 
 
 def _no_such_group(group: str) -> GroupNotFound:
-    return GroupNotFound(f"consumer group {group!r} does not exist", hint=f"Make it: latermq group create {group}")
+    return GroupNotFound(f"consumer group {group!r} does not exist", hint=f"Create it: latermq group create {group}")
 
 
 def watched_topics(broker: Broker, group: str, topics: Iterable[str]) -> list[Topic]:

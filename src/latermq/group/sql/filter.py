@@ -116,7 +116,7 @@ def _compile_condition(node: Node) -> Test:
             return lambda get: None if get(name) is None else False
         case Literal(value=bool() | None as constant):
             return lambda get: constant
-    raise AssertionError(f"the parser let {node} stand where a condition belongs")
+    raise AssertionError(f"the parser returned {node} as a condition")
 
 
 def _compile_value(node: Node) -> Evaluator:

@@ -146,7 +146,7 @@ class _Parser:
     def _unexpected(self, wanted: str) -> Exception:
         token = self._peek()
         if token.text.upper() == "LIKE":
-            return token.error("there is no LIKE", "Use CONTAINS, STARTSWITH or ENDSWITH")
+            return token.error("LIKE is not supported", "Use CONTAINS, STARTSWITH or ENDSWITH")
         return token.error(f"expected {wanted}")
 
     def _any(self) -> Node:
@@ -208,7 +208,7 @@ class _Parser:
         if token.kind == "IN":
             values = self._strings()
             if not isinstance(left, Property):
-                raise token.error("IN asks about a property", "Its left side must be a property name")
+                raise token.error("IN requires a property", "Its left side must be a property name")
             return OneOf(name=left.name, values=values, negated=negated, height=1)
         text = self._string()
         return HasText(operator=token.kind, operand=left, text=text, negated=negated, height=_height(token, left))
@@ -284,7 +284,9 @@ def _height(token: Token, *operands: Node) -> int:
 
 
 def _too_deep(token: Token) -> Exception:
-    return token.error(f"nested deeper than {MAX_DEPTH} levels", "Join conditions side by side instead of nesting them")
+    return token.error(
+        f"nested deeper than {MAX_DEPTH} levels", "Combine conditions on one level instead of nesting them"
+    )
 
 
 def _is_boolean(node: Node) -> bool:
@@ -295,7 +297,7 @@ def _as_condition(node: Node, token: Token) -> Node:
     if isinstance(node, Property):
         return Truth(name=node.name, height=1)
     if not _is_boolean(node):
-        raise token.error("a value stands where a condition is asked for", "Compare it with something")
+        raise token.error("expected a condition, found a value", "Compare it with another value")
     return node
 
 
@@ -310,7 +312,7 @@ def _check_equal(token: Token, left: Node, right: Node) -> None:
 def _ordered(token: Token, operator: str, left: Node, right: Node) -> Ordered:
     for side in (left, right):
         if _is_boolean(side) or (isinstance(side, Literal) and isinstance(side.value, str)):
-            raise token.error("only numbers and properties have an order")
+            raise token.error("only numbers and properties can be ordered")
     return Ordered(operator=operator, left=left, right=right, height=_height(token, left, right))
 
 
@@ -322,7 +324,7 @@ def _between(token: Token, value: Node, low: Node, high: Node, negated: bool) ->
         return AnyOf(parts=parts, height=height)
     match low, high:
         case Literal(value=int() | float() as bottom), Literal(value=int() | float() as top) if bottom > top:
-            raise token.error(f"nothing lies between {bottom} and {top}", "Write the lower bound first")
+            raise token.error(f"no value is between {bottom} and {top}", "Write the lower bound first")
     return AllOf(parts=parts, height=height)
 
 
@@ -334,16 +336,16 @@ def _negative(operand: Node) -> Negative:
 def _integer(token: Token) -> int:
     digits = token.text.rstrip("lL")
     if len(digits) > 1 and digits[0] == "0":
-        raise token.error("a whole number has no leading zeros")
+        raise token.error("an integer must not have leading zeros")
     if len(digits) > _MAX_LONG_DIGITS or int(digits) > _MAX_LONG:
-        raise token.error(f"a whole number is at most {_MAX_LONG}")
+        raise token.error(f"an integer must not exceed {_MAX_LONG}")
     return int(digits)
 
 
 def _decimal(token: Token) -> float:
     value = float(token.text)
     if value == float("inf"):
-        raise token.error("a number that a double cannot hold")
+        raise token.error("the number is too large for a double")
     if value == 0 and any(digit in "123456789" for digit in token.text.lower().partition("e")[0]):
-        raise token.error("a number too small for a double")
+        raise token.error("the number is too small for a double")
     return value

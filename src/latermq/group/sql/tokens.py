@@ -23,10 +23,10 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _NO_TOKEN = {
-    "'": ("a string that does not end", "Close it with a single quote; a quote inside a string is written twice"),
-    "!": ("unexpected character '!'", "'Not equal' is written <>"),
-    '"': ("unexpected character '\"'", "Strings stand in single quotes"),
-    "/": ("a comment that does not end", "Close it with */"),
+    "'": ("unterminated string", "Close it with a single quote; a quote inside a string is written twice"),
+    "!": ("unexpected character '!'", "Write <> for 'not equal'"),
+    '"': ("unexpected character '\"'", "Enclose strings in single quotes"),
+    "/": ("unterminated comment", "Close it with */"),
 }
 _SEARCH_WORDS = 16  # a search in a property of maximum length may cost as much as this many comparisons
 _SHOWN_CHARS = 40  # of a token in an error message: a string literal may have 64 KiB
@@ -35,8 +35,8 @@ _SHOWN_CHARS = 40  # of a token in an error message: a string literal may have 6
 def too_many_words(max_words: int) -> FilterError:
     """Return the error for an expression with too many SQL words or tags."""
     return FilterError(
-        f"the expression has more than {max_words} words, as many as broker.max_expression_words allows",
-        hint="Subscribe to less, or raise the setting",
+        f"the expression has more than {max_words} words, the limit set by broker.max_expression_words",
+        hint="Shorten the expression, or raise the setting",
     )
 
 
@@ -70,7 +70,7 @@ def tokenize(expression: str, max_words: int) -> list[Token]:
             char = expression[at]
             problem, hint = _NO_TOKEN.get(char, (f"unexpected character {char!r}", ""))
             if char == "/" and not expression.startswith("/*", at):
-                problem, hint = "unexpected character '/'", "There is no arithmetic in filters"
+                problem, hint = "unexpected character '/'", "Filters do not support arithmetic"
             raise Token("character", expression[at:], at + 1).error(problem, hint)
         kind, text = str(match.lastgroup), match.group()
         if kind == "symbol":
