@@ -169,7 +169,7 @@ def test_a_data_directory_that_cannot_be_made_is_one_clear_line_and_exit_code_2(
     (tmp_path / "file").write_text("in the way")
     ended = _run("serve", "--data", str(tmp_path / "file" / "data"))
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.startswith(f"error: cannot make the data directory {tmp_path / 'file' / 'data'}: ")
+    assert ended.stderr.startswith(f"error: cannot create the data directory {tmp_path / 'file' / 'data'}: ")
 
 
 def test_the_parts_run_alone(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def load_checkpoint(disk: Disk) -> Checkpoint | None:
         return None
     checkpoint = decode_checked(data, Checkpoint, PATH, f"Remove {PATH}: the store is then rebuilt from the whole log")
     if checkpoint.version != VERSION:
-        raise CorruptStore(f"{PATH} has version {checkpoint.version}, this broker writes {VERSION}")
+        raise CorruptStore(f"{PATH} has version {checkpoint.version}; this broker supports version {VERSION}")
     fields = decode_checked(data, dict[str, msgspec.Raw], PATH, "")
     return msgspec.structs.replace(
         checkpoint, more={name: value for name, value in fields.items() if name not in KNOWN_FIELDS}

@@ -115,7 +115,7 @@ class CommitLog:
             self.listener(offset, piece)
 
     def _write_block(self, at: int, block: Piece) -> None:
-        assert self._file is not None, "place comes first"
+        assert self._file is not None, "make_place must be called first"
         try:
             self._file.write(at + 4, memoryview(block)[4:])
         except StoreError:

@@ -51,7 +51,7 @@ class LogReader:
         """Return the code of the queue entry for the waiting record at this log offset."""
         message = self.read_message(physical_offset)
         if message is None:
-            raise CorruptStore(f"the log holds no record at {physical_offset}, where a queue entry points")
+            raise CorruptStore(f"a queue entry points to {physical_offset}, where the log has no record")
         return self._entry_code(
             message.topic, encode_properties(message.properties).encode(), message.store_timestamp_ms
         )

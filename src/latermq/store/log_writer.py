@@ -104,7 +104,7 @@ class LogWriter:
         that may only expose flushed data waits for `log.flushed`. The bytes belong to the caller, who may change them
         later. A listener must neither raise nor append.
         """
-        assert self.log.listener is None, "one listener; one that serves several is theirs to build"
+        assert self.log.listener is None, "the log has a listener already"
         self.log.listener = listener
 
     def append(

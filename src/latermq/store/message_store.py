@@ -115,8 +115,8 @@ class MessageStore:
             store_id = stored.decode(errors="replace").strip()
             if not is_file_name(store_id):  # the id is also a folder name in the pipeline
                 raise CorruptStore(
-                    f"{STORE_ID_PATH} holds {store_id[:40]!r}, which is no store id",
-                    hint="Put the right one back: the timeline's windows and claims are kept under it",
+                    f"{STORE_ID_PATH} holds {store_id[:40]!r}, which is not a store id",
+                    hint="Restore the original id: the timeline's windows and claims are stored under it",
                 )
             return store_id
         self._disk.replace(STORE_ID_PATH, new_store_id.encode() + b"\n")

@@ -54,14 +54,14 @@ def recover(
         return _open_foreign(log, participants)
     if checkpoint is not None and checkpoint.log_offset > log.files_end:
         raise CorruptStore(
-            f"the log ends at {log.files_end}, its checkpoint says {checkpoint.log_offset}: a segment is missing",
-            hint="Restore the missing files of commitlog/ from a copy",
+            f"the log ends at {log.files_end}, but its checkpoint says {checkpoint.log_offset}: a segment is missing",
+            hint="Restore the missing files of commitlog/ from a backup",
         )
     start = log.start if checkpoint is None else max(log.start, checkpoint.log_offset)
     last_ms = 0 if checkpoint is None else checkpoint.store_timestamp_ms
     losses = {one: loss for one in participants if (loss := one.restore(checkpoint, log)) is not None}
     if losses:
-        assert checkpoint is not None, "nothing is lost that no checkpoint speaks of"
+        assert checkpoint is not None, "without a checkpoint there are no losses"
         _rebuild(disk, log, checkpoint, losses, entry_code)
     records = 0
     for batch in log.scan(start):
@@ -112,8 +112,8 @@ def _rebuild(
             loss.rebuild(replayed)
     if log.start < until and log.scan_end < until:
         raise CorruptStore(
-            f"the log is damaged at {log.scan_end}, and queues or index have to be built again from it",
-            hint=f"Restore commitlog/ from a copy; or remove {CHECKPOINT_PATH}: the log then ends before the damage",
+            f"the log is damaged at {log.scan_end}, and queues or index must be rebuilt from it",
+            hint=f"Restore commitlog/ from a backup, or remove {CHECKPOINT_PATH}, which ends the log before the damage",
         )
     for loss in losses.values():
         loss.close()

@@ -80,7 +80,7 @@ class Retention:
             self._left += queue.forget_below(log_start)
         # After the log's own files: the state after a crash must not look as if files of queues or index had been lost.
         paths, self._left = [*self._left, *store.index.drop_below(log_start)], []
-        return removed + [Removed(log_start, "all its records are gone", path) for path in paths]
+        return removed + [Removed(log_start, "all its records were deleted", path) for path in paths]
 
     def _going(self) -> list[_Going]:
         """Return the segments that may be dropped now, oldest first."""

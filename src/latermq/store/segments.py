@@ -53,8 +53,8 @@ class Segments:
             is_made_so = size in (0, segment_bytes) or segment_bytes in sizes.values() or is_size_right()
             if size > segment_bytes or start % segment_bytes or not is_made_so:
                 raise CorruptStore(
-                    f"{path} has {size} bytes, the configuration says {segment_bytes}",
-                    hint="Set the size this store was made with",
+                    f"{path} has {size} bytes, but the configuration says {segment_bytes}",
+                    hint="Set the size that this store was created with",
                 )
             is_behind = bool(self.unreached) and promised_end is not None
             if is_behind or size == 0 or start + size < min(promised_end or 0, start + segment_bytes):
@@ -66,7 +66,7 @@ class Segments:
         if (self._files and start != self.end) or self.unreached:
             raise CorruptStore(
                 f"{self._folder} has no file for offset {self.end}, but one for {start}",
-                hint="Restore the missing file from a copy, or move the later ones away",
+                hint="Restore the missing file from a backup, or move the later ones away",
             )
         if not self._files:
             self.start = start

@@ -75,7 +75,7 @@ def test_a_manifest_names_files_of_its_own_folder_only() -> None:
 
 def test_a_broker_whose_own_small_files_are_damaged_says_what_to_do() -> None:
     damaged = [
-        (STORE_ID_PATH, b"../../victim\n", "is no store id"),
+        (STORE_ID_PATH, b"../../victim\n", "is not a store id"),
         (ROLL_WINDOW_PATH, b"soon", "is not a number"),
         (apache_import.PATH, b"[" * 100_000, "does not parse"),
     ]

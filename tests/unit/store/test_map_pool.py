@@ -176,7 +176,7 @@ def test_at_the_bound_only_what_needs_a_new_queue_is_refused() -> None:
     fill(broker)
     broker.topics.put(topic_of(4, "late"))
     for properties in ({}, {"TIMER_DELAY_MS": "5000"}, {"DELAY": "3"}):
-        with pytest.raises(NoPermission, match=r"8 queues, as many as store\.max_queues") as caught:
+        with pytest.raises(NoPermission, match=r"8 queues, the limit set by store\.max_queues") as caught:
             send(broker, b"refused", "late", 0, **properties)
         assert "raise store.max_queues" in caught.value.hint
     before = broker.store.log.end

@@ -35,7 +35,7 @@ def test_no_operation_takes_a_path_that_leads_out(make_disk: Callable[[Path], Di
         lambda: disk.library_folder(path),
     ]
     for operation in operations:
-        with pytest.raises(StoreError, match="no path inside the data directory"):
+        with pytest.raises(StoreError, match="not a path inside the data directory"):
             operation()
     assert list(tmp_path.iterdir()) == [tmp_path / "data"]
 

@@ -12,7 +12,7 @@ def require_writable(data: Path) -> None:
         data.mkdir(0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"cannot make the data directory {data}: {error.strerror}", hint="Name a writable one with --data"
+            f"cannot create the data directory {data}: {error.strerror}", hint="Choose a writable one with --data"
         ) from None
     if not os.access(data, os.W_OK | os.X_OK):
         raise ConfigError(

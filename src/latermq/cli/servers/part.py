@@ -52,6 +52,6 @@ def _hint_of(error: OSError) -> str:
         case errno.EADDRNOTAVAIL:
             return "Choose an address of this machine with --host"
         case errno.EACCES | errno.EPERM | errno.EROFS:
-            return "Name a writable directory with --data, or a port above 1023 with --port"
+            return "Choose a writable directory with --data, or a port above 1023 with --port"
         case _:
             return "`latermq doctor` checks ports, disk and limits"

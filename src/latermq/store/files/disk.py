@@ -90,7 +90,9 @@ class CallDisk:
                 self._make_folders(_parent(path))
                 return self._make_mapped(path, size, is_made=is_made, is_awake=is_awake)
         except OSError as error:
-            raise StoreError(f"cannot open {path}: {error.strerror}", hint="`latermq doctor` checks limits") from None
+            raise StoreError(
+                f"cannot open {path}: {error.strerror}", hint="Run `latermq doctor` to check the limits"
+            ) from None
 
     def _make_mapped(self, path: str, size: int, *, is_made: bool, is_awake: bool) -> MappedFile:
         return CallMappedFile(self._calls, path, size, is_made=is_made, is_awake=is_awake)
@@ -111,7 +113,9 @@ class CallDisk:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise StoreError(f"cannot look into {folder}: {error.strerror}", hint="Check what it is") from None
+            raise StoreError(
+                f"cannot list {folder}: {error.strerror}", hint="Check that it is a readable directory"
+            ) from None
 
     def file_size(self, path: str) -> int:
         return self._calls.file_size(check_inside(path))
@@ -205,7 +209,7 @@ class CallDisk:
                 self._make_folders(name)
                 self._calls.sync_folder(_parent(name))
         except OSError as error:
-            raise StoreError(f"cannot make {name}: {error.strerror}", hint="Check the permissions") from None
+            raise StoreError(f"cannot create {name}: {error.strerror}", hint="Check the permissions") from None
 
     def _clear_away(self) -> None:
         """Complete the removals of a process that crashed midway."""
@@ -219,11 +223,12 @@ class CallDisk:
             self._lock_fd = self._calls.lock("lock")
         except BlockingIOError:
             raise StoreError(
-                f"{self._where} is in use by another process", hint="Stop that broker, or name another --data"
+                f"{self._where} is in use by another process",
+                hint="Stop that process, or choose another directory with --data",
             ) from None
         except OSError as error:
             raise StoreError(
-                f"cannot open {self._where}/lock: {error.strerror}", hint="Name a writable directory with --data"
+                f"cannot open {self._where}/lock: {error.strerror}", hint="Choose a writable directory with --data"
             ) from None
         self._clear_away()
 
@@ -246,7 +251,7 @@ class FileDisk(CallDisk):
             root.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(
-                f"cannot make the data directory {root}: {error.strerror}", hint="Name a writable one with --data"
+                f"cannot create the data directory {root}: {error.strerror}", hint="Choose a writable one with --data"
             ) from None
 
     def library_folder(self, name: str) -> Path:

@@ -198,7 +198,7 @@ class CallMappedFile:
             with self._opened() as fd:
                 return self._calls.read(fd, size, at)
         except OSError as error:
-            raise StoreError(f"cannot read {self.path} ({error.strerror})", hint="Look at the disk") from None
+            raise StoreError(f"cannot read {self.path} ({error.strerror})", hint="Check the disk") from None
 
     def write(self, at: int, data: memoryview) -> None:
         try:
@@ -207,7 +207,7 @@ class CallMappedFile:
             self._write_all(self._write_fd, data, at)
         except OSError as error:
             raise StoreError(
-                f"cannot write to {self.path} ({error.strerror})", hint="Look at the disk; it is tried again"
+                f"cannot write to {self.path} ({error.strerror})", hint="Check the disk; the broker retries"
             ) from None
 
     def sync(self, entered: set[str] | None = None) -> None:
@@ -240,7 +240,7 @@ class CallMappedFile:
                     self._overwrite(fd, at)
         except OSError as error:
             raise StoreError(
-                f"cannot cut {self.path} ({error.strerror})", hint="Free disk space, or look at the disk"
+                f"cannot truncate {self.path} ({error.strerror})", hint="Free disk space, or check the disk"
             ) from None
         self.reserved = min(self.reserved, at // PAGE_BYTES * PAGE_BYTES)
         return True

@@ -10,7 +10,7 @@ def check_inside(path: str) -> str:
     """Return the path. Raises StoreError if a part of it is not a file name, such as `..`: no caller intends that."""
     if path and not all(map(is_file_name, path.split("/"))):
         raise StoreError(
-            f"{path[:_SHOWN_CHARS]!r} is no path inside the data directory",
-            hint="Nothing was touched: a name in it is no name of a file",
+            f"{path[:_SHOWN_CHARS]!r} is not a path inside the data directory",
+            hint="Nothing was changed: a part of it is not a file name",
         )
     return path

@@ -44,7 +44,7 @@ class RehearsalDisk(CallDisk):
                 else:
                     _link_or_copy(path, target)
         except OSError as error:
-            raise StoreError(f"cannot copy {name} to look at it: {error.strerror}", hint="Free disk space") from None
+            raise StoreError(f"cannot copy {name} to inspect it: {error.strerror}", hint="Free disk space") from None
         return copy
 
     def _clear_away(self) -> None:

@@ -34,8 +34,8 @@ class Trouble:
     def advice(self) -> str:
         """What an operator can do about it."""
         if not self.kept_as:
-            return f"{self.backup} is used: compare it with what you expect"
-        return f"Compare {self.kept_as} with {self.path}, and repair that while the broker is stopped"
+            return f"{self.backup} is used instead: check that it has the expected content"
+        return f"Compare {self.kept_as} with {self.path}, and repair {self.path} while the broker is stopped"
 
 
 @dataclass
@@ -82,7 +82,7 @@ def load_file(
     name, reason = next(iter(troubles.items()))
     trouble = Trouble(
         path,
-        f"{len(troubles)} of its entries are not understood, the first is {str(name)[:100]!r}: {reason}",
+        f"{len(troubles)} of its entries cannot be parsed; the first is {str(name)[:100]!r}: {reason}",
         kept_as,
         backup=path + BACKUP if found else "",
         lost=tuple(str(name) for name in parsed.lost if name not in found),

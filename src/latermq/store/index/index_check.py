@@ -25,8 +25,8 @@ def check_size(index: KeyIndex, known_file_bytes: int) -> None:
         return
     name, size = next(iter(index.misfits.items()))
     raise CorruptStore(
-        f"{FOLDER}/{name} has {size} bytes, the configuration says {index.file_bytes}",
-        hint="Set store.index_slots and store.index_entries as this store was made, or remove index/",
+        f"{FOLDER}/{name} has {size} bytes, but the configuration says {index.file_bytes}",
+        hint="Set store.index_slots and store.index_entries as they were when this store was created, or remove index/",
     )
 
 
@@ -44,7 +44,7 @@ def find_damage(
         # There were no keys. With an older checkpoint, the index may also be missing without a start having noticed.
         return "" if names is not None else _find_key(log, -1, log_end)
     if index.misfits:
-        return f"{next(iter(index.misfits))} is cut short"
+        return f"{next(iter(index.misfits))} is truncated"
     if not files or files[-1].name != newest:
         return f"{newest} is missing"
     uptos = [*(file.max_entries for file in files[:-1]), next_entry]
@@ -65,7 +65,7 @@ def find_damage(
 def find_foreign_damage(index: KeyIndex, log: CommitLog, log_end: int) -> str:
     """Do the same if only RocketMQ has written: return what is in the log but not in the index."""
     if index.misfits:
-        return f"{next(iter(index.misfits))} is cut short"
+        return f"{next(iter(index.misfits))} is truncated"
     files = index.files
     for file in files:
         if not file.is_sound(file.next_entry) or (file is not files[-1] and not file.is_full):

@@ -43,7 +43,7 @@ class IndexState(CheckpointParticipant):
         check_size(index, checkpoint.index_file_bytes)
         mark = (checkpoint.index_file, checkpoint.index_next_entry)
         if checkpoint.unfinished is not None and checkpoint.unfinished.index:
-            return _LostIndex(index, "a start that built it again did not come to its end")
+            return _LostIndex(index, "an earlier rebuild did not complete")
         damage = find_damage(index, log, checkpoint.index_files, mark, checkpoint.log_offset)
         if damage:
             return _LostIndex(index, damage)

@@ -44,7 +44,8 @@ class MapPool:
                     # Other parts of the process use descriptors that the pool counted on. Free some of the pool's own.
                     if error.errno not in _TOO_MANY or not self._owners:
                         raise StoreError(
-                            f"cannot open {file.path}: {error.strerror}", hint="`latermq doctor` checks limits"
+                            f"cannot open {file.path}: {error.strerror}",
+                            hint="Run `latermq doctor` to check the limits",
                         ) from None
                     self._shrink_to(len(self._owners) - _LET_GO_AT_ONCE)
             self._owners[file] = let_go

@@ -74,9 +74,9 @@ class QueueTable:
         """Do the same for a message that is being sent. Reject it if there are too many queues."""
         if len(self.by_key) >= self.max_queues and (topic, queue_id) not in self.by_key and topic not in OWN_TOPICS:
             raise NoPermission(
-                f"there are {len(self.by_key)} queues, as many as store.max_queues allows: none is made for "
-                f"{topic!r} {queue_id}",
-                hint="Send to a queue that has messages, delete topics that nobody uses, or raise store.max_queues",
+                f"there are {len(self.by_key)} queues, the limit set by store.max_queues; cannot create queue "
+                f"{queue_id} of {topic!r}",
+                hint="Send to an existing queue, delete unused topics, or raise store.max_queues",
             )
         return self.ensure(topic, queue_id)
 
