@@ -50,7 +50,7 @@ def test_the_hold_of_a_leap_outlives_a_restart(scene: Scene, noticed: bool, clea
         assert scene.broker.timers.guard.is_holding
     scene.restart(clean=clean)
     assert scene.broker.timers.guard.is_holding
-    assert "leapt forward by 7200 s" in scene.broker.timers.guard.alarm
+    assert "jumped forward by 7200 s" in scene.broker.timers.guard.alarm
     scene.pass_time(HOLD_MS - 10_001)
     assert delivered(scene) == []
     scene.pass_time(10_002)
@@ -230,7 +230,7 @@ def test_a_broker_that_was_killed_after_a_leap_holds_when_it_starts_again(tmp_pa
     leapt = msgspec.structs.replace(belief, offset_ms=belief.offset_ms - 2 * HOUR_MS)
     (data / PATH).write_bytes(encode_checked(leapt))
     with serving(data, *options) as server:
-        wait_until(lambda: "leapt forward by 7200 s" in server.log(), 20, "the hold is told")
+        wait_until(lambda: "jumped forward by 7200 s" in server.log(), 20, "the hold is told")
         time.sleep(4)
         assert delivered_bytes(data, b"held-back") == 1
         server.kill()

@@ -246,7 +246,7 @@ def test_a_leap_of_the_clock_is_held_for_a_minute_and_then_believed(scene: Scene
     scene.send(b"11", 90_000)
     scene.pass_time(HOLD_MS - 1)
     assert len(bodies(scene.broker)) == 2
-    assert "leapt forward" in scene.broker.timers.guard.alarm
+    assert "jumped forward" in scene.broker.timers.guard.alarm
     scene.pass_time(1_000)
     assert scene.broker.timers.guard.alarm == ""
     held_until_ms = scene.clock.now_ms()

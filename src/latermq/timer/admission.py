@@ -133,7 +133,7 @@ class Admission:
         """Admit RocketMQ's form of a cancel, which is a message. The due time of the timer does not matter here."""
         if named_ms is not None and named_ms <= now_ms:
             raise IllegalMessage(
-                f"{TIMER_DELETE_KEY} with a time that has passed cancels nothing", hint="Name the time of the timer"
+                f"a cancel ({TIMER_DELETE_KEY}) needs a time in the future", hint="Set the due time of the timer"
             )
         due_ms = named_ms or now_ms
         waiting = waiting_properties(properties, topic, queue_id, due_ms)
@@ -146,7 +146,8 @@ class Admission:
             return 0
         if not (text.isascii() and text.isdigit() and len(text) < 10):
             raise IllegalMessage(
-                f"{DELAY_LEVEL} is {text[:40]!r}, which is no delay level", hint=f"Levels are 0 to {len(self.levels)}"
+                f"{DELAY_LEVEL} is {text[:40]!r}, which is not a delay level",
+                hint=f"Levels are 0 to {len(self.levels)}",
             )
         return self.levels.clamp(int(text))
 
@@ -157,7 +158,7 @@ class Admission:
             if text is None:
                 continue
             if not (text.isascii() and text.isdigit()):
-                what = "negative" if text[:1] == "-" and text[1:].isdigit() else "no whole number"
+                what = "negative" if text[:1] == "-" and text[1:].isdigit() else "not an integer"
                 raise IllegalMessage(f"{name} is {text[:40]!r}, which is {what}", hint=self._limit_hint(from_now))
             # No valid time has more than 19 digits. Longer values are not parsed.
             value_ms = int(text) * factor if len(text) <= 19 else 1 << 63
@@ -177,7 +178,7 @@ class Admission:
 
     def _limit_hint(self, from_now: bool) -> str:
         unit = "a delay" if from_now else "a time in milliseconds since 1970"
-        return f"Give {unit} of at most {self._max_delay_ms // 1000} s from now, or raise timer.max_delay"
+        return f"Set {unit}, at most {self._max_delay_ms // 1000} s from now, or raise timer.max_delay"
 
 
 def waiting_properties(properties: dict[str, str], topic: str, queue_id: int, due_ms: int) -> dict[str, str]:

@@ -54,7 +54,7 @@ def imported_entries(disk: Disk) -> RangeSet | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptStore(
             f"{PATH} does not parse: {error}",
-            hint="Restore it from a copy. Without it, timers that RocketMQ delivered are delivered again",
+            hint="Restore it from a backup. Without it, timers that RocketMQ delivered are delivered again",
         ) from None
 
 

@@ -101,7 +101,7 @@ class Directory:
             # far names must supply them now. New records may have been appended.
             if start == log.start and (end == log.end or not self._is_changed(told, end)):
                 return told.finish()
-        raise AssertionError("it is tried again for as long as others come in between")
+        raise AssertionError("the loop ends only with a result")
 
     def _read_back(self, told: "_Told", before: int, *, only_pending: bool) -> Steps[None]:
         schedules, cancels, delivered, buried = _places(told.topic, told.unique_key)
@@ -317,6 +317,6 @@ def _replaced_timer(record: bytes) -> int | None:
 def _check_number(keys: dict[str, None], key: str, limit: int) -> None:
     if len(keys) > limit:
         raise InvalidParameter(
-            f"more than {limit} timers have the key {key[:40]!r}, which is what one request acts on",
-            hint="List them by time and name them one by one",
+            f"more than {limit} timers have the key {key[:40]!r}, the limit of one request",
+            hint="List them by time, and pass their unique keys one by one",
         )

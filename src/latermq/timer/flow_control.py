@@ -30,8 +30,8 @@ class TimerLimits:
         if self._room <= 0:
             self._counters.tallies.refused += 1
             raise FlowControl(
-                f"{self._config.max_waiting} timers wait to be written into the engine",
-                hint="Send again in a moment; timer.max_waiting is the limit",
+                f"{self._config.max_waiting} timers are waiting to be written to the engine",
+                hint="Retry in a moment, or raise timer.max_waiting",
             )
         limit = self._config.slot_limit
         if limit:
@@ -41,7 +41,7 @@ class TimerLimits:
                 self._counters.tallies.refused += 1
                 raise FlowControl(
                     f"{count} timers are due within one second; the limit is {limit}",
-                    hint="Send again with another time, or raise timer.slot_limit",
+                    hint="Choose another time, or raise timer.slot_limit",
                 )
 
     def unchecked_room(self) -> int:

@@ -23,12 +23,12 @@ class LevelTable:
             match = _DELAY.fullmatch(word)
             if match is None or not int(match[1]):
                 raise ConfigError(
-                    f"timer.levels holds {word!r}, which is no delay",
+                    f"timer.levels holds {word!r}, which is not a delay",
                     hint="Write numbers with s, m, h or d: 1s 5s 1m 2h",
                 )
             delays.append(int(match[1]) * _UNIT_MS[match[2]])
         if not 1 <= len(delays) <= MAX_LEVELS:
-            raise ConfigError(f"timer.levels has {len(delays)} levels; 1 to {MAX_LEVELS} are possible")
+            raise ConfigError(f"timer.levels has {len(delays)} levels; it must have 1 to {MAX_LEVELS}")
         self._delays_ms = tuple(delays)
 
     def __len__(self) -> int:

@@ -48,6 +48,6 @@ def spend(steps: int) -> Steps[None]:
 def too_many_steps(limit: int) -> InvalidParameter:
     """Return the error for a look-up that reached its limit."""
     return InvalidParameter(
-        f"the look-up was given up after {limit} records that have this key or name, or one that hashes like it",
-        hint="Name timers by unique key or handle, list them by time, or raise timer.max_lookup",
+        f"the lookup stopped after {limit} records with this key or name, or with the same hash",
+        hint="Identify timers by unique key or handle, list them by time, or raise timer.max_lookup",
     )

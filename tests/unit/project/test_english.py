@@ -245,7 +245,7 @@ The tests pass over 100 rows. Clients who wait longer get an error.
 Two passes over the data are enough, and the rows are all the same.
 Besides, a retry sends the messages a second time. It takes a second. It records a message and queues a timer.
 The replica lags behind the checkpoint. Log records are put in a table; the user puts the book back.
-The user `nobody` owns it, and `deliveries go on` is logged. The file is in the directory next to the log.
+The user `nobody` owns it, and `nobody reads` is logged. The file is in the directory next to the log.
 
 The driver is
 """

@@ -144,9 +144,9 @@ def test_the_limit_of_a_look_up_is_said(monkeypatch: pytest.MonkeyPatch) -> None
     scene.plain("hot")
     answer = scene.answer(Request.CANCEL_TIMER, topic="orders", key="hot")
     assert answer.code == InvalidParameter.code
-    assert "given up after 1000" in str(answer.remark)
+    assert "stopped after 1000" in str(answer.remark)
     assert "timer.max_lookup" in str(answer.remark)
-    with pytest.raises(InvalidParameter, match="given up after 1000"):
+    with pytest.raises(InvalidParameter, match="stopped after 1000"):
         scene.broker.pending.cancel_key("orders", "hot")
     scene.timer("t1", "hot")
     assert outcomes(scene.answer(Request.CANCEL_TIMER, topic="orders", key="hot")) == [("t1", Verdict.CANCELLED)]
@@ -239,7 +239,7 @@ def test_a_cancel_by_property_of_too_many_timers_is_refused_before_it_is_stored(
     for _ in range(60):
         scene.timer("many")
     stored = scene.broker.store.log.end
-    with pytest.raises(InvalidParameter, match="given up"):
+    with pytest.raises(InvalidParameter, match="stopped"):
         send(scene.broker, b"cancel", TIMER_DELAY_MS="1000", TIMER_DEL_UNIQKEY="many")
     assert scene.broker.store.log.end == stored
 
@@ -257,7 +257,7 @@ def test_a_search_for_a_message_takes_so_many_steps_and_no_more(scene: Scene) ->
     scene.plain("hot", 500)
     wanted = {"max_found": 5, "begin_ms": 0, "end_ms": 1 << 60}
     assert len(at_once(find_by_key(scene.broker, "orders", "hot", unique=False, **wanted), 10)) == 5
-    with pytest.raises(InvalidParameter, match="given up after 10 "):
+    with pytest.raises(InvalidParameter, match="stopped after 10 "):
         at_once(find_by_key(scene.broker, "orders", "hot", unique=True, **wanted), 10)
 
 

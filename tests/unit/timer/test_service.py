@@ -114,9 +114,9 @@ def test_delivered_and_cancelled_timers_are_one_set(broker: Broker) -> None:
 def test_the_marks_never_go_back(broker: Broker) -> None:
     settled = broker.timers.settled
     settled.move_marks(5, 2_000, 3_000, RangeSet())
-    with pytest.raises(AssertionError, match="T went back"):
+    with pytest.raises(AssertionError, match="T moved back"):
         settled.move_marks(6, 1_999, 3_000, RangeSet())
-    with pytest.raises(AssertionError, match="near T went back"):
+    with pytest.raises(AssertionError, match="near T moved back"):
         settled.move_marks(6, 2_000, 2_999, RangeSet())
 
 

@@ -380,7 +380,7 @@ def test_a_damaged_list_stops_the_reader() -> None:
         disk = MemoryDisk()
         engine, _ = saved(disk, units(list(range(300)), [500] * 300))
         unit_at(disk, number)[field] = value
-        with pytest.raises(CorruptStore, match="no sound unit"):
+        with pytest.raises(CorruptStore, match="no valid unit"):
             show(engine)
 
 

@@ -128,7 +128,7 @@ class Builder:
             rows = np.array(built.unusable)
             ends = np.cumsum(batch.sizes)[rows]
             records = b"".join(raw[end - size : end] for end, size in zip(ends, batch.sizes[rows], strict=True))
-            reason = "the record names no real topic and queue, or cannot be written again"
+            reason = "the record has no valid real topic and queue, or cannot be rewritten"
             self._in_flight.dead_letters.add(
                 Undeliverable(level, batch.offsets[rows], batch.dues[rows], records, batch.sizes[rows], reason, is_far)
             )
@@ -141,7 +141,7 @@ class Builder:
         gone = batch.physical_offsets < self._store.log.start
         if batch.raw is not None or not gone.any():
             return batch
-        self.failure = f"the records of {np.count_nonzero(gone)} messages that waited are gone from the log"
+        self.failure = f"the records of {np.count_nonzero(gone)} waiting messages are no longer in the log"
         if level == 0:
             self._settled.deliver(batch.offsets[gone], batch.dues[gone], is_far=False)
         else:
@@ -154,7 +154,7 @@ class Builder:
         count = int(np.count_nonzero(batch.dues == UNKNOWN_DUE_MS))
         ends = np.cumsum(batch.sizes)
         head, end = slice(count), int(ends[count - 1])
-        reason = "it tells no due time"
+        reason = "it has no due time"
         self._in_flight.dead_letters.add(
             Undeliverable(0, batch.offsets[head], batch.dues[head], raw[:end], batch.sizes[head], reason)
         )

@@ -71,8 +71,8 @@ class ClockGuard:
     def _begin(self, hold: Hold) -> None:
         self._hold = hold
         self.alarm = (
-            f"the clock leapt forward by {hold.leap_ms / 1000:.0f} s; deliveries are held for {HOLD_S:.0f} s "
-            "in case it is set right again"
+            f"the clock jumped forward by {hold.leap_ms / 1000:.0f} s; delivery is held for {HOLD_S:.0f} s "
+            "in case it is corrected"
         )
 
     def wall_ms(self) -> int:
@@ -130,6 +130,6 @@ def _load(disk: Disk) -> Belief | None:
     if data is None:
         return None
     try:
-        return decode_checked(data, Belief, PATH, f"Remove {PATH}: the clock is then believed as it is")
+        return decode_checked(data, Belief, PATH, f"Remove {PATH}: the broker then trusts the clock")
     except CorruptStore:  # the file concerns only the clock, and a start must not fail because of it
         return None

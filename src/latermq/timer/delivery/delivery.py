@@ -56,7 +56,7 @@ class Delivery:
             left_bytes = self._in_flight.block_bytes
             while left_bytes > 0 and (popped := stage.pop(now_ms, left_bytes)) is not None:
                 block, dues = popped
-                assert dues[-1] <= now_ms, f"never early (invariant 1): due at {dues[-1]}, now it is {now_ms}"
+                assert dues[-1] <= now_ms, f"never early (invariant 1): due at {dues[-1]}, the time is {now_ms}"
                 left_bytes -= block.cost
                 self._append(block, dues, now_ms)
 

@@ -39,7 +39,7 @@ class KeptBack:
     def add(self, block: Block, dues: Ints) -> None:
         """Keep a block for a single queue."""
         queue = block.queues[int(block.queue_of[0])]
-        assert np.all(block.queue_of == block.queue_of[0]), "what is kept back is for one queue"
+        assert np.all(block.queue_of == block.queue_of[0]), "a held-back block is for one queue"
         self._stuck.setdefault(queue, []).append((block, dues))
         self.size_bytes += block.size
 

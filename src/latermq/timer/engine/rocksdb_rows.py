@@ -185,9 +185,9 @@ class RocksRows:
         text = str(error)
         if "Corruption" in text:
             self._mark_damaged()
-            hint = "Restart the broker: it builds the timers' database again from the timer topic"
+            hint = "Restart the broker: it rebuilds the timers' database from the timer topic"
         elif _STALL in text:
-            hint = "RocksDB is behind with its compaction; the broker tries again"
+            hint = "RocksDB's compaction lags behind; the broker retries"
         else:
             hint = "Free disk space, and check permissions and limits of the data directory"
         return StoreError(f"RocksDB cannot {action} in {self._folder.name}: {text}", hint=hint)
@@ -285,7 +285,7 @@ class RocksRows:
         finally:
             del probe
         if not is_end:
-            raise StoreError("RocksDB stopped in the middle of reading", hint="The broker reads again")
+            raise StoreError("RocksDB aborted a read", hint="The broker retries")
 
     def first_wake_ms(self, from_ms: int) -> int | None:
         """Return the wake time of the first row at or after this time."""

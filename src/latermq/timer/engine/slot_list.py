@@ -141,6 +141,6 @@ def _run(log: TimerLog, position: int, count: int) -> tuple[UnitRows, int]:
 
 def _damage(position: int) -> CorruptStore:
     return CorruptStore(
-        f"the timer log holds no sound unit at position {position}",
-        hint="Remove the folder timerlog: it is written again from the timer topic",
+        f"the timer log has no valid unit at position {position}",
+        hint="Remove the folder timerlog: it is rebuilt from the timer topic",
     )

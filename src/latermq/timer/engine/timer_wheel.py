@@ -51,7 +51,7 @@ class TimerWheel:
         if found not in (0, size):
             raise CorruptStore(
                 f"{PATH} has {found} bytes instead of {size}",
-                hint=f"Remove {PATH}: it is built again from the timer log",
+                hint=f"Remove {PATH}: it is rebuilt from the timer log",
             )
         self._file = disk.map_file(PATH, size)
         self._slots: Structs = np.frombuffer(self._file.map, dtype=SLOT)

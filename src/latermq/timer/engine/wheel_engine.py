@@ -169,8 +169,8 @@ class WheelEngine:
         own = slots[heads]
         if len(occupied := self._wheel.occupied(own)):
             raise SlotOccupied(
-                f"the wheel holds entries of another round in {len(occupied)} slots, the first of them {occupied[0]}",
-                hint="They are free again when the overdue timers are delivered",
+                f"{len(occupied)} slots of the wheel hold entries of another round; the first is {occupied[0]}",
+                hint="They become free when the overdue timers are delivered",
             )
         self._log.make_room(count)
         self._wheel.reserve()

@@ -245,5 +245,5 @@ def _open(disk: Disk) -> Rdict:
     except Exception as error:
         raise StoreError(
             f"RocksDB cannot open {folder.name}: {error}",
-            hint="Free disk space; names of far timers that have left the log are kept there",
+            hint="Free disk space: it holds the names of far timers whose records have left the log",
         ) from None

@@ -231,8 +231,8 @@ class Windows:
     def feed(self, number: int, rows: WindowRows | None) -> None:
         """Load the next piece of a window; None means that there are no more pieces."""
         window = self.find(number)
-        assert window is not None, f"window {number} is not there"
-        assert not window.is_loaded, f"window {number} has no further piece"
+        assert window is not None, f"window {number} is not open"
+        assert not window.is_loaded, f"window {number} is loaded and accepts no further piece"
         if rows is None:
             window.is_loaded = True
             return

@@ -35,7 +35,7 @@ def load_renewal_window_ms(disk: Disk, retention_ms: int) -> int:
     except ValueError:
         raise CorruptStore(
             f"{PATH} holds {kept[:40]!r}, which is not a number",
-            hint=f"Write the milliseconds there that it was made with, as a rule {renewal_window_ms(retention_ms)}",
+            hint=f"Write the milliseconds that it was created with, usually {renewal_window_ms(retention_ms)}",
         ) from None
 
 

@@ -145,9 +145,9 @@ class Settled:
 
     def move_marks(self, put_upto: int, wake_ms: int, near_wake_ms: int, far_spans: RangeSet) -> None:
         """Set the marks to P, T and the T of the broker's own timers, and drop the ids that they cover."""
-        assert wake_ms >= self.wake_ms, f"T went back from {self.wake_ms} to {wake_ms}"
-        assert near_wake_ms >= self.near_wake_ms, f"near T went back from {self.near_wake_ms} to {near_wake_ms}"
-        assert near_wake_ms >= wake_ms, "the broker's own timers wait for none of Spark's (invariant 9)"
+        assert wake_ms >= self.wake_ms, f"T moved back from {self.wake_ms} to {wake_ms}"
+        assert near_wake_ms >= self.near_wake_ms, f"near T moved back from {self.near_wake_ms} to {near_wake_ms}"
+        assert near_wake_ms >= wake_ms, "the broker's own timers do not wait for Spark's (invariant 9)"
         self.wake_ms, self.near_wake_ms = wake_ms, near_wake_ms
         if put_upto >= self.delivered_upto:
             self.delivered_upto, self.delivered_wake_ms, self.near_delivered_wake_ms = put_upto, wake_ms, near_wake_ms
