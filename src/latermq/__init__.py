@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         RequestTimedOut,
         SendResult,
         Sql,
-        UnknownAnswer,
+        UnknownResponse,
         UnreadableBody,
         Verdict,
     )
@@ -57,7 +57,7 @@ __all__ = [
     "RequestTimedOut",
     "SendResult",
     "Sql",
-    "UnknownAnswer",
+    "UnknownResponse",
     "UnreadableBody",
     "Verdict",
     "__version__",

@@ -14,7 +14,7 @@ from latermq.client.session.failures import (
     NoBroker,
     NoNameServer,
     RequestTimedOut,
-    UnknownAnswer,
+    UnknownResponse,
     UnreadableBody,
 )
 from latermq.message.record import Message
@@ -41,7 +41,7 @@ __all__ = [
     "RequestTimedOut",
     "SendResult",
     "Sql",
-    "UnknownAnswer",
+    "UnknownResponse",
     "UnreadableBody",
     "Verdict",
 ]

@@ -8,7 +8,7 @@ import msgspec
 from latermq.client.consumer import queue_offsets
 from latermq.client.consumer.keyed_tables import keyed_table
 from latermq.client.consumer.offsets import BrokerOffsets
-from latermq.client.producer.compression import MAX_BODY_BYTES, opened
+from latermq.client.producer.compression import MAX_BODY_BYTES, decompress_message
 from latermq.client.session.failures import BrokerFailed, UnreadableBody
 from latermq.client.session.session import Session
 from latermq.client.timers import TimerAdmin
@@ -30,7 +30,7 @@ from latermq.protocol.remoting.routes import KVTable, TopicRoute
 from latermq.protocol.remoting.topics import TopicList, TopicOffset
 
 FIRST, LAST = "first", "last"
-FOREVER_MS = 0x7FFFFFFFFFFFFFFF
+MAX_TIME_MS = 0x7FFFFFFFFFFFFFFF
 
 
 class Admin(TimerAdmin):
@@ -65,7 +65,7 @@ class Admin(TimerAdmin):
 
     async def topics(self) -> list[str]:
         """Return the names of all topics, including system and retry topics."""
-        body = await self._ask_name_server(Request.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        body = await self._call_name_server(Request.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         return sorted(decode_body(body, TopicList).topicList)
 
     async def create_topic(
@@ -111,7 +111,7 @@ class Admin(TimerAdmin):
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
         """Return the first and the next offset of each queue, and the time of its last message."""
         stats: dict[MessageQueue, TopicOffset] = {}
-        for address in await self._brokers_of(topic):
+        for address in await self._topic_addresses(topic):
             body = (await self._call(address, Request.GET_TOPIC_STATS_INFO, {"topic": topic})).body
             stats.update(
                 (queue, msgspec.convert(entry, TopicOffset)) for queue, entry in keyed_table(body, "offsetTable")
@@ -169,11 +169,11 @@ class Admin(TimerAdmin):
         offline: LaterMQError | None = None
         for address in (await self._masters()).values():
             try:
-                answer = await self._call(address, Request.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group})
+                response = await self._call(address, Request.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group})
             except ConsumerOffline as error:
                 offline = error
                 continue
-            part = decode_body(answer.body, ConsumerConnection)
+            part = decode_body(response.body, ConsumerConnection)
             if found is None:
                 found = part
                 continue
@@ -205,7 +205,7 @@ class Admin(TimerAdmin):
         timestamp_ms = {FIRST: 0, LAST: -1}[to] if isinstance(to, str) else to
         fields = {"topic": topic, "group": group, "timestamp": str(timestamp_ms), "isForce": "true"}
         offsets: dict[MessageQueue, int] = {}
-        for address in await self._brokers_of(topic):
+        for address in await self._topic_addresses(topic):
             try:
                 body = (await self._call(address, Request.INVOKE_BROKER_TO_RESET_OFFSET, fields)).body
             except (ConsumerOffline, BrokerFailed):
@@ -221,8 +221,8 @@ class Admin(TimerAdmin):
         """Return the message with this offset message id."""
         ip, port, physical_offset = parse_offset_message_id(offset_message_id)
         address = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
-        answer = await self._call(address, Request.VIEW_MESSAGE_BY_ID, {"offset": str(physical_offset)})
-        return opened(decode_record(answer.body), self._max_body_bytes)
+        response = await self._call(address, Request.VIEW_MESSAGE_BY_ID, {"offset": str(physical_offset)})
+        return decompress_message(decode_record(response.body), self._max_body_bytes)
 
     async def query_by_key(
         self,
@@ -231,7 +231,7 @@ class Admin(TimerAdmin):
         *,
         max_messages: int = 32,
         begin_ms: int = 0,
-        end_ms: int = FOREVER_MS,
+        end_ms: int = MAX_TIME_MS,
         on_unreadable: Callable[[UnreadableBody], None] | None = None,
     ) -> list[Message]:
         """Return the messages of a topic that were sent with a key, in the order in which they were stored.
@@ -241,15 +241,15 @@ class Admin(TimerAdmin):
         """
         found = await self._query(topic, key, max_messages, begin_ms, end_ms, unique=False)
         # Key indexes hold hashes, so the response may contain messages with other keys.
-        own = [message for message in found if key in message.properties.get(KEYS, "").split(KEY_SEPARATOR)]
-        return self._opened(own, on_unreadable)
+        matching = [message for message in found if key in message.properties.get(KEYS, "").split(KEY_SEPARATOR)]
+        return self._decompress(matching, on_unreadable)
 
     async def query_by_unique_key(
-        self, topic: str, unique_key: str, *, max_messages: int = 32, begin_ms: int = 0, end_ms: int = FOREVER_MS
+        self, topic: str, unique_key: str, *, max_messages: int = 32, begin_ms: int = 0, end_ms: int = MAX_TIME_MS
     ) -> list[Message]:
         """Return the messages of a topic with this unique key. There can be several if a send was retried."""
         found = await self._query(topic, unique_key, max_messages, begin_ms, end_ms, unique=True)
-        return self._opened([message for message in found if message.properties.get(UNIQUE_KEY) == unique_key])
+        return self._decompress([message for message in found if message.properties.get(UNIQUE_KEY) == unique_key])
 
     async def _query(
         self, topic: str, key: str, max_messages: int, begin_ms: int, end_ms: int, *, unique: bool
@@ -263,29 +263,29 @@ class Admin(TimerAdmin):
             "_UNIQUE_KEY_QUERY": str(unique).lower(),
         }
         found: list[Message] = []
-        for address in await self._brokers_of(topic):
+        for address in await self._topic_addresses(topic):
             try:
-                answer = await self._call(address, Request.QUERY_MESSAGE, fields)
+                response = await self._call(address, Request.QUERY_MESSAGE, fields)
             except QueryNotFound:
                 continue
-            found += decode_records(answer.body)
+            found += decode_records(response.body)
         return sorted(found, key=lambda message: (message.store_timestamp_ms, message.physical_offset))
 
-    def _opened(
+    def _decompress(
         self, messages: list[Message], on_unreadable: Callable[[UnreadableBody], None] | None = None
     ) -> list[Message]:
-        shown: list[Message] = []
+        readable: list[Message] = []
         left_bytes = self._max_body_bytes
         for message in messages:
             try:
-                shown.append(opened(message, max(0, left_bytes)))
+                readable.append(decompress_message(message, max(0, left_bytes)))
             except UnreadableBody as error:
                 if on_unreadable is None:
                     raise
                 on_unreadable(error)
                 continue
-            left_bytes -= len(shown[-1].body) if shown[-1] is not message else 0
-        return shown
+            left_bytes -= len(readable[-1].body) if readable[-1] is not message else 0
+        return readable
 
     async def _store_offsets(self, group: str, topic: str, address: str, to: int | str) -> dict[MessageQueue, int]:
         route = await self._route(topic)

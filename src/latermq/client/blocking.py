@@ -33,7 +33,7 @@ class Producer(BlockingClient):
         super().__init__()
         self._client: client.Producer = client.Producer(namesrv, **settings)
         # The client only counts messages that have reached its loop. This also counts those on their way to the loop.
-        self._room = threading.BoundedSemaphore(settings.get("max_in_flight", MAX_IN_FLIGHT))
+        self._capacity = threading.BoundedSemaphore(settings.get("max_in_flight", MAX_IN_FLIGHT))
 
     def send(
         self,
@@ -54,13 +54,13 @@ class Producer(BlockingClient):
         timeout_s: float | None = None,
     ) -> "concurrent.futures.Future[SendResult]":
         """Send without waiting for the result. Blocks only while the limit of messages in flight is reached."""
-        self._room.acquire()
+        self._capacity.acquire()
         try:
             future = loop_thread.submit(self._client.send(message, queue=queue, shard=shard, timeout_s=timeout_s))
         except BaseException:
-            self._room.release()
+            self._capacity.release()
             raise
-        future.add_done_callback(lambda done: self._room.release())
+        future.add_done_callback(lambda done: self._capacity.release())
         return future
 
     def send_oneway(

@@ -6,7 +6,7 @@ from itertools import zip_longest
 
 from latermq.client.session.cluster import ClusterClient
 from latermq.client.session.failures import NoBroker
-from latermq.client.session.retry import PASSING, UNDONE, within
+from latermq.client.session.retry import SAFE_TO_REPEAT, TRANSIENT, with_retries
 from latermq.errors import LaterMQError
 from latermq.message.recall_handle import decode_recall_handle
 from latermq.model.timers import Density, Outcome, PendingTimer, Verdict
@@ -18,10 +18,10 @@ from latermq.protocol.remoting.timers import PendingCount, decode_density, decod
 _PAGE_TIMERS = 1000
 # Brokers may report different verdicts for one name, because a retried send may be stored on two of them. After a
 # change, the change itself ranks first, and a pending timer ranks before a delivered one.
-_AFTER_A_CHANGE = (
+_CHANGE_PRECEDENCE = (
     Verdict.MOVED, Verdict.CANCELLED, Verdict.ACCEPTED, Verdict.PENDING, Verdict.DELIVERED, Verdict.NOT_FOUND,
 )  # fmt: skip
-_AS_IT_IS = (
+_STATUS_PRECEDENCE = (
     Verdict.PENDING, Verdict.ACCEPTED, Verdict.MOVED, Verdict.CANCELLED, Verdict.DELIVERED, Verdict.NOT_FOUND,
 )  # fmt: skip
 
@@ -35,9 +35,9 @@ class TimerAdmin(ClusterClient):
         A unique key or a handle gives one outcome. A message key gives one outcome per unique key that has it, and none
         if no timer with that key is known.
         """
-        fields = _name(topic, unique_key, key, handle)
-        answers = await self._ask(await self._holders(topic, handle), Request.CANCEL_TIMER, fields)
-        return combine(_outcomes(answers), _AFTER_A_CHANGE)
+        fields = _timer_fields(topic, unique_key, key, handle)
+        responses = await self._call_all(await self._broker_addresses(topic, handle), Request.CANCEL_TIMER, fields)
+        return merge_outcomes(_outcomes(responses), _CHANGE_PRECEDENCE)
 
     async def move_timer(
         self,
@@ -52,17 +52,19 @@ class TimerAdmin(ClusterClient):
         """Move timers to a due time, or to a delay from now by the broker's clock. Outcomes are as for a cancel."""
         if (due_ms is None) == (delay_ms is None):
             raise ValueError("move a timer to due_ms, or by delay_ms from now")
-        fields = _name(topic, unique_key, key, handle)
+        fields = _timer_fields(topic, unique_key, key, handle)
         fields |= {"dueMs": str(due_ms)} if due_ms is not None else {"delayMs": str(delay_ms)}
         # A repeated move could find its timer already delivered at the new time, and would then not report the move.
-        answers = await self._ask(await self._holders(topic, handle), Request.MOVE_TIMER, fields, UNDONE)
-        return combine(_outcomes(answers), _AFTER_A_CHANGE)
+        responses = await self._call_all(
+            await self._broker_addresses(topic, handle), Request.MOVE_TIMER, fields, SAFE_TO_REPEAT
+        )
+        return merge_outcomes(_outcomes(responses), _CHANGE_PRECEDENCE)
 
     async def timer_status(self, topic: str, *, unique_key: str = "", handle: str = "") -> Outcome:
         """Return the state of a timer: pending, cancelled, already delivered or not found."""
-        fields = _name(topic, unique_key, "", handle)
-        answers = await self._ask(await self._holders(topic, handle), Request.TIMER_STATUS, fields)
-        [outcome] = combine(_outcomes(answers), _AS_IT_IS)
+        fields = _timer_fields(topic, unique_key, "", handle)
+        responses = await self._call_all(await self._broker_addresses(topic, handle), Request.TIMER_STATUS, fields)
+        [outcome] = merge_outcomes(_outcomes(responses), _STATUS_PRECEDENCE)
         return outcome
 
     async def pending_timers(
@@ -72,30 +74,30 @@ class TimerAdmin(ClusterClient):
 
         If there are more than `limit`, call again with `from_ms` set to the due time of the last one.
         """
-        fields = _choice(topic, key, from_ms, until_ms)
-        addresses = await self._holders(topic, "")
+        fields = _filter_fields(topic, key, from_ms, until_ms)
+        addresses = await self._broker_addresses(topic, "")
         lists = await asyncio.gather(*(self._list(address, fields, limit) for address in addresses))
         found = [timer for listed in lists for timer in listed]
         return sorted(found, key=lambda timer: (timer.due_ms, timer.topic, timer.timer_id))[:limit]
 
     async def count_timers(self, topic: str = "", *, key: str = "", from_ms: int = 0, until_ms: int = 0) -> int:
         """Return the number of pending timers, with the same filters as `pending_timers`."""
-        fields = _choice(topic, key, from_ms, until_ms)
-        answers = await self._ask(await self._holders(topic, ""), Request.COUNT_TIMERS, fields)
-        return sum(decode_body(answer.body, PendingCount).timers for answer in answers)
+        fields = _filter_fields(topic, key, from_ms, until_ms)
+        responses = await self._call_all(await self._broker_addresses(topic, ""), Request.COUNT_TIMERS, fields)
+        return sum(decode_body(response.body, PendingCount).timers for response in responses)
 
     async def timer_density(self) -> Density:
         """Return how many timers of all topics are due in each second, minute and hour of the next two days.
 
         Each broker counts from its own current time. `start_ms` is the earliest of these times.
         """
-        answers = await self._ask(await self._holders("", ""), Request.TIMER_DENSITY, {})
-        parts = [decode_density(answer.body) for answer in answers]
+        responses = await self._call_all(await self._broker_addresses("", ""), Request.TIMER_DENSITY, {})
+        parts = [decode_density(response.body) for response in responses]
         return Density(
             start_ms=min(part.start_ms for part in parts),
-            seconds=_sums(part.seconds for part in parts),
-            minutes=_sums(part.minutes for part in parts),
-            hours=_sums(part.hours for part in parts),
+            seconds=_column_sums(part.seconds for part in parts),
+            minutes=_column_sums(part.minutes for part in parts),
+            hours=_column_sums(part.hours for part in parts),
         )
 
     async def _list(self, address: str, fields: dict[str, str], limit: int) -> list[PendingTimer]:
@@ -110,7 +112,7 @@ class TimerAdmin(ClusterClient):
                 break
         return found
 
-    async def _holders(self, topic: str, handle: str) -> list[str]:
+    async def _broker_addresses(self, topic: str, handle: str) -> list[str]:
         """Return the brokers that may hold a timer: the one named in its handle, those of its topic, or all."""
         if handle:
             name = decode_recall_handle(handle).broker_name
@@ -125,54 +127,54 @@ class TimerAdmin(ClusterClient):
                     )
                 return [address]
 
-            return await within(self._session.request_timeout_s, find)
-        return await self._brokers_of(topic) if topic else sorted((await self._masters()).values())
+            return await with_retries(self._session.request_timeout_s, find)
+        return await self._topic_addresses(topic) if topic else sorted((await self._masters()).values())
 
-    async def _ask(
+    async def _call_all(
         self,
         addresses: Sequence[str],
         code: int,
         fields: dict[str, str],
-        passing: tuple[type[LaterMQError], ...] = PASSING,
+        retry_on: tuple[type[LaterMQError], ...] = TRANSIENT,
     ) -> list[Command]:
         """Return the responses of all these brokers. Raises if any of them fails: a partial result is not valid."""
         results = await asyncio.gather(
-            *(self._call(address, code, fields, passing=passing) for address in addresses), return_exceptions=True
+            *(self._call(address, code, fields, retry_on=retry_on) for address in addresses), return_exceptions=True
         )
-        answers: list[Command] = []
+        responses: list[Command] = []
         failed: BaseException | None = None
         for result in results:
             if isinstance(result, BaseException):
                 failed = failed or result
             else:
-                answers.append(result)
-        if isinstance(failed, LaterMQError) and answers:
-            failed.hint = f"{len(answers)} of {len(addresses)} brokers have answered; ask again to reach all"
+                responses.append(result)
+        if isinstance(failed, LaterMQError) and responses:
+            failed.hint = f"{len(responses)} of {len(addresses)} brokers have answered; ask again to reach all"
         if failed is not None:
             raise failed
-        return answers
+        return responses
 
 
-def combine(outcomes: Iterable[Outcome], order: Sequence[Verdict]) -> list[Outcome]:
+def merge_outcomes(outcomes: Iterable[Outcome], order: Sequence[Verdict]) -> list[Outcome]:
     """Merge the outcomes of several brokers into one per name. The verdict that comes first in `order` wins."""
     combined: dict[tuple[str, str], Outcome] = {}
     for outcome in outcomes:
         name = (outcome.topic, outcome.unique_key)
-        known = combined.get(name)
-        if known is None:
+        previous = combined.get(name)
+        if previous is None:
             combined[name] = outcome
             continue
-        first, second = sorted((known, outcome), key=lambda one: order.index(one.verdict))
+        first, second = sorted((previous, outcome), key=lambda either: order.index(either.verdict))
         timers = first.timers + (second.timers if second.verdict == first.verdict else 0)
         combined[name] = Outcome(first.verdict, first.topic, first.unique_key, first.due_ms, timers)
     return list(combined.values())
 
 
-def _outcomes(answers: Iterable[Command]) -> list[Outcome]:
-    return [outcome for answer in answers for outcome in decode_outcomes(answer.body)]
+def _outcomes(responses: Iterable[Command]) -> list[Outcome]:
+    return [outcome for response in responses for outcome in decode_outcomes(response.body)]
 
 
-def _name(topic: str, unique_key: str, key: str, handle: str) -> dict[str, str]:
+def _timer_fields(topic: str, unique_key: str, key: str, handle: str) -> dict[str, str]:
     names = {"uniqueKey": unique_key, "key": key, "recallHandle": handle}
     given = {name: value for name, value in names.items() if value}
     if len(given) != 1:
@@ -180,9 +182,9 @@ def _name(topic: str, unique_key: str, key: str, handle: str) -> dict[str, str]:
     return {"topic": topic, **given}
 
 
-def _choice(topic: str, key: str, from_ms: int, until_ms: int) -> dict[str, str]:
+def _filter_fields(topic: str, key: str, from_ms: int, until_ms: int) -> dict[str, str]:
     return {"topic": topic, "key": key, "fromMs": str(from_ms), "untilMs": str(until_ms)}
 
 
-def _sums(counts: Iterable[list[int]]) -> list[int]:
+def _column_sums(counts: Iterable[list[int]]) -> list[int]:
     return [sum(column) for column in zip_longest(*counts, fillvalue=0)]

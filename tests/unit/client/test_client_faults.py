@@ -391,7 +391,7 @@ def test_a_request_on_a_connection_that_breaks_fails_with_it() -> None:
             connections = Connections(on_request=lambda connection, request: None)
             with pytest.raises(ConnectionLost, match="was lost"):
                 await connections.call(server.address, 999)
-            assert connections.statistics() == {"connections": 0, "connecting": 0, "waiting_requests": 0}
+            assert connections.statistics() == {"connections": 0, "pending_connections": 0, "pending_requests": 0}
             await connections.close()
 
     run(scenario)
@@ -400,9 +400,9 @@ def test_a_request_on_a_connection_that_breaks_fails_with_it() -> None:
 def test_the_requests_that_wait_for_one_server_are_bounded() -> None:
     async def scenario() -> None:
         async with scripted_server(lambda request: None) as server:
-            connections = Connections(on_request=lambda connection, request: None, max_waiting=1)
+            connections = Connections(on_request=lambda connection, request: None, max_pending=1)
             first = asyncio.create_task(connections.call(server.address, 999, timeout_s=0.3))
-            await eventually(lambda: connections.statistics()["waiting_requests"] == 1, "a request that waits")
+            await eventually(lambda: connections.statistics()["pending_requests"] == 1, "a request that waits")
             with pytest.raises(Busy):
                 await connections.call(server.address, 999)
             with pytest.raises(RequestTimedOut):

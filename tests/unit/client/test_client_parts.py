@@ -11,7 +11,7 @@ from latermq.client.consumer.assigned_queue import AssignedQueue
 from latermq.client.consumer.consumer_settings import ConsumerSettings
 from latermq.client.consumer.keyed_tables import keyed_table
 from latermq.client.consumer.offsets import LocalOffsets
-from latermq.client.consumer.subscription import subscription, wanted
+from latermq.client.consumer.subscription import matches_tags, subscription_data
 from latermq.client.session import failures
 from latermq.client.session.connection import split_address
 from latermq.client.session.routes import build_route
@@ -27,7 +27,7 @@ def message_at(offset: int, size_bytes: int = 100) -> Message:
 
 
 def assigned(max_messages: int = 10, max_bytes: int = 10_000) -> AssignedQueue:
-    return AssignedQueue(QUEUE, subscription("t"), 0, max_messages, max_bytes)
+    return AssignedQueue(QUEUE, subscription_data("t"), 0, max_messages, max_bytes)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def assigned(max_messages: int = 10, max_bytes: int = 10_000) -> AssignedQueue:
         (25, errors.SubscriptionOutdated, True),
         (206, errors.ConsumerOffline, False),
         (604, errors.IllegalOperation, False),
-        (605, failures.UnknownAnswer, False),
+        (605, failures.UnknownResponse, False),
     ],
 )
 def test_every_code_of_an_answer_has_its_error(code: int, type_: type[Exception], retriable: bool) -> None:
@@ -110,20 +110,20 @@ def test_a_route_that_cannot_be_is_refused_before_its_queues_are_listed(order: s
 
 
 def test_expressions_become_subscriptions() -> None:
-    assert subscription("t", "").subString == "*"
-    tags = subscription("t", " red || blue||red ")
+    assert subscription_data("t", "").subString == "*"
+    tags = subscription_data("t", " red || blue||red ")
     assert (tags.tagsSet, tags.codeSet, tags.expressionType) == (["red", "blue"], [112785, 3027034], "TAG")
-    assert subscription("t", Sql("a > 3")).expressionType == "SQL92"
+    assert subscription_data("t", Sql("a > 3")).expressionType == "SQL92"
     for nothing in (Sql(" "), "||"):
         with pytest.raises(errors.FilterError):
-            subscription("t", nothing)
+            subscription_data("t", nothing)
 
 
 def test_a_message_whose_tag_only_has_the_same_hash_is_not_wanted() -> None:
-    data = subscription("t", "Aa")
-    assert wanted(data, Message("t", b"", properties={"TAGS": "Aa"}))
-    assert not wanted(data, Message("t", b"", properties={"TAGS": "BB"}))
-    assert wanted(subscription("t"), Message("t", b""))
+    data = subscription_data("t", "Aa")
+    assert matches_tags(data, Message("t", b"", properties={"TAGS": "Aa"}))
+    assert not matches_tags(data, Message("t", b"", properties={"TAGS": "BB"}))
+    assert matches_tags(subscription_data("t"), Message("t", b""))
 
 
 def test_tables_with_queues_as_keys_are_read() -> None:
@@ -135,34 +135,34 @@ def test_tables_with_queues_as_keys_are_read() -> None:
 
 def test_only_what_is_handled_without_a_gap_is_committed() -> None:
     queue = assigned()
-    queue.take([message_at(0), message_at(1), message_at(2)], 5)
-    queue.done(message_at(1), 0)
+    queue.add([message_at(0), message_at(1), message_at(2)], 5)
+    queue.remove(message_at(1), 0)
     assert queue.position == 0
-    queue.done(message_at(0), 0)
+    queue.remove(message_at(0), 0)
     assert queue.position == 2
-    queue.done(message_at(2), 0)
-    assert (queue.position, queue.cached, queue.cached_bytes) == (5, 0, 0)
+    queue.remove(message_at(2), 0)
+    assert (queue.position, queue.cached_messages, queue.cached_bytes) == (5, 0, 0)
 
 
 def test_a_queue_is_full_by_messages_or_by_bytes() -> None:
     queue = assigned(max_messages=2)
-    queue.take([message_at(0)], 1)
+    queue.add([message_at(0)], 1)
     full_with_one = queue.is_full
-    queue.take([message_at(1)], 2)
+    queue.add([message_at(1)], 2)
     assert (full_with_one, queue.is_full) == (False, True)
     queue = assigned(max_bytes=150)
-    queue.take([message_at(0), message_at(1)], 2)
+    queue.add([message_at(0), message_at(1)], 2)
     assert queue.is_full
 
 
 def test_a_full_queue_has_room_again_when_a_message_is_done() -> None:
     async def scenario() -> None:
         queue = assigned(max_messages=1)
-        queue.take([message_at(0)], 1)
-        waiting = asyncio.create_task(queue.room())
+        queue.add([message_at(0)], 1)
+        waiting = asyncio.create_task(queue.wait_for_space())
         await asyncio.sleep(0)
         assert not waiting.done()
-        queue.done(message_at(0), queue.generation)
+        queue.remove(message_at(0), queue.generation)
         await asyncio.wait_for(waiting, 5)
 
     asyncio.run(scenario())
@@ -170,11 +170,11 @@ def test_a_full_queue_has_room_again_when_a_message_is_done() -> None:
 
 def test_what_was_cached_before_a_seek_no_longer_counts() -> None:
     queue = assigned()
-    queue.take([message_at(7)], 8)
+    queue.add([message_at(7)], 8)
     before = queue.generation
     queue.seek(3)
-    queue.take([message_at(3)], 4)
-    queue.done(message_at(3), before)
+    queue.add([message_at(3)], 4)
+    queue.remove(message_at(3), before)
     assert queue.position == 3
 
 

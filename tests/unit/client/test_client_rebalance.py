@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latermq.client.consumer.rebalance import allocate_averagely, changes
+from latermq.client.consumer.rebalance import allocate_averagely, queue_changes
 from latermq.protocol.remoting.queues import MessageQueue
 
 # Queues, members, and for each member the places of its queues, as RocketMQ 5.5.0's class returned them.
@@ -53,4 +53,4 @@ def test_a_member_that_is_not_listed_yet_gets_nothing() -> None:
 
 def test_changes_name_what_to_give_up_and_what_to_take() -> None:
     first, second, third = sorted(queues_of(3))
-    assert changes([first, second], [second, third]) == ([first], [third])
+    assert queue_changes([first, second], [second, third]) == ([first], [third])

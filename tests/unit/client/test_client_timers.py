@@ -9,7 +9,7 @@ import pytest
 from latermq.client import Admin, NoBroker, OutgoingMessage, Producer, blocking
 from latermq.client.producer.outgoing import encode_message_properties
 from latermq.client.session.failures import ConnectionLost
-from latermq.client.timers import combine
+from latermq.client.timers import merge_outcomes
 from latermq.errors import IllegalMessage, IllegalOperation, ServiceUnavailable
 from latermq.message.properties import decode_properties
 from latermq.message.recall_handle import encode_recall_handle
@@ -148,7 +148,7 @@ def test_timers_of_one_name_on_several_brokers_are_added_up() -> None:
         outcome(Verdict.CANCELLED, due_ms=8, timers=2),
         outcome(Verdict.DELIVERED, unique_key="other"),
     ]
-    assert combine(said, order) == [
+    assert merge_outcomes(said, order) == [
         outcome(Verdict.CANCELLED, due_ms=7, timers=3),
         outcome(Verdict.DELIVERED, unique_key="other"),
     ]

@@ -1,4 +1,4 @@
-"""Opening compressed bodies: what real libraries made is read whole, and nothing opens to more than its bound."""
+"""Decompression of bodies: real libraries' output is read completely, and no body exceeds its limit."""
 
 import asyncio
 import zlib
@@ -7,7 +7,7 @@ import lz4.frame  # type: ignore[import-untyped]
 import pytest
 import zstandard
 
-from latermq.client.producer.compression import OpenBodies, decompress, opened, opened_together
+from latermq.client.producer.compression import BodyLimiter, decompress, decompress_message, decompress_messages
 from latermq.client.session.failures import UnreadableBody
 from latermq.message.record import Message
 
@@ -66,43 +66,43 @@ def message(offset: int, size: int) -> Message:
     return Message("t", zlib.compress(bytes(size)), sysflag=ZLIB, queue_offset=offset)
 
 
-def test_the_message_itself_stays_compressed_for_another_try() -> None:
+def test_the_original_message_stays_compressed_for_a_retry() -> None:
     kept = message(7, 1_000)
     for _ in range(2):
-        shown = opened(kept)
-        assert (shown.body, shown.queue_offset) == (bytes(1_000), 7)
+        readable = decompress_message(kept)
+        assert (readable.body, readable.queue_offset) == (bytes(1_000), 7)
     plain = Message("t", b"plain")
-    assert opened(plain) is plain
+    assert decompress_message(plain) is plain
     with pytest.raises(UnreadableBody, match=r"\(t, queue 0, offset 7\)") as caught:
-        opened(kept, 999)
+        decompress_message(kept, 999)
     assert caught.value.offset == 7
 
 
-def test_messages_are_opened_as_long_as_they_fit_together() -> None:
+def test_messages_are_decompressed_up_to_a_total_size() -> None:
     messages = [message(offset, 400) for offset in range(5)]
-    assert [len(shown.body) for shown in opened_together(messages, 1_000)] == [400, 400]
-    assert len(opened_together(messages, 800)) == 2
-    assert len(opened_together(messages, 10_000)) == 5
+    assert [len(readable.body) for readable in decompress_messages(messages, 1_000)] == [400, 400]
+    assert len(decompress_messages(messages, 800)) == 2
+    assert len(decompress_messages(messages, 10_000)) == 5
     bomb = message(9, 2_000)
-    assert len(opened_together([*messages[:2], bomb], 1_000)) == 2
+    assert len(decompress_messages([*messages[:2], bomb], 1_000)) == 2
     with pytest.raises(UnreadableBody):
-        opened_together([bomb, *messages], 1_000)
+        decompress_messages([bomb, *messages], 1_000)
 
 
-def test_handlers_wait_while_the_others_have_as_much_open_as_they_may() -> None:
+def test_handlers_wait_while_decompressed_bodies_are_at_the_limit() -> None:
     async def scenario() -> None:
-        bodies = OpenBodies(1_000)
-        first = await bodies.open(message(0, 600))
-        second = await bodies.open(message(1, 600))
-        third = asyncio.create_task(bodies.open(message(2, 600)))
+        limiter = BodyLimiter(1_000)
+        first = await limiter.decompress(message(0, 600))
+        second = await limiter.decompress(message(1, 600))
+        third = asyncio.create_task(limiter.decompress(message(2, 600)))
         await asyncio.sleep(0)
         assert not third.done()
-        assert bodies.statistics() == {"open_body_bytes": 1_200}
-        bodies.close(first)
+        assert limiter.statistics() == {"decompressed_bytes": 1_200}
+        limiter.release(first)
         assert (await third).queue_offset == 2
-        bodies.close(second)
+        limiter.release(second)
         with pytest.raises(UnreadableBody):
-            await bodies.open(message(3, 1_001))
-        assert bodies.statistics() == {"open_body_bytes": 600}
+            await limiter.decompress(message(3, 1_001))
+        assert limiter.statistics() == {"decompressed_bytes": 600}
 
     asyncio.run(scenario())

@@ -22,13 +22,13 @@ class AssignedQueue:
         self.next_offset = offset
         self.generation = 0
         self.dropped = False
-        self.running = 0  # handlers running on this queue now
-        self.saved: int | None = None  # the offset in the offset store
+        self.running_handlers = 0  # handlers running on this queue now
+        self.saved_offset: int | None = None  # the offset in the offset store
         self.locked_until_s = 0.0
         self.pulled_ms = 0
         self.handled_ms = 0
-        self.puller: asyncio.Task[None] | None = None
-        self.in_order: deque[Message] = deque()  # messages that an orderly consumer has not finished yet
+        self.pull_task: asyncio.Task[None] | None = None
+        self.ordered_messages: deque[Message] = deque()  # messages that an orderly consumer has not finished yet
         self.arrived = asyncio.Event()
         self._max_messages = max_messages
         self._max_bytes = max_bytes
@@ -42,7 +42,7 @@ class AssignedQueue:
         return next(iter(self._cached)) if self._cached else self.next_offset
 
     @property
-    def cached(self) -> int:
+    def cached_messages(self) -> int:
         return len(self._cached)
 
     @property
@@ -53,14 +53,14 @@ class AssignedQueue:
     def is_full(self) -> bool:
         return len(self._cached) >= self._max_messages or self._cached_bytes >= self._max_bytes
 
-    def take(self, messages: list[Message], next_offset: int) -> None:
+    def add(self, messages: list[Message], next_offset: int) -> None:
         """Add the messages of a pull to the cache."""
         for message in messages:
             self._cached[message.queue_offset] = message.size_bytes
             self._cached_bytes += message.size_bytes
         self.next_offset = next_offset
 
-    def done(self, message: Message, generation: int) -> None:
+    def remove(self, message: Message, generation: int) -> None:
         """Remove a finished message from the cache."""
         if generation == self.generation:
             self._cached_bytes -= self._cached.pop(message.queue_offset, 0)
@@ -72,7 +72,7 @@ class AssignedQueue:
         self.next_offset = offset
         self._cached.clear()
         self._cached_bytes = 0
-        self.in_order.clear()
+        self.ordered_messages.clear()
         self._changed.set()
 
     def drop(self) -> None:
@@ -80,27 +80,27 @@ class AssignedQueue:
         self.dropped = True
         self.arrived.set()
         self._changed.set()
-        if self.puller is not None:
-            self.puller.cancel()
+        if self.pull_task is not None:
+            self.pull_task.cancel()
 
-    def began(self) -> None:
-        self.running += 1
+    def handler_started(self) -> None:
+        self.running_handlers += 1
 
-    def ended(self) -> None:
-        self.running -= 1
+    def handler_ended(self) -> None:
+        self.running_handlers -= 1
         self._changed.set()
 
-    async def room(self) -> None:
+    async def wait_for_space(self) -> None:
         """Wait until the cache has space for the next pull."""
         while self.is_full and not self.dropped:
             self._changed.clear()
             await self._changed.wait()
 
-    async def idle(self, timeout_s: float) -> bool:
+    async def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no handler runs on this queue. Return False on timeout."""
         try:
             async with asyncio.timeout(timeout_s):
-                while self.running:
+                while self.running_handlers:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:

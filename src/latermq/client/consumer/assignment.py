@@ -12,7 +12,7 @@ from latermq.client.consumer.assigned_queue import AssignedQueue
 from latermq.client.consumer.consumer_settings import ConsumerSettings
 from latermq.client.consumer.offsets import BrokerOffsets, LocalOffsets, OffsetStore
 from latermq.client.consumer.pull import NO_NEW, OFFSET_MOVED, pull
-from latermq.client.consumer.rebalance import allocate_averagely, changes
+from latermq.client.consumer.rebalance import allocate_averagely, queue_changes
 from latermq.client.session.failures import BrokerFailed
 from latermq.client.session.session import Session
 from latermq.errors import GroupNotFound, LaterMQError, SubscriptionNotFound, SubscriptionOutdated, TopicNotFound
@@ -31,9 +31,9 @@ FIRST_PAUSE_S = 0.2
 LONGEST_PULL_PAUSE_S = 5.0
 FIRST_REBALANCE_PAUSE_S = 1.0
 # A broker releases a lock after 60 s. Half of that leaves time for a handler that started just before.
-LOCK_LIFE_S = 30.0
+LOCK_LEASE_S = 30.0
 # How long a revoked queue waits for its running handlers, so that fewer messages are handled twice.
-GIVE_UP_WAIT_S = 1.0
+RELEASE_WAIT_S = 1.0
 # Pause after a long poll that returns empty at once, so that pulls do not become a busy loop.
 EMPTY_PULL_PAUSE_S = 0.02
 
@@ -46,33 +46,33 @@ class Assignment:
         self.queues: dict[MessageQueue, AssignedQueue] = {}
         self.offsets: OffsetStore = (
             BrokerOffsets(session, settings.group)
-            if settings.clustering
+            if settings.is_clustering
             else LocalOffsets(settings.offsets_folder, settings.group, instance)
         )
         self._session = session
         self._settings = settings
         self._deliver = deliver
-        self._leaving: dict[MessageQueue, asyncio.Task[None]] = {}
-        self._one_at_a_time = asyncio.Lock()
-        self._again = asyncio.Event()
-        self._locks_queues = settings.orderly and settings.clustering
+        self._releases: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._rebalance_lock = asyncio.Lock()
+        self._rebalance_requested = asyncio.Event()
+        self._uses_locks = settings.orderly and settings.is_clustering
         self._tasks: list[asyncio.Task[None]] = []
-        self._closing = False
+        self._is_closing = False
 
     def start(self) -> None:
         self._tasks = [self._session.spawn(self._rebalance_forever()), self._session.spawn(self._commit_forever())]
-        if self._locks_queues:
+        if self._uses_locks:
             self._tasks.append(self._session.spawn(self._renew_locks_forever()))
 
     def rebalance_soon(self) -> None:
-        self._again.set()
+        self._rebalance_requested.set()
 
     async def rebalance(self) -> bool:
         """Acquire and release queues according to the group's current members. Return whether all steps succeeded."""
-        async with self._one_at_a_time:
+        async with self._rebalance_lock:
             complete = True
             for topic in list(self.subscriptions):
-                if self._closing:
+                if self._is_closing:
                     return True
                 try:
                     complete &= await self._rebalance_topic(topic)
@@ -89,25 +89,25 @@ class Assignment:
     async def commit(self, queues: Iterable[AssignedQueue] | None = None) -> None:
         """Store the offsets of the queues whose position changed since the last commit."""
         chosen = list(self.queues.values() if queues is None else queues)
-        moved = {queue: queue.position for queue in chosen if queue.position != queue.saved}
-        if not moved:
+        changed = {queue: queue.position for queue in chosen if queue.position != queue.saved_offset}
+        if not changed:
             return
-        await self.offsets.save({queue.queue: position for queue, position in moved.items()})
-        for queue, position in moved.items():
-            queue.saved = position
+        await self.offsets.save({queue.queue: position for queue, position in changed.items()})
+        for queue, position in changed.items():
+            queue.saved_offset = position
 
     async def close(self) -> None:
         """Start no new work, wait for running handlers, store the offsets and release the locks."""
-        self._closing = True
+        self._is_closing = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         assigned = list(self.queues.values())
         for queue in assigned:
             queue.drop()
-        await asyncio.gather(*(queue.idle(self._settings.shutdown_wait_s) for queue in assigned))
-        await asyncio.gather(*self._leaving.values(), return_exceptions=True)
-        await self._leave(assigned)
+        await asyncio.gather(*(queue.wait_idle(self._settings.shutdown_wait_s) for queue in assigned))
+        await asyncio.gather(*self._releases.values(), return_exceptions=True)
+        await self._commit_and_unlock(assigned)
         self.queues.clear()
 
     async def reset(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
@@ -115,11 +115,11 @@ class Assignment:
         chosen = [queue for queue in self.queues.values() if queue.queue.topic == topic and queue.queue in offsets]
         for queue in chosen:
             queue.seek(offsets[queue.queue])
-            self._start_pulling(queue)  # the pull that the broker holds now is for the old offset
-        await asyncio.gather(*(queue.idle(self._settings.shutdown_wait_s) for queue in chosen))
+            self._start_pull_task(queue)  # the pull that the broker holds now is for the old offset
+        await asyncio.gather(*(queue.wait_idle(self._settings.shutdown_wait_s) for queue in chosen))
         for queue in chosen:
             if not queue.dropped:
-                queue.saved = None
+                queue.saved_offset = None
         await self.commit(queue for queue in chosen if not queue.dropped)
 
     async def _rebalance_forever(self) -> None:
@@ -131,12 +131,12 @@ class Assignment:
                 wait_s, pause_s = pause_s, min(pause_s * 2, self._settings.rebalance_every_s)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
-                    await self._again.wait()
-            self._again.clear()
+                    await self._rebalance_requested.wait()
+            self._rebalance_requested.clear()
 
     async def _rebalance_topic(self, topic: str) -> bool:
         route = await self._session.routes.get(topic)
-        if not self._settings.clustering:
+        if not self._settings.is_clustering:
             return await self._apply(topic, route.readable)
         if not route.readable:
             return await self._apply(topic, [])
@@ -151,7 +151,7 @@ class Assignment:
         """Return the group's members as a queue's broker lists them; empty if it has seen no member yet."""
         address = await self._session.routes.broker_address(queue)
         try:
-            answer = await self._session.connections.call(
+            response = await self._session.connections.call(
                 address,
                 Request.GET_CONSUMER_LIST_BY_GROUP,
                 {"consumerGroup": self._settings.group},
@@ -160,65 +160,65 @@ class Assignment:
         except (BrokerFailed, GroupNotFound) as error:
             _log.debug("%s does not know the group yet: %s", address, error)
             return []
-        return sorted(decode_body(answer.body, ConsumerIdList).consumerIdList)
+        return sorted(decode_body(response.body, ConsumerIdList).consumerIdList)
 
     async def _apply(self, topic: str, mine: list[MessageQueue]) -> bool:
         held = [queue for queue in self.queues if queue.topic == topic]
-        lost, gained = changes(held, mine)
+        lost, gained = queue_changes(held, mine)
         for queue in lost:
-            self._give_up(self.queues.pop(queue))
+            self._start_release(self.queues.pop(queue))
         if not gained:
             return True
-        free = [queue for queue in gained if queue not in self._leaving]
-        locked_until_s = time.monotonic() + LOCK_LIFE_S
-        if self._locks_queues:
+        free = [queue for queue in gained if queue not in self._releases]
+        locked_until_s = time.monotonic() + LOCK_LEASE_S
+        if self._uses_locks:
             free = await self._lock(free)
-        started = await asyncio.gather(*(self._take(queue, locked_until_s) for queue in free))
+        started = await asyncio.gather(*(self._start_queue(queue, locked_until_s) for queue in free))
         return len(free) == len(gained) and all(started)
 
-    def _give_up(self, assigned: AssignedQueue) -> None:
+    def _start_release(self, assigned: AssignedQueue) -> None:
         assigned.drop()
         queue = assigned.queue
-        task = self._session.spawn(self._finish_and_leave(assigned))
-        self._leaving[queue] = task
-        task.add_done_callback(lambda done: self._leaving.pop(queue, None))
+        task = self._session.spawn(self._release(assigned))
+        self._releases[queue] = task
+        task.add_done_callback(lambda done: self._releases.pop(queue, None))
 
-    async def _finish_and_leave(self, assigned: AssignedQueue) -> None:
+    async def _release(self, assigned: AssignedQueue) -> None:
         # Order requires that the next holder does not start while a handler is still running here.
-        await assigned.idle(self._settings.shutdown_wait_s if self._locks_queues else GIVE_UP_WAIT_S)
-        await self._leave([assigned])
+        await assigned.wait_idle(self._settings.shutdown_wait_s if self._uses_locks else RELEASE_WAIT_S)
+        await self._commit_and_unlock([assigned])
 
-    async def _leave(self, assigned: list[AssignedQueue]) -> None:
+    async def _commit_and_unlock(self, assigned: list[AssignedQueue]) -> None:
         try:
             await self.commit(assigned)
         except LaterMQError as error:
             _log.warning("offsets could not be stored, messages will be handled again: %s", error)
-        if self._locks_queues:
+        if self._uses_locks:
             with contextlib.suppress(LaterMQError):
                 await self._unlock([queue.queue for queue in assigned])
 
-    async def _take(self, queue: MessageQueue, locked_until_s: float) -> bool:
+    async def _start_queue(self, queue: MessageQueue, locked_until_s: float) -> bool:
         data = self.subscriptions.get(queue.topic)
         try:
             offset = await self._start_offset(queue)
         except LaterMQError as error:
             _log.warning("no offset to start %s at: %s", queue, error)
             return False
-        if self._closing or data is None:
+        if self._is_closing or data is None:
             return True
         settings = self._settings
         assigned = AssignedQueue(queue, data, offset, settings.max_cached_messages, settings.max_cached_bytes)
-        assigned.saved = offset
+        assigned.saved_offset = offset
         assigned.locked_until_s = locked_until_s
         self.queues[queue] = assigned
         self._deliver(assigned, [])
-        self._start_pulling(assigned)
+        self._start_pull_task(assigned)
         return True
 
-    def _start_pulling(self, assigned: AssignedQueue) -> None:
-        if assigned.puller is not None:
-            assigned.puller.cancel()
-        assigned.puller = self._session.spawn(self._pull_forever(assigned))
+    def _start_pull_task(self, assigned: AssignedQueue) -> None:
+        if assigned.pull_task is not None:
+            assigned.pull_task.cancel()
+        assigned.pull_task = self._session.spawn(self._pull_forever(assigned))
 
     async def _start_offset(self, queue: MessageQueue) -> int:
         stored = await self.offsets.load(queue)
@@ -235,7 +235,7 @@ class Assignment:
     async def _pull_forever(self, assigned: AssignedQueue) -> None:
         pause_s = FIRST_PAUSE_S
         while not assigned.dropped:
-            await assigned.room()
+            await assigned.wait_for_space()
             generation, began_s = assigned.generation, time.monotonic()
             try:
                 result = await pull(
@@ -246,7 +246,7 @@ class Assignment:
                     self.subscriptions.get(assigned.queue.topic, assigned.data),
                     max_messages=self._settings.pull_batch,
                     wait_s=self._settings.long_poll_s,
-                    carry_subscription=False,
+                    include_subscription=False,
                 )
             except LaterMQError as error:
                 await self._recover(assigned.queue, error)
@@ -262,7 +262,7 @@ class Assignment:
                 assigned.seek(result.next_offset)
                 await asyncio.sleep(EMPTY_PULL_PAUSE_S)
                 continue
-            assigned.take(result.messages, result.next_offset)
+            assigned.add(result.messages, result.next_offset)
             if result.messages:
                 self._deliver(assigned, result.messages)
             elif result.status == NO_NEW and time.monotonic() - began_s < EMPTY_PULL_PAUSE_S:
@@ -301,30 +301,30 @@ class Assignment:
     async def _lock(self, queues: list[MessageQueue]) -> list[MessageQueue]:
         """Lock `queues` for this member, for LOCK_LIFE_S. Return those whose lock was granted."""
         locked: list[MessageQueue] = []
-        for body, address in await self._by_broker(queues):
+        for body, address in await self._lock_requests(queues):
             began_s = time.monotonic()
             try:
-                answer = await self._session.connections.call(
+                response = await self._session.connections.call(
                     address, Request.LOCK_BATCH_MQ, {}, encode_body(body), timeout_s=self._session.request_timeout_s
                 )
             except LaterMQError as error:
                 _log.warning("%s locked no queue: %s", address, error)
                 continue
-            granted = set(decode_body(answer.body, LockBatchResponse).lockOKMQSet)
+            granted = set(decode_body(response.body, LockBatchResponse).lockOKMQSet)
             for queue in body.mqSet:
                 if queue in granted:
                     locked.append(queue)
                 if queue in self.queues:
-                    self.queues[queue].locked_until_s = began_s + LOCK_LIFE_S if queue in granted else 0.0
+                    self.queues[queue].locked_until_s = began_s + LOCK_LEASE_S if queue in granted else 0.0
         return locked
 
     async def _unlock(self, queues: list[MessageQueue]) -> None:
-        for body, address in await self._by_broker(queues):
+        for body, address in await self._lock_requests(queues):
             await self._session.connections.call(
                 address, Request.UNLOCK_BATCH_MQ, {}, encode_body(body), timeout_s=self._session.request_timeout_s
             )
 
-    async def _by_broker(self, queues: list[MessageQueue]) -> list[tuple[LockBatchRequest, str]]:
+    async def _lock_requests(self, queues: list[MessageQueue]) -> list[tuple[LockBatchRequest, str]]:
         groups: dict[str, list[MessageQueue]] = defaultdict(list)
         for queue in queues:
             groups[await self._session.routes.broker_address(queue)].append(queue)

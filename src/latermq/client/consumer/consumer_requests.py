@@ -10,7 +10,7 @@ from latermq.client.consumer.assignment import Assignment
 from latermq.client.consumer.consumer_settings import ConsumerSettings
 from latermq.client.consumer.handler_runner import Handler, run_handler
 from latermq.client.consumer.keyed_tables import keyed_table
-from latermq.client.producer.compression import opened
+from latermq.client.producer.compression import decompress_message
 from latermq.client.session.failures import BrokerFailed
 from latermq.client.session.session import Session
 from latermq.message.record import decode_record
@@ -25,7 +25,7 @@ class GroupRequest(msgspec.Struct):
     consumerGroup: str
 
 
-class TopicOfGroupRequest(msgspec.Struct):
+class GroupTopicRequest(msgspec.Struct):
     """Header fields of requests 220 and 221."""
 
     topic: str
@@ -45,7 +45,7 @@ class ConsumerRequests:
         self._handler = handler
         self._statistics = statistics
         self._started_ms = time.time_ns() // 1_000_000
-        session.server_requests.update({
+        session.request_handlers.update({
             Request.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
             Request.RESET_CONSUMER_CLIENT_OFFSET: self._reset_offsets,
             Request.GET_CONSUMER_STATUS_FROM_CLIENT: self._positions,
@@ -57,13 +57,13 @@ class ConsumerRequests:
         self._assignment.rebalance_soon()
 
     async def _reset_offsets(self, request: Command) -> None:
-        header = request.header(TopicOfGroupRequest)
+        header = request.header(GroupTopicRequest)
         self._check_group(header.group)
         offsets = {queue: int(offset) for queue, offset in keyed_table(request.body, "offsetTable")}
         await self._assignment.reset(header.topic, offsets)
 
     async def _positions(self, request: Command) -> bytes:
-        header = request.header(TopicOfGroupRequest)
+        header = request.header(GroupTopicRequest)
         self._check_group(header.group)
         queues = self._assignment.queues.values()
         table = encode_keyed_map((entry.queue, entry.position) for entry in queues if entry.queue.topic == header.topic)
@@ -99,7 +99,7 @@ class ConsumerRequests:
         began_s = time.monotonic()
         result, remark = "CR_SUCCESS", None
         try:
-            await run_handler(self._handler, opened(message, self._settings.max_body_bytes))
+            await run_handler(self._handler, decompress_message(message, self._settings.max_body_bytes))
         except Exception as error:  # the response reports any exception from the handler
             result, remark = "CR_THROW_EXCEPTION", f"{type(error).__name__}: {error}"
         return encode_body({
@@ -118,9 +118,9 @@ class ConsumerRequests:
 def _queue_info(entry: Any) -> dict[str, Any]:
     return {
         "commitOffset": entry.position,
-        "cachedMsgMinOffset": entry.position if entry.cached else 0,
-        "cachedMsgMaxOffset": entry.next_offset - 1 if entry.cached else 0,
-        "cachedMsgCount": entry.cached,
+        "cachedMsgMinOffset": entry.position if entry.cached_messages else 0,
+        "cachedMsgMaxOffset": entry.next_offset - 1 if entry.cached_messages else 0,
+        "cachedMsgCount": entry.cached_messages,
         "cachedMsgSizeInMiB": entry.cached_bytes >> 20,
         "transactionMsgMinOffset": 0,
         "transactionMsgMaxOffset": 0,

@@ -48,5 +48,5 @@ class ConsumerSettings:
                 raise ConfigError(f"{name} must be at least 1")
 
     @property
-    def clustering(self) -> bool:
+    def is_clustering(self) -> bool:
         return self.model == CLUSTERING

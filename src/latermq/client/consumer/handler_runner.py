@@ -10,7 +10,7 @@ from typing import Protocol
 
 from latermq.client.consumer.assigned_queue import AssignedQueue
 from latermq.client.consumer.consumer_settings import ConsumerSettings
-from latermq.client.producer.compression import OpenBodies
+from latermq.client.producer.compression import BodyLimiter
 from latermq.client.session.failures import UnreadableBody
 from latermq.client.session.session import Session
 from latermq.errors import LaterMQError
@@ -31,7 +31,7 @@ SUSPEND_S = 1.0
 LONGEST_LOCAL_PAUSE_S = 30.0
 UNLOCKED_PAUSE_S = 0.1
 # Plain functions never yield to the event loop. After this many messages a worker yields for heartbeats and pulls.
-GIVE_WAY_EVERY = 64
+YIELD_EVERY = 64
 
 
 async def run_handler(handler: Handler, message: Message) -> None:
@@ -51,15 +51,15 @@ async def run_handler(handler: Handler, message: Message) -> None:
         raise RuntimeError("the handler waited for something that was cancelled") from error
 
 
-class Trial(Enum):
+class HandlerResult(Enum):
     """The outcome of one attempt to handle a message."""
 
-    DONE = 1
+    SUCCEEDED = 1
     FAILED = 2
-    HOPELESS = 3  # its body can never be decompressed; in orderly mode it would block its queue forever
+    UNREADABLE = 3  # its body can never be decompressed; in orderly mode it would block its queue forever
 
 
-class Handling(Protocol):
+class HandlerRunner(Protocol):
     """A strategy for running the handler."""
 
     def start(self) -> None: ...
@@ -69,12 +69,12 @@ class Handling(Protocol):
     def statistics(self) -> dict[str, int]: ...
 
 
-class _Base:
+class _BaseRunner:
     def __init__(self, session: Session, settings: ConsumerSettings, handler: Handler) -> None:
         self._session = session
         self._settings = settings
         self._handler = handler
-        self._bodies = OpenBodies(settings.max_body_bytes)
+        self._body_limiter = BodyLimiter(settings.max_body_bytes)
         self._handled = 0
         self._failed = 0
         self._sent_back = 0
@@ -84,32 +84,33 @@ class _Base:
             "handled": self._handled,
             "failed": self._failed,
             "sent_back": self._sent_back,
-            **self._bodies.statistics(),
+            **self._body_limiter.statistics(),
         }
 
-    async def _try(self, assigned: AssignedQueue, message: Message) -> Trial:
-        assigned.began()
-        shown = message
+    async def _run(self, assigned: AssignedQueue, message: Message) -> HandlerResult:
+        assigned.handler_started()
+        readable = message
         try:
             if message.sysflag & SYSFLAG_COMPRESSED:
-                shown = await self._bodies.open(message)  # a copy: the message kept for a retry stays compressed
-            await run_handler(self._handler, shown)
+                # A copy: the message kept for a retry stays compressed.
+                readable = await self._body_limiter.decompress(message)
+            await run_handler(self._handler, readable)
         except UnreadableBody as error:
             self._failed += 1
             _log.warning("a message of %s cannot be handled: %s", assigned.queue, error.remark)
-            return Trial.HOPELESS if error.is_final else Trial.FAILED
+            return HandlerResult.UNREADABLE if error.is_final else HandlerResult.FAILED
         except Exception:  # any exception from the handler means failure
             self._failed += 1
             _log.warning("the handler failed on %s at offset %d", assigned.queue, message.queue_offset, exc_info=True)
-            return Trial.FAILED
+            return HandlerResult.FAILED
         finally:
-            if shown is not message:
-                message.topic = shown.topic
-                self._bodies.close(shown)
-            assigned.ended()
+            if readable is not message:
+                message.topic = readable.topic
+                self._body_limiter.release(readable)
+            assigned.handler_ended()
             assigned.handled_ms = time.time_ns() // 1_000_000
         self._handled += 1
-        return Trial.DONE
+        return HandlerResult.SUCCEEDED
 
     async def _send_back(self, queue: MessageQueue, message: Message, delay_level: int) -> None:
         max_times = self._settings.max_reconsume_times
@@ -132,13 +133,13 @@ class _Base:
         self._sent_back += 1
 
 
-class ConcurrentHandling(_Base):
+class ConcurrentRunner(_BaseRunner):
     """Runs `concurrency` workers. A failed message is sent back to its broker, which redelivers it later."""
 
     def __init__(self, session: Session, settings: ConsumerSettings, handler: Handler) -> None:
         super().__init__(session, settings, handler)
         # Bounded by the cache limits of the assigned queues.
-        self._ready: asyncio.Queue[tuple[AssignedQueue, int, Message]] = asyncio.Queue()
+        self._queue: asyncio.Queue[tuple[AssignedQueue, int, Message]] = asyncio.Queue()
 
     def start(self) -> None:
         for _ in range(self._settings.concurrency):
@@ -146,26 +147,26 @@ class ConcurrentHandling(_Base):
 
     def deliver(self, assigned: AssignedQueue, messages: list[Message]) -> None:
         for message in messages:
-            self._ready.put_nowait((assigned, assigned.generation, message))
+            self._queue.put_nowait((assigned, assigned.generation, message))
 
     async def _work(self) -> None:
         count = 0
         while True:
-            assigned, generation, message = await self._ready.get()
+            assigned, generation, message = await self._queue.get()
             if assigned.dropped or assigned.generation != generation:
                 continue
-            if await self._try(assigned, message) == Trial.DONE:
-                assigned.done(message, generation)
+            if await self._run(assigned, message) == HandlerResult.SUCCEEDED:
+                assigned.remove(message, generation)
             else:
-                await self._put_back(assigned, generation, message)
+                await self._return_to_broker(assigned, generation, message)
             count += 1
-            if count % GIVE_WAY_EVERY == 0:
+            if count % YIELD_EVERY == 0:
                 await asyncio.sleep(0)
 
-    async def _put_back(self, assigned: AssignedQueue, generation: int, message: Message) -> None:
-        if not self._settings.clustering:
+    async def _return_to_broker(self, assigned: AssignedQueue, generation: int, message: Message) -> None:
+        if not self._settings.is_clustering:
             _log.warning("%s offset %d is dropped: broadcasting has no retry", assigned.queue, message.queue_offset)
-            assigned.done(message, generation)
+            assigned.remove(message, generation)
             return
         try:
             await self._send_back(assigned.queue, message, BROKER_DECIDES)
@@ -175,16 +176,16 @@ class ConcurrentHandling(_Base):
             message.reconsume_times += 1
             pause_s = min(2.0 ** min(message.reconsume_times, 10) / 2, LONGEST_LOCAL_PAUSE_S)
             _log.warning("sending back failed, trying here again in %.1f s: %s", pause_s, error)
-            self._session.spawn(self._again_later(assigned, generation, message, pause_s))
+            self._session.spawn(self._requeue_later(assigned, generation, message, pause_s))
         else:
-            assigned.done(message, generation)
+            assigned.remove(message, generation)
 
-    async def _again_later(self, assigned: AssignedQueue, generation: int, message: Message, pause_s: float) -> None:
+    async def _requeue_later(self, assigned: AssignedQueue, generation: int, message: Message, pause_s: float) -> None:
         await asyncio.sleep(pause_s)
-        self._ready.put_nowait((assigned, generation, message))
+        self._queue.put_nowait((assigned, generation, message))
 
 
-class OrderlyHandling(_Base):
+class OrderlyRunner(_BaseRunner):
     """Handles one message at a time per queue. A failed message blocks its queue and is retried after SUSPEND_S."""
 
     def __init__(self, session: Session, settings: ConsumerSettings, handler: Handler) -> None:
@@ -200,48 +201,48 @@ class OrderlyHandling(_Base):
             self._readers.add(assigned)
             task = self._session.spawn(self._read(assigned))
             task.add_done_callback(lambda done: self._readers.discard(assigned))
-        assigned.in_order.extend(messages)
+        assigned.ordered_messages.extend(messages)
         assigned.arrived.set()
 
     async def _read(self, assigned: AssignedQueue) -> None:
         count = 0
         while not assigned.dropped:
-            if not assigned.in_order:
+            if not assigned.ordered_messages:
                 assigned.arrived.clear()
                 await assigned.arrived.wait()
-            elif self._settings.clustering and assigned.locked_until_s <= time.monotonic():
+            elif self._settings.is_clustering and assigned.locked_until_s <= time.monotonic():
                 await asyncio.sleep(UNLOCKED_PAUSE_S)
             elif not await self._handle_first(assigned):
                 await asyncio.sleep(SUSPEND_S)
             else:
                 count += 1
-                if count % GIVE_WAY_EVERY == 0:
+                if count % YIELD_EVERY == 0:
                     await asyncio.sleep(0)
 
     async def _handle_first(self, assigned: AssignedQueue) -> bool:
         """Handle the first message. Return whether the queue can continue with the next one."""
-        message, generation = assigned.in_order[0], assigned.generation
+        message, generation = assigned.ordered_messages[0], assigned.generation
         async with self._slots:
             if assigned.dropped or assigned.generation != generation:
                 return True
-            trial = await self._try(assigned, message)
-        finished = trial == Trial.DONE or await self._gives_up(assigned, message, trial)
+            result = await self._run(assigned, message)
+        finished = result == HandlerResult.SUCCEEDED or await self._settle_failure(assigned, message, result)
         if finished and assigned.generation == generation:
-            assigned.in_order.popleft()
-            assigned.done(message, generation)
+            assigned.ordered_messages.popleft()
+            assigned.remove(message, generation)
         return finished or assigned.generation != generation
 
-    async def _gives_up(self, assigned: AssignedQueue, message: Message, trial: Trial) -> bool:
+    async def _settle_failure(self, assigned: AssignedQueue, message: Message, result: HandlerResult) -> bool:
         """Move a message that failed too often, or can never be handled, to the dead letters.
 
         Return whether the queue is done with the message. Broadcasting has no dead letters: it drops the message.
         """
         max_times = self._settings.max_reconsume_times
-        may_try_again = max_times is None or message.reconsume_times < max_times
-        if may_try_again and trial != Trial.HOPELESS:
+        may_retry = max_times is None or message.reconsume_times < max_times
+        if may_retry and result != HandlerResult.UNREADABLE:
             message.reconsume_times += 1
             return False
-        if not self._settings.clustering:
+        if not self._settings.is_clustering:
             return True
         try:
             await self._send_back(assigned.queue, message, DEAD_LETTER)

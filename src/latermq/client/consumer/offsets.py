@@ -17,7 +17,7 @@ DEFAULT_FOLDER = Path("~/.latermq/offsets")
 MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
-class OffsetAnswer(msgspec.Struct):
+class OffsetResponse(msgspec.Struct):
     """Header fields of responses that contain one offset."""
 
     offset: int
@@ -47,14 +47,14 @@ class BrokerOffsets:
 
     async def load(self, queue: MessageQueue) -> int | None:
         """Return the stored offset, or None if there is none."""
-        answer = await self._session.connections.call(
+        response = await self._session.connections.call(
             await self._session.routes.broker_address(queue),
             Request.QUERY_CONSUMER_OFFSET,
             {"consumerGroup": self._group, "topic": queue.topic, "queueId": str(queue.queueId)},
             timeout_s=self._session.request_timeout_s,
             accept=(Response.QUERY_NOT_FOUND,),
         )
-        return None if answer.code == Response.QUERY_NOT_FOUND else answer.header(OffsetAnswer).offset
+        return None if response.code == Response.QUERY_NOT_FOUND else response.header(OffsetResponse).offset
 
     async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Store offsets concurrently. The first failure is raised after all requests have ended."""
@@ -106,7 +106,7 @@ class LocalOffsets:
         except FileNotFoundError:
             return {}
         except OSError as error:
-            raise self._unusable(error) from error
+            raise self._io_error(error) from error
         except msgspec.MsgspecError as error:
             raise StoreError(
                 f"{self._file} does not hold offsets: {error}", hint="Remove it to start from `consume_from`"
@@ -115,18 +115,18 @@ class LocalOffsets:
 
     def _write(self, offsets: dict[MessageQueue, int]) -> None:
         stored = [_StoredOffset(q.topic, q.brokerName, q.queueId, offset) for q, offset in sorted(offsets.items())]
-        draft = self._file.with_suffix(f".{os.getpid()}.tmp")
+        temporary = self._file.with_suffix(f".{os.getpid()}.tmp")
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            with draft.open("wb") as file:
+            with temporary.open("wb") as file:
                 file.write(msgspec.json.encode(stored))
                 file.flush()
                 os.fsync(file.fileno())
-            draft.replace(self._file)
+            temporary.replace(self._file)
         except OSError as error:
-            raise self._unusable(error) from error
+            raise self._io_error(error) from error
 
-    def _unusable(self, error: OSError) -> StoreError:
+    def _io_error(self, error: OSError) -> StoreError:
         return StoreError(
             f"offsets cannot be kept in {self._file}: {error.strerror or error}",
             hint="Make room there, or name a folder that this user may write to: `offsets_folder`",

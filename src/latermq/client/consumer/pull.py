@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from latermq.client.consumer.subscription import wanted
+from latermq.client.consumer.subscription import matches_tags
 from latermq.client.session.session import Session
 from latermq.message.record import Message, decode_records
 from latermq.protocol.remoting.clients import SubscriptionData
 from latermq.protocol.remoting.codes import Request, Response
-from latermq.protocol.remoting.pull import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from latermq.protocol.remoting.pull import PULL_SUBSCRIPTION, PULL_SUSPEND
 from latermq.protocol.remoting.queues import MessageQueue
 
 FOUND = "FOUND"
@@ -24,7 +24,7 @@ _STATUS = {
 }
 _ACCEPTED = tuple(_STATUS)
 # How much longer than its requested wait a long poll may take.
-ANSWER_MARGIN_S = 15.0
+RESPONSE_MARGIN_S = 15.0
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class PullResult:
     max_offset: int = 0
 
 
-class PullAnswer(msgspec.Struct, gc=False):
+class PullResponse(msgspec.Struct, gc=False):
     """Header fields of a pull response, named as on the wire."""
 
     nextBeginOffset: int = 0
@@ -55,18 +55,13 @@ async def pull(
     *,
     max_messages: int,
     wait_s: float,
-    carry_subscription: bool,
-    commit_offset: int | None = None,
+    include_subscription: bool,
 ) -> PullResult:
     """Pull messages of a queue from `offset`. The broker holds the request up to `wait_s` until a message arrives.
 
-    A consumer without heartbeats must set `carry_subscription`. Otherwise the broker has its subscription already.
+    A consumer without heartbeats must set `include_subscription`. Otherwise the broker has its subscription already.
     """
-    flags = (
-        (PULL_SUSPEND if wait_s > 0 else 0)
-        | (PULL_SUBSCRIPTION if carry_subscription else 0)
-        | (PULL_COMMIT_OFFSET if commit_offset is not None else 0)
-    )
+    flags = (PULL_SUSPEND if wait_s > 0 else 0) | (PULL_SUBSCRIPTION if include_subscription else 0)
     fields = {
         "consumerGroup": group,
         "topic": queue.topic,
@@ -74,21 +69,21 @@ async def pull(
         "queueOffset": str(offset),
         "maxMsgNums": str(max_messages),
         "sysFlag": str(flags),
-        "commitOffset": str(commit_offset or 0),
+        "commitOffset": "0",
         "suspendTimeoutMillis": str(int(wait_s * 1000)),
         "subVersion": str(data.subVersion),
         "expressionType": data.expressionType or "TAG",
     }
-    if carry_subscription:
+    if include_subscription:
         fields["subscription"] = data.subString
-    answer = await session.connections.call(
+    response = await session.connections.call(
         await session.routes.broker_address(queue),
         Request.PULL_MESSAGE,
         fields,
-        timeout_s=wait_s + ANSWER_MARGIN_S,
+        timeout_s=wait_s + RESPONSE_MARGIN_S,
         accept=_ACCEPTED,
     )
-    header = answer.header(PullAnswer)
-    messages = [message for message in decode_records(answer.body) if wanted(data, message)] if answer.body else []
-    status = _STATUS[Response(answer.code)]
+    header = response.header(PullResponse)
+    messages = [message for message in decode_records(response.body) if matches_tags(data, message)]
+    status = _STATUS[Response(response.code)]
     return PullResult(status, messages, header.nextBeginOffset, header.minOffset, header.maxOffset)

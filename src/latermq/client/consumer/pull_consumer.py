@@ -3,9 +3,9 @@
 from latermq.client.consumer import queue_offsets
 from latermq.client.consumer.offsets import BrokerOffsets
 from latermq.client.consumer.pull import PullResult, pull
-from latermq.client.consumer.subscription import ALL, Sql, subscription
-from latermq.client.producer.compression import MAX_BODY_BYTES, opened_together
-from latermq.client.session.retry import within
+from latermq.client.consumer.subscription import ALL, Sql, subscription_data
+from latermq.client.producer.compression import MAX_BODY_BYTES, decompress_messages
+from latermq.client.session.retry import with_retries
 from latermq.client.session.session import Client, Session
 from latermq.message.names import check_group
 from latermq.protocol.remoting.queues import MessageQueue
@@ -35,7 +35,7 @@ class PullConsumer(Client):
         """Return a topic's readable queues from the name server. Retries while servers restart."""
         self._session.check_running()
         routes, timeout_s = self._session.routes, self._session.request_timeout_s
-        return list((await within(timeout_s, lambda left_s: routes.refresh(topic))).readable)
+        return list((await with_retries(timeout_s, lambda left_s: routes.refresh(topic))).readable)
 
     async def pull(
         self,
@@ -52,7 +52,7 @@ class PullConsumer(Client):
         `offset` plus one.
         """
         self._session.check_running()
-        data = subscription(queue.topic, expression)
+        data = subscription_data(queue.topic, expression)
         result = await pull(
             self._session,
             self._group,
@@ -61,12 +61,12 @@ class PullConsumer(Client):
             data,
             max_messages=max_messages,
             wait_s=wait_s,
-            carry_subscription=True,
+            include_subscription=True,
         )
-        shown = opened_together(result.messages, self._max_body_bytes)
-        if len(shown) < len(result.messages):
-            result.next_offset = result.messages[len(shown)].queue_offset
-        result.messages = shown
+        readable = decompress_messages(result.messages, self._max_body_bytes)
+        if len(readable) < len(result.messages):
+            result.next_offset = result.messages[len(readable)].queue_offset
+        result.messages = readable
         return result
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 from latermq.client.consumer.assignment import Assignment
 from latermq.client.consumer.consumer_requests import ConsumerRequests
 from latermq.client.consumer.consumer_settings import CLUSTERING, ConsumerSettings
-from latermq.client.consumer.handler_runner import ConcurrentHandling, Handler, Handling, OrderlyHandling
+from latermq.client.consumer.handler_runner import ConcurrentRunner, Handler, HandlerRunner, OrderlyRunner
 from latermq.client.consumer.offsets import DEFAULT_FOLDER
-from latermq.client.consumer.subscription import ALL, SQL, Sql, subscription
+from latermq.client.consumer.subscription import ALL, SQL, Sql, subscription_data
 from latermq.client.producer.compression import MAX_BODY_BYTES
 from latermq.client.session.failures import NoBroker
 from latermq.client.session.session import Client, Session
@@ -81,19 +81,19 @@ class PushConsumer(Client):
         )
         self._session = Session(namesrv, instance=instance, encoding=encoding)
         self._session.heartbeat = self._heartbeat
-        handling = OrderlyHandling if orderly else ConcurrentHandling
-        self._handling: Handling = handling(self._session, self._settings, handler)
-        self._assignment = Assignment(self._session, self._settings, instance, self._handling.deliver)
+        runner = OrderlyRunner if orderly else ConcurrentRunner
+        self._runner: HandlerRunner = runner(self._session, self._settings, handler)
+        self._assignment = Assignment(self._session, self._settings, instance, self._runner.deliver)
         self._session.on_routes_refreshed = lambda changed: self._assignment.rebalance_soon() if changed else None
         ConsumerRequests(self._session, self._settings, self._assignment, handler, self.statistics)
-        if self._settings.clustering:
+        if self._settings.is_clustering:
             topic = retry_topic(group)
-            self._assignment.subscriptions[topic] = subscription(topic, version=_now_ms())
+            self._assignment.subscriptions[topic] = subscription_data(topic, version=_now_ms())
 
     async def start(self) -> None:
         """Start to consume the current subscriptions."""
         await super().start()
-        self._handling.start()
+        self._runner.start()
         try:
             for data in list(self._assignment.subscriptions.values()):
                 await self._announce(data)
@@ -105,7 +105,7 @@ class PushConsumer(Client):
 
     async def close(self) -> None:
         """Shut down cleanly: wait for running handlers, store offsets, and leave the queues to the other members."""
-        if self._session.running:
+        if self._session.is_running:
             await self._assignment.close()
         await self._session.close([{"consumerGroup": self._settings.group}])
 
@@ -115,10 +115,10 @@ class PushConsumer(Client):
         If the topic exists, this member has its queues on return. A topic created later is detected automatically.
         """
         check_topic(topic)
-        data = subscription(topic, expression, version=_now_ms())
+        data = subscription_data(topic, expression, version=_now_ms())
         previous = self._assignment.subscriptions.get(topic)
         self._assignment.subscriptions[topic] = data
-        if not self._session.running:
+        if not self._session.is_running:
             return
         try:
             await self._announce(data)
@@ -133,7 +133,7 @@ class PushConsumer(Client):
     async def unsubscribe(self, topic: str) -> None:
         """Stop consuming a topic."""
         self._assignment.subscriptions.pop(topic, None)
-        if self._session.running:
+        if self._session.is_running:
             await self._session.send_heartbeats()
             await self._assignment.rebalance()
 
@@ -141,11 +141,11 @@ class PushConsumer(Client):
         """Return counters since the start, and the current numbers of assigned queues and cached messages."""
         queues = self._assignment.queues.values()
         return {
-            **self._handling.statistics(),
+            **self._runner.statistics(),
             "queues": len(queues),
-            "cached_messages": sum(queue.cached for queue in queues),
+            "cached_messages": sum(queue.cached_messages for queue in queues),
             "cached_bytes": sum(queue.cached_bytes for queue in queues),
-            "running_handlers": sum(queue.running for queue in queues),
+            "running_handlers": sum(queue.running_handlers for queue in queues),
             **self._session.connections.statistics(),
             **self._session.routes.statistics(),
         }

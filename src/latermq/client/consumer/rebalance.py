@@ -18,7 +18,7 @@ def allocate_averagely(queues: Sequence[MessageQueue], members: Sequence[str], m
     return list(queues[start : start + share + (1 if index < rest else 0)])
 
 
-def changes(
+def queue_changes(
     held: Iterable[MessageQueue], allocated: Iterable[MessageQueue]
 ) -> tuple[list[MessageQueue], list[MessageQueue]]:
     """Return (queues to release, queues to acquire)."""

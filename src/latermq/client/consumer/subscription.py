@@ -20,7 +20,7 @@ class Sql:
     condition: str
 
 
-def subscription(topic: str, expression: str | Sql = ALL, *, version: int = 0) -> SubscriptionData:
+def subscription_data(topic: str, expression: str | Sql = ALL, *, version: int = 0) -> SubscriptionData:
     """Build the subscription entry of a heartbeat for one topic."""
     if isinstance(expression, Sql):
         if not expression.condition.strip():
@@ -42,6 +42,6 @@ def subscription(topic: str, expression: str | Sql = ALL, *, version: int = 0) -
     )
 
 
-def wanted(data: SubscriptionData, message: Message) -> bool:
+def matches_tags(data: SubscriptionData, message: Message) -> bool:
     """Return whether a pulled message has a subscribed tag. Brokers compare hashes, which can collide."""
     return not data.tagsSet or message.properties.get(TAGS) in data.tagsSet

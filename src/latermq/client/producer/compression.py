@@ -29,94 +29,94 @@ def compress(body: bytes) -> tuple[bytes, int]:
     return (smaller, SYSFLAG_ZLIB) if len(smaller) < len(body) else (body, 0)
 
 
-def opened(message: Message, max_bytes: int = MAX_BODY_BYTES) -> Message:
+def decompress_message(message: Message, max_bytes: int = MAX_BODY_BYTES) -> Message:
     """Return the message with a decompressed body: a copy if it was compressed. The copy keeps the system flag."""
     if not message.sysflag & SYSFLAG_COMPRESSED:
         return message
     try:
         return replace(message, body=decompress(message.body, message.sysflag, max_bytes))
     except UnreadableBody as error:
-        place = f"{message.topic}, queue {message.queue_id}, offset {message.queue_offset}"
+        location = f"{message.topic}, queue {message.queue_id}, offset {message.queue_offset}"
         raise UnreadableBody(
-            f"{error.message} ({place})", hint=error.hint, offset=message.queue_offset, is_final=error.is_final
+            f"{error.message} ({location})", hint=error.hint, offset=message.queue_offset, is_final=error.is_final
         ) from None
 
 
-def opened_together(messages: list[Message], max_bytes: int) -> list[Message]:
+def decompress_messages(messages: list[Message], max_bytes: int) -> list[Message]:
     """Return as many of the first messages as decompress to `max_bytes` in total.
 
     Raises UnreadableBody only if the first message cannot be decompressed.
     """
-    shown: list[Message] = []
+    readable: list[Message] = []
     left_bytes = max_bytes
     for message in messages:
         try:
-            shown.append(opened(message, max_bytes if not shown else left_bytes))
+            readable.append(decompress_message(message, max_bytes if not readable else left_bytes))
         except UnreadableBody:
-            if not shown:
+            if not readable:
                 raise
             break  # the next call starts with it
-        left_bytes -= len(shown[-1].body) if shown[-1] is not message else 0
+        left_bytes -= len(readable[-1].body) if readable[-1] is not message else 0
         if left_bytes <= 0:
             break
-    return shown
+    return readable
 
 
-class OpenBodies:
+class BodyLimiter:
     """Decompresses messages for concurrent handlers. While the open bodies total `max_bytes`, further ones wait."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._shrank = asyncio.Event()
+        self._released = asyncio.Event()
 
-    async def open(self, message: Message) -> Message:
-        """Return the message with a decompressed body, which counts towards the limit until `close`."""
+    async def decompress(self, message: Message) -> Message:
+        """Return the message with a decompressed body, which counts towards the limit until `release`."""
         while self._bytes >= self._max_bytes:
-            self._shrank.clear()
-            await self._shrank.wait()
-        shown = opened(message, self._max_bytes)
-        self._bytes += len(shown.body)
-        return shown
+            self._released.clear()
+            await self._released.wait()
+        readable = decompress_message(message, self._max_bytes)
+        self._bytes += len(readable.body)
+        return readable
 
-    def close(self, shown: Message) -> None:
-        """Release a message that `open` returned."""
-        self._bytes -= len(shown.body)
-        self._shrank.set()
+    def release(self, readable: Message) -> None:
+        """Release a message that `decompress` returned."""
+        self._bytes -= len(readable.body)
+        self._released.set()
 
     def statistics(self) -> dict[str, int]:
-        return {"open_body_bytes": self._bytes}
+        return {"decompressed_bytes": self._bytes}
 
 
 def decompress(body: bytes, sysflag: int, max_bytes: int = MAX_BODY_BYTES) -> bytes:
     """Decompress a body. Raises UnreadableBody if it exceeds `max_bytes`, without reading the rest."""
     kind = sysflag >> _TYPE_SHIFT & _TYPE_MASK
     if kind in (0, _ZLIB):
-        return _open_zlib(body, max_bytes)
+        return _decompress_zlib(body, max_bytes)
     if kind == _LZ4:
-        return _open_with("lz4.frame", "lz4", _lz4_reader, body, max_bytes)
+        return _decompress_with("lz4.frame", "lz4", _lz4_reader, body, max_bytes)
     if kind == _ZSTD:
-        return _open_with("zstandard", "zstandard", _zstd_reader, body, max_bytes)
+        return _decompress_with("zstandard", "zstandard", _zstd_reader, body, max_bytes)
     raise UnreadableBody(f"compression type {kind} is not known")
 
 
-def _open_zlib(body: bytes, max_bytes: int) -> bytes:
-    opener = zlib.decompressobj()
+def _decompress_zlib(body: bytes, max_bytes: int) -> bytes:
+    decompressor = zlib.decompressobj()
     try:
-        opened = opener.decompress(body, max_bytes + 1)
+        decompressed = decompressor.decompress(body, max_bytes + 1)
     except zlib.error as error:
         raise UnreadableBody(f"the body is not what its zlib flag says: {error}") from None
-    if len(opened) > max_bytes:
-        raise _too_large(max_bytes)
-    if not opener.eof:
+    if len(decompressed) > max_bytes:
+        raise _too_large_error(max_bytes)
+    if not decompressor.eof:
         raise UnreadableBody("the body is not what its zlib flag says: it ends too early")
-    return opened
+    return decompressed
 
 
 Reader = Callable[[int], bytes]  # takes a maximum size; returns the next bytes, empty at the end
 
 
-def _open_with(
+def _decompress_with(
     module: str, package: str, make_reader: Callable[[ModuleType, bytes, int], Reader], body: bytes, max_bytes: int
 ) -> bytes:
     try:
@@ -137,21 +137,21 @@ def _open_with(
     except Exception as error:  # each library has its own exception type
         raise UnreadableBody(f"the body is not what its {package} flag says: {error}") from None
     if total_bytes > max_bytes:
-        raise _too_large(max_bytes)
+        raise _too_large_error(max_bytes)
     return b"".join(pieces)
 
 
 def _lz4_reader(library: ModuleType, body: bytes, max_bytes: int) -> Reader:
-    opener = library.LZ4FrameDecompressor()
+    decompressor = library.LZ4FrameDecompressor()
     data = body
 
     def read(size: int) -> bytes:
         nonlocal data
-        if opener.eof:
+        if decompressor.eof:
             return b""
-        piece: bytes = opener.decompress(data, size)
+        piece: bytes = decompressor.decompress(data, size)
         data = b""
-        if not piece and not opener.eof:
+        if not piece and not decompressor.eof:
             raise EOFError("it ends too early")
         return piece
 
@@ -162,21 +162,21 @@ def _zstd_reader(library: ModuleType, body: bytes, max_bytes: int) -> Reader:
     """Return a streaming reader: Java's clients do not write the body's length, and a stream can stop midway."""
     window_bytes = max(max_bytes, _MIN_WINDOW_BYTES)
     stream = library.ZstdDecompressor(max_window_size=window_bytes).stream_reader(body, read_across_frames=True)
-    told_bytes = library.frame_content_size(body)
+    declared_bytes = library.frame_content_size(body)
     total_bytes = 0
 
     def read(size: int) -> bytes:
         nonlocal total_bytes
         piece: bytes = stream.read(size)
         total_bytes += len(piece)
-        if not piece and total_bytes < told_bytes:
+        if not piece and total_bytes < declared_bytes:
             raise EOFError("it ends too early")
         return piece
 
     return read
 
 
-def _too_large(max_bytes: int) -> UnreadableBody:
+def _too_large_error(max_bytes: int) -> UnreadableBody:
     return UnreadableBody(
         f"the body opens to more than {max_bytes} bytes", hint="Raise max_body_bytes if its sender is trusted"
     )

@@ -67,7 +67,7 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     recall_handle: str = ""  # cancels the timer; empty if there is nothing to cancel
 
 
-class SendAnswer(msgspec.Struct, gc=False):
+class SendResponse(msgspec.Struct, gc=False):
     """Header fields of a send response, named as on the wire."""
 
     msgId: str = ""
@@ -89,7 +89,7 @@ def encode_message_properties(message: OutgoingMessage, unique_key: str) -> str:
         text = f"{text}{KEYS}\x01{joined}\x02"
         names += 1
     if message.delay_ms or message.deliver_at_ms or message.delay_level:
-        text = f"{text}{_schedule(message)}"
+        text = f"{text}{_due_property(message)}"
         names += 1
     for name, value in message.properties.items():
         if name != UNIQUE_KEY:
@@ -109,7 +109,7 @@ def encode_message_properties(message: OutgoingMessage, unique_key: str) -> str:
     return text
 
 
-def _schedule(message: OutgoingMessage) -> str:
+def _due_property(message: OutgoingMessage) -> str:
     """Encode the one property that defines when the message is due."""
     times = {
         TIMER_DELAY_MS: message.delay_ms,

@@ -24,7 +24,7 @@ from latermq.protocol.remoting.queues import MessageQueue
 MAX_IN_FLIGHT = 10_000
 
 
-class _RecallAnswer(msgspec.Struct):
+class _RecallResponse(msgspec.Struct):
     """Header fields of a recall response, named as on the wire."""
 
     msgId: str = ""
@@ -63,7 +63,7 @@ class Producer(Client):
             max_in_flight=max_in_flight,
             max_in_flight_bytes=max_in_flight_bytes,
         )
-        self._session.on_routes_refreshed = self._sender.take_new_routes
+        self._session.on_routes_refreshed = self._sender.update_routes
         self._group = group
         self._send_timeout_s = send_timeout_s
         self._max_message_bytes = max_message_bytes
@@ -78,10 +78,10 @@ class Producer(Client):
 
     async def close(self) -> None:
         """Wait for messages in flight, at most `send_timeout_s`, then shut down."""
-        if self._session.running:
-            await self._sender.finish(self._send_timeout_s)
+        if self._session.is_running:
+            await self._sender.wait_idle(self._send_timeout_s)
         await self._session.close([{"producerGroup": self._group}])
-        self._sender.give_up()
+        self._sender.fail_backlog()
 
     @property
     def is_full(self) -> bool:
@@ -196,13 +196,13 @@ class Producer(Client):
         self._session.check_running()
         queue = MessageQueue(topic, decode_recall_handle(handle).broker_name, 0)
         fields = {"producerGroup": self._group, "topic": topic, "recallHandle": handle}
-        answer = await self._session.connections.call(
+        response = await self._session.connections.call(
             await self._session.routes.broker_address(queue),
             Request.RECALL_MESSAGE,
             fields,
             timeout_s=self._send_timeout_s,
         )
-        return answer.header(_RecallAnswer).msgId
+        return response.header(_RecallResponse).msgId
 
     def statistics(self) -> dict[str, int]:
         """Return counters since the start, and the current number of messages in flight."""

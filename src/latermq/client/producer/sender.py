@@ -5,7 +5,7 @@ import contextlib
 import os
 from collections import deque
 
-from latermq.client.producer.outgoing import SendAnswer, SendFrames, SendResult
+from latermq.client.producer.outgoing import SendFrames, SendResponse, SendResult
 from latermq.client.producer.shards import shard_index
 from latermq.client.session.failures import BrokerFailed, ConnectionLost, RequestTimedOut, errors_from_wire
 from latermq.client.session.routes import DEFAULT_TOPIC_QUEUES, Route
@@ -61,27 +61,27 @@ class PendingSend:
     last_broker: str
     size_bytes: int
 
-    def on_reply(self, reply: Command | LaterMQError) -> None:
-        if isinstance(reply, LaterMQError):
-            self.sender.failed(self, reply, isinstance(reply, ConnectionLost))
+    def on_response(self, response: Command | LaterMQError) -> None:
+        if isinstance(response, LaterMQError):
+            self.sender.on_failure(self, response, isinstance(response, ConnectionLost))
             return
-        status = _STATUS.get(reply.code)
+        status = _STATUS.get(response.code)
         if status is None:
-            error = errors_from_wire(reply.code, reply.remark, self.queue.brokerName)
-            self.sender.failed(self, error, reply.code in RETRY_CODES)
+            error = errors_from_wire(response.code, response.remark, self.queue.brokerName)
+            self.sender.on_failure(self, error, response.code in RETRY_CODES)
             return
         try:
-            answer = reply.header(SendAnswer)
+            header = response.header(SendResponse)
         except MalformedRequest as error:
-            said = f"{self.queue.brokerName} took the message, but its answer is not understood: {error.remark}"
-            self.sender.failed(self, BrokerFailed(said), retry=False)
+            message = f"{self.queue.brokerName} took the message, but its answer is not understood: {error.remark}"
+            self.sender.on_failure(self, BrokerFailed(message), retry=False)
             return
         queue = self.queue
-        if answer.queueId != queue.queueId:
-            queue = MessageQueue(queue.topic, queue.brokerName, answer.queueId)
-        handle = answer.recallHandle or ""
-        self.sender.succeeded(
-            self, SendResult(status, self.unique_key, answer.msgId, queue, answer.queueOffset, handle)
+        if header.queueId != queue.queueId:
+            queue = MessageQueue(queue.topic, queue.brokerName, header.queueId)
+        handle = header.recallHandle or ""
+        self.sender.on_success(
+            self, SendResult(status, self.unique_key, header.msgId, queue, header.queueOffset, handle)
         )
 
 
@@ -93,9 +93,10 @@ class SendTopic:
         self.frames = frames
         self.route: Route | None = None
         self.stale = False
-        self.turn = int.from_bytes(os.urandom(2), "big")  # producers that start together begin at different queues
+        # Random, so that producers that start together begin at different queues.
+        self.last_index = int.from_bytes(os.urandom(2), "big")
         self.backlog: deque[PendingSend] = deque()
-        self.draining = False
+        self.is_draining = False
 
 
 class Sender:
@@ -111,7 +112,7 @@ class Sender:
         self._max_in_flight_bytes = max_in_flight_bytes
         self._topics: dict[str, SendTopic] = {}
         self._waiters: deque[asyncio.Future[None]] = deque()
-        self._idle: asyncio.Future[None] | None = None  # set while `finish` waits for the last result
+        self._idle: asyncio.Future[None] | None = None  # set while `wait_idle` waits for the last result
         self._in_flight = 0
         self._in_flight_bytes = 0
         self._sent = 0
@@ -121,7 +122,7 @@ class Sender:
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
 
-    async def finish(self, timeout_s: float) -> None:
+    async def wait_idle(self, timeout_s: float) -> None:
         """Wait until nothing is in flight, at most `timeout_s`."""
         if self._in_flight:
             self._idle = self._loop.create_future()
@@ -129,11 +130,11 @@ class Sender:
                 async with asyncio.timeout(timeout_s):
                     await self._idle
 
-    def give_up(self) -> None:
+    def fail_backlog(self) -> None:
         """Fail all sends that are not written yet."""
         for topic in self._topics.values():
             while topic.backlog:
-                self._finish(topic.backlog.popleft(), ConnectionLost("the producer was closed before this was sent"))
+                self._fail(topic.backlog.popleft(), ConnectionLost("the producer was closed before this was sent"))
 
     def statistics(self) -> dict[str, int]:
         return {
@@ -142,7 +143,7 @@ class Sender:
             "retried": self._retried,
             "in_flight": self._in_flight,
             "in_flight_bytes": self._in_flight_bytes,
-            "waiting_for_route": sum(len(topic.backlog) for topic in self._topics.values()),
+            "backlog": sum(len(topic.backlog) for topic in self._topics.values()),
         }
 
     @property
@@ -221,7 +222,7 @@ class Sender:
         topic = self._topics.get(name) or self._topic(name)
         if topic.route is None:
             await self._prepare(topic)
-        queue = self._choose(topic, pinned, shard, "")
+        queue = self._choose_queue(topic, pinned, shard, "")
         connections = self._session.connections
         connection = await connections.open(await self._session.routes.broker_address(queue))
         opaque = connections.next_opaque()
@@ -229,7 +230,7 @@ class Sender:
             topic.frames.frame(opaque, queue.queueId, sysflag, born_ms, flag, properties, body, oneway=True)
         )
         self._sent += 1
-        await connection.drained()
+        await connection.drain()
 
     def _topic(self, name: str) -> SendTopic:
         topic = self._topics.get(name)
@@ -241,11 +242,11 @@ class Sender:
             topic = self._topics[name] = SendTopic(name, frames)
         return topic
 
-    def take_new_routes(self, changed: bool) -> None:
+    def update_routes(self, changed: bool) -> None:
         for topic in self._topics.values():
-            known = self._session.routes.known(topic.name)
-            if known is not None and known.writable:
-                topic.route = known
+            cached = self._session.routes.cached(topic.name)
+            if cached is not None and cached.writable:
+                topic.route = cached
             else:
                 topic.stale = True  # a borrowed route or a deleted topic: the next send looks the route up again
 
@@ -260,7 +261,7 @@ class Sender:
 
     def _write(self, send: PendingSend) -> bool:
         topic = send.topic
-        queue = self._choose(topic, send.pinned, send.shard, send.last_broker)
+        queue = self._choose_queue(topic, send.pinned, send.shard, send.last_broker)
         session = self._session
         connection = session.connections.get(session.routes.brokers.get(queue.brokerName, ""))
         if connection is None:
@@ -271,11 +272,11 @@ class Sender:
         frame = topic.frames.frame(
             opaque, queue.queueId, send.sysflag, send.born_ms, send.flag, send.properties, send.body, code=send.code
         )
-        connection.request(opaque, frame, send.on_reply, send.deadline_s)
+        connection.request(opaque, frame, send.on_response, send.deadline_s)
         return True
 
-    def _choose(
-        self, topic: SendTopic, pinned: MessageQueue | None, shard: str | int | None, avoid: str
+    def _choose_queue(
+        self, topic: SendTopic, pinned: MessageQueue | None, shard: str | int | None, avoid_broker: str
     ) -> MessageQueue:
         """Return the queue to write to: the pinned one, the shard's, or the next one whose broker is connected."""
         if pinned is not None:
@@ -285,22 +286,22 @@ class Sender:
         if shard is not None:
             return queues[shard_index(shard, len(queues))]
         brokers, connections = self._session.routes.brokers, self._session.connections
-        second_best = None
+        fallback = None
         for _ in range(len(queues)):
-            topic.turn = (topic.turn + 1) % len(queues)
-            queue = queues[topic.turn]
+            topic.last_index = (topic.last_index + 1) % len(queues)
+            queue = queues[topic.last_index]
             if connections.get(brokers.get(queue.brokerName, "")) is not None:
-                if queue.brokerName != avoid:
+                if queue.brokerName != avoid_broker:
                     return queue
-                second_best = queue
-        return second_best or queues[topic.turn]
+                fallback = queue
+        return fallback or queues[topic.last_index]
 
-    def failed(self, send: PendingSend, error: LaterMQError, retry: bool) -> None:
+    def on_failure(self, send: PendingSend, error: LaterMQError, retry: bool) -> None:
         if isinstance(error, RequestTimedOut):
             error.hint = "The message may be stored or not; its unique key is the same if you send it again"
         now_s = self._loop.time()
-        if not retry or send.attempts > self._retries or now_s >= send.deadline_s or not self._session.running:
-            self._finish(send, error)
+        if not retry or send.attempts > self._retries or now_s >= send.deadline_s or not self._session.is_running:
+            self._fail(send, error)
             return
         self._retried += 1
         send.last_broker = send.queue.brokerName
@@ -312,13 +313,13 @@ class Sender:
         send.topic.backlog.append(send)
         self._drain_soon(send.topic)
 
-    def succeeded(self, send: PendingSend, result: SendResult) -> None:
+    def on_success(self, send: PendingSend, result: SendResult) -> None:
         self._sent += 1
         self._release(send)
         if not send.future.done():
             send.future.set_result(result)
 
-    def _finish(self, send: PendingSend, error: LaterMQError) -> None:
+    def _fail(self, send: PendingSend, error: LaterMQError) -> None:
         self._errors += 1
         self._release(send)
         if not send.future.done():
@@ -340,8 +341,8 @@ class Sender:
                 return
 
     def _drain_soon(self, topic: SendTopic) -> None:
-        if not topic.draining:
-            topic.draining = True
+        if not topic.is_draining:
+            topic.is_draining = True
             self._session.spawn(self._drain(topic))
 
     async def _drain(self, topic: SendTopic) -> None:
@@ -349,25 +350,23 @@ class Sender:
         pause_s = RETRY_PAUSE_S
         try:
             while topic.backlog:
-                problem = await self._try_prepare(topic)
-                left: deque[PendingSend] = deque()
+                failure = await self._try_prepare(topic)
+                remaining: deque[PendingSend] = deque()
                 now_s = self._loop.time()
                 while topic.backlog:
                     send = topic.backlog.popleft()
-                    if problem is not None and (not problem.retriable or now_s >= send.deadline_s):
-                        self._finish(send, problem)
+                    if failure is not None and (not failure.retriable or now_s >= send.deadline_s):
+                        self._fail(send, failure)
                     elif now_s >= send.deadline_s:
-                        self._finish(
-                            send, RequestTimedOut(f"no broker of topic {topic.name!r} could be reached in time")
-                        )
-                    elif problem is not None or send.due_s > now_s or not self._write(send):
-                        left.append(send)
-                topic.backlog = left
-                if left:
+                        self._fail(send, RequestTimedOut(f"no broker of topic {topic.name!r} could be reached in time"))
+                    elif failure is not None or send.due_s > now_s or not self._write(send):
+                        remaining.append(send)
+                topic.backlog = remaining
+                if remaining:
                     await asyncio.sleep(pause_s)
                     pause_s = min(pause_s * 2, LONGEST_RETRY_PAUSE_S)
         finally:
-            topic.draining = False
+            topic.is_draining = False
 
     async def _try_prepare(self, topic: SendTopic) -> LaterMQError | None:
         try:
@@ -379,15 +378,15 @@ class Sender:
     async def _prepare(self, topic: SendTopic) -> None:
         """Get the topic's route and connect to its brokers. Raises only if no broker can be reached."""
         if topic.route is None or topic.stale:
-            topic.route = await self._session.routes.get_for_sending(topic.name, fresh=topic.stale)
+            topic.route = await self._session.routes.get_for_send(topic.name, fresh=topic.stale)
             topic.stale = False
         names = {queue.brokerName for queue in topic.route.writable}
         addresses = [topic.route.addresses[name] for name in names if name in topic.route.addresses]
         self._session.routes.brokers.update(topic.route.addresses)
-        opened = await asyncio.gather(
+        results = await asyncio.gather(
             *(self._session.connections.open(address) for address in addresses), return_exceptions=True
         )
-        problems = [result for result in opened if isinstance(result, BaseException)]
-        if problems and len(problems) == len(opened):
+        failures = [result for result in results if isinstance(result, BaseException)]
+        if failures and len(failures) == len(results):
             topic.stale = True
-            raise problems[0]
+            raise failures[0]

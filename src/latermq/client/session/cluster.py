@@ -1,7 +1,7 @@
 """The base class of clients that call individual brokers: it finds the brokers of a cluster and of a topic."""
 
 from latermq.client.session.failures import NoBroker
-from latermq.client.session.retry import PASSING, within
+from latermq.client.session.retry import TRANSIENT, with_retries
 from latermq.client.session.routes import Route
 from latermq.client.session.session import Client
 from latermq.errors import LaterMQError
@@ -31,30 +31,30 @@ class ClusterClient(Client):
         fields: dict[str, str] | None = None,
         body: bytes = b"",
         *,
-        passing: tuple[type[LaterMQError], ...] = PASSING,
+        retry_on: tuple[type[LaterMQError], ...] = TRANSIENT,
     ) -> Command:
         self._session.check_running()
         connections = self._session.connections
-        return await within(
+        return await with_retries(
             self._session.request_timeout_s,
             lambda left_s: connections.call(address, code, fields, body, timeout_s=left_s),
-            passing,
+            retry_on,
         )
 
     async def _cluster_info(self) -> ClusterInfo:
-        return decode_body(await self._ask_name_server(Request.GET_BROKER_CLUSTER_INFO), ClusterInfo)
+        return decode_body(await self._call_name_server(Request.GET_BROKER_CLUSTER_INFO), ClusterInfo)
 
-    async def _ask_name_server(self, code: int) -> bytes:
+    async def _call_name_server(self, code: int) -> bytes:
         self._session.check_running()
         routes = self._session.routes
-        return await within(
-            self._session.request_timeout_s, lambda left_s: routes.ask_name_server(code, timeout_s=left_s)
+        return await with_retries(
+            self._session.request_timeout_s, lambda left_s: routes.call_name_server(code, timeout_s=left_s)
         )
 
     async def _route(self, topic: str) -> Route:
         """Return the current route of a topic. Raises TopicNotFound only if no broker that may have it is missing."""
         self._session.check_running()
-        return await within(self._session.request_timeout_s, lambda left_s: self._session.routes.refresh(topic))
+        return await with_retries(self._session.request_timeout_s, lambda left_s: self._session.routes.refresh(topic))
 
     async def _masters(self, name: str | None = None) -> dict[str, str]:
         """Return the address of each master, which accepts writes, by broker name."""
@@ -62,7 +62,7 @@ class ClusterClient(Client):
         self._session.check_running()
 
         async def find(left_s: float) -> dict[str, str]:
-            body = await self._session.routes.ask_name_server(Request.GET_BROKER_CLUSTER_INFO, timeout_s=left_s)
+            body = await self._session.routes.call_name_server(Request.GET_BROKER_CLUSTER_INFO, timeout_s=left_s)
             masters = {
                 broker.brokerName: broker.brokerAddrs[MASTER]
                 for broker in _sorted_brokers(decode_body(body, ClusterInfo))
@@ -73,9 +73,9 @@ class ClusterClient(Client):
                 raise NoBroker(what, hint="Is one running?")
             return masters
 
-        return await within(self._session.request_timeout_s, find)
+        return await with_retries(self._session.request_timeout_s, find)
 
-    async def _brokers_of(self, topic: str) -> list[str]:
+    async def _topic_addresses(self, topic: str) -> list[str]:
         return sorted(set((await self._route(topic)).addresses.values()))
 
 

@@ -7,8 +7,8 @@ from typing import cast
 
 from latermq.client.session.failures import (
     ClientClosed,
+    ConnectFailed,
     ConnectionLost,
-    NotConnected,
     RequestTimedOut,
     errors_from_wire,
 )
@@ -23,13 +23,13 @@ from latermq.protocol.remoting.frames import (
     encode_frame,
 )
 
-OnReply = Callable[[Command | LaterMQError], None]
+OnResponse = Callable[[Command | LaterMQError], None]
 OnRequest = Callable[["Connection", Command], None]
 
 # A sweep over all pending requests at this interval replaces a timer per request. For 10,000 requests it takes 0.4 ms.
 SWEEP_S = 0.1
 # A server that lets a request time out and sends nothing at all for this long is considered dead.
-SILENT_S = 10.0
+SILENCE_LIMIT_S = 10.0
 WRITE_BUFFER_BYTES = 4 * 1024 * 1024
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
@@ -46,10 +46,10 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(MAX_FRAME_BYTES)
         self._transport: asyncio.Transport | None = None
-        self._waiting: dict[int, tuple[OnReply, float]] = {}
-        self._out: list[bytes] = []
-        self._sweeping: asyncio.TimerHandle | None = None
-        self._received_s = self._loop.time()
+        self._pending: dict[int, tuple[OnResponse, float]] = {}
+        self._outgoing: list[bytes] = []
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._last_received_s = self._loop.time()
         self._congested: asyncio.Future[None] | None = None
         self.closed: asyncio.Future[None] = self._loop.create_future()
 
@@ -58,25 +58,25 @@ class Connection(asyncio.Protocol):
         return self._transport is not None
 
     @property
-    def waiting(self) -> int:
+    def pending(self) -> int:
         """The number of requests without a response yet."""
-        return len(self._waiting)
+        return len(self._pending)
 
     def send(self, frame: bytes) -> None:
         """Write a frame. All frames of one loop tick are written in one system call."""
-        out = self._out
-        if not out:
+        outgoing = self._outgoing
+        if not outgoing:
             self._loop.call_soon(self._flush)
-        out.append(frame)
+        outgoing.append(frame)
 
-    def request(self, opaque: int, frame: bytes, on_reply: OnReply, deadline_s: float) -> None:
-        """Write a frame and pass its response, or an error, to `on_reply`."""
-        self._waiting[opaque] = (on_reply, deadline_s)
-        if self._sweeping is None:
-            self._sweeping = self._loop.call_later(SWEEP_S, self._sweep)
+    def request(self, opaque: int, frame: bytes, on_response: OnResponse, deadline_s: float) -> None:
+        """Write a frame and pass its response, or an error, to `on_response`."""
+        self._pending[opaque] = (on_response, deadline_s)
+        if self._sweep_timer is None:
+            self._sweep_timer = self._loop.call_later(SWEEP_S, self._sweep)
         self.send(frame)
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """Wait until the peer has read enough of the written data."""
         while self._congested is not None:
             await asyncio.shield(self._congested)
@@ -95,11 +95,11 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
 
     def data_received(self, data: bytes) -> None:
-        self._received_s = self._loop.time()
-        waiting = self._waiting
+        self._last_received_s = self._loop.time()
+        pending = self._pending
         for command in self._reader.feed(data):
             if command.flag & 1:
-                entry = waiting.pop(command.opaque, None)
+                entry = pending.pop(command.opaque, None)
                 if entry is not None:  # None: the request has timed out
                     entry[0](command)
             else:
@@ -117,32 +117,32 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
-        self._out.clear()
+        self._outgoing.clear()
         self.resume_writing()
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-        lost, self._waiting = self._waiting, {}
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        orphans, self._pending = self._pending, {}
         # Called before the callbacks, so that an immediate retry does not choose this connection again.
         self._on_lost(self)
-        why = self._reader.broken or error or "the server closed it"
-        for on_reply, _ in lost.values():
-            on_reply(ConnectionLost(f"the connection to {self.address} was lost: {why}"))
+        reason = self._reader.broken or error or "the server closed it"
+        for on_response, _ in orphans.values():
+            on_response(ConnectionLost(f"the connection to {self.address} was lost: {reason}"))
         self.closed.set_result(None)
 
     def _flush(self) -> None:
-        if self._out and self._transport is not None:
-            self._transport.write(b"".join(self._out))
-        self._out.clear()
+        if self._outgoing and self._transport is not None:
+            self._transport.write(b"".join(self._outgoing))
+        self._outgoing.clear()
 
     def _sweep(self) -> None:
         now_s = self._loop.time()
-        expired = [opaque for opaque, (_, deadline_s) in self._waiting.items() if deadline_s <= now_s]
+        expired = [opaque for opaque, (_, deadline_s) in self._pending.items() if deadline_s <= now_s]
         for opaque in expired:
-            on_reply, _ = self._waiting.pop(opaque)
-            on_reply(RequestTimedOut(f"{self.address} did not answer in time; whether it did its work is not known"))
-        if expired and now_s - self._received_s > SILENT_S:
+            on_response, _ = self._pending.pop(opaque)
+            on_response(RequestTimedOut(f"{self.address} did not answer in time; whether it did its work is not known"))
+        if expired and now_s - self._last_received_s > SILENCE_LIMIT_S:
             self.abort()
-        self._sweeping = self._loop.call_later(SWEEP_S, self._sweep) if self._waiting else None
+        self._sweep_timer = self._loop.call_later(SWEEP_S, self._sweep) if self._pending else None
 
 
 class Connections:
@@ -154,16 +154,16 @@ class Connections:
         on_request: OnRequest,
         encoding: str = "json",
         connect_timeout_s: float = 3.0,
-        max_waiting: int = 65_536,
+        max_pending: int = 65_536,
     ) -> None:
         if encoding not in ENCODINGS:
             raise ValueError(f"encoding {encoding!r} is not known; choose one of {', '.join(ENCODINGS)}")
         self.encoding = ENCODINGS[encoding]
         self._on_request = on_request
         self._connect_timeout_s = connect_timeout_s
-        self._max_waiting = max_waiting
+        self._max_pending = max_pending
         self._open: dict[str, Connection] = {}
-        self._opening: dict[str, asyncio.Task[Connection]] = {}
+        self._connect_tasks: dict[str, asyncio.Task[Connection]] = {}
         self._failures: dict[str, tuple[int, float]] = {}  # address → consecutive failures, time of the next attempt
         self._opaques = itertools.count(1)
         self._closed = False
@@ -183,16 +183,16 @@ class Connections:
             return connection
         if self._closed:
             raise ClientClosed("this client is closed", hint="Make a new one")
-        task = self._opening.get(address)
+        task = self._connect_tasks.get(address)
         if task is None:
             task = asyncio.create_task(self._connect(address))
-            self._opening[address] = task
-            task.add_done_callback(lambda done: self._opened(address, done))
+            self._connect_tasks[address] = task
+            task.add_done_callback(lambda done: self._on_connect_done(address, done))
         try:
             async with asyncio.timeout_at(deadline_s):
                 return await asyncio.shield(task)
         except TimeoutError:
-            raise NotConnected(f"no connection to {address} in time") from None
+            raise ConnectFailed(f"no connection to {address} in time") from None
         except asyncio.CancelledError:
             if task.cancelled():
                 raise ClientClosed("this client was closed while it connected") from None
@@ -212,24 +212,24 @@ class Connections:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
         connection = await self.open(address, deadline_s)
-        if connection.waiting >= self._max_waiting:
-            raise Busy(f"{self._max_waiting} requests wait for {address}", hint="Wait for some of them")
-        answer: asyncio.Future[Command] = loop.create_future()
+        if connection.pending >= self._max_pending:
+            raise Busy(f"{self._max_pending} requests wait for {address}", hint="Wait for some of them")
+        future: asyncio.Future[Command] = loop.create_future()
 
-        def on_reply(reply: Command | LaterMQError) -> None:
-            if answer.done():
+        def on_response(response: Command | LaterMQError) -> None:
+            if future.done():
                 return
-            if isinstance(reply, LaterMQError):
-                answer.set_exception(reply)
-            elif reply.code and reply.code not in accept:
-                answer.set_exception(errors_from_wire(reply.code, reply.remark, address))
+            if isinstance(response, LaterMQError):
+                future.set_exception(response)
+            elif response.code and response.code not in accept:
+                future.set_exception(errors_from_wire(response.code, response.remark, address))
             else:
-                answer.set_result(reply)
+                future.set_result(response)
 
         opaque = self.next_opaque()
         frame = encode_frame(code, opaque, encoding=self.encoding, fields=fields or {}, body=body)
-        connection.request(opaque, frame, on_reply, deadline_s)
-        return await answer
+        connection.request(opaque, frame, on_response, deadline_s)
+        return await future
 
     async def oneway(self, address: str, code: int, fields: Mapping[str, str], body: bytes = b"") -> None:
         """Write a oneway request, which gets no response."""
@@ -238,19 +238,19 @@ class Connections:
             code, self.next_opaque(), flag=FLAG_ONEWAY, encoding=self.encoding, fields=fields, body=body
         )
         connection.send(frame)
-        await connection.drained()
+        await connection.drain()
 
     def statistics(self) -> dict[str, int]:
         return {
             "connections": len(self._open),
-            "connecting": len(self._opening),
-            "waiting_requests": sum(connection.waiting for connection in self._open.values()),
+            "pending_connections": len(self._connect_tasks),
+            "pending_requests": sum(connection.pending for connection in self._open.values()),
         }
 
     async def close(self) -> None:
         """Close every connection. Pending requests fail with an error."""
         self._closed = True
-        for task in list(self._opening.values()):
+        for task in list(self._connect_tasks.values()):
             task.cancel()
         connections = list(self._open.values())
         for connection in connections:
@@ -272,23 +272,23 @@ class Connections:
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(address, self._on_request, self._lost), host, port
+                    lambda: Connection(address, self._on_request, self._on_connection_lost), host, port
                 )
         except (OSError, TimeoutError) as error:
             pause_s = min(FIRST_PAUSE_S * 2**failed, LONGEST_PAUSE_S)
             self._failures[address] = (min(failed + 1, 16), loop.time() + pause_s)
-            why = "no answer" if isinstance(error, TimeoutError) else (error.strerror or str(error))
-            raise NotConnected(f"cannot connect to {address}: {why}") from None
+            reason = "no answer" if isinstance(error, TimeoutError) else (error.strerror or str(error))
+            raise ConnectFailed(f"cannot connect to {address}: {reason}") from None
         self._failures.pop(address, None)
         self._open[address] = connection
         return connection
 
-    def _opened(self, address: str, task: asyncio.Task[Connection]) -> None:
-        del self._opening[address]
+    def _on_connect_done(self, address: str, task: asyncio.Task[Connection]) -> None:
+        del self._connect_tasks[address]
         if not task.cancelled():
             task.exception()  # marks it as retrieved: without a waiting caller, asyncio would log it at exit
 
-    def _lost(self, connection: Connection) -> None:
+    def _on_connection_lost(self, connection: Connection) -> None:
         if self._open.get(connection.address) is connection:
             del self._open[connection.address]
         if not self._closed:

@@ -8,7 +8,7 @@ class BrokerFailed(LaterMQError):
     """The server met an error of its own (code 1); its remark says which."""
 
 
-class UnknownAnswer(LaterMQError):
+class UnknownResponse(LaterMQError):
     """A response code for which this client has no error class. `code` contains it."""
 
 
@@ -18,7 +18,7 @@ class ConnectionLost(LaterMQError):
     retriable = True
 
 
-class NotConnected(ConnectionLost):
+class ConnectFailed(ConnectionLost):
     """The connection could not be opened, so no request was sent."""
 
 
@@ -82,6 +82,6 @@ def errors_from_wire(code: int, remark: str | None, server: str = "") -> LaterMQ
     """Return the error for a response code. Without a remark, the docstring of its class is the message."""
     type_ = _BY_CODE.get(code)
     if type_ is None:
-        type_ = type(UnknownAnswer.__name__, (UnknownAnswer,), {"code": code, "__module__": __name__})
+        type_ = type(UnknownResponse.__name__, (UnknownResponse,), {"code": code, "__module__": __name__})
     source = f" ({server} answered {code})" if server else ""
     return type_(f"{remark or type_.__doc__ or 'no remark'}{source}")

@@ -4,26 +4,26 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from latermq.client.session.failures import ConnectionLost, NoBroker, NoNameServer, NotConnected, RequestTimedOut
+from latermq.client.session.failures import ConnectFailed, ConnectionLost, NoBroker, NoNameServer, RequestTimedOut
 from latermq.errors import Busy, LaterMQError, ServiceUnavailable
 
 Result = TypeVar("Result")
 
 # Transient failures, which end when a server is back. A timeout is not one of them: no time is left for a retry.
-PASSING: tuple[type[LaterMQError], ...] = (ConnectionLost, NoNameServer, NoBroker, ServiceUnavailable, Busy)
+TRANSIENT: tuple[type[LaterMQError], ...] = (ConnectionLost, NoNameServer, NoBroker, ServiceUnavailable, Busy)
 # The transient failures after which the server certainly did not execute the request, for non-idempotent requests.
-UNDONE: tuple[type[LaterMQError], ...] = (NotConnected, NoNameServer, NoBroker, ServiceUnavailable, Busy)
+SAFE_TO_REPEAT: tuple[type[LaterMQError], ...] = (ConnectFailed, NoNameServer, NoBroker, ServiceUnavailable, Busy)
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 0.5
 GRACE_S = 0.1
 
 
-async def within(
-    timeout_s: float, call: Callable[[float], Awaitable[Result]], passing: tuple[type[LaterMQError], ...] = PASSING
+async def with_retries(
+    timeout_s: float, call: Callable[[float], Awaitable[Result]], retry_on: tuple[type[LaterMQError], ...] = TRANSIENT
 ) -> Result:
     """Return the result of `call`, which receives its remaining seconds. It is repeated after a transient failure.
 
-    If an attempt loses its connection, it is unknown whether the server executed it. Unless `passing` excludes
+    If an attempt loses its connection, it is unknown whether the server executed it. Unless `retry_on` excludes
     ConnectionLost, such a request may be executed twice.
     """
     loop = asyncio.get_running_loop()
@@ -38,7 +38,7 @@ async def within(
                 return await call(max(0.0, deadline_s - loop.time()))
         except TimeoutError:
             raise failure or RequestTimedOut(f"no answer within {timeout_s:g} s", hint="Ask again later") from None
-        except passing as error:
+        except retry_on as error:
             failure = error
             if loop.time() + pause_s >= deadline_s:
                 raise

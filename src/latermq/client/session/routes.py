@@ -89,29 +89,29 @@ class Routes:
         self._connections = connections
         self._timeout_s = timeout_s
         self._max_topics = max_topics
-        self._first = 0  # the name server that answered last
-        self._known: dict[str, Route] = {}
+        self._preferred = 0  # the name server that answered last
+        self._routes: dict[str, Route] = {}
         self._missing_since_s: dict[str, float] = {}  # cached topics that the name servers no longer list
-        self._asking: dict[str, asyncio.Task[Route]] = {}
+        self._fetches: dict[str, asyncio.Task[Route]] = {}
         self.brokers: dict[str, str] = {}  # broker name → address, over all routes
 
-    def known(self, topic: str) -> Route | None:
-        return self._known.get(topic)
+    def cached(self, topic: str) -> Route | None:
+        return self._routes.get(topic)
 
     async def get(self, topic: str) -> Route:
         """Return the route of a topic, from the cache if possible."""
-        return self._known.get(topic) or await self.refresh(topic)
+        return self._routes.get(topic) or await self.refresh(topic)
 
     async def refresh(self, topic: str) -> Route:
         """Fetch the current route of a topic from a name server. Concurrent callers share one request."""
-        task = self._asking.get(topic)
+        task = self._fetches.get(topic)
         if task is None:
-            task = asyncio.create_task(self._ask(topic))
-            self._asking[topic] = task
-            task.add_done_callback(lambda done: self._asked(topic, done))
+            task = asyncio.create_task(self._fetch(topic))
+            self._fetches[topic] = task
+            task.add_done_callback(lambda done: self._on_fetch_done(topic, done))
         return await asyncio.shield(task)
 
-    async def get_for_sending(self, topic: str, *, fresh: bool = False) -> Route:
+    async def get_for_send(self, topic: str, *, fresh: bool = False) -> Route:
         """Return the route of a topic or, if it does not exist yet, of the brokers that auto-create topics on a send.
 
         A route borrowed in this way is not cached: the broker that receives the first message creates the real one.
@@ -119,21 +119,21 @@ class Routes:
         try:
             route = await (self.refresh(topic) if fresh else self.get(topic))
         except (TopicNotFound, ServiceUnavailable, NoBroker) as error:
-            route = self._known.get(topic) or build_route(topic, await self._route_of_creators(error))
+            route = self._routes.get(topic) or build_route(topic, await self._auto_create_route(error))
             self.brokers.update(route.addresses)
         if not route.writable:
             raise NoBroker(f"topic {topic!r} has no queue that can be written", hint="Look at its permissions")
         return route
 
-    async def _route_of_creators(self, no_route: LaterMQError) -> TopicRoute:
+    async def _auto_create_route(self, error: LaterMQError) -> TopicRoute:
         """Return the route to brokers that auto-create topics.
 
-        Raises `no_route` if there are none, and NoBroker if no broker is registered at all.
+        Raises `error` if there are none, and NoBroker if no broker is registered at all.
         """
         try:
             data = await self.lookup(AUTO_CREATE_TOPIC)
         except (TopicNotFound, ServiceUnavailable):
-            raise no_route from None
+            raise error from None
         for queue in data.queueDatas:
             queue.readQueueNums = queue.writeQueueNums = min(DEFAULT_TOPIC_QUEUES, queue.readQueueNums)
         return data
@@ -156,83 +156,83 @@ class Routes:
         """
         fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
         try:
-            answer = await self.ask_name_server(Request.GET_ROUTEINFO_BY_TOPIC, fields)
+            response = await self.call_name_server(Request.GET_ROUTEINFO_BY_TOPIC, fields)
         except TopicNotFound:
-            body = await self.ask_name_server(Request.GET_BROKER_CLUSTER_INFO)
+            body = await self.call_name_server(Request.GET_BROKER_CLUSTER_INFO)
             if not decode_body(body, ClusterInfo).brokerAddrTable:
                 raise NoBroker(
                     f"no broker is registered at {', '.join(self.servers)}", hint="Is one running?"
                 ) from None
             raise
-        return decode_body(answer, TopicRoute)
+        return decode_body(response, TopicRoute)
 
-    async def ask_name_server(
+    async def call_name_server(
         self, code: int, fields: dict[str, str] | None = None, *, timeout_s: float | None = None
     ) -> bytes:
         """Return the body of the first response. Name servers that do not answer are skipped."""
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        problems = []
-        for turn in range(len(self.servers)):
-            index = (self._first + turn) % len(self.servers)
+        failures = []
+        for step in range(len(self.servers)):
+            index = (self._preferred + step) % len(self.servers)
             try:
-                answer = await self._connections.call(self.servers[index], code, fields, timeout_s=timeout_s)
+                response = await self._connections.call(self.servers[index], code, fields, timeout_s=timeout_s)
             except (ConnectionLost, RequestTimedOut) as error:
-                problems.append(error.message)
+                failures.append(error.message)
                 continue
-            self._first = index
-            return answer.body
+            self._preferred = index
+            return response.body
         raise NoNameServer(
-            f"no name server answers at {', '.join(self.servers)}; is `latermq serve` running? ({'; '.join(problems)})"
+            f"no name server answers at {', '.join(self.servers)}; is `latermq serve` running? ({'; '.join(failures)})"
         )
 
     async def refresh_all(self) -> bool:
         """Refresh the route of every cached topic. Return whether any route changed or was removed."""
         changed = False
-        for topic, old in list(self._known.items()):
+        for topic, old in list(self._routes.items()):
             try:
                 changed |= (await self.refresh(topic)).data != old.data
             except TopicNotFound:
-                changed |= topic not in self._known
+                changed |= topic not in self._routes
             except LaterMQError as error:
                 _log.warning("the routes could not be refreshed: %s", error)
                 break
-        in_use = {name for route in self._known.values() for name in route.addresses}
+        in_use = {name for route in self._routes.values() for name in route.addresses}
         for name in self.brokers.keys() - in_use:
             del self.brokers[name]
         return changed
 
     def statistics(self) -> dict[str, int]:
-        return {"topics": len(self._known), "brokers": len(self.brokers)}
+        return {"topics": len(self._routes), "brokers": len(self.brokers)}
 
     async def close(self) -> None:
-        tasks = list(self._asking.values())
+        tasks = list(self._fetches.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _ask(self, topic: str) -> Route:
+    async def _fetch(self, topic: str) -> Route:
         try:
             route = build_route(topic, await self.lookup(topic))
         except TopicNotFound:
-            self._note_missing(topic)
+            self._forget_if_missing(topic)
             raise
         self._missing_since_s.pop(topic, None)
-        self._known.pop(topic, None)
-        if len(self._known) >= self._max_topics:
-            oldest = next(iter(self._known))
-            del self._known[oldest]
+        self._routes.pop(topic, None)
+        if len(self._routes) >= self._max_topics:
+            oldest = next(iter(self._routes))
+            del self._routes[oldest]
             self._missing_since_s.pop(oldest, None)
-        self._known[topic] = route
+        self._routes[topic] = route
         self.brokers.update(route.addresses)
         return route
 
-    def _note_missing(self, topic: str) -> None:
-        if topic in self._known:
+    def _forget_if_missing(self, topic: str) -> None:
+        if topic in self._routes:
             now_s = asyncio.get_running_loop().time()
             if now_s - self._missing_since_s.setdefault(topic, now_s) >= FORGET_AFTER_S:
-                del self._known[topic], self._missing_since_s[topic]
+                del self._routes[topic], self._missing_since_s[topic]
 
-    def _asked(self, topic: str, task: asyncio.Task[Route]) -> None:
-        del self._asking[topic]
+    def _on_fetch_done(self, topic: str, task: asyncio.Task[Route]) -> None:
+        del self._fetches[topic]
         if not task.cancelled():
             task.exception()

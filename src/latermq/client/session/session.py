@@ -62,21 +62,21 @@ class Session:
         self.client_id = f"{self.ip}@{instance or f'{os.getpid()}#{time.monotonic_ns()}'}"
         self.heartbeat: Callable[[], HeartbeatData] | None = None
         self.on_routes_refreshed: Callable[[bool], None] = lambda changed: None
-        self.server_requests: dict[int, ServerRequestHandler] = {}
+        self.request_handlers: dict[int, ServerRequestHandler] = {}
         self._heartbeat_every_s = heartbeat_every_s
         self._refresh_routes_every_s = refresh_routes_every_s
         self._heartbeat_now = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._answering = 0
+        self._active_requests = 0
         self._started = False
         self._closed = False
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         return self._started and not self._closed
 
     def check_running(self) -> None:
-        if not self.running:
+        if not self.is_running:
             state = "is closed" if self._closed else "was not started"
             raise ClientClosed(f"this client {state}", hint="Use it inside `async with`")
 
@@ -94,7 +94,7 @@ class Session:
         task = asyncio.ensure_future(work)
         assert isinstance(task, asyncio.Task)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_done)
         return task
 
     async def close(self, unregister: Iterable[dict[str, str]] = ()) -> None:
@@ -155,34 +155,34 @@ class Session:
             await asyncio.sleep(self._refresh_routes_every_s)
             self.on_routes_refreshed(await self.routes.refresh_all())
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a background task of the client failed", exc_info=error)
 
     def _on_request(self, connection: Connection, request: Command) -> None:
-        handler = self.server_requests.get(request.code)
+        handler = self.request_handlers.get(request.code)
         if handler is None or self._closed:
-            self._answer(connection, request, Response.REQUEST_CODE_NOT_SUPPORTED, f"no answer to {request.code} here")
-        elif self._answering >= MAX_SERVER_REQUESTS:
-            self._answer(
+            self._respond(connection, request, Response.REQUEST_CODE_NOT_SUPPORTED, f"no answer to {request.code} here")
+        elif self._active_requests >= MAX_SERVER_REQUESTS:
+            self._respond(
                 connection, request, Response.SYSTEM_BUSY, f"{MAX_SERVER_REQUESTS} requests are being answered"
             )
         else:
             self.spawn(self._serve(connection, request, handler))
 
     async def _serve(self, connection: Connection, request: Command, handler: ServerRequestHandler) -> None:
-        self._answering += 1
+        self._active_requests += 1
         try:
             body = await handler(request)
         except LaterMQError as error:
-            self._answer(connection, request, error.code, error.remark)
+            self._respond(connection, request, error.code, error.remark)
         else:
-            self._answer(connection, request, Response.SUCCESS, None, body or b"")
+            self._respond(connection, request, Response.SUCCESS, None, body or b"")
         finally:
-            self._answering -= 1
+            self._active_requests -= 1
 
-    def _answer(
+    def _respond(
         self, connection: Connection, request: Command, code: int, remark: str | None, body: bytes = b""
     ) -> None:
         if not request.is_oneway and connection.is_open:
