@@ -142,7 +142,7 @@ class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Far timers, which wait in a timeline that Spark maintains.
 
     `window`, `roll_deadline` and `ingest_every` are shortened to fit a shorter near horizon, unless they are set
-    (`_follow_horizon`).
+    (`_fit_horizon`).
     """
 
     enabled: bool = False  # whether new timers beyond the near horizon go to Spark
@@ -274,8 +274,8 @@ def load_config(
         config = msgspec.convert(merged, Config, strict=False, dec_hook=_decode_unit)
     except msgspec.ValidationError as error:
         raise ConfigError(f"the configuration is not valid: {error}", hint=f"Sections: {', '.join(sections)}") from None
-    given = merged.get("pipeline", {})
-    config = msgspec.structs.replace(config, pipeline=_follow_horizon(config.pipeline, given))
+    explicit = merged.get("pipeline", {})
+    config = msgspec.structs.replace(config, pipeline=_fit_horizon(config.pipeline, explicit))
     _check(config)
     return config
 
@@ -286,21 +286,21 @@ def as_environment(settings: Iterable[str]) -> dict[str, str]:
     return {f"{ENVIRONMENT_PREFIX}{path.strip().replace('.', '_', 1)}".upper(): text.strip() for path, _, text in pairs}
 
 
-def _follow_horizon(pipeline: PipelineConfig, given: Mapping[str, Any]) -> PipelineConfig:
+def _fit_horizon(pipeline: PipelineConfig, explicit: Mapping[str, Any]) -> PipelineConfig:
     """Shorten the settings that must fit into the near horizon, unless they were set explicitly.
 
     A window takes a third of the horizon, which leaves two thirds to hand it back. A quarter of that is reserved for a
     build without Spark, and ingest runs eight times in the rest. With the default horizon nothing is shortened.
     """
 
-    def choose(key: str, longest_ms: int) -> Duration:
+    def fit(key: str, max_ms: int) -> Duration:
         value: Duration = getattr(pipeline, key)
-        return value if key in given else Duration(max(1, min(value, longest_ms)))
+        return value if key in explicit else Duration(max(1, min(value, max_ms)))
 
-    window = choose("window", pipeline.near_horizon // 3)
+    window = fit("window", pipeline.near_horizon // 3)
     lead_ms = pipeline.near_horizon - window
-    roll_deadline = choose("roll_deadline", lead_ms // 4)
-    ingest_every = choose("ingest_every", (lead_ms - roll_deadline) // 8)
+    roll_deadline = fit("roll_deadline", lead_ms // 4)
+    ingest_every = fit("ingest_every", (lead_ms - roll_deadline) // 8)
     return msgspec.structs.replace(pipeline, window=window, roll_deadline=roll_deadline, ingest_every=ingest_every)
 
 

@@ -13,11 +13,11 @@ class LaterMQError(Exception):
 
     code: ClassVar[int] = 1
     retriable: ClassVar[bool] = False
-    ordinary: ClassVar[bool] = False  # occurs in normal operation and is not logged
+    is_expected: ClassVar[bool] = False  # occurs in normal operation and is not logged
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        self.message = _shortened(redacted(message))
-        self.hint = _shortened(redacted(hint))
+        self.message = _truncated(redacted(message))
+        self.hint = _truncated(redacted(hint))
         super().__init__(self.message)
 
     @property
@@ -26,7 +26,7 @@ class LaterMQError(Exception):
         return f"{self.message}. {self.hint}" if self.hint else self.message
 
 
-def _shortened(text: str) -> str:
+def _truncated(text: str) -> str:
     return text if len(text) <= MAX_MESSAGE_CHARS else f"{text[:MAX_MESSAGE_CHARS]}… ({len(text)} characters)"
 
 
@@ -42,7 +42,7 @@ class MalformedRequest(LaterMQError):
     """A frame with a missing or unparsable header field, or with a body that does not parse."""
 
 
-class MessageGone(LaterMQError):
+class MessageNotFound(LaterMQError):
     """A consumer sent back a message that is not in the log: it has expired, or never existed."""
 
 
@@ -88,14 +88,14 @@ class TopicNotFound(LaterMQError):
     """The topic does not exist and may not be auto-created."""
 
     code = 17
-    ordinary = True
+    is_expected = True
 
 
 class QueryNotFound(LaterMQError):
     """Nothing is stored for this key, id or offset."""
 
     code = 22
-    ordinary = True
+    is_expected = True
 
 
 class FilterError(LaterMQError):
@@ -136,7 +136,7 @@ class ConsumerOffline(LaterMQError):
     code = 206
 
 
-class ConsumerSilent(LaterMQError):
+class ConsumerTimedOut(LaterMQError):
     """A member of the group is connected but did not answer in time."""
 
     code = 207
@@ -147,7 +147,7 @@ class IllegalOperation(LaterMQError):
     """A recall that is not possible: the handle is of another topic or broker, or the timer is no longer pending."""
 
     code = 604
-    ordinary = True
+    is_expected = True
 
 
 class StoreError(LaterMQError):

@@ -18,7 +18,7 @@ from latermq.errors import ConfigError, StoreError
 SUFFIX = ".secret"
 MIN_CHARS = 32
 _MAX_BYTES = 4096
-_OTHERS = 0o077
+_OTHER_USERS = 0o077
 
 
 def secret_path(secret_file: str, timeline: str, data: Path | None = None) -> Path:
@@ -55,7 +55,7 @@ def load_secret(path: Path) -> bytes:
     return text
 
 
-def make_secret(path: Path) -> bytes:
+def load_or_create_secret(path: Path) -> bytes:
     """Read the secret from a file, and create the file if it is missing.
 
     Creation is atomic. If several brokers start together, only one creates the file.
@@ -85,7 +85,7 @@ def make_secret(path: Path) -> bytes:
 
 def is_open_to_others(path: Path) -> bool:
     """Whether the file permissions give other users of this machine access to the secret."""
-    return bool(path.stat().st_mode & _OTHERS)
+    return bool(path.stat().st_mode & _OTHER_USERS)
 
 
 class Recipient(NamedTuple):
@@ -107,7 +107,9 @@ def sign(secret: bytes, code: int, recipient: Recipient, fields: Mapping[str, ob
     return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()
 
 
-def is_signed(signature: str, secret: bytes, code: int, recipient: Recipient, fields: Mapping[str, object]) -> bool:
+def is_valid_signature(
+    signature: str, secret: bytes, code: int, recipient: Recipient, fields: Mapping[str, object]
+) -> bool:
     """Whether a signature is valid, compared in constant time. Without a secret no signature is valid."""
-    right = sign(secret, code, recipient, fields)
-    return bool(secret) and hmac.compare_digest(signature.encode(errors="replace"), right.encode())
+    expected = sign(secret, code, recipient, fields)
+    return bool(secret) and hmac.compare_digest(signature.encode(errors="replace"), expected.encode())

@@ -5,7 +5,7 @@ Many libraries repeat a URI in their error messages, so URIs are searched for in
 
 import re
 
-HIDDEN = "***"
+MASK = "***"
 # Untrusted clients choose texts too: one pass over words, and no pattern that could read a character twice.
 # A URI may contain an apostrophe, so an apostrophe does not end it, although libraries also use it as a quote.
 _WORD = re.compile(r"[^\s\"<>]+")
@@ -20,10 +20,10 @@ def _without_credentials(word: re.Match[str]) -> str:
     scheme, found, rest = word[0].partition("://")
     if not found:
         return word[0]
-    before_host, at, place = rest.rpartition("@")
+    before_host, at, host = rest.rpartition("@")
     # A name without a password is not secret: in abfss://container@account it is the container.
     if at and ":" in before_host:
-        rest = f"{HIDDEN}@{place}"
+        rest = f"{MASK}@{host}"
     path, query, signature = rest.partition("?")
     # The query string may contain shared access signatures and tokens.
-    return f"{scheme}://{path}?{HIDDEN}" if query and signature else f"{scheme}://{rest}"
+    return f"{scheme}://{path}?{MASK}" if query and signature else f"{scheme}://{rest}"

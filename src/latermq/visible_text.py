@@ -4,7 +4,7 @@ import re
 
 # C0 including tab and line feed, DEL and C1; soft hyphens, zero-width marks and joiners; line and paragraph separators;
 # direction overrides and isolates; tags; lone surrogates, which cannot be printed at all.
-_HIDDEN = re.compile(
+_INVISIBLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\u3164\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff\ud800-\udfff]"
 )
@@ -13,7 +13,7 @@ _SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
 def visible(text: str) -> str:
     """Replace every control or invisible character with an escape such as `\\n`, `\\x1b` or `\\u202e`."""
-    return text if text.isascii() and text.isprintable() else _HIDDEN.sub(_escape, text)
+    return text if text.isascii() and text.isprintable() else _INVISIBLE.sub(_escape, text)
 
 
 def _escape(match: re.Match[str]) -> str:
@@ -26,7 +26,7 @@ def _escape(match: re.Match[str]) -> str:
 
 def visible_json(text: str) -> str:
     """The same for a JSON document. Its meaning does not change, because such characters occur only in its strings."""
-    return text if text.isascii() and text.isprintable() else _HIDDEN.sub(_escape_json, text)
+    return text if text.isascii() and text.isprintable() else _INVISIBLE.sub(_escape_json, text)
 
 
 def _escape_json(match: re.Match[str]) -> str:

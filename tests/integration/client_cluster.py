@@ -1,4 +1,4 @@
-"""A running cluster whose broker is registered: a broker that has started may take a moment until clients find it."""
+"""A running cluster with a registered broker. After its start, a broker is not visible to clients at once."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Administration goes on while name servers and brokers restart."""
+"""Administration works while name servers and brokers restart."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ RESTARTS = 3
 
 
 class Servers:
-    """A name server and a broker on ports that stay theirs."""
+    """A name server and a broker that keep their ports across restarts."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -65,7 +65,7 @@ def test_no_admin_call_fails_while_servers_restart(tmp_path: Path) -> None:
                 await admin.create_topic("orders", 2)
                 calls: list[Callable[[], Awaitable[object]]] = [
                     lambda: admin.topic_stats("orders"),
-                    lambda: admin.timer_status("orders", unique_key="nobody"),
+                    lambda: admin.timer_status("orders", unique_key="unknown"),
                     lambda: admin.count_timers("orders"),
                     admin.groups,
                     admin.brokers,
@@ -92,7 +92,7 @@ def test_no_admin_call_fails_while_servers_restart(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_call_that_nobody_answers_fails_within_its_timeout() -> None:
+def test_a_call_without_an_answer_fails_within_its_timeout() -> None:
     async def scenario() -> None:
         async with Admin(f"{HOST}:{free_port()}", request_timeout_s=0.5) as admin:
             begin_s = time.monotonic()
@@ -103,32 +103,32 @@ def test_a_call_that_nobody_answers_fails_within_its_timeout() -> None:
     asyncio.run(scenario())
 
 
-def test_a_name_server_that_comes_back_and_hangs_does_not_lengthen_a_call() -> None:
+def test_a_name_server_that_returns_and_hangs_does_not_extend_a_call() -> None:
     async def scenario() -> None:
         port = free_port()
-        hung = asyncio.Event()
+        released = asyncio.Event()
 
         async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await hung.wait()
+            await released.wait()
             writer.close()
 
-        async def come_back() -> asyncio.Server:
+        async def return_later() -> asyncio.Server:
             await asyncio.sleep(0.6)
             return await asyncio.start_server(hang, HOST, port)
 
-        server = asyncio.create_task(come_back())
+        server = asyncio.create_task(return_later())
         async with Admin(f"{HOST}:{port}", request_timeout_s=1.0) as admin:
             began_s = time.monotonic()
             with pytest.raises(LaterMQError):
                 await admin.route("orders")
             assert time.monotonic() - began_s < 1.3
-        hung.set()
+        released.set()
         (await server).close()
 
     asyncio.run(scenario())
 
 
-def test_a_consumer_may_subscribe_before_its_brokers_are_there(tmp_path: Path) -> None:
+def test_a_consumer_may_subscribe_before_its_brokers_exist(tmp_path: Path) -> None:
     async def scenario() -> None:
         servers = Servers(tmp_path)
         await servers.start_name_server()

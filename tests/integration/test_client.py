@@ -47,10 +47,10 @@ def run(scenario: Coroutine[None, None, None], timeout_s: float = 90.0) -> None:
     asyncio.run(asyncio.wait_for(scenario, timeout_s))
 
 
-async def eventually(happened: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:
+async def eventually(condition: Callable[[], object], description: str, timeout_s: float = 30.0) -> None:
     deadline_s = asyncio.get_running_loop().time() + timeout_s
-    while not happened():
-        assert asyncio.get_running_loop().time() < deadline_s, f"not within {timeout_s:g} s: {what}"
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline_s, f"not within {timeout_s:g} s: {description}"
         await asyncio.sleep(0.02)
 
 
@@ -102,12 +102,12 @@ def test_everything_about_a_message_arrives(namesrv: str, topic: str, encoding: 
 
 def test_a_topic_is_created_by_the_first_send(namesrv: str) -> None:
     async def scenario() -> None:
-        name = f"created_on_the_way_{next(_numbers)}"
+        name = f"auto_created_{next(_numbers)}"
         async with Producer(namesrv) as producer, Admin(namesrv) as admin:
             await producer.send(OutgoingMessage(name, b"first"))
             deadline_s = time.monotonic() + 10
             while name not in await admin.topics():
-                assert time.monotonic() < deadline_s, "the name server is not told of the topic"
+                assert time.monotonic() < deadline_s, "the name server does not know the topic"
                 await asyncio.sleep(0.05)
             assert [queue.writeQueueNums for queue in (await admin.route(name)).queueDatas] == [4]
 
@@ -131,7 +131,7 @@ def test_one_way_messages_arrive(namesrv: str, topic: str) -> None:
         async with Producer(namesrv) as producer, Admin(namesrv) as admin:
             for _ in range(10):
                 await producer.send_oneway(OutgoingMessage(topic, b"x"))
-            # An answered message behind them on the same connection.
+            # A message with a response, after them on the same connection.
             await producer.send(OutgoingMessage(topic, b"last"))
 
             async def stored() -> int:
@@ -159,7 +159,7 @@ def test_a_shard_keeps_its_queue_and_its_order(namesrv: str, topic: str, group: 
             await consumer.subscribe(topic)
 
             async def send_shard(shard: str) -> None:
-                # One after the other: a broker may serve the requests of one connection side by side.
+                # Sequentially: a broker may process the requests of one connection concurrently.
                 queues = set()
                 for number in range(100):
                     message = OutgoingMessage(topic, b"%d" % number, properties={"shard": shard})
@@ -189,7 +189,7 @@ def test_two_members_share_the_messages_and_one_takes_over(namesrv: str, topic: 
                 def shared() -> bool:
                     return {first.statistics()["queues"], second.statistics()["queues"]} == {2, 3}
 
-                await eventually(shared, "the four queues and the retry queue are shared out")
+                await eventually(shared, "the four queues and the retry queue are distributed")
                 await send_numbers(producer, topic, 100)
                 await eventually(lambda: len(first_seen) + len(second_seen) >= 100, "all are handled")
                 assert numbers(first_seen + second_seen) == list(range(100))
@@ -197,12 +197,12 @@ def test_two_members_share_the_messages_and_one_takes_over(namesrv: str, topic: 
             await eventually(lambda: first.statistics()["queues"] == 5, "the first member has all queues again")
             await send_numbers(producer, topic, 100)
             await eventually(lambda: len(first_seen) >= 150, "the first member handles everything")
-            assert len(first_seen) + len(second_seen) == 200, "nothing is handled twice when a member leaves cleanly"
+            assert len(first_seen) + len(second_seen) == 200, "no message is handled twice when a member leaves cleanly"
 
     run(scenario())
 
 
-def test_tags_and_sql_choose_messages(namesrv: str, topic: str, group: str) -> None:
+def test_tags_and_sql_select_messages(namesrv: str, topic: str, group: str) -> None:
     by_tag: list[Message] = []
     by_sql: list[Message] = []
 
@@ -215,7 +215,7 @@ def test_tags_and_sql_choose_messages(namesrv: str, topic: str, group: str) -> N
             await tagged.subscribe(topic, "odd || none")
             await conditional.subscribe(topic, Sql("number BETWEEN 10 AND 19"))
             await send_numbers(producer, topic, 40)
-            await eventually(lambda: len(by_tag) >= 20 and len(by_sql) >= 10, "the chosen messages are handled")
+            await eventually(lambda: len(by_tag) >= 20 and len(by_sql) >= 10, "the selected messages are handled")
             assert numbers(by_tag) == list(range(1, 40, 2))
             assert numbers(by_sql) == list(range(10, 20))
             with pytest.raises(FilterError):
@@ -224,13 +224,13 @@ def test_tags_and_sql_choose_messages(namesrv: str, topic: str, group: str) -> N
     run(scenario())
 
 
-def test_a_failed_message_comes_again(namesrv: str, topic: str, group: str) -> None:
+def test_a_failed_message_is_redelivered(namesrv: str, topic: str, group: str) -> None:
     seen: list[Message] = []
 
     def handler(message: Message) -> None:
         seen.append(message)
         if message.reconsume_times == 0:
-            raise RuntimeError("once more, please")
+            raise RuntimeError("fails the first time")
 
     async def scenario() -> None:
         async with (
@@ -239,7 +239,7 @@ def test_a_failed_message_comes_again(namesrv: str, topic: str, group: str) -> N
         ):
             await consumer.subscribe(topic)
             await producer.send(OutgoingMessage(topic, b"again", tag="t", properties={"mine": "yes"}))
-            await eventually(lambda: len(seen) == 2, "the failed message comes again", 40)
+            await eventually(lambda: len(seen) == 2, "the failed message is redelivered", 40)
             again = seen[1]
             assert (again.topic, again.body, again.reconsume_times) == (topic, b"again", 1)
             assert again.properties["mine"] == "yes"
@@ -248,7 +248,7 @@ def test_a_failed_message_comes_again(namesrv: str, topic: str, group: str) -> N
     run(scenario())
 
 
-def test_a_message_that_may_not_be_retried_goes_to_the_dead_letters(namesrv: str, topic: str, group: str) -> None:
+def test_a_message_without_retries_goes_to_the_dead_letters(namesrv: str, topic: str, group: str) -> None:
     def handler(message: Message) -> None:
         raise RuntimeError("never")
 
@@ -262,7 +262,7 @@ def test_a_message_that_may_not_be_retried_goes_to_the_dead_letters(namesrv: str
             await consumer.subscribe(topic)
             await producer.send(OutgoingMessage(topic, b"doomed"))
             await eventually(lambda: consumer.statistics()["sent_back"] == 1, "the message is sent back")
-            # Brokers make dead letters unreadable, so that nobody consumes them by accident.
+            # Brokers make dead letters unreadable, so that they are not consumed by accident.
             dead = f"%DLQ%{group}"
             deadline_s = time.monotonic() + 20
             while dead not in await admin.topics():
@@ -274,7 +274,7 @@ def test_a_message_that_may_not_be_retried_goes_to_the_dead_letters(namesrv: str
     run(scenario())
 
 
-def test_every_member_of_a_broadcast_gets_everything_and_goes_on_where_it_was(
+def test_every_member_of_a_broadcast_gets_all_messages_and_resumes_at_its_offset(
     namesrv: str, topic: str, group: str, tmp_path: Path
 ) -> None:
     async def consume(producer: Producer, seen: list[Message], instance: str, expected: int) -> None:
@@ -301,7 +301,7 @@ def test_every_member_of_a_broadcast_gets_everything_and_goes_on_where_it_was(
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_group_goes_on_where_it_stopped_and_its_offsets_can_be_reset(namesrv: str, topic: str, group: str) -> None:
+def test_a_group_resumes_at_its_offsets_and_they_can_be_reset(namesrv: str, topic: str, group: str) -> None:
     seen: list[Message] = []
 
     async def consume(expected: int) -> None:
@@ -358,11 +358,11 @@ def test_a_pull_waits_for_a_message_and_offsets_are_found(namesrv: str, topic: s
         async with Producer(namesrv) as producer, PullConsumer(namesrv, group=group) as consumer:
             queue = (await consumer.queues(topic))[0]
             assert (await consumer.pull(queue, 0)).status in ("NO_NEW", "OFFSET_MOVED")
-            waiting = asyncio.create_task(consumer.pull(queue, 0, wait_s=10))
+            pull_task = asyncio.create_task(consumer.pull(queue, 0, wait_s=10))
             await asyncio.sleep(0.2)
-            assert not waiting.done()
+            assert not pull_task.done()
             await producer.send(OutgoingMessage(topic, b"0", tag="x"), queue=queue)
-            result = await waiting
+            result = await pull_task
             assert [message.body for message in result.messages] == [b"0"]
             assert (await consumer.pull(queue, 0, expression="y")).status == "NO_MATCH"
             assert (await consumer.pull(queue, 99)).status == "OFFSET_MOVED"
@@ -379,9 +379,9 @@ def test_a_pull_waits_for_a_message_and_offsets_are_found(namesrv: str, topic: s
 def test_messages_are_found_by_id_and_by_key(namesrv: str, topic: str) -> None:
     async def scenario() -> None:
         async with Producer(namesrv) as producer, Admin(namesrv) as admin:
-            result = await producer.send(OutgoingMessage(topic, b"wanted" * 2000, keys=["order-1", "customer-7"]))
+            result = await producer.send(OutgoingMessage(topic, b"expected" * 2000, keys=["order-1", "customer-7"]))
             await producer.send(OutgoingMessage(topic, b"other", keys="order-2"))
-            assert (await admin.view_message(result.offset_message_id)).body == b"wanted" * 2000
+            assert (await admin.view_message(result.offset_message_id)).body == b"expected" * 2000
             deadline_s = time.monotonic() + 10
             while not await admin.query_by_key(topic, "customer-7"):
                 assert time.monotonic() < deadline_s, "the key is not indexed"
@@ -397,7 +397,7 @@ def test_messages_are_found_by_id_and_by_key(namesrv: str, topic: str) -> None:
     run(scenario())
 
 
-def test_clusters_topics_and_groups_are_listed_made_and_deleted(namesrv: str, topic: str, group: str) -> None:
+def test_clusters_topics_and_groups_are_listed_created_and_deleted(namesrv: str, topic: str, group: str) -> None:
     async def scenario() -> None:
         async with Admin(namesrv) as admin:
             assert await admin.clusters() == {"DefaultCluster": ["broker-a"]}
@@ -410,7 +410,7 @@ def test_clusters_topics_and_groups_are_listed_made_and_deleted(namesrv: str, to
             await admin.create_topic(topic, 6)
             assert [queue.readQueueNums for queue in (await admin.route(topic)).queueDatas] == [6]
             await admin.create_group(group, retry_max_times=3)
-            assert [made.max_retries for made in await admin.groups() if made.name == group] == [3]
+            assert [listed.max_retries for listed in await admin.groups() if listed.name == group] == [3]
             async with PushConsumer(namesrv, group, lambda message: None) as consumer:
                 await consumer.subscribe(topic, "a || b")
                 connections = await admin.consumer_connections(group)
@@ -418,7 +418,7 @@ def test_clusters_topics_and_groups_are_listed_made_and_deleted(namesrv: str, to
                 assert connections.connectionSet[0].language == "PYTHON"
                 assert connections.subscriptionTable[topic].subString == "a || b"
             await admin.delete_group(group)
-            assert group not in [made.name for made in await admin.groups()]
+            assert group not in [listed.name for listed in await admin.groups()]
             await admin.delete_topic(topic)
             with pytest.raises(TopicNotFound):
                 await admin.route(topic)
@@ -426,7 +426,7 @@ def test_clusters_topics_and_groups_are_listed_made_and_deleted(namesrv: str, to
     run(scenario())
 
 
-def test_the_blocking_face_does_the_same(namesrv: str, topic: str, group: str) -> None:
+def test_blocking_clients_do_the_same(namesrv: str, topic: str, group: str) -> None:
     seen: list[Message] = []
     threads: set[str] = set()
 
@@ -456,7 +456,7 @@ def test_the_blocking_face_does_the_same(namesrv: str, topic: str, group: str) -
     )
 
 
-def test_clients_go_on_after_the_broker_was_killed(tmp_path: Path, group: str) -> None:
+def test_clients_resume_after_the_broker_is_killed(tmp_path: Path, group: str) -> None:
     seen: list[Message] = []
 
     async def scenario(namesrv: str, restart: Callable[[], None]) -> None:
@@ -468,11 +468,13 @@ def test_clients_go_on_after_the_broker_was_killed(tmp_path: Path, group: str) -
             await admin.create_topic("survivor", 4)
             await consumer.subscribe("survivor")
             await send_numbers(producer, "survivor", 50)
-            await eventually(lambda: len(seen) >= 50, "the messages before")
+            await eventually(lambda: len(seen) >= 50, "the messages before the restart")
             await asyncio.to_thread(restart)
             await send_numbers(producer, "survivor", 50, after="yes")
             await eventually(
-                lambda: len({m.body for m in seen if "after" in m.properties}) == 50, "the messages after", 60
+                lambda: len({m.body for m in seen if "after" in m.properties}) == 50,
+                "the messages after the restart",
+                60,
             )
 
     if IS_APACHE:
@@ -485,5 +487,5 @@ def test_clients_go_on_after_the_broker_was_killed(tmp_path: Path, group: str) -
             run(scenario(peer.namesrv, restart_apache), 180)
     else:
         with serving(tmp_path) as server:
-            # What supervises the broker starts it again.
+            # The supervisor restarts the broker.
             run(scenario(server.namesrv, lambda: os.kill(server.broker_pid(), signal.SIGKILL)), 180)

@@ -1,4 +1,4 @@
-"""Bodies that open to hundreds of times their size: consumers refuse them, go on, and do not swell."""
+"""Bodies that decompress to hundreds of times their size: consumers refuse them, continue, and use little memory."""
 
 import json
 import subprocess
@@ -20,11 +20,11 @@ CONSUMER = """
 import asyncio, json, resource, sys
 from latermq.client import PushConsumer
 
-async def main(namesrv, topic, wanted, settings):
+async def main(namesrv, topic, expected, settings):
     seen, done = [], asyncio.Event()
     def handle(message):
         seen.append(len(message.body))
-        if len(seen) >= wanted:
+        if len(seen) >= expected:
             done.set()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     async with PushConsumer(namesrv, "G" + topic, handle, consume_from="first", **settings) as consumer:
@@ -73,36 +73,36 @@ def store(server: Server, topic: str, bodies: list[tuple[bytes, int]], propertie
             assert attacker.call(Request.SEND_MESSAGE_V2, fields, body).code == Response.SUCCESS
 
 
-def consume(server: Server, topic: str, wanted: int, **settings: object) -> dict[str, object]:
-    command = [sys.executable, "-c", CONSUMER, server.namesrv, topic, str(wanted), json.dumps(settings)]
+def consume(server: Server, topic: str, expected: int, **settings: object) -> dict[str, object]:
+    command = [sys.executable, "-c", CONSUMER, server.namesrv, topic, str(expected), json.dumps(settings)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr[-4_000:]
     assert "Traceback" not in done.stderr
     assert "opens to more than" in done.stderr
-    told: dict[str, object] = json.loads(done.stdout)
-    return told
+    report: dict[str, object] = json.loads(done.stdout)
+    return report
 
 
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
-def test_a_consumer_passes_bombs_and_does_not_swell(server: Server, orderly: bool) -> None:
+def test_a_consumer_skips_bombs_and_uses_little_memory(server: Server, orderly: bool) -> None:
     topic = f"bombs{int(orderly)}"
-    bombs = [(make(), sysflag) for make, sysflag in BOMBS]
+    bombs = [(compress(), sysflag) for compress, sysflag in BOMBS]
     store(server, topic, [(b"first", 0), *bombs, (b"fifth", 0), (zlib.compress(b"last!!"), 0x301)])
-    told = consume(server, topic, 3, orderly=orderly, max_body_bytes=8 * MIB)
-    assert sorted(told["seen"]) == [5, 5, 6]  # type: ignore[call-overload]
-    assert told["failed"] == 3
-    assert told["grew_kib"] < 60 * 1024, "of what the bodies would open to"  # type: ignore[operator]
+    report = consume(server, topic, 3, orderly=orderly, max_body_bytes=8 * MIB)
+    assert sorted(report["seen"]) == [5, 5, 6]  # type: ignore[call-overload]
+    assert report["failed"] == 3
+    assert report["grew_kib"] < 60 * 1024, "less than one decompressed body"  # type: ignore[operator]
 
 
-def test_many_bodies_just_below_the_bound_are_not_open_at_the_same_time(server: Server) -> None:
+def test_many_bodies_just_below_the_limit_are_not_decompressed_at_the_same_time(server: Server) -> None:
     body = zlib.compress(bytes(7 * MIB))
     store(server, "many", [(zlib_bomb(), 0x301), *[(body, 0x301)] * 30])
-    told = consume(server, "many", 30, max_body_bytes=8 * MIB)
-    assert told["seen"] == [7 * MIB] * 30
-    assert told["grew_kib"] < 100 * 1024  # type: ignore[operator]
+    report = consume(server, "many", 30, max_body_bytes=8 * MIB)
+    assert report["seen"] == [7 * MIB] * 30
+    assert report["grew_kib"] < 100 * 1024  # type: ignore[operator]
 
 
-def test_message_print_passes_over_a_bomb_and_says_so(server: Server) -> None:
+def test_message_print_skips_a_bomb_with_a_note(server: Server) -> None:
     store(server, "printed", [(b"first", 0), (zlib_bomb(), 0x301), (b"third", 0)])
     command = [sys.executable, "-m", "latermq", "message", "print", "printed", "--namesrv", server.namesrv, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
@@ -111,7 +111,7 @@ def test_message_print_passes_over_a_bomb_and_says_so(server: Server) -> None:
     assert "passed over: the body opens to more than 67108864 bytes (printed, queue 0, offset 1)" in done.stderr
 
 
-def test_message_query_shows_the_messages_beside_a_bomb(server: Server) -> None:
+def test_message_query_shows_the_messages_around_a_bomb(server: Server) -> None:
     store(server, "queried", [(b"first", 0), (zlib_bomb(), 0x301), (b"third", 0)], "KEYS\x01k\x02")
     command = [sys.executable, "-m", "latermq", "message", "query", "queried", "--key", "k", "--json"]
     done = subprocess.run(

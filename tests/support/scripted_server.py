@@ -1,4 +1,4 @@
-"""A name server and broker in one that answers as a test tells it to, for faults that no real server does on demand."""
+"""A scripted name server and broker in one process, for faults that a real server does not produce on demand."""
 
 import asyncio
 import contextlib
@@ -10,13 +10,13 @@ from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame,
 from latermq.protocol.remoting.send import SendHeaderV2
 
 HOST = "127.0.0.1"
-HANG_UP = b"hang up"
+DISCONNECT = b"disconnect"
 Answer = bytes | None
 Script = Callable[[Command], Answer]
 
 
 class ScriptedServer:
-    """Answers routes by itself and everything else by `script`; None leaves a request unanswered."""
+    """Answers route requests itself and passes all others to `script`. A script returns None to send no response."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -25,7 +25,7 @@ class ScriptedServer:
         self.queues = 4
         self.port = 0
         self.connections: list[asyncio.Transport] = []
-        self.replies: list[Command] = []
+        self.responses: list[Command] = []
 
     @property
     def address(self) -> str:
@@ -37,14 +37,14 @@ class ScriptedServer:
     def count(self, code: int) -> int:
         return sum(request.code == code for request in self.requests)
 
-    def ask(self, code: int, fields: dict[str, str], body: bytes = b"") -> None:
+    def send_request(self, code: int, fields: dict[str, str], body: bytes = b"") -> None:
         """Send a request to every client."""
         for transport in self.connections:
             transport.write(encode_frame(code, 77, fields=fields, body=body))
 
     def answer(self, request: Command) -> Answer:
         if request.is_response:
-            self.replies.append(request)
+            self.responses.append(request)
             return None
         self.requests.append(request)
         if request.code == Request.GET_ROUTEINFO_BY_TOPIC:
@@ -78,7 +78,7 @@ class _Protocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         for request in self._reader.feed(data):
             answer = self._server.answer(request)
-            if answer == HANG_UP:
+            if answer == DISCONNECT:
                 self._transport.abort()
             elif answer is not None:
                 self._transport.write(answer)
@@ -101,20 +101,20 @@ async def scripted_server(script: Script) -> AsyncIterator[ScriptedServer]:
         await listener.wait_closed()
 
 
-def stored(request: Command) -> bytes:
-    """The answer to a send that worked."""
+def stored_response(request: Command) -> bytes:
+    """The response to a successful send."""
     header = request.header(SendHeaderV2)
     fields = {"msgId": "00" * 16, "queueId": str(header.queueId), "queueOffset": "7"}
     return encode_response(request, fields=fields)
 
 
-def refused(code: int, remark: str = "not now") -> Script:
+def error_response(code: int, remark: str = "not now") -> Script:
     return lambda request: encode_response(request, code, fields={}, remark=remark)
 
 
-async def eventually(happened: Callable[[], object], what: str, timeout_s: float = 10.0) -> None:
-    """Wait until something is true; name it if it does not happen."""
+async def eventually(condition: Callable[[], object], description: str, timeout_s: float = 10.0) -> None:
+    """Wait until a condition is true. On timeout, fail with its description."""
     deadline_s = asyncio.get_running_loop().time() + timeout_s
-    while not happened():
-        assert asyncio.get_running_loop().time() < deadline_s, f"not within {timeout_s:g} s: {what}"
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline_s, f"not within {timeout_s:g} s: {description}"
         await asyncio.sleep(0.01)

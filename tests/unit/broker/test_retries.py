@@ -12,7 +12,7 @@ from latermq.errors import (
     GroupNotFound,
     IllegalMessage,
     InvalidParameter,
-    MessageGone,
+    MessageNotFound,
     NoPermission,
     ServiceUnavailable,
 )
@@ -292,7 +292,7 @@ def test_a_message_that_is_gone_cannot_be_sent_back(broker: Broker) -> None:
     message = sent(broker)
     for offset in (message.physical_offset + 1, broker.store.log.end, -1, 1 << 60):
         message.physical_offset = offset
-        with pytest.raises(MessageGone) as refused:
+        with pytest.raises(MessageNotFound) as refused:
             send_back(broker, message)
         assert refused.value.code == 1
 

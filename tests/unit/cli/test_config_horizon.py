@@ -1,4 +1,4 @@
-"""A near horizon may be set alone: what must fit into it follows."""
+"""The near horizon can be set alone: the settings that must fit into it are shortened."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_a_near_horizon_alone_is_enough(horizon_ms: int) -> None:
     assert 0 < found.ingest_every <= lead_ms - found.roll_deadline
 
 
-def test_forty_seconds_leave_spark_and_the_roll_without_it_their_time() -> None:
+def test_forty_seconds_leave_time_for_spark_and_for_a_build_without_it() -> None:
     found = pipeline("near_horizon=40s")
     assert (found.window, found.roll_deadline, found.ingest_every) == (13_333, 6_666, 2_500)
 
@@ -29,7 +29,7 @@ def test_a_longer_horizon_changes_nothing_else() -> None:
     assert load_config(environment={}) == Config()
 
 
-def test_what_is_set_is_taken_as_it_is_and_the_rest_fits_it() -> None:
+def test_explicit_settings_are_kept_and_the_others_fit_them() -> None:
     found = pipeline("near_horizon=40s", "window=5s")
     assert (found.window, found.roll_deadline) == (5_000, 8_750)
     with pytest.raises(ConfigError, match=r"pipeline\.window must be above 0, and at most half"):
@@ -38,12 +38,12 @@ def test_what_is_set_is_taken_as_it_is_and_the_rest_fits_it() -> None:
         pipeline("near_horizon=40s", "ingest_every=30s")
 
 
-def test_the_environment_counts_as_set() -> None:
+def test_environment_variables_are_explicit_settings() -> None:
     found = load_config(settings=["pipeline.near_horizon=40s"], environment={"LATERMQ_PIPELINE_WINDOW": "20s"}).pipeline
     assert found.window == 20_000
 
 
 @pytest.mark.parametrize("horizon", ["0s", "999ms", "49h"])
-def test_a_horizon_out_of_bounds_is_named(horizon: str) -> None:
+def test_a_horizon_out_of_range_is_refused(horizon: str) -> None:
     with pytest.raises(ConfigError, match=r"pipeline\.near_horizon must be from 1s to 2d"):
         pipeline(f"near_horizon={horizon}")

@@ -1,4 +1,4 @@
-"""The push consumer when its broker fails or asks: failed messages are never lost, and every request is answered."""
+"""The push consumer when its broker fails or sends requests: no message is lost, and every request gets a response."""
 
 import asyncio
 import errno
@@ -42,8 +42,8 @@ def record(body: bytes, offset: int) -> bytes:
     )
 
 
-class OneQueue:
-    """A broker with one topic of one queue, which holds `bodies`; a pull beyond them is left waiting."""
+class OneQueueBroker:
+    """A broker with one topic of one queue, which contains `bodies`. A pull beyond them gets no response."""
 
     def __init__(self, *bodies: bytes) -> None:
         self.bodies = list(bodies)
@@ -71,8 +71,8 @@ class OneQueue:
         if request.code == Request.CONSUMER_SEND_MSG_BACK:
             self.sent_back.append(request.header(SendBackHeader))
         if request.code == Request.LOCK_BATCH_MQ:
-            asked = decode_body(request.body, LockBatchRequest)
-            granted = asked.mqSet if self.locked_by in (None, asked.clientId) else []
+            lock_request = decode_body(request.body, LockBatchRequest)
+            granted = lock_request.mqSet if self.locked_by in (None, lock_request.clientId) else []
             return encode_response(request, body=encode_body(LockBatchResponse(lockOKMQSet=granted)))
         if request.code == Request.UNLOCK_BATCH_MQ:
             self.unlocked += 1
@@ -80,8 +80,8 @@ class OneQueue:
 
     def members(self) -> list[str]:
         assert self.server is not None
-        beats = [request.body for request in self.server.requests if request.code == Request.HEART_BEAT]
-        return sorted({decode_body(body, HeartbeatData).clientID for body in beats})
+        heartbeats = [request.body for request in self.server.requests if request.code == Request.HEART_BEAT]
+        return sorted({decode_body(body, HeartbeatData).clientID for body in heartbeats})
 
     def pull(self, request: Command) -> Answer:
         header = request.header(PullHeader)
@@ -93,12 +93,12 @@ class OneQueue:
 
 
 def run(
-    broker: OneQueue,
+    broker: OneQueueBroker,
     handler: Callable[[Message], None],
     scenario: Callable[[ScriptedServer, PushConsumer], Coroutine[None, None, None]],
     **settings: Any,
 ) -> None:
-    async def whole() -> None:
+    async def main() -> None:
         async with scripted_server(broker) as server:
             server.queues = 1
             broker.server = server
@@ -110,10 +110,12 @@ def run(
                 await consumer.subscribe(TOPIC)
                 await scenario(server, consumer)
 
-    asyncio.run(asyncio.wait_for(whole(), 60))
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def failing_once(failure: type[BaseException] = RuntimeError) -> tuple[list[Message], Callable[[Message], None]]:
+def handler_that_fails_once(
+    failure: type[BaseException] = RuntimeError,
+) -> tuple[list[Message], Callable[[Message], None]]:
     seen: list[Message] = []
 
     def handler(message: Message) -> None:
@@ -125,14 +127,14 @@ def failing_once(failure: type[BaseException] = RuntimeError) -> tuple[list[Mess
 
 
 def refuse(request: Command) -> Answer:
-    return encode_response(request, Response.SYSTEM_ERROR, fields={}, remark="cannot take it back")
+    return encode_response(request, Response.SYSTEM_ERROR, fields={}, remark="cannot accept it")
 
 
-# What a handler waits for may be cancelled by others, which cancels no consumer.
+# A task that a handler waits for may be cancelled. This must not cancel the consumer.
 @pytest.mark.parametrize("failure", [RuntimeError, asyncio.CancelledError])
-def test_a_failed_message_goes_back_to_its_broker_and_the_queue_goes_on(failure: type[BaseException]) -> None:
-    broker = OneQueue(b"bad", b"good")
-    seen, handler = failing_once(failure)
+def test_a_failed_message_is_sent_back_and_its_queue_continues(failure: type[BaseException]) -> None:
+    broker = OneQueueBroker(b"bad", b"good")
+    seen, handler = handler_that_fails_once(failure)
 
     async def scenario(server: ScriptedServer, consumer: PushConsumer) -> None:
         await eventually(lambda: broker.committed.get((TOPIC, 0)) == 2, "both offsets are committed")
@@ -144,10 +146,10 @@ def test_a_failed_message_goes_back_to_its_broker_and_the_queue_goes_on(failure:
     run(broker, handler, scenario)
 
 
-def test_a_message_that_cannot_be_sent_back_is_handled_here_again_and_holds_its_offset() -> None:
-    broker = OneQueue(b"bad", b"good")
+def test_a_message_that_cannot_be_sent_back_is_retried_locally_and_blocks_the_commit() -> None:
+    broker = OneQueueBroker(b"bad", b"good")
     broker.answers[Request.CONSUMER_SEND_MSG_BACK] = refuse
-    seen, handler = failing_once()
+    seen, handler = handler_that_fails_once()
 
     async def scenario(server: ScriptedServer, consumer: PushConsumer) -> None:
         await eventually(lambda: len(seen) == 2, "the second message is handled meanwhile")
@@ -160,9 +162,9 @@ def test_a_message_that_cannot_be_sent_back_is_handled_here_again_and_holds_its_
 
 
 @pytest.mark.parametrize("failure", [RuntimeError, asyncio.CancelledError])
-def test_in_order_a_failed_message_holds_its_queue(failure: type[BaseException]) -> None:
-    broker = OneQueue(b"one", b"two")
-    seen, handler = failing_once(failure)
+def test_orderly_a_failed_message_blocks_its_queue(failure: type[BaseException]) -> None:
+    broker = OneQueueBroker(b"one", b"two")
+    seen, handler = handler_that_fails_once(failure)
 
     async def scenario(server: ScriptedServer, consumer: PushConsumer) -> None:
         await eventually(lambda: len(seen) == 3, "all are handled")
@@ -170,77 +172,77 @@ def test_in_order_a_failed_message_holds_its_queue(failure: type[BaseException])
         assert broker.sent_back == []
 
     run(broker, handler, scenario, orderly=True)
-    assert broker.unlocked >= 1, "a member that leaves lets its locks go"
+    assert broker.unlocked >= 1, "a member that leaves releases its locks"
     assert broker.committed[TOPIC, 0] == 2
 
 
-def test_in_order_nothing_is_handled_while_another_member_holds_the_lock() -> None:
-    broker = OneQueue(b"one")
-    broker.locked_by = "somebody else"
+def test_orderly_no_message_is_handled_while_another_member_holds_the_lock() -> None:
+    broker = OneQueueBroker(b"one")
+    broker.locked_by = "another member"
     seen: list[Message] = []
 
     async def scenario(server: ScriptedServer, consumer: PushConsumer) -> None:
         assert consumer.statistics()["queues"] == 0
         broker.locked_by = None
-        await eventually(lambda: seen, "the queue is taken once it is free")
+        await eventually(lambda: seen, "the queue is acquired once it is free")
 
     run(broker, seen.append, scenario, orderly=True)
 
 
-def test_in_order_a_lock_that_is_gone_stops_its_queue_at_once() -> None:
-    broker = OneQueue(b"one")
+def test_orderly_a_lost_lock_stops_its_queue_at_once() -> None:
+    broker = OneQueueBroker(b"one")
     seen: list[Message] = []
 
     async def scenario(server: ScriptedServer, consumer: PushConsumer) -> None:
         await eventually(lambda: len(seen) == 1, "the first is handled")
-        broker.locked_by = "somebody else"
+        broker.locked_by = "another member"
         before = server.count(Request.LOCK_BATCH_MQ)
-        await eventually(lambda: server.count(Request.LOCK_BATCH_MQ) >= before + 2, "the locks are asked for again")
+        await eventually(lambda: server.count(Request.LOCK_BATCH_MQ) >= before + 2, "the locks are requested again")
         broker.bodies.append(b"two")
-        # The pull that the broker holds is not answered by this script; a reset makes the consumer ask again.
+        # The script does not answer the pull that it holds. A reset makes the consumer pull again.
         table = encode_keyed_map([(MessageQueue(TOPIC, "broker-a", 0), 1)])
         fields = {"topic": TOPIC, "group": GROUP, "timestamp": "0"}
-        server.ask(Request.RESET_CONSUMER_CLIENT_OFFSET, fields, encode_body({"offsetTable": table}))
+        server.send_request(Request.RESET_CONSUMER_CLIENT_OFFSET, fields, encode_body({"offsetTable": table}))
         await eventually(lambda: consumer.statistics()["cached_messages"] == 1, "the second is pulled")
         await asyncio.sleep(0.3)
         assert len(seen) == 1
         broker.locked_by = None
-        await eventually(lambda: len(seen) == 2, "the second is handled once the lock is back")
+        await eventually(lambda: len(seen) == 2, "the second is handled once the lock is granted again")
 
     run(broker, seen.append, scenario, orderly=True)
 
 
 def test_a_broker_that_forgot_the_subscription_gets_a_heartbeat() -> None:
-    broker = OneQueue(b"one")
+    broker = OneQueueBroker(b"one")
     refusals = [1]
 
-    def forget_once(request: Command) -> Answer:
+    def reject_once(request: Command) -> Answer:
         if request.header(PullHeader).topic == TOPIC and refusals and refusals.pop():
-            return encode_response(request, Response.SUBSCRIPTION_NOT_EXIST, fields={}, remark="who are you?")
+            return encode_response(request, Response.SUBSCRIPTION_NOT_EXIST, fields={}, remark="unknown subscription")
         return None
 
-    broker.answers[Request.PULL_MESSAGE] = forget_once
+    broker.answers[Request.PULL_MESSAGE] = reject_once
     seen: list[Message] = []
 
     async def scenario(server: ScriptedServer, consumer: PushConsumer) -> None:
         before = server.count(Request.HEART_BEAT)
-        await eventually(lambda: seen, "the message comes after all")
-        await eventually(lambda: server.count(Request.HEART_BEAT) > before, "a heartbeat out of turn")
+        await eventually(lambda: seen, "the message is delivered")
+        await eventually(lambda: server.count(Request.HEART_BEAT) > before, "an additional heartbeat")
 
     run(broker, seen.append, scenario)
 
 
-def test_an_offset_that_the_broker_does_not_have_is_corrected() -> None:
-    broker = OneQueue(b"old", b"new")
+def test_an_offset_out_of_range_is_corrected() -> None:
+    broker = OneQueueBroker(b"old", b"new")
 
-    def moved(request: Command) -> Answer:
+    def report_moved_offset(request: Command) -> Answer:
         header = request.header(PullHeader)
         if header.topic == TOPIC and header.queueOffset == 0:
             fields = {"nextBeginOffset": "1", "minOffset": "1", "maxOffset": "2"}
             return encode_response(request, Response.PULL_OFFSET_MOVED, fields=fields)
         return None
 
-    broker.answers[Request.PULL_MESSAGE] = moved
+    broker.answers[Request.PULL_MESSAGE] = report_moved_offset
     seen: list[Message] = []
 
     async def scenario(server: ScriptedServer, consumer: PushConsumer) -> None:
@@ -251,75 +253,77 @@ def test_an_offset_that_the_broker_does_not_have_is_corrected() -> None:
 
 
 def test_offsets_are_reset_on_request_and_the_queue_is_read_again() -> None:
-    broker = OneQueue(b"one", b"two")
+    broker = OneQueueBroker(b"one", b"two")
     seen: list[Message] = []
 
     async def scenario(server: ScriptedServer, consumer: PushConsumer) -> None:
         await eventually(lambda: len(seen) == 2, "both are handled")
         table = encode_keyed_map([(MessageQueue(TOPIC, "broker-a", 0), 1)])
         fields = {"topic": TOPIC, "group": GROUP, "timestamp": "0", "isForce": "true"}
-        server.ask(Request.RESET_CONSUMER_CLIENT_OFFSET, fields, encode_body({"offsetTable": table}))
+        server.send_request(Request.RESET_CONSUMER_CLIENT_OFFSET, fields, encode_body({"offsetTable": table}))
         await eventually(lambda: len(seen) == 3, "the second is handled again")
         assert seen[2].body == b"two"
 
     run(broker, seen.append, scenario)
 
 
-def test_the_consumer_tells_its_positions_and_its_state() -> None:
-    broker = OneQueue(b"one")
+def test_the_consumer_reports_its_positions_and_its_state() -> None:
+    broker = OneQueueBroker(b"one")
     seen: list[Message] = []
 
     async def scenario(server: ScriptedServer, consumer: PushConsumer) -> None:
         await eventually(lambda: broker.committed.get((TOPIC, 0)) == 1, "the message is handled")
-        server.ask(Request.GET_CONSUMER_STATUS_FROM_CLIENT, {"topic": TOPIC, "group": GROUP})
-        await eventually(lambda: server.replies, "an answer")
-        assert server.replies.pop().body == (
+        server.send_request(Request.GET_CONSUMER_STATUS_FROM_CLIENT, {"topic": TOPIC, "group": GROUP})
+        await eventually(lambda: server.responses, "a response")
+        assert server.responses.pop().body == (
             b'{"messageQueueTable":{{"topic":"t","brokerName":"broker-a","queueId":0}:1},"consumerTable":{}}'
         )
-        server.ask(Request.GET_CONSUMER_RUNNING_INFO, {"consumerGroup": GROUP, "clientId": consumer.client_id})
-        await eventually(lambda: server.replies, "an answer")
-        body = server.replies.pop().body
+        server.send_request(Request.GET_CONSUMER_RUNNING_INFO, {"consumerGroup": GROUP, "clientId": consumer.client_id})
+        await eventually(lambda: server.responses, "a response")
+        body = server.responses.pop().body
         assert b'"PROP_CONSUMEORDERLY":"false"' in body
         assert b'"commitOffset":1' in body
-        server.ask(Request.GET_CONSUMER_RUNNING_INFO, {"consumerGroup": "other", "clientId": consumer.client_id})
-        await eventually(lambda: server.replies, "an answer")
-        assert server.replies.pop().code == Response.SYSTEM_ERROR
+        server.send_request(
+            Request.GET_CONSUMER_RUNNING_INFO, {"consumerGroup": "other", "clientId": consumer.client_id}
+        )
+        await eventually(lambda: server.responses, "a response")
+        assert server.responses.pop().code == Response.SYSTEM_ERROR
 
     run(broker, seen.append, scenario)
 
 
 def test_a_message_is_handled_directly_on_request() -> None:
-    _, handler = failing_once()
+    _, handler = handler_that_fails_once()
 
     async def scenario(server: ScriptedServer, consumer: PushConsumer) -> None:
         results = []
         for _ in range(2):
-            server.ask(Request.CONSUME_MESSAGE_DIRECTLY, {"consumerGroup": GROUP}, record(b"now", 9))
-            await eventually(lambda: server.replies, "an answer")
-            results.append(json.loads(server.replies.pop().body))
+            server.send_request(Request.CONSUME_MESSAGE_DIRECTLY, {"consumerGroup": GROUP}, record(b"now", 9))
+            await eventually(lambda: server.responses, "a response")
+            results.append(json.loads(server.responses.pop().body))
         assert [result["consumeResult"] for result in results] == ["CR_THROW_EXCEPTION", "CR_SUCCESS"]
         assert "the first one fails" in results[0]["remark"]
 
-    run(OneQueue(), handler, scenario)
+    run(OneQueueBroker(), handler, scenario)
 
 
-def test_a_request_that_the_client_does_not_know_is_answered_too() -> None:
+def test_an_unknown_request_gets_an_error_response() -> None:
     async def scenario(server: ScriptedServer, consumer: PushConsumer) -> None:
-        server.ask(9999, {})
-        await eventually(lambda: server.replies, "an answer")
-        assert server.replies.pop().code == Response.REQUEST_CODE_NOT_SUPPORTED
+        server.send_request(9999, {})
+        await eventually(lambda: server.responses, "a response")
+        assert server.responses.pop().code == Response.REQUEST_CODE_NOT_SUPPORTED
 
-    run(OneQueue(), lambda message: None, scenario)
+    run(OneQueueBroker(), lambda message: None, scenario)
 
 
-def test_what_is_pulled_ahead_of_the_handlers_is_bounded() -> None:
-    broker = OneQueue(*(b"%d" % number for number in range(50)))
+def test_prefetched_messages_are_bounded() -> None:
+    broker = OneQueueBroker(*(b"%d" % number for number in range(50)))
 
-    async def whole() -> None:
-        let_go = asyncio.Event()
+    async def main() -> None:
+        release = asyncio.Event()
 
         async def handler(message: Message) -> None:
-            await let_go.wait()
+            await release.wait()
 
         async with scripted_server(broker) as server:
             server.queues = 1
@@ -333,52 +337,54 @@ def test_what_is_pulled_ahead_of_the_handlers_is_bounded() -> None:
                 await asyncio.sleep(0.1)
                 assert consumer.statistics()["cached_messages"] == 5
                 assert consumer.statistics()["running_handlers"] == 2
-                let_go.set()
+                release.set()
                 await eventually(lambda: consumer.statistics()["handled"] == 50, "all are handled")
 
-    asyncio.run(asyncio.wait_for(whole(), 60))
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def test_a_broadcast_goes_on_when_its_offsets_can_be_kept_again(
+def test_broadcasting_resumes_when_its_offsets_can_be_stored_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("WARNING", "latermq.client")
-    broker = OneQueue(b"one", b"two")
+    broker = OneQueueBroker(b"one", b"two")
     folder = tmp_path / "offsets"
-    folder.touch()  # in the way, so that nothing can be read there
-    kept = folder / f"{GROUP}_default.json"
+    folder.touch()  # a file instead of a folder, so that reads fail
+    offsets_file = folder / f"{GROUP}_default.json"
     seen: list[bytes] = []
-    full = [True]
+    disk_full = [True]
     sync = os.fsync
 
-    def sync_if_room(file: int) -> None:
-        if full:
+    def fail_while_disk_is_full(file: int) -> None:
+        if disk_full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         sync(file)
 
-    monkeypatch.setattr(os, "fsync", sync_if_room)
+    monkeypatch.setattr(os, "fsync", fail_while_disk_is_full)
 
     async def scenario(server: ScriptedServer, consumer: PushConsumer) -> None:
         assert seen == []
         folder.unlink()
         await eventually(lambda: seen == [b"one", b"two"], "both are handled")
-        await eventually(lambda: caplog.text.count("offsets could not be stored") >= 2, "two commits that failed")
-        assert not kept.exists()
-        full.clear()
-        await eventually(lambda: kept.exists() and b'"offset":2' in kept.read_bytes(), "the offset is kept")
+        await eventually(lambda: caplog.text.count("offsets could not be stored") >= 2, "two failed commits")
+        assert not offsets_file.exists()
+        disk_full.clear()
+        await eventually(
+            lambda: offsets_file.exists() and b'"offset":2' in offsets_file.read_bytes(), "the offset is stored"
+        )
 
     run(broker, lambda message: seen.append(message.body), scenario, model="broadcasting", offsets_folder=folder)
 
 
-def test_close_waits_for_running_handlers_and_commits_what_they_did() -> None:
-    broker = OneQueue(b"slow", b"never begun")
+def test_close_waits_for_running_handlers_and_commits_their_messages() -> None:
+    broker = OneQueueBroker(b"slow", b"never handled")
 
-    async def whole() -> None:
-        began, let_go = asyncio.Event(), asyncio.Event()
+    async def main() -> None:
+        started, release = asyncio.Event(), asyncio.Event()
 
         async def handler(message: Message) -> None:
-            began.set()
-            await let_go.wait()
+            started.set()
+            await release.wait()
 
         async with scripted_server(broker) as server:
             server.queues = 1
@@ -386,13 +392,13 @@ def test_close_waits_for_running_handlers_and_commits_what_they_did() -> None:
             consumer = PushConsumer(server.address, GROUP, handler, consume_from="first", concurrency=1)
             await consumer.start()
             await consumer.subscribe(TOPIC)
-            await began.wait()
-            closing = asyncio.create_task(consumer.close())
+            await started.wait()
+            close_task = asyncio.create_task(consumer.close())
             await asyncio.sleep(0.05)
-            assert not closing.done()
-            let_go.set()
-            await closing
+            assert not close_task.done()
+            release.set()
+            await close_task
             assert broker.committed[TOPIC, 0] == 1
             assert server.count(Request.UNREGISTER_CLIENT) == 1
 
-    asyncio.run(asyncio.wait_for(whole(), 60))
+    asyncio.run(asyncio.wait_for(main(), 60))

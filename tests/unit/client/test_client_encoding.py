@@ -1,4 +1,4 @@
-"""What a producer puts on the wire: frames, properties, batches, compression, and the queue of a shard."""
+"""The wire format of a producer: frames, properties, batches, compression, and the queue of a shard."""
 
 import sys
 import zlib
@@ -21,7 +21,7 @@ from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import BINARY, JSON, FrameReader
 from latermq.protocol.remoting.send import SendHeaderV2
 
-# hashCode of the value in Java, and the queue of seven that SelectMessageQueueByHash picked for it.
+# hashCode of the value in Java, and the queue of seven that SelectMessageQueueByHash selects.
 JAVA_SHARDS = [
     ("order-4711", 5),
     ("", 0),
@@ -40,7 +40,7 @@ JAVA_SHARDS = [
 
 @pytest.mark.parametrize("encoding", [JSON, BINARY])
 @pytest.mark.parametrize("oneway", [False, True])
-def test_a_send_frame_says_what_was_given(encoding: int, oneway: bool) -> None:
+def test_a_send_frame_contains_all_fields(encoding: int, oneway: bool) -> None:
     frames = SendFrames("my-group", "my-topic", 4, encoding)
     properties = encode_message_properties(OutgoingMessage("my-topic", b"", tag='quote "', keys=["a", "b"]), "KEY")
     data = frames.frame(41, 3, 1, 1_800_000_000_123, 9, properties, b"body", oneway=oneway)
@@ -54,7 +54,7 @@ def test_a_send_frame_says_what_was_given(encoding: int, oneway: bool) -> None:
 
 
 @pytest.mark.parametrize("encoding", [JSON, BINARY])
-def test_a_batch_frame_is_marked_as_one(encoding: int) -> None:
+def test_a_batch_frame_has_the_batch_flag(encoding: int) -> None:
     frames = SendFrames("g", "t", 4, encoding)
     data = frames.frame(1, 0, 0, 0, 0, "", b"", code=Request.SEND_BATCH_MESSAGE)
     (command,) = FrameReader().feed(data)
@@ -72,12 +72,12 @@ def test_a_batch_frame_is_marked_as_one(encoding: int) -> None:
         OutgoingMessage("t", b"", properties={"name": "ü" * 20_000}),
     ],
 )
-def test_properties_that_could_not_be_told_apart_or_stored_are_refused(message: OutgoingMessage) -> None:
+def test_properties_with_separators_or_too_many_bytes_are_refused(message: OutgoingMessage) -> None:
     with pytest.raises(IllegalMessage):
         encode_message_properties(message, "KEY")
 
 
-def test_a_batch_body_holds_its_messages() -> None:
+def test_a_batch_body_contains_its_messages() -> None:
     body = encode_batch_body([OutgoingMessage("t", b"one", flag=5), OutgoingMessage("t", b"two", tag="x")], ["A", "B"])
     first, second = (BatchMember(*member) for member in decode_batch(body))
     assert (first.flag, first.body, second.body) == (5, b"one", b"two")
@@ -89,12 +89,12 @@ def test_a_batch_has_one_topic() -> None:
         encode_batch_body([OutgoingMessage("t", b""), OutgoingMessage("u", b"")], ["A", "B"])
 
 
-@pytest.mark.parametrize(("shard", "place"), JAVA_SHARDS)
-def test_a_shard_goes_to_the_queue_that_java_picks(shard: str | int, place: int) -> None:
-    assert shard_index(shard, 7) == place
+@pytest.mark.parametrize(("shard", "index"), JAVA_SHARDS)
+def test_a_shard_maps_to_the_same_queue_as_in_java(shard: str | int, index: int) -> None:
+    assert shard_index(shard, 7) == index
 
 
-def test_a_compressed_body_opens_to_what_it_was() -> None:
+def test_a_compressed_body_decompresses_to_the_original() -> None:
     body, sysflag = compress(b"again and " * 1000)
     assert len(body) < 10_000
     assert sysflag == SYSFLAG_ZLIB
@@ -102,7 +102,7 @@ def test_a_compressed_body_opens_to_what_it_was() -> None:
     assert decompress(zlib.compress(b"from an old client"), 1) == b"from an old client"
 
 
-def test_a_body_that_does_not_shrink_stays_as_it_is() -> None:
+def test_a_body_that_does_not_shrink_stays_uncompressed() -> None:
     assert compress(b"x") == (b"x", 0)
 
 
@@ -114,13 +114,13 @@ def test_a_body_that_does_not_shrink_stays_as_it_is() -> None:
         (b"", 0x501, "not known"),
     ],
 )
-def test_a_body_that_cannot_be_opened_says_why(body: bytes, sysflag: int, reason: str) -> None:
+def test_the_error_says_why_a_body_cannot_be_decompressed(body: bytes, sysflag: int, reason: str) -> None:
     with pytest.raises(UnreadableBody, match=reason):
         decompress(body, sysflag, max_bytes=1000)
 
 
 @pytest.mark.parametrize(("sysflag", "package"), [(0x101, "lz4"), (0x201, "zstandard")])
-def test_a_missing_library_is_named(sysflag: int, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_the_missing_library(sysflag: int, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("lz4.frame", "zstandard"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UnreadableBody, match=package):

@@ -1,4 +1,4 @@
-"""The producer and its connections when servers fail: retries, timeouts, bounds and what the errors say."""
+"""The producer and its connections when servers fail: retries, timeouts, limits and error messages."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -22,7 +22,15 @@ from latermq.message.properties import decode_properties
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command, encode_response
 from tests.interop.ports import free_port
-from tests.support.scripted_server import HANG_UP, HOST, Answer, eventually, refused, scripted_server, stored
+from tests.support.scripted_server import (
+    DISCONNECT,
+    HOST,
+    Answer,
+    error_response,
+    eventually,
+    scripted_server,
+    stored_response,
+)
 
 MESSAGE = OutgoingMessage("t", b"body")
 
@@ -31,21 +39,24 @@ def run(scenario: Callable[[], Coroutine[None, None, None]]) -> None:
     asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
-def first_then(first: Callable[[Command], Answer], count: int = 1) -> Callable[[Command], Answer]:
-    """Answer the first requests in one way and all others as stored."""
-    left = [count]
+def answer_first(first: Callable[[Command], Answer], count: int = 1) -> Callable[[Command], Answer]:
+    """Answer the first `count` requests with `first`, and all others as stored."""
+    remaining = [count]
 
     def script(request: Command) -> Answer:
-        left[0] -= 1
-        return first(request) if left[0] >= 0 else stored(request)
+        remaining[0] -= 1
+        return first(request) if remaining[0] >= 0 else stored_response(request)
 
     return script
 
 
 @pytest.mark.parametrize("code", [1, 2, 14, 16, 17])
-def test_a_send_is_retried_under_the_same_unique_key(code: int) -> None:
+def test_a_retried_send_keeps_its_unique_key(code: int) -> None:
     async def scenario() -> None:
-        async with scripted_server(first_then(refused(code), 2)) as server, Producer(server.address) as producer:
+        async with (
+            scripted_server(answer_first(error_response(code), 2)) as server,
+            Producer(server.address) as producer,
+        ):
             result = await producer.send(MESSAGE)
             keys = {decode_properties(header.properties)["UNIQ_KEY"] for header in server.sends()}
             assert keys == {result.message_id}
@@ -55,10 +66,10 @@ def test_a_send_is_retried_under_the_same_unique_key(code: int) -> None:
     run(scenario)
 
 
-def test_a_send_is_tried_no_more_often_than_allowed() -> None:
+def test_the_number_of_retries_is_limited() -> None:
     async def scenario() -> None:
         async with (
-            scripted_server(refused(Response.SERVICE_NOT_AVAILABLE)) as server,
+            scripted_server(error_response(Response.SERVICE_NOT_AVAILABLE)) as server,
             Producer(server.address, retries=1) as producer,
         ):
             with pytest.raises(ServiceUnavailable, match="not now"):
@@ -69,10 +80,10 @@ def test_a_send_is_tried_no_more_often_than_allowed() -> None:
     run(scenario)
 
 
-def test_a_message_that_is_illegal_is_not_sent_again() -> None:
+def test_an_illegal_message_is_not_retried() -> None:
     async def scenario() -> None:
         async with (
-            scripted_server(refused(Response.MESSAGE_ILLEGAL)) as server,
+            scripted_server(error_response(Response.MESSAGE_ILLEGAL)) as server,
             Producer(server.address) as producer,
         ):
             with pytest.raises(IllegalMessage):
@@ -85,8 +96,8 @@ def test_a_message_that_is_illegal_is_not_sent_again() -> None:
 def test_a_retry_goes_to_another_broker_if_there_is_one() -> None:
     async def scenario() -> None:
         async with (
-            scripted_server(refused(Response.SYSTEM_BUSY)) as busy,
-            scripted_server(stored) as idle,
+            scripted_server(error_response(Response.SYSTEM_BUSY)) as busy,
+            scripted_server(stored_response) as idle,
             Producer(busy.address) as producer,
         ):
             busy.brokers = {"busy": busy.address, "idle": idle.address}
@@ -97,9 +108,9 @@ def test_a_retry_goes_to_another_broker_if_there_is_one() -> None:
     run(scenario)
 
 
-def test_a_broker_that_is_gone_is_passed_over() -> None:
+def test_an_unreachable_broker_is_skipped() -> None:
     async def scenario() -> None:
-        async with scripted_server(stored) as server, Producer(server.address) as producer:
+        async with scripted_server(stored_response) as server, Producer(server.address) as producer:
             server.brokers = {"gone": f"{HOST}:{free_port()}", "here": server.address}
             results = [await producer.send(MESSAGE) for _ in range(4)]
             assert {result.queue.brokerName for result in results} == {"here"}
@@ -107,9 +118,9 @@ def test_a_broker_that_is_gone_is_passed_over() -> None:
     run(scenario)
 
 
-def test_sends_survive_a_connection_that_breaks() -> None:
+def test_sends_survive_a_lost_connection() -> None:
     async def scenario() -> None:
-        script = first_then(lambda request: HANG_UP)
+        script = answer_first(lambda request: DISCONNECT)
         async with scripted_server(script) as server, Producer(server.address) as producer:
             results = await asyncio.gather(*(producer.submit(MESSAGE) for _ in range(50)))
             assert all(result.status == "SEND_OK" for result in results)
@@ -118,9 +129,9 @@ def test_sends_survive_a_connection_that_breaks() -> None:
     run(scenario)
 
 
-def test_sends_of_a_shard_leave_in_order_even_before_the_route_is_known() -> None:
+def test_sends_of_a_shard_keep_their_order_even_before_the_route_is_known() -> None:
     async def scenario() -> None:
-        async with scripted_server(stored) as server, Producer(server.address) as producer:
+        async with scripted_server(stored_response) as server, Producer(server.address) as producer:
             futures = []
             for number in range(100):
                 futures.append(producer.submit(OutgoingMessage("t", b"%d" % number), shard="s"))
@@ -134,7 +145,7 @@ def test_sends_of_a_shard_leave_in_order_even_before_the_route_is_known() -> Non
     run(scenario)
 
 
-def test_a_send_without_answer_ends_in_time_and_says_what_is_not_known() -> None:
+def test_a_send_without_a_response_times_out_and_the_error_says_what_is_unknown() -> None:
     async def scenario() -> None:
         async with scripted_server(lambda request: None) as server, Producer(server.address) as producer:
             with pytest.raises(RequestTimedOut) as caught:
@@ -147,7 +158,7 @@ def test_a_send_without_answer_ends_in_time_and_says_what_is_not_known() -> None
 @pytest.mark.parametrize(
     ("code", "status"), [(10, "FLUSH_DISK_TIMEOUT"), (11, "SLAVE_NOT_AVAILABLE"), (12, "FLUSH_SLAVE_TIMEOUT")]
 )
-def test_a_message_that_is_stored_with_reserve_is_told_by_its_status(code: int, status: str) -> None:
+def test_a_weaker_guarantee_is_reported_in_the_status(code: int, status: str) -> None:
     def script(request: Command) -> Answer:
         return encode_response(request, code, fields={"msgId": "X", "queueId": "0", "queueOffset": "1"})
 
@@ -158,13 +169,13 @@ def test_a_message_that_is_stored_with_reserve_is_told_by_its_status(code: int, 
     run(scenario)
 
 
-def test_an_answer_that_is_not_understood_fails_its_send_alone() -> None:
+def test_a_malformed_response_fails_only_its_own_send() -> None:
     def script(request: Command) -> Answer:
         return encode_response(request, fields={"msgId": "00" * 16, "queueId": "many"})
 
     async def scenario() -> None:
         async with (
-            scripted_server(first_then(script)) as server,
+            scripted_server(answer_first(script)) as server,
             Producer(server.address, send_timeout_s=5) as producer,
         ):
             bad, good = await asyncio.gather(*(producer.send(MESSAGE) for _ in range(2)), return_exceptions=True)
@@ -191,18 +202,18 @@ def test_the_number_in_flight_is_bounded() -> None:
             with pytest.raises(Busy) as caught:
                 producer.submit(MESSAGE)
             assert "producer.ready()" in caught.value.hint
-            waiting = [asyncio.create_task(producer.send(MESSAGE)) for _ in range(2)]
+            tasks = [asyncio.create_task(producer.send(MESSAGE)) for _ in range(2)]
             await eventually(lambda: len(held) == 3, "three sends at the server")
-            server.script = stored
+            server.script = stored_response
             for request in held:
-                server.connections[-1].write(stored(request))
-            await asyncio.gather(*futures, *waiting)
+                server.connections[-1].write(stored_response(request))
+            await asyncio.gather(*futures, *tasks)
             assert producer.statistics()["in_flight_bytes"] == 0
 
     run(scenario)
 
 
-def test_room_is_not_lost_with_a_waiter_that_is_cancelled() -> None:
+def test_a_cancelled_waiter_passes_its_turn_to_the_next() -> None:
     async def scenario() -> None:
         held: list[Command] = []
 
@@ -215,8 +226,8 @@ def test_room_is_not_lost_with_a_waiter_that_is_cancelled() -> None:
             second, third = (asyncio.create_task(producer.send(MESSAGE)) for _ in range(2))
             await eventually(lambda: held, "a send at the server")
             first.add_done_callback(lambda done: second.cancel())
-            server.script = stored
-            server.connections[-1].write(stored(held[0]))
+            server.script = stored_response
+            server.connections[-1].write(stored_response(held[0]))
             assert (await third).status == "SEND_OK"
             assert second.cancelled()
 
@@ -226,7 +237,7 @@ def test_room_is_not_lost_with_a_waiter_that_is_cancelled() -> None:
 def test_the_bytes_in_flight_are_bounded_but_one_message_always_fits() -> None:
     async def scenario() -> None:
         async with (
-            scripted_server(stored) as server,
+            scripted_server(stored_response) as server,
             Producer(server.address, max_in_flight_bytes=1000, compress_above_bytes=None) as producer,
         ):
             large = producer.submit(OutgoingMessage("t", bytes(5000)))
@@ -238,9 +249,12 @@ def test_the_bytes_in_flight_are_bounded_but_one_message_always_fits() -> None:
     run(scenario)
 
 
-def test_a_body_above_the_limit_is_refused_with_advice() -> None:
+def test_a_body_above_the_limit_is_refused_with_a_hint() -> None:
     async def scenario() -> None:
-        async with scripted_server(stored) as server, Producer(server.address, max_message_bytes=10) as producer:
+        async with (
+            scripted_server(stored_response) as server,
+            Producer(server.address, max_message_bytes=10) as producer,
+        ):
             for body in (bytes(11), bytes(1000)):
                 with pytest.raises(IllegalMessage, match="the limit is 10"):
                     producer.submit(OutgoingMessage("t", body))
@@ -252,9 +266,9 @@ def test_a_body_above_the_limit_is_refused_with_advice() -> None:
     run(scenario)
 
 
-def test_an_empty_body_is_refused_as_brokers_would() -> None:
+def test_an_empty_body_is_refused() -> None:
     async def scenario() -> None:
-        async with scripted_server(stored) as server, Producer(server.address) as producer:
+        async with scripted_server(stored_response) as server, Producer(server.address) as producer:
             empty = OutgoingMessage("t", b"")
             with pytest.raises(IllegalMessage, match="empty"):
                 producer.submit(empty)
@@ -266,14 +280,14 @@ def test_an_empty_body_is_refused_as_brokers_would() -> None:
     run(scenario)
 
 
-def test_an_unknown_topic_fails_at_once_where_topics_are_not_created() -> None:
+def test_an_unknown_topic_fails_at_once_without_auto_creation() -> None:
     async def scenario() -> None:
-        async with scripted_server(stored) as server, Producer(server.address) as producer:
+        async with scripted_server(stored_response) as server, Producer(server.address) as producer:
             original = server.answer
 
             def answer(request: Command) -> Answer:
                 if request.code == Request.GET_ROUTEINFO_BY_TOPIC:
-                    return refused(Response.TOPIC_NOT_EXIST, "no such topic")(request)
+                    return error_response(Response.TOPIC_NOT_EXIST, "no such topic")(request)
                 if request.code == Request.GET_BROKER_CLUSTER_INFO:
                     broker = b'{"cluster":"c","brokerName":"a","brokerAddrs":{"0":"h:1"}}'
                     return encode_response(request, body=b'{"brokerAddrTable":{"a":%b}}' % broker)
@@ -286,24 +300,24 @@ def test_an_unknown_topic_fails_at_once_where_topics_are_not_created() -> None:
     run(scenario)
 
 
-def test_a_topic_whose_brokers_are_away_for_a_moment_is_not_taken_for_deleted() -> None:
+def test_a_topic_whose_brokers_are_briefly_down_is_not_considered_deleted() -> None:
     async def scenario() -> None:
-        async with scripted_server(stored) as server, Producer(server.address, send_timeout_s=30) as producer:
+        async with scripted_server(stored_response) as server, Producer(server.address, send_timeout_s=30) as producer:
             await producer.send(MESSAGE)
             original = server.answer
-            asked: list[Command] = []
+            lookups: list[Command] = []
 
-            def all_away(request: Command) -> Answer:
+            def without_brokers(request: Command) -> Answer:
                 if request.code == Request.GET_ROUTEINFO_BY_TOPIC:
-                    asked.append(request)
-                    return refused(Response.TOPIC_NOT_EXIST, "no such topic")(request)
+                    lookups.append(request)
+                    return error_response(Response.TOPIC_NOT_EXIST, "no such topic")(request)
                 if request.code == Request.GET_BROKER_CLUSTER_INFO:
                     return encode_response(request, body=b'{"brokerAddrTable":{},"clusterAddrTable":{}}')
-                if request.code == Request.SEND_MESSAGE_V2 and len(asked) < 2:
-                    return HANG_UP
+                if request.code == Request.SEND_MESSAGE_V2 and len(lookups) < 2:
+                    return DISCONNECT
                 return original(request)
 
-            server.answer = all_away  # type: ignore[method-assign]
+            server.answer = without_brokers  # type: ignore[method-assign]
             assert (await producer.send(MESSAGE)).status == "SEND_OK"
 
     run(scenario)
@@ -311,21 +325,21 @@ def test_a_topic_whose_brokers_are_away_for_a_moment_is_not_taken_for_deleted() 
 
 def test_a_first_send_waits_for_a_broker_to_register() -> None:
     async def scenario() -> None:
-        async with scripted_server(stored) as server, Producer(server.address, send_timeout_s=30) as producer:
+        async with scripted_server(stored_response) as server, Producer(server.address, send_timeout_s=30) as producer:
             original = server.answer
-            asked: list[Command] = []
+            lookups: list[Command] = []
 
-            def nobody_yet(request: Command) -> Answer:
-                if request.code == Request.GET_ROUTEINFO_BY_TOPIC and len(asked) < 3:
-                    return refused(Response.TOPIC_NOT_EXIST, "no such topic")(request)
+            def without_brokers_at_first(request: Command) -> Answer:
+                if request.code == Request.GET_ROUTEINFO_BY_TOPIC and len(lookups) < 3:
+                    return error_response(Response.TOPIC_NOT_EXIST, "no such topic")(request)
                 if request.code == Request.GET_BROKER_CLUSTER_INFO:
-                    asked.append(request)
+                    lookups.append(request)
                     return encode_response(request, body=b'{"brokerAddrTable":{},"clusterAddrTable":{}}')
                 return original(request)
 
-            server.answer = nobody_yet  # type: ignore[method-assign]
+            server.answer = without_brokers_at_first  # type: ignore[method-assign]
             assert (await producer.send(MESSAGE)).status == "SEND_OK"
-            assert len(asked) == 3
+            assert len(lookups) == 3
 
     run(scenario)
 
@@ -341,9 +355,9 @@ def test_without_a_name_server_the_error_says_what_to_do() -> None:
     run(scenario)
 
 
-def test_another_name_server_is_asked_when_one_is_gone() -> None:
+def test_another_name_server_is_used_when_one_is_down() -> None:
     async def scenario() -> None:
-        async with scripted_server(stored) as server:
+        async with scripted_server(stored_response) as server:
             namesrv = f"{HOST}:{free_port()};{server.address}"
             async with PullConsumer(namesrv) as consumer:
                 assert len(await consumer.queues("t")) == server.queues
@@ -351,9 +365,9 @@ def test_another_name_server_is_asked_when_one_is_gone() -> None:
     run(scenario)
 
 
-def test_a_client_that_is_closed_or_not_started_says_so() -> None:
+def test_a_closed_or_unstarted_client_raises_an_error() -> None:
     async def scenario() -> None:
-        async with scripted_server(stored) as server:
+        async with scripted_server(stored_response) as server:
             consumer = PullConsumer(server.address)
             with pytest.raises(ClientClosed, match="not started"):
                 await consumer.queues("t")
@@ -367,9 +381,9 @@ def test_a_client_that_is_closed_or_not_started_says_so() -> None:
     run(scenario)
 
 
-def test_frames_of_one_tick_leave_in_one_write() -> None:
+def test_frames_of_one_tick_are_sent_in_one_write() -> None:
     async def scenario() -> None:
-        async with scripted_server(stored) as server:
+        async with scripted_server(stored_response) as server:
             connections = Connections(on_request=lambda connection, request: None)
             connection = await connections.open(server.address)
             writes: list[bytes] = []
@@ -385,9 +399,9 @@ def test_frames_of_one_tick_leave_in_one_write() -> None:
     run(scenario)
 
 
-def test_a_request_on_a_connection_that_breaks_fails_with_it() -> None:
+def test_a_lost_connection_fails_its_pending_requests() -> None:
     async def scenario() -> None:
-        async with scripted_server(lambda request: HANG_UP) as server:
+        async with scripted_server(lambda request: DISCONNECT) as server:
             connections = Connections(on_request=lambda connection, request: None)
             with pytest.raises(ConnectionLost, match="was lost"):
                 await connections.call(server.address, 999)
@@ -397,7 +411,7 @@ def test_a_request_on_a_connection_that_breaks_fails_with_it() -> None:
     run(scenario)
 
 
-def test_the_requests_that_wait_for_one_server_are_bounded() -> None:
+def test_pending_requests_per_server_are_bounded() -> None:
     async def scenario() -> None:
         async with scripted_server(lambda request: None) as server:
             connections = Connections(on_request=lambda connection, request: None, max_pending=1)
@@ -412,7 +426,7 @@ def test_the_requests_that_wait_for_one_server_are_bounded() -> None:
     run(scenario)
 
 
-def test_attempts_to_connect_back_off_and_are_shared() -> None:
+def test_connection_attempts_back_off_and_are_shared() -> None:
     async def scenario() -> None:
         connections = Connections(on_request=lambda connection, request: None)
         address = f"{HOST}:{free_port()}"

@@ -1,4 +1,4 @@
-"""The small parts of the client: errors, routes, subscriptions, offsets, and the state of an assigned queue."""
+"""Small parts of the client: errors, routes, subscriptions, offsets, and the state of an assigned queue."""
 
 import asyncio
 from pathlib import Path
@@ -44,15 +44,15 @@ def assigned(max_messages: int = 10, max_bytes: int = 10_000) -> AssignedQueue:
         (605, failures.UnknownResponse, False),
     ],
 )
-def test_every_code_of_an_answer_has_its_error(code: int, type_: type[Exception], retriable: bool) -> None:
-    error = failures.errors_from_wire(code, "the reason", "host:1")
+def test_every_response_code_has_its_error(code: int, type_: type[Exception], retriable: bool) -> None:
+    error = failures.error_from_wire(code, "the reason", "host:1")
     assert isinstance(error, type_)
     assert (error.code, error.retriable) == (code, retriable)
     assert error.message == f"the reason (host:1 answered {code})"
 
 
 @pytest.mark.parametrize("address", ["localhost", "", "host:port", "host:"])
-def test_what_is_no_address_is_refused_with_an_example(address: str) -> None:
+def test_an_invalid_address_is_refused_with_an_example(address: str) -> None:
     with pytest.raises(ValueError, match=r"127\.0\.0\.1:9876"):
         split_address(address)
 
@@ -99,7 +99,7 @@ def test_an_order_setting_decides_where_a_topic_is_written() -> None:
         (f"a:{'9' * 5000}", 8, "the order setting of topic 't'"),
     ],
 )
-def test_a_route_that_cannot_be_is_refused_before_its_queues_are_listed(order: str, queues: int, reason: str) -> None:
+def test_an_impossible_route_is_refused_before_its_queues_are_listed(order: str, queues: int, reason: str) -> None:
     data = TopicRoute(
         orderTopicConf=order,
         queueDatas=[QueueData(brokerName="a", readQueueNums=8, writeQueueNums=queues, perm=6)],
@@ -119,21 +119,21 @@ def test_expressions_become_subscriptions() -> None:
             subscription_data("t", nothing)
 
 
-def test_a_message_whose_tag_only_has_the_same_hash_is_not_wanted() -> None:
+def test_a_message_whose_tag_only_has_the_same_hash_does_not_match() -> None:
     data = subscription_data("t", "Aa")
     assert matches_tags(data, Message("t", b"", properties={"TAGS": "Aa"}))
     assert not matches_tags(data, Message("t", b"", properties={"TAGS": "BB"}))
     assert matches_tags(subscription_data("t"), Message("t", b""))
 
 
-def test_tables_with_queues_as_keys_are_read() -> None:
+def test_tables_with_queues_as_keys_are_decoded() -> None:
     body = b'{"consumeTps":0.5,"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"t"}:{"brokerOffset":9}}}'
     assert keyed_table(body, "offsetTable") == [(QUEUE, {"brokerOffset": 9})]
     assert keyed_table(b'{"offsetTable":null}', "offsetTable") == []
     assert keyed_table(b"{}", "offsetTable") == []
 
 
-def test_only_what_is_handled_without_a_gap_is_committed() -> None:
+def test_only_messages_handled_without_a_gap_are_committed() -> None:
     queue = assigned()
     queue.add([message_at(0), message_at(1), message_at(2)], 5)
     queue.remove(message_at(1), 0)
@@ -155,20 +155,20 @@ def test_a_queue_is_full_by_messages_or_by_bytes() -> None:
     assert queue.is_full
 
 
-def test_a_full_queue_has_room_again_when_a_message_is_done() -> None:
+def test_a_full_queue_has_space_again_when_a_message_is_removed() -> None:
     async def scenario() -> None:
         queue = assigned(max_messages=1)
         queue.add([message_at(0)], 1)
-        waiting = asyncio.create_task(queue.wait_for_space())
+        waiter = asyncio.create_task(queue.wait_for_space())
         await asyncio.sleep(0)
-        assert not waiting.done()
+        assert not waiter.done()
         queue.remove(message_at(0), queue.generation)
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiter, 5)
 
     asyncio.run(scenario())
 
 
-def test_what_was_cached_before_a_seek_no_longer_counts() -> None:
+def test_messages_cached_before_a_seek_are_ignored() -> None:
     queue = assigned()
     queue.add([message_at(7)], 8)
     before = queue.generation
@@ -192,13 +192,13 @@ def test_local_offsets_survive_the_process(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["group_default.json"]
 
 
-def test_a_broken_offset_file_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+def test_a_corrupt_offset_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "group_default.json").write_text("{broken")
     with pytest.raises(errors.StoreError, match="does not hold offsets"):
         asyncio.run(LocalOffsets(tmp_path, "group", "").load(QUEUE))
 
 
-def test_offsets_that_cannot_be_kept_say_where_and_what_to_do(tmp_path: Path) -> None:
+def test_an_unwritable_offset_file_is_an_error_with_path_and_hint(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     offsets = LocalOffsets(tmp_path / "file", "group", "")
     for work in (offsets.load(QUEUE), offsets.save({QUEUE: 7})):
@@ -216,6 +216,6 @@ def test_offsets_that_cannot_be_kept_say_where_and_what_to_do(tmp_path: Path) ->
         {"max_cached_messages": 0},
     ],
 )
-def test_settings_out_of_bounds_are_refused(setting: dict[str, object]) -> None:
+def test_settings_out_of_range_are_refused(setting: dict[str, object]) -> None:
     with pytest.raises(errors.ConfigError):
         ConsumerSettings(group="g", **setting)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Sharing queues out: the same shares as Java's AllocateMessageQueueAveragely, whose results the table holds."""
+"""Allocation of queues: the same shares as from Java's AllocateMessageQueueAveragely, whose results are in a table."""
 
 import pytest
 from hypothesis import given
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from latermq.client.consumer.rebalance import allocate_averagely, queue_changes
 from latermq.protocol.remoting.queues import MessageQueue
 
-# Queues, members, and for each member the places of its queues, as RocketMQ 5.5.0's class returned them.
+# Queues, members, and for each member the indexes of its queues, as returned by the class in RocketMQ 5.5.0.
 JAVA_SHARES = [
     (1, 1, [[0]]),
     (1, 2, [[0], []]),
@@ -31,11 +31,11 @@ def queues_of(count: int) -> list[MessageQueue]:
 
 
 @pytest.mark.parametrize(("queues", "members", "shares"), JAVA_SHARES)
-def test_every_member_gets_what_java_gives_it(queues: int, members: int, shares: list[list[int]]) -> None:
+def test_every_member_gets_the_same_queues_as_in_java(queues: int, members: int, shares: list[list[int]]) -> None:
     listed = queues_of(queues)
     names = [f"m{chr(ord('a') + index)}" for index in range(members)]
     for name, share in zip(names, shares, strict=True):
-        assert allocate_averagely(listed, names, name) == [listed[place] for place in share]
+        assert allocate_averagely(listed, names, name) == [listed[index] for index in share]
 
 
 @given(queues=st.integers(0, 100), members=st.integers(1, 40))
@@ -47,10 +47,10 @@ def test_every_queue_has_exactly_one_reader(queues: int, members: int) -> None:
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
-def test_a_member_that_is_not_listed_yet_gets_nothing() -> None:
+def test_a_member_that_is_not_listed_yet_gets_no_queue() -> None:
     assert allocate_averagely(queues_of(4), ["a", "b"], "c") == []
 
 
-def test_changes_name_what_to_give_up_and_what_to_take() -> None:
+def test_changes_are_the_queues_to_release_and_to_acquire() -> None:
     first, second, third = sorted(queues_of(3))
     assert queue_changes([first, second], [second, third]) == ([first], [third])

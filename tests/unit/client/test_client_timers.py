@@ -1,4 +1,4 @@
-"""The client's side of timers: what it sends, whom it asks, and what it makes of several answers."""
+"""The client's timer calls: their requests, the brokers they go to, and how outcomes are merged."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -25,7 +25,7 @@ from latermq.protocol.remoting.timers import (
     encode_outcomes,
     encode_page,
 )
-from tests.support.scripted_server import HANG_UP, Answer, Script, ScriptedServer, scripted_server, stored
+from tests.support.scripted_server import DISCONNECT, Answer, Script, ScriptedServer, scripted_server, stored_response
 
 KEY = "7F0000010F2A0001"
 
@@ -42,13 +42,13 @@ def timer(number: int, due_ms: int) -> PendingTimer:
     return PendingTimer(number, "orders", f"U{number}", "", "", due_ms, 0, 1, 4, "body")
 
 
-def answers(*outcomes: Outcome) -> Script:
+def answer_with(*outcomes: Outcome) -> Script:
     return lambda request: encode_response(request, body=encode_outcomes(outcomes))
 
 
 @asynccontextmanager
 async def two_brokers(first: Script, second: Script) -> AsyncIterator[tuple[ScriptedServer, ScriptedServer]]:
-    """Brokers a and b; the first is the name server, too."""
+    """Brokers a and b. The first one is also the name server."""
     async with scripted_server(first) as server, scripted_server(second) as other:
         server.brokers = {"broker-a": server.address, "broker-b": other.address}
         yield server, other
@@ -86,12 +86,12 @@ def test_the_handle_of_a_timer_is_in_the_result_of_its_send(handle: str) -> None
     run(scenario)
 
 
-def test_a_recall_goes_to_the_broker_that_its_handle_names() -> None:
-    def recalled(request: Command) -> Answer:
+def test_a_recall_goes_to_the_broker_in_its_handle() -> None:
+    def answer_recall(request: Command) -> Answer:
         return encode_response(request, fields={"msgId": KEY})
 
     async def scenario() -> None:
-        async with two_brokers(stored, recalled) as (server, other):
+        async with two_brokers(stored_response, answer_recall) as (server, other):
             async with Producer(server.address, group="shop") as producer:
                 handle = encode_recall_handle("orders", "broker-b", 5, KEY)
                 assert await producer.recall("orders", handle) == KEY
@@ -104,7 +104,7 @@ def test_a_recall_goes_to_the_broker_that_its_handle_names() -> None:
     run(scenario)
 
 
-def test_a_recall_that_hit_nothing_is_an_error() -> None:
+def test_a_recall_without_a_pending_timer_is_an_error() -> None:
     def refuse(request: Command) -> Answer:
         return encode_response(request, Response.ILLEGAL_OPERATION, remark="nothing was recalled: already delivered")
 
@@ -119,7 +119,7 @@ def test_a_recall_that_hit_nothing_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("verdicts", "expected"),
     [
         ([Verdict.NOT_FOUND, Verdict.CANCELLED], Verdict.CANCELLED),
         ([Verdict.CANCELLED, Verdict.DELIVERED], Verdict.CANCELLED),
@@ -128,35 +128,37 @@ def test_a_recall_that_hit_nothing_is_an_error() -> None:
         ([Verdict.NOT_FOUND, Verdict.NOT_FOUND], Verdict.NOT_FOUND),
     ],
 )
-def test_a_cancel_asks_every_broker_of_the_topic_and_tells_what_was_done(said: list[Verdict], told: Verdict) -> None:
+def test_a_cancel_calls_every_broker_of_the_topic_and_returns_the_outcome(
+    verdicts: list[Verdict], expected: Verdict
+) -> None:
     async def scenario() -> None:
-        first, second = (answers(outcome(verdict, due_ms=9)) for verdict in said)
+        first, second = (answer_with(outcome(verdict, due_ms=9)) for verdict in verdicts)
         async with two_brokers(first, second) as (server, other):
             async with Admin(server.address) as admin:
-                [combined] = await admin.cancel_timer("orders", unique_key=KEY)
-            assert combined.verdict == told
+                [merged] = await admin.cancel_timer("orders", unique_key=KEY)
+            assert merged.verdict == expected
             assert (server.count(Request.CANCEL_TIMER), other.count(Request.CANCEL_TIMER)) == (1, 1)
 
     run(scenario)
 
 
-def test_timers_of_one_name_on_several_brokers_are_added_up() -> None:
+def test_timers_of_one_name_on_several_brokers_are_summed() -> None:
     order = (Verdict.CANCELLED, Verdict.DELIVERED)
-    said = [
+    verdicts = [
         outcome(Verdict.DELIVERED, timers=4),
         outcome(Verdict.CANCELLED, due_ms=7, timers=1),
         outcome(Verdict.CANCELLED, due_ms=8, timers=2),
         outcome(Verdict.DELIVERED, unique_key="other"),
     ]
-    assert merge_outcomes(said, order) == [
+    assert merge_outcomes(verdicts, order) == [
         outcome(Verdict.CANCELLED, due_ms=7, timers=3),
         outcome(Verdict.DELIVERED, unique_key="other"),
     ]
 
 
-def test_a_handle_is_cancelled_where_it_says() -> None:
+def test_a_handle_is_cancelled_only_at_its_broker() -> None:
     async def scenario() -> None:
-        elsewhere, here = answers(outcome(Verdict.NOT_FOUND)), answers(outcome(Verdict.CANCELLED))
+        elsewhere, here = answer_with(outcome(Verdict.NOT_FOUND)), answer_with(outcome(Verdict.CANCELLED))
         async with two_brokers(elsewhere, here) as (server, _other):
             async with Admin(server.address) as admin:
                 handle = encode_recall_handle("orders", "broker-b", 5, KEY)
@@ -169,23 +171,23 @@ def test_a_handle_is_cancelled_where_it_says() -> None:
     run(scenario)
 
 
-def test_a_broker_that_fails_is_an_error_that_says_how_many_did_not() -> None:
+def test_the_error_for_a_failed_broker_says_how_many_answered() -> None:
     def refuse(request: Command) -> Answer:
         return encode_response(request, Response.SERVICE_NOT_AVAILABLE, remark="stopping")
 
     async def scenario() -> None:
-        async with two_brokers(answers(outcome(Verdict.CANCELLED)), refuse) as (server, _other):
+        async with two_brokers(answer_with(outcome(Verdict.CANCELLED)), refuse) as (server, _other):
             async with Admin(server.address) as admin:
-                with pytest.raises(ServiceUnavailable, match="stopping") as failed:
+                with pytest.raises(ServiceUnavailable, match="stopping") as caught:
                     await admin.cancel_timer("orders", key="4711")
-            assert failed.value.hint.startswith("1 of 2 brokers have answered")
+            assert caught.value.hint.startswith("1 of 2 brokers have answered")
 
     run(scenario)
 
 
-def test_a_move_says_when_by_moment_or_by_delay() -> None:
+def test_a_move_has_a_due_time_or_a_delay() -> None:
     async def scenario() -> None:
-        script = answers(outcome(Verdict.MOVED, due_ms=99, timers=1))
+        script = answer_with(outcome(Verdict.MOVED, due_ms=99, timers=1))
         async with scripted_server(script) as server, Admin(server.address) as admin:
             assert await admin.move_timer("orders", key="4711", due_ms=99) == [outcome(Verdict.MOVED, 99, 1)]
             await admin.move_timer("orders", unique_key=KEY, delay_ms=0)
@@ -198,10 +200,10 @@ def test_a_move_says_when_by_moment_or_by_delay() -> None:
     run(scenario)
 
 
-def test_a_call_that_leaves_open_what_is_meant_is_refused() -> None:
+def test_an_ambiguous_call_is_refused() -> None:
     async def scenario() -> None:
-        async with scripted_server(stored) as server, Admin(server.address) as admin:
-            for refused in (
+        async with scripted_server(stored_response) as server, Admin(server.address) as admin:
+            for error_response in (
                 admin.cancel_timer("orders"),
                 admin.cancel_timer("orders", key="4711", unique_key=KEY),
                 admin.timer_status("orders"),
@@ -209,28 +211,24 @@ def test_a_call_that_leaves_open_what_is_meant_is_refused() -> None:
                 admin.move_timer("orders", key="4711", due_ms=1, delay_ms=1),
             ):
                 with pytest.raises(ValueError, match="timer"):
-                    await refused
+                    await error_response
             assert server.requests == []
 
     run(scenario)
 
 
-def test_what_is_still_to_come_is_what_a_status_tells() -> None:
+def test_a_status_prefers_pending_timers() -> None:
     async def scenario() -> None:
-        async with (
-            two_brokers(answers(outcome(Verdict.CANCELLED)), answers(outcome(Verdict.PENDING, due_ms=5, timers=1))) as (
-                server,
-                _other,
-            ),
-            Admin(server.address) as admin,
-        ):
+        cancelled = answer_with(outcome(Verdict.CANCELLED))
+        pending = answer_with(outcome(Verdict.PENDING, due_ms=5, timers=1))
+        async with two_brokers(cancelled, pending) as (server, _other), Admin(server.address) as admin:
             assert await admin.timer_status("orders", unique_key=KEY) == outcome(Verdict.PENDING, 5, 1)
 
     run(scenario)
 
 
-def paged(timers: list[PendingTimer], page_timers: int) -> Script:
-    """A broker that lists these, a few at a time."""
+def answer_in_pages(timers: list[PendingTimer], page_timers: int) -> Script:
+    """A broker that lists these timers in pages."""
 
     def script(request: Command) -> Answer:
         if request.code == Request.COUNT_TIMERS:
@@ -247,28 +245,28 @@ def paged(timers: list[PendingTimer], page_timers: int) -> Script:
     return script
 
 
-def test_pages_of_all_brokers_become_one_list_in_the_order_of_due_times() -> None:
+def test_pages_of_all_brokers_are_merged_by_due_time() -> None:
     first = [timer(number, 10 * number) for number in range(5)]
     second = [timer(number, 10 * number + 5) for number in range(3)]
 
     async def scenario() -> None:
-        async with two_brokers(paged(first, 2), paged(second, 100)) as (server, _other):
+        async with two_brokers(answer_in_pages(first, 2), answer_in_pages(second, 100)) as (server, _other):
             async with Admin(server.address) as admin:
-                everything = await admin.pending_timers("orders")
-                assert [one.due_ms for one in everything] == [0, 5, 10, 15, 20, 25, 30, 40]
-                some = await admin.pending_timers("orders", key="k", from_ms=1, until_ms=2, limit=3)
-                assert some == everything[:3]
+                timers = await admin.pending_timers("orders")
+                assert [timer.due_ms for timer in timers] == [0, 5, 10, 15, 20, 25, 30, 40]
+                first_timers = await admin.pending_timers("orders", key="k", from_ms=1, until_ms=2, limit=3)
+                assert first_timers == timers[:3]
                 assert await admin.count_timers("orders") == 8
-            asked = [request.text_fields() for request in server.requests if request.code == Request.LIST_TIMERS]
-            choice = {"topic": "orders", "key": "k", "fromMs": "1", "untilMs": "2"}
-            assert asked[-2:] == [choice | {"limit": "3", "cursor": ""}, choice | {"limit": "1", "cursor": "2"}]
+            requests = [request.text_fields() for request in server.requests if request.code == Request.LIST_TIMERS]
+            filters = {"topic": "orders", "key": "k", "fromMs": "1", "untilMs": "2"}
+            assert requests[-2:] == [filters | {"limit": "3", "cursor": ""}, filters | {"limit": "1", "cursor": "2"}]
 
     run(scenario)
 
 
-def test_without_a_topic_all_brokers_are_asked() -> None:
+def test_without_a_topic_all_brokers_are_called() -> None:
     async def scenario() -> None:
-        script = paged([timer(1, 5)], 10)
+        script = answer_in_pages([timer(1, 5)], 10)
         async with scripted_server(script) as other:
 
             def with_cluster(request: Command) -> Answer:
@@ -295,17 +293,17 @@ def test_the_blocking_client_has_the_same_methods() -> None:
         assert names <= set(dir(other))
 
 
-def test_a_cancel_that_lost_its_connection_is_made_again_and_a_move_is_not() -> None:
+def test_after_a_lost_connection_a_cancel_is_repeated_and_a_move_is_not() -> None:
     lost: set[int] = set()
 
-    def hang_up_once(request: Command) -> Answer:
+    def disconnect_once(request: Command) -> Answer:
         if request.code not in lost:
             lost.add(request.code)
-            return HANG_UP
-        return answers(outcome(Verdict.CANCELLED, timers=1))(request)
+            return DISCONNECT
+        return answer_with(outcome(Verdict.CANCELLED, timers=1))(request)
 
     async def scenario() -> None:
-        async with scripted_server(hang_up_once) as server, Admin(server.address, request_timeout_s=10) as admin:
+        async with scripted_server(disconnect_once) as server, Admin(server.address, request_timeout_s=10) as admin:
             server.brokers = {"broker-a": server.address}
             [cancelled] = await admin.cancel_timer("orders", unique_key=KEY)
             assert (cancelled.verdict, server.count(Request.CANCEL_TIMER)) == (Verdict.CANCELLED, 2)

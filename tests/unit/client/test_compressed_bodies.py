@@ -22,7 +22,7 @@ def zstd_without_length(data: bytes) -> bytes:
     return stream.compress(data) + stream.flush()
 
 
-MADE = [
+COMPRESSORS = [
     pytest.param(ZLIB, zlib.compress, id="zlib"),
     pytest.param(LZ4, lz4.frame.compress, id="lz4"),
     pytest.param(ZSTD, zstandard.compress, id="zstd"),
@@ -30,30 +30,30 @@ MADE = [
 ]
 
 
-@pytest.mark.parametrize(("sysflag", "make"), MADE)
+@pytest.mark.parametrize(("sysflag", "compress"), COMPRESSORS)
 @pytest.mark.parametrize("data", [b"", b"x", TEXT, bytes(5 * MIB)], ids=["empty", "short", "text", "long"])
-def test_a_body_opens_to_what_it_was(sysflag: int, make: type[bytes], data: bytes) -> None:
-    assert decompress(make(data), sysflag) == data
-    assert decompress(make(data), sysflag, max_bytes=max(1, len(data))) == data
+def test_a_body_decompresses_to_the_original(sysflag: int, compress: type[bytes], data: bytes) -> None:
+    assert decompress(compress(data), sysflag) == data
+    assert decompress(compress(data), sysflag, max_bytes=max(1, len(data))) == data
 
 
-@pytest.mark.parametrize(("sysflag", "make"), MADE)
-def test_a_body_that_opens_to_more_is_refused(sysflag: int, make: type[bytes]) -> None:
+@pytest.mark.parametrize(("sysflag", "compress"), COMPRESSORS)
+def test_a_body_above_the_limit_is_refused(sysflag: int, compress: type[bytes]) -> None:
     for size in (1_001, 5 * MIB):
         with pytest.raises(UnreadableBody, match="more than 1000 bytes") as caught:
-            decompress(make(bytes(size)), sysflag, max_bytes=1_000)
+            decompress(compress(bytes(size)), sysflag, max_bytes=1_000)
         assert "max_body_bytes" in caught.value.hint
         assert caught.value.is_final
 
 
-@pytest.mark.parametrize(("sysflag", "make"), MADE[:3])
-def test_a_body_that_is_cut_or_is_something_else_is_refused(sysflag: int, make: type[bytes]) -> None:
-    for body in (make(TEXT)[:-8], make(TEXT)[:20], b"something else", b"\xff" * 100):
+@pytest.mark.parametrize(("sysflag", "compress"), COMPRESSORS[:3])
+def test_a_truncated_or_foreign_body_is_refused(sysflag: int, compress: type[bytes]) -> None:
+    for body in (compress(TEXT)[:-8], compress(TEXT)[:20], b"something else", b"\xff" * 100):
         with pytest.raises(UnreadableBody, match="flag says"):
             decompress(body, sysflag)
 
 
-def test_a_zstd_frame_that_asks_for_much_memory_is_refused() -> None:
+def test_a_zstd_frame_with_a_large_window_is_refused() -> None:
     parameters = zstandard.ZstdCompressionParameters(window_log=27)
     stream = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     body = stream.compress(TEXT) + stream.flush()
@@ -67,14 +67,14 @@ def message(offset: int, size: int) -> Message:
 
 
 def test_the_original_message_stays_compressed_for_a_retry() -> None:
-    kept = message(7, 1_000)
+    original = message(7, 1_000)
     for _ in range(2):
-        readable = decompress_message(kept)
+        readable = decompress_message(original)
         assert (readable.body, readable.queue_offset) == (bytes(1_000), 7)
     plain = Message("t", b"plain")
     assert decompress_message(plain) is plain
     with pytest.raises(UnreadableBody, match=r"\(t, queue 0, offset 7\)") as caught:
-        decompress_message(kept, 999)
+        decompress_message(original, 999)
     assert caught.value.offset == 7
 
 

@@ -1,4 +1,4 @@
-"""Credentials in URIs are in nothing that is told, and everything else is."""
+"""Credentials in URIs never appear in errors, settings or log lines; all other text does."""
 
 import io
 import logging
@@ -17,7 +17,7 @@ SECRETS = ("AKIAKEY", "hush", "hu/sh", "h@sh", "t0ken", "c2ln")
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("s3://AKIAKEY:hush@bucket/timers", "s3://***@bucket/timers"),
         ("cannot parse 's3a://AKIAKEY:hu/sh@bucket/timers'", "cannot parse 's3a://***@bucket/timers'"),
@@ -31,8 +31,8 @@ SECRETS = ("AKIAKEY", "hush", "hu/sh", "h@sh", "t0ken", "c2ln")
         ("abfs://box:hush@account/t and gs://b/t?x=t0ken", "abfs://***@account/t and gs://b/t?***"),
     ],
 )
-def test_passwords_and_queries_of_uris_are_hidden(text: str, told: str) -> None:
-    assert redacted(text) == told
+def test_passwords_and_queries_of_uris_are_redacted(text: str, expected: str) -> None:
+    assert redacted(text) == expected
     assert not any(secret in redacted(text) for secret in SECRETS)
 
 
@@ -40,8 +40,8 @@ def test_passwords_and_queries_of_uris_are_hidden(text: str, told: str) -> None:
     "text", ["a" * 1_000_000 + "://", "a://:" * 200_000, "a://" + ":@" * 500_000, "?://@:" * 200_000]
 )
 @pytest.mark.timeout(30)
-def test_a_text_that_a_stranger_chose_is_looked_at_once(text: str) -> None:
-    """A pattern that tries each beginning anew takes hours for these."""
+def test_untrusted_text_is_read_once(text: str) -> None:
+    """A pattern that backtracks takes hours for these."""
     assert len(redacted(text)) <= len(text) + 3
 
 
@@ -55,13 +55,13 @@ def test_a_text_that_a_stranger_chose_is_looked_at_once(text: str) -> None:
         "why? a@b:c",
     ],
 )
-def test_what_holds_none_is_told_as_it_is(text: str) -> None:
+def test_text_without_credentials_is_unchanged(text: str) -> None:
     assert redacted(text) == text
 
 
-def test_errors_and_settings_tell_none() -> None:
+def test_errors_and_settings_contain_no_credentials() -> None:
     uri = "s3://AKIAKEY:hush@bucket/t?sig=t0ken"
-    error = StoreError(f"{uri} is away", hint=f"Check {uri}")
+    error = StoreError(f"{uri} is unavailable", hint=f"Check {uri}")
     config = load_config(settings=[f"pipeline.timeline={uri}"], environment={})
     identity = Identity("127.0.0.1:1", "1", 0)
     for text in (str(error), error.remark, repr(error), settings_text(config, identity)):
@@ -69,13 +69,13 @@ def test_errors_and_settings_tell_none() -> None:
         assert not any(secret in text for secret in SECRETS)
 
 
-def test_an_error_that_is_cut_does_not_show_half_of_one() -> None:
-    error = StoreError("x" * (MAX_MESSAGE_CHARS - 12) + " s3://AKIAKEY:hush@bucket/t is away")
+def test_a_truncated_error_contains_no_part_of_a_credential() -> None:
+    error = StoreError("x" * (MAX_MESSAGE_CHARS - 12) + " s3://AKIAKEY:hush@bucket/t is unavailable")
     assert not any(secret in error.remark for secret in SECRETS)
 
 
 @pytest.mark.parametrize("format_", ["text", "json"])
-def test_log_lines_and_their_tracebacks_tell_none(stream: io.StringIO, format_: str) -> None:
+def test_log_lines_and_tracebacks_contain_no_credentials(stream: io.StringIO, format_: str) -> None:
     uri = "s3://AKIAKEY:hush@bucket/t?sig=t0ken"
     set_up_logs(load_config(settings=[f"log.format={format_}"], environment={}).log, "broker", stream=stream)
     try:

@@ -1,4 +1,4 @@
-"""Text of others on a terminal: nothing of it steers, hides or turns around."""
+"""Untrusted text on a terminal: control characters and invisible characters are escaped."""
 
 import io
 import json
@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from latermq.cli.output import print_error, print_fields, print_json, print_line, print_note, print_rows
 from latermq.visible_text import visible, visible_json
 
-NASTY = "a\x1b[2Jb\x07\x7f\x9b1m\u202ec\u2066d\u200be\u2028f\u2029g\ud800h\ti\nj\rk\ufeffl\U000e0041"
-SHOWN = (
+UNSAFE = "a\x1b[2Jb\x07\x7f\x9b1m\u202ec\u2066d\u200be\u2028f\u2029g\ud800h\ti\nj\rk\ufeffl\U000e0041"
+ESCAPED = (
     r"a\x1b[2Jb\x07\x7f\x9b1m\u202ec\u2066d\u200be\u2028f\u2029g\ud800h\ti\nj\rk\ufeffl\U000e0041"
 )  # fmt: skip
 
 
-def test_every_character_that_is_not_for_the_eye_is_shown_as_an_escape() -> None:
-    assert visible(NASTY) == SHOWN
+def test_every_control_or_invisible_character_is_escaped() -> None:
+    assert visible(UNSAFE) == ESCAPED
     hidden = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # controls, formats, surrogates, separators of lines and paragraphs
-    # Signs that stand before digits, notes and hieroglyphs and are seen with them.
+    # Visible signs before digits, musical notes and hieroglyphs.
     seen = {*range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}
     for number in range(0x110000):
         is_hidden = unicodedata.category(chr(number)) in hidden and number not in seen
@@ -30,16 +30,16 @@ def test_every_character_that_is_not_for_the_eye_is_shown_as_an_escape() -> None
 
 
 @pytest.mark.parametrize("text", ["orders", "größe", "订单", "заказ", "طلب", "❤️ 🙂", "C:\\new", '{"a": "b"}'])
-def test_what_is_for_the_eye_stays_as_it_is(text: str) -> None:
+def test_visible_text_is_unchanged(text: str) -> None:
     assert visible(text) == text
     assert visible_json(text) == text
 
 
 @given(st.text(alphabet=st.characters(), max_size=50))
-def test_json_means_the_same_afterwards(text: str) -> None:
-    told = visible_json(json.dumps({"a": text}, ensure_ascii=False))
-    assert json.loads(told) == {"a": text}
-    assert visible(told) == told
+def test_escaped_json_has_the_same_meaning(text: str) -> None:
+    escaped = visible_json(json.dumps({"a": text}, ensure_ascii=False))
+    assert json.loads(escaped) == {"a": text}
+    assert visible(escaped) == escaped
 
 
 def printed(capsys: pytest.CaptureFixture[str]) -> str:
@@ -47,24 +47,24 @@ def printed(capsys: pytest.CaptureFixture[str]) -> str:
     return out + errors
 
 
-def test_no_way_of_printing_lets_it_through(capsys: pytest.CaptureFixture[str]) -> None:
-    row: dict[str, Any] = {"name": NASTY, "keys": [NASTY], "properties": {NASTY: NASTY}}
-    print_rows([row], {"name": NASTY, "keys": "keys", "properties": "properties"}, as_json=False, empty="")
+def test_every_print_function_escapes(capsys: pytest.CaptureFixture[str]) -> None:
+    row: dict[str, Any] = {"name": UNSAFE, "keys": [UNSAFE], "properties": {UNSAFE: UNSAFE}}
+    print_rows([row], {"name": UNSAFE, "keys": "keys", "properties": "properties"}, as_json=False, empty="")
     print_fields(row, as_json=False)
-    print_line(NASTY)
-    print_note(NASTY)
-    print_error(NASTY, NASTY)
-    told = printed(capsys)
-    assert all(line.isprintable() for line in told.split("\n"))
-    assert told.replace("\n", "").replace(" ", "").count(SHOWN.replace(" ", "")) >= 9
+    print_line(UNSAFE)
+    print_note(UNSAFE)
+    print_error(UNSAFE, UNSAFE)
+    output = printed(capsys)
+    assert all(line.isprintable() for line in output.split("\n"))
+    assert output.replace("\n", "").replace(" ", "").count(ESCAPED.replace(" ", "")) >= 9
     print_rows([row], {}, as_json=True, empty="")
     print_json(row)
-    told = printed(capsys)
-    assert all(line.isprintable() for line in told.split("\n"))
-    assert [json.loads(line) for line in told.splitlines()] == [row, row]
+    output = printed(capsys)
+    assert all(line.isprintable() for line in output.split("\n"))
+    assert [json.loads(line) for line in output.splitlines()] == [row, row]
 
 
-def test_raw_prints_it_as_it_came(capsys: pytest.CaptureFixture[str]) -> None:
+def test_raw_output_is_not_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     text = "a\x1b[31mb\x9bc"
     print_line(text, raw=True)
     print_fields({"body": text}, as_json=False, raw=True)
@@ -73,8 +73,8 @@ def test_raw_prints_it_as_it_came(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys) == "half \\ud800\n"
 
 
-def test_a_stream_of_another_encoding_gets_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_utf8_stream_gets_escaped_text(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(out, encoding="utf-8"))
-    print_line(NASTY)
-    assert out.getvalue().decode() == SHOWN + "\n"
+    print_line(UNSAFE)
+    assert out.getvalue().decode() == ESCAPED + "\n"

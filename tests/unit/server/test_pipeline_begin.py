@@ -17,7 +17,7 @@ from latermq.pipeline.driver.ingest import Ingest
 from latermq.pipeline.driver.store_ids import StoreIds
 from latermq.pipeline.timeline.lost_entries import read_claim, write_claim
 from latermq.pipeline.timeline.root import Root, open_root
-from latermq.pipeline_secret import Recipient, is_signed, make_secret, secret_path, sign
+from latermq.pipeline_secret import Recipient, is_valid_signature, load_or_create_secret, secret_path, sign
 from tests.support.faults.timer_histories import random_history, write_timeline
 
 ADDRESS, OTHER = "10.0.0.1:10911", "10.0.0.2:10911"
@@ -38,7 +38,7 @@ class Scene:
         self.asked: tuple[str, int] | None = None
         monkeypatch.setattr(ingesting, "queues_of", lambda *_: [QueuePlace("broker-a", 0, ADDRESS)])
         monkeypatch.setattr(ingesting, "BrokerLink", lambda _, **settings: self)
-        make_secret(secret_path("", root.uri))
+        load_or_create_secret(secret_path("", root.uri))
 
     def state(self) -> PipelineState:
         return self.told
@@ -158,4 +158,4 @@ def test_no_two_requests_have_the_same_signature() -> None:
     assert len(set(signed)) == len(signed)
     mine = recipients[0]
     assert sign(b"s" * 32, 1, mine, {}) != sign(b"t" * 32, 1, mine, {})
-    assert not is_signed(sign(b"", 1, mine, {}), b"", 1, mine, {}), "without a secret nobody is believed"
+    assert not is_valid_signature(sign(b"", 1, mine, {}), b"", 1, mine, {}), "without a secret nobody is believed"

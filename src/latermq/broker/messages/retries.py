@@ -1,7 +1,7 @@
 """Retries and dead letters: what becomes of a message that a consumer could not handle."""
 
 from latermq.broker.broker import Broker, Sent
-from latermq.errors import MessageGone
+from latermq.errors import MessageNotFound
 from latermq.group.retry_backoff import next_wait
 from latermq.message.entry_id import MAX_LEVELS
 from latermq.message.ids import offset_message_id, pack_host
@@ -43,7 +43,7 @@ class Retries:
         broker.make_retry_topic(topic, group.retry_queues, by)
         message = broker.store.reader.read_message(request.physical_offset)
         if message is None:
-            raise MessageGone(
+            raise MessageNotFound(
                 f"no message begins at {request.physical_offset} of the log",
                 hint="It may have been removed by age; send it again from its source",
             )

@@ -115,14 +115,14 @@ class LocalOffsets:
 
     def _write(self, offsets: dict[MessageQueue, int]) -> None:
         stored = [_StoredOffset(q.topic, q.brokerName, q.queueId, offset) for q, offset in sorted(offsets.items())]
-        temporary = self._file.with_suffix(f".{os.getpid()}.tmp")
+        draft = self._file.with_suffix(f".{os.getpid()}.tmp")
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
+            with draft.open("wb") as file:
                 file.write(msgspec.json.encode(stored))
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(self._file)
+            draft.replace(self._file)
         except OSError as error:
             raise self._io_error(error) from error
 

@@ -7,7 +7,7 @@ from collections import deque
 
 from latermq.client.producer.outgoing import SendFrames, SendResponse, SendResult
 from latermq.client.producer.shards import shard_index
-from latermq.client.session.failures import BrokerFailed, ConnectionLost, RequestTimedOut, errors_from_wire
+from latermq.client.session.failures import BrokerFailed, ConnectionLost, RequestTimedOut, error_from_wire
 from latermq.client.session.routes import DEFAULT_TOPIC_QUEUES, Route
 from latermq.client.session.session import Session
 from latermq.errors import Busy, IllegalMessage, LaterMQError, MalformedRequest
@@ -67,7 +67,7 @@ class PendingSend:
             return
         status = _STATUS.get(response.code)
         if status is None:
-            error = errors_from_wire(response.code, response.remark, self.queue.brokerName)
+            error = error_from_wire(response.code, response.remark, self.queue.brokerName)
             self.sender.on_failure(self, error, response.code in RETRY_CODES)
             return
         try:

@@ -10,7 +10,7 @@ from latermq.client.session.failures import (
     ConnectFailed,
     ConnectionLost,
     RequestTimedOut,
-    errors_from_wire,
+    error_from_wire,
 )
 from latermq.errors import Busy, LaterMQError
 from latermq.protocol.remoting.frames import (
@@ -222,7 +222,7 @@ class Connections:
             if isinstance(response, LaterMQError):
                 future.set_exception(response)
             elif response.code and response.code not in accept:
-                future.set_exception(errors_from_wire(response.code, response.remark, address))
+                future.set_exception(error_from_wire(response.code, response.remark, address))
             else:
                 future.set_result(response)
 

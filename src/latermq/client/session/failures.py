@@ -78,7 +78,7 @@ _BY_CODE: dict[int, type[LaterMQError]] = {
 }
 
 
-def errors_from_wire(code: int, remark: str | None, server: str = "") -> LaterMQError:
+def error_from_wire(code: int, remark: str | None, server: str = "") -> LaterMQError:
     """Return the error for a response code. Without a remark, the docstring of its class is the message."""
     type_ = _BY_CODE.get(code)
     if type_ is None:

@@ -11,7 +11,7 @@ from latermq.pipeline.bulk.bulk_job import BROKERS, ROOT_VARIABLE, find_root, jo
 from latermq.pipeline.driver.brokers import masters
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.timeline.root import Root, open_root
-from latermq.redaction import HIDDEN
+from latermq.redaction import MASK
 
 _log = logging.getLogger("latermq.pipeline")
 
@@ -30,7 +30,7 @@ def _timeline_of(namesrv: str) -> str:
     for name, address in masters(namesrv).items():
         with BrokerLink(address) as link:
             uri = link.state().timeline
-        if HIDDEN in uri:
+        if MASK in uri:
             raise _not_named(f"broker {name} does not tell the credentials in its own")
         if not uri or ("://" not in uri and not _is_reached(uri, address)):
             raise _not_named(f"that of broker {name} cannot be reached from here")

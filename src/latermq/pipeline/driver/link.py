@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import msgspec
 
 from latermq.client.session.connection import split_address
-from latermq.client.session.failures import ConnectionLost, RequestTimedOut, errors_from_wire
+from latermq.client.session.failures import ConnectionLost, RequestTimedOut, error_from_wire
 from latermq.errors import CorruptStore, LaterMQError, MalformedFrame
 from latermq.message.names import is_file_name
 from latermq.model.pipeline_state import PipelineState
@@ -267,7 +267,7 @@ class BrokerLink:
             if command.is_response and command.opaque == opaque:
                 break
         if command.code:
-            raise errors_from_wire(command.code, command.remark, self.address)
+            raise error_from_wire(command.code, command.remark, self.address)
         return command, body
 
     def _read_frame(self) -> tuple[Command, bytearray]:

@@ -23,7 +23,7 @@ from latermq.broker.tables.unused_names import remove_unused
 from latermq.clock import Clock, SystemClock
 from latermq.config import DEFAULT_METRICS_PORT, Config
 from latermq.errors import LaterMQError, StoreError
-from latermq.pipeline_secret import is_open_to_others, make_secret, secret_path
+from latermq.pipeline_secret import is_open_to_others, load_or_create_secret, secret_path
 from latermq.redaction import redacted
 from latermq.server.broker.clock_feed import open_clock
 from latermq.server.broker.far_records import FarRecords
@@ -196,7 +196,7 @@ class BrokerProcess:
         pipeline = self._config.pipeline
         path = secret_path(pipeline.secret_file, pipeline.timeline, self._data)
         try:
-            secret = make_secret(path)
+            secret = load_or_create_secret(path)
         except LaterMQError as error:  # the broker still serves clients without a driver
             _log.error("requests of drivers are rejected", reason=error.message, hint=error.hint)
             return b""

@@ -13,7 +13,7 @@ from latermq.errors import InvalidParameter, LaterMQError, NoPermission
 from latermq.handover.cut import FOREVER_MS
 from latermq.message.names import TIMER_TOPIC
 from latermq.model.pipeline_state import CutState, PipelineState, WindowState
-from latermq.pipeline_secret import Recipient, is_signed
+from latermq.pipeline_secret import Recipient, is_valid_signature
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.pipeline import (
@@ -103,7 +103,7 @@ class PipelineRequests:
     def _check_signature(self, command: Command, header: Struct, signature: str) -> None:
         """Refuse requests without a valid signature: a driver's reports decide which timers leave the log."""
         recipient = Recipient(self._broker.store.store_id, self._instance)
-        if is_signed(signature, self._secret, command.code, recipient, signed_fields(header)):
+        if is_valid_signature(signature, self._secret, command.code, recipient, signed_fields(header)):
             return
         self._ingest.refused += 1
         if not self._secret:

@@ -543,7 +543,7 @@ class Connection(asyncio.Protocol):
             return encode_response(command, LaterMQError.code, remark=f"internal error: {type(error).__name__}")
         self._owner.refused_codes[error.code] += 1
         # One line per sweep: a client that repeats its mistake must not fill the disk with log lines.
-        if not (self._refusal_logged or error.ordinary):
+        if not (self._refusal_logged or error.is_expected):
             self._refusal_logged = True
             level = _log.debug if error.retriable else _log.info
             level("request rejected", peer=self.peer_name, request=command.code, code=error.code, reason=error.remark)

@@ -8,7 +8,7 @@ import msgspec
 
 from latermq.broker.admin import message_admin
 from latermq.broker.messages.answer_room import SPARE_BYTES
-from latermq.errors import Busy, ConsumerOffline, ConsumerSilent, LaterMQError
+from latermq.errors import Busy, ConsumerOffline, ConsumerTimedOut, LaterMQError
 from latermq.group.members import Member
 from latermq.message.ids import parse_offset_message_id
 from latermq.protocol.remoting.clients import ClientHeader, ConsumerStatus, ConsumerStatusHeader
@@ -201,7 +201,7 @@ class ClientRequests:
                 except LaterMQError as unreadable:
                     on_failure(unreadable)
             elif isinstance(error, TimeoutError):
-                on_failure(ConsumerSilent(f"client {member.client_id!r} did not answer within {timeout_s:g} s"))
+                on_failure(ConsumerTimedOut(f"client {member.client_id!r} did not answer within {timeout_s:g} s"))
             else:
                 on_failure(ConsumerOffline(f"client {member.client_id!r} has gone"))
 
