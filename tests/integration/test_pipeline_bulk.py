@@ -116,7 +116,7 @@ def test_a_file_scheduled_twice_is_scheduled_once(timers: Timers, tmp_path: Path
     assert first == [{"rows": 5_000, "scheduled": 5_000, "known": 0, "repeated": 0}]
     out, notes = timers.run("schedule", file, "--job", "twice", "--json")
     assert json.loads(out) == {"rows": 5_000, "scheduled": 0, "known": 5_000, "repeated": 0}
-    assert "job twice has scheduled all of these rows before" in notes
+    assert "nothing to do: job twice has already scheduled all of these rows" in notes
     # With other partitions, and through the data source.
     rows = timers.spark.read.parquet(file).repartition(7)
     writer = rows.write.format("latermq").mode("append").option("namesrv", timers.namesrv).option("job", "twice")
@@ -329,7 +329,7 @@ def test_without_the_broker_of_a_store_nothing_is_answered_by_half_unless_that_i
         assert timers.sql("SELECT count(*) > 0 AS some FROM timeline") == [{"some": True}]  # which needs no broker
         out, errors = timers.run("sql", count, "--partial", "--json")
         assert json.loads(out)["timers"] >= 100
-        assert "without what is in store store-of-another (broker broker-b)" in errors
+        assert "not included, because unavailable: store store-of-another (broker broker-b)" in errors
         (shown,) = timers.rows("cancel", *where, "--dry-run", "--partial")
         assert (shown["timers"], shown["absent"]) == (100, ["store store-of-another (broker broker-b)"])
         (told,) = timers.rows("report", *span, "--partial")

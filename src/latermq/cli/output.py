@@ -1,7 +1,7 @@
-"""How commands talk: results on standard output as tables or JSON lines, all else on standard error.
+"""Output of commands: results go to standard output as tables or JSON lines, everything else to standard error.
 
-Names, bodies and remarks come from others, so nothing is printed as it came unless `--raw` asks for it: terminals
-obey escape sequences. JSON has escapes of its own for the same characters.
+Names, bodies and remarks come from other users and may contain escape sequences that terminals obey. They are escaped
+unless `--raw` is given. JSON escapes the same characters.
 """
 
 import contextlib
@@ -13,25 +13,25 @@ from typing import Any
 from latermq.redaction import redacted
 from latermq.visible_text import visible, visible_json
 
-_WIDTH_WITHOUT_TERMINAL = 200  # wide enough that a pipe gets each row on one line
+_WIDTH_WITHOUT_TERMINAL = 200  # wide enough to keep each row on one line in a pipe
 
 Row = Mapping[str, Any]
 
 
 def print_error(message: str, hint: str = "") -> None:
-    """One line of what went wrong, one of what to do."""
+    """Print one line that says what went wrong, and one that says what to do."""
     print(f"error: {visible(redacted(message))}", file=sys.stderr)
     if hint:
         print(f"hint: {visible(hint)}", file=sys.stderr)
 
 
 def print_note(text: str) -> None:
-    """Something the person should know that is no result."""
+    """Print a message to the user that is not part of the result."""
     print(visible(redacted(text)), file=sys.stderr, flush=True)
 
 
 def print_line(text: str, *, raw: bool = False) -> None:
-    """One line of a result."""
+    """Print one line of the result."""
     print(_printable(text) if raw else visible(text), flush=True)
 
 
@@ -42,7 +42,7 @@ def print_json(row: Row) -> None:
 def print_rows(
     rows: Iterable[Row], columns: Mapping[str, str], *, as_json: bool, empty: str, raw: bool = False
 ) -> None:
-    """A table of the given columns (key of the row: heading), or each whole row as a JSON line."""
+    """Print a table of the given columns (row key: heading), or each complete row as a JSON line."""
     if as_json:
         for row in rows:
             print_json(row)
@@ -55,13 +55,18 @@ def print_rows(
 
 
 def print_fields(row: Row, *, as_json: bool, raw: bool = False) -> None:
-    """One thing with all its fields, one a line."""
+    """Print the fields of one row, one per line."""
     if as_json:
         print_json(row)
         return
     width = max(map(len, row), default=0)
     for key, value in row.items():
         print_line(f"{key.replace('_', ' '):<{width}}  {_text(value)}", raw=raw)
+
+
+def counted(count: int, noun: str) -> str:
+    """A count with its noun: `1 message`, `2 messages`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _print_table(rows: list[Row], columns: Mapping[str, str], *, raw: bool) -> None:
@@ -93,14 +98,14 @@ def _text(value: object) -> str:
 
 
 def _printable(text: str) -> str:
-    """As it came, but for halves of surrogate pairs, which no stream takes."""
+    """The text unchanged, except that lone surrogates, which no stream can encode, are escaped."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 @contextlib.contextmanager
 def progress(what: str, total: int | None, *, prints_rows: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error for long work, where a person watches; the yielded call advances it."""
-    # Rows on the same terminal would tear the bar, and show the progress themselves.
+    """Show a progress bar on standard error if it is a terminal. The yielded function advances it."""
+    # Rows printed to the same terminal would garble the bar, and they show the progress themselves.
     if total == 1 or not sys.stderr.isatty() or (prints_rows and sys.stdout.isatty()):
         yield lambda _count: None
         return

@@ -1,1 +1,1 @@
-"""`latermq pipeline`: the driver and its bulk commands."""
+"""`latermq pipeline`: the Spark driver and bulk commands."""

@@ -1,4 +1,4 @@
-"""`latermq pipeline cancel` and `move`: all timers that an SQL predicate holds for, near and far."""
+"""`latermq pipeline cancel` and `move`: change all timers that match an SQL predicate, near and far."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +14,7 @@ from latermq.cli.options import (
     parse_duration_ms,
     parse_moment_ms,
 )
-from latermq.cli.output import print_json, print_note, print_rows, progress
+from latermq.cli.output import counted, print_json, print_note, print_rows, progress
 from latermq.cli.pipeline.sql import as_plain
 from latermq.cli.pipeline.timeline_options import (
     DryRun,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Where = Annotated[
     str | None,
-    typer.Option("--where", metavar="SQL", help="Which: a predicate over the columns of pending, as in topic = 'a'."),
+    typer.Option("--where", metavar="SQL", help="Predicate over the columns of `pending`, e.g. \"topic = 'a'\"."),
 ]
 
 
@@ -49,7 +49,7 @@ def cancel(
     settings: Settings = None,
     json: Json = False,
 ) -> None:
-    """Cancel all timers that a predicate holds for; --job NAME alone goes on with a job that was cut short.
+    """Cancel all timers that match a predicate. --job NAME without --where resumes an interrupted job.
 
     Example: latermq pipeline cancel --where "topic = 'orders' AND due < '2027-01-01'" --dry-run
     """
@@ -60,10 +60,11 @@ def cancel(
 def move(
     where: Where = None,
     by: Annotated[
-        str | None, typer.Option("--by", metavar="D", help="Each so much later, as in 1h; earlier as in -30m.")
+        str | None,
+        typer.Option("--by", metavar="D", help="Move each timer by this, e.g. 1h, or --by=-30m for earlier."),
     ] = None,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="TIME", help="All to this moment, as in 2027-01-01T00:00:00+08:00.")
+        str | None, typer.Option("--to", metavar="TIME", help="New due time of all, e.g. 2027-01-01T00:00:00+08:00.")
     ] = None,
     job: Job = None,
     dry_run: DryRun = False,
@@ -75,12 +76,12 @@ def move(
     settings: Settings = None,
     json: Json = False,
 ) -> None:
-    """Give all timers that a predicate holds for a new due time; --job NAME alone goes on with a job.
+    """Move all timers that match a predicate. --job NAME without --where resumes an interrupted job.
 
     Example: latermq pipeline move --where "topic = 'orders'" --by 1h --job outage-of-june
     """
     if where is not None and not dry_run and (by is None) == (to is None):
-        raise typer.BadParameter("say when: --by or --to, one of them")
+        raise typer.BadParameter("specify one of --by and --to")
     effective = pipeline_config(config, settings, timeline=timeline, master=master)
     by_ms = None if by is None else _signed_ms(by)
     to_ms = None if to is None else parse_moment_ms(to)
@@ -108,7 +109,7 @@ def _run(
 ) -> None:
     if where is None:
         if job is None or dry_run:
-            raise typer.BadParameter("say which timers: --where" + ("" if dry_run else ", or --job to go on with one"))
+            raise typer.BadParameter("specify --where" + ("" if dry_run else ", or --job to resume a job"))
         _tell(_play(verb, job, config, namesrv), as_json=as_json)
         return
     with spark_session(config) as spark:
@@ -132,7 +133,7 @@ def _play(verb: str, job: str, config: "PipelineConfig", namesrv: str) -> "BulkR
     found = find_job(find_root(config.timeline), job)
     if found is not None and found.order.action != verb:
         raise typer.BadParameter(f"job {job} is a {found.order.action}, not a {verb}")
-    print_note(f"job {job}; should it be cut short, `latermq pipeline {verb} --job {job}` goes on with it")
+    print_note(f"job {job}; if it is interrupted, resume it with `latermq pipeline {verb} --job {job}`")
     with progress(verb, found.rows if found is not None else None, prints_rows=False) as advance:
         return resume(job, config.timeline, namesrv, on_planned=lambda _rows, done: advance(done), on_done=advance)
 
@@ -146,17 +147,16 @@ def _tell(result: "BulkResult", *, as_json: bool) -> None:
         told = {"job": result.job, "names": result.rows, "done_before": result.done_before, **result.verdicts}
         print_json(told | _absent(result.absent))
     else:
-        print_rows(rows, {"verdict": "verdict", "names": "names"}, as_json=False, empty="no timer was chosen")
+        print_rows(rows, {"verdict": "verdict", "names": "names"}, as_json=False, empty="no matching timers")
         if result.done_before:
-            print_note(f"{result.done_before} of them by an earlier run")
+            print_note(f"{result.done_before} of them were done by an earlier run")
     tell_absent(result.absent)
     if result.verdicts[Verdict.REPLACED]:
         print_note(
-            f"{result.verdicts[Verdict.REPLACED]} names have newer timers by now, which were not planned: "
-            "nothing was done to them"
+            f"{result.verdicts[Verdict.REPLACED]} names have newer timers since the plan; they were left unchanged"
         )
     if result.verdicts[REFUSED]:
-        print_note(f"why {result.verdicts[REFUSED]} were refused is in the table bulk/{result.job}/results")
+        print_note(f"{result.verdicts[REFUSED]} were refused; the table bulk/{result.job}/results has the reasons")
         raise typer.Exit(1)
 
 
@@ -166,11 +166,12 @@ def _show(found: "Preview", verb: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"timers": found.rows, "by_hour": by_hour, "sample": sample} | _absent(found.absent))
         return
-    print_rows(by_hour, {"hour": "hour", "topic": "topic", "timers": "timers"}, as_json=False, empty="nothing is due")
+    columns_by_hour = {"hour": "hour", "topic": "topic", "timers": "timers"}
+    print_rows(by_hour, columns_by_hour, as_json=False, empty="no matching timers")
     columns = ("due", "topic", "keys", "tags", "unique_key", "body_bytes")
     if sample:
         print_rows(sample, {name: name.replace("_", " ") for name in columns}, as_json=False, empty="")
-    print_note(f"{verb} would hit {found.rows} timers; nothing was done")
+    print_note(f"dry run: {verb} would affect {counted(found.rows, 'timer')}")
     tell_absent(found.absent)
 
 

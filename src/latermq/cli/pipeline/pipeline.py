@@ -1,4 +1,4 @@
-"""`latermq pipeline`: the Spark driver that keeps far timers, and what can be asked of the timeline."""
+"""`latermq pipeline`: runs the Spark driver, which keeps far timers, and groups the commands for the timeline."""
 
 import os
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from latermq.cli.servers.part import run_part
 
 
 class _RunByDefault(TyperGroup):
-    """Without the name of a subcommand it is `run`, whose options may follow at once."""
+    """Runs the subcommand `run` if none is given, with the options that follow."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or (args[0].startswith("-") and args[0] != "--help"):
@@ -23,7 +23,7 @@ class _RunByDefault(TyperGroup):
 
 app = typer.Typer(
     cls=_RunByDefault,
-    help="Far timers on Spark: run the driver (what it does without a subcommand), and ask for or change many at once.",
+    help="Run the Spark driver for far timers (the default), or query and change timers in bulk.",
 )
 
 
@@ -35,28 +35,28 @@ def run(
             "--namesrv",
             metavar="HOST:PORT",
             envvar="NAMESRV_ADDR",
-            help="The name servers of the brokers it works for, joined by ';'.",
+            help="Name servers of the brokers to serve; separate several with ';'.",
         ),
     ] = None,
     master: Annotated[
         str | None,
-        typer.Option("--master", metavar="URL", help="Where Spark runs: local[1], spark://HOST:PORT, yarn or k8s://…"),
+        typer.Option("--master", metavar="URL", help="Spark master: local[1], spark://HOST:PORT, yarn or k8s://…"),
     ] = None,
     timeline: Annotated[
         str | None,
-        typer.Option("--timeline", metavar="URI", help="The folder with the timeline; the same as the brokers'."),
+        typer.Option("--timeline", metavar="URI", help="Timeline directory; must be the same as the brokers'."),
     ] = None,
     nice: Annotated[
-        int, typer.Option("--nice", metavar="N", min=0, max=19, help="How far it gives way to other processes.")
+        int, typer.Option("--nice", metavar="N", min=0, max=19, help="Niceness of the process, as in nice(1).")
     ] = 0,
     config: ConfigFile = None,
     settings: Settings = None,
     parent_pid: ParentPid = None,
 ) -> None:
-    """Run the Spark driver: it ingests far timers of every broker, rolls their windows and compacts the timeline.
+    """Run the Spark driver. It ingests far timers of all brokers, builds their windows and compacts the timeline.
 
-    Prints one line that starts with "latermq ready" once Spark runs. SIGTERM and Ctrl-C stop it, and it exits 0. It
-    exits 2 when it could not start, and 1 when it cannot go on.
+    Prints one line that starts with "latermq ready" once Spark runs. SIGTERM and Ctrl-C stop it. Exits with 0 after a
+    stop, with 1 if it fails later, and with 2 if it cannot start.
 
     Example: latermq pipeline --namesrv 10.0.0.5:9876 --master spark://10.0.0.9:7077 --timeline s3a://timers/timeline
     """

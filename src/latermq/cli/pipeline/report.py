@@ -1,24 +1,24 @@
-"""`latermq pipeline report`: forecast, lateness and reconciliation, as tables and as a page."""
+"""`latermq pipeline report`: writes forecast, lateness and reconciliation as tables and as an HTML page."""
 
 from typing import Annotated
 
 import typer
 
 from latermq.cli.options import DEFAULT_NAMESRV, ConfigFile, Json, Namesrv, Settings, parse_moment_ms
-from latermq.cli.output import print_fields, print_note
+from latermq.cli.output import counted, print_fields, print_note
 from latermq.cli.pipeline.timeline_options import Master, Partial, Timeline, pipeline_config, spark_session, tell_absent
 from latermq.redaction import redacted
 
 
 def report(
     start: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="Look back from then; else a day before --until.")
+        str | None, typer.Option("--from", metavar="TIME", help="Start of the period; default: a day before --until.")
     ] = None,
     end: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="Look back until then; else a minute ago.")
+        str | None, typer.Option("--until", metavar="TIME", help="End of the period; default: a minute ago.")
     ] = None,
     out: Annotated[
-        str | None, typer.Option("--out", metavar="DIR", help="Where report.html goes; else beside its tables.")
+        str | None, typer.Option("--out", metavar="DIR", help="Directory for report.html; default: next to the tables.")
     ] = None,
     partial: Partial = False,
     namesrv: Namesrv = DEFAULT_NAMESRV,
@@ -28,7 +28,7 @@ def report(
     settings: Settings = None,
     json: Json = False,
 ) -> None:
-    """Say what is due when, how late timers were, and what became of every one; exit 1 if one is missing.
+    """Report due timers, lateness, and the fate of every timer. Exits with 1 if one is missing, early or duplicated.
 
     Example: latermq pipeline report --from 2027-01-01T00:00:00 --until 2027-01-02T00:00:00 --out /var/www/timers
     """
@@ -58,7 +58,7 @@ def report(
     )
     tell_absent(made.absent)
     for row in made.worst[:1]:
-        print_note(f"the worst second is {row['second']:%Y-%m-%d %H:%M:%S} UTC: {row['timers']} timers")
+        print_note(f"busiest second: {row['second']:%Y-%m-%d %H:%M:%S} UTC with {counted(row['timers'], 'timer')}")
     if not made.is_clean:
-        print_note("not every timer was delivered once and in time, cancelled or moved; the page lists them")
+        print_note("some timers were missing, early or duplicated; the page lists them")
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""`latermq pipeline schedule`: the rows of a file or a table become timers, each once."""
+"""`latermq pipeline schedule`: schedules each row of a file or table as a timer, exactly once."""
 
 import time
 from collections.abc import Callable
@@ -16,21 +16,20 @@ if TYPE_CHECKING:
 
 
 def schedule(
-    source: Annotated[str, typer.Argument(metavar="FILE", help="FILE.parquet, .csv or .json, a folder, or a table.")],
+    source: Annotated[str, typer.Argument(metavar="FILE", help="Parquet, CSV or JSON file, directory, or table.")],
     job: Job = None,
-    topic: Annotated[
-        str, typer.Option("--topic", metavar="T", help="The topic of rows that have no column topic.")
-    ] = "",
+    topic: Annotated[str, typer.Option("--topic", metavar="T", help="Topic for rows without a column `topic`.")] = "",
     columns: Annotated[
         list[str] | None,
         typer.Option(
             "--column",
             metavar="NAME=SQL",
-            help="What a column of timers is: topic, body, due_ms, delay_ms, due, key, tag or properties; repeatable.",
+            help="Define topic, body, due_ms, delay_ms, due, key, tag or properties by an expression; repeatable.",
         ),
     ] = None,
     format_: Annotated[
-        str | None, typer.Option("--format", metavar="F", help="parquet, csv, json, delta or table; else by its name.")
+        str | None,
+        typer.Option("--format", metavar="F", help="parquet, csv, json, delta or table; default: by file name."),
     ] = None,
     dry_run: DryRun = False,
     namesrv: Namesrv = DEFAULT_NAMESRV,
@@ -40,12 +39,12 @@ def schedule(
     settings: Settings = None,
     json: Json = False,
 ) -> None:
-    """Schedule every row, once however often it is run under the same --job. A bad row stops it before the first.
+    """Schedule each row as a timer. Repeating a --job never schedules a row twice. Any invalid row aborts the job.
 
     Example: latermq pipeline schedule orders.parquet --job reminders --topic orders --column key=id --column due=pay_by
     """
     if job is None:
-        raise typer.BadParameter("name the job: --job NAME; run again under it, nothing is scheduled twice")
+        raise typer.BadParameter("specify --job NAME; repeating a job never schedules a row twice")
     mapping = parse_pairs(columns)
     effective = pipeline_config(config, settings, timeline=timeline, master=master)
     with spark_session(effective) as spark:
@@ -68,7 +67,7 @@ def schedule(
             )
     if dry_run:
         print_fields({"rows": bar.rows, "scheduled": 0, "repeated": done.repeated}, as_json=json)
-        print_note(f"all {bar.rows} rows can be scheduled; nothing was done")
+        print_note(f"dry run: all {bar.rows} rows are valid")
         _note_repeated(done)
         return
     took_s = time.monotonic() - began_s
@@ -76,9 +75,9 @@ def schedule(
     print_fields(counts, as_json=json)
     _note_repeated(done)
     if bar.rows and not done.scheduled:
-        print_note(f"job {job} has scheduled all of these rows before: nothing was done")
+        print_note(f"nothing to do: job {job} has already scheduled all of these rows")
         return
-    print_note(f"job {job}: {bar.rows} rows in {took_s:.2f} s ({bar.rows / took_s:,.0f} a second)")
+    print_note(f"job {job}: {bar.rows} rows in {took_s:.2f} s ({bar.rows / took_s:,.0f} per second)")
 
 
 def _note_repeated(done: "Scheduled") -> None:
@@ -89,7 +88,7 @@ def _note_repeated(done: "Scheduled") -> None:
 
 
 class _Bar:
-    """The progress bar, which begins when it is known how many rows there are."""
+    """A progress bar that starts once the number of rows is known."""
 
     def __init__(self) -> None:
         self.rows = 0

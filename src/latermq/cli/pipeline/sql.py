@@ -1,4 +1,4 @@
-"""`latermq pipeline sql`: questions to all timers that wait, and to the timeline as it is or was."""
+"""`latermq pipeline sql`: queries all pending timers, and the timeline in its current or an earlier state."""
 
 import datetime
 import decimal
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def sql(
-    query: Annotated[str, typer.Argument(metavar="SELECT", help="SQL over the tables pending and timeline.")],
+    query: Annotated[str, typer.Argument(metavar="SELECT", help="Query over the tables `pending` and `timeline`.")],
     version: Annotated[
-        int | None, typer.Option("--version", metavar="N", min=0, help="The timeline as it was in this version.")
+        int | None, typer.Option("--version", metavar="N", min=0, help="Read this version of the table `timeline`.")
     ] = None,
     as_of: Annotated[
-        str | None, typer.Option("--as-of", metavar="TIME", help="The timeline as it was at this moment.")
+        str | None, typer.Option("--as-of", metavar="TIME", help="Read the table `timeline` as of TIME.")
     ] = None,
     partial: Partial = False,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Print at most N rows.")] = 1000,
@@ -32,12 +32,15 @@ def sql(
     settings: Settings = None,
     json: Json = False,
 ) -> None:
-    """Ask by SQL: `pending` has every timer that waits, near and far, of all brokers; `timeline` what Spark keeps.
+    """Query timers with SQL.
+
+    The table `pending` has all pending timers of all brokers, near and far. The table `timeline` has the far timers
+    that Spark keeps.
 
     Example: latermq pipeline sql "SELECT topic, count(*) FROM pending GROUP BY topic"
     """
     if version is not None and as_of is not None:
-        raise typer.BadParameter("--version and --as-of cannot go together")
+        raise typer.BadParameter("--version and --as-of are mutually exclusive")
     moment = None if as_of is None else _delta_moment(as_of)
     effective = pipeline_config(config, settings, timeline=timeline, master=master)
     with spark_session(effective) as spark:
@@ -51,18 +54,18 @@ def sql(
 
 
 def print_frame(found: "DataFrame", limit: int, *, as_json: bool) -> None:
-    """The first rows of a frame; a note where there are more."""
+    """Print the first rows of a frame, and a note if there are more."""
     from latermq.pipeline.spark.spark_failures import told_by_spark
 
     with told_by_spark("the query"):
         rows = [as_plain(row.asDict()) for row in found.limit(limit + 1).collect()]
     print_rows(rows[:limit], {name: name for name in found.columns}, as_json=as_json, empty="no rows")
     if len(rows) > limit:
-        print_note(f"there are more than {limit} rows; --limit N prints more")
+        print_note(f"there are more than {limit} rows; use --limit N to print more")
 
 
 def as_plain(value: Any) -> Any:
-    """A value of Spark's as JSON knows it."""
+    """A Spark value converted to a type that JSON supports."""
     if isinstance(value, datetime.datetime):
         return value.astimezone().isoformat(timespec="milliseconds")
     if isinstance(value, datetime.date):

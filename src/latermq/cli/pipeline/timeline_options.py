@@ -1,4 +1,4 @@
-"""What the commands that ask or change many timers have in common: where the timeline is, and a Spark session."""
+"""Options and the Spark session shared by the commands that query or change timers in bulk."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,32 +18,30 @@ if TYPE_CHECKING:
 
 Timeline = Annotated[
     str | None,
-    typer.Option("--timeline", metavar="URI", help="The folder with the timeline: the brokers' pipeline.timeline."),
+    typer.Option("--timeline", metavar="URI", help="Timeline directory: the brokers' pipeline.timeline."),
 ]
 Master = Annotated[
     str | None,
-    typer.Option("--master", metavar="URL", help="Where Spark runs: local[1], spark://HOST:PORT, yarn or k8s://…"),
+    typer.Option("--master", metavar="URL", help="Spark master: local[1], spark://HOST:PORT, yarn or k8s://…"),
 ]
 Job = Annotated[
     str | None,
-    typer.Option("--job", metavar="NAME", help="Names the job: run again under it, nothing is done twice."),
+    typer.Option("--job", metavar="NAME", help="Name of the job; repeating a job does nothing twice."),
 ]
-Partial = Annotated[
-    bool, typer.Option("--partial", help="Go on without brokers that are away; say whose timers are left out.")
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
+Partial = Annotated[bool, typer.Option("--partial", help="Continue without unavailable brokers, and report them.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done without doing it.")]
 
 
 def tell_absent(absent: Sequence[str]) -> None:
-    """Say what an answer lacks."""
+    """Report the stores that a result does not include."""
     if absent:
-        print_note(f"without what is in {', '.join(absent)}: not there")
+        print_note(f"not included, because unavailable: {', '.join(absent)}")
 
 
 def pipeline_config(
     config: Path | None, settings: list[str] | None, *, timeline: str | None, master: str | None
 ) -> "PipelineConfig":
-    """The pipeline's settings; an option of its own goes above everything else."""
+    """The pipeline's settings. The dedicated options override all other sources."""
     from latermq.config import load_config
 
     options = {"pipeline.timeline": timeline, "pipeline.master": master}
@@ -53,16 +51,16 @@ def pipeline_config(
 
 @contextmanager
 def spark_session(config: "PipelineConfig") -> "Iterator[SparkSession]":
-    """Spark for one command; a session that is there already is used and left alone."""
+    """A Spark session for one command. An existing session is reused and stays open."""
     from latermq.pipeline.spark.requirements import check_requirements
 
     try:
         check_requirements()
     except ConfigError as error:
         if "java" in error.message:
-            error.hint = "Install one and try again: apt-get install openjdk-17-jre-headless, or set JAVA_HOME"
+            error.hint = "Install Java (apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
         elif "not installed" in error.message:
-            error.hint = f"Install them and try again: {sys.executable} -m pip install 'latermq[pipeline]'"
+            error.hint = f"Install them: {sys.executable} -m pip install 'latermq[pipeline]'"
         raise
     from pyspark.sql import SparkSession
 

@@ -1,4 +1,4 @@
-"""`latermq pipeline windows`: what brokers know of their windows; look at one again, or give one up."""
+"""`latermq pipeline windows`: shows the unfinished windows of brokers, and repairs or skips one."""
 
 import time
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv
-from latermq.cli.output import print_note, print_rows
+from latermq.cli.output import counted, print_note, print_rows
 from latermq.cli.views.message_rows import moment
 
 if TYPE_CHECKING:
@@ -33,33 +33,31 @@ def windows(
     repair: Annotated[
         int | None,
         typer.Option(
-            "--repair", metavar="N", help="Check all attempts of window N again, and make one if none is good."
+            "--repair", metavar="N", help="Check all attempts of window N again; build the window if none is good."
         ),
     ] = None,
     skip: Annotated[
         int | None,
-        typer.Option("--skip", metavar="N", help="Give window N up: its timers go to the timer dead letters."),
+        typer.Option("--skip", metavar="N", help="Skip window N: its timers become dead letters."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before a window is given up.")] = False,
-    broker: Annotated[
-        str | None, typer.Option("--broker", metavar="NAME", help="Of this broker; else of all brokers.")
-    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation before skipping a window.")] = False,
+    broker: Annotated[str | None, typer.Option("--broker", metavar="NAME", help="Only windows of this broker.")] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
 ) -> None:
-    """Show the windows that brokers have not finished. Example: latermq pipeline windows --repair 17"""
+    """Show unfinished windows, or repair or skip one. Example: latermq pipeline windows --repair 17"""
     if repair is not None and skip is not None:
-        raise typer.BadParameter("one thing at a time: --repair or --skip")
+        raise typer.BadParameter("--repair and --skip are mutually exclusive")
     from latermq.pipeline.driver.link import BrokerLink
 
     addresses = _addresses(namesrv, broker)
     if repair is not None or skip is not None:
         if len(addresses) > 1:
-            raise typer.BadParameter(f"say which broker: --broker {' or '.join(addresses)}")
+            raise typer.BadParameter(f"specify --broker {' or '.join(addresses)}")
         with BrokerLink(next(iter(addresses.values()))) as link:
             if repair is not None:
                 link.repair_window(repair)
-                print_note(f"window {repair} is checked again, and rolled where no attempt of it is good")
+                print_note(f"window {repair} will be checked again, and built if it has no good attempt")
             elif skip is not None:
                 _skip(link, skip, is_agreed=yes)
     rows: list[dict[str, Any]] = []
@@ -67,7 +65,7 @@ def windows(
         with BrokerLink(address) as link:
             reports = link.window_reports()
         rows += [_row(reports.broker_name, report) for report in reports.windows]
-    print_rows(rows, _COLUMNS, as_json=json, empty="no windows: no far timer is due soon")
+    print_rows(rows, _COLUMNS, as_json=json, empty="no unfinished windows: no far timer is due soon")
 
 
 def _addresses(namesrv: str, broker: str | None) -> dict[str, str]:
@@ -76,8 +74,8 @@ def _addresses(namesrv: str, broker: str | None) -> dict[str, str]:
 
     found = {name: address for name, address in masters(namesrv).items() if broker in (None, name)}
     if not found:
-        named = f"no broker {broker!r}" if broker else "no broker"
-        raise NoBroker(f"the name server knows {named}", hint="`latermq topic list` shows whether brokers are there")
+        named = f"no broker {broker!r}" if broker else "no brokers"
+        raise NoBroker(f"the name server has {named}", hint="Check that the broker is running and registered")
     return found
 
 
@@ -85,9 +83,9 @@ def _skip(link: "BrokerLink", number: int, *, is_agreed: bool) -> None:
     report = _find(link, number)
     if report is not None and report.state != "skipped":
         told = f"window {number}, due from {moment(report.from_ms)} until {moment(report.until_ms)}, is {report.state}"
-        print_note(f"{told}. Its timers will not be delivered; they are written to rmq_sys_timer_dlq")
+        print_note(f"{told}. Its timers will not be delivered but written to rmq_sys_timer_dlq")
         if not is_agreed:
-            typer.confirm("Give it up?", abort=True, err=True)
+            typer.confirm("Skip it?", abort=True, err=True)
     link.skip_window(number)
     give_up_s = time.monotonic() + _WAIT_S
     while True:
@@ -96,9 +94,10 @@ def _skip(link: "BrokerLink", number: int, *, is_agreed: bool) -> None:
             break
         time.sleep(_LOOK_EVERY_S)
     if report is None or report.state != "skipped":
-        print_note(f"window {number} is given up. It is not finished yet: what lies ahead waits until its time comes")
+        print_note(f"window {number} will be skipped when it is due; its dead letters are not written yet")
         return
-    print_note(f"window {number} is skipped: {report.letters} dead letters, {report.unread} of them without a body")
+    letters = counted(report.letters, "dead letter")
+    print_note(f"window {number} skipped: {letters}, {report.unread} of them without a body")
 
 
 def _find(link: "BrokerLink", number: int) -> "WindowReport | None":
