@@ -92,7 +92,7 @@ def test_a_data_directory_that_others_can_read_is_told_of(tmp_path: Path) -> Non
     tmp_path.chmod(0o750)
     check = checks.check_data_dir(tmp_path)
     assert check.status == "warn"
-    assert "The next start closes it" in check.advice
+    assert "the next start removes their access" in check.advice
 
 
 @pytest.mark.parametrize(("host", "status"), [("127.0.0.1", "ok"), ("0.0.0.0", "warn"), ("192.0.2.1", "warn")])

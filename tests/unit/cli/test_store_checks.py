@@ -111,7 +111,7 @@ def test_a_store_in_use_is_left_alone(tmp_path: Path) -> None:
         ("derived files", lambda data: first_file(data / "index").unlink()),
         ("derived files", lambda data: cut_short(first_file(data / "index"))),
         ("derived files", lambda data: overwrite(first_file(data / "index"))),
-        ("timers' engine", lambda data: shutil.rmtree(data / "timerlog")),
+        ("timer engine", lambda data: shutil.rmtree(data / "timerlog")),
         ("topics", lambda data: (data / "config" / "topics.json").unlink()),
         ("checkpoint", lambda data: (data / "latermq.checkpoint").unlink()),
     ],

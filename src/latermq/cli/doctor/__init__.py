@@ -1,1 +1,1 @@
-"""`latermq doctor`: checks of this machine and of a stopped store."""
+"""`latermq doctor`: checks this machine and a stopped store."""

@@ -1,4 +1,4 @@
-"""`latermq doctor`: is this machine fit to run a server, and does the one that runs answer?"""
+"""`latermq doctor`: checks whether this machine can run a server, and whether a running one replies."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,22 +16,25 @@ _COLUMNS = {"check": "check", "status": "status", "found": "found", "advice": "w
 
 def doctor(
     data: Annotated[
-        Path | None, typer.Option("--data", metavar="DIR", help="The data directory to look at, there or not yet.")
+        Path | None, typer.Option("--data", metavar="DIR", help="Data directory to check; it need not exist.")
     ] = None,
     namesrv: Annotated[
         str | None,
         typer.Option(
-            "--namesrv", metavar="HOST:PORT", envvar="NAMESRV_ADDR", help="A name server that must be reachable."
+            "--namesrv", metavar="HOST:PORT", envvar="NAMESRV_ADDR", help="Name server that must be reachable."
         ),
     ] = None,
     config: ConfigFile = None,
     settings: Settings = None,
     json: Json = False,
 ) -> None:
-    """Check this machine, and a stopped store: Python, Java, ports, open files, disk, clock, kernel settings, files.
+    """Check this machine and a stopped store.
 
-    A store in the data directory is opened as a start would open it, without changing it, and damage is named.
-    Each line is ok, warn or fail and says what to do. Exits 1 if any check fails.
+    Checks Python, Java, ports, limits, disk, clock, kernel settings and the name server. If the data directory contains
+    a stopped store, rehearses a start without changing any file and reports damage. Each check is ok, warn or fail and
+    says what to do. Exits with 1 if a check fails.
+
+    Example: latermq doctor --data /var/lib/latermq
     """
     from latermq.cli.output import print_rows
     from latermq.config import load_config

@@ -1,4 +1,4 @@
-"""A data directory that cannot be written to, told before anything is started."""
+"""Checks that the data directory is writable before anything starts."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ from latermq.errors import ConfigError
 
 
 def require_writable(data: Path) -> None:
-    """Make the directory where it is missing; raise with what to do where it cannot be used."""
+    """Create the directory if it does not exist. Raise ConfigError if it is not usable."""
     try:
         data.mkdir(0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -16,5 +16,6 @@ def require_writable(data: Path) -> None:
         ) from None
     if not os.access(data, os.W_OK | os.X_OK):
         raise ConfigError(
-            f"the data directory {data} is not writable", hint=f"Give uid {os.getuid()} access to it, or name another"
+            f"the data directory {data} is not writable",
+            hint=f"Grant uid {os.getuid()} write access, or choose another one with --data",
         )
