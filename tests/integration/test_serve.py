@@ -141,7 +141,7 @@ def test_a_port_in_use_is_one_clear_line_and_exit_code_2(tmp_path: Path, option:
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.splitlines() == [
         f"error: port {port} on {HOST} is in use",
-        f"hint: Stop what listens there, or choose another with {option}",
+        f"hint: Stop the process that listens there, or choose another port with {option}",
     ]
 
 
@@ -152,7 +152,7 @@ def test_a_single_part_tells_a_port_in_use_too(tmp_path: Path, command: str) -> 
         ended = _run(command, "--data", str(tmp_path / "data"), "--port", str(port))
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "address already in use" in ended.stderr
-    assert "hint: Stop what listens there" in ended.stderr
+    assert "hint: Stop the process that listens there" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

@@ -1,1 +1,1 @@
-"""Commands that run a server, and the demo."""
+"""Commands that run servers, and the demo."""

@@ -1,4 +1,4 @@
-"""`latermq broker`: a broker alone."""
+"""`latermq broker`: runs a broker only."""
 
 from typing import Annotated
 
@@ -17,7 +17,7 @@ def broker(
             "--namesrv",
             metavar="HOST:PORT",
             envvar="NAMESRV_ADDR",
-            help="The name servers to register at, joined by ';'.",
+            help="Name servers to register with; separate several with ';'.",
         ),
     ] = None,
     host: Host = None,
@@ -26,10 +26,10 @@ def broker(
     settings: Settings = None,
     parent_pid: ParentPid = None,
 ) -> None:
-    """Run a broker alone and register it at name servers that run elsewhere.
+    """Run a broker and register it with external name servers.
 
-    Prints one line that starts with "latermq ready" when it accepts connections. SIGTERM and Ctrl-C stop it: it takes
-    no more work, flushes, writes its checkpoint and exits 0.
+    Prints one line that starts with "latermq ready" once it accepts connections. On SIGTERM or Ctrl-C it refuses new
+    requests, flushes, writes a checkpoint and exits with 0.
     """
     settings = [*(settings or ()), *([f"server.namesrv={namesrv}"] if namesrv else ())]
     effective = effective_config(config, settings, host=host, namesrv_port=None, port=port)

@@ -1,6 +1,6 @@
-"""`make demo`: a server in a temporary folder does its main job, survives kill -9 of its broker, and ends by itself.
+"""`make demo`: runs a server in a temporary directory, shows its main functions, and kills its broker with kill -9.
 
-Run as `python -m latermq.cli.servers.demo`. It exits 0 only if every step did what it should.
+Run as `python -m latermq.cli.servers.demo`. Exits with 0 only if every step succeeds.
 """
 
 import asyncio
@@ -40,11 +40,11 @@ console = Console(highlight=False)
 
 
 class DemoFailed(Exception):
-    """A step did not do what it should."""
+    """A step did not have the expected result."""
 
 
 class Server:
-    """A `latermq serve` of the demo's own."""
+    """A `latermq serve` process for the demo."""
 
     def __init__(self, data: Path, log: Path) -> None:
         command = [
@@ -82,7 +82,7 @@ class Server:
     def kill_broker(self) -> int:
         pid = self.broker_pid()
         if pid is None:
-            raise DemoFailed("there is no broker process")
+            raise DemoFailed("the broker is not running")
         os.kill(pid, signal.SIGKILL)
         return pid
 
@@ -99,7 +99,7 @@ class Server:
 
 
 class Summary:
-    """The steps of the demo, told as they happen and once more at the end."""
+    """Prints the steps of the demo as they happen, and a table of them at the end."""
 
     def __init__(self) -> None:
         self._started_s = time.monotonic()
@@ -107,7 +107,7 @@ class Summary:
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[list[str]]:
-        """The block puts what it saw into the yielded list."""
+        """The block appends its findings to the yielded list."""
         console.print(f"[bold]{len(self._rows) + 1}. {name}[/bold]")
         started_s, seen = time.monotonic(), list[str]()
         yield seen
@@ -118,16 +118,16 @@ class Summary:
     def print(self) -> None:
         table = Table(title="LaterMQ demo", title_justify="left")
         table.add_column("step")
-        table.add_column("what happened")
+        table.add_column("result")
         table.add_column("seconds", justify="right")
         for name, result, took_s in self._rows:
             table.add_row(name, result, f"{took_s:.1f}")
         console.print(table)
-        console.print(f"[green]All {len(self._rows)} steps did what they should.[/green]")
+        console.print(f"[green]All {len(self._rows)} steps succeeded.[/green]")
 
 
 async def show(server: Server, summary: Summary) -> None:
-    """The demo between the server's start and its end."""
+    """The steps between the start and the stop of the server."""
     async with Admin(server.namesrv) as admin, Producer(server.namesrv) as producer:
         with summary.step("create topics") as seen:
             await admin.create_topic(TOPIC, queues=4)
@@ -138,38 +138,38 @@ async def show(server: Server, summary: Summary) -> None:
             seen += await send_orders(producer)
         with summary.step(f"consume them as group {GROUP}") as seen:
             seen += await consume_orders(server.namesrv)
-        with summary.step("find one by its key") as seen:
+        with summary.step("find an order by its key") as seen:
             found = await admin.query_by_key(TOPIC, "order-7")
             check(len(found) == 1, f"{len(found)} messages with key order-7")
             seen.append(f"order-7: {found[0].body.decode()} in queue {found[0].queue_id}")
-        with summary.step("send reminders for later, each for a millisecond of its own") as seen:
+        with summary.step("send delayed reminders, each due at a different millisecond") as seen:
             for number in range(REMINDERS):
                 reminder = OutgoingMessage(
                     LATER, b"reminder %d" % number, keys=(f"order-{number}",), delay_ms=5_000 + 17 * number
                 )
                 await producer.send(reminder)
             early = [message async for message in everything_in(server.namesrv, LATER)]
-            check(not early, f"{len(early)} reminders are there already")
-            seen.append(f"{REMINDERS} acknowledged, none of them in {LATER} yet")
-        with summary.step("cancel some, move others") as seen:
+            check(not early, f"{len(early)} reminders were delivered early")
+            seen.append(f"{REMINDERS} acknowledged, none delivered to {LATER} yet")
+        with summary.step("cancel some reminders, move others") as seen:
             seen += await change_reminders(admin)
-        with summary.step("let a stranger try to delete the log and to break the next start") as seen:
+        with summary.step("send malicious requests that try to delete the log and break the next start") as seen:
             seen += await asyncio.to_thread(answers_to_a_stranger, server.broker)
-        with summary.step("kill -9 the broker in the middle of sending") as seen:
+        with summary.step("kill -9 the broker during a stream of sends") as seen:
             await send_through_a_crash(server, producer, seen)
-        with summary.step("look for every acknowledged message") as seen:
+        with summary.step("look up every acknowledged message") as seen:
             stored = [message.properties["KEYS"] async for message in everything_in(server.namesrv, STREAM)]
             missing = {f"n-{number}" for number in range(STREAM_MESSAGES)} - set(stored)
             check(not missing, f"{len(missing)} of {STREAM_MESSAGES} acknowledged messages are missing")
             if twice := len(stored) - len(set(stored)):
-                seen.append(f"{twice} are there twice: stored before the kill, acknowledged only when sent again")
-            seen.append(f"{STREAM_MESSAGES} acknowledged, all of them stored, 0 missing")
+                seen.append(f"{twice} stored twice: stored before the kill, but acknowledged only after a retry")
+            seen.append(f"{STREAM_MESSAGES} acknowledged, all stored, 0 missing")
         with summary.step("wait for the reminders") as seen:
             seen += await arrived_reminders(server.namesrv)
 
 
 def answers_to_a_stranger(broker: str) -> list[str]:
-    """Send what no client sends. Whether it did any harm the next steps show."""
+    """Send malicious requests. The next steps show whether they did any harm."""
     host, _, port = broker.rpartition(":")
     nested = b'{"groupName":"evil","attributes":' + b'{"a":' * 1_000 + b"1" + b"}" * 1_001
     attempts = [
@@ -183,15 +183,15 @@ def answers_to_a_stranger(broker: str) -> list[str]:
             reader, replies = FrameReader(), list[Command]()
             while not replies:
                 data = sock.recv(1 << 16)
-                check(bool(data), f"{code.name} was not answered")
+                check(bool(data), f"{code.name} got no reply")
                 replies = reader.feed(data)
-            check(replies[0].code != Response.SUCCESS, f"{code.name} was done")
+            check(replies[0].code != Response.SUCCESS, f"{code.name} succeeded")
             told.append(f"{code.name}: {(replies[0].remark or '')[:90]}")
     return [*told, f"{len(attempts)} attempts refused"]
 
 
 async def change_reminders(admin: Admin) -> list[str]:
-    """Cancel the first reminders by their key, and give the next ones another time."""
+    """Cancel the first reminders by key, and move the next ones."""
     for number in range(CANCELLED):
         (outcome,) = await admin.cancel_timer(LATER, key=f"order-{number}")
         check(outcome.verdict == "cancelled", f"order-{number} was {outcome.verdict} instead of cancelled")
@@ -200,11 +200,11 @@ async def change_reminders(admin: Admin) -> list[str]:
         check(outcome.verdict == "moved", f"order-{number} was {outcome.verdict} instead of moved")
     left = await admin.count_timers(topic=LATER)
     check(left == REMINDERS - CANCELLED, f"{left} reminders are pending")
-    return [f"{CANCELLED} cancelled and {MOVED} moved by their keys, {left} pending"]
+    return [f"{CANCELLED} cancelled and {MOVED} moved by key, {left} pending"]
 
 
 async def arrived_reminders(namesrv: str) -> list[str]:
-    """Wait for the reminders, which fell due while the broker was dead or after, and look when each was stored."""
+    """Wait for the reminders, some of which fell due while the broker was down, and check when each was stored."""
     deadline_s = time.monotonic() + 20
     while True:
         stored = [message async for message in everything_in(namesrv, LATER)]
@@ -213,12 +213,12 @@ async def arrived_reminders(namesrv: str) -> list[str]:
         await asyncio.sleep(0.1)
     bodies = {message.body for message in stored}
     expected = {b"reminder %d" % number for number in range(CANCELLED, REMINDERS)}
-    check(bodies <= expected, f"{len(bodies - expected)} cancelled reminders came")
-    check(bodies == expected, f"{len(expected - bodies)} reminders did not come")
-    check(len(stored) == len(bodies), f"{len(stored) - len(bodies)} reminders came twice")
+    check(bodies <= expected, f"{len(bodies - expected)} cancelled reminders were delivered")
+    check(bodies == expected, f"{len(expected - bodies)} reminders were not delivered")
+    check(len(stored) == len(bodies), f"{len(stored) - len(bodies)} reminders were delivered twice")
     late_ms = [message.store_timestamp_ms - int(message.properties["LMQ_DUE_MS"]) for message in stored]
     check(min(late_ms) >= 0, f"one was {-min(late_ms)} ms early")
-    return [f"{len(stored)} arrived once each, none early, no cancelled one, the last {max(late_ms)} ms after its time"]
+    return [f"{len(stored)} delivered once, none early, none that was cancelled, at most {max(late_ms)} ms late"]
 
 
 async def send_orders(producer: Producer) -> list[str]:
@@ -232,7 +232,7 @@ async def send_orders(producer: Producer) -> list[str]:
     ]
     check(all(result.status == "SEND_OK" for result in results), "a send was not acknowledged")
     queues = {result.queue.queueId for result in results}
-    return [f"{len(results)} acknowledged, spread over {len(queues)} queues"]
+    return [f"{len(results)} acknowledged, in {len(queues)} queues"]
 
 
 async def consume_orders(namesrv: str) -> list[str]:
@@ -248,7 +248,7 @@ async def consume_orders(namesrv: str) -> list[str]:
         await consumer.subscribe(TOPIC)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(all_came.wait(), 15)
-    check(len(got) == ORDERS, f"{len(got)} of {ORDERS} messages came")
+    check(len(got) == ORDERS, f"{len(got)} of {ORDERS} messages arrived")
     first = [
         f"{message.properties['KEYS']} ({message.properties['TAGS']}): {message.body.decode()}" for message in got[:3]
     ]
@@ -256,7 +256,7 @@ async def consume_orders(namesrv: str) -> list[str]:
 
 
 async def send_through_a_crash(server: Server, producer: Producer, seen: list[str]) -> None:
-    """Send the stream from many senders at once, kill the broker on the way, go on until all is acknowledged."""
+    """Send a stream from many senders, kill the broker meanwhile, and continue until all is acknowledged."""
     numbers = iter(range(STREAM_MESSAGES))
     acknowledged = failed_sends = 0
     last_s, longest_gap_s = time.monotonic(), 0.0
@@ -268,13 +268,13 @@ async def send_through_a_crash(server: Server, producer: Producer, seen: list[st
         acknowledged += 1
         if acknowledged == KILL_AFTER_MESSAGES:
             pid = server.kill_broker()
-            seen.append(f"broker process {pid} killed when {acknowledged} of {STREAM_MESSAGES} were acknowledged")
+            seen.append(f"killed broker process {pid} after {acknowledged} of {STREAM_MESSAGES} acknowledgements")
 
     async def send_numbers() -> None:
         nonlocal failed_sends
         for number in numbers:
             message = OutgoingMessage(STREAM, b"x" * 200, keys=(f"n-{number}",))
-            # As an application does: what was not acknowledged is sent again.
+            # Like an application, send again what was not acknowledged.
             while True:
                 try:
                     await producer.send(message)
@@ -285,8 +285,8 @@ async def send_through_a_crash(server: Server, producer: Producer, seen: list[st
             on_acknowledged()
 
     await asyncio.gather(*(send_numbers() for _ in range(SENDERS)))
-    seen.append(f"back as process {server.broker_pid()}; sends were held up for {longest_gap_s:.1f} s")
-    seen.append(f"{acknowledged} acknowledged in the end, after {failed_sends} sends that failed and were repeated")
+    seen.append(f"restarted as process {server.broker_pid()}; sends were interrupted for {longest_gap_s:.1f} s")
+    seen.append(f"{acknowledged} acknowledged in the end, {failed_sends} failed sends were repeated")
 
 
 async def everything_in(namesrv: str, topic: str) -> AsyncIterator[Message]:
@@ -302,10 +302,10 @@ async def everything_in(namesrv: str, topic: str) -> AsyncIterator[Message]:
 
 
 def lose_index(data: Path, log: Path, cleanup: contextlib.ExitStack) -> list[str]:
-    """Remove a folder that the next start must notice, and see it say so and find everything again."""
+    """Remove the key index, and check that the doctor reports it and that the next start rebuilds it."""
     shutil.rmtree(data / "index")
     damage = [one.found for one in check_store(data, load_config()) if one.status != "ok"]
-    check(any("index" in found for found in damage), f"the doctor found {damage}")
+    check(any("index" in found for found in damage), f"doctor reported {damage}")
     server = Server(data, log)
     cleanup.callback(server.close)
 
@@ -316,7 +316,7 @@ def lose_index(data: Path, log: Path, cleanup: contextlib.ExitStack) -> list[str
     found = run(asyncio.wait_for(find(), DEADLINE_S))
     check(len(found) == 1, f"{len(found)} messages with key order-7")
     check(server.stop() == 0, "serve did not stop cleanly")
-    return [f"doctor: {damage[-1]}", "built again from the log at the start; order-7 is found"]
+    return [f"doctor: {damage[-1]}", "rebuilt from the log at the start; order-7 is found"]
 
 
 def check(holds: bool, otherwise: str) -> None:
@@ -334,15 +334,15 @@ def main() -> int:
                 cleanup.callback(server.close)
                 seen.append(server.ready_line)
             run(asyncio.wait_for(show(server, summary), DEADLINE_S))
-            with summary.step("stop it with SIGTERM") as seen:
+            with summary.step("stop the server with SIGTERM") as seen:
                 code = server.stop()
                 check(code == 0, f"serve exited with {code}")
                 seen.append("exit code 0, flushed and checkpointed")
-            with summary.step("lose the key index, ask the doctor, start again") as seen:
+            with summary.step("delete the key index, run doctor, start again") as seen:
                 seen += lose_index(Path(folder) / "data", log, cleanup)
         except (DemoFailed, LaterMQError, TimeoutError) as error:
             console.print(f"[red]The demo failed: {error or 'it took too long'}[/red]")
-            console.print(f"The server's log ends:\n{log.read_text()[-3000:]}", markup=False, soft_wrap=True)
+            console.print(f"End of the server's log:\n{log.read_text()[-3000:]}", markup=False, soft_wrap=True)
             return 1
     summary.print()
     return 0

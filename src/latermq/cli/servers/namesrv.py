@@ -1,4 +1,4 @@
-"""`latermq namesrv`: the name server alone."""
+"""`latermq namesrv`: runs a name server only."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,20 +15,20 @@ def namesrv(
         typer.Option(
             "--data",
             metavar="DIR",
-            help="Where its key-value table and the names of its brokers are kept; none: in memory.",
+            help="Directory for the key-value table and the broker names; default: in memory.",
         ),
     ] = None,
     host: Host = None,
     port: Annotated[
-        int | None, typer.Option("--port", metavar="P", min=0, max=65535, help="Port to listen on; 0: any free one.")
+        int | None, typer.Option("--port", metavar="P", min=0, max=65535, help="Port to listen on; 0 picks a free one.")
     ] = None,
     config: ConfigFile = None,
     settings: Settings = None,
     parent_pid: ParentPid = None,
 ) -> None:
-    """Run the name server alone: brokers register there, clients ask it where topics are.
+    """Run a name server, with which brokers register and from which clients get routes.
 
-    Prints one line that starts with "latermq ready" when it accepts connections. SIGTERM and Ctrl-C stop it.
+    Prints one line that starts with "latermq ready" once it accepts connections. SIGTERM and Ctrl-C stop it.
     """
     effective = effective_config(config, settings, host=host, namesrv_port=port, port=None)
 

@@ -1,4 +1,4 @@
-"""What `latermq namesrv` and `latermq broker` share: a part's start, its ready line, and errors that say what to do."""
+"""Runs one server process: its start, its ready line, and startup errors with hints."""
 
 import errno
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Ready = Callable[[str], None]
 
 
 def run_part(name: str, config: "Config", parent_pid: int | None, run: Callable[[Ready], int]) -> int:
-    """Run one server process until it is told to stop; the answer is its exit code, 2 where it could not start."""
+    """Run one server process until it is stopped. Returns the exit code, 2 if it could not start."""
     from latermq.server.logs import set_up_logs
     from latermq.server.private_files import keep_private
     from latermq.server.processes import die_with_parent
@@ -48,7 +48,7 @@ def run_part(name: str, config: "Config", parent_pid: int | None, run: Callable[
 def _hint_of(error: OSError) -> str:
     match error.errno:
         case errno.EADDRINUSE:
-            return "Stop what listens there, or choose other ports with --port and --namesrv-port"
+            return "Stop the process that listens there, or choose other ports with --port and --namesrv-port"
         case errno.EADDRNOTAVAIL:
             return "Choose an address of this machine with --host"
         case errno.EACCES | errno.EPERM | errno.EROFS:

@@ -1,4 +1,4 @@
-"""`latermq serve`: every part of a server at once, supervised."""
+"""`latermq serve`: runs and supervises all parts of a server."""
 
 import contextlib
 import errno
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 NAME_SERVER = "name server"
 BROKER = "broker"
 PIPELINE = "pipeline"
-PIPELINE_NICE = 10  # so that the broker's loop stays punctual
+PIPELINE_NICE = 10  # keeps the broker's event loop punctual
 
-_PREDECESSOR_TIMEOUT_S = 3.0  # a server that was killed a moment ago still holds its ports and its lock
+_PREDECESSOR_TIMEOUT_S = 3.0  # a server that was just killed still holds its ports and its lock
 _POLL_S = 0.05
 
 
@@ -35,35 +35,35 @@ def serve(
     port: Port = None,
     grpc_port: Annotated[
         int | None,
-        typer.Option("--grpc-port", metavar="P", min=0, max=65535, help="Port of the gRPC proxy; not yet used."),
+        typer.Option("--grpc-port", metavar="P", min=0, max=65535, help="Port of the gRPC proxy (not used yet)."),
     ] = None,
     http_port: Annotated[
         int | None,
-        typer.Option("--http-port", metavar="P", min=0, max=65535, help="Port of HTTP API and console; not yet used."),
+        typer.Option("--http-port", metavar="P", min=0, max=65535, help="Port of HTTP API and console (not used yet)."),
     ] = None,
-    no_grpc: Annotated[bool, typer.Option("--no-grpc", help="Leave out the gRPC proxy.")] = False,
-    no_http: Annotated[bool, typer.Option("--no-http", help="Leave out HTTP API and console.")] = False,
+    no_grpc: Annotated[bool, typer.Option("--no-grpc", help="Run without the gRPC proxy.")] = False,
+    no_http: Annotated[bool, typer.Option("--no-http", help="Run without HTTP API and console.")] = False,
     no_pipeline: Annotated[
-        bool, typer.Option("--no-pipeline", help="Leave out the Spark pipeline: all timers are the broker's.")
+        bool, typer.Option("--no-pipeline", help="Run without the Spark pipeline; the broker keeps all timers.")
     ] = False,
     config: ConfigFile = None,
     settings: Settings = None,
 ) -> None:
-    """Run a name server, a broker and the Spark pipeline, and keep them running.
+    """Run a name server, a broker and the Spark pipeline, and restart a part that fails.
 
-    When every part accepts connections, one line that starts with "latermq ready" names their addresses on standard
-    output; everything else goes to standard error. A part that dies is started again. SIGTERM or Ctrl-C: the broker
-    takes no more work, flushes and writes its checkpoint, then serve exits 0. It exits 2 when it could not start.
+    Once all parts accept connections, prints one line that starts with "latermq ready" and contains their addresses.
+    Logs go to standard error. On SIGTERM or Ctrl-C the broker refuses new requests, flushes and writes a checkpoint,
+    then serve exits with 0. Exits with 2 if it cannot start.
 
-    The pipeline is not waited for: it takes some seconds to start, and no timer depends on it. Without Java or its
-    packages serve runs as with --no-pipeline, and says so. A driver that runs elsewhere is expected with --no-pipeline
-    --set pipeline.enabled=true.
+    The pipeline starts in the background: it takes a few seconds, and no timer depends on it. Without Java or the
+    pipeline's packages serve reports this and runs as with --no-pipeline. To use a driver on another machine, pass
+    --no-pipeline --set pipeline.enabled=true.
 
-    gRPC and HTTP are not part of this version; their options are accepted and change nothing.
+    This version has no gRPC or HTTP; their options are accepted and have no effect.
 
     Example: latermq serve --data /var/lib/latermq --host 10.0.0.5 --set store.retention=40d
     """
-    # What is set by hand goes above the option: then the broker expects a driver that is not one of these parts.
+    # An explicit setting overrides the option: the broker then expects a driver that is not one of these parts.
     settings = [*(["pipeline.enabled=false"] if no_pipeline else ()), *(settings or ())]
     defaults = {"pipeline": {"enabled": True}}
     effective = effective_config(config, settings, host=host, namesrv_port=namesrv_port, port=port, defaults=defaults)
@@ -71,7 +71,7 @@ def serve(
 
     pipeline = _choose_pipeline(effective, no_pipeline)
     settings.append(f"pipeline.enabled={str(pipeline.enabled).lower()}")
-    keep_private(effective)  # the driver too, whose timeline is then in the data directory
+    keep_private(effective)  # also covers the driver, whose timeline may be in the data directory
     require_writable(data)
     _wait_for_predecessor(effective, data)
 
@@ -100,7 +100,7 @@ def serve(
 
 
 class _Pipeline(NamedTuple):
-    """Whether the driver is a part of this server, whether the broker counts on one, and how that is told."""
+    """Whether the driver is a part of this server, whether the broker expects a driver, and the text for users."""
 
     is_part: bool
     enabled: bool
@@ -110,7 +110,7 @@ class _Pipeline(NamedTuple):
 def _choose_pipeline(config: "Config", no_pipeline: bool) -> _Pipeline:
     if no_pipeline or not config.pipeline.enabled:
         elsewhere = config.pipeline.enabled
-        return _Pipeline(False, elsewhere, "pipeline elsewhere" if elsewhere else "no pipeline")
+        return _Pipeline(False, elsewhere, "external pipeline" if elsewhere else "no pipeline")
 
     from latermq.pipeline.spark.requirements import check_requirements
 
@@ -145,7 +145,7 @@ def _broker_command(data: Path, inherited: list[str], config: "Config", ready: M
 
 
 def _pipeline_places(data: Path, config: "Config") -> list[str]:
-    """Where the driver finds what the broker has: the timeline and the secret."""
+    """The settings with which the driver finds the broker's timeline and secret."""
     from latermq.pipeline_secret import secret_path
 
     places = config.pipeline
@@ -160,14 +160,14 @@ def _pipeline_command(inherited: list[str], config: "Config") -> Callable[[Mappi
 
 
 def _same_port(address: str | None) -> list[str]:
-    """A part that comes back listens where it did before, also when the kernel chose that port."""
+    """Options that make a restarted part listen on its previous port, even if the kernel chose that port."""
     if address is None:
         return []
     return ["--port", address.rpartition(":")[2]]
 
 
 def _reachable(address: str) -> str:
-    """An address to connect to: one that listens everywhere is reached over loopback."""
+    """An address to connect to. A wildcard address is replaced by the loopback address."""
     host, _, port = address.rpartition(":")
     if host in ("0.0.0.0", "::", "[::]", ""):
         return f"127.0.0.1:{port}"
@@ -175,7 +175,7 @@ def _reachable(address: str) -> str:
 
 
 def _wait_for_predecessor(config: "Config", data: Path) -> None:
-    """Let a server that was just killed leave its ports and its data directory; raise if a living one holds a port."""
+    """Wait until a server that was just killed has released its ports and its lock. Raise if a port stays in use."""
     ports = {"--namesrv-port": config.server.namesrv_port, "--port": config.server.port}
     deadline_s = time.monotonic() + _PREDECESSOR_TIMEOUT_S
     while True:
@@ -188,7 +188,7 @@ def _wait_for_predecessor(config: "Config", data: Path) -> None:
     for option in taken:
         raise ConfigError(
             f"port {ports[option]} on {config.server.host} is in use",
-            hint=f"Stop what listens there, or choose another with {option}",
+            hint=f"Stop the process that listens there, or choose another port with {option}",
         )
 
 
@@ -199,7 +199,7 @@ def _is_free(host: str, port: int) -> bool:
         try:
             probe.bind((host, port))
         except OSError as error:
-            # Whatever else is wrong with the address, the part that listens there says it.
+            # The part that listens on the address reports any other error.
             return error.errno != errno.EADDRINUSE
         return True
 
