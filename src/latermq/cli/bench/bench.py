@@ -1,4 +1,4 @@
-"""`latermq bench`: how fast a broker takes and gives messages, measured with the Python SDK."""
+"""`latermq bench`: measures the throughput of a broker with the Python client."""
 
 from typing import Annotated
 
@@ -9,19 +9,19 @@ from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv
 from latermq.cli.output import print_fields
 
 app = typer.Typer(
-    help="Measure a broker: messages a second, latency, CPU a message. It needs nothing but the command.",
+    help="Measure a broker: messages per second, latency and CPU time per message.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
-Topic = Annotated[str, typer.Option("--topic", metavar="T", help="The topic.")]
+Topic = Annotated[str, typer.Option("--topic", metavar="T", help="Topic to use.")]
 BrokerPid = Annotated[
     int | None,
     typer.Option(
         "--broker-pid",
         metavar="PID",
         min=1,
-        help="The broker's process, for its CPU time; found by itself where it is the only one.",
+        help="Broker process whose CPU time is measured; detected if there is only one broker.",
     ),
 ]
 DEFAULT_TOPIC = "latermq-bench"
@@ -30,27 +30,27 @@ DEFAULT_TOPIC = "latermq-bench"
 @app.command("send")
 def send(
     topic: Topic = DEFAULT_TOPIC,
-    count: Annotated[int, typer.Option("--count", metavar="N", min=1, help="How many messages.")] = 100_000,
-    size: Annotated[int, typer.Option("--size", metavar="BYTES", min=1, help="Bytes in each body.")] = 200,
+    count: Annotated[int, typer.Option("--count", metavar="N", min=1, help="Number of messages.")] = 100_000,
+    size: Annotated[int, typer.Option("--size", metavar="BYTES", min=1, help="Body size in bytes.")] = 200,
     sync: Annotated[
-        bool, typer.Option("--sync/--async", help="Wait for each answer before the next send, or send ahead.")
+        bool, typer.Option("--sync/--async", help="Wait for each reply before the next send, or pipeline the sends.")
     ] = False,
     in_flight: Annotated[
-        int, typer.Option("--in-flight", metavar="N", min=1, help="With --async: messages without an answer yet.")
+        int, typer.Option("--in-flight", metavar="N", min=1, help="With --async: maximum of unacknowledged messages.")
     ] = 2000,
     concurrency: Annotated[
-        int, typer.Option("--concurrency", "--threads", metavar="N", min=1, help="With --sync: senders side by side.")
+        int, typer.Option("--concurrency", "--threads", metavar="N", min=1, help="With --sync: concurrent senders.")
     ] = 16,
     rate: Annotated[
-        float | None, typer.Option("--rate", metavar="R", min=0.001, help="At most R messages a second.")
+        float | None, typer.Option("--rate", metavar="R", min=0.001, help="Send at most R messages per second.")
     ] = None,
     broker_pid: BrokerPid = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
 ) -> None:
-    """Send messages and print rate, latency and CPU time a message.
+    """Send messages and print the rate, the latency and the CPU time per message.
 
-    The broker's CPU time is that of all its threads, and known only where the broker runs on this machine.
+    The CPU time of the broker covers all its threads. It is available only if the broker runs on this machine.
 
     Example: latermq bench send --count 200000 --in-flight 2000
     """
@@ -65,16 +65,17 @@ def send(
 def consume(
     topic: Topic = DEFAULT_TOPIC,
     count: Annotated[
-        int | None, typer.Option("--count", metavar="N", min=1, help="Stop after about N messages; else at the end.")
+        int | None,
+        typer.Option("--count", metavar="N", min=1, help="Stop after about N messages; by default at the end."),
     ] = None,
-    batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Messages a pull.")] = 32,
+    batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Messages per pull.")] = 32,
     broker_pid: BrokerPid = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
 ) -> None:
-    """Read a topic from its beginning to its end and print rate and CPU time a message.
+    """Read a topic from beginning to end and print the rate and the CPU time per message.
 
-    All queues are read side by side, one pull each. No group takes part and no offset is stored.
+    Reads all queues concurrently, with one pull at a time each. Joins no group and stores no offsets.
 
     Example: latermq bench consume --topic orders
     """

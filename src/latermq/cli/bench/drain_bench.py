@@ -1,4 +1,4 @@
-"""The work of `latermq bench consume`: all queues of a topic read side by side, from their beginning to their end."""
+"""Implements `latermq bench consume`: reads all queues of a topic concurrently, from beginning to end."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from latermq.client import MessageQueue, PullConsumer
 
 
 class DrainBench:
-    """One run. It commits no offsets, so it can be repeated."""
+    """One run. It commits no offsets and can be repeated."""
 
     def __init__(self, topic: str, *, count: int | None, batch: int) -> None:
         self._topic = topic
@@ -31,7 +31,7 @@ class DrainBench:
         return {"topic": self._topic, "queues": len(queues), "batch": self._batch, "pulls": self._pulls, **figures}
 
     async def _drain(self, consumer: PullConsumer, queue: MessageQueue) -> None:
-        """Read a queue up to the end that it has at the first pull."""
+        """Read a queue up to its end as of the first pull."""
         offset, end = 0, None
         while (end is None or offset < end) and (self._count is None or self._messages < self._count):
             pulled = await consumer.pull(queue, offset, self._batch)

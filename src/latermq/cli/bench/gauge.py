@@ -1,4 +1,4 @@
-"""What a benchmark run used: time, CPU of this client, and CPU of the broker where it runs on this machine."""
+"""Measures a benchmark run: time, CPU time of the client, and CPU time of a broker on the same machine."""
 
 import ipaddress
 import socket
@@ -15,7 +15,7 @@ Figures = dict[str, Any]
 
 
 class Gauge:
-    """Reads the meters at the start, and again when it is asked for the figures."""
+    """Reads time and CPU time when created, and again when `figures` is called."""
 
     def __init__(self, broker_pid: int | None) -> None:
         self._broker_pid = broker_pid
@@ -24,7 +24,7 @@ class Gauge:
         self.started_s = time.perf_counter()
 
     def figures(self, messages: int) -> Figures:
-        """Per message what the run took; figures of a broker that cannot be seen are None."""
+        """Cost of the run per message. The broker's figures are None if its process is not visible."""
         took_s = time.perf_counter() - self.started_s
         client_cpu_s = time.process_time() - self._client_cpu_s
         per_message = max(1, messages)
@@ -60,7 +60,7 @@ def latency_figures(latencies_s: "array[float]") -> Figures:
 
 
 async def find_broker_pid(namesrv: str) -> int | None:
-    """The process of the cluster's only broker, if it runs on this machine and may be looked at."""
+    """The process of the cluster's only broker, if it runs on this machine and is visible to this user."""
     async with Admin(namesrv) as admin:
         brokers = await admin.brokers()
     addresses = {address for broker in brokers for address in broker.brokerAddrs.values()}
@@ -71,7 +71,7 @@ async def find_broker_pid(namesrv: str) -> int | None:
 
 
 def _is_here(host: str) -> bool:
-    """Whether an address is one of this machine: only then can a socket be bound to it."""
+    """Whether an address belongs to this machine: only then can a socket be bound to it."""
     try:
         family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
         with socket.socket(family) as probe:

@@ -1,4 +1,4 @@
-"""What a process of this machine has used so far, and which one listens on a port, as Linux tells in /proc."""
+"""CPU time and memory of a process, and the process that listens on a port, from /proc on Linux."""
 
 import contextlib
 import os
@@ -13,16 +13,16 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True)
 class Memory:
-    """Resident memory. Pages of mapped files are in `resident_bytes` only; the kernel can take them back."""
+    """Resident memory. Only `resident_bytes` includes pages of mapped files, which the kernel can reclaim."""
 
     resident_bytes: int
     anonymous_bytes: int
 
 
 def cpu_s(pid: int) -> float | None:
-    """CPU time of all threads of a process, ended ones too, in user and kernel mode; None where it cannot be read."""
+    """User and system CPU time of all threads of a process, including ended ones; None if it is not readable."""
     with contextlib.suppress(OSError):
-        # The command's name stands in brackets before the numbers and may hold anything.
+        # The numbers follow the command's name, which is in parentheses and may contain any character.
         fields = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
         user_ticks, system_ticks = fields[11:13]
         return (int(user_ticks) + int(system_ticks)) / _TICKS_PER_S
@@ -30,7 +30,7 @@ def cpu_s(pid: int) -> float | None:
 
 
 def memory(pid: int) -> Memory | None:
-    """Resident memory of a process now; None where it cannot be read."""
+    """Current resident memory of a process; None if it is not readable."""
     with contextlib.suppress(OSError):
         lines = (_PROC / str(pid) / "status").read_text(errors="replace").splitlines()
         sizes = {name: rest.split()[0] for name, _, rest in (line.partition(":") for line in lines) if rest.split()}
@@ -39,7 +39,7 @@ def memory(pid: int) -> Memory | None:
 
 
 def listener_pid(port: int) -> int | None:
-    """The process that listens on a TCP port, if there is one whose files this user may look at."""
+    """The process that listens on a TCP port, if this user may read its open files."""
     sockets = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
     if not sockets:
         return None

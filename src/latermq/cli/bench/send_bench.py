@@ -1,4 +1,4 @@
-"""The work of `latermq bench send`: messages waited for one by one, or sent ahead of their answers."""
+"""Implements `latermq bench send`, with synchronous or pipelined sends."""
 
 import asyncio
 import time
@@ -10,12 +10,12 @@ from latermq.cli.output import progress
 from latermq.client import OutgoingMessage, Producer, SendResult
 from latermq.errors import LaterMQError
 
-_RATE_SLACK_S = 0.002  # timers below this are not worth a sleep
-_PROGRESS_STEP = 500  # a step of the bar takes longer than a send
+_RATE_SLACK_S = 0.002  # shorter delays are not worth a sleep
+_PROGRESS_STEP = 500  # advancing the bar takes longer than a send
 
 
 class SendBench:
-    """One run. It ends at the first error."""
+    """One run. It stops at the first error."""
 
     def __init__(
         self, topic: str, *, count: int, size_bytes: int, concurrency: int, waits: bool, rate: float | None
@@ -36,7 +36,7 @@ class SendBench:
     async def run(self, namesrv: str, broker_pid: int | None) -> Figures:
         in_flight = self._concurrency
         async with Producer(namesrv, max_in_flight=in_flight, compress_above_bytes=None) as producer:
-            # Makes the topic where it is missing, and brings route and connection, which are not measured.
+            # Not measured: creates the topic if needed, looks up the route and connects.
             await producer.send(self._message)
             if broker_pid is None:
                 broker_pid = await find_broker_pid(namesrv)
@@ -89,7 +89,7 @@ class SendBench:
             raise error
 
     async def _claim(self) -> bool:
-        """Take the next message, when it is time for it; False when there is none left."""
+        """Wait until the next message may be sent. False if there is none left."""
         if self._claimed >= self._count or self._failure is not None:
             return False
         number = self._claimed
