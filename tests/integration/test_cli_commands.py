@@ -57,7 +57,7 @@ def test_consume_ends_when_nothing_comes_and_says_what_is_missing(cli: Cli) -> N
     text = cli.text("consume", "few", "--group", "few-a", "--timeout", "2s")
     assert text.endswith("  only one\n")
     error = cli.error("consume", "few", "--group", "few-b", "--count", "2", "--timeout", "2s")
-    assert error.startswith("error: 1 of 2 messages came, then none for 2 s\n")
+    assert error.startswith("error: received 1 of 2 messages, then none for 2 s\n")
 
 
 def test_consume_filters_by_tag_and_by_sql(cli: Cli) -> None:
@@ -102,7 +102,7 @@ def test_a_group_is_made_listed_shown_reset_and_deleted(cli: Cli) -> None:
     again = cli.rows("consume", "read", "--group", "readers", "--count", "2", "--timeout", "20s")
     assert [row["body"] for row in again] == ["one", "two"]
     cli.run("group", "delete", "readers")
-    assert cli.error("group", "show", "readers").startswith("error: there is no group readers\n")
+    assert cli.error("group", "show", "readers").startswith("error: group readers does not exist\n")
 
 
 def test_a_message_is_found_by_key_and_by_either_id(cli: Cli) -> None:
@@ -114,7 +114,7 @@ def test_a_message_is_found_by_key_and_by_either_id(cli: Cli) -> None:
     assert by_key["body"] == by_id["body"] == by_place["body"] == '{"order": 4711}'
     assert by_id["keys"] == ["4711", "eu"]
     assert "stored" in cli.text("message", "show", sent["offset_message_id"])
-    assert cli.error("message", "query", "kept", "--key", "0815").startswith("error: topic kept holds no message")
+    assert cli.error("message", "query", "kept", "--key", "0815").startswith("error: topic kept has no message")
 
 
 def test_print_shows_what_a_topic_holds_and_consumes_nothing(cli: Cli) -> None:

@@ -303,7 +303,7 @@ def test_the_command_line_schedules_cancels_and_says_what_it_hit(scene: Scene) -
     assert "cancelled" in scene.cli.text("cancel", topic, "--handle", sent["recall_handle"])
     assert scene.cli.error("cancel", topic, "--key", "0815") == (
         f"error: topic {topic} has no timer with key 0815\n"
-        "hint: Look at topic and key; `latermq pending TOPIC` lists what waits\n"
+        "hint: Check topic and key; `latermq pending TOPIC` lists pending timers\n"
     )
     error = scene.cli.error("cancel", topic, "--unique-key", "NOBODY")
     assert error.startswith("error: nothing was cancelled: not found\n")
@@ -325,7 +325,7 @@ def test_the_command_line_moves_and_lists(scene: Scene) -> None:
     assert row["body"] == '{"order": 4711}'
     assert "unpaid" in scene.cli.text("pending", topic, "--key", "4711")
     until = ("--until", moment(scene.now_ms + HOUR_MS))
-    assert scene.cli.run("pending", topic, *until) == ("", "no timers wait\n")
+    assert scene.cli.run("pending", topic, *until) == ("", "no pending timers\n")
     assert scene.cli.rows("pending", topic, "--from", moment(scene.now_ms + HOUR_MS), "--count") == [{"timers": 1}]
     assert scene.cli.text("pending", topic, "--count") == "timers  1\n"
     assert sum(span["timers"] for span in scene.cli.rows("pending", "--density")) >= 1

@@ -108,7 +108,7 @@ def test_message_print_skips_a_bomb_with_a_note(server: Server) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0, done.stderr
     assert [json.loads(line)["body"] for line in done.stdout.splitlines()] == ["first", "third"]
-    assert "passed over: the body opens to more than 67108864 bytes (printed, queue 0, offset 1)" in done.stderr
+    assert "skipped: the body opens to more than 67108864 bytes (printed, queue 0, offset 1)" in done.stderr
 
 
 def test_message_query_shows_the_messages_around_a_bomb(server: Server) -> None:
@@ -119,4 +119,4 @@ def test_message_query_shows_the_messages_around_a_bomb(server: Server) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert [json.loads(line)["body"] for line in done.stdout.splitlines()] == ["first", "third"]
-    assert "passed over: the body opens to more than" in done.stderr
+    assert "skipped: the body opens to more than" in done.stderr

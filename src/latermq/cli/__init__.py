@@ -1,4 +1,4 @@
-"""The `latermq` command: one file a subcommand, and here what they have in common: how errors are told."""
+"""The `latermq` command. Each subcommand has its own module; this one registers them and reports their errors."""
 
 import sys
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from latermq.cli.pipeline import pipeline
 from latermq.cli.servers import broker, namesrv, serve
 from latermq.errors import ConfigError, LaterMQError
 
-# Plain help: drawing it with rich takes 0.4 s, four times as long as all the rest.
+# Plain help: rendering it with rich takes 0.4 s, four times as long as everything else.
 app = typer.Typer(
     name="latermq",
-    help="A message broker for messages that must arrive later. RocketMQ's clients work against it unchanged.",
+    help="A message broker for delayed messages, compatible with RocketMQ clients.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -59,7 +59,7 @@ app.command("doctor")(doctor.doctor)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the answer is the exit code: 0 done, 1 failed, 2 wrong usage or settings."""
+    """Run one command and return its exit code: 0 success, 1 failure, 2 wrong usage or settings."""
     try:
         app(args=list(sys.argv[1:] if arguments is None else arguments), prog_name="latermq")
     except SystemExit as end:

@@ -17,18 +17,18 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
     import uvloop
 
-    # The client logs what it tries again; a command tells its outcome instead.
+    # The client logs its retries; a command reports only the outcome.
     client_log = logging.getLogger("latermq.client")
     level = client_log.level
     client_log.setLevel(logging.ERROR)
-    if logging.lastResort is not None:  # what prints the rest, which may quote what a server said
+    if logging.lastResort is not None:  # prints the remaining records, which may quote a server's remark
         logging.lastResort.format = _format_visibly  # type: ignore[method-assign]
 
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(work)
     finally:
-        client_log.setLevel(level)  # a program that calls a command may want to hear of its own clients
+        client_log.setLevel(level)  # a program that runs a command may want the logs of its own clients
 
 
 def _format_visibly(record: "logging.LogRecord") -> str:

@@ -53,25 +53,34 @@ def test_help_loads_neither_numpy_nor_an_event_loop() -> None:
         (["send", "orders"], "either as an argument or with --file"),
         (["send", "orders", "body", "--file", "f"], "either as an argument or with --file"),
         (["send", "orders", "--file", "/nowhere/at/all"], "cannot read /nowhere/at/all"),
-        (["send", "orders", "body", "--property", "novalue"], "'novalue' is no property"),
-        (["send", "orders", "body", "--oneway", "--batch", "2"], "cannot go together"),
+        (["send", "orders", "body", "--property", "novalue"], "'novalue' is not of the form key=value"),
+        (["send", "orders", "body", "--oneway", "--batch", "2"], "--oneway and --batch are mutually exclusive"),
         (["send", "orders", "body", "--delay", "soon"], "'soon' is no duration"),
-        (["send", "orders", "body", "--at", "tomorrow"], "'tomorrow' is no time"),
+        (["send", "orders", "body", "--at", "tomorrow"], "'tomorrow' is not a valid time"),
         (["send", "orders", "body", "--level", "0"], "greater than or equal to 1"),
-        (["send", "orders", "body", "--delay", "5s", "--level", "3"], "--delay, --at and --level cannot go together"),
-        (["cancel", "orders"], "say which timer: --key, --unique-key or --handle"),
-        (["cancel", "orders", "--key", "4711", "--handle", "h"], "say which timer: --key, --unique-key or --handle"),
-        (["move", "orders", "--key", "4711"], "say when: --delay or --at, one of them"),
-        (["move", "orders", "--key", "4711", "--delay", "5s", "--at", "2027-01-01T00:00:00Z"], "say when"),
-        (["move", "orders", "--delay", "5s"], "say which timer"),
-        (["pending", "--key", "4711"], "--key needs a TOPIC"),
-        (["pending", "orders", "--density"], "--density is about all timers"),
-        (["pending", "--until", "later"], "'later' is no time"),
+        (
+            ["send", "orders", "body", "--delay", "5s", "--level", "3"],
+            "--delay, --at and --level are mutually exclusive",
+        ),
+        (["cancel", "orders"], "specify one of --key, --unique-key and --handle"),
+        (["cancel", "orders", "--key", "4711", "--handle", "h"], "specify one of --key, --unique-key and --handle"),
+        (["move", "orders", "--key", "4711"], "specify one of --delay and --at"),
+        (
+            ["move", "orders", "--key", "4711", "--delay", "5s", "--at", "2027-01-01T00:00:00Z"],
+            "one of --delay and --at",
+        ),
+        (["move", "orders", "--delay", "5s"], "one of --key, --unique-key and --handle"),
+        (["pending", "--key", "4711"], "--key requires TOPIC"),
+        (["pending", "orders", "--density"], "--density covers all timers"),
+        (["pending", "--until", "later"], "'later' is not a valid time"),
         (["consume", "orders"], "Missing option '--group'"),
         (["consume", "orders", "--group", "g", "--timeout", "soon"], "'soon' is no duration"),
-        (["consume", "orders", "--group", "g", "--from", "somewhere"], "'somewhere' is no time"),
-        (["consume", "orders", "--group", "g", "--filter", "a", "--sql", "a = 1"], "cannot go together"),
-        (["group", "reset", "g", "--topic", "t", "--to", "nowhere"], "'nowhere' is no time"),
+        (["consume", "orders", "--group", "g", "--from", "somewhere"], "'somewhere' is not a valid time"),
+        (
+            ["consume", "orders", "--group", "g", "--filter", "a", "--sql", "a = 1"],
+            "--filter and --sql are mutually exclusive",
+        ),
+        (["group", "reset", "g", "--topic", "t", "--to", "nowhere"], "'nowhere' is not a valid time"),
     ],
 )
 def test_wrong_usage_says_what_is_wrong_and_exits_2(
@@ -175,7 +184,7 @@ def test_a_message_is_shown_with_what_it_holds() -> None:
 def test_a_body_that_is_no_text_is_base64_in_json_and_a_size_for_people() -> None:
     message = Message("orders", b"\xff\x00")
     assert message_row(message)["body_base64"] == "/wA="
-    assert "2 bytes that are no text" in message_line(message)
+    assert "2 bytes of binary data" in message_line(message)
 
 
 def test_rows_are_json_lines_for_scripts_and_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,7 +58,7 @@ def test_a_key_that_no_timer_has_is_not_found() -> None:
 
 def test_a_cancel_that_was_accepted_is_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
     tell_outcomes([outcome(Verdict.ACCEPTED)], "cancelled", nothing_known="", as_json=True)
-    assert capsys.readouterr().err.startswith("accepted: the broker is still finding its timers")
+    assert capsys.readouterr().err.startswith("accepted: the broker is still recovering its timers")
 
 
 def test_a_list_that_was_cut_says_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,14 +75,14 @@ def test_a_list_that_was_cut_says_so(capsys: pytest.CaptureFixture[str]) -> None
     assert "U1" in printed.out
     assert printed.err == ""
     print_timers([], 0, 2, as_json=False)
-    assert capsys.readouterr() == ("", "no timers wait\n")
+    assert capsys.readouterr() == ("", "no pending timers\n")
 
 
 def test_a_list_tells_of_timers_on_the_timeline(capsys: pytest.CaptureFixture[str]) -> None:
     print_timers([], 3, 2, as_json=False)
     told = capsys.readouterr().err
-    assert "no timers wait in the broker itself" in told
-    assert "3 more wait on the timeline" in told
+    assert "no pending timers in the broker itself" in told
+    assert "3 more timers on the timeline" in told
 
 
 def test_density_is_told_by_seconds_then_minutes_then_hours() -> None:

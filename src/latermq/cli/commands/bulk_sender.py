@@ -1,20 +1,20 @@
-"""The work of `latermq send`: messages go out ahead of their answers, which are counted and told."""
+"""Implements `latermq send`: sends messages without waiting for each reply, and reports the outcome."""
 
 import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
 
-from latermq.cli.output import print_fields, print_json, print_line, print_note, progress
+from latermq.cli.output import counted, print_fields, print_json, print_line, print_note, progress
 from latermq.client import OutgoingMessage, Producer, SendResult
 from latermq.errors import LaterMQError
 
-_RATE_SLACK_S = 0.002  # timers below this are not worth a sleep
+_RATE_SLACK_S = 0.002  # shorter delays are not worth a sleep
 _BATCHES_UNDER_WAY = 64
 
 
 class Sending:
-    """One run of the command: sends ahead of the answers, counts them, and tells the outcome."""
+    """One run of the command."""
 
     def __init__(
         self, message: OutgoingMessage, *, count: int, batch: int, oneway: bool, rate: float | None, as_json: bool
@@ -93,10 +93,10 @@ class Sending:
                 print_note(f"{self._stored} of {self._count} messages were acknowledged before the first error")
             raise self._first_error
         if self._oneway:
-            print_note(f"sent {self._count} one way: nobody says whether they arrived")
+            print_note(f"{counted(self._count, 'message')} sent one-way; delivery is not confirmed")
         elif self._count > 1 and not self._as_json:
             rate = self._stored / took_s
-            print_line(f"{self._stored} messages acknowledged in {took_s:.2f} s ({rate:,.0f} a second)")
+            print_line(f"{self._stored} messages acknowledged in {took_s:.2f} s ({rate:,.0f} per second)")
         elif not self._as_json:
             print_fields(self._last, as_json=False)
 

@@ -1,4 +1,4 @@
-"""`latermq cancel`: timers that shall not be delivered."""
+"""`latermq cancel`: cancels timers before they are delivered."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def cancel(
-    topic: Annotated[str, typer.Argument(help="The topic the timer was sent to.")],
+    topic: Annotated[str, typer.Argument(help="Topic of the timer.")],
     key: TimerKey = None,
     unique_key: TimerUniqueKey = None,
     handle: TimerHandle = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
 ) -> None:
-    """Cancel timers and print what became of each; exit 1 if nothing was cancelled.
+    """Cancel timers and print the result for each. Exits with 1 if nothing was cancelled.
 
     Example: latermq cancel orders --key 4711
     """

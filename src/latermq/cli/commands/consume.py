@@ -1,4 +1,4 @@
-"""`latermq consume`: messages of a topic as a member of a group gets them."""
+"""`latermq consume`: prints the messages of a topic as a member of a consumer group."""
 
 from typing import Annotated
 
@@ -9,43 +9,43 @@ from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv, Raw, parse_durat
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(help="The topic.")],
-    group: Annotated[str, typer.Option("--group", metavar="G", help="The consumer group; it remembers how far it is.")],
+    topic: Annotated[str, typer.Argument(help="Topic to consume.")],
+    group: Annotated[str, typer.Option("--group", metavar="G", help="Consumer group; its offsets are stored.")],
     count: Annotated[
-        int | None, typer.Option("--count", metavar="N", min=1, help="Stop after N messages; exit 1 if fewer came.")
+        int | None, typer.Option("--count", metavar="N", min=1, help="Stop after N messages; exit 1 if fewer arrive.")
     ] = None,
     timeout: Annotated[
         str | None,
-        typer.Option("--timeout", metavar="T", help="Stop when nothing came for this long, as in 10s; else never."),
+        typer.Option("--timeout", metavar="T", help="Stop if no message arrives for this long, e.g. 10s."),
     ] = None,
     start: Annotated[
         str,
         typer.Option(
-            "--from", metavar="WHERE", help="Where a new group starts: first, last, or a time as 2027-01-01T00:00:00."
+            "--from", metavar="WHERE", help="Where a new group starts: first, last, or a time (2027-01-01T00:00:00)."
         ),
     ] = "first",
     tags: Annotated[
-        str | None, typer.Option("--filter", metavar="EXPR", help="Only these tags, as in 'created || paid'.")
+        str | None, typer.Option("--filter", metavar="EXPR", help="Only messages with these tags: 'created || paid'.")
     ] = None,
     sql: Annotated[
         str | None,
-        typer.Option("--sql", metavar="EXPR", help="Only what this fits, as in \"region = 'eu' AND amount > 100\"."),
+        typer.Option("--sql", metavar="EXPR", help="Only messages that match: \"region = 'eu' AND amount > 100\"."),
     ] = None,
     broadcast: Annotated[
-        bool, typer.Option("--broadcast", help="Get all messages, not only this member's share of the group's.")
+        bool, typer.Option("--broadcast", help="Receive all messages, not only this member's share.")
     ] = False,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
     raw: Raw = False,
 ) -> None:
-    """Print the messages of a topic as they come, until Ctrl-C, --count or --timeout.
+    """Print the messages of a topic as they arrive, until Ctrl-C, --count or --timeout.
 
-    What was printed counts as consumed: the same group goes on after it the next time.
+    Printed messages count as consumed: the group continues after them next time.
 
     Example: latermq consume orders --group audit --from first --timeout 10s
     """
     if tags is not None and sql is not None:
-        raise typer.BadParameter("--filter and --sql cannot go together")
+        raise typer.BadParameter("--filter and --sql are mutually exclusive")
     timeout_s = None if timeout is None else parse_duration_s(timeout)
     consume_from = start if start in ("first", "last") else parse_moment_ms(start)
 

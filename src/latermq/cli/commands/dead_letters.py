@@ -1,4 +1,4 @@
-"""The work of `latermq dlq`: finds dead letters, and sends them again to the topics they were meant for."""
+"""Implements `latermq dlq`: finds dead letters and resends them to their original topics."""
 
 import dataclasses
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from latermq.cli.commands.message import stored
-from latermq.cli.output import print_json, print_line, print_note, progress
+from latermq.cli.output import counted, print_json, print_line, print_note, progress
 from latermq.cli.views.message_rows import body_text, message_row, moment
 from latermq.client import Admin, Message, OutgoingMessage, Producer, PullConsumer
 from latermq.errors import LaterMQError, QueryNotFound, TopicNotFound
@@ -29,9 +29,9 @@ from latermq.message.properties import (
 )
 from latermq.timer.admission import without_scheduling
 
-_READER = "TOOLS_CONSUMER"  # a pull must name a group; this one is there on every broker
-_UNKNOWN_REASON = "not told"
-# What brokers and clients noted on the way; the sender's own properties are sent again, these are made anew.
+_READER = "TOOLS_CONSUMER"  # a pull must name a group; this one exists on every broker
+_UNKNOWN_REASON = "unknown"
+# Properties that brokers and clients added in transit. Only the sender's own properties are sent again.
 _NOTED_ON_THE_WAY = frozenset({
     RETRY_TOPIC, WAIT_STORE_OK, UNIQUE_KEY, TAGS, KEYS, MIN_OFFSET, MAX_OFFSET, PRODUCER_GROUP, RECONSUME_TIME,
     TRANSACTION_PREPARED, "MAX_RECONSUME_TIMES", "MSG_REGION", "TRACE_ON", "CLUSTER", "CONSUME_START_TIME",
@@ -40,7 +40,7 @@ _NOTED_ON_THE_WAY = frozenset({
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """Which dead letters are meant: by id, or all that have the key, were stored in the time, and come after one."""
+    """Selects dead letters: by id, or all that match the key, the time range and the start position."""
 
     ids: tuple[str, ...] = ()
     key: str | None = None
@@ -54,32 +54,32 @@ class Selection:
 
 
 def topic_of(name: str) -> str:
-    """The topic with the dead letters of a group; the names of such topics stand for themselves."""
+    """The dead-letter topic of a group. The name of a dead-letter topic is returned unchanged."""
     is_topic = name == TIMER_DEAD_LETTER_TOPIC or name.startswith(DEAD_LETTER_PREFIX)
     return name if is_topic else dead_letter_topic(name)
 
 
 def reason_of(message: Message) -> str:
-    """Why it is a dead letter; brokers other than LaterMQ do not tell."""
+    """Why the message is a dead letter. Only LaterMQ brokers record it."""
     return message.properties.get(DEAD_LETTER_REASON, _UNKNOWN_REASON)
 
 
 def original_topic(message: Message) -> str:
-    """Where a dead letter was to go; empty where it does not say."""
-    # A message that waited for a retry has the retry topic as its real one.
+    """The topic that a dead letter was sent to, or an empty string if it has no record of it."""
+    # The real topic of a message that waited for a retry is the retry topic.
     properties = message.properties
     return properties.get(RETRY_TOPIC) or properties.get(REAL_TOPIC, "")
 
 
 def dead_letter_row(message: Message) -> dict[str, Any]:
-    """A dead letter for tables and JSON."""
+    """A dead letter as a row for tables and JSON."""
     row = message_row(message)
     told = {"original_topic": original_topic(message), "failures": message.reconsume_times}
     return {**row, **told, "reason": reason_of(message), "stored": moment(message.store_timestamp_ms)}
 
 
 async def counts(admin: Admin) -> list[dict[str, Any]]:
-    """Every topic of dead letters with the number of messages that it holds."""
+    """Every dead-letter topic with its number of messages."""
     rows = []
     for topic in await admin.topics():
         if topic_of(topic) != topic:
@@ -97,11 +97,11 @@ async def counts(admin: Admin) -> list[dict[str, Any]]:
 
 
 async def find(admin: Admin, topic: str, message_id: str) -> Message:
-    """The dead letter with this id, either the message's own or that of its place."""
+    """The dead letter with this message id or offset message id."""
     found = await admin.query_by_unique_key(topic, message_id)
     if found:
         return found[-1]
-    # Only a broker of this cluster is asked: the address in an id can be any machine's.
+    # An offset message id contains an address. Query it only if it belongs to a broker of this cluster.
     addresses = {address for broker in await admin.brokers() for address in broker.brokerAddrs.values()}
     try:
         ip, port, _ = parse_offset_message_id(message_id)
@@ -111,13 +111,13 @@ async def find(admin: Admin, topic: str, message_id: str) -> Message:
                 return message
     except QueryNotFound:
         pass
-    raise QueryNotFound(f"{topic} holds no message {message_id}", hint="`latermq dlq list GROUP` shows those it holds")
+    raise QueryNotFound(f"{topic} has no message {message_id}", hint="`latermq dlq list GROUP` lists its messages")
 
 
 async def select(
     admin: Admin, consumer: PullConsumer, topic: str, selection: Selection, looked_at: Callable[[int], None]
 ) -> AsyncIterator[Message]:
-    """The dead letters that are meant, in the order they were stored in, queue after queue."""
+    """The selected dead letters, queue by queue in the order in which they were stored."""
     for message_id in selection.ids:
         yield await find(admin, topic, message_id)
     if selection.ids:
@@ -131,11 +131,11 @@ async def select(
             elif selection.takes(message):
                 yield message
     if skipping:
-        raise QueryNotFound(f"{topic} holds no message {selection.after_id}", hint="Give an offset message id")
+        raise QueryNotFound(f"{topic} has no message {selection.after_id}", hint="Use an offset message id")
 
 
 class Resending:
-    """One run of `dlq resend`. The dead letters stay where they are, so whatever ends it, nothing is lost."""
+    """One run of `dlq resend`. It keeps the dead letters, so an interrupted run loses nothing."""
 
     def __init__(self, name: str, selection: Selection, *, topic: str | None, dry_run: bool, as_json: bool) -> None:
         self._name = name
@@ -160,11 +160,11 @@ class Resending:
                     self._tell_how_far()
                     raise
         if not self._sent:
-            raise QueryNotFound(f"{self._source} holds no such message", hint=f"Try `latermq dlq list {self._name}`")
+            raise QueryNotFound(f"{self._source} has no such message", hint=f"Try `latermq dlq list {self._name}`")
         if not self._as_json:
-            done = "would be sent" if self._dry_run else "sent again"
+            done = "would be resent" if self._dry_run else "resent"
             for topic, count in sorted(self._sent.items()):
-                print_line(f"{count} {'message' if count == 1 else 'messages'} {done} to {topic}")
+                print_line(f"{counted(count, 'message')} {done} to {topic}")
 
     async def _resend(self, admin: Admin, producer: Producer, message: Message) -> None:
         topic = self._topic or original_topic(message)
@@ -184,27 +184,25 @@ class Resending:
             print_json(row)
 
     async def _check_topic(self, admin: Admin, topic: str, message: Message) -> None:
-        """Refuse a topic that is not there: sending would make it, with nobody to consume it."""
+        """Refuse a topic that does not exist: the send would auto-create it, and no group would consume it."""
         if topic in self._known_topics:
             return
-        hint = "Make the topic, or name another with --topic"
+        hint = "Create the topic, or choose another one with --topic"
         if not topic:
-            raise LaterMQError(f"message {message.message_id} does not tell which topic it was for", hint=hint)
+            raise LaterMQError(f"message {message.message_id} has no record of its original topic", hint=hint)
         try:
             await admin.route(topic)
         except TopicNotFound:
-            raise TopicNotFound(
-                f"message {message.message_id} was for topic {topic}, which is not there", hint=hint
-            ) from None
+            raise TopicNotFound(f"topic {topic} of message {message.message_id} does not exist", hint=hint) from None
         self._known_topics.add(topic)
 
     def _tell_how_far(self) -> None:
         if self._dry_run or self._selection.ids:
             return
-        count = self._sent.total()
-        print_note(f"ended after {count} {'message' if count == 1 else 'messages'}; all are still in {self._source}")
+        sent = counted(self._sent.total(), "message")
+        print_note(f"stopped after {sent}; all dead letters are still in {self._source}")
         if self._last is not None:
-            print_note(f"to go on after the last one that was sent: add --after {self._last.message_id}")
+            print_note(f"to continue, add --after {self._last.message_id}")
 
 
 async def _held(consumer: PullConsumer, topic: str) -> int:
@@ -215,7 +213,7 @@ async def _held(consumer: PullConsumer, topic: str) -> int:
 
 
 def _fresh(message: Message, topic: str) -> OutgoingMessage:
-    """The message as its sender meant it, with a unique key of its own and the id it had at first."""
+    """The message as originally sent, with a new unique key and the original id as a property."""
     given = message.properties
     properties = {
         name: value for name, value in without_scheduling(given).items() if name not in _NOTED_ON_THE_WAY

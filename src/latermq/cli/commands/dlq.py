@@ -1,4 +1,4 @@
-"""`latermq dlq`: dead letters; list, show, send again."""
+"""`latermq dlq`: lists, shows and resends dead letters."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,32 +12,32 @@ from latermq.cli.views.message_rows import readable_row
 if TYPE_CHECKING:
     from latermq.client import Message
 
-app = typer.Typer(help="Dead letters: list, show, send again.", no_args_is_help=True)
+app = typer.Typer(help="List, show and resend dead letters.", no_args_is_help=True)
 
 _READER = "TOOLS_CONSUMER"
 Group = Annotated[
-    str, typer.Argument(metavar="GROUP", help="The consumer group; rmq_sys_timer_dlq for what could not be delivered.")
+    str, typer.Argument(metavar="GROUP", help="Consumer group, or rmq_sys_timer_dlq for undeliverable timers.")
 ]
-From = Annotated[str | None, typer.Option("--from", metavar="TIME", help="Only dead letters stored from then on.")]
-To = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Only dead letters stored before then.")]
-Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only those with this key.")]
+From = Annotated[str | None, typer.Option("--from", metavar="TIME", help="Only dead letters stored at or after TIME.")]
+To = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Only dead letters stored before TIME.")]
+Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only dead letters with this key.")]
 
 
 @app.command("list")
 def list_dead_letters(
     group: Annotated[
         str | None,
-        typer.Argument(metavar="[GROUP]", help="The consumer group; without it, how many each group has."),
+        typer.Argument(metavar="[GROUP]", help="Consumer group; without it, print the count of each group."),
     ] = None,
     key: Key = None,
     start: From = None,
     end: To = None,
-    count: Annotated[int | None, typer.Option("--count", metavar="N", min=1, help="At most N messages.")] = None,
+    count: Annotated[int | None, typer.Option("--count", metavar="N", min=1, help="List at most N messages.")] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
     raw: Raw = False,
 ) -> None:
-    """List the dead letters of a group, or how many every group has. Example: latermq dlq list billing"""
+    """List the dead letters of a group, or the count of each group. Example: latermq dlq list billing"""
     if group is None:
         _list_groups(namesrv, as_json=json)
         return
@@ -65,18 +65,18 @@ def list_dead_letters(
         "reason": "reason",
         "body": "body",
     }
-    print_rows(run(work()), columns, as_json=json, empty=f"no dead letters of {group}", raw=raw)
+    print_rows(run(work()), columns, as_json=json, empty=f"no dead letters for group {group}", raw=raw)
 
 
 @app.command()
 def show(
     group: Group,
-    message_id: Annotated[str, typer.Argument(metavar="ID", help="Its message id or offset message id.")],
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="Message id or offset message id.")],
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
     raw: Raw = False,
 ) -> None:
-    """Show one dead letter with its properties and its reason. Example: latermq dlq show billing 7F0000010F2A0000"""
+    """Show a dead letter with its properties and reason. Example: latermq dlq show billing 7F0000010F2A0000"""
 
     async def work() -> "Message":
         from latermq.cli.commands.dead_letters import find, topic_of
@@ -99,30 +99,30 @@ def show(
 def resend(
     group: Group,
     ids: Annotated[
-        list[str] | None, typer.Option("--id", metavar="ID", help="The message with this id; repeatable.")
+        list[str] | None, typer.Option("--id", metavar="ID", help="Resend the message with this id; repeatable.")
     ] = None,
     key: Key = None,
     start: From = None,
     end: To = None,
-    everything: Annotated[bool, typer.Option("--all", help="All dead letters of the group.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Resend all dead letters of the group.")] = False,
     after: Annotated[
         str | None,
-        typer.Option("--after", metavar="ID", help="Go on after this one (an offset message id), which was sent."),
+        typer.Option("--after", metavar="ID", help="Continue after this offset message id, the last one resent."),
     ] = None,
     topic: Annotated[
-        str | None, typer.Option("--topic", metavar="T", help="Send to this topic, not to the original one.")
+        str | None, typer.Option("--topic", metavar="T", help="Send to this topic instead of the original one.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Send nothing, tell what would be sent.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent without sending it.")] = False,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
 ) -> None:
-    """Send dead letters again, to the topic each was for. They stay among the dead letters, too.
+    """Resend dead letters to their original topics. The dead letters are kept.
 
     Example: latermq dlq resend billing --from 2027-01-01T00:00:00 --to 2027-01-02T00:00:00 --dry-run
     """
     by_rule = [key, start, end, after, everything or None]
     if bool(ids) == any(option is not None for option in by_rule):
-        raise typer.BadParameter("say which: --id, or --key, --from, --to, --after or --all")
+        raise typer.BadParameter("select messages with --id, or with --key, --from, --to, --after or --all")
     from_ms, to_ms = _moment_ms(start), _moment_ms(end)
 
     from latermq.cli.commands.dead_letters import Resending, Selection

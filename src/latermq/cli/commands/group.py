@@ -1,4 +1,4 @@
-"""`latermq group`: consumer groups; list, create, delete, show how far they are, reset where they go on."""
+"""`latermq group`: lists, creates, deletes and shows consumer groups, and resets their offsets."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,19 +13,19 @@ from latermq.errors import ConsumerOffline, GroupNotFound, InvalidParameter
 if TYPE_CHECKING:
     from latermq.client import Admin
 
-app = typer.Typer(help="Consumer groups: list, create, delete, show how far they are, reset.", no_args_is_help=True)
+app = typer.Typer(help="Manage consumer groups and their offsets.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
-Topic = Annotated[str, typer.Option("--topic", metavar="T", help="The topic.")]
+Name = Annotated[str, typer.Argument(metavar="GROUP", help="Consumer group.")]
+Topic = Annotated[str, typer.Option("--topic", metavar="T", help="Topic to reset.")]
 
 
 @app.command("list")
 def list_groups(
-    everything: Annotated[bool, typer.Option("--all", help="Also the groups of the system.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include system groups.")] = False,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
 ) -> None:
-    """List the groups. Example: latermq group list"""
+    """List consumer groups. Example: latermq group list"""
 
     async def work() -> list[dict[str, Any]]:
         from latermq.client import Admin
@@ -48,34 +48,34 @@ def list_groups(
     columns = {
         "group": "group",
         "members": "members",
-        "consume": "may consume",
+        "consume": "enabled",
         "orderly": "ordered",
         "retry_max_times": "retries",
         "retry_levels": "back-off",
     }
-    print_rows(run(work()), columns, as_json=json, empty="no groups yet; --all shows the system's own")
+    print_rows(run(work()), columns, as_json=json, empty="no groups; --all includes system groups")
 
 
 @app.command()
 def create(
     group: Name,
     retries: Annotated[
-        int, typer.Option("--retries", metavar="N", min=0, help="Failures until a message is a dead letter.")
+        int, typer.Option("--retries", metavar="N", min=0, help="Retries before a message becomes a dead letter.")
     ] = 16,
-    orderly: Annotated[bool, typer.Option("--orderly", help="Its members consume in order.")] = False,
-    disabled: Annotated[bool, typer.Option("--disabled", help="It may not consume.")] = False,
+    orderly: Annotated[bool, typer.Option("--orderly", help="Members consume in order.")] = False,
+    disabled: Annotated[bool, typer.Option("--disabled", help="Do not allow the group to consume.")] = False,
     retry_levels: Annotated[
         str | None,
         typer.Option(
             "--retry-levels",
             metavar="N,N,…",
-            help="What passes before each retry, as delay levels or times: 1,2,5 or 500ms,30s,2h; the last counts for "
-            "all that follow. 'default': 3,4,5,…",
+            help="Delay before each retry, as delay levels (1,2,5) or times (500ms,30s,2h); the last one applies to "
+            "all further retries. 'default' means 3,4,5,…",
         ),
     ] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
 ) -> None:
-    """Make a group, or change the one that is there. Example: latermq group create audit --retries 3"""
+    """Create or change a group. Example: latermq group create audit --retries 3"""
     levels = None if retry_levels is None else _parse_backoff(retry_levels)
 
     async def work() -> None:
@@ -91,16 +91,16 @@ def create(
             )
 
     run(work())
-    print_note(f"group {group} is there")
+    print_note(f"group {group} configured")
 
 
 @app.command()
 def delete(
     group: Name,
-    keep_offsets: Annotated[bool, typer.Option("--keep-offsets", help="Keep how far it was.")] = False,
+    keep_offsets: Annotated[bool, typer.Option("--keep-offsets", help="Keep the group's offsets.")] = False,
     namesrv: Namesrv = DEFAULT_NAMESRV,
 ) -> None:
-    """Remove a group and its offsets. Example: latermq group delete audit"""
+    """Delete a group and its offsets. Example: latermq group delete audit"""
 
     async def work() -> None:
         from latermq.client import Admin
@@ -110,17 +110,17 @@ def delete(
             await admin.delete_group(group, remove_offsets=not keep_offsets)
 
     run(work())
-    print_note(f"group {group} is gone")
+    print_note(f"group {group} deleted")
 
 
 @app.command()
 def show(
     group: Name,
-    topic: Annotated[str | None, typer.Option("--topic", metavar="T", help="Only this topic.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", metavar="T", help="Show only this topic.")] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
 ) -> None:
-    """Show who is connected for a group and how far it is in each queue. Example: latermq group show audit"""
+    """Show a group's connected members and its offset in each queue. Example: latermq group show audit"""
 
     async def work() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         from latermq.client import Admin
@@ -131,17 +131,17 @@ def show(
 
     members, queues = run(work())
     member_columns = {"client_id": "member", "address": "address", "language": "language"}
-    print_rows(members, member_columns, as_json=json, empty=f"no member of {group} is connected")
+    print_rows(members, member_columns, as_json=json, empty=f"group {group} has no connected members")
     queue_columns = {
         "topic": "topic",
         "broker": "broker",
         "queue_id": "queue",
-        "offset": "group's offset",
+        "offset": "group offset",
         "max_offset": "next offset",
         "lag": "lag",
         "last_consumed": "last consumed",
     }
-    print_rows(queues, queue_columns, as_json=json, empty=f"{group} has consumed nothing yet")
+    print_rows(queues, queue_columns, as_json=json, empty=f"group {group} has no offsets yet")
 
 
 @app.command()
@@ -149,12 +149,12 @@ def reset(
     group: Name,
     topic: Topic,
     to: Annotated[
-        str, typer.Option("--to", metavar="WHERE", help="first, last, or a time as 2027-01-01T00:00:00+08:00.")
+        str, typer.Option("--to", metavar="WHERE", help="first, last, or a time (2027-01-01T00:00:00+08:00).")
     ],
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
 ) -> None:
-    """Let a group go on at another place. Example: latermq group reset audit --topic orders --to first"""
+    """Reset a group's offsets. Example: latermq group reset audit --topic orders --to first"""
     place = to if to in ("first", "last") else parse_moment_ms(to)
 
     async def work() -> list[dict[str, Any]]:
@@ -171,7 +171,7 @@ def reset(
 
 
 def _parse_backoff(text: str) -> tuple[str, ...]:
-    """The steps of a list; none of its own for `default`."""
+    """The steps of a list; no steps for `default`."""
     from latermq.group.retry_backoff import parse_backoff
 
     if text == "default":
@@ -184,7 +184,7 @@ def _parse_backoff(text: str) -> tuple[str, ...]:
 
 async def _require(admin: "Admin", group: str) -> None:
     if group not in {known.name for known in await admin.groups()}:
-        raise GroupNotFound(f"there is no group {group}", hint="`latermq group list` shows those that are there")
+        raise GroupNotFound(f"group {group} does not exist", hint="`latermq group list` lists the groups")
 
 
 async def _member_count(admin: "Admin", group: str) -> int:

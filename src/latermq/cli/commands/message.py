@@ -1,4 +1,4 @@
-"""`latermq message`: look at stored messages; show one, query by key, print a topic. Nothing is consumed."""
+"""`latermq message`: shows stored messages by id, by key or by topic, without consuming them."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -6,7 +6,7 @@ import typer
 
 from latermq.cli.event_loop import run
 from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv, Raw, parse_moment_ms
-from latermq.cli.output import print_fields, print_json, print_line, print_note, print_rows
+from latermq.cli.output import counted, print_fields, print_json, print_line, print_note, print_rows
 from latermq.cli.views.message_rows import message_line, message_row, moment, readable_row
 from latermq.errors import QueryNotFound
 
@@ -15,23 +15,26 @@ if TYPE_CHECKING:
 
     from latermq.client import Message, MessageQueue, PullConsumer, UnreadableBody
 
-app = typer.Typer(help="Stored messages: show one, query by key, print a topic.", no_args_is_help=True)
+app = typer.Typer(help="Show stored messages without consuming them.", no_args_is_help=True)
 
-_READER = "CLI_MESSAGE_PRINT"  # whose offsets are read is not asked, but a pull must name a group
+_READER = "CLI_MESSAGE_PRINT"  # a pull must name a group, even if it uses no offsets of it
 _PULL_MESSAGES = 256
 
 
 @app.command()
 def show(
-    message_id: Annotated[str, typer.Argument(metavar="ID", help="What `send` printed as message or offset id.")],
+    message_id: Annotated[
+        str, typer.Argument(metavar="ID", help="Message id or offset message id, as printed by `send`.")
+    ],
     topic: Annotated[
-        str | None, typer.Option("--topic", metavar="T", help="Its topic; needed for a message id, not an offset id.")
+        str | None,
+        typer.Option("--topic", metavar="T", help="Topic of the message; not needed for an offset message id."),
     ] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
     raw: Raw = False,
 ) -> None:
-    """Show one message with all it tells. Example: latermq message show 7F0000010F2A0000 --topic orders"""
+    """Show all fields of a message. Example: latermq message show 7F0000010F2A0000 --topic orders"""
 
     async def work() -> "list[Message]":
         from latermq.client import Admin
@@ -43,16 +46,16 @@ def show(
 
     found = run(work())
     if not found:
-        raise QueryNotFound(f"topic {topic} holds no message {message_id}", hint="It may have passed store.retention")
+        raise QueryNotFound(f"topic {topic} has no message {message_id}", hint="It may be older than store.retention")
     for message in found:
         print_fields(message_row(message) if json else readable_row(message), as_json=json, raw=raw)
 
 
 @app.command()
 def query(
-    topic: Annotated[str, typer.Argument(help="The topic.")],
-    key: Annotated[str, typer.Option("--key", metavar="KEY", help="The key the message was sent with.")],
-    limit: Annotated[int, typer.Option("--max", metavar="N", min=1, help="At most N messages.")] = 32,
+    topic: Annotated[str, typer.Argument(help="Topic to search.")],
+    key: Annotated[str, typer.Option("--key", metavar="KEY", help="Key of the messages.")],
+    limit: Annotated[int, typer.Option("--max", metavar="N", min=1, help="Show at most N messages.")] = 32,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
     raw: Raw = False,
@@ -69,7 +72,7 @@ def query(
         {**message_row(message), "stored": moment(message.store_timestamp_ms)} for message in run(work())
     ]
     if not rows:
-        raise QueryNotFound(f"topic {topic} holds no message with key {key}", hint="Keys are case-sensitive")
+        raise QueryNotFound(f"topic {topic} has no message with key {key}", hint="Keys are case-sensitive")
     columns = {
         "message_id": "message id",
         "queue_id": "queue",
@@ -83,22 +86,22 @@ def query(
 
 
 def _pass_over(error: "UnreadableBody") -> None:
-    print_note(f"passed over: {error.remark}")
+    print_note(f"skipped: {error.remark}")
 
 
 @app.command("print")
 def print_messages(
-    topic: Annotated[str, typer.Argument(help="The topic.")],
-    queue: Annotated[int | None, typer.Option("--queue", metavar="N", min=0, help="Only this queue.")] = None,
+    topic: Annotated[str, typer.Argument(help="Topic to print.")],
+    queue: Annotated[int | None, typer.Option("--queue", metavar="N", min=0, help="Print only this queue.")] = None,
     since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="Only what was stored from then on.")
+        str | None, typer.Option("--since", metavar="TIME", help="Print only messages stored at or after TIME.")
     ] = None,
-    count: Annotated[int | None, typer.Option("--count", metavar="N", min=1, help="At most N messages.")] = None,
+    count: Annotated[int | None, typer.Option("--count", metavar="N", min=1, help="Print at most N messages.")] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
     raw: Raw = False,
 ) -> None:
-    """Print what a topic holds, queue after queue, and end. Example: latermq message print orders --count 10"""
+    """Print the stored messages of a topic, queue by queue. Example: latermq message print orders --count 10"""
     since_ms = None if since is None else parse_moment_ms(since)
 
     async def work() -> int:
@@ -117,11 +120,11 @@ def print_messages(
 
     printed = run(work())
     if not json:
-        print_note(f"{printed} messages")
+        print_note(counted(printed, "message"))
 
 
 async def stored(consumer: "PullConsumer", queue: "MessageQueue", since_ms: int | None) -> "AsyncIterator[Message]":
-    """The messages of a queue, up to what is its end now."""
+    """The messages of a queue, up to its current end."""
     from latermq.client import UnreadableBody
 
     end = await consumer.max_offset(queue)

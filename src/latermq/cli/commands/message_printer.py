@@ -1,9 +1,9 @@
-"""The work of `latermq consume`: prints what a group member is handed, up to a number or until nothing comes."""
+"""Implements `latermq consume`: prints the messages of a group member, up to a count or until none arrives."""
 
 import asyncio
 from collections.abc import Callable
 
-from latermq.cli.output import print_json, print_line, print_note, progress
+from latermq.cli.output import counted, print_json, print_line, print_note, progress
 from latermq.cli.views.message_rows import message_line, message_row
 from latermq.client import Message, PushConsumer, Sql
 from latermq.errors import QueryNotFound
@@ -33,7 +33,7 @@ class Consuming:
             concurrency=1,
             model="broadcasting" if broadcast else "clustering",
             consume_from=consume_from,
-            shutdown_wait_s=0.0,  # the one handler that may still run is held back below, for good
+            shutdown_wait_s=0.0,  # the only handler that may still run is the one that `_handle` blocks for good
         )
         async with consumer:
             await consumer.subscribe(self._topic, expression)
@@ -41,11 +41,11 @@ class Consuming:
                 await self._until_done()
         if self._count is not None and self._seen < self._count:
             raise QueryNotFound(
-                f"{self._seen} of {self._count} messages came, then none for {self._timeout_s:g} s",
-                hint=f"`latermq group show {self._group}` tells how far the group is",
+                f"received {self._seen} of {self._count} messages, then none for {self._timeout_s:g} s",
+                hint=f"`latermq group show {self._group}` shows the group's offsets",
             )
         if not self._as_json:
-            print_note(f"{self._seen} messages")
+            print_note(counted(self._seen, "message"))
 
     async def _handle(self, message: Message) -> None:
         if self._seen == self._count:

@@ -1,4 +1,4 @@
-"""`latermq move`: timers that shall be delivered at another time."""
+"""`latermq move`: gives timers a new due time."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def move(
-    topic: Annotated[str, typer.Argument(help="The topic the timer was sent to.")],
+    topic: Annotated[str, typer.Argument(help="Topic of the timer.")],
     key: TimerKey = None,
     unique_key: TimerUniqueKey = None,
     handle: TimerHandle = None,
@@ -34,13 +34,13 @@ def move(
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
 ) -> None:
-    """Give timers a new due time and print what became of each; exit 1 if nothing was moved.
+    """Give timers a new due time and print the result for each. Exits with 1 if nothing was moved.
 
     Example: latermq move orders --key 4711 --delay 2h
     """
     name = parse_timer_name(key, unique_key, handle)
     if (delay is None) == (at is None):
-        raise typer.BadParameter("say when: --delay or --at, one of them")
+        raise typer.BadParameter("specify one of --delay and --at")
     delay_ms = None if delay is None else parse_duration_ms(delay)
     due_ms = None if at is None else parse_moment_ms(at)
 

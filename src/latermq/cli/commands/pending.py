@@ -1,4 +1,4 @@
-"""`latermq pending`: timers that wait; list them, count them, or show how dense they lie."""
+"""`latermq pending`: lists or counts pending timers, or shows their density over time."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -6,7 +6,7 @@ import typer
 
 from latermq.cli.event_loop import run
 from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv, Raw, parse_moment_ms
-from latermq.cli.output import print_fields, print_json, print_note, print_rows
+from latermq.cli.output import counted, print_fields, print_json, print_note, print_rows
 from latermq.cli.views.message_rows import moment
 from latermq.cli.views.timer_rows import density_rows, density_spans, pending_row
 
@@ -15,29 +15,29 @@ if TYPE_CHECKING:
 
 
 def pending(
-    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="Only timers for this topic.")] = None,
-    key: Annotated[str | None, typer.Option("--key", metavar="K", help="Only those with this key.")] = None,
-    start: Annotated[str | None, typer.Option("--from", metavar="TIME", help="Only those due from then on.")] = None,
-    end: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only those due before then.")] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=1, help="List at most N, the next due first.")
-    ] = 100,
-    count: Annotated[bool, typer.Option("--count", help="Tell only how many there are.")] = False,
+    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="Only timers of this topic.")] = None,
+    key: Annotated[str | None, typer.Option("--key", metavar="K", help="Only timers with this key.")] = None,
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="Only timers due at or after TIME.")
+    ] = None,
+    end: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only timers due before TIME.")] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="List at most N timers.")] = 100,
+    count: Annotated[bool, typer.Option("--count", help="Print only the number of timers.")] = False,
     density: Annotated[
-        bool, typer.Option("--density", help="Tell how many of all topics are due when, in the next 48 hours.")
+        bool, typer.Option("--density", help="Show how many timers of all topics are due in the next 48 hours.")
     ] = False,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
     raw: Raw = False,
 ) -> None:
-    """List the timers that wait, the next due first. Example: latermq pending orders --until 2027-01-01T00:00:00"""
+    """List pending timers, the next due first. Example: latermq pending orders --until 2027-01-01T00:00:00"""
     if density:
         if count or any(option is not None for option in (topic, key, start, end)):
-            raise typer.BadParameter("--density is about all timers and goes with --json alone")
+            raise typer.BadParameter("--density covers all timers and can only be combined with --json")
         _tell_density(namesrv, as_json=json)
         return
     if key is not None and topic is None:
-        raise typer.BadParameter("--key needs a TOPIC: keys belong to topics")
+        raise typer.BadParameter("--key requires TOPIC")
     from_ms = 0 if start is None else parse_moment_ms(start)
     until_ms = 0 if end is None else parse_moment_ms(end)
 
@@ -51,11 +51,11 @@ def pending(
         from latermq.client import Admin
 
         async with Admin(namesrv) as admin:
-            # One more than is shown tells whether there are more.
+            # Request one more than is shown, to know whether there are more.
             found = await admin.pending_timers(
                 topic or "", key=key or "", from_ms=from_ms, until_ms=until_ms, limit=limit + 1
             )
-            # Counts by topic alone know Spark's timers too, which no list has.
+            # Lists lack the timers on the timeline. Only counts that filter by nothing but the topic include them.
             is_whole = len(found) <= limit and not (key or from_ms or until_ms)
             return found, await admin.count_timers(topic or "") - len(found) if is_whole else 0
 
@@ -66,7 +66,7 @@ def pending(
 
 
 def print_timers(found: "list[PendingTimer]", far: int, limit: int, *, as_json: bool, raw: bool = False) -> None:
-    """Print the first `limit` timers; a note where more were found, or where `far` others wait on the timeline."""
+    """Print the first `limit` timers, and a note if there are more, or if `far` others are on the timeline."""
     columns = {
         "due": "due",
         "topic": "topic",
@@ -77,12 +77,14 @@ def print_timers(found: "list[PendingTimer]", far: int, limit: int, *, as_json: 
         "body_bytes": "bytes",
         "body": "body",
     }
-    empty = "no timers wait" if far <= 0 else "no timers wait in the broker itself"
+    empty = "no pending timers" if far <= 0 else "no pending timers in the broker itself"
     print_rows([pending_row(timer) for timer in found[:limit]], columns, as_json=as_json, empty=empty, raw=raw)
     if len(found) > limit:
-        print_note(f"there are more than {limit}; --limit N lists more, --from a later time goes on, --count counts")
+        print_note(f"there are more than {limit} timers; use --limit N, --from TIME or --count")
     elif far > 0:
-        print_note(f'{far} more wait on the timeline; latermq pipeline sql "SELECT * FROM pending" shows all')
+        print_note(
+            f'{counted(far, "more timer")} on the timeline; latermq pipeline sql "SELECT * FROM pending" lists them all'
+        )
 
 
 def _tell_density(namesrv: str, *, as_json: bool) -> None:
@@ -99,6 +101,7 @@ def _tell_density(namesrv: str, *, as_json: bool) -> None:
         return
     columns = {"from": "from", "span": "for", "timers": "timers", "busiest": "busiest second", "load": ""}
     rows = density_rows(found)
-    print_rows(rows, columns, as_json=False, empty=f"nothing is due within 48 hours of {moment(found.start_ms)}")
+    print_rows(rows, columns, as_json=False, empty=f"no timers due within 48 hours of {moment(found.start_ms)}")
     if rows:
-        print_note(f"{sum(row['timers'] for row in rows)} timers are due within 48 hours of {moment(found.start_ms)}")
+        due = counted(sum(row["timers"] for row in rows), "timer")
+        print_note(f"{due} due within 48 hours of {moment(found.start_ms)}")

@@ -1,4 +1,4 @@
-"""`latermq send`: one message, or many at a rate; now or later."""
+"""`latermq send`: sends one message or many, immediately or delayed."""
 
 import sys
 from pathlib import Path
@@ -20,40 +20,38 @@ from latermq.cli.options import (
 
 
 def send(
-    topic: Annotated[str, typer.Argument(help="The topic; made on the way where the broker allows it.")],
-    body: Annotated[str | None, typer.Argument(help="The body as text.")] = None,
+    topic: Annotated[str, typer.Argument(help="Topic to send to; auto-created if the broker allows it.")],
+    body: Annotated[str | None, typer.Argument(help="Message body as text.")] = None,
     file: Annotated[
-        str | None, typer.Option("--file", metavar="FILE", help="Take the body from a file; '-' is standard input.")
+        str | None, typer.Option("--file", metavar="FILE", help="Read the body from a file; '-' for standard input.")
     ] = None,
-    tag: Annotated[str, typer.Option("--tag", help="The tag that consumers filter by.")] = "",
+    tag: Annotated[str, typer.Option("--tag", help="Tag of the message, used by consumers to filter.")] = "",
     keys: Annotated[
-        list[str] | None, typer.Option("--key", metavar="KEY", help="A key to find it by later; repeatable.")
+        list[str] | None, typer.Option("--key", metavar="KEY", help="Key to find the message by; repeatable.")
     ] = None,
     properties: Annotated[
-        list[str] | None, typer.Option("--property", metavar="K=V", help="A property of your own; repeatable.")
+        list[str] | None, typer.Option("--property", metavar="K=V", help="User property; repeatable.")
     ] = None,
     delay: Delay = None,
     at: At = None,
-    level: Annotated[
-        int | None, typer.Option("--level", metavar="N", min=1, help="After one of the broker's delay levels.")
-    ] = None,
+    level: Annotated[int | None, typer.Option("--level", metavar="N", min=1, help="Delay level of the broker.")] = None,
     count: Annotated[int, typer.Option("--count", metavar="N", min=1, help="Send the same message N times.")] = 1,
     rate: Annotated[
-        float | None, typer.Option("--rate", metavar="R", min=0.001, help="At most R messages a second.")
+        float | None, typer.Option("--rate", metavar="R", min=0.001, help="Send at most R messages per second.")
     ] = None,
-    batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Put N messages into each request.")] = 1,
-    oneway: Annotated[bool, typer.Option("--oneway", help="Do not wait for the broker's answer.")] = False,
+    batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Send N messages per request.")] = 1,
+    oneway: Annotated[bool, typer.Option("--oneway", help="Do not request a reply from the broker.")] = False,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
 ) -> None:
-    """Send a message and print where it was stored; with --delay, --at or --level it arrives later.
+    """Send a message and print where it was stored. --delay, --at or --level delays its delivery.
 
     Example: latermq send orders '{"order": 4711}' --tag created --key 4711 --delay 15m
     """
     if oneway and batch > 1:
-        raise typer.BadParameter("--oneway and --batch cannot go together")
+        raise typer.BadParameter("--oneway and --batch are mutually exclusive")
     if sum(option is not None for option in (delay, at, level)) > 1:
-        raise typer.BadParameter("--delay, --at and --level cannot go together")
+        raise typer.BadParameter("--delay, --at and --level are mutually exclusive")
     content, own_properties = _read_body(body, file), parse_pairs(properties)
     delay_ms = 0 if delay is None else parse_duration_ms(delay)
     deliver_at_ms = 0 if at is None else parse_moment_ms(at)
@@ -76,7 +74,7 @@ def send(
 
 def _read_body(body: str | None, file: str | None) -> bytes:
     if (body is None) == (file is None):
-        raise typer.BadParameter("give the body either as an argument or with --file")
+        raise typer.BadParameter("pass the body either as an argument or with --file")
     if body is not None:
         return body.encode()
     assert file is not None

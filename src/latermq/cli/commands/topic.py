@@ -1,4 +1,4 @@
-"""`latermq topic`: list, create, delete, show and route."""
+"""`latermq topic`: lists, creates, deletes and shows topics and their routes."""
 
 from typing import Annotated, Any
 
@@ -6,30 +6,30 @@ import typer
 
 from latermq.cli.event_loop import run
 from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv, parse_pairs
-from latermq.cli.output import print_note, print_rows
+from latermq.cli.output import counted, print_note, print_rows
 from latermq.cli.views.message_rows import moment
 
-app = typer.Typer(help="Topics: list, create, delete, show their queues and where they are.", no_args_is_help=True)
+app = typer.Typer(help="Manage topics.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
+Name = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
 
 
 @app.command("list")
 def list_topics(
     everything: Annotated[
-        bool, typer.Option("--all", help="Also the topics of the system, of retries and of dead letters.")
+        bool, typer.Option("--all", help="Include system topics, retry topics and dead-letter topics.")
     ] = False,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
 ) -> None:
-    """List the topics. Example: latermq topic list --all"""
+    """List topics. Example: latermq topic list --all"""
 
     async def work() -> list[dict[str, Any]]:
         from latermq.client import Admin
         from latermq.message.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic
 
         async with Admin(namesrv) as admin:
-            # Every cluster and every broker is a topic too.
+            # Every cluster and every broker has a topic with its name.
             named = {name for cluster, brokers in (await admin.clusters()).items() for name in (cluster, *brokers)}
             return [
                 {"topic": topic}
@@ -40,21 +40,21 @@ def list_topics(
                 )
             ]
 
-    print_rows(run(work()), {"topic": "topic"}, as_json=json, empty="no topics yet; --all shows the system's own")
+    print_rows(run(work()), {"topic": "topic"}, as_json=json, empty="no topics; --all includes system topics")
 
 
 @app.command()
 def create(
     topic: Name,
-    queues: Annotated[int, typer.Option("--queues", metavar="N", min=1, help="Queues on each broker.")] = 8,
-    order: Annotated[bool, typer.Option("--order", help="Mark it as a topic of ordered messages.")] = False,
+    queues: Annotated[int, typer.Option("--queues", metavar="N", min=1, help="Number of queues per broker.")] = 8,
+    order: Annotated[bool, typer.Option("--order", help="Mark the topic as ordered.")] = False,
     attributes: Annotated[
-        list[str] | None, typer.Option("--attribute", metavar="K=V", help="An attribute of the topic; repeatable.")
+        list[str] | None, typer.Option("--attribute", metavar="K=V", help="Attribute of the topic; repeatable.")
     ] = None,
-    broker: Annotated[str | None, typer.Option("--broker", metavar="NAME", help="On this broker alone.")] = None,
+    broker: Annotated[str | None, typer.Option("--broker", metavar="NAME", help="Only on this broker.")] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
 ) -> None:
-    """Make a topic, or change the one that is there. Example: latermq topic create orders --queues 4"""
+    """Create or change a topic. Example: latermq topic create orders --queues 4"""
     parsed = parse_pairs(attributes)
 
     async def work() -> None:
@@ -64,27 +64,28 @@ def create(
             await admin.create_topic(topic, queues, order=order, attributes=parsed, broker=broker)
 
     run(work())
-    print_note(f"topic {topic} has {queues} queues" + (f" on {broker}" if broker else " on each broker"))
+    where = f"broker {broker}" if broker else "each broker"
+    print_note(f"topic {topic} configured with {counted(queues, 'queue')} on {where}")
 
 
 @app.command()
 def delete(topic: Name, namesrv: Namesrv = DEFAULT_NAMESRV) -> None:
-    """Remove a topic with its messages. Example: latermq topic delete orders"""
+    """Delete a topic and its messages. Example: latermq topic delete orders"""
 
     async def work() -> None:
         from latermq.client import Admin
 
         async with Admin(namesrv) as admin:
-            await admin.route(topic)  # says so where there is no such topic
+            await admin.route(topic)  # raises TopicNotFound
             await admin.delete_topic(topic)
 
     run(work())
-    print_note(f"topic {topic} is gone")
+    print_note(f"topic {topic} deleted")
 
 
 @app.command()
 def show(topic: Name, namesrv: Namesrv = DEFAULT_NAMESRV, json: Json = False) -> None:
-    """Show a topic's queues and what they hold. Example: latermq topic show orders"""
+    """Show the queues of a topic and their offsets. Example: latermq topic show orders"""
 
     async def work() -> list[dict[str, Any]]:
         from latermq.client import Admin
@@ -117,7 +118,7 @@ def show(topic: Name, namesrv: Namesrv = DEFAULT_NAMESRV, json: Json = False) ->
 
 @app.command()
 def route(topic: Name, namesrv: Namesrv = DEFAULT_NAMESRV, json: Json = False) -> None:
-    """Show which brokers hold a topic and where they are. Example: latermq topic route orders"""
+    """Show the brokers of a topic and their addresses. Example: latermq topic route orders"""
 
     async def work() -> list[dict[str, Any]]:
         from latermq.client import Admin
@@ -149,7 +150,7 @@ def route(topic: Name, namesrv: Namesrv = DEFAULT_NAMESRV, json: Json = False) -
         "write_queues": "write queues",
         "permission": "permission",
     }
-    print_rows(run(work()), columns, as_json=json, empty=f"no broker holds topic {topic}")
+    print_rows(run(work()), columns, as_json=json, empty=f"no broker has topic {topic}")
 
 
 def _permission(bits: int) -> str:

@@ -1,1 +1,1 @@
-"""Messages and timers as commands show them."""
+"""Rows and lines that show messages and timers."""

@@ -1,4 +1,4 @@
-"""Messages as commands show them: a line for people, a row for tables and JSON."""
+"""Messages as lines of text and as rows for tables and JSON."""
 
 import base64
 import datetime
@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from latermq.message.record import Message
 
-# Shown in columns of their own.
+# Shown in separate columns.
 _KNOWN = ("KEYS", "TAGS", "UNIQ_KEY")
 
 
 def moment(ms: int) -> str | None:
-    """A time of the broker in local time, to the millisecond; None where there is none."""
+    """Epoch milliseconds as local time; None if they are not set."""
     if ms <= 0:
         return None
     return datetime.datetime.fromtimestamp(ms / 1000).astimezone().isoformat(sep=" ", timespec="milliseconds")
 
 
 def message_row(message: "Message") -> dict[str, Any]:
-    """Everything a message tells, for JSON and for `message show`."""
+    """All fields of a message, for JSON and `message show`."""
     properties = message.properties
     row = {
         "topic": message.topic,
@@ -45,7 +45,7 @@ def message_row(message: "Message") -> dict[str, Any]:
 
 
 def readable_row(message: "Message") -> dict[str, Any]:
-    """The same for people: times written out, a body that is no text as its size."""
+    """The same in readable form, with formatted times and the size of a binary body."""
     row = message_row(message)
     row["born"] = moment(row.pop("born_ms"))
     row["stored"] = moment(row.pop("stored_ms"))
@@ -56,7 +56,7 @@ def readable_row(message: "Message") -> dict[str, Any]:
 
 
 def message_line(message: "Message") -> str:
-    """One line: when it was stored, where it lies, tag and keys, body."""
+    """One line with store time, queue and offset, tag, keys and body."""
     properties = message.properties
     labels = [f"tag={properties['TAGS']}"] if "TAGS" in properties else []
     labels += [f"key={key}" for key in properties.get("KEYS", "").split()]
@@ -70,4 +70,4 @@ def body_text(body: bytes) -> str:
     try:
         return body.decode()
     except UnicodeDecodeError:
-        return f"({len(body)} bytes that are no text; --json shows them)"
+        return f"({len(body)} bytes of binary data; --json shows them)"

@@ -1,4 +1,4 @@
-"""Timers as commands show them: what a cancel or a move hit, what is pending, and how dense it lies."""
+"""Timers as rows: results of cancels and moves, pending timers, and their density over time."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
 _BAR_CHARS = 40
 _SECOND_MS, _MINUTE_MS, _HOUR_MS, _DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
 _HINTS = {
-    "already delivered": "`latermq message query TOPIC --key K` shows it in its topic",
-    "not found": "Look at topic and key; `latermq pending TOPIC` lists what waits",
-    "cancelled": "A cancelled timer does not come back; send the message again",
+    "already delivered": "`latermq message query TOPIC --key K` shows the delivered message",
+    "not found": "Check topic and key; `latermq pending TOPIC` lists pending timers",
+    "cancelled": "A cancelled timer cannot be restored; send the message again",
 }
 
 Span = tuple[int, int, int]  # start, length in milliseconds, timers due in it
 
 
 def tell_outcomes(outcomes: "list[Outcome]", wanted: str, *, nothing_known: str, as_json: bool) -> None:
-    """Print what became of each timer; an error where none of them is now as it was wanted, `cancelled` or `moved`."""
+    """Print the verdict for each timer. Raise an error if none has the wanted verdict, `cancelled` or `moved`."""
     if not outcomes:
         raise QueryNotFound(nothing_known, hint=_HINTS["not found"])
     columns = {"verdict": "verdict", "message_id": "message id", "due": "due", "timers": "timers"}
     print_rows([_outcome_row(outcome) for outcome in outcomes], columns, as_json=as_json, empty="")
     verdicts = {str(outcome.verdict): None for outcome in outcomes}
     if "accepted" in verdicts:
-        print_note("accepted: the broker is still finding its timers; the same command later tells what it hit")
+        print_note("accepted: the broker is still recovering its timers; repeat the command later to see the verdict")
     elif wanted not in verdicts:
         hint = next((_HINTS[verdict] for verdict in verdicts if verdict in _HINTS), "")
         raise LaterMQError(f"nothing was {wanted}: {', '.join(verdicts)}", hint=hint)
@@ -48,7 +48,7 @@ def _outcome_row(outcome: "Outcome") -> dict[str, Any]:
 
 
 def pending_row(timer: "PendingTimer") -> dict[str, Any]:
-    """One timer that waits."""
+    """A pending timer as a row."""
     return {
         "due_ms": timer.due_ms,
         "due": moment(timer.due_ms),
@@ -66,7 +66,7 @@ def pending_row(timer: "PendingTimer") -> dict[str, Any]:
 
 
 def density_spans(density: "Density") -> "Iterator[Span]":
-    """Every span of time in which something is due, as fine as the broker counts it."""
+    """Every time span with due timers, at the broker's resolution."""
     for counts, begin_ms, span_ms in (
         (density.seconds, density.start_ms, _SECOND_MS),
         (density.minutes, density.start_ms + _HOUR_MS, _MINUTE_MS),
@@ -76,7 +76,7 @@ def density_spans(density: "Density") -> "Iterator[Span]":
 
 
 def density_rows(density: "Density") -> list[dict[str, Any]]:
-    """The same for people: the next hour by minutes, then hours, and how much each weighs."""
+    """The same in readable form: the next hour by minutes, then by hours, each with a bar."""
     rows: dict[int, dict[str, Any]] = {}
     for start_ms, span_ms, timers in density_spans(density):
         shown_ms = _MINUTE_MS if span_ms == _SECOND_MS else _HOUR_MS
