@@ -24,4 +24,4 @@ def decode_checked(data: bytes, type_: type[T], what: str, hint: str) -> T:
     try:
         return msgspec.json.decode(line, type=type_)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CorruptStore(f"{what} does not parse: {error}", hint=hint) from None
+        raise CorruptStore(f"{what} cannot be parsed: {error}", hint=hint) from None

@@ -11,7 +11,7 @@ from latermq.message.properties import CUT, DUE_MS, TIMER_DELETE_KEY, TIMER_OUT_
 from latermq.message.slots import last_slot_start
 
 FOREVER_MS = 1 << 53  # as a frontier: the broker owns all timers
-NAMES_NOTHING = "latermq.cut"
+_PLACEHOLDER_KEY = "latermq.cut"  # the key of no timer
 _BLANK = "blank"
 
 
@@ -37,10 +37,10 @@ class Cut(NamedTuple):
 
 def cut_properties(cut: Cut) -> dict[str, str]:
     """The properties of a cut's record."""
-    told = (cut.number, *cut[2:])
+    values = (cut.number, *cut[2:])
     return {
-        CUT: ":".join(map(str, told)),
-        TIMER_DELETE_KEY: NAMES_NOTHING,
+        CUT: ":".join(map(str, values)),
+        TIMER_DELETE_KEY: _PLACEHOLDER_KEY,
         TIMER_OUT_MS: str(last_slot_start(cut.handback_ms)),
         DUE_MS: str(cut.handback_ms),
     }
@@ -48,7 +48,7 @@ def cut_properties(cut: Cut) -> dict[str, str]:
 
 def blank_properties(now_ms: int) -> dict[str, str]:
     """The properties of a blank's record."""
-    return {CUT: _BLANK, TIMER_DELETE_KEY: NAMES_NOTHING, TIMER_OUT_MS: str(now_ms), DUE_MS: str(now_ms)}
+    return {CUT: _BLANK, TIMER_DELETE_KEY: _PLACEHOLDER_KEY, TIMER_OUT_MS: str(now_ms), DUE_MS: str(now_ms)}
 
 
 def decode_cut(properties: dict[str, str], entry: int) -> Cut | None:
@@ -58,7 +58,7 @@ def decode_cut(properties: dict[str, str], entry: int) -> Cut | None:
     parts = properties.get(CUT, "").split(":")
     if len(parts) != len(Cut._fields) - 1 or not all(part.isdigit() for part in parts):
         raise CorruptStore(
-            f"entry {entry} of the timer topic is no cut", hint="The store was written by another version"
+            f"entry {entry} of the timer topic is not a valid cut", hint="Use the release that wrote the store"
         )
     number, *times = map(int, parts)
     return Cut(number, entry, *times)

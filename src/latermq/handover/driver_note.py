@@ -32,7 +32,7 @@ def encode_note(token: str) -> bytes:
 
 def decode_note(data: bytes, where: str) -> DriverNote:
     """Decode a note; errors contain `where`."""
-    hint = "A driver replaces it whenever it begins"
+    hint = "A driver replaces it when it starts"
     note = decode_checked(data, DriverNote, f"the note {where}", hint)
     if note.version != VERSION:
         raise CorruptStore(f"the note {where} has version {note.version}, not {VERSION}", hint=hint)

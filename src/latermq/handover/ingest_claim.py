@@ -39,10 +39,10 @@ def encode_claim(claim: IngestClaim) -> bytes:
 
 def decode_claim(data: bytes, where: str) -> IngestClaim:
     """Decode a claim; errors contain `where`."""
-    hint = "Remove it while the broker stands still, if its store was not put back from an old copy"
+    hint = "Unless the store was restored from an old backup, stop the broker and delete the claim"
     claim = decode_checked(data, IngestClaim, f"the claim {where}", hint)
     if claim.version != VERSION:
         raise CorruptStore(f"the claim {where} has version {claim.version}, not {VERSION}", hint=hint)
     if not (0 <= claim.end < MAX_NUMBER and 0 <= claim.epoch < MAX_NUMBER):
-        raise CorruptStore(f"the claim {where} says entry {claim.end} and epoch {claim.epoch}", hint=hint)
+        raise CorruptStore(f"the claim {where} has invalid numbers: end {claim.end}, epoch {claim.epoch}", hint=hint)
     return claim

@@ -49,11 +49,13 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 def decode_manifest(data: bytes, where: str) -> Manifest:
     """Verify the checksum and decode a manifest; errors contain `where`."""
-    hint = "The broker makes another attempt"
+    hint = "The broker builds another attempt"
     manifest = decode_checked(data, Manifest, f"the manifest {where}", hint)
     if manifest.version != VERSION:
         raise CorruptStore(f"the manifest {where} has version {manifest.version}, not {VERSION}", hint=hint)
     for file in manifest.files:
         if not is_file_name(file.name) or file.rows < 0:
-            raise CorruptStore(f"the manifest {where} names {file.name[:40]!r}, which is no file of it", hint=hint)
+            raise CorruptStore(
+                f"the manifest {where} lists an invalid file: {file.name[:40]!r}, {file.rows} rows", hint=hint
+            )
     return manifest

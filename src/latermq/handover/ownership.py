@@ -23,11 +23,11 @@ class Ownership:
         self._rows: list[Row] = []
         for start, frontier_ms in rows:
             self._append(start, frontier_ms)
-        assert self._rows, "a frontier holds always"
+        assert self._rows, "at least one frontier is required"
         self._index()
 
     @classmethod
-    def of_cuts(cls, first_entry: int, cuts: Iterable[Cut]) -> "Ownership":
+    def from_cuts(cls, first_entry: int, cuts: Iterable[Cut]) -> "Ownership":
         """Build from all cuts from an entry on. The first cut also contains the frontier that applied before it."""
         cuts = list(cuts)
         first_ms = cuts[0].last_frontier_ms if cuts else FOREVER_MS
@@ -65,9 +65,9 @@ class Ownership:
         at = np.searchsorted(self._starts, entries, side="right") - 1
         if (at < 0).any():
             raise CorruptStore(
-                f"nobody can tell whose entry {int(entries.min())} of the timer topic is: frontiers are known from "
-                f"entry {self.known_from} on",
-                hint="If the broker is older than the pipeline, update the broker first",
+                f"the owner of entry {int(entries.min())} of the timer topic is unknown: frontiers are known from "
+                f"entry {self.known_from}",
+                hint="If the broker is older than the pipeline, upgrade the broker first",
             )
         frontiers = self._frontiers[at]
         near: Bools = (dues < frontiers) | (frontiers >= FOREVER_MS)

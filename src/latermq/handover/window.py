@@ -16,17 +16,17 @@ class Window:
     until_ms: int
 
     @classmethod
-    def of(cls, store_id: str, state: WindowState) -> "Window":
+    def from_state(cls, store_id: str, state: WindowState) -> "Window":
         """The window in a state that a broker reported."""
         return cls(store_id, state.number, state.cut_entry, state.from_ms, state.until_ms)
 
 
-def unfinished_windows(state: PipelineState) -> list[Window]:
+def pending_windows(state: PipelineState) -> list[Window]:
     """The windows that the broker still loads or waits for, in order."""
-    return sorted((Window.of(state.store_id, one) for one in state.windows), key=lambda one: one.number)
+    return sorted((Window.from_state(state.store_id, one) for one in state.windows), key=lambda one: one.number)
 
 
-def is_behind(window: Window, state: PipelineState) -> bool:
+def is_finished(window: Window, state: PipelineState) -> bool:
     """Whether every row of the window is delivered, cancelled or moved, so that its files can be deleted."""
     return (
         window.until_ms <= state.done_wake_ms

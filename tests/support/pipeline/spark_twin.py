@@ -16,7 +16,7 @@ from pyarrow import fs
 
 from latermq.broker.broker import Broker
 from latermq.broker.messages.record_pulls import RecordPulls
-from latermq.handover.window import Window as RolledWindow
+from latermq.handover.window import Window as BuiltWindow
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import REAL_TOPIC, UNIQUE_KEY, encode_properties
 from latermq.message.record import decode_record
@@ -86,7 +86,7 @@ class SparkTwin:
         """Make an attempt: the timeline, and from the broker itself what is not ingested."""
         state = state_of(broker)
         timeline = cast(LocalTimeline, _Table(self.timeline, self.ingested)) if self.ingested else None
-        rolled = RolledWindow.of(
+        rolled = BuiltWindow.from_state(
             state.store_id, WindowState(window.number, window.cut_entry, window.from_ms, window.until_ms)
         )
         start = tail_start(ROOT, state, timeline)
@@ -163,7 +163,7 @@ class _Table:
     rows: dict[int, Row]
     ingested: int
 
-    def surviving(self, window: RolledWindow) -> Iterator[pa.RecordBatch]:
+    def surviving(self, window: BuiltWindow) -> Iterator[pa.RecordBatch]:
         """As the query over the real table, in Python."""
         takers: dict[str, int] = {}
         for row in self.rows.values():

@@ -167,7 +167,7 @@ def test_a_manifest_is_read_up_to_a_bound_and_counts_no_rows_below_none(tmp_path
         rows=1, files=files,
     )  # fmt: skip
     (folder / MANIFEST).write_bytes(encode_manifest(manifest))
-    with pytest.raises(CorruptStore, match="names 'b', which is no file of it"):
+    with pytest.raises(CorruptStore, match="lists an invalid file: 'b'"):
         read_attempt(root, "s", 4, "spark-1-a")
     (folder / MANIFEST).write_bytes(b" " * (MAX_MANIFEST_BYTES + 10))
     with pytest.raises(CorruptStore, match="has more than"):
@@ -188,7 +188,7 @@ def test_folders_with_strange_names_hide_no_attempt(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("end", "epoch"), [(1 << 60, 1), (1, 1 << 60), (-1, 1), (1, -1)])
 def test_a_claim_of_impossible_numbers_is_none(end: int, epoch: int) -> None:
-    with pytest.raises(CorruptStore, match=f"the claim x says entry {end} and epoch {epoch}"):
+    with pytest.raises(CorruptStore, match=f"the claim x has invalid numbers: end {end}, epoch {epoch}"):
         decode_claim(encode_claim(IngestClaim(end=end, epoch=epoch)), "x")
 
 

@@ -36,6 +36,7 @@ CHECKED = (
     "docs/security.md",
     "docs/timers.md",
     "examples/*",
+    "src/latermq/handover/*.py",
     "src/latermq/timer/**/*.py",
 )
 

@@ -69,7 +69,7 @@ def test_a_manifest_names_files_of_its_own_folder_only() -> None:
 
     assert decode_manifest(encode_manifest(manifest("part-0.parquet")), "here").rows == 1
     for name in ODD:
-        with pytest.raises(CorruptStore, match="no file of it"):
+        with pytest.raises(CorruptStore, match="lists an invalid file"):
             decode_manifest(encode_manifest(manifest(name)), "here")
 
 

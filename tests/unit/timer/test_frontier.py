@@ -57,14 +57,14 @@ def test_a_forgotten_cut_decides_about_what_is_still_in_the_log() -> None:
     assert near(frontier, (15, 99), (15, 100), (25, 199), (25, 200)) == [True, False, True, False]
 
 
-def test_nobody_guesses_whose_an_entry_is_whose_cuts_are_forgotten() -> None:
+def test_the_owner_of_an_entry_before_the_known_cuts_is_an_error() -> None:
     frontier = Frontier([cut(1, 10, 100, 100)])
     frontier.forget(below_entry=15, wake_ms=105)
-    with pytest.raises(CorruptStore, match="from entry 15 on"):
+    with pytest.raises(CorruptStore, match="known from entry 15"):
         near(frontier, (14, 50))
 
 
-def test_the_first_cut_that_is_found_tells_of_the_one_before() -> None:
+def test_the_first_cut_found_contains_the_frontier_before_it() -> None:
     lost = cut(6, 10, 100, 100)
     frontier = Frontier()
     frontier.add(cut(7, 20, 200, 110, lost))

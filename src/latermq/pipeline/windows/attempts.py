@@ -24,7 +24,7 @@ from latermq.handover.manifest import (
     decode_manifest,
     window_folder,
 )
-from latermq.handover.window import Window, is_behind
+from latermq.handover.window import Window, is_finished
 from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.timeline.root import Root, file_errors
 
@@ -265,7 +265,7 @@ def remove_windows_behind(root: Root, state: PipelineState) -> list[int]:
     to tell their range, are therefore removed too.
     """
     numbers = windows_of(root, state.store_id)
-    behind = [number for number in numbers if _is_behind(root, state, number)]
+    behind = [number for number in numbers if _is_finished(root, state, number)]
     playing = {window.number for window in state.windows}
     removed = [number for number in numbers if behind and number <= behind[-1] and number not in playing]
     for number in removed:
@@ -274,8 +274,8 @@ def remove_windows_behind(root: Root, state: PipelineState) -> list[int]:
     return removed
 
 
-def _is_behind(root: Root, state: PipelineState, number: int) -> bool:
+def _is_finished(root: Root, state: PipelineState, number: int) -> bool:
     for name in attempts_of(root, state.store_id, number):
         with suppress(CorruptStore):  # another attempt or a later window then gives the range
-            return is_behind(read_attempt(root, state.store_id, number, name).window, state)
+            return is_finished(read_attempt(root, state.store_id, number, name).window, state)
     return False

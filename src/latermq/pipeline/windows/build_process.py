@@ -38,7 +38,7 @@ def roll(link: BrokerLink, root: Root, number: int) -> str:
         for piece in link.pull_all(QueueRange(TIMER_TOPIC, 0, start, until)):
             yield bytes(piece)
 
-    window = Window.of(state.store_id, found)
+    window = Window.from_state(state.store_id, found)
     return roll_locally(root, state, window, pull, now_ms=time.time_ns() // 1_000_000).name
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from latermq.errors import CorruptStore, LaterMQError, StoreError
 from latermq.handover.manifest import WindowFile
-from latermq.handover.window import Window, unfinished_windows
+from latermq.handover.window import Window, pending_windows
 from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.spark.spark_failures import told_by_spark
 from latermq.pipeline.timeline.local_timeline import open_local_timeline
@@ -69,7 +69,7 @@ def roll_ready_windows(
     made = []
     failed: list[LaterMQError] = []
     waiting = {window.number for window in state.windows if not window.attempt}
-    for window in unfinished_windows(state):
+    for window in pending_windows(state):
         if window.number not in waiting or window.cut_entry > state.ingest_offset:
             continue
         try:

@@ -31,7 +31,7 @@ class Frontier:
     def add(self, cut: Cut) -> None:
         """Add a cut that was appended or found in the log. A known cut does not change."""
         if not self._cuts:  # the first known cut need not be the first of all
-            self.ownership = Ownership.of_cuts(self.ownership.known_from, [cut])
+            self.ownership = Ownership.from_cuts(self.ownership.known_from, [cut])
         elif cut > self._cuts[-1]:
             self.ownership.add(cut)
         self._keep([cut])
