@@ -14,7 +14,7 @@ from latermq.errors import ConfigError
 ENVIRONMENT_PREFIX = "LATERMQ_"
 MIN_NEAR_HORIZON_MS = 1_000
 MAX_NEAR_HORIZON_MS = 2 * 86_400_000
-MIN_ROLL_TIMEOUT_MS = 1_000
+MIN_BUILD_TIMEOUT_MS = 1_000
 MAX_TOPIC_QUEUES = 65_535  # name servers and clients accept no more
 MIN_OPEN_QUEUES = 16  # a message's queue and the one it waits in, with two files of each at a file boundary
 DEFAULT_METRICS_PORT = 5557  # the same as RocketMQ's
@@ -371,11 +371,11 @@ def _check_pipeline(pipeline: PipelineConfig) -> None:
             f"pipeline.roll_deadline must be above 0 and below {lead_ms} ms, "
             "which is what pipeline.near_horizon leaves before a window begins"
         )
-    if pipeline.roll_timeout < MIN_ROLL_TIMEOUT_MS:
-        raise ConfigError("pipeline.roll_timeout must be at least 1s: the process that rolls takes a moment to start")
+    if pipeline.roll_timeout < MIN_BUILD_TIMEOUT_MS:
+        raise ConfigError("pipeline.roll_timeout must be at least 1s: the build process needs time to start")
     if not pipeline.compact_every:
         raise ConfigError("pipeline.compact_every must be above 0")
     if not 0 < pipeline.ingest_every <= lead_ms - pipeline.roll_deadline:
         raise ConfigError(
-            "pipeline.ingest_every is too long: what is ingested must be rolled before pipeline.roll_deadline"
+            "pipeline.ingest_every is too long: timers must be ingested before their windows' pipeline.roll_deadline"
         )

@@ -1,5 +1,5 @@
-"""The pipeline: bulk scheduling, ingest, rolls out of a timeline that grows, bytes a far timer costs, and near timers
-while all of that goes on. LaterMQ alone: nobody else has it."""
+"""The pipeline: bulk scheduling, ingest, window builds from a growing timeline, bytes per far timer, and the lateness
+of near timers meanwhile. Only LaterMQ has such a pipeline, so nothing is compared."""
 
 import os
 import statistics
@@ -23,7 +23,7 @@ from latermq.pipeline.driver.brokers import masters
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.timeline.root import open_root
 from latermq.pipeline.windows.build_process import NICE
-from latermq.pipeline.windows.local_build import roll_locally
+from latermq.pipeline.windows.local_build import build_locally
 from latermq.store.files.disk import FileDisk
 from latermq.timer.far.far_names import FarNames, Waiting
 from tests.bench.contenders import LATERMQ, LaterMQ
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 TOPIC = "bench-far"
 _DAY_MS = 86_400_000
 _WINDOW_MS = 600_000
-# Timers wait for up to 40 days, as the cloud vendors' may; those of the two windows that are rolled come first.
+# Timers wait for up to 40 days, as the cloud vendors' may; those of the two windows that are built come first.
 _SPREAD_MS = 40 * _DAY_MS
 _FIXED_FROM_MS, _LARGE_FROM_MS, _REST_FROM_MS = 2 * _DAY_MS, 3 * _DAY_MS, 4 * _DAY_MS
 # Of the first part so many are in the window that stays the same while the timeline grows.
@@ -49,7 +49,7 @@ _FIXED_SHARE = 10
 _NAMES_AT_ONCE = 1_000  # as the broker takes them in
 _WAIT_S = 600.0
 _FLUSHED_S = 1.0  # twice as long as a broker takes to flush
-# As the pipeline would be set up for a demonstration: windows of ten seconds, so that rolls never end.
+# As the pipeline would be set up for a demonstration: windows of ten seconds, so that builds never end.
 _FAR_LEAD_MS, _FAR_OVER_MS = 150_000, 60_000
 _HASTY = {"near_horizon": "2m", "window": "10s", "ingest_every": "2s", "roll_deadline": "30s"}
 
@@ -84,8 +84,10 @@ class PipelineBench:
                 yield Row("pipeline-schedule", LATERMQ, number, {"rows/s": rate})
                 yield Row("pipeline-ingest", LATERMQ, number, self._ingest())
                 if number == 0:
-                    yield from self._rolls(f"{part:,}", {"fixed": fixed})
-            yield from self._rolls(f"{part * self._sizes.far_parts:,}", {"fixed": fixed, "large": self._large_rows})
+                    yield from self._build_windows(f"{part:,}", {"fixed": fixed})
+            yield from self._build_windows(
+                f"{part * self._sizes.far_parts:,}", {"fixed": fixed, "large": self._large_rows}
+            )
             yield Row("pipeline-bytes", LATERMQ, 0, self._bytes())
 
     # Filling
@@ -139,20 +141,20 @@ class PipelineBench:
         batches_s = sum(batch["durationMs"]["triggerExecution"] for batch in query.recentProgress) / 1000
         return {"timers/s": timers / batches_s, "timers/s, start of the stream included": timers / took_s}
 
-    # Rolling
+    # Building windows
 
-    def _rolls(self, among: str, windows: dict[str, int]) -> Iterator[Row]:
+    def _build_windows(self, among: str, windows: dict[str, int]) -> Iterator[Row]:
         from latermq.pipeline.timeline.compact import compact
-        from latermq.pipeline.windows.spark_build import roll
+        from latermq.pipeline.windows.spark_build import build_window
 
         state = self._link.state()
         done = compact(self._spark, self._root, [state])
         yield Row(f"pipeline-compact {among}", LATERMQ, 0, {"took (s)": done.took_s, "files": float(done.files_after)})
         starts = {"fixed": _FIXED_FROM_MS, "large": _LARGE_FROM_MS}
         makers: dict[str, Callable[[Window], int]] = {
-            "Spark": lambda window: roll(self._spark, self._root, window, now_ms=_now_ms()).manifest.rows,
+            "Spark": lambda window: build_window(self._spark, self._root, window, now_ms=_now_ms()).manifest.rows,
             "delta-rs": lambda window: (
-                roll_locally(self._root, state, window, lambda start, until: (), now_ms=_now_ms()).manifest.rows
+                build_locally(self._root, state, window, lambda start, until: (), now_ms=_now_ms()).manifest.rows
             ),
         }
         for repeat in range(self._sizes.repeats):
@@ -164,16 +166,16 @@ class PipelineBench:
                     began_s = time.monotonic()
                     rows = make(window)
                     figures[f"{maker} (s)"] = time.monotonic() - began_s
-                    assert rows == count, f"{maker} rolled {rows} rows, not {count}"
-                yield Row(f"pipeline-roll {count:,} of {among}", LATERMQ, repeat, figures)
+                    assert rows == count, f"{maker} built {rows} rows, not {count}"
+                yield Row(f"pipeline-build {count:,} of {among}", LATERMQ, repeat, figures)
 
     # Bytes
 
     def _bytes(self) -> Figures:
         """What was written for a far timer until it is delivered. Nothing was vacuumed, so all of it is still there.
 
-        The windows of the timers that were not rolled would be as large a row as those that were. A delivered record is
-        as long as the one that waited.
+        Windows that were not built would take as many bytes per row as those that were. A delivered record is as long
+        as the pending one.
         """
         timers = self._sizes.far_warm + self._sizes.far_part * self._sizes.far_parts
         data = self._folder / "broker" / "data"
@@ -243,7 +245,7 @@ def run_pipeline(sizes: Sizes, folder: Path) -> Iterator[Row]:
 
 
 def run_near(sizes: Sizes, folder: Path) -> Iterator[Row]:
-    """How late near timers are, without a driver and while one ingests and rolls, as `latermq serve` runs it."""
+    """The lateness of near timers, without a driver and while one ingests and builds windows as in `latermq serve`."""
     settings = [f"pipeline.{name}={value}" for name, value in _HASTY.items()]
     root = folder / "pipeline"
     with ExitStack() as stack:
@@ -272,10 +274,10 @@ def run_near(sizes: Sizes, folder: Path) -> Iterator[Row]:
                 after = link.state()
                 meanwhile = {
                     "ingested meanwhile": float(after.ingest_offset - before.ingest_offset),
-                    "windows rolled meanwhile": float(len(_rolled(after) - _rolled(before))),
+                    "windows built meanwhile": float(len(_built_windows(after) - _built_windows(before))),
                 }
-                yield Row("pipeline-near, ingest and roll", LATERMQ, repeat, {**figures, **meanwhile})
+                yield Row("pipeline-near, ingest and build", LATERMQ, repeat, {**figures, **meanwhile})
 
 
-def _rolled(state: PipelineState) -> set[int]:
+def _built_windows(state: PipelineState) -> set[int]:
     return {window.number for window in state.windows if window.attempt}

@@ -261,10 +261,10 @@ def test_the_pipeline_is_measured_with_a_real_spark(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-4_000:]
     told = json.loads(file.read_text())["medians"]
     assert {"pipeline-schedule", "pipeline-ingest", "pipeline-bytes"} <= set(told)
-    assert {"pipeline-roll 200 of 2,000", "pipeline-roll 200 of 4,000", "pipeline-roll 2,000 of 4,000"} <= set(told)
+    assert {"pipeline-build 200 of 2,000", "pipeline-build 200 of 4,000", "pipeline-build 2,000 of 4,000"} <= set(told)
     assert told["pipeline-bytes"]["all (bytes/timer)"][LATERMQ] > 0
-    assert told["pipeline-near, ingest and roll"]["never stored"][LATERMQ] == 0
-    assert "ingested meanwhile" in told["pipeline-near, ingest and roll"]
+    assert told["pipeline-near, ingest and build"]["never stored"][LATERMQ] == 0
+    assert "ingested meanwhile" in told["pipeline-near, ingest and build"]
 
 
 def test_attacks_tell_the_slowest_requests_of_another_client(tmp_path: Path) -> None:

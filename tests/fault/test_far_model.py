@@ -1,6 +1,6 @@
 """Random lives of a broker whose far timers wait on Spark: each is delivered once, none early, whoever owned it.
 
-The lives are those of test_timer_model.py, with a twin of Spark beside them that ingests, rolls and dies as chance has
+The lives are those of test_timer_model.py, with a twin of Spark beside them that ingests, builds and dies as chance has
 it, and leaves some windows out for whole lives. The pipeline is switched off and on between lives, with timers pending
 on both sides.
 """
@@ -39,7 +39,7 @@ def pipeline(*, enabled: bool) -> PipelineConfig:
 
 @dataclass
 class LameTwin(SparkTwin):
-    """A Spark that does not roll some windows, in one life or in several."""
+    """A Spark that does not build some windows, in one life or in several."""
 
     withheld: frozenset[int] = frozenset()  # numbers modulo 8
 
@@ -69,7 +69,7 @@ class FarLife(Life):
         )
 
     def begin(self) -> None:
-        """Spark is there, or away for all of this life; without it the broker rolls by itself."""
+        """Spark is there, or away for all of this life; without it the broker builds by itself."""
         self.spark_is_there = self._chance.random() < 0.8
         if self.spark_is_there:
             self.twin.begin(self.broker)
@@ -91,7 +91,7 @@ class FarLife(Life):
         self._try(lambda: self.twin.turn(self.broker))
 
     def _check_punctual(self) -> None:
-        """A disk that fails keeps cuts from being flushed, and what is not flushed cannot be rolled."""
+        """A disk that fails keeps cuts from being flushed, and what is not flushed cannot be built."""
         waiting = self.broker.far.windows.waiting()
         if not waiting or waiting[0].unread_from_ms > self._clock.now_ms():
             super()._check_punctual()

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.real
 COUNT = 100_000 if LONG else 5_000
 SPAN_MS = 320_000 if LONG else 75_000  # over which they fall due
 SEND_MS = 100_000 if LONG else 15_000  # over which they are sent
-# What Spark has for a roll, less the deadline; in the long run it shares the machine with other long tests.
+# What Spark has for a build, less the deadline; in the long run it shares the machine with other long tests.
 NEAR_HORIZON_MS, WINDOW_MS = (80_000, 20_000) if LONG else (40_000, 10_000)
 CHANGES = COUNT // 3
 SENDERS, OPERATORS = 4, 16
@@ -154,7 +154,7 @@ class FarLoad:
             return "near"
         if ahead_ms > NEAR_HORIZON_MS:
             return "far"
-        return "being rolled" if ahead_ms > NEAR_HORIZON_MS - 2 * WINDOW_MS else "handed back"
+        return "being built" if ahead_ms > NEAR_HORIZON_MS - 2 * WINDOW_MS else "handed back"
 
 
 def _only(outcomes: list[Outcome] | None) -> Outcome | None:
@@ -209,7 +209,7 @@ class Drivers:
         self._timeline = timeline
         self._lives = lives
         self.now: PipelineProcess | None = None
-        self._rolled = 0  # windows, by those that were killed
+        self._built = 0  # windows, by those that were killed
 
     def start(self) -> None:
         options = [word for setting in SETTINGS for word in ("--set", setting)]
@@ -221,13 +221,13 @@ class Drivers:
 
     def kill(self) -> None:
         assert self.now is not None
-        self._rolled = self.rolled()
+        self._built = self.built()
         self.now.kill()
 
-    def rolled(self) -> int:
-        """How many windows were rolled by all drivers so far."""
+    def built(self) -> int:
+        """How many windows were built by all drivers so far."""
         assert self.now is not None
-        return self._rolled + self.now.printed().count(" rows in ")
+        return self._built + self.now.printed().count(" rows in ")
 
 
 def _deal(blow: Blow, server: Server, drivers: Drivers) -> None:
@@ -271,9 +271,9 @@ def test_each_timer_keeps_its_word_on_its_way_through_spark_whoever_is_killed(tm
             drivers.wait_for("ingest of broker-a")
             wait_until(lambda: link.state().ingest_offset > load.ledger.acknowledged, SLOW_S, "the ingest of all")
             report = _report(server.namesrv, timeline, load.began_ms, max(load.end_ms, now_ms() - 1_000))
-            rolled = drivers.rolled()
+            built = drivers.built()
     far = _far_rows(timeline)
-    print(f"{far} entries were Spark's; {rolled} windows were rolled by Spark")
+    print(f"{far} entries were Spark's; {built} windows were built by Spark")
     print(f"{len(found)} arrived; {dict(load.ledger.counts)}; changed while {dict(load.changed_while)}")
     print(f"the report: {report}")
     load.ledger.check(found)
@@ -286,6 +286,6 @@ def test_each_timer_keeps_its_word_on_its_way_through_spark_whoever_is_killed(tm
     assert load.ledger.acknowledged >= COUNT
     assert far > COUNT // 20, "next to nothing was Spark's"
     if LONG:  # in the short run a busy machine leaves Spark too little time
-        assert rolled
-    for whose in ("near", "far", "being rolled", "handed back"):
+        assert built
+    for whose in ("near", "far", "being built", "handed back"):
         assert load.changed_while[whose], f"nothing was changed while {whose}"

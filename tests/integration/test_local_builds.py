@@ -79,7 +79,7 @@ def test_a_roll_whose_broker_died_ends_by_itself(tmp_path: Path) -> None:
 import sys, time
 from latermq.pipeline.windows import build_process
 build_process._GRACE_S = 0.5
-build_process.roll_each([4, 5], lambda number: "a" if number == 4 else time.sleep(600), 0.5)
+build_process.build_each([4, 5], lambda number: "a" if number == 4 else time.sleep(600), 0.5)
 """
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=os.environ)
     out, _ = process.communicate(timeout=60)
@@ -89,7 +89,7 @@ build_process.roll_each([4, 5], lambda number: "a" if number == 4 else time.slee
 
 def test_one_window_that_fails_keeps_no_other_from_being_rolled(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("deltalake")
-    from latermq.pipeline.windows.build_process import roll_each
+    from latermq.pipeline.windows.build_process import build_each
 
     def make(number: int) -> str:
         if number == 5:
@@ -98,7 +98,7 @@ def test_one_window_that_fails_keeps_no_other_from_being_rolled(capsys: pytest.C
             raise ValueError("a defect")
         return f"local-{number}"
 
-    assert not roll_each([4, 5, 6, 7], make, 0.0)
+    assert not build_each([4, 5, 6, 7], make, 0.0)
     assert capsys.readouterr().out.splitlines() == [
         "built 4 local-4",
         "failed 5 its rows make no sense. Look at them",

@@ -41,7 +41,7 @@ def gives_far_timers_to_spark(link: BrokerLink) -> bool:
     return state.ingest_offset > 0 and state.cuts[-1].frontier_ms <= state.now_ms + 2 * NEAR_HORIZON_MS
 
 
-def rows_rolled_by_spark(root: Root, address: str) -> int:
+def rows_built_by_spark(root: Root, address: str) -> int:
     """How many timers are in windows that Spark made for a broker and that it is going to play."""
     with BrokerLink(address, patience_s=30.0) as link:
         state = link.state()
@@ -72,8 +72,8 @@ def test_two_brokers_share_a_timeline_on_a_cluster_and_each_gets_its_own_windows
                 store_ids[broker] = link.state().store_id
             schedule(first.namesrv, broker, time.time_ns() // 1_000_000 + NEAR_HORIZON_MS + 6_000)
         for broker, address in addresses.items():
-            rolled = functools.partial(rows_rolled_by_spark, root, address)
-            wait_until(lambda rolled=rolled: rolled() == COUNT, SLOW_S, f"the windows of {broker}")  # type: ignore[misc]
+            built = functools.partial(rows_built_by_spark, root, address)
+            wait_until(lambda built=built: built() == COUNT, SLOW_S, f"the windows of {broker}")  # type: ignore[misc]
         assert cluster.executors() >= 2
     for store_id in store_ids.values():
         timeline = open_local_timeline(root, store_id)

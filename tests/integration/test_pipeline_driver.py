@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from latermq.pipeline.driver.driver import Driver
 
-# Spark has more than a minute to roll a window, so the broker does not do it in its place.
+# Spark has more than a minute to build a window, so the broker does not do it in its place.
 # And ingest may lag by a window before the broker keeps new timers to itself.
 SETTINGS = ("pipeline.near_horizon=90s", "pipeline.window=15s", "pipeline.ingest_every=1s",
             "pipeline.roll_deadline=1ms", "pipeline.compact_every=20s", "store.flush_every=20ms",

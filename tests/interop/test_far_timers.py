@@ -34,7 +34,7 @@ CATCH_UP_S = 120.0
 @pytest.mark.skipif(IS_APACHE, reason="Apache RocketMQ has no timeline")
 @pytest.mark.timeout(600)
 def test_a_timer_of_forty_days_comes_from_the_timeline_when_its_log_is_long_gone(tmp_path: Path) -> None:
-    """Spark ingests it and is then away for good: the broker rolls by itself, and nothing is early, late or lost."""
+    """Spark ingests it and is then away for good: the broker builds by itself, and nothing is early, late or lost."""
     due_ms = START_MS + 40 * DAY_MS + 123
     namesrv_port, root = free_port(), tmp_path / "data" / "pipeline"
     namesrv = f"{HOST}:{namesrv_port}"

@@ -1,4 +1,4 @@
-"""What Spark does for a broker, in memory and without a JVM: ingest, roll, and the player that feeds windows back.
+"""What Spark does for a broker, in memory and without a JVM: ingest, build, and the player that feeds windows back.
 
 Whatever decides is the pipeline's own code, over the very replies that a driver is sent: how records become rows, whose
 they are, and what of them is a window's. Only the table is a dict. So a simulated clock can drive both sides through
@@ -82,18 +82,18 @@ class SparkTwin:
             broker.ingest.commit(self.ingested, broker.ingest.epoch, end)
             broker.ingest.save()
 
-    def roll(self, broker: Broker, window: Window) -> str:
+    def build(self, broker: Broker, window: Window) -> str:
         """Make an attempt: the timeline, and from the broker itself what is not ingested."""
         state = state_of(broker)
         timeline = cast(LocalTimeline, _Table(self.timeline, self.ingested)) if self.ingested else None
-        rolled = BuiltWindow.from_state(
+        built = BuiltWindow.from_state(
             state.store_id, WindowState(window.number, window.cut_entry, window.from_ms, window.until_ms)
         )
         start = tail_start(ROOT, state, timeline)
-        tail = read_tail(state, rolled, start, lambda low, high: _pull(broker, low, high))
+        tail = read_tail(state, built, start, lambda low, high: _pull(broker, low, high))
         rows = [
             _attempt_row(row["entry_offset"], row["timer_id"], row["due_ms"], row["record"])
-            for batch in window_batches(timeline, rolled, tail)
+            for batch in window_batches(timeline, built, tail)
             for row in batch.to_pylist()
         ]
         attempt = f"attempt-{len(self.attempts)}"
@@ -104,13 +104,13 @@ class SparkTwin:
         return attempt
 
     def turn(self, broker: Broker) -> None:
-        """Cut, and roll what waits; feed what is wanted now. What a server does in a second."""
+        """Cut, and build what waits; feed what is wanted now. What a server does in a second."""
         broker.far.run()
         queue = broker.store.queues.find(TIMER_TOPIC, 0)
         for window in [one for one in broker.far.windows.waiting() if not one.attempt]:
             if queue is None or broker.store.reader.flushed_end(queue) <= window.cut_entry:
                 continue
-            attempt = self.roll(broker, window)
+            attempt = self.build(broker, window)
             broker.far.choose(window.number, attempt)
             broker.far.save_attempts()
             window.attempt = attempt
@@ -122,7 +122,7 @@ class SparkTwin:
         while (window := windows.wants(broker.clock.now_ms())) is not None:
             rows = self.attempts[window.attempt]
             if self.chance.random() < 0.05:
-                windows.restart(window.number, self.roll(broker, window))
+                windows.restart(window.number, self.build(broker, window))
             start = self._fed_rows(window, rows)
             if start >= len(rows):
                 windows.feed(window.number, None)
@@ -158,17 +158,17 @@ def _attempt_row(entry: int, timer_id: int, due_ms: int, record: bytes) -> Row:
 
 @dataclass(frozen=True)
 class _Table:
-    """What of the timeline a roll asks for."""
+    """What of the timeline a build asks for."""
 
     rows: dict[int, Row]
     ingested: int
 
-    def surviving(self, window: BuiltWindow) -> Iterator[pa.RecordBatch]:
+    def surviving_rows(self, window: BuiltWindow) -> Iterator[pa.RecordBatch]:
         """As the query over the real table, in Python."""
-        takers: dict[str, int] = {}
+        changes: dict[str, int] = {}
         for row in self.rows.values():
             if row.kind != TIMER and row.entry < window.cut_entry:
-                takers[row.name] = max(takers.get(row.name, -1), row.entry)
+                changes[row.name] = max(changes.get(row.name, -1), row.entry)
         found = [
             row
             for row in self.rows.values()
@@ -176,7 +176,7 @@ class _Table:
             and row.record
             and row.entry < window.cut_entry
             and window.from_ms <= row.due_ms < window.until_ms
-            and takers.get(row.name, -1) <= row.entry
+            and changes.get(row.name, -1) <= row.entry
         ]
         yield pa.RecordBatch.from_arrays(
             [

@@ -162,7 +162,7 @@ class Scene:
     def make_attempt(self, number: int, *, is_damaged: bool = False) -> str:
         window = self.broker.far.windows.find(number)
         assert window is not None
-        name = self.twin.roll(self.broker, window)
+        name = self.twin.build(self.broker, window)
         self.files.by_window.setdefault(number, []).append(name)
         if is_damaged:
             self.files.damaged[name] = 0
@@ -177,7 +177,7 @@ class Scene:
             self.broker.far.run()
             await self.settle()
             pass_time(self.broker, self.clock, step_ms)
-            # A roll whose time is up notices it.
+            # A build whose time is up notices it.
             await asyncio.sleep(0.002 if self.builds.running else 0)
 
     async def settle(self) -> None:

@@ -58,9 +58,9 @@ LIES: dict[str, tuple[Callable[[Row], Row], str]] = {
     "the truth": (lambda row: row, ""),
     "due sooner": (lambda row: replace(row, due_ms=row.due_ms - 50), "due_ms"),
     "another entry": (lambda row: replace(row, entry=row.entry + 1), "entry_offset"),
-    "a negative entry": (lambda row: replace(row, entry=-7), "belong to window"),
+    "a negative entry": (lambda row: replace(row, entry=-7), "not all in window"),
     "another timer": (lambda row: replace(row, timer_id=row.timer_id + 1), "timer_id"),
-    "no record": (lambda row: replace(row, record=b""), "end elsewhere"),
+    "no record": (lambda row: replace(row, record=b""), "length differs"),
     "noise": (lambda row: replace(row, record=b"\xff" * 500), "no complete record"),
     "a body changed": (lambda row: replace(row, record=row.record.replace(b"far", b"FAR", 1)), "checksum of a body"),
     "a zero byte": (
@@ -70,7 +70,8 @@ LIES: dict[str, tuple[Callable[[Row], Row], str]] = {
         lambda row: replace(row, record=row.record.replace(b"our_sys", b"rmq_sys")), "is reserved for the broker",
     ),
     "a message that does not wait": (
-        lambda row: replace(row, record=row.record.replace(TIMER_TOPIC.encode(), b"rmq_sys_wheel_xxxxx")), "no timer",
+        lambda row: replace(row, record=row.record.replace(TIMER_TOPIC.encode(), b"rmq_sys_wheel_xxxxx")),
+        "not a timer",
     ),
 }  # fmt: skip
 

@@ -192,7 +192,7 @@ def test_a_timer_that_rolls_stays_pending_once(watched: Watched, clean: bool) ->
     watched.schedule(5 * DAY_MS, "cancelled")
     watched.checkpoint()
     watched.skip(2 * DAY_MS)
-    assert watched.value("latermq_timers_rolled_total") == 2
+    assert watched.value("latermq_timers_renewed_total") == 2
     assert watched.timing() == {"orders": 2}
     watched.broker.pending.cancel("orders", "cancelled")
     watched.restart(clean=clean)
@@ -344,7 +344,7 @@ def test_a_roll_is_no_delivery(watched: Watched) -> None:
     watched.flush()
     watched.skip(2 * DAY_MS)
     figures = watched.figures()
-    assert figures.value("latermq_timers_rolled_total") == 1
+    assert figures.value("latermq_timers_renewed_total") == 1
     assert figures.value("latermq_deliveries_total", kind="timer") == 0
     assert figures.values("rocketmq_timer_enqueue_total", "topic") == {"orders": 1}
 

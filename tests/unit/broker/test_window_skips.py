@@ -36,7 +36,7 @@ def play(story: Story, store: StoreConfig = STORE, seed: int = 7) -> None:
 
 
 async def window_with(scene: Scene, *names: str) -> int:
-    """A window that cannot be rolled, with these timers, one a millisecond; another timer is due a window later."""
+    """A window that cannot be built, with these timers, one a millisecond; another timer is due a window later."""
     await scene.pass_time(1_000)
     begin_ms = scene.clock.now_ms() // 4_000 * 4_000 + 24_000
     for number, name in enumerate(names):
@@ -169,7 +169,7 @@ def test_rows_that_nobody_vouches_for_are_compared_with_their_records() -> None:
         await scene.pass_time(1_000)
         window = scene.broker.far.windows.find(number)
         assert window is not None
-        rows = scene.twin.attempts[scene.twin.roll(scene.broker, window)]
+        rows = scene.twin.attempts[scene.twin.build(scene.broker, window)]
         assert [row.name for row in rows] == ["orders+a", "orders+gone", "orders+moved"]
         flipped = bytearray(rows[0].record)
         flipped[-40] ^= 1

@@ -24,11 +24,11 @@ from latermq.pipeline.windows.attempts import (
     attempt_folder,
     attempts_of,
     check_attempt,
+    find_attempt,
     read_attempt,
     read_checked,
     read_rows,
-    remove_windows_behind,
-    sound_attempt,
+    remove_finished_windows,
     stores_with_windows,
     windows_of,
 )
@@ -169,7 +169,7 @@ def test_rows_that_do_not_make_a_window_are_not_written(root: Root, rows: list[t
     assert not list(Path(root.path).rglob("*.parquet*"))
 
 
-def test_a_roll_that_fails_on_the_way_leaves_nothing(root: Root) -> None:
+def test_a_failed_build_leaves_nothing(root: Root) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         yield batch(some_rows(25_000))
         raise StoreError("the timeline is gone")
@@ -180,7 +180,7 @@ def test_a_roll_that_fails_on_the_way_leaves_nothing(root: Root) -> None:
     assert attempts_of(root, "s", 4) == []
 
 
-def test_a_full_disk_is_told_and_leaves_nothing(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full here")
     real = attempt_writer._open_sink
@@ -198,13 +198,13 @@ def test_a_full_disk_is_told_and_leaves_nothing(root: Root, monkeypatch: pytest.
         assert list(Path(root.path, "windows", "s", "4").iterdir()) == []
 
 
-def test_a_root_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_root_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(StoreError, match=r"window 4 at .*/file"):
         write(open_root(str(tmp_path / "file")), [])
 
 
-def test_a_wrong_uri_is_told() -> None:
+def test_a_wrong_uri_is_reported() -> None:
     for uri in ("nowhere://x/y", "s3://", "file://host/x"):
         with pytest.raises(ConfigError, match="cannot be opened"):
             open_root(uri)
@@ -226,7 +226,7 @@ def test_a_damaged_part_does_not_pass(root: Root, damage: str) -> None:
         pq.write_table(pa.Table.from_batches([batch(some_rows(199))]), path)
     with pytest.raises(CorruptStore, match=r"part-00000\.parquet") as caught:
         check_attempt(root, attempt)
-    assert "Another attempt" in caught.value.remark
+    assert "another attempt" in caught.value.remark
 
 
 def test_a_read_that_fails_says_nothing_about_what_an_attempt_holds(root: Root) -> None:
@@ -245,7 +245,7 @@ def test_a_part_that_is_not_there_may_come_back(root: Root) -> None:
     attempt = write(root, [batch(some_rows(200))])
     path = part_of(root, attempt)
     away = path.rename(path.with_suffix(".away"))
-    for read in (check_attempt, lambda *told: list(read_checked(*told))):
+    for read in (check_attempt, lambda *arguments: list(read_checked(*arguments))):
         with pytest.raises(StoreError, match=r"part-00000\.parquet is missing"):
             read(root, attempt)
     away.rename(path)
@@ -273,21 +273,21 @@ def rewritten(root: Root, attempt: Attempt, **changes: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reason"),
     [
-        ({"rows": 7}, "counts 7 rows"),
-        ({"number": 5}, "is of window 5"),
+        ({"rows": 7}, "says 7 rows"),
+        ({"number": 5}, "belongs to window 5"),
         ({"store_id": "other"}, "of store other"),
         ({"version": 2}, "has version 2, not 1"),
-        ({"until_ms": 1_500}, "do not all belong to window 4"),
-        ({"from_ms": 1_500}, "do not all belong to window 4"),
-        ({"cut_entry": 100}, "do not all belong to window 4"),
+        ({"until_ms": 1_500}, "are not all in window 4"),
+        ({"from_ms": 1_500}, "are not all in window 4"),
+        ({"cut_entry": 100}, "are not all in window 4"),
     ],
 )
-def test_a_manifest_that_does_not_match_does_not_pass(root: Root, changes: dict[str, object], told: str) -> None:
+def test_a_manifest_that_does_not_match_does_not_pass(root: Root, changes: dict[str, object], reason: str) -> None:
     attempt = write(root, [batch(some_rows(200))])
     rewritten(root, attempt, **changes)
-    with pytest.raises(CorruptStore, match=told):
+    with pytest.raises(CorruptStore, match=reason):
         check_attempt(root, read_attempt(root, "s", 4, attempt.name))
 
 
@@ -297,7 +297,7 @@ def test_a_manifest_that_is_cut_short_does_not_pass(root: Root) -> None:
     path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(CorruptStore, match="is damaged"):
         read_attempt(root, "s", 4, attempt.name)
-    assert sound_attempt(root, WINDOW) is None
+    assert find_attempt(root, WINDOW) is None
 
 
 def test_an_attempt_that_is_gone_is_an_error_with_its_path(root: Root) -> None:
@@ -308,7 +308,7 @@ def test_an_attempt_that_is_gone_is_an_error_with_its_path(root: Root) -> None:
 def test_a_file_with_other_columns_is_no_part(root: Root) -> None:
     attempt = write(root, [batch(some_rows(20))])
     pq.write_table(pa.table({"due_ms": [1]}), part_of(root, attempt))
-    with pytest.raises(CorruptStore, match="has other columns"):
+    with pytest.raises(CorruptStore, match="does not have the columns"):
         list(read_rows(root, attempt))
 
 
@@ -327,9 +327,9 @@ def test_attempts_are_listed_by_age_and_without_manifest_not_at_all(root: Root) 
 
 def test_an_attempt_counts_only_for_the_very_window_it_was_made_of(root: Root) -> None:
     attempt = write(root, [])
-    assert sound_attempt(root, WINDOW) == attempt
-    assert sound_attempt(root, Window("s", 4, cut_entry=5, from_ms=1_000, until_ms=2_000)) is None
-    assert sound_attempt(root, Window("s", 3, cut_entry=5, from_ms=1_000, until_ms=2_000)) is None
+    assert find_attempt(root, WINDOW) == attempt
+    assert find_attempt(root, Window("s", 4, cut_entry=5, from_ms=1_000, until_ms=2_000)) is None
+    assert find_attempt(root, Window("s", 3, cut_entry=5, from_ms=1_000, until_ms=2_000)) is None
 
 
 def state(*, done_upto: int, done_wake_ms: int, playing: tuple[int, ...] = ()) -> PipelineState:
@@ -342,20 +342,20 @@ def test_windows_are_removed_once_all_their_rows_are_delivered(root: Root) -> No
     for window in windows.values():
         write(root, [], window)
     write(root, [], Window("other", 1, 10, 100, 200))
-    assert remove_windows_behind(root, state(done_upto=0, done_wake_ms=10_000)) == []
-    assert remove_windows_behind(root, state(done_upto=1_000, done_wake_ms=199)) == []
-    assert remove_windows_behind(root, state(done_upto=25, done_wake_ms=10_000)) == [1, 2]
-    assert remove_windows_behind(root, state(done_upto=1_000, done_wake_ms=10_000, playing=(4,))) == [3]
+    assert remove_finished_windows(root, state(done_upto=0, done_wake_ms=10_000)) == []
+    assert remove_finished_windows(root, state(done_upto=1_000, done_wake_ms=199)) == []
+    assert remove_finished_windows(root, state(done_upto=25, done_wake_ms=10_000)) == [1, 2]
+    assert remove_finished_windows(root, state(done_upto=1_000, done_wake_ms=10_000, playing=(4,))) == [3]
     assert windows_of(root, "s") == [4]
     assert windows_of(root, "other") == [1]
 
 
-def test_what_a_killed_roll_left_goes_with_the_windows_behind_it(root: Root) -> None:
+def test_remains_of_a_killed_build_are_removed_with_finished_windows(root: Root) -> None:
     for number in (1, 3):
         write(root, [], Window("s", number, number * 10, number * 100, number * 100 + 100))
     for number in (2, 4):
         Path(attempt_folder(root, Window("s", number, 0, 0, 0), "spark-5-half")).mkdir(parents=True)
-    assert remove_windows_behind(root, state(done_upto=1_000, done_wake_ms=10_000)) == [1, 2, 3]
+    assert remove_finished_windows(root, state(done_upto=1_000, done_wake_ms=10_000)) == [1, 2, 3]
     assert windows_of(root, "s") == [4]
 
 

@@ -75,7 +75,7 @@ def test_what_is_a_week_behind_goes_to_the_archive_and_nothing_else(spark: "Spar
 
 def test_what_an_old_move_took_goes_with_it_and_does_not_come_back(spark: "SparkSession", root: Root) -> None:
     from latermq.pipeline.timeline.compact import retire
-    from latermq.pipeline.windows.survivors import surviving
+    from latermq.pipeline.windows.survivors import surviving_rows
 
     history = History()
     history.cut(0, 0)
@@ -89,7 +89,7 @@ def test_what_an_old_move_took_goes_with_it_and_does_not_come_back(spark: "Spark
     assert retire(spark, root, [state], keep_ms=KEEP_MS) == (2, 2)
     assert entries(spark, root.timeline) == [again, waits]
     assert entries(spark, root.archive) == [first, move]
-    found = surviving(spark.read.format("delta").load(root.timeline))
+    found = surviving_rows(spark.read.format("delta").load(root.timeline))
     assert sorted(row.entry_offset for row in found.collect()) == [again, waits]
 
 
@@ -182,7 +182,9 @@ def test_many_appends_become_few_files_that_delta_rs_still_reads(spark: "SparkSe
     assert timeline is not None
     assert timeline.ingested == history.end
     for window in history.windows:
-        found = {entry for batch in timeline.surviving(window) for entry in batch.column("entry_offset").to_pylist()}
+        found = {
+            entry for batch in timeline.surviving_rows(window) for entry in batch.column("entry_offset").to_pylist()
+        }
         assert found >= {key[1] for key in expected_rows(history.rows, window)}
 
 

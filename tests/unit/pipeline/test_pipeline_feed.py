@@ -45,13 +45,13 @@ class Scene:
         self.is_away = False
         self.refusals: list[LaterMQError] = []
         self.queries: list[Query] = []
-        self.rolls = 0
+        self.builds = 0
         self.epoch: int | None = None
         self.timeline = ""
         self.others: dict[str, PipelineState] = {}
         self.store_ids = StoreIds(self._ask)
         self.stop = threading.Event()
-        settings = FeedSettings(IngestSettings(), rolls=True, round_s=0.01)
+        settings = FeedSettings(IngestSettings(), builds_windows=True, round_s=0.01)
         self.feed = BrokerFeed(
             cast(Any, None), root, "nowhere:1", "broker-a", settings, self.stop,
             table_sync=TableSync(root, root.timeline), store_ids=self.store_ids,
@@ -80,9 +80,9 @@ class Scene:
 
     open_link = link
 
-    def roll(self, *_: Any, fence: Any, **__: Any) -> None:
+    def build(self, *_: Any, fence: Any, **__: Any) -> None:
         fence()
-        self.rolls += 1
+        self.builds += 1
 
 
 class Link:
@@ -107,7 +107,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     scene = Scene(open_root(str(tmp_path)))
     monkeypatch.setattr(feeding, "Ingest", scene.ingest)
     monkeypatch.setattr(feeding, "BrokerLink", scene.link)
-    monkeypatch.setattr(feeding, "roll_ready_windows", scene.roll)
+    monkeypatch.setattr(feeding, "build_ready_windows", scene.build)
     yield scene
     scene.stop.set()
     if scene.queries:
@@ -116,20 +116,20 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
 
 def test_a_feed_ends_when_another_driver_begins_though_its_stream_has_no_news(scene: Scene) -> None:
     scene.feed.start()
-    wait_until(lambda: scene.rolls, 10, "a round")
+    wait_until(lambda: scene.builds, 10, "a round")
     scene.state = msgspec.structs.replace(STATE, epoch=2)
     wait_until(lambda: scene.feed.failure, 10, "its end")
-    rolls = scene.rolls
+    builds = scene.builds
     assert isinstance(scene.feed.failure, IllegalOperation)
     assert "another driver has taken over broker broker-a" in scene.feed.failure.message
     assert scene.feed.join(10)
-    assert scene.rolls == rolls
+    assert scene.builds == builds
     assert [query.isActive for query in scene.queries] == [False]
 
 
 def test_a_broker_is_not_fed_while_another_one_has_its_store_id(scene: Scene) -> None:
     scene.feed.start()
-    wait_until(lambda: scene.rolls, 10, "a round")
+    wait_until(lambda: scene.builds, 10, "a round")
     other = "10.0.0.2:10911"
     scene.others[other] = msgspec.structs.replace(STATE, instance="clone", broker_name="broker-b")
     scene.store_ids.found([other])
@@ -141,10 +141,10 @@ def test_a_broker_is_not_fed_while_another_one_has_its_store_id(scene: Scene) ->
 
 def test_a_broker_that_comes_back_with_another_folder_is_asked_anew_before_it_is_fed(scene: Scene) -> None:
     scene.feed.start()
-    wait_until(lambda: scene.rolls, 10, "a round")
+    wait_until(lambda: scene.builds, 10, "a round")
     scene.state = msgspec.structs.replace(STATE, instance="again")
-    rolls = scene.rolls
-    wait_until(lambda: scene.rolls > rolls + 1, 10, "further rounds")
+    builds = scene.builds
+    wait_until(lambda: scene.builds > builds + 1, 10, "further rounds")
     assert len(scene.queries) == 1  # a start alone changes nothing
     scene.state = msgspec.structs.replace(STATE, instance="again", timeline="/another")
     wait_until(lambda: len(scene.queries) == 2, 20, "another stream")
@@ -174,7 +174,7 @@ def test_a_feed_whose_secret_is_wrong_says_so_and_goes_on_once_it_is_right(
 ) -> None:
     scene.refusals = [NoPermission("request 7011 is not signed with the secret of broker broker-a", hint="Copy it")]
     scene.feed.start()
-    wait_until(lambda: scene.rolls, 10, "a round")
+    wait_until(lambda: scene.builds, 10, "a round")
     assert scene.feed.failure is None
     told = "request 7011 is not signed with the secret of broker broker-a. Copy it"
     assert f"the feed of broker-a waits: {told}" in caplog.text

@@ -1,4 +1,4 @@
-"""The roll without a JVM: complete, exact, and the same whatever ingest has done meanwhile."""
+"""The window build without a JVM: complete, exact, and independent of the progress of ingest."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,7 +11,7 @@ from latermq.errors import ConfigError, CorruptStore, ServiceUnavailable
 from latermq.handover.window import Window
 from latermq.pipeline.timeline.root import Root, open_root
 from latermq.pipeline.windows.attempts import attempts_of, check_attempt, read_rows
-from latermq.pipeline.windows.local_build import roll_locally
+from latermq.pipeline.windows.local_build import build_locally
 from tests.support.faults.timer_histories import (
     History,
     Key,
@@ -27,8 +27,8 @@ def no_pull(start: int, until: int) -> Iterable[bytes]:
     raise AssertionError(f"entries {start} to {until} are in the table")
 
 
-def rolled(root: Root, history: History, window: Window, ingested: int, held_bytes: int = 1 << 20) -> list[Key]:
-    attempt = roll_locally(root, history.state(ingested), window, history.pull, now_ms=5, held_bytes=held_bytes)
+def built_keys(root: Root, history: History, window: Window, ingested: int, held_bytes: int = 1 << 20) -> list[Key]:
+    attempt = build_locally(root, history.state(ingested), window, history.pull, now_ms=5, held_bytes=held_bytes)
     check_attempt(root, attempt)
     groups = list(read_rows(root, attempt))
     return table_keys(pa.concat_tables(groups)) if groups else []
@@ -44,20 +44,20 @@ def test_every_window_of_a_random_history_holds_what_its_definition_says(seed: i
     some = 0
     for window in history.windows:
         # So little held in memory that records are read in several passes.
-        rows = rolled(root, history, window, ingested, held_bytes=1 << 20 if seed % 2 else 600)
+        rows = built_keys(root, history, window, ingested, held_bytes=1 << 20 if seed % 2 else 600)
         assert rows == expected_rows(history.rows, window)
         some += len(rows)
     assert some
 
 
-def test_a_row_that_is_in_the_table_twice_is_rolled_once(tmp_path: Path) -> None:
+def test_a_row_that_is_in_the_table_twice_is_written_once(tmp_path: Path) -> None:
     history = random_history(5)
     root = open_root(str(tmp_path))
     write_timeline(root.timeline, [history], history.end)
     append_rows(root.timeline, history.rows[::3], history.store_id, history.end)
     for window in history.windows:
         for held_bytes in (600, 1 << 20):
-            assert rolled(root, history, window, history.end, held_bytes) == expected_rows(history.rows, window)
+            assert built_keys(root, history, window, history.end, held_bytes) == expected_rows(history.rows, window)
 
 
 def test_what_is_ingested_after_the_state_was_asked_for_is_not_doubled(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_what_is_ingested_after_the_state_was_asked_for_is_not_doubled(tmp_path:
     root = open_root(str(tmp_path))
     write_timeline(root.timeline, [history], history.end)
     for window in history.windows:
-        assert rolled(root, history, window, history.end // 2) == expected_rows(history.rows, window)
+        assert built_keys(root, history, window, history.end // 2) == expected_rows(history.rows, window)
 
 
 def test_a_table_that_holds_all_up_to_the_cut_needs_no_broker(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_table_that_holds_all_up_to_the_cut_needs_no_broker(tmp_path: Path) ->
     root = open_root(str(tmp_path))
     write_timeline(root.timeline, [history], history.end)
     window = history.windows[-1]
-    attempt = roll_locally(root, history.state(history.end), window, no_pull, now_ms=5)
+    attempt = build_locally(root, history.state(history.end), window, no_pull, now_ms=5)
     assert attempt.manifest.rows == len(expected_rows(history.rows, window))
     assert attempt.manifest.made_by == "local"
     assert attempt.manifest.table_version == DeltaTable(root.timeline).version()
@@ -93,7 +93,7 @@ def test_a_cancel_behind_the_cut_takes_nothing_from_the_window(tmp_path: Path) -
             write_timeline(root.timeline, [history], taken)
         elif ingested:
             append_rows(root.timeline, history.rows[1:], "s", history.end)
-        assert [key[1] for key in rolled(root, history, window, ingested)] == [kept]
+        assert [key[1] for key in built_keys(root, history, window, ingested)] == [kept]
 
 
 def test_a_timer_before_the_first_cut_is_the_brokers_own(tmp_path: Path) -> None:
@@ -103,14 +103,14 @@ def test_a_timer_before_the_first_cut_is_the_brokers_own(tmp_path: Path) -> None
     far = history.send(200, "far")
     window = history.cut(400, 300)
     root = open_root(str(tmp_path))
-    assert [key[1] for key in rolled(root, history, window, 0)] == [far]
+    assert [key[1] for key in built_keys(root, history, window, 0)] == [far]
 
 
 def test_a_window_without_rows_has_an_attempt_without_files(tmp_path: Path) -> None:
     history = History()
     window = history.cut(100, 50)
     root = open_root(str(tmp_path))
-    attempt = roll_locally(root, history.state(0), window, history.pull, now_ms=5)
+    attempt = build_locally(root, history.state(0), window, history.pull, now_ms=5)
     assert attempt.manifest.files == []
     assert attempt.manifest.table_version == -1
     assert attempts_of(root, "s", 1) == [attempt.name]
@@ -123,23 +123,23 @@ def test_only_cuts_may_be_ingested_and_not_in_the_table(tmp_path: Path) -> None:
     far = history.send(200, "far")
     window = history.cut(400, 300)
     root = open_root(str(tmp_path))
-    assert [key[1] for key in rolled(root, history, window, 2)] == [far]
+    assert [key[1] for key in built_keys(root, history, window, 2)] == [far]
 
 
 def test_what_a_table_lost_is_read_from_the_log_that_still_holds_it(tmp_path: Path) -> None:
     history = random_history(2)
     root = open_root(str(tmp_path))
-    write_timeline(root.timeline, [history], 25)  # as after a power cut: the broker was told of 60
+    write_timeline(root.timeline, [history], 25)  # as after a power cut: 60 were reported to the broker
     for window in history.windows:
-        assert rolled(root, history, window, 60) == expected_rows(history.rows, window)
+        assert built_keys(root, history, window, 60) == expected_rows(history.rows, window)
 
 
 def test_a_table_that_lacks_what_was_ingested_is_an_error_and_no_short_window(tmp_path: Path) -> None:
     history = random_history(2)
     root = open_root(str(tmp_path))
     state = history.state(60, min_entry=40)
-    with pytest.raises(CorruptStore, match="but those below 60 were ingested"):
-        roll_locally(root, state, history.windows[-1], history.pull, now_ms=5)
+    with pytest.raises(CorruptStore, match="has committed all entries below 60"):
+        build_locally(root, state, history.windows[-1], history.pull, now_ms=5)
     assert attempts_of(root, "s", history.windows[-1].number) == []
 
 
@@ -151,7 +151,7 @@ def test_a_broker_that_cannot_serve_up_to_the_cut_is_asked_again(tmp_path: Path)
         return history.pull(start, until - 3)
 
     with pytest.raises(ServiceUnavailable, match="cannot be read yet"):
-        roll_locally(open_root(str(tmp_path)), history.state(0), window, short, now_ms=5)
+        build_locally(open_root(str(tmp_path)), history.state(0), window, short, now_ms=5)
 
 
 def test_entries_that_are_missing_in_the_middle_are_seen(tmp_path: Path) -> None:
@@ -162,8 +162,8 @@ def test_entries_that_are_missing_in_the_middle_are_seen(tmp_path: Path) -> None
         pieces = list(history.pull(start, until))
         return pieces[:2] + pieces[3:]
 
-    with pytest.raises(CorruptStore, match="others came"):
-        roll_locally(open_root(str(tmp_path)), history.state(0), window, holed, now_ms=5)
+    with pytest.raises(CorruptStore, match="did not send the entries from"):
+        build_locally(open_root(str(tmp_path)), history.state(0), window, holed, now_ms=5)
 
 
 def test_a_timeline_of_another_schema_version_is_left_alone(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_timeline_of_another_schema_version_is_left_alone(tmp_path: Path) -> N
     root = open_root(str(tmp_path))
     write_timeline(root.timeline, [history], history.end, version="2")
     with pytest.raises(ConfigError, match="has schema version 2, not 1") as caught:
-        roll_locally(root, history.state(history.end), history.windows[-1], no_pull, now_ms=5)
+        build_locally(root, history.state(history.end), history.windows[-1], no_pull, now_ms=5)
     assert "Run the release that wrote it" in caught.value.remark
 
 
@@ -185,7 +185,7 @@ def test_a_damaged_file_of_the_timeline_is_named_and_leaves_no_attempt(tmp_path:
         path.write_bytes(data)
     window = history.windows[-1]
     with pytest.raises(CorruptStore, match=r"the timeline .* is damaged"):
-        roll_locally(root, history.state(history.end), window, no_pull, now_ms=5)
+        build_locally(root, history.state(history.end), window, no_pull, now_ms=5)
     assert attempts_of(root, "s", window.number) == []
     assert list((tmp_path / "windows" / "s" / str(window.number)).iterdir()) == []
 

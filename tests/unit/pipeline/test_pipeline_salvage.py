@@ -12,7 +12,7 @@ from latermq.handover.window import Window
 from latermq.pipeline.timeline.root import Root, open_root
 from latermq.pipeline.windows import attempt_writer
 from latermq.pipeline.windows.attempts import read_attempt
-from latermq.pipeline.windows.local_build import roll_locally
+from latermq.pipeline.windows.local_build import build_locally
 from latermq.pipeline.windows.salvage import salvaged_rows
 from latermq.server.windows.attempt_files import AttemptFiles
 from latermq.timer.far import windows as timer_windows
@@ -20,19 +20,19 @@ from tests.support.faults.flaky_files import flaky
 from tests.support.faults.timer_histories import History, append_rows, expected_rows, random_history, write_timeline
 
 
-def rolled(root: Root, history: History, window: Window) -> Path:
+def build(root: Root, history: History, window: Window) -> Path:
     """The folder of an attempt."""
-    attempt = roll_locally(root, history.state(history.end), window, history.pull, now_ms=5)
+    attempt = build_locally(root, history.state(history.end), window, history.pull, now_ms=5)
     return Path(root.path, "windows", window.store_id, str(window.number), attempt.name)
 
 
 def saved(root: Root, window: Window) -> tuple[set[tuple[int, int]], list[str]]:
-    troubles: list[str] = []
+    failures: list[str] = []
     found: set[tuple[int, int]] = set()
-    for table in salvaged_rows(root, window, troubles):
+    for table in salvaged_rows(root, window, failures):
         assert table.schema.names == ["due_ms", "entry_offset", "record"]
         found |= set(zip(table["due_ms"].to_pylist(), table["entry_offset"].to_pylist(), strict=True))
-    return found, troubles
+    return found, failures
 
 
 @pytest.fixture
@@ -57,9 +57,9 @@ def keys(history: History, window: Window) -> set[tuple[int, int]]:
 
 def test_the_timeline_alone_tells_all_rows_of_a_window(root: Root, history: History) -> None:
     window = largest_window(history)
-    found, troubles = saved(root, window)
+    found, failures = saved(root, window)
     assert found >= keys(history, window)
-    assert troubles == []
+    assert failures == []
 
 
 def test_a_timeline_whose_log_is_gone_is_read_file_by_file(root: Root, history: History) -> None:
@@ -74,7 +74,7 @@ def test_row_groups_of_a_damaged_attempt_are_saved_but_for_the_damaged_ones(
 ) -> None:
     monkeypatch.setattr(attempt_writer, "GROUP_ROWS", 2)
     window = largest_window(history)
-    folder = rolled(root, history, window)
+    folder = build(root, history, window)
     for path in Path(root.timeline).rglob("*.parquet"):
         path.unlink()
     (part,) = folder.glob("*.parquet")
@@ -84,18 +84,18 @@ def test_row_groups_of_a_damaged_attempt_are_saved_but_for_the_damaged_ones(
     part.write_bytes(data)
     (folder / "manifest.json").unlink()
     expected = keys(history, window)
-    found, troubles = saved(root, window)
+    found, failures = saved(root, window)
     assert found < expected
     assert len(expected) - 2 <= len(found)
-    assert len(troubles) == 1
-    assert "row group 0" in troubles[0]
+    assert len(failures) == 1
+    assert "row group 0" in failures[0]
 
 
-def test_a_read_that_fails_is_told_and_the_next_one_saves_all(root: Root, history: History) -> None:
+def test_a_read_that_fails_is_reported_and_the_next_one_saves_all(root: Root, history: History) -> None:
     window = largest_window(history)
-    found, troubles = saved(flaky(root, lambda path, number: number == 0), window)
+    found, failures = saved(flaky(root, lambda path, number: number == 0), window)
     assert not found >= keys(history, window) or len(list(Path(root.timeline).glob("*.parquet"))) > 1
-    assert "Input/output error" in troubles[0]
+    assert "Input/output error" in failures[0]
     assert saved(root, window)[0] >= keys(history, window)
 
 
@@ -104,7 +104,7 @@ def test_a_file_is_compared_as_a_whole_before_it_is_played_unless_its_pages_have
     root: Root, history: History, has_page_checksums: bool
 ) -> None:
     window = largest_window(history)
-    folder = rolled(root, history, window)
+    folder = build(root, history, window)
     manifest = read_attempt(root, window.store_id, window.number, folder.name).manifest
     assert manifest.page_checksums
     files = [msgspec.structs.replace(file, crc32=file.crc32 ^ 1) for file in manifest.files]

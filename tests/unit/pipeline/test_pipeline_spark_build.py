@@ -1,4 +1,4 @@
-"""The roll on Spark: the same rows as without it, sorted parts, and nothing half-done when it fails."""
+"""The window build on Spark: the same rows as without it, sorted parts, and nothing half-done when it fails."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +12,8 @@ from latermq.errors import ConfigError, CorruptStore, IllegalOperation, StoreErr
 from latermq.handover.window import Window
 from latermq.pipeline.timeline.root import Root, open_root
 from latermq.pipeline.windows.attempt_writer import write_attempt
-from latermq.pipeline.windows.attempts import Attempt, attempts_of, check_attempt, read_rows, sound_attempt
-from latermq.pipeline.windows.local_build import roll_locally
+from latermq.pipeline.windows.attempts import Attempt, attempts_of, check_attempt, find_attempt, read_rows
+from latermq.pipeline.windows.local_build import build_locally
 from tests.support.faults.timer_histories import (
     History,
     Key,
@@ -47,7 +47,7 @@ def root(tmp_path: Path) -> Root:
 
 
 def test_spark_and_delta_rs_make_equal_attempts(spark: "SparkSession", root: Root, tmp_path: Path) -> None:
-    from latermq.pipeline.windows.spark_build import roll
+    from latermq.pipeline.windows.spark_build import build_window
 
     history = random_history(41, steps=400)
     write_timeline(root.timeline, [history, random_history(42, store_id="another")], history.end)
@@ -55,15 +55,15 @@ def test_spark_and_delta_rs_make_equal_attempts(spark: "SparkSession", root: Roo
     no_table = open_root(str(tmp_path / "elsewhere"))
     fullest = sorted(history.windows, key=lambda window: -len(expected_rows(history.rows, window)))[:3]
     for window in fullest:
-        by_spark = keys_of(root, roll(spark, root, window, now_ms=1))
-        local = keys_of(root, roll_locally(root, history.state(history.end), window, history.pull, now_ms=2))
-        tail_only = keys_of(no_table, roll_locally(no_table, history.state(0), window, history.pull, now_ms=3))
+        by_spark = keys_of(root, build_window(spark, root, window, now_ms=1))
+        local = keys_of(root, build_locally(root, history.state(history.end), window, history.pull, now_ms=2))
+        tail_only = keys_of(no_table, build_locally(no_table, history.state(0), window, history.pull, now_ms=3))
         assert by_spark == local == tail_only == expected_rows(history.rows, window)
         assert by_spark
 
 
 def test_a_large_window_has_several_parts_in_order(spark: "SparkSession", root: Root) -> None:
-    from latermq.pipeline.windows.spark_build import roll
+    from latermq.pipeline.windows.spark_build import build_window
 
     history = History()
     history.cut(10, 10)
@@ -71,7 +71,7 @@ def test_a_large_window_has_several_parts_in_order(spark: "SparkSession", root: 
         history.send(1_000 if at % 3 else 900 + at, f"k{at}")
     window = history.cut(5_000, 5_000)
     write_timeline(root.timeline, [history], history.end)
-    attempt = roll(spark, root, window, now_ms=1, part_rows=250)
+    attempt = build_window(spark, root, window, now_ms=1, part_rows=250)
     assert len(attempt.manifest.files) > 1
     assert [file.name for file in attempt.manifest.files][:2] == ["part-00000.parquet", "part-00001.parquet"]
     assert keys_of(root, attempt) == expected_rows(history.rows, window)
@@ -80,7 +80,7 @@ def test_a_large_window_has_several_parts_in_order(spark: "SparkSession", root: 
 
 
 def test_row_groups_written_by_workers_are_bounded(spark: "SparkSession", root: Root) -> None:
-    from latermq.pipeline.windows.spark_build import roll
+    from latermq.pipeline.windows.spark_build import build_window
 
     history = History()
     history.cut(10, 10)
@@ -88,16 +88,16 @@ def test_row_groups_written_by_workers_are_bounded(spark: "SparkSession", root: 
         history.send(1_000, f"k{at}", body=bytes(3 << 20))
     window = history.cut(5_000, 5_000)
     write_timeline(root.timeline, [history], history.end)
-    attempt = roll(spark, root, window, now_ms=1)
+    attempt = build_window(spark, root, window, now_ms=1)
     (file,) = attempt.manifest.files
     metadata = pq.read_metadata(Path(root.path, "windows", "s", str(window.number), attempt.name, file.name))
     assert [metadata.row_group(at).num_rows for at in range(metadata.num_row_groups)] == [2] * 6
 
 
-def test_windows_that_ingest_has_passed_get_one_attempt_each_and_the_broker_is_told(
+def test_windows_that_ingest_has_passed_get_one_attempt_each_that_is_reported_to_the_broker(
     spark: "SparkSession", root: Root
 ) -> None:
-    from latermq.pipeline.windows.spark_build import roll_ready_windows
+    from latermq.pipeline.windows.spark_build import build_ready_windows
 
     history = History()
     passed = history.cut(10, 10)
@@ -109,29 +109,29 @@ def test_windows_that_ingest_has_passed_get_one_attempt_each_and_the_broker_is_t
     write_timeline(root.timeline, [history], ingested)
     state = history.state(ingested)
     state.windows[0].attempt = "local-1-x"  # is played already
-    told: list[tuple[int, str]] = []
-    (made,) = roll_ready_windows(spark, root, state, lambda *one: told.append(one))
-    assert told == [(ready.number, made.name)]
-    assert sound_attempt(root, not_yet) is None
+    reported: list[tuple[int, str]] = []
+    (made,) = build_ready_windows(spark, root, state, lambda *one: reported.append(one))
+    assert reported == [(ready.number, made.name)]
+    assert find_attempt(root, not_yet) is None
     assert attempts_of(root, "s", passed.number) == []
-    assert roll_ready_windows(spark, root, state, lambda *one: told.append(one)) == []
-    assert told == [(ready.number, made.name)] * 2
+    assert build_ready_windows(spark, root, state, lambda *one: reported.append(one)) == []
+    assert reported == [(ready.number, made.name)] * 2
 
 
-def test_a_window_is_not_rolled_from_a_table_that_lacks_entries(spark: "SparkSession", root: Root) -> None:
-    from latermq.pipeline.windows.spark_build import roll
+def test_a_window_is_not_built_from_a_table_that_lacks_entries(spark: "SparkSession", root: Root) -> None:
+    from latermq.pipeline.windows.spark_build import build_window
 
     history = random_history(2)
     window = history.windows[-1]
-    with pytest.raises(CorruptStore, match="holds the entries below 0"):
-        roll(spark, root, window, now_ms=1)
+    with pytest.raises(CorruptStore, match="ends at entry 0 of store"):
+        build_window(spark, root, window, now_ms=1)
     write_timeline(root.timeline, [history], window.cut_entry - 1)
-    with pytest.raises(CorruptStore, match=f"window {window.number} needs those below {window.cut_entry}"):
-        roll(spark, root, window, now_ms=1)
+    with pytest.raises(CorruptStore, match=f"window {window.number} needs all entries below {window.cut_entry}"):
+        build_window(spark, root, window, now_ms=1)
 
 
-def test_a_roll_during_which_another_driver_begins_leaves_no_attempt(spark: "SparkSession", root: Root) -> None:
-    from latermq.pipeline.windows.spark_build import roll, roll_ready_windows
+def test_a_build_during_which_another_driver_begins_leaves_no_attempt(spark: "SparkSession", root: Root) -> None:
+    from latermq.pipeline.windows.spark_build import build_ready_windows, build_window
 
     history = random_history(2)
     write_timeline(root.timeline, [history], history.end)
@@ -141,18 +141,18 @@ def test_a_roll_during_which_another_driver_begins_leaves_no_attempt(spark: "Spa
         raise IllegalOperation("epoch 1 is over")
 
     with pytest.raises(IllegalOperation):
-        roll(spark, root, window, now_ms=1, fence=fence)
+        build_window(spark, root, window, now_ms=1, fence=fence)
     assert list(Path(root.path, "windows", "s", str(window.number)).iterdir()) == []
-    told: list[tuple[int, str]] = []
+    reported: list[tuple[int, str]] = []
     with pytest.raises(IllegalOperation):
-        roll_ready_windows(spark, root, history.state(history.end), lambda *one: told.append(one), fence=fence)
-    assert told == []
+        build_ready_windows(spark, root, history.state(history.end), lambda *one: reported.append(one), fence=fence)
+    assert reported == []
 
 
-def test_one_window_that_cannot_be_rolled_keeps_no_later_one_from_being_rolled(
+def test_a_failed_window_does_not_stop_later_windows(
     spark: "SparkSession", root: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from latermq.pipeline.windows import spark_build as rolling
+    from latermq.pipeline.windows import spark_build
 
     history = random_history(2)
     first, second = history.windows[:2]
@@ -160,29 +160,31 @@ def test_one_window_that_cannot_be_rolled_keeps_no_later_one_from_being_rolled(
     in_the_way.parent.mkdir(parents=True)
     in_the_way.write_bytes(b"")
 
-    def roll(spark: object, root: Root, window: Window, **told: object) -> Attempt:
+    def build_window(spark: object, root: Root, window: Window, **options: object) -> Attempt:
         if window.number == second.number:
             raise CorruptStore("its rows make no sense")
         return write_attempt(root, window, [], made_by="spark", table_version=1, ingest_offset=1, now_ms=1)
 
-    monkeypatch.setattr(rolling, "roll", roll)
-    told: list[int] = []
+    monkeypatch.setattr(spark_build, "build_window", build_window)
+    reported: list[int] = []
     with pytest.raises(StoreError, match=f"/{first.number}"):
-        rolling.roll_ready_windows(spark, root, history.state(history.end), lambda number, name: told.append(number))
-    assert told == [window.number for window in history.windows[2:]]
+        spark_build.build_ready_windows(
+            spark, root, history.state(history.end), lambda number, name: reported.append(number)
+        )
+    assert reported == [window.number for window in history.windows[2:]]
 
 
-def test_a_timeline_of_another_schema_version_is_not_rolled(spark: "SparkSession", root: Root) -> None:
-    from latermq.pipeline.windows.spark_build import roll
+def test_no_window_is_built_from_a_timeline_of_another_schema_version(spark: "SparkSession", root: Root) -> None:
+    from latermq.pipeline.windows.spark_build import build_window
 
     history = random_history(2)
     write_timeline(root.timeline, [history], history.end, version="2")
     with pytest.raises(ConfigError, match="has schema version 2"):
-        roll(spark, root, history.windows[-1], now_ms=1)
+        build_window(spark, root, history.windows[-1], now_ms=1)
 
 
-def test_a_damaged_file_of_the_timeline_is_told_in_a_sentence(spark: "SparkSession", root: Root) -> None:
-    from latermq.pipeline.windows.spark_build import roll
+def test_a_damaged_file_of_the_timeline_is_reported_in_a_sentence(spark: "SparkSession", root: Root) -> None:
+    from latermq.pipeline.windows.spark_build import build_window
 
     history = random_history(2)
     write_timeline(root.timeline, [history], history.end)
@@ -190,12 +192,12 @@ def test_a_damaged_file_of_the_timeline_is_told_in_a_sentence(spark: "SparkSessi
         path.write_bytes(bytes(path.stat().st_size))
     window = history.windows[-1]
     with pytest.raises(CorruptStore, match="the timeline is damaged") as caught:
-        roll(spark, root, window, now_ms=1)
+        build_window(spark, root, window, now_ms=1)
     assert "\n" not in caught.value.remark
     assert list(Path(root.path, "windows", "s", str(window.number)).iterdir()) == []
 
 
-def test_a_worker_that_cannot_write_is_told_in_a_sentence(spark: "SparkSession", root: Root) -> None:
+def test_a_worker_that_cannot_write_is_reported_in_a_sentence(spark: "SparkSession", root: Root) -> None:
     from latermq.pipeline.spark.spark_failures import told_by_spark
     from latermq.pipeline.windows.spark_build import write_parts
     from latermq.pipeline.windows.survivors import window_rows, window_shape
@@ -204,6 +206,6 @@ def test_a_worker_that_cannot_write_is_told_in_a_sentence(spark: "SparkSession",
     write_timeline(root.timeline, [history], history.end)
     timeline = spark.read.format("delta").load(root.timeline)
     rows = window_rows(timeline, history.windows[-1], window_shape(timeline, history.windows[-1], 1_000))
-    with pytest.raises(StoreError, match="the roll failed: window") as caught, told_by_spark("the roll"):
+    with pytest.raises(StoreError, match="the build failed: window") as caught, told_by_spark("the build"):
         write_parts(rows, root.uri, history.windows[-1], "no-such-folder")
     assert "\n" not in caught.value.remark

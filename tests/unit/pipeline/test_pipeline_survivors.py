@@ -34,7 +34,7 @@ def expected_pending(rows: list[Row]) -> set[tuple[str, int]]:
 
 
 def test_a_cancel_takes_every_earlier_entry_of_its_name_and_no_later_one(spark: "SparkSession") -> None:
-    from latermq.pipeline.windows.survivors import surviving
+    from latermq.pipeline.windows.survivors import surviving_rows
 
     history = History()
     history.send(100, "a")
@@ -42,32 +42,32 @@ def test_a_cancel_takes_every_earlier_entry_of_its_name_and_no_later_one(spark: 
     other_topic = history.send(100, "a", "U")
     history.cancel("a")
     later = history.send(300, "a")
-    assert sorted(entries(surviving(frame(spark, history.rows)))) == [other_topic, later]
+    assert sorted(entries(surviving_rows(frame(spark, history.rows)))) == [other_topic, later]
 
 
 def test_a_move_takes_what_was_before_it_and_stays_itself(spark: "SparkSession") -> None:
-    from latermq.pipeline.windows.survivors import surviving
+    from latermq.pipeline.windows.survivors import surviving_rows
 
     history = History()
     first = history.send(100, "a")
     history.move(500, "a", first)
     last = history.move(300, "a", first)
-    assert entries(surviving(frame(spark, history.rows))) == [last]
+    assert entries(surviving_rows(frame(spark, history.rows))) == [last]
 
 
 def test_a_cancel_of_another_store_takes_nothing(spark: "SparkSession") -> None:
-    from latermq.pipeline.windows.survivors import surviving
+    from latermq.pipeline.windows.survivors import surviving_rows
 
     history, other = History("s"), History("t")
     kept = history.send(100, "a")
     other.send(100, "b")
     other.cancel("a")
-    found = surviving(frame(spark, history.rows + other.rows)).where("store_id = 's'")
+    found = surviving_rows(frame(spark, history.rows + other.rows)).where("store_id = 's'")
     assert entries(found) == [kept]
 
 
 def test_what_stands_behind_the_cut_takes_nothing_before_it(spark: "SparkSession") -> None:
-    from latermq.pipeline.windows.survivors import surviving
+    from latermq.pipeline.windows.survivors import surviving_rows
 
     history = History()
     kept = history.send(100, "a")
@@ -75,17 +75,17 @@ def test_what_stands_behind_the_cut_takes_nothing_before_it(spark: "SparkSession
     history.cancel("a")
     history.send(100, "b")
     timeline = frame(spark, history.rows)
-    assert entries(surviving(timeline, cut.cut_entry)) == [kept]
-    assert entries(surviving(timeline)) == [3]
+    assert entries(surviving_rows(timeline, cut.cut_entry)) == [kept]
+    assert entries(surviving_rows(timeline)) == [3]
 
 
-def test_of_a_rolled_timer_the_newest_entry_counts(spark: "SparkSession") -> None:
-    from latermq.pipeline.windows.survivors import surviving
+def test_only_the_newest_entry_of_a_renewed_timer_survives(spark: "SparkSession") -> None:
+    from latermq.pipeline.windows.survivors import surviving_rows
 
     history = History()
     first = history.send(100, "a")
-    rolled = history.send(100, "a", timer_id=first)
-    assert entries(surviving(frame(spark, history.rows))) == [rolled]
+    renewal = history.send(100, "a", timer_id=first)
+    assert entries(surviving_rows(frame(spark, history.rows))) == [renewal]
 
 
 MANY = 1 << 40
@@ -102,7 +102,7 @@ def test_window_rows_are_what_the_definition_says(spark: "SparkSession", seed: i
     for window in history.windows[-2:]:
         shape = window_shape(timeline, window, part_rows)
         if many:
-            shape = shape._replace(takers=MANY, later_entries=MANY)
+            shape = shape._replace(changes=MANY, later_entries=MANY)
         found = [
             (row.due_ms, row.entry_offset, row.timer_id, bytes(row.record))
             for row in window_rows(timeline, window, shape).collect()
@@ -129,7 +129,7 @@ def test_a_window_is_counted_before_it_is_read(spark: "SparkSession") -> None:
     assert window_shape(timeline, before, 100) == ([], 0, 0)
     whole = Window("s", 2, after.cut_entry, 10, 5_000)
     shape = window_shape(timeline, whole, 7)
-    assert (shape.takers, shape.later_entries) == (1, 1)
+    assert (shape.changes, shape.later_entries) == (1, 1)
     assert len(shape.bounds_ms) == 2
     assert all(1_000 < bound_ms < 1_020 for bound_ms in shape.bounds_ms)
 
@@ -139,9 +139,9 @@ def test_the_rows_of_a_window_are_sorted_once_and_cross_no_exchange_with_their_r
 
     history = random_history(3)
     timeline, window = frame(spark, history.rows), history.windows[-1]
-    plain = window_rows(timeline, window, window_shape(timeline, window, 1_000)._replace(takers=0, later_entries=0))
+    plain = window_rows(timeline, window, window_shape(timeline, window, 1_000)._replace(changes=0, later_entries=0))
     assert "Exchange" not in plan_of(plain)
-    full = window_rows(timeline, window, window_shape(timeline, window, 1_000)._replace(takers=1, later_entries=1))
+    full = window_rows(timeline, window, window_shape(timeline, window, 1_000)._replace(changes=1, later_entries=1))
     assert plan_of(full).count("Sort [due_ms") == 1, plan_of(full)
     shuffled = [line for line in plan_of(full).splitlines() if "Exchange hashpartitioning" in line]
     assert not any("record" in line for line in shuffled), shuffled
@@ -162,14 +162,14 @@ def test_pending_is_near_and_far_without_what_is_taken_or_delivered(spark: "Spar
     far = history.send(2_000, "far")
     in_a_range = history.send(450, "delivered too")
     history.cancel("none")
-    first = history.send(800, "rolled")
-    rolled = history.send(800, "rolled", timer_id=first)
+    first = history.send(800, "renewal")
+    renewal = history.send(800, "renewal", timer_id=first)
     fresh = history.send(150, "late but not delivered")
     state = history.state(history.end, done_upto=fresh, done_wake_ms=200)
     state.done = [(in_a_range, in_a_range + 1), (first, first + 1)]
     found = pending(frame(spark, history.rows), [state])
     assert found.columns == list(history.rows[0])
-    assert sorted(entries(found)) == [waiting, far, rolled, fresh]
+    assert sorted(entries(found)) == [waiting, far, renewal, fresh]
     assert delivered not in entries(found)
 
 

@@ -12,7 +12,7 @@ from latermq.pipeline.timeline.root import Root, open_root
 from latermq.pipeline.timeline.table_sync import added_files
 from latermq.pipeline.timeline.torn_commits import take_out_torn_commits
 from latermq.pipeline.windows.attempts import read_rows
-from latermq.pipeline.windows.local_build import roll_locally
+from latermq.pipeline.windows.local_build import build_locally
 from tests.support.faults.timer_histories import append_rows, random_history, write_timeline
 
 ENDS = (30, 60, 90, 120)
@@ -74,14 +74,14 @@ def test_commits_from_the_torn_one_on_are_taken_out(
 @pytest.mark.parametrize("damage", [empty, halve, zero, Path.unlink])
 @pytest.mark.parametrize("of", [commit_of, data_of])
 @pytest.mark.parametrize("back", [0, 1])
-def test_a_roll_without_spark_does_without_torn_commits_and_touches_nothing(
+def test_a_build_without_spark_skips_torn_commits_and_changes_nothing(
     root: Root, back: int, of: Callable[[Root, int], Path], damage: Callable[[Path], None]
 ) -> None:
     history = random_history(1)
     window = Window("s", 1, history.end, 0, 1 << 60)
 
     def rows() -> list[tuple[int, ...]]:
-        attempt = roll_locally(root, history.state(ENDS[-1]), window, history.pull, now_ms=5)
+        attempt = build_locally(root, history.state(ENDS[-1]), window, history.pull, now_ms=5)
         return [tuple(row.values()) for table in read_rows(root, attempt) for row in table.to_pylist()]
 
     whole = rows()

@@ -37,6 +37,8 @@ CHECKED = (
     "docs/timers.md",
     "examples/*",
     "src/latermq/handover/*.py",
+    "src/latermq/pipeline/windows/*.py",
+    "src/latermq/server/windows/*.py",
     "src/latermq/timer/**/*.py",
 )
 

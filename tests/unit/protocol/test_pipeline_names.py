@@ -11,7 +11,7 @@ from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.bulk.bulk_job import job_folder
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.timeline.root import open_root
-from latermq.pipeline.windows.attempts import remove_windows_behind
+from latermq.pipeline.windows.attempts import remove_finished_windows
 from latermq.protocol.remoting.frames import encode_response
 from latermq.protocol.remoting.pipeline import encode_state
 from latermq.store.message_store import STORE_ID_PATH
@@ -56,7 +56,7 @@ def test_windows_of_a_store_that_is_called_like_a_path_are_not_removed(tmp_path:
     (tmp_path / "victim" / "2").mkdir()
     root = open_root(str(tmp_path / "pipeline"))
     with pytest.raises(StoreError, match="is no path below"):
-        remove_windows_behind(root, msgspec.structs.replace(STATE, store_id="../../victim"))
+        remove_finished_windows(root, msgspec.structs.replace(STATE, store_id="../../victim"))
     assert sorted(path.name for path in (tmp_path / "victim").iterdir()) == ["1", "2"]
 
 

@@ -14,7 +14,7 @@ from tests.support.pipeline.spark_twin import SparkTwin
 
 
 class Scene:
-    """A broker beside a Spark that does not roll the windows in `withheld`."""
+    """A broker beside a Spark that does not build the windows in `withheld`."""
 
     def __init__(self) -> None:
         self.disk, self.clock, self.twin = MemoryDisk(), SimulatedClock(), SparkTwin(Random(7))
@@ -48,7 +48,7 @@ class Scene:
         for window in self.broker.far.windows.waiting():
             is_flushed = queue is not None and self.broker.store.reader.flushed_end(queue) > window.cut_entry
             if window.number not in self.withheld and not window.attempt and is_flushed:
-                attempt = self.twin.roll(self.broker, window)
+                attempt = self.twin.build(self.broker, window)
                 self.broker.far.choose(window.number, attempt)
                 self.broker.far.windows.restart(window.number, attempt)
 

@@ -24,7 +24,7 @@ SNAPSHOT_BOUNDS_S = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)  # RocketMQ
 SNAPSHOT_EVERY_S = 15.0
 SNAPSHOT_SHARE = 0.001  # of the time, at most: the wheel is counted in 2 ms, RocksDB takes 0.2 s for 200,000 timers
 TIMER, LEVEL = "timer", "level"
-ROLLERS = ("spark", "local")  # as the names of attempts begin
+BUILDERS = ("spark", "local")  # as the names of attempts begin
 
 
 class BrokerMetrics:
@@ -62,7 +62,7 @@ class BrokerMetrics:
             "rocketmq_delay_message_latency": timers.intake.delays.counts(),
             "latermq_timers_cancelled_total": tallies.cancelled,
             "latermq_timers_moved_total": tallies.moved,
-            "latermq_timers_rolled_total": tallies.renewed,
+            "latermq_timers_renewed_total": tallies.renewed,
             "latermq_timers_refused_total": tallies.refused,
             "latermq_timers_loaded": timers.loader.rows,
         }
@@ -115,7 +115,7 @@ class BrokerMetrics:
             "latermq_ingest_lag_milliseconds": far.lag_ms(self._broker.clock.now_ms()) if far.frontier.last else 0,
             "latermq_pipeline_refused_total": self._broker.ingest.refused,
             "latermq_windows_waiting": len(far.windows.waiting()),
-            "latermq_windows_rolled_total": {by: far.rolled_by[by] for by in ROLLERS},
+            "latermq_windows_built_total": {by: far.built_by[by] for by in BUILDERS},
         }
 
     def _store(self) -> "dict[str, Value]":

@@ -50,7 +50,7 @@ FAMILIES = (
     _of_store(
         "rocketmq_delay_message_latency",
         Kind.HISTOGRAM,
-        "How long timers were asked to wait, in seconds; a roll counts again with what is left",
+        "Requested delay of timers in seconds; a renewed timer counts again with its remaining delay",
         scale=1_000,
     ),
     _of_store("rocketmq_storage_size", Kind.GAUGE, "Bytes of the log that are kept"),
@@ -74,7 +74,11 @@ FAMILIES = (
     Family("latermq_dead_letters_total", Kind.COUNTER, "Messages that waited and can never be delivered"),
     Family("latermq_timers_cancelled_total", Kind.COUNTER, "Timers that a cancel took"),
     Family("latermq_timers_moved_total", Kind.COUNTER, "Moves of timers to another time"),
-    Family("latermq_timers_rolled_total", Kind.COUNTER, "Waiting records that were written again before they age out"),
+    Family(
+        "latermq_timers_renewed_total",
+        Kind.COUNTER,
+        "Pending timers rewritten to the end of the log before their segment ages out",
+    ),
     Family("latermq_timers_refused_total", Kind.COUNTER, "Timers that flow control refused"),
     Family("latermq_timers_loaded", Kind.GAUGE, "Timers whose places are read ahead of their time"),
     Family("latermq_staged_messages", Kind.GAUGE, "Messages that are built ahead of their time"),
@@ -88,7 +92,12 @@ FAMILIES = (
         "latermq_pipeline_refused_total", Kind.COUNTER, "Requests of drivers that do not know the pipeline's secret"
     ),
     Family("latermq_windows_waiting", Kind.GAUGE, "Windows that are cut and not read to their end"),
-    Family("latermq_windows_rolled_total", Kind.COUNTER, "Windows that were played, by who rolled them", "by"),
+    Family(
+        "latermq_windows_built_total",
+        Kind.COUNTER,
+        "Windows chosen for loading, by what built them: spark or local",
+        "by",
+    ),
     Family("latermq_disk_used_ratio", Kind.GAUGE, "How full the disk of the data directory is, 0 to 1"),
     Family("latermq_queues", Kind.GAUGE, "Queues of all topics; above store.max_queues no new one is made"),
     Family("latermq_consumer_offsets", Kind.GAUGE, "Stored consumer offsets; above broker.max_offsets none is added"),

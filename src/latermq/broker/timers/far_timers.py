@@ -58,7 +58,7 @@ class FarTimers:
         self.windows = timers.windows
         self._attempts = _load_attempts(disk)  # that were chosen, by window
         self.offered: dict[int, str] = {}  # by a driver: attempts that nobody has looked at yet
-        self.rolled_by: Counter[str] = Counter()  # windows that are played, by who made their attempts
+        self.built_by: Counter[str] = Counter()  # windows that are played, by who made their attempts
         self._marks = store.waiting.saved_marks
         self._retention_ms = retention_ms
         self._doomed_until = doomed_until
@@ -207,7 +207,7 @@ class FarTimers:
             if window.number in self._attempts
         } | {number: attempt}
         self.offered.pop(number, None)
-        self.rolled_by[attempt.partition("-")[0]] += 1
+        self.built_by[attempt.partition("-")[0]] += 1
 
     def save_attempts(self) -> None:
         """Make the choice durable: nothing of an attempt is staged before. Blocks; may run beside the others."""

@@ -18,7 +18,7 @@ from latermq.pipeline.driver.store_ids import StoreIds
 from latermq.pipeline.driver.trouble import Trouble, name_of
 from latermq.pipeline.timeline.root import Root
 from latermq.pipeline.timeline.table_sync import TableSync
-from latermq.pipeline.windows.spark_build import roll_ready_windows
+from latermq.pipeline.windows.spark_build import build_ready_windows
 
 _log = logging.getLogger("latermq.pipeline")
 
@@ -32,7 +32,7 @@ class FeedSettings:
     """The part of the configuration that concerns one broker's feed."""
 
     ingest: IngestSettings
-    rolls: bool  # whether Spark builds windows; otherwise the broker does, without Spark
+    builds_windows: bool  # whether Spark builds windows; otherwise the broker does, without Spark
     round_s: float  # interval between two checks for work
 
     @classmethod
@@ -122,8 +122,8 @@ class BrokerFeed:
             raise error or ConnectionLost(f"the stream of {self.broker} has ended")
         self._check_place()
         assert self.state is not None
-        if self._settings.rolls:
-            roll_ready_windows(self._spark, self._root, self.state, self._tell, fence=self._check_place)
+        if self._settings.builds_windows:
+            build_ready_windows(self._spark, self._root, self.state, self._tell, fence=self._check_place)
 
     def _check_place(self) -> None:
         """Fetch the broker's state. Check that this driver still owns it, and that no other broker has its store."""

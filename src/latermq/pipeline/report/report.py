@@ -104,7 +104,7 @@ def make_report(
 
 
 def _look_ahead(spark: SparkSession, root: Root, brokers: Sequence[KnownBroker], report: Report) -> None:
-    needs_records = any(survivors.is_behind(broker.state) for broker in brokers)
+    needs_records = any(survivors.is_stalled(broker.state) for broker in brokers)
     entries = all_entries(spark, root, brokers, (*_NARROW, "record") if needs_records else _NARROW)
     waiting = survivors.pending(entries, [broker.state for broker in brokers])
     _write(reconciliation.forecast(waiting), report, "forecast")

@@ -105,7 +105,7 @@ class RecordBlock:
         if not well_formed(b"".join(self._cut_out(self._regions))):
             raise CorruptStore("the properties of a record do not read as text")
 
-    def lie_in(self, topic: bytes) -> bool:
+    def are_in(self, topic: bytes) -> bool:
         """Whether all records are stored in this topic, whatever their target topic."""
         begins, ends = self._own_topics
         if (ends - begins != len(topic)).any():

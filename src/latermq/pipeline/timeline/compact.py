@@ -20,8 +20,8 @@ from latermq.pipeline.timeline.local_timeline import open_local_timeline
 from latermq.pipeline.timeline.root import Root
 from latermq.pipeline.timeline.table_sync import TableSync, TableSyncs
 from latermq.pipeline.timeline.timeline import SCHEMA
-from latermq.pipeline.windows.attempts import remove_windows_behind
-from latermq.pipeline.windows.survivors import ENTRY, name, takers
+from latermq.pipeline.windows.attempts import remove_finished_windows
+from latermq.pipeline.windows.survivors import ENTRY, last_changes, name
 
 _log = logging.getLogger("latermq.pipeline")
 
@@ -68,7 +68,7 @@ def compact(
     began_s = time.monotonic()
     syncs = table_syncs or TableSyncs(root)
     fence()
-    removed = sum(len(remove_windows_behind(root, state)) for state in states)
+    removed = sum(len(remove_finished_windows(root, state)) for state in states)
     archived = deleted = before = after = 0
     if open_local_timeline(root, "") is not None:
         with told_by_spark(f"the compaction of {root.timeline}"):
@@ -126,8 +126,8 @@ def taken_by_old(timeline: DataFrame, old: Column) -> DataFrame:
     """Rows that are not old, but that an old cancellation or move cancels. They must be removed together with it."""
     rest = timeline.where(~old & (F.col("kind") != "cancel"))
     named = rest.select(*_ARCHIVE_SCHEMA.names, name().alias("name"))
-    joined = named.join(takers(timeline.where(old)), ["store_id", "name"])
-    found = joined.where(F.col("taken_at") > F.col("entry_offset"))
+    joined = named.join(last_changes(timeline.where(old)), ["store_id", "name"])
+    found = joined.where(F.col("changed_at") > F.col("entry_offset"))
     return found.select(*_ARCHIVE_SCHEMA.names).dropDuplicates(list(ENTRY))
 
 

@@ -43,7 +43,7 @@ class LocalTimeline:
     version: int
     ingested: int  # this version holds all entries below it
 
-    def surviving(self, window: Window) -> Iterator[pa.RecordBatch]:
+    def surviving_rows(self, window: Window) -> Iterator[pa.RecordBatch]:
         """The window's rows not cancelled within the table: keys, name and record, in any order.
 
         A row may come twice, and a timer may have several entries.

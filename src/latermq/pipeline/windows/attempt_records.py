@@ -14,7 +14,7 @@ from latermq.errors import CorruptStore, IllegalMessage, LaterMQError
 from latermq.message.names import TIMER_TOPIC, check_sendable_topic
 from latermq.pipeline.source.records import MOVED, TIMER, RecordBlock
 
-_HINT = "Another attempt of the window holds the right ones, or is made"
+_HINT = "The broker loads another attempt of the window, or builds one"
 
 
 def check_records(rows: pa.Table, where: str) -> None:
@@ -24,23 +24,23 @@ def check_records(rows: pa.Table, where: str) -> None:
     try:
         _check(rows)
     except (LaterMQError, UnicodeDecodeError) as error:
-        told = error.message if isinstance(error, LaterMQError) else "a topic is no text"
-        raise CorruptStore(f"{where}: {told}", hint=_HINT) from error
+        reason = error.message if isinstance(error, LaterMQError) else "a topic is not valid UTF-8"
+        raise CorruptStore(f"{where}: {reason}", hint=_HINT) from error
 
 
 def _check(rows: pa.Table) -> None:
     records = rows.column("record").combine_chunks()
     block = RecordBlock([b"".join(records.to_pylist())], waiting=True)
     if not np.array_equal(block.sizes, pc.binary_length(records).to_numpy()):
-        raise CorruptStore("records end elsewhere than their rows")
-    if not block.lie_in(TIMER_TOPIC.encode()) or not np.isin(block.kinds, (TIMER, MOVED)).all():
-        raise CorruptStore("a record is no timer")
+        raise CorruptStore("a record's length differs from its row's")
+    if not block.are_in(TIMER_TOPIC.encode()) or not np.isin(block.kinds, (TIMER, MOVED)).all():
+        raise CorruptStore("a record is not a timer")
     found = {"entry_offset": block.queue_offsets, "due_ms": block.dues[0], "timer_id": block.timer_ids[0]}
     for name, of_records in found.items():
         of_rows = rows.column(name).to_numpy()
         if not np.array_equal(of_rows, of_records):
             at = int(np.argmax(of_rows != of_records))
-            raise CorruptStore(f"a row with {name} {of_rows[at]} has a record with {of_records[at]}")
+            raise CorruptStore(f"the row says {name} {of_rows[at]}, its record says {of_records[at]}")
     block.check_parts()
     for topic in pc.unique(block.batch(("topic",)).column("topic")).to_pylist():
         with suppress(IllegalMessage):  # delivery turns a record with an invalid topic into a dead letter

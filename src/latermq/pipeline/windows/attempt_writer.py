@@ -17,7 +17,7 @@ from latermq.handover.manifest import MANIFEST, Manifest, WindowFile, encode_man
 from latermq.handover.window import Window
 from latermq.pipeline.timeline.durable import sync_folder, sync_folders
 from latermq.pipeline.timeline.root import Root, file_errors
-from latermq.pipeline.windows.attempts import KEY, SCHEMA, Attempt, attempt_folder, follow_up
+from latermq.pipeline.windows.attempts import KEY, SCHEMA, Attempt, attempt_folder, check_rows
 
 # The broker loads this many rows at once.
 GROUP_ROWS = 20_000
@@ -35,7 +35,7 @@ def part_name(number: int) -> str:
     return f"part-{number:05d}.parquet"
 
 
-def without_repeats(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def without_duplicates(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Sorted rows without consecutive duplicates: a timeline may hold a row twice.
 
     By now each timer has only one entry, so due time and timer id identify a row.
@@ -64,8 +64,8 @@ def row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         start = 0
         while start < len(batch):
             before = int(ends[start - 1]) if start else 0
-            fitting = int(np.searchsorted(ends, before + GROUP_BYTES - size_bytes, side="right")) - start
-            count = min(fitting, GROUP_ROWS - rows, len(batch) - start)
+            fit_rows = int(np.searchsorted(ends, before + GROUP_BYTES - size_bytes, side="right")) - start
+            count = min(fit_rows, GROUP_ROWS - rows, len(batch) - start)
             if count <= 0 and held:
                 yield pa.Table.from_batches(held)
                 held, rows, size_bytes = [], 0, 0
@@ -99,7 +99,7 @@ def write_part(root: Root, path: str, groups: Iterable[pa.Table]) -> WindowFile:
             for group in groups:
                 writer.write_table(group.select(SCHEMA.names).cast(SCHEMA), row_group_size=GROUP_ROWS)
                 rows += group.num_rows
-        _settle(root, stream)
+        _sync(root, stream)
     if root.is_local:
         Path(draft).replace(path)
     return WindowFile(path.rpartition("/")[2], rows, sink.size_bytes, sink.crc32)
@@ -122,7 +122,7 @@ def write_attempt(
     files: list[WindowFile] = []
     try:
         with file_errors(f"window {window.number} at {root.uri}"):
-            for part in _parts(in_order(row_groups(batches), window)):
+            for part in _parts(checked_groups(row_groups(batches), window)):
                 files.append(write_part(root, f"{folder}/{part_name(len(files))}", part))
         return publish_attempt(
             root, window, name, files, made_by=made_by, table_version=table_version, ingest_offset=ingest_offset
@@ -172,7 +172,7 @@ def publish_attempt(
             sync_folder(folder)
         with _open_sink(root, draft) as stream:
             stream.write(encode_manifest(manifest))
-            _settle(root, stream)
+            _sync(root, stream)
         if root.is_local:
             Path(draft).replace(path)
         if root.is_local:
@@ -219,7 +219,7 @@ def _open_sink(root: Root, path: str) -> BinaryIO:
     return stream
 
 
-def _settle(root: Root, stream: BinaryIO) -> None:
+def _sync(root: Root, stream: BinaryIO) -> None:
     if root.is_local:
         stream.flush()
         os.fsync(stream.fileno())
@@ -227,15 +227,15 @@ def _settle(root: Root, stream: BinaryIO) -> None:
 
 def _parts(groups: Iterator[pa.Table]) -> Iterator[Iterator[pa.Table]]:
     """Distribute groups over files of at most PART_ROWS rows. The caller must exhaust each part before the next."""
-    waiting = list(_next(groups))
-    while waiting:
+    queued = list(_next(groups))
+    while queued:
 
         def part() -> Iterator[pa.Table]:
             rows = 0
-            while waiting and (not rows or rows + waiting[0].num_rows <= PART_ROWS):
-                group = waiting.pop()
+            while queued and (not rows or rows + queued[0].num_rows <= PART_ROWS):
+                group = queued.pop()
                 rows += group.num_rows
-                waiting.extend(_next(groups))
+                queued.extend(_next(groups))
                 yield group
 
         yield part()
@@ -247,9 +247,9 @@ def _next(groups: Iterator[pa.Table]) -> Iterator[pa.Table]:
         yield group
 
 
-def in_order(groups: Iterable[pa.Table], window: Window) -> Iterator[pa.Table]:
+def checked_groups(groups: Iterable[pa.Table], window: Window) -> Iterator[pa.Table]:
     """The same groups, after checking that their rows are sorted and belong to the window."""
     last: tuple[int, ...] | None = None
     for group in groups:
-        last = follow_up(group, last, window, "the rows to be written")
+        last = check_rows(group, last, window, "the rows to be written")
         yield group

@@ -42,7 +42,7 @@ _MAX_DIGITS = 18  # always fits into 64 bits
 # For all columns, by the file's metadata. A group has 8 MiB of records, or one record. Groups of earlier releases were
 # larger.
 MAX_GROUP_BYTES = 256 << 20
-_ANOTHER = "Another attempt of the window holds the same rows, or is made"
+_HINT = "The broker loads another attempt of the window, or builds one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class Attempt:
 
     @property
     def window(self) -> Window:
-        told = self.manifest
-        return Window(told.store_id, told.number, told.cut_entry, told.from_ms, told.until_ms)
+        manifest = self.manifest
+        return Window(manifest.store_id, manifest.number, manifest.cut_entry, manifest.from_ms, manifest.until_ms)
 
 
 def attempt_folder(root: Root, window: Window, name: str) -> str:
@@ -102,14 +102,16 @@ def read_attempt(root: Root, store_id: str, number: int, name: str) -> Attempt:
     with file_errors(f"the manifest {path}"), root.files.open_input_stream(path) as stream:
         data = stream.read(MAX_MANIFEST_BYTES + 1)
     if len(data) > MAX_MANIFEST_BYTES:
-        raise CorruptStore(f"the manifest {path} has more than {MAX_MANIFEST_BYTES} bytes", hint=_ANOTHER)
+        raise CorruptStore(f"the manifest {path} has more than {MAX_MANIFEST_BYTES} bytes", hint=_HINT)
     manifest = decode_manifest(data, path)
     if (manifest.store_id, manifest.number) != (store_id, number):
         raise CorruptStore(
-            f"the manifest {path} is of window {manifest.number} of store {manifest.store_id}", hint=_ANOTHER
+            f"the manifest {path} belongs to window {manifest.number} of store {manifest.store_id}", hint=_HINT
         )
     if manifest.rows != sum(file.rows for file in manifest.files):
-        raise CorruptStore(f"the manifest {path} counts {manifest.rows} rows, its files others", hint=_ANOTHER)
+        raise CorruptStore(
+            f"the manifest {path} says {manifest.rows} rows in total, but its files have another number", hint=_HINT
+        )
     return Attempt(name, manifest)
 
 
@@ -120,14 +122,16 @@ def read_rows(root: Root, attempt: Attempt, columns: Iterable[str] = SCHEMA.name
 
 
 def _read_part(root: Root, path: str, columns: list[str]) -> Iterator[pa.Table]:
-    with file_errors(path), root.files.open_input_file(path) as stream, _decoding(root, path):
+    with file_errors(path), root.files.open_input_file(path) as stream, _decode_errors(root, path):
         parquet = pq.ParquetFile(stream, page_checksum_verification=True)
         if parquet.schema_arrow.remove_metadata() != SCHEMA:
-            raise CorruptStore(f"{path} has other columns than a window", hint=_ANOTHER)
+            raise CorruptStore(f"{path} does not have the columns of a window", hint=_HINT)
         for group in range(parquet.num_row_groups):
             size_bytes = parquet.metadata.row_group(group).total_byte_size
             if size_bytes > MAX_GROUP_BYTES:
-                raise CorruptStore(f"{path} has a row group of {size_bytes} bytes", hint=_ANOTHER)
+                raise CorruptStore(
+                    f"{path} has a row group of {size_bytes} bytes; the limit is {MAX_GROUP_BYTES}", hint=_HINT
+                )
         for group in range(parquet.num_row_groups):
             yield parquet.read_row_group(group, columns=columns)
 
@@ -148,11 +152,11 @@ def read_checked(
             _check_bytes(root, path, file)
         rows = 0
         for group in _read_part(root, path, list(columns)):
-            last = follow_up(group, last, attempt.window, f"the rows of {folder}")
+            last = check_rows(group, last, attempt.window, f"the rows of {folder}")
             rows += group.num_rows
             yield group
         if rows != file.rows:
-            raise CorruptStore(f"{path} holds {rows} rows, not {file.rows}", hint=_ANOTHER)
+            raise CorruptStore(f"{path} holds {rows} rows, not {file.rows}", hint=_HINT)
 
 
 def check_attempt(root: Root, attempt: Attempt) -> None:
@@ -161,7 +165,7 @@ def check_attempt(root: Root, attempt: Attempt) -> None:
         pass
 
 
-def sound_attempt(root: Root, window: Window) -> Attempt | None:
+def find_attempt(root: Root, window: Window) -> Attempt | None:
     """A complete attempt whose manifest describes exactly this window, or None."""
     for name in attempts_of(root, window.store_id, window.number):
         with suppress(LaterMQError):
@@ -174,12 +178,12 @@ def sound_attempt(root: Root, window: Window) -> Attempt | None:
 def _check_bytes(root: Root, path: str, file: WindowFile) -> None:
     with file_errors(path):
         if root.files.get_file_info(path).type != fs.FileType.File:
-            raise StoreError(f"{path} is missing", hint="It is looked for again, and another attempt is played or made")
+            raise StoreError(f"{path} is missing", hint="The broker retries, then loads or builds another attempt")
         size_bytes, crc32 = _measure(root, path)
     if size_bytes != file.size_bytes:
-        raise CorruptStore(f"{path} has {size_bytes} bytes, not {file.size_bytes}", hint=_ANOTHER)
+        raise CorruptStore(f"{path} has {size_bytes} bytes, not {file.size_bytes}", hint=_HINT)
     if crc32 != file.crc32:
-        raise CorruptStore(f"the checksum of {path} is {crc32:08x}, not {file.crc32:08x}", hint=_ANOTHER)
+        raise CorruptStore(f"the checksum of {path} is {crc32:08x}, not {file.crc32:08x}", hint=_HINT)
 
 
 def _measure(root: Root, path: str) -> tuple[int, int]:
@@ -192,7 +196,7 @@ def _measure(root: Root, path: str) -> tuple[int, int]:
 
 
 @contextmanager
-def _decoding(root: Root, path: str) -> Iterator[None]:
+def _decode_errors(root: Root, path: str) -> Iterator[None]:
     """Classify errors while reading a Parquet file: undecodable data is damaged, unreadable data may be intact.
 
     Parquet reports broken pages as I/O errors without an error number. Errors of a local disk have one. For other file
@@ -203,15 +207,15 @@ def _decoding(root: Root, path: str) -> Iterator[None]:
     except OSError as error:
         if error.errno is not None or not root.is_local:
             raise
-        raise _undecodable(path, error) from error
+        raise _decode_error(path, error) from error
     except MemoryError as error:  # includes Arrow's own memory error
-        raise StoreError(f"{path} needs more memory than there is", hint="It is tried again") from error
+        raise StoreError(f"not enough memory to read {path}", hint="The broker retries") from error
     except pa.ArrowException as error:
-        raise _undecodable(path, error) from error
+        raise _decode_error(path, error) from error
 
 
-def _undecodable(path: str, error: Exception) -> CorruptStore:
-    return CorruptStore(f"{path} does not read as Parquet: {error}", hint=_ANOTHER)
+def _decode_error(path: str, error: Exception) -> CorruptStore:
+    return CorruptStore(f"{path} is not valid Parquet: {error}", hint=_HINT)
 
 
 def _names(root: Root, folder: str) -> list[str]:
@@ -223,7 +227,7 @@ def _names(root: Root, folder: str) -> list[str]:
 # Checking rows
 
 
-def follow_up(rows: pa.Table, last: tuple[int, ...] | None, window: Window, where: str) -> tuple[int, ...] | None:
+def check_rows(rows: pa.Table, last: tuple[int, ...] | None, window: Window, where: str) -> tuple[int, ...] | None:
     """The key of the last row, after checking that all rows are sorted, come after `last` and belong to the window."""
     if not rows.num_rows:
         return last
@@ -232,21 +236,21 @@ def follow_up(rows: pa.Table, last: tuple[int, ...] | None, window: Window, wher
         due, timer_id, entry = (
             np.concatenate(([of_last], column)) for of_last, column in zip(last, (due, timer_id, entry), strict=True)
         )
-    later = _follows(due, timer_id, entry)
+    later = _is_ascending(due, timer_id, entry)
     if not later.all():
         at = int(np.argmin(later)) + 1
-        raise CorruptStore(f"{where} are out of order at entry {entry[at]}, due {due[at]}", hint=_ANOTHER)
+        raise CorruptStore(f"{where} are out of order at entry {entry[at]}, due {due[at]}", hint=_HINT)
     inside = due.min() >= window.from_ms and due.max() < window.until_ms
     if not inside or entry.min() < 0 or entry.max() >= window.cut_entry:
         raise CorruptStore(
-            f"{where} do not all belong to window {window.number}: due {due.min()} to {due.max()}, "
-            f"entries up to {entry.max()}",
-            hint=_ANOTHER,
+            f"{where} are not all in window {window.number}: due {due.min()} to {due.max()}, "
+            f"entries {entry.min()} to {entry.max()}",
+            hint=_HINT,
         )
     return int(due[-1]), int(timer_id[-1]), int(entry[-1])
 
 
-def _follows(due: Ints, timer_id: Ints, entry: Ints) -> Bools:
+def _is_ascending(due: Ints, timer_id: Ints, entry: Ints) -> Bools:
     """For each row except the first, whether its key is greater than the previous one."""
     same_due, same_timer = due[1:] == due[:-1], timer_id[1:] == timer_id[:-1]
     later: Bools = (due[1:] > due[:-1]) | (
@@ -258,16 +262,16 @@ def _follows(due: Ints, timer_id: Ints, entry: Ints) -> Bools:
 # Removing
 
 
-def remove_windows_behind(root: Root, state: PipelineState) -> list[int]:
+def remove_finished_windows(root: Root, state: PipelineState) -> list[int]:
     """Remove the windows whose rows are all delivered, cancelled or moved, and return their numbers.
 
     Windows follow one another in due time. The remains of a killed build in an earlier window, which have no manifest
     to tell their range, are therefore removed too.
     """
     numbers = windows_of(root, state.store_id)
-    behind = [number for number in numbers if _is_finished(root, state, number)]
-    playing = {window.number for window in state.windows}
-    removed = [number for number in numbers if behind and number <= behind[-1] and number not in playing]
+    finished = [number for number in numbers if _is_finished(root, state, number)]
+    pending = {window.number for window in state.windows}
+    removed = [number for number in numbers if finished and number <= finished[-1] and number not in pending]
     for number in removed:
         with file_errors(f"removing window {number} at {root.uri}"):
             root.files.delete_dir(root.at(window_folder(state.store_id, number)))

@@ -27,7 +27,7 @@ from latermq.pipeline.windows.attempts import SCHEMA, Attempt
 MADE_BY = "local"
 # The bytes of records held in memory at once. Some of them are held twice during the sort.
 HELD_BYTES = 256 << 20
-_YIELDED_ROWS = 10_000
+_BATCH_ROWS = 10_000
 
 # Returns the records of the timer topic in [start, until), end to end, in any number of pieces.
 Pull = Callable[[int, int], Iterable[bytes | bytearray]]
@@ -47,7 +47,7 @@ class _Rows:
     def __len__(self) -> int:
         return len(self.due_ms)
 
-    def only(self, kept: Bools) -> "_Rows":
+    def filter(self, kept: Bools) -> "_Rows":
         mask = pa.array(kept)
         return _Rows(
             self.due_ms[kept],
@@ -60,7 +60,7 @@ class _Rows:
 
 
 @dataclass
-class _Gathered:
+class _RowCollector:
     """Collects rows batch by batch."""
 
     held_bytes: int
@@ -82,19 +82,19 @@ class _Gathered:
             self.records.append(record)
 
     def rows(self) -> _Rows:
-        due_ms, entry_offset, timer_id = (np.concatenate([_NONE, *column]) for column in _columns(self.keys, 3))
+        due_ms, entry_offset, timer_id = (np.concatenate([_EMPTY, *column]) for column in _columns(self.keys, 3))
         fits = self.total_bytes <= self.held_bytes
         return _Rows(
             due_ms,
             entry_offset,
             timer_id,
             pa.chunked_array(self.names, pa.large_string()),
-            np.concatenate([_NONE, *self.sizes]),
+            np.concatenate([_EMPTY, *self.sizes]),
             pa.chunked_array(self.records, pa.large_binary()) if fits else None,
         )
 
 
-_NONE = np.empty(0, np.int64)
+_EMPTY = np.empty(0, np.int64)
 _SEPARATOR = pa.scalar("+", pa.large_string())
 
 
@@ -107,11 +107,11 @@ class Tail:
     """The entries that a window needs and the table does not hold yet."""
 
     rows: _Rows
-    taker_names: pa.ChunkedArray
-    taker_entries: Ints
+    change_names: pa.ChunkedArray
+    change_entries: Ints
 
 
-def roll_locally(
+def build_locally(
     root: Root, state: PipelineState, window: Window, pull: Pull, *, now_ms: int, held_bytes: int = HELD_BYTES
 ) -> Attempt:
     """Build an attempt of a window. The caller must fetch `state` before anything else is read.
@@ -143,13 +143,13 @@ def tail_start(root: Root, state: PipelineState, timeline: LocalTimeline | None)
     """
     ingested = 0 if timeline is None else timeline.ingested
     if ingested < min(state.ingest_offset, state.min_entry):
-        raise _lost(root, state, ingested)
+        raise _missing_entries(root, state, ingested)
     return max(ingested, state.min_entry)
 
 
 def read_tail(state: PipelineState, window: Window, start: int, pull: Pull) -> Tail:
     """The window's timers, and all cancellations and moves, from entry `start` to the cut."""
-    gathered = _Gathered(held_bytes=1 << 62)
+    collector = _RowCollector(held_bytes=1 << 62)
     names: list[pa.Array] = []
     entries: list[Ints] = []
     position = start
@@ -159,29 +159,30 @@ def read_tail(state: PipelineState, window: Window, start: int, pull: Pull) -> T
         offsets = block.queue_offsets
         if not np.array_equal(offsets, np.arange(position, position + len(offsets))):
             raise CorruptStore(
-                f"entries from {position} on were asked for, others came", hint="They may be deleted; it is tried again"
+                f"the broker did not send the entries from {position}",
+                hint="It may have deleted them; the build is retried",
             )
         position += len(offsets)
         before_cut = offsets < window.cut_entry
-        taking = np.flatnonzero(before_cut & np.isin(block.kinds, (CANCEL, MOVED)))
-        if len(taking):
-            names.append(_names(block, taking))
-            entries.append(offsets[taking])
-        mine = np.flatnonzero(before_cut & _of_window(block, window, ownership))
-        if len(mine):
-            gathered.add(_window_batch(block, mine))
+        changes = np.flatnonzero(before_cut & np.isin(block.kinds, (CANCEL, MOVED)))
+        if len(changes):
+            names.append(_names(block, changes))
+            entries.append(offsets[changes])
+        in_window = np.flatnonzero(before_cut & _is_in_window(block, window, ownership))
+        if len(in_window):
+            collector.add(_window_batch(block, in_window))
     if position < window.cut_entry:
         raise ServiceUnavailable(
-            f"the entries from {position} to {window.cut_entry} cannot be read yet", hint="It is tried again"
+            f"the entries from {position} to {window.cut_entry} cannot be read yet", hint="The build is retried"
         )
-    return Tail(gathered.rows(), pa.chunked_array(names, pa.large_string()), np.concatenate([_NONE, *entries]))
+    return Tail(collector.rows(), pa.chunked_array(names, pa.large_string()), np.concatenate([_EMPTY, *entries]))
 
 
-def _lost(root: Root, state: PipelineState, ingested: int) -> CorruptStore:
+def _missing_entries(root: Root, state: PipelineState, ingested: int) -> CorruptStore:
     return CorruptStore(
-        f"the timeline {root.timeline} holds the entries below {ingested} of store {state.store_id}, "
-        f"but those below {state.ingest_offset} were ingested",
-        hint="Set pipeline.timeline to the folder it was written to, or restore that",
+        f"the timeline {root.timeline} ends at entry {ingested} of store {state.store_id}, "
+        f"but ingest has committed all entries below {state.ingest_offset}",
+        hint="Set pipeline.timeline to the folder that was used before, or restore its newest backup",
     )
 
 
@@ -189,12 +190,12 @@ def window_batches(
     timeline: LocalTimeline | None, window: Window, tail: Tail, *, held_bytes: int = HELD_BYTES
 ) -> Iterator[pa.RecordBatch]:
     """The rows of an attempt of the window, sorted."""
-    gathered = _Gathered(held_bytes)
-    for batch in timeline.surviving(window) if timeline is not None else ():
-        gathered.add(batch)
-    stored = gathered.rows()
-    stored = _without_taken(stored, tail.taker_names, tail.taker_entries)
-    fresh = _without_taken(tail.rows, tail.taker_names, tail.taker_entries)
+    collector = _RowCollector(held_bytes)
+    for batch in timeline.surviving_rows(window) if timeline is not None else ():
+        collector.add(batch)
+    stored = collector.rows()
+    stored = _without_cancelled(stored, tail.change_names, tail.change_entries)
+    fresh = _without_cancelled(tail.rows, tail.change_names, tail.change_entries)
     order = _order(stored, fresh)
     due_ms, entries, timer_ids, sizes = (
         np.concatenate((getattr(stored, name), getattr(fresh, name)))[order]
@@ -209,9 +210,9 @@ def window_batches(
             end = len(order)
         chunk = slice(start, end)
         values, at = _records_of(timeline, window, stored, fresh, order[chunk], due_ms[chunk], entries[chunk])
-        for first in range(0, end - start, _YIELDED_ROWS):
-            rows = slice(start + first, min(end, start + first + _YIELDED_ROWS))
-            record = values.take(pa.array(at[first : first + _YIELDED_ROWS]))
+        for first in range(0, end - start, _BATCH_ROWS):
+            rows = slice(start + first, min(end, start + first + _BATCH_ROWS))
+            record = values.take(pa.array(at[first : first + _BATCH_ROWS]))
             columns = [pa.array(column[rows]) for column in (due_ms, entries, timer_ids)]
             yield pa.RecordBatch.from_arrays([*columns, record.cast(pa.binary())], schema=SCHEMA)
         start = end
@@ -231,14 +232,14 @@ def _order(stored: _Rows, fresh: _Rows) -> Ints:
     return order
 
 
-def _without_taken(rows: _Rows, taker_names: pa.ChunkedArray, taker_entries: Ints) -> _Rows:
-    if not len(rows) or not len(taker_names):
+def _without_cancelled(rows: _Rows, change_names: pa.ChunkedArray, change_entries: Ints) -> _Rows:
+    if not len(rows) or not len(change_names):
         return rows
-    takers = pa.table({"name": taker_names, "entry": pa.array(taker_entries)})
-    last = takers.group_by("name").aggregate([("entry", "max")])
+    changes = pa.table({"name": change_names, "entry": pa.array(change_entries)})
+    last = changes.group_by("name").aggregate([("entry", "max")])
     at = pc.index_in(rows.names, value_set=last.column("name").combine_chunks())
-    last_taker = last.column("entry_max").take(at.combine_chunks()).fill_null(-1).to_numpy()
-    return rows.only(rows.entry_offset >= last_taker)  # a move does not cancel itself
+    last_change = last.column("entry_max").take(at.combine_chunks()).fill_null(-1).to_numpy()
+    return rows.filter(rows.entry_offset >= last_change)  # a move does not cancel itself
 
 
 def _records_of(
@@ -253,7 +254,7 @@ def _records_of(
     """The records of some rows: an array, and the index of each row's record in it."""
     assert fresh.records is not None
     if stored.records is not None:
-        values = _together([*stored.records.chunks, *fresh.records.chunks])
+        values = _concat([*stored.records.chunks, *fresh.records.chunks])
         return values, order
     assert timeline is not None
     is_fresh = order >= len(stored)
@@ -266,26 +267,26 @@ def _records_of(
         wanted = from_table[at] == offsets if len(from_table) else np.zeros(len(offsets), np.bool_)
         chunks.append(batch.column("record").filter(pa.array(wanted)))
         found.append(offsets[wanted])
-    read = np.concatenate([_NONE, *found])
+    read = np.concatenate([_EMPTY, *found])
     fresh_at = order[is_fresh] - len(stored)
-    chunks.append(_together(fresh.records.chunks).take(pa.array(fresh_at)))
+    chunks.append(_concat(fresh.records.chunks).take(pa.array(fresh_at)))
     places, first = np.unique(read, return_index=True)
     if len(places) != len(from_table):
-        raise CorruptStore(f"the timeline lost rows of window {window.number} while it was read")
+        raise CorruptStore(f"rows of window {window.number} vanished from the timeline during the read")
     at = np.empty(len(order), np.int64)
     at[~is_fresh] = first[np.searchsorted(places, entries[~is_fresh])]
     at[is_fresh] = len(read) + np.arange(len(fresh_at))
-    return _together(chunks), at
+    return _concat(chunks), at
 
 
-def _together(chunks: list[pa.Array]) -> pa.Array:
+def _concat(chunks: list[pa.Array]) -> pa.Array:
     return pa.concat_arrays([pa.array([], pa.large_binary()), *chunks])
 
 
-def _of_window(block: RecordBlock, window: Window, ownership: Ownership) -> Bools:
+def _is_in_window(block: RecordBlock, window: Window, ownership: Ownership) -> Bools:
     due_ms, _ = block.dues
-    mine: Bools = (due_ms >= window.from_ms) & (due_ms < window.until_ms) & far_timers(block, ownership)
-    return mine
+    in_window: Bools = (due_ms >= window.from_ms) & (due_ms < window.until_ms) & far_timers(block, ownership)
+    return in_window
 
 
 def _names(block: RecordBlock, rows: Ints) -> pa.Array:

@@ -21,37 +21,37 @@ _COLUMNS = ["due_ms", "entry_offset", "record"]
 _UNREADABLE = (LaterMQError, pa.ArrowException, OSError, ValueError, KeyError, MemoryError)
 
 
-def salvaged_rows(root: Root, window: Window, troubles: list[str]) -> Iterator[pa.Table]:
+def salvaged_rows(root: Root, window: Window, failures: list[str]) -> Iterator[pa.Table]:
     """Due time, entry and record of rows that may belong to the window, from every readable source, in any order.
 
-    Each source that cannot be read, at least for now, adds a line to `troubles`. Every file yields a table, even an
+    Each source that cannot be read, at least for now, adds a line to `failures`. Every file yields a table, even an
     empty one. The caller thus never waits for longer than one file takes, even if many files hold nothing of the
     window.
     """
     for folder in (window_folder(window.store_id, window.number), "timeline"):
-        for path in _parquet_files(root, folder, troubles):
-            yield from _readable(root, path, window, troubles)
+        for path in _parquet_files(root, folder, failures):
+            yield from _read_file(root, path, window, failures)
             yield _SCHEMA.empty_table()
 
 
 @contextlib.contextmanager
-def _noting(what: str, troubles: list[str]) -> Iterator[None]:
+def _note_errors(what: str, failures: list[str]) -> Iterator[None]:
     try:
         yield
     except _UNREADABLE as error:
-        troubles.append(f"{what}: {str(error).partition(chr(10))[0] or type(error).__name__}")
+        failures.append(f"{what}: {str(error).partition(chr(10))[0] or type(error).__name__}")
 
 
-def _parquet_files(root: Root, folder: str, troubles: list[str]) -> list[str]:
+def _parquet_files(root: Root, folder: str, failures: list[str]) -> list[str]:
     found: list[fs.FileInfo] = []
-    with _noting(f"{root.uri}/{folder}", troubles), file_errors(folder):
+    with _note_errors(f"{root.uri}/{folder}", failures), file_errors(folder):
         found = root.files.get_file_info(fs.FileSelector(root.at(folder), recursive=True, allow_not_found=True))
     return sorted(info.path for info in found if info.type == fs.FileType.File and info.path.endswith(".parquet"))
 
 
-def _readable(root: Root, path: str, window: Window, troubles: list[str]) -> Iterator[pa.Table]:
+def _read_file(root: Root, path: str, window: Window, failures: list[str]) -> Iterator[pa.Table]:
     """The window's rows of one file, without the unreadable row groups."""
-    with _noting(path, troubles), root.files.open_input_file(path) as stream:
+    with _note_errors(path, failures), root.files.open_input_file(path) as stream:
         parquet = pq.ParquetFile(stream, page_checksum_verification=True)
         of_timeline = "store_id" in parquet.schema_arrow.names
         columns = [*_COLUMNS, *(["store_id"] if of_timeline else [])]
@@ -59,8 +59,8 @@ def _readable(root: Root, path: str, window: Window, troubles: list[str]) -> Ite
             if not _may_hold(parquet.metadata.row_group(number), window):
                 continue
             rows = None
-            with _noting(f"{path}, row group {number}", troubles):
-                rows = _of_window(parquet.read_row_group(number, columns=columns), window)
+            with _note_errors(f"{path}, row group {number}", failures):
+                rows = _rows_in_window(parquet.read_row_group(number, columns=columns), window)
                 rows = rows.select(_COLUMNS).cast(_SCHEMA)
             if rows is not None and rows.num_rows:
                 yield rows
@@ -78,10 +78,10 @@ def _may_hold(group: pq.RowGroupMetaData, window: Window) -> bool:
     return True
 
 
-def _of_window(rows: pa.Table, window: Window) -> pa.Table:
+def _rows_in_window(rows: pa.Table, window: Window) -> pa.Table:
     due_ms, record = rows.column("due_ms"), rows.column("record")
-    mine = pc.and_(pc.greater_equal(due_ms, window.from_ms), pc.less(due_ms, window.until_ms))
-    mine = pc.and_(mine, pc.and_(pc.less(rows.column("entry_offset"), window.cut_entry), pc.is_valid(record)))
+    mask = pc.and_(pc.greater_equal(due_ms, window.from_ms), pc.less(due_ms, window.until_ms))
+    mask = pc.and_(mask, pc.and_(pc.less(rows.column("entry_offset"), window.cut_entry), pc.is_valid(record)))
     if "store_id" in rows.column_names:
-        mine = pc.and_(mine, pc.equal(rows.column("store_id"), window.store_id))
-    return rows.filter(mine)
+        mask = pc.and_(mask, pc.equal(rows.column("store_id"), window.store_id))
+    return rows.filter(mask)

@@ -21,15 +21,15 @@ from latermq.pipeline.windows.attempt_writer import (
     PART_ROWS,
     attempt_name,
     begin_attempt,
+    checked_groups,
     discard_attempt,
-    in_order,
     part_name,
     publish_attempt,
     row_groups,
-    without_repeats,
+    without_duplicates,
     write_part,
 )
-from latermq.pipeline.windows.attempts import Attempt, attempt_folder, sound_attempt
+from latermq.pipeline.windows.attempts import Attempt, attempt_folder, find_attempt
 from latermq.pipeline.windows.survivors import window_rows, window_shape
 
 _log = logging.getLogger("latermq.pipeline")
@@ -51,11 +51,11 @@ _PART_DDL = (
 )
 
 
-def roll_ready_windows(
+def build_ready_windows(
     spark: SparkSession,
     root: Root,
     state: PipelineState,
-    tell: Callable[[int, str], None],
+    report: Callable[[int, str], None],
     *,
     fence: Callable[[], None] = lambda: None,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -66,29 +66,29 @@ def roll_ready_windows(
     loads. `fence` raises when another driver has begun. A failed window does not stop later ones from being built. Its
     error is raised at the end, and the broker builds that window itself in time.
     """
-    made = []
-    failed: list[LaterMQError] = []
-    waiting = {window.number for window in state.windows if not window.attempt}
+    built = []
+    errors: list[LaterMQError] = []
+    missing = {window.number for window in state.windows if not window.attempt}
     for window in pending_windows(state):
-        if window.number not in waiting or window.cut_entry > state.ingest_offset:
+        if window.number not in missing or window.cut_entry > state.ingest_offset:
             continue
         try:
-            attempt = sound_attempt(root, window)
+            attempt = find_attempt(root, window)
             if attempt is None:
                 fence()
-                attempt = roll(spark, root, window, now_ms=now_ms(), fence=fence)
-                made.append(attempt)
+                attempt = build_window(spark, root, window, now_ms=now_ms(), fence=fence)
+                built.append(attempt)
         except (CorruptStore, StoreError) as error:
             fence()  # the fence may be what failed
-            failed.append(error)
+            errors.append(error)
             continue
-        tell(window.number, attempt.name)
-    if failed:
-        raise failed[0]
-    return made
+        report(window.number, attempt.name)
+    if errors:
+        raise errors[0]
+    return built
 
 
-def roll(
+def build_window(
     spark: SparkSession,
     root: Root,
     window: Window,
@@ -106,14 +106,14 @@ def roll(
     ingested = 0 if timeline is None else timeline.ingested
     if timeline is None or ingested < window.cut_entry:
         raise CorruptStore(
-            f"the timeline {root.timeline} holds the entries below {ingested} of store {window.store_id}, "
-            f"but window {window.number} needs those below {window.cut_entry}",
-            hint="Set pipeline.timeline to the folder it was written to, or restore that",
+            f"the timeline {root.timeline} ends at entry {ingested} of store {window.store_id}, "
+            f"but window {window.number} needs all entries below {window.cut_entry}",
+            hint="Set pipeline.timeline to the folder that was used before, or restore its newest backup",
         )
     name = attempt_name(MADE_BY, now_ms)
     begin_attempt(root, window, name)
     try:
-        with told_by_spark(f"the roll of window {window.number} from {root.timeline}"):
+        with told_by_spark(f"building window {window.number} from {root.timeline}"):
             table = spark.read.format("delta").option("versionAsOf", timeline.version).load(root.timeline)
             shape = window_shape(table, window, part_rows)
             files = write_parts(window_rows(table, window, shape), root.uri, window, name)
@@ -125,7 +125,7 @@ def roll(
         discard_attempt(root, window, name)
         raise
     _log.info(
-        "window %d: %d rows in %d files, %.1f s",
+        "window %d built: %d rows in %d files, %.1f s",
         window.number,
         attempt.manifest.rows,
         len(files),
@@ -142,7 +142,7 @@ def write_parts(rows: DataFrame, root_uri: str, window: Window, name: str) -> li
         context = TaskContext.get()
         number = context.partitionId() if context is not None else 0
         ends: dict[str, int] = {}
-        groups = _noting_ends(in_order(row_groups(without_repeats(batches)), window), ends)
+        groups = _record_ends(checked_groups(row_groups(without_duplicates(batches)), window), ends)
         first = next(groups, None)
         if first is None:
             return
@@ -154,8 +154,8 @@ def write_parts(rows: DataFrame, root_uri: str, window: Window, name: str) -> li
         path = f"{attempt_folder(root, window, name)}/{part_name(number)}"
         with file_errors(f"window {window.number} at {root_uri}"):
             file = write_part(root, path, all_groups())
-        told = [number, file.name, file.rows, file.size_bytes, file.crc32, ends["first"], ends["last"]]
-        yield pa.RecordBatch.from_pylist([dict(zip(_PART.names, told, strict=True))], _PART)
+        values = [number, file.name, file.rows, file.size_bytes, file.crc32, ends["first"], ends["last"]]
+        yield pa.RecordBatch.from_pylist([dict(zip(_PART.names, values, strict=True))], _PART)
 
     found: list[Any] = sorted(rows.mapInArrow(write, _PART_DDL).collect(), key=lambda row: row.part)
     for before, after in itertools.pairwise(found):
@@ -163,7 +163,7 @@ def write_parts(rows: DataFrame, root_uri: str, window: Window, name: str) -> li
     return [WindowFile(row.name, row.rows, row.size_bytes, row.crc32) for row in found]
 
 
-def _noting_ends(groups: Iterator[pa.Table], ends: dict[str, int]) -> Iterator[pa.Table]:
+def _record_ends(groups: Iterator[pa.Table], ends: dict[str, int]) -> Iterator[pa.Table]:
     for group in groups:
         ends.setdefault("first", group.column("due_ms")[0].as_py())
         ends["last"] = group.column("due_ms")[-1].as_py()

@@ -21,8 +21,8 @@ ENTRY = ("store_id", "entry_offset")
 IDENTITY = ("store_id", "timer_id")
 # Ranges of delivered entries are split at multiples of this, so that rows can be joined by equality.
 _BUCKET_BITS = 16
-_MOST_PARTS = 64
-_FEW = 500_000  # rows of names or numbers: at most about 100 MB in memory
+_MAX_PARTS = 64
+_MAX_BROADCAST_ROWS = 500_000  # rows of names or numbers: at most about 100 MB in memory
 
 
 def name() -> Column:
@@ -31,10 +31,10 @@ def name() -> Column:
     return F.when(F.col("kind") == "cancel", F.col("unique_key")).otherwise(whole)
 
 
-def takers(timeline: DataFrame) -> DataFrame:
-    """The last entry that cancelled or moved each name: store_id, name, taken_at."""
-    taking = timeline.where(F.col("kind") != "timer").select("store_id", name().alias("name"), "entry_offset")
-    return taking.groupBy("store_id", "name").agg(F.max("entry_offset").alias("taken_at"))
+def last_changes(timeline: DataFrame) -> DataFrame:
+    """The last entry that cancelled or moved each name: store_id, name, changed_at."""
+    changes = timeline.where(F.col("kind") != "timer").select("store_id", name().alias("name"), "entry_offset")
+    return changes.groupBy("store_id", "name").agg(F.max("entry_offset").alias("changed_at"))
 
 
 def before_entry(timeline: DataFrame, cut_entry: int | None) -> DataFrame:
@@ -42,21 +42,21 @@ def before_entry(timeline: DataFrame, cut_entry: int | None) -> DataFrame:
     return timeline if cut_entry is None else timeline.where(F.col("entry_offset") < cut_entry)
 
 
-def taken_entries(scheduled: DataFrame, takers: DataFrame) -> DataFrame:
+def cancelled_entries(scheduled: DataFrame, changes: DataFrame) -> DataFrame:
     """The entries of `scheduled` that a cancellation or a move cancels: store_id, entry_offset, possibly repeated.
 
     Only narrow columns go through the join, never the records.
     """
     narrow = scheduled.select(*ENTRY, name().alias("name"))
-    joined = narrow.join(takers, ["store_id", "name"])
-    return joined.where(F.col("taken_at") > F.col("entry_offset")).select(*ENTRY)
+    joined = narrow.join(changes, ["store_id", "name"])
+    return joined.where(F.col("changed_at") > F.col("entry_offset")).select(*ENTRY)
 
 
-def surviving(timeline: DataFrame, cut_entry: int | None = None) -> DataFrame:
+def surviving_rows(timeline: DataFrame, cut_entry: int | None = None) -> DataFrame:
     """Timers and moves not cancelled or moved before the cut: one row per timer, its newest entry, with all columns."""
     rows = before_entry(timeline, cut_entry)
     scheduled = rows.where(F.col("kind") != "cancel")
-    left = scheduled.join(taken_entries(scheduled, takers(rows)), list(ENTRY), "left_anti")
+    left = scheduled.join(cancelled_entries(scheduled, last_changes(rows)), list(ENTRY), "left_anti")
     return newest_of_each_timer(left)
 
 
@@ -81,26 +81,27 @@ class WindowShape(NamedTuple):
     """Statistics of a window, gathered before its records are read, to plan its build."""
 
     bounds_ms: Sequence[int]  # the due times that split it into parts
-    takers: int  # cancellations and moves of its store that may affect it
+
+    changes: int  # cancellations and moves of its store that may affect it
     later_entries: int  # rows that are not the first of their timer: moves and renewals
 
 
 def window_shape(timeline: DataFrame, window: Window, part_rows: int) -> WindowShape:
     """Count rows, and find due times that split the window into parts of about `part_rows`. Reads no records."""
     of_store = before_entry(timeline, window.cut_entry).where(F.col("store_id") == window.store_id)
-    is_taker = F.col("kind") != "timer"
+    is_change = F.col("kind") != "timer"
     is_due = (F.col("due_ms") >= window.from_ms) & (F.col("due_ms") < window.until_ms)
-    shares = [number / _MOST_PARTS for number in range(1, _MOST_PARTS)]
-    counted = of_store.where(is_taker | is_due).agg(
+    shares = [number / _MAX_PARTS for number in range(1, _MAX_PARTS)]
+    counted = of_store.where(is_change | is_due).agg(
         F.count_if(is_due),
         F.percentile_approx(F.when(is_due, F.col("due_ms")), shares),
-        F.count_if(is_taker),
+        F.count_if(is_change),
         F.count_if(is_due & (F.col("timer_id") != F.col("entry_offset"))),
     )
-    [(rows, dues_ms, takers, later_entries)] = counted.collect()
-    parts = min(_MOST_PARTS, -(-rows // part_rows))
-    chosen = {dues_ms[number * _MOST_PARTS // parts - 1] for number in range(1, parts)}
-    return WindowShape(sorted(chosen - {window.from_ms}), takers, later_entries)
+    [(rows, dues_ms, changes, later_entries)] = counted.collect()
+    parts = min(_MAX_PARTS, -(-rows // part_rows))
+    chosen = {dues_ms[number * _MAX_PARTS // parts - 1] for number in range(1, parts)}
+    return WindowShape(sorted(chosen - {window.from_ms}), changes, later_entries)
 
 
 def window_rows(timeline: DataFrame, window: Window, shape: WindowShape) -> DataFrame:
@@ -111,11 +112,11 @@ def window_rows(timeline: DataFrame, window: Window, shape: WindowShape) -> Data
     """
     far = far_rows_of(timeline, window)
     left = far
-    if shape.takers:
+    if shape.changes:
         of_store = before_entry(timeline, window.cut_entry).where(F.col("store_id") == window.store_id)
-        left = _without(left, taken_entries(far, _sent_if_few(takers(of_store), shape.takers)))
+        left = _without(left, cancelled_entries(far, _broadcast_if_small(last_changes(of_store), shape.changes)))
     if shape.later_entries:
-        left = _without(left, _rolled_on(far, shape.later_entries))
+        left = _without(left, _superseded_entries(far, shape.later_entries))
     ends_ms = (window.from_ms, *shape.bounds_ms, window.until_ms)
     parts = (
         left.where((F.col("due_ms") >= from_ms) & (F.col("due_ms") < until_ms))
@@ -132,19 +133,19 @@ def _without(rows: DataFrame, gone: DataFrame) -> DataFrame:
     return rows.join(F.broadcast(gone.select("entry_offset")), "entry_offset", "left_anti")
 
 
-def _sent_if_few(rows: DataFrame, count: int) -> DataFrame:
+def _broadcast_if_small(rows: DataFrame, count: int) -> DataFrame:
     """Rows to join with a much larger frame. While they are few, they are broadcast and nothing is shuffled."""
-    return F.broadcast(rows) if count <= _FEW else rows
+    return F.broadcast(rows) if count <= _MAX_BROADCAST_ROWS else rows
 
 
-def _rolled_on(far: DataFrame, later_entries: int) -> DataFrame:
+def _superseded_entries(far: DataFrame, later_entries: int) -> DataFrame:
     """Entries with a newer entry of the same timer among these rows.
 
     Only timers with more than one entry can have them.
     """
     entries = far.select(*IDENTITY, "entry_offset")
     several = entries.where("timer_id <> entry_offset").select(*IDENTITY)
-    of_several = entries.join(_sent_if_few(several, later_entries), list(IDENTITY), "left_semi")
+    of_several = entries.join(_broadcast_if_small(several, later_entries), list(IDENTITY), "left_semi")
     last = F.max("entry_offset").over(Over.partitionBy(*IDENTITY))
     return of_several.withColumn("_last", last).where("entry_offset < _last").select("entry_offset")
 
@@ -157,7 +158,7 @@ def pending(timeline: DataFrame, states: Iterable[PipelineState]) -> DataFrame:
     known = list(states)
     of_stores = timeline.where(F.col("store_id").isin([state.store_id for state in known]))
     # A renewal leaves the earlier entry behind, so the newest entry decides whether the timer is delivered.
-    return without_delivered(surviving(of_stores), known)
+    return without_delivered(surviving_rows(of_stores), known)
 
 
 def without_delivered(rows: DataFrame, states: Sequence[PipelineState]) -> DataFrame:
@@ -183,7 +184,7 @@ def without_delivered(rows: DataFrame, states: Sequence[PipelineState]) -> DataF
     return placed.join(F.broadcast(done), inside, "left_anti").drop("_bucket")
 
 
-def is_behind(state: PipelineState) -> bool:
+def is_stalled(state: PipelineState) -> bool:
     """Whether T is stalled by a missing window.
 
     Then the presence of a record tells far rows from near ones, and each kind has its own rule for what is done.
@@ -193,7 +194,7 @@ def is_behind(state: PipelineState) -> bool:
 
 def _is_done_beyond(state: PipelineState, columns: Sequence[str]) -> Column:
     """Whether a row that is due after T is done. Only far rows have a record."""
-    if not is_behind(state) or "record" not in columns:
+    if not is_stalled(state) or "record" not in columns:
         return F.lit(False)
     done = F.col("record").isNull() & (F.col("due_ms") < state.near_done_wake_ms)
     for from_ms, until_ms in state.far_done:
