@@ -1,4 +1,8 @@
-"""The retry back-off of a group: the delay of a failed message before its next attempt, as a level or a duration."""
+"""The retry back-off of a group: the delay of a failed message before its next attempt, as a level or a duration.
+
+This is RocketMQ's policy for messages, which operators set per group. Operations of LaterMQ that fail, such as an
+append or a connect, use the doubling pauses of latermq/retry.py.
+"""
 
 from latermq.config import Duration
 from latermq.errors import InvalidParameter

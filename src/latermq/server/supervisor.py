@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from latermq.retry import Backoff
 from latermq.server.processes import describe_exit
 
 READY = "latermq ready: "  # a part prints this with its name and address once it accepts connections
@@ -90,7 +91,7 @@ class Supervisor:
     async def _keep(self, part: Part, ready: asyncio.Event) -> None:
         """Start a part, and restart it whenever it exits."""
         loop = asyncio.get_running_loop()
-        pause_s = _FIRST_PAUSE_S
+        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while True:
             started_s = loop.time()
             process = await self._start(part)
@@ -104,10 +105,10 @@ class Supervisor:
             if not ready.is_set() and not part.is_optional:
                 raise PartFailed(part.name, code)
             if loop.time() - started_s > _STEADY_AFTER_S:
-                pause_s = _FIRST_PAUSE_S
+                backoff.reset()
+            pause_s = backoff.next_pause()
             self._log.warning(f"{part.name} exited and is being restarted", reason=describe_exit(code), pause_s=pause_s)
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def _start(self, part: Part) -> Process:
         process = await asyncio.create_subprocess_exec(

@@ -9,7 +9,7 @@ import structlog
 
 from latermq.errors import LaterMQError, StoreError
 from latermq.redaction import redacted
-from latermq.server.backoff import Backoff
+from latermq.retry import Backoff
 from latermq.server.windows.daemon_threads import DaemonThreads
 
 _log = structlog.get_logger(__name__)
@@ -26,7 +26,7 @@ class Lanes:
         self._pools = {lane: DaemonThreads(count, f"latermq-{lane}") for lane, count in threads.items()}
         self.tasks: dict[tuple[str, int], asyncio.Task[None]] = {}
 
-    def start(self, lane: str, number: int, step: Step, backoff: Backoff) -> asyncio.Task[None]:
+    def start(self, lane: str, number: int, step: Step, backoff: Backoff[float]) -> asyncio.Task[None]:
         """Start a task. `backoff` records its failure."""
         key = (lane, number)
         task = asyncio.get_running_loop().create_task(self._guarded(lane, number, step, backoff))
@@ -34,19 +34,19 @@ class Lanes:
         task.add_done_callback(lambda _: self.tasks.pop(key, None))
         return task
 
-    async def _guarded(self, lane: str, number: int, step: Step, backoff: Backoff) -> None:
+    async def _guarded(self, lane: str, number: int, step: Step, backoff: Backoff[float]) -> None:
         """Run a step and catch every error, so that none stops the broker."""
         try:
             await step()
         except Exception as error:
             self.record_failure(lane, number, backoff, error)
 
-    def record_failure(self, lane: str, number: int, backoff: Backoff, error: Exception) -> None:
+    def record_failure(self, lane: str, number: int, backoff: Backoff[float], error: Exception) -> None:
         """Record a failure, and log it if it differs from the previous one."""
         reason = error.message if isinstance(error, LaterMQError) else redacted(f"{type(error).__name__}: {error}")
         if reason != backoff.error:
             _log.error("window stalled", window=number, step=lane, reason=reason, hint=getattr(error, "hint", ""))
-        backoff.met(reason, self._now_s())
+        backoff.record_failure(reason, self._now_s())
 
     def running(self, lane: str) -> set[int]:
         """The numbers of a lane's running tasks."""

@@ -14,12 +14,11 @@ import structlog
 from latermq.broker.broker import Broker
 from latermq.errors import CorruptStore, InvalidParameter, LaterMQError, ServiceUnavailable
 from latermq.message.names import TIMER_TOPIC
-from latermq.server.backoff import Backoff
 from latermq.server.windows.attempt_files import AttemptFiles
 from latermq.server.windows.lanes import Lanes
 from latermq.server.windows.local_builds import BuildTimedOut, LocalBuilds, Report
 from latermq.server.windows.window_skipper import Salvage, WindowSkipper
-from latermq.server.windows.window_state import Reading, WindowState
+from latermq.server.windows.window_state import Reading, WindowState, new_backoff
 from latermq.timer.far.windows import Window, WindowRows
 
 _log = structlog.get_logger(__name__)
@@ -87,7 +86,7 @@ class WindowLoader:
         self._lanes = Lanes(threads, lambda: self._now_s)
         self._running_builds: dict[int, _Build] = {}  # by the number of the first window
         self._states: dict[int, WindowState] = {}
-        self._names = Backoff()
+        self._names = new_backoff()
         self._unsaved_skips: set[int] = set()
         self._skipper = WindowSkipper(
             broker.window_skips,
@@ -163,7 +162,7 @@ class WindowLoader:
                 elif state.load.failures + 1 >= _TRIES and window.attempt == attempt:
                     # Other attempts have the same rows, and a new one can always be built.
                     self._far.windows.restart(number, "")
-                    self._lanes.record_failure("read", number, state.unread.setdefault(attempt, Backoff()), error)
+                    self._lanes.record_failure("read", number, state.unread.setdefault(attempt, new_backoff()), error)
                 raise
             if window.attempt != attempt or window.is_skipped:
                 state.reading = None
@@ -171,7 +170,7 @@ class WindowLoader:
             self._far.windows.feed(number, rows)
             if state.load.failures:
                 _log.info("window loading resumed", window=number, attempt=attempt)
-            state.load.over()
+            state.load.reset()
             self._on_loaded()
             if rows is None:
                 state.reading = None
@@ -238,7 +237,7 @@ class WindowLoader:
         offered = self._far.offered.get(window.number, "")
         limit_s = self._broker.config.pipeline.roll_timeout / 1000
         names = await self._lanes.read_off_loop("check", limit_s, self._files.names, window)
-        state.check.over()
+        state.check.reset()
         state.attempts = len(names)
         damaged = self._far.notes.damaged(window.number)
         for name in sorted(names, key=lambda name: name != offered):
@@ -251,7 +250,7 @@ class WindowLoader:
             except CorruptStore as error:
                 await self._note_damage(window, name, error)
             except Exception as error:
-                self._lanes.record_failure("check", window.number, state.unread.setdefault(name, Backoff()), error)
+                self._lanes.record_failure("check", window.number, state.unread.setdefault(name, new_backoff()), error)
             else:
                 state.checked = name
                 await self._choose(window, name, state)
@@ -263,10 +262,10 @@ class WindowLoader:
         damaged = self._far.notes.damaged(window.number)
         unread = [state.unread[name] for name in names if name in state.unread and name not in damaged]
         state.needs_build = len(unread) < _MAX_UNREAD and all(one.failures >= _TRIES for one in unread)
-        state.check_again_s = min([self._now_s + _LOOK_AGAIN_S, *(one.not_before_s for one in unread)])
+        state.check_again_s = min([self._now_s + _LOOK_AGAIN_S, *(one.not_before for one in unread)])
         if state.was_built:
             state.was_built = False
-            state.build.met("the built attempt cannot be loaded", self._now_s)
+            state.build.record_failure("the built attempt cannot be loaded", self._now_s)
 
     async def _choose(self, window: Window, attempt: str, state: WindowState) -> None:
         self._far.choose(window.number, attempt)
@@ -413,7 +412,7 @@ class WindowLoader:
             names = []
         await self._skipper.skip(window, names, is_last_try=is_last_try)
         state.start_over()
-        state.skip.over()
+        state.skip.reset()
         await self._lanes.off_loop("save", self._far.notes_writer())
 
     # Names of timers that leave the log
@@ -427,7 +426,7 @@ class WindowLoader:
 
     async def _write_names(self, names: list[Any]) -> None:
         await self._lanes.off_loop("names", partial(self._far.keep_names, names))
-        self._names.over()
+        self._names.reset()
 
     async def stop(self) -> None:
         """Stop all work in progress."""

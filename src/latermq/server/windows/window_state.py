@@ -3,10 +3,16 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from latermq.server.backoff import Backoff
+from latermq.retry import Backoff
 from latermq.timer.far.windows import WindowRows
 
+FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 30.0
 MAX_BUILD_PAUSE_S = 300.0  # long, since each try may leave an attempt on disk
+
+
+def new_backoff(max_pause_s: float = MAX_PAUSE_S) -> Backoff[float]:
+    """Return the back-off of one operation on a window."""
+    return Backoff(FIRST_PAUSE_S, max_pause_s)
 
 
 @dataclass
@@ -21,11 +27,11 @@ class Reading:
 class WindowState:
     """The loader's state of one window."""
 
-    load: Backoff = field(default_factory=Backoff)
-    check: Backoff = field(default_factory=Backoff)
-    build: Backoff = field(default_factory=lambda: Backoff(longest_s=MAX_BUILD_PAUSE_S))
-    skip: Backoff = field(default_factory=Backoff)
-    unread: dict[str, Backoff] = field(default_factory=dict)  # attempts that could not be read but may be intact
+    load: Backoff[float] = field(default_factory=new_backoff)
+    check: Backoff[float] = field(default_factory=new_backoff)
+    build: Backoff[float] = field(default_factory=lambda: new_backoff(MAX_BUILD_PAUSE_S))
+    skip: Backoff[float] = field(default_factory=new_backoff)
+    unread: dict[str, Backoff[float]] = field(default_factory=dict)  # attempts that could not be read but may be intact
     check_again_s: float = 0.0
     check_began_s: float = 0.0
     needs_build: bool = False  # none of its attempts can be loaded
@@ -52,7 +58,7 @@ class WindowState:
     def settle(self) -> None:
         """Clear all errors, since an attempt can be loaded."""
         for backoff in (self.load, self.check, self.build):
-            backoff.over()
+            backoff.reset()
         self.unread.clear()
         self.needs_build = self.was_built = self.is_forced = False
         self.timeouts = 0
