@@ -51,7 +51,7 @@ class Backoff(Generic[Time]):
 
     def is_ready(self, now: Time) -> bool:
         """Whether the pause is over."""
-        return self.wait(now) <= 0
+        return not 0 < self.not_before - now <= self.longest
 
     def reset(self) -> None:
         """Reset after a success, or to retry without a pause."""

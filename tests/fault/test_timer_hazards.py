@@ -19,7 +19,7 @@ from latermq.store.files.memory_disk import MemoryDisk
 from latermq.timer.delivery.clock_guard import HOLD_S
 from latermq.timer.delivery.kept_back import LONGEST_PAUSE_MS
 from latermq.timer.engine.timer_log import UNIT_BYTES
-from latermq.timer.intake.pause import RETRY_MS
+from latermq.timer.intake.loader import RETRY_MS
 from tests.support.brokers_in_memory import bodies, messages, open_broker, run_until_quiet, send
 from tests.unit.timer.test_timers import ENGINES, Scene
 

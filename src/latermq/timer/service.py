@@ -18,6 +18,7 @@ from latermq.config import TimerConfig
 from latermq.errors import StoreError
 from latermq.message.record import record_properties
 from latermq.message.timer_code import real_topic
+from latermq.retry import Backoff
 from latermq.store.checkpoint import TimerMarks
 from latermq.store.message_store import MessageStore
 from latermq.store.ranges import RangeSet
@@ -36,9 +37,8 @@ from latermq.timer.far.windows import Window, Windows
 from latermq.timer.flow_control import TimerLimits
 from latermq.timer.intake.cancellations import Cancellations
 from latermq.timer.intake.intake import Intake
-from latermq.timer.intake.loader import Loader
+from latermq.timer.intake.loader import RETRY_MS, Loader
 from latermq.timer.intake.marks import Marks
-from latermq.timer.intake.pause import Pause
 from latermq.timer.intake.settled import Settled
 from latermq.timer.intake.timer_topic import TimerTopic
 from latermq.timer.intake.write_queue import WriteQueue
@@ -82,7 +82,7 @@ class TimerService:
         self.noted = False  # whether a delayed message was stored since the last round
         self._start_wake_ms = marks.wake_ms if marks else 0
         self._forgotten_ms = 0
-        self._write_pause = Pause()
+        self._put_backoff = Backoff(RETRY_MS, RETRY_MS)
 
         self.frontier = Frontier(marks.cuts, marks.far_until_ms, marks.frontiers) if marks else Frontier()
         self.topic = TimerTopic(store, self.frontier, renewal_window_ms)
@@ -188,15 +188,15 @@ class TimerService:
 
     def _put(self, now_ms: int) -> bool:
         """Write flushed timers to the engine; return whether there are more."""
-        if self.loader.is_reading or self._write_pause.is_on(now_ms):
+        if self.loader.is_reading or not self._put_backoff.is_ready(now_ms):
             return False
         try:
             self._forget_saved()  # first, because it frees space for the writes
             more = self.write_queue.write(self._store.log.flushed, now_ms)
         except StoreError as error:
-            self._write_pause.begin(error, now_ms)
+            self._put_backoff.record_failure(error.remark, now_ms)
             return False
-        self._write_pause.end()
+        self._put_backoff.reset()
         return more
 
     def _forget_saved(self) -> None:
@@ -249,10 +249,7 @@ class TimerService:
     def failure(self) -> str:
         """Why a step is stalled; empty if all steps make progress."""
         return (
-            self._in_flight.kept_back.failure
-            or self._builder.failure
-            or self._write_pause.failure
-            or self.loader.failure
+            self._in_flight.kept_back.failure or self._builder.failure or self._put_backoff.error or self.loader.failure
         )
 
     def late_timers(self, now_ms: int) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from latermq.message.names import SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC
 from latermq.message.properties import DEAD_LETTER_REASON, MAX_PROPERTIES_BYTES
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.timer.delivery.dead_letters import DEAD_LETTER_ENTRY
+from latermq.timer.delivery.kept_back import FIRST_PAUSE_MS, KeptBack
 from tests.support.brokers_in_memory import STORE, bodies, messages, open_broker, pass_time, run_until_quiet, send
 
 DELAY_OFFSETS = "config/delayOffset.json"
@@ -79,6 +80,15 @@ def test_a_delivery_that_failed_waits_anew_when_the_clock_is_set_back(disk: Memo
     pass_time(broker, clock, 1)
     assert bodies(broker) == [b"later"]
     assert broker.timers.failure == ""
+
+
+def test_an_append_that_fails_again_pauses_again_after_the_clock_is_set_back() -> None:
+    kept_back = KeptBack()
+    kept_back.pause(StoreError("injected"), 100_000)
+    assert kept_back.wait_ms(100_000) == FIRST_PAUSE_MS
+    assert kept_back.wait_ms(50_000) == 0, "a pause that began in the future is over"
+    kept_back.pause(StoreError("injected"), 50_000)
+    assert kept_back.wait_ms(50_000) == 2 * FIRST_PAUSE_MS
 
 
 def test_a_failure_is_told_until_nothing_is_kept_back(disk: MemoryDisk, clock: SimulatedClock) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 
 from latermq.arrays import Indices, Ints
 from latermq.errors import StoreError
+from latermq.retry import Backoff
 from latermq.store.block import Block
 
 FIRST_PAUSE_MS = 100
@@ -18,9 +19,7 @@ class KeptBack:
     def __init__(self) -> None:
         self._stuck: dict[tuple[str, int], list[tuple[Block, Ints]]] = {}
         self.size_bytes = 0
-        self.failure = ""
-        self._pause_ms = 0
-        self._retry_at_ms = 0
+        self._backoff = Backoff(FIRST_PAUSE_MS, LONGEST_PAUSE_MS)
 
     def __bool__(self) -> bool:
         return bool(self._stuck)
@@ -55,23 +54,24 @@ class KeptBack:
     # Retries
 
     def pause(self, error: StoreError, now_ms: int) -> None:
-        """Note that an append failed for this reason."""
-        self.failure = error.remark
-        if self._retry_at_ms <= now_ms:
-            self._pause_ms = min(max(FIRST_PAUSE_MS, 2 * self._pause_ms), LONGEST_PAUSE_MS)
-            self._retry_at_ms = now_ms + self._pause_ms
+        """Note that an append failed for this reason. Failures of several queues in one round count once."""
+        if self._backoff.is_ready(now_ms):
+            self._backoff.record_failure(error.remark, now_ms)
+        else:
+            self._backoff.error = error.remark
 
     def end_pause(self) -> None:
         """Reset the pause, because no queue is blocked any more."""
-        self.failure, self._pause_ms = "", 0
+        self._backoff.reset()
+
+    @property
+    def failure(self) -> str:
+        """Why the last append failed; empty if no queue is blocked."""
+        return self._backoff.error
 
     def wait_ms(self, now_ms: int) -> int:
-        """Return how long until the next retry; zero or negative if it is due.
-
-        A remaining pause above the maximum began before the clock was set back.
-        """
-        wait_ms = self._retry_at_ms - now_ms
-        return wait_ms if wait_ms <= LONGEST_PAUSE_MS else 0
+        """Return how long until the next retry; zero or negative if it is due."""
+        return self._backoff.wait(now_ms)
 
     def pop_all(self) -> list[tuple[Block, Ints]]:
         """Return all blocks for a retry. If a queue's first block fails again, the others line up behind it."""

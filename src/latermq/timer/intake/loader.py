@@ -3,12 +3,14 @@
 from latermq.config import TimerConfig
 from latermq.errors import StoreError
 from latermq.message.slots import SLOT_MS, last_slot_start, slot_of
+from latermq.retry import Backoff
 from latermq.timer.delivery.lateness import PUNCTUAL_MS
 from latermq.timer.delivery.timer_source import TimerSource
 from latermq.timer.engine.interface import Engine, Units
-from latermq.timer.intake.pause import Pause
 from latermq.timer.intake.settled import Settled
 from latermq.timer.intake.write_queue import WriteQueue
+
+RETRY_MS = 1_000  # the pause of a step that failed for a temporary reason, such as a full disk
 
 
 class Loader:
@@ -22,7 +24,7 @@ class Loader:
         self._split_ms = 0
         self.live = TimerSource(engine, 0, None, write_queue.from_engine)
         self.backlog = TimerSource(engine, 0, 0, write_queue.from_engine)
-        self._pause = Pause()
+        self._backoff = Backoff(RETRY_MS, RETRY_MS)
 
     def begin(self, wake_ms: int, now_ms: int) -> None:
         """At a start: begin at `wake_ms`, before which no timer is pending."""
@@ -34,7 +36,7 @@ class Loader:
 
     def load(self, now_ms: int) -> bool:
         """Read a piece of the timers that wake within the staging period; return whether there is more."""
-        if self._pause.is_on(now_ms):
+        if not self._backoff.is_ready(now_ms):
             return False
         until_ms = now_ms + self._config.stage_ahead + SLOT_MS
         more, error = False, None
@@ -50,9 +52,9 @@ class Loader:
                     soon = units.where(source.covers(units.wakes) & (units.wakes > before_ms))
                     source.add(self._settled.waiting(soon))
         if error is None:
-            self._pause.end()
+            self._backoff.reset()
         else:
-            self._pause.begin(error, now_ms)
+            self._backoff.record_failure(error.remark, now_ms)
         return more
 
     def add(self, units: Units) -> None:
@@ -62,7 +64,7 @@ class Loader:
 
     @property
     def failure(self) -> str:
-        return self._pause.failure
+        return self._backoff.error
 
     @property
     def is_reading(self) -> bool:

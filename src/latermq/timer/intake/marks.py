@@ -8,8 +8,7 @@ from latermq.store.message_store import MessageStore
 from latermq.store.ranges import RangeSet
 from latermq.timer.delivery.in_flight import InFlight
 from latermq.timer.far.windows import Windows
-from latermq.timer.intake.loader import Loader
-from latermq.timer.intake.pause import RETRY_MS
+from latermq.timer.intake.loader import RETRY_MS, Loader
 from latermq.timer.intake.settled import Settled
 from latermq.timer.intake.timer_topic import TimerTopic
 from latermq.timer.intake.write_queue import WriteQueue
