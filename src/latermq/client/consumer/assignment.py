@@ -22,6 +22,7 @@ from latermq.protocol.remoting.clients import ConsumerIdList, LockBatchRequest, 
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.json_body import decode_body, encode_body
 from latermq.protocol.remoting.queues import MessageQueue
+from latermq.retry import Backoff
 
 _log = logging.getLogger("latermq.client")
 
@@ -123,12 +124,13 @@ class Assignment:
         await self.commit(queue for queue in chosen if not queue.dropped)
 
     async def _rebalance_forever(self) -> None:
-        pause_s = FIRST_REBALANCE_PAUSE_S
+        backoff = Backoff(FIRST_REBALANCE_PAUSE_S, self._settings.rebalance_every_s)
         while True:
             if await self.rebalance():
-                wait_s, pause_s = self._settings.rebalance_every_s, FIRST_REBALANCE_PAUSE_S
+                backoff.reset()
+                wait_s = self._settings.rebalance_every_s
             else:
-                wait_s, pause_s = pause_s, min(pause_s * 2, self._settings.rebalance_every_s)
+                wait_s = backoff.next_pause()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._rebalance_requested.wait()
@@ -233,7 +235,7 @@ class Assignment:
         return await queue_offsets.max_offset(self._session, queue)
 
     async def _pull_forever(self, assigned: AssignedQueue) -> None:
-        pause_s = FIRST_PAUSE_S
+        backoff = Backoff(FIRST_PAUSE_S, LONGEST_PULL_PAUSE_S)
         while not assigned.dropped:
             await assigned.wait_for_space()
             generation, began_s = assigned.generation, time.monotonic()
@@ -250,10 +252,9 @@ class Assignment:
                 )
             except LaterMQError as error:
                 await self._recover(assigned.queue, error)
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, LONGEST_PULL_PAUSE_S)
+                await asyncio.sleep(backoff.next_pause())
                 continue
-            pause_s = FIRST_PAUSE_S
+            backoff.reset()
             if assigned.dropped or assigned.generation != generation:
                 continue
             assigned.pulled_ms = time.time_ns() // 1_000_000

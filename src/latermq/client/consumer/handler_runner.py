@@ -20,6 +20,7 @@ from latermq.message.record import Message
 from latermq.message.record_fields import SYSFLAG_COMPRESSED
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.queues import MessageQueue
+from latermq.retry import pause_after
 
 _log = logging.getLogger("latermq.client")
 
@@ -28,7 +29,7 @@ Handler = Callable[[Message], Awaitable[None] | None]
 BROKER_DECIDES = 0  # delay level of a send-back: the broker chooses the next one
 DEAD_LETTER = -1
 SUSPEND_S = 1.0
-LONGEST_LOCAL_PAUSE_S = 30.0
+FIRST_LOCAL_PAUSE_S, LONGEST_LOCAL_PAUSE_S = 1.0, 30.0
 UNLOCKED_PAUSE_S = 0.1
 # Plain functions never yield to the event loop. After this many messages a worker yields for heartbeats and pulls.
 YIELD_EVERY = 64
@@ -173,8 +174,8 @@ class ConcurrentRunner(_BaseRunner):
         except LaterMQError as error:
             # The message stays cached, so the committed offset cannot pass it. It is retried here or by the next
             # holder of the queue.
+            pause_s = pause_after(message.reconsume_times, FIRST_LOCAL_PAUSE_S, LONGEST_LOCAL_PAUSE_S)
             message.reconsume_times += 1
-            pause_s = min(2.0 ** min(message.reconsume_times, 10) / 2, LONGEST_LOCAL_PAUSE_S)
             _log.warning("sending back failed, trying here again in %.1f s: %s", pause_s, error)
             self._session.spawn(self._requeue_later(assigned, generation, message, pause_s))
         else:

@@ -15,6 +15,7 @@ from latermq.message.names import check_sendable_topic
 from latermq.protocol.remoting.codes import Response
 from latermq.protocol.remoting.frames import Command
 from latermq.protocol.remoting.queues import MessageQueue
+from latermq.retry import Backoff, pause_after
 
 # The Java producer retries after these codes, on another broker if possible.
 RETRY_CODES = frozenset({
@@ -309,7 +310,8 @@ class Sender:
             send.topic.stale = True
         else:
             send.topic.stale |= error.code in STALE_ROUTE_CODES
-            send.due_s = now_s + RETRY_PAUSE_S * 2**send.attempts
+            # At the deadline the send fails anyway, so no pause is longer.
+            send.due_s = now_s + pause_after(send.attempts, RETRY_PAUSE_S, send.deadline_s - now_s)
         send.topic.backlog.append(send)
         self._drain_soon(send.topic)
 
@@ -347,7 +349,7 @@ class Sender:
 
     async def _drain(self, topic: SendTopic) -> None:
         """Write a topic's backlog once its route and connections are available. Fail sends past their deadline."""
-        pause_s = RETRY_PAUSE_S
+        backoff = Backoff(RETRY_PAUSE_S, LONGEST_RETRY_PAUSE_S)
         try:
             while topic.backlog:
                 failure = await self._try_prepare(topic)
@@ -363,8 +365,7 @@ class Sender:
                         remaining.append(send)
                 topic.backlog = remaining
                 if remaining:
-                    await asyncio.sleep(pause_s)
-                    pause_s = min(pause_s * 2, LONGEST_RETRY_PAUSE_S)
+                    await asyncio.sleep(backoff.next_pause())
         finally:
             topic.is_draining = False
 

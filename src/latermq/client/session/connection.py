@@ -22,6 +22,7 @@ from latermq.protocol.remoting.frames import (
     FrameReader,
     encode_frame,
 )
+from latermq.retry import Backoff
 
 OnResponse = Callable[[Command | LaterMQError], None]
 OnRequest = Callable[["Connection", Command], None]
@@ -164,7 +165,7 @@ class Connections:
         self._max_pending = max_pending
         self._open: dict[str, Connection] = {}
         self._connect_tasks: dict[str, asyncio.Task[Connection]] = {}
-        self._failures: dict[str, tuple[int, float]] = {}  # address → consecutive failures, time of the next attempt
+        self._failures: dict[str, Backoff[float]] = {}  # by address, while it cannot be reached
         self._opaques = itertools.count(1)
         self._closed = False
         self.on_lost: Callable[[str], None] = lambda address: None
@@ -265,9 +266,9 @@ class Connections:
 
     async def _connect(self, address: str) -> Connection:
         loop = asyncio.get_running_loop()
-        failed, next_s = self._failures.get(address, (0, 0.0))
-        if next_s > loop.time():
-            await asyncio.sleep(next_s - loop.time())
+        backoff = self._failures.get(address) or Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        if not backoff.is_ready(loop.time()):
+            await asyncio.sleep(backoff.wait(loop.time()))
         host, port = split_address(address)
         try:
             async with asyncio.timeout(self._connect_timeout_s):
@@ -275,9 +276,9 @@ class Connections:
                     lambda: Connection(address, self._on_request, self._on_connection_lost), host, port
                 )
         except (OSError, TimeoutError) as error:
-            pause_s = min(FIRST_PAUSE_S * 2**failed, LONGEST_PAUSE_S)
-            self._failures[address] = (min(failed + 1, 16), loop.time() + pause_s)
             reason = "no answer" if isinstance(error, TimeoutError) else (error.strerror or str(error))
+            backoff.record_failure(reason, loop.time())
+            self._failures[address] = backoff
             raise ConnectFailed(f"cannot connect to {address}: {reason}") from None
         self._failures.pop(address, None)
         self._open[address] = connection

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from latermq.client.session.failures import ConnectFailed, ConnectionLost, NoBroker, NoNameServer, RequestTimedOut
 from latermq.errors import Busy, LaterMQError, ServiceUnavailable
+from latermq.retry import Backoff
 
 Result = TypeVar("Result")
 
@@ -28,7 +29,7 @@ async def with_retries(
     """
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + timeout_s
-    pause_s = FIRST_PAUSE_S
+    backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
     failure: LaterMQError | None = None
     while True:
         try:
@@ -40,7 +41,7 @@ async def with_retries(
             raise failure or RequestTimedOut(f"no answer within {timeout_s:g} s", hint="Ask again later") from None
         except retry_on as error:
             failure = error
+            pause_s = backoff.next_pause()
             if loop.time() + pause_s >= deadline_s:
                 raise
         await asyncio.sleep(pause_s)
-        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
