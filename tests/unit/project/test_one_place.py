@@ -66,3 +66,13 @@ def test_the_fields_of_a_record_are_told_by_one_module() -> None:
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Call) and dotted(node.func) == "np.where" and "V6" in ast.unparse(node)
     )
+
+
+def test_growing_pauses_are_computed_in_one_module() -> None:
+    doubled = re.compile(r"(\b2 \* [\w.]*pause_m?s\b|pause_m?s \* 2\b)", re.IGNORECASE)
+    none_of(
+        at(path, node.lineno, "doubles a pause; use retry.py")
+        for path in python_files(SRC)
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.BinOp) and doubled.search(ast.unparse(node))
+    )

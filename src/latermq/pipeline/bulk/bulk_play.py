@@ -19,6 +19,7 @@ from latermq.pipeline.timeline.durable import sync_file, sync_folder
 from latermq.pipeline.timeline.root import Root, file_errors, write_file
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.timers import decode_outcomes
+from latermq.retry import Backoff
 
 PLAN, RESULTS = "plan", "results"
 # The most rows that a file of a plan has, and so the most that are repeated after a killed run.
@@ -195,7 +196,7 @@ class _Player:
         """
         code, fields = step.request()
         give_up_s = time.monotonic() + PATIENCE_S
-        pause_s = FIRST_PAUSE_S
+        backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while True:
             try:
                 reply = await self._connections.call(self._addresses[step.store_id], code, fields, timeout_s=TIMEOUT_S)
@@ -204,10 +205,10 @@ class _Player:
             except LaterMQError as error:
                 if not error.retriable:
                     return REFUSED, error.message
+                pause_s = backoff.next_pause()
                 if time.monotonic() + pause_s > give_up_s:
                     raise
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 def steps_of(plan: pa.Table) -> list[Step]:

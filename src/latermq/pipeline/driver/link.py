@@ -38,6 +38,7 @@ from latermq.protocol.remoting.pipeline import (
     decode_state,
     signed_fields,
 )
+from latermq.retry import Backoff
 
 PULL_BYTES = 1 << 20  # larger pulls delay the broker's deliveries too long
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
@@ -220,16 +221,16 @@ class BrokerLink:
 
     def _patiently(self, ask: Callable[[], _Answer]) -> _Answer:
         give_up_s = time.monotonic() + self._patience_s
-        pause_s = FIRST_PAUSE_S
+        backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while True:
             try:
                 return ask()
             except LaterMQError as error:
+                pause_s = backoff.next_pause()
                 if not error.retriable or time.monotonic() + pause_s > give_up_s:
                     raise
             self.close()
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _ask_ahead(self, range_: QueueRange, at: int, max_bytes: int) -> int | None:
         if at >= range_.end:

@@ -8,6 +8,7 @@ from pyspark.errors import PySparkException
 
 from latermq.errors import LaterMQError
 from latermq.pipeline.spark.spark_failures import first_line
+from latermq.retry import Backoff
 
 _log = logging.getLogger("latermq.pipeline")
 
@@ -22,7 +23,7 @@ class Trouble:
     def __init__(self, work: str) -> None:
         self._work = work
         self._told = ""
-        self._pause_s = 0.0
+        self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
 
     def met(self, error: Exception) -> float:
         """Log the error unless it was the last one logged, and return the pause before the next try."""
@@ -32,14 +33,14 @@ class Trouble:
             _log.warning("%s waits: %s", self._work, told)
             if not isinstance(error, LaterMQError | PySparkException | Py4JError):
                 _log.warning("this was not expected", exc_info=error)
-        self._pause_s = min(max(FIRST_PAUSE_S, 2 * self._pause_s), LONGEST_PAUSE_S)
-        return self._pause_s
+        return self._backoff.next_pause()
 
     def over(self) -> None:
         """Record that the work succeeds again."""
         if self._told:
             _log.info("%s goes on", self._work)
-        self._told, self._pause_s = "", 0.0
+        self._told = ""
+        self._backoff.reset()
 
 
 def in_a_line(error: Exception) -> str:
