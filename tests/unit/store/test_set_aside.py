@@ -240,7 +240,7 @@ def test_the_name_server_starts_with_what_it_understands() -> None:
     assert server.kv_configs.trouble is None
     assert server.kv_configs.entries("good") == {"k": "v"}
     disk.replace("kvConfig.json", b"\0")
-    with pytest.raises(Exception, match="holds no namespace"):
+    with pytest.raises(Exception, match="has no namespace"):
         KVConfigs(NameServerConfig(), disk).entries("good")
     assert KnownBrokers(SimulatedClock(), 1.0, disk).away() == {}
 
