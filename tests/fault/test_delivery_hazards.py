@@ -238,7 +238,7 @@ def test_messages_for_a_queue_that_was_given_up_arrive_in_one_that_is_read(
         if queue_id >= 4:
             assert not found
             continue
-        broker.check_readable("readers", "orders", queue_id)
+        broker.reader.check_readable("readers", "orders", queue_id)
         expected = [number for number in range(40) if number % 4 == queue_id]
         assert sorted(int(message.body) for message in found) == expected
         for own in (queue_id, queue_id + 4):  # the order within a queue stays

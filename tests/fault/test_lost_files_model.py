@@ -129,7 +129,7 @@ class LossyLife(Life):
             for message in messages(self.broker, "plain", queue_id):
                 if message.queue_offset >= offset:
                     self._model.plain[message.body].is_consumed = True
-            self.broker.commit_offset(GROUP, "plain", queue_id, queue.next_offset)
+            self.broker.progress.commit(GROUP, "plain", queue_id, queue.next_offset)
         self.broker.tables.save()
 
     def _age(self) -> None:

@@ -92,13 +92,13 @@ def test_consumers_get_what_comes_after_all_they_had_has_aged_out(aging: Aging, 
         aging.send(f"old {number}")
     aging.broker.groups.require("G")
     aging.broker.store.flush()
-    aging.broker.commit_offset("G", "orders", 0, 30)
+    aging.broker.progress.commit("G", "orders", 0, 30)
     aging.age()
     aging.restart(*lost)
     aging.send("new")
-    committed = aging.broker.committed_offset("G", "orders", 0)
+    committed = aging.broker.progress.committed("G", "orders", 0)
     assert committed == 30
-    assert aging.broker.pull("orders", 0, committed, 10).messages == 1
+    assert aging.broker.reader.pull("orders", 0, committed, 10).messages == 1
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])

@@ -162,12 +162,12 @@ def test_consumer_offsets_never_lie_beyond_their_queue_after_a_lost_tail() -> No
             broker.send("orders", 0, b"%d" % number + b"x" * 2_000, "", 1, HOST)
             if number == 20:
                 broker.store.flush()
-        broker.commit_offset("readers", "orders", 0, 40)
+        broker.progress.commit("readers", "orders", 0, 40)
         broker.tables.save()
         after = open_broker(disk.after_machine_death(Random(seed)))
         queue = after.store.queues.find("orders", 0)
         assert queue is not None
-        committed = after.committed_offset("readers", "orders", 0)
+        committed = after.progress.committed("readers", "orders", 0)
         # What was stored while only 21 messages were safe must not skip those that come after them.
         assert committed <= 21 <= queue.next_offset
         lost += queue.next_offset < 40

@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import count
 
 from latermq.broker.messages.batch_admission import BatchAdmission, check_keys
 from latermq.broker.messages.long_polling import WaitingPulls
+from latermq.broker.messages.progress import ConsumerProgress
+from latermq.broker.messages.reader import MessageReader
 from latermq.broker.metrics.topic_traffic import TopicTraffic
 from latermq.broker.metrics.traffic import Traffic
 from latermq.broker.notifications import Notices
@@ -22,8 +23,8 @@ from latermq.broker.timers.start_replay import StartReplay
 from latermq.broker.timers.window_skips import WindowSkips
 from latermq.clock import Clock
 from latermq.config import Config
-from latermq.errors import IllegalMessage, InvalidParameter, MalformedRequest, NoPermission, ServiceUnavailable
-from latermq.group.filters import EVERYTHING, Filters, MessageFilter
+from latermq.errors import IllegalMessage, InvalidParameter, NoPermission, ServiceUnavailable
+from latermq.group.filters import Filters
 from latermq.group.locks import QueueLocks
 from latermq.group.members import Members
 from latermq.message.entry_id import MAX_LEVELS
@@ -48,14 +49,12 @@ from latermq.message.record_fields import SYSFLAG_FROM_SENDER, SYSFLAG_TRANSACTI
 from latermq.message.timer_code import timer_code_of
 from latermq.message.timer_name import meanings
 from latermq.model.offset_table import DelayOffsetTable
-from latermq.model.pull_status import PullStatus
-from latermq.model.topic import READ, Topic
+from latermq.model.topic import Topic
 from latermq.store.batch_block import Sender, append_batch
 from latermq.store.files.disk import Disk
 from latermq.store.files.set_aside import Trouble
 from latermq.store.log_writer import Draft
 from latermq.store.message_store import MessageStore
-from latermq.store.queues.consume_queue import ConsumeQueue
 from latermq.store.ranges import RangeSet
 from latermq.store.retention import Retention
 from latermq.timer.admission import Admission, Admitted, Wait, cancel_properties
@@ -74,19 +73,6 @@ MAX_TIMER_PROPERTIES_BYTES = MAX_PROPERTIES_BYTES - 128
 # Where a sent message, or the first of a batch, was stored: message id, queue id, queue offset, end offset in the log,
 # and the handle by which a timer is recalled. A plain tuple, because building a named one costs a send 0.25 µs twice.
 Sent = tuple[str, int, int, int, str]
-
-
-@dataclass(slots=True)
-class Pulled:
-    """What a pull found, where to go on, and the records as they lie in the log."""
-
-    status: PullStatus
-    next_offset: int
-    min_offset: int
-    max_offset: int
-    pieces: list[bytes]
-    messages: int = 0
-    work: int = 0  # of the filter, in bytes of records
 
 
 class Broker:
@@ -138,6 +124,8 @@ class Broker:
         self._open_for_clients()
         self.retention = Retention(self.store, config.store, clock)
         self.traffic, self.timer_traffic = Traffic(), Traffic()  # the latter: into the engine and out, renewals too
+        self.reader = MessageReader(self.store.reader, self.topics, self.groups, settings, self.traffic)
+        self.progress = ConsumerProgress(self.store.reader, self.topics, self.groups, self.offsets, settings)
         self.topic_traffic = TopicTraffic(self.store.queues, clock.monotonic_s())
         self._next_queue = 0
         unsound = {trouble.path for trouble in self.troubles}
@@ -157,7 +145,7 @@ class Broker:
                 known_ends(disk, self.topics, self.offsets, self.ingest, self.far_names, self.troubles)
             )
             self._take_over_delay_offsets()
-        self.clamped_offsets = self.offsets.clamp(self._queue_end)
+        self.clamped_offsets = self.progress.clamp()
         self.tables.encode_offsets(self.offsets.stale_blocks)  # all, while nobody waits
         self.adopted_topics = adopt_queues(self.topics, self.store.queues, self.troubles, settings.default_queues)
         self.topics.is_lost = any(trouble.is_lost for trouble in self.troubles if trouble.path == TOPICS_PATH)
@@ -180,7 +168,6 @@ class Broker:
         self.members = Members(settings)
         self.notices = Notices(self.members, settings.max_held_notices)
         self.filters = Filters(settings)
-        self.worn_out_pulls = 0  # answered before their filter had seen all they asked for
         self.locks = QueueLocks(self.client_clock, settings.queue_lock_timeout, settings.max_queue_locks)
         self.waiting = WaitingPulls(
             settings.max_waiting_pulls,
@@ -284,10 +271,6 @@ class Broker:
             if queue is not None and 1 <= level <= MAX_LEVELS:
                 delivered = self.store.waiting.delivered.setdefault(level, RangeSet())
                 delivered.forget_below(max(queue.min_offset, min(offset, queue.next_offset)))
-
-    def _queue_end(self, topic: str, queue_id: int) -> int:
-        queue = self.store.queues.find(topic, queue_id)
-        return queue.next_offset if queue else 0
 
     # Sending
 
@@ -557,95 +540,6 @@ class Broker:
         self._next_queue += 1
         return self._next_queue % topic.write_queues
 
-    # Pulling
-
-    def pull(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_messages: int,
-        *,
-        message_filter: MessageFilter = EVERYTHING,
-        max_bytes: int | None = None,
-    ) -> Pulled:
-        """Read from a queue; the caller has checked that it may."""
-        queue = self.store.queues.find(topic, queue_id)
-        if queue is None or queue.next_offset == queue.min_offset:
-            end = queue.next_offset if queue else 0
-            moved = offset != end
-            return Pulled(PullStatus.OFFSET_MOVED if moved else PullStatus.NO_NEW_MESSAGE, end, end, end, [])
-        low, high = queue.min_offset, queue.next_offset
-        if offset == high:
-            return Pulled(PullStatus.NO_NEW_MESSAGE, offset, low, high, [])
-        if offset < low or offset > high:
-            return Pulled(PullStatus.OFFSET_MOVED, low if offset < low else high, low, high, [])
-        limit = int(self.config.broker.pull_batch)
-        fetched = self.store.reader.fetch(
-            queue,
-            offset,
-            max_count=max(1, min(max_messages, self.config.broker.pull_max_messages)),
-            max_bytes=limit if max_bytes is None or max_bytes <= 0 else min(max_bytes, limit),
-            code_matches=message_filter.code_matches,
-            record_matches=message_filter.record_matches,
-            max_scan=self.config.broker.pull_scan,
-            max_work=self.config.broker.pull_work,
-            record_work=message_filter.record_work,
-            byte_work=message_filter.byte_work,
-        )
-        self.worn_out_pulls += fetched.is_worn_out
-        if not fetched.messages:
-            return Pulled(PullStatus.NO_MATCHED_MESSAGE, fetched.next_offset, low, high, [], 0, fetched.work)
-        self.traffic.messages_out += fetched.messages
-        return Pulled(PullStatus.FOUND, fetched.next_offset, low, high, fetched.pieces, fetched.messages, fetched.work)
-
-    def check_readable(self, group: str, topic: str, queue_id: int, by: bytes = b"") -> None:
-        """Refuse a pull that the group, the topic or the queue does not allow; `by` is the host that asks."""
-        if not self.groups.require(group, by).can_consume:
-            raise NoPermission(
-                f"consumer group {group!r} may not consume", hint="Enable it with updateSubGroup -s true"
-            )
-        if topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
-            raise NoPermission(
-                f"topic {topic!r} holds messages that wait and cannot be consumed",
-                hint="Subscribe to the topic that they were sent to",
-            )
-        config = self.topics.require(topic)
-        if not config.permissions & READ:
-            raise NoPermission(f"topic {topic!r} is not readable", hint="Change its permission with updateTopic -p 6")
-        if not 0 <= queue_id < config.read_queues:
-            raise InvalidParameter(
-                f"topic {topic!r} has {config.read_queues} queues to read from, none with the id {queue_id}"
-            )
-
-    # Offsets
-
-    def committed_offset(self, group: str, topic: str, queue_id: int, *, zero_if_new: bool = True) -> int:
-        """Where a group goes on in a queue; -1 where it has to choose a start by itself."""
-        offset = self.offsets.get(group, topic, queue_id)
-        if offset >= 0 or not zero_if_new:
-            return offset
-        queue = self.store.queues.find(topic, queue_id)
-        first = queue.entry(0) if queue and queue.min_offset == 0 else None
-        if first is not None and self.store.log.end - first[0] <= self.config.broker.recent_log:
-            return 0
-        return -1
-
-    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int, by: bytes = b"") -> None:
-        """Remember where a group goes on in a queue."""
-        if offset < 0:
-            raise MalformedRequest(f"offset {offset} cannot be committed", hint="Offsets start at 0")
-        config = self.topics.require(topic)
-        if not 0 <= queue_id < max(config.read_queues, config.write_queues):
-            raise MalformedRequest(f"topic {topic!r} has no queue {queue_id}")
-        self.groups.require(group, by)
-        self.offsets.put(group, topic, queue_id, min(offset, self._queue_end(topic, queue_id)))
-
-    def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """A queue of an existing topic, None while nothing was ever put into it."""
-        self.topics.require(topic)
-        return self.store.queues.find(topic, queue_id)
-
     # Topics and groups
 
     def delete_topic(self, topic: str) -> list[Callable[[], None]]:
@@ -746,7 +640,7 @@ class Broker:
             **self.offsets.statistics(),
             **self.locks.statistics(),
             **self.filters.statistics(),
-            "worn_out_pulls": self.worn_out_pulls,
+            **self.reader.statistics(),
             **self.waiting.statistics(),
             **self.notices.statistics(),
             **self.timers.statistics(),

@@ -162,6 +162,11 @@ class LogReader:
                 before = offset
                 yield offset
 
+    @property
+    def newest_indexed(self) -> tuple[int, int]:
+        """Store time and physical offset of the newest record in the key index."""
+        return self._index.newest
+
     def find_hashes(self, hashes: Ints) -> tuple[Ints, Ints]:
         """Return pairs (row of a hash, log offset that may hold its key) for many hashed keys."""
         self._pending_keys.put()

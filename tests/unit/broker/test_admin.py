@@ -155,7 +155,7 @@ def test_a_deleted_topic_is_gone_and_the_others_are_not() -> None:
     for topic in ("orders", "others"):
         scene.make_topic(topic)
         scene.send(topic)
-        scene.broker.commit_offset("readers", topic, 0, 1)
+        scene.broker.progress.commit("readers", topic, 0, 1)
     scene.broker.store.flush()
     scene.broker.tables.save()
     scene.ask(Request.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
@@ -180,7 +180,7 @@ def test_a_topic_is_made_again_only_when_its_files_are_gone() -> None:
     scene.do_kept()
     scene.send("orders", b"new")
     restarted = scene.restart()
-    pulled = restarted.broker.pull("orders", 0, 0, 32)
+    pulled = restarted.broker.reader.pull("orders", 0, 0, 32)
     assert [message.body for message in decode_records(b"".join(pulled.pieces))] == [b"new"]
 
 
@@ -207,7 +207,7 @@ def test_the_state_of_a_topics_queues_is_told() -> None:
 def test_own_topics_and_who_consumes_what_are_listed() -> None:
     scene = Scene()
     scene.make_topic("orders")
-    scene.broker.commit_offset("past", "orders", 0, 0)
+    scene.broker.progress.commit("past", "orders", 0, 0)
     scene.connect("c1", consumer="present")
     own = decode_body(scene.ask(Request.GET_SYSTEM_TOPIC_LIST_FROM_BROKER).body, TopicList)
     assert {"TBW102", "DefaultCluster", "broker-a"} <= set(own.topicList)
@@ -344,7 +344,7 @@ def test_the_broker_tells_its_state() -> None:
     scene.broker.traffic.sample(scene.clock.monotonic_s())
     for _ in range(50):
         scene.send("orders")
-    scene.broker.pull("orders", 0, 0, 20)
+    scene.broker.reader.pull("orders", 0, 0, 20)
     scene.clock.advance(93_784_000)
     scene.broker.traffic.sample(scene.clock.monotonic_s())
     info = decode_body(scene.ask(Request.GET_BROKER_RUNTIME_INFO).body, KVTable).table
@@ -409,7 +409,7 @@ def test_cleaning_up_leaves_what_is_in_use(code: int) -> None:
     scene.make_topic("orders")
     scene.send("orders")
     assert scene.ask(code).code == Response.SUCCESS
-    assert scene.broker.pull("orders", 0, 0, 32).messages == 1
+    assert scene.broker.reader.pull("orders", 0, 0, 32).messages == 1
 
 
 def test_counts_are_told_by_topic_and_by_group() -> None:

@@ -23,7 +23,7 @@ def scene() -> Scene:
         scene.send("orders", queue_id=0)
         scene.send("orders", queue_id=1)
         scene.clock.advance(1000)
-    scene.broker.commit_offset("readers", "orders", 0, 3)
+    scene.broker.progress.commit("readers", "orders", 0, 3)
     scene.broker.store.flush()
     return scene
 
@@ -132,7 +132,7 @@ def test_progress_is_told_queue_by_queue(scene: Scene) -> None:
 
 def test_progress_covers_what_the_members_subscribe_to_or_what_is_named(scene: Scene) -> None:
     scene.make_topic("others")
-    scene.broker.commit_offset("readers", "others", 0, 0)
+    scene.broker.progress.commit("readers", "others", 0, 0)
 
     def topics(**fields: str) -> set[str]:
         body = scene.ask(Request.GET_CONSUME_STATS, {"consumerGroup": "readers", **fields}).body
@@ -146,7 +146,7 @@ def test_progress_covers_what_the_members_subscribe_to_or_what_is_named(scene: S
 
 
 def test_what_is_left_for_all_groups_is_added_up(scene: Scene) -> None:
-    scene.broker.commit_offset("others", "orders", 1, 10)
+    scene.broker.progress.commit("others", "orders", 1, 10)
     body = scene.ask(Request.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}).body.decode()
     assert '"totalDiff":27' in body
     assert f'"brokerAddr":"{ADDRESS}"' in body
@@ -249,7 +249,7 @@ def test_all_offsets_are_told_at_once(scene: Scene) -> None:
 
 def test_corrections_compare_a_group_with_all_others(scene: Scene) -> None:
     for group, offset in (("fast", 9), ("slow", 1)):
-        scene.broker.commit_offset(group, "orders", 0, offset)
+        scene.broker.progress.commit(group, "orders", 0, offset)
 
     def correction(compared: str, ignored: str = "") -> dict[str, int]:
         fields = {"compareGroup": compared, "topic": "orders", "filterGroups": ignored}

@@ -281,4 +281,4 @@ def test_of_a_batch_only_odd_messages_that_may_wait_are_looked_at_closely(
         "wide", 0, encode_batch([plain, delayed, odd, *[plain] * 500]), 1_800_000_000_000, pack_host("::1", 1)
     )
     assert (len(looked), touched) == (1, [("wide", 0)])
-    assert broker.pull("wide", 0, 0, 1_000).messages == 501
+    assert broker.reader.pull("wide", 0, 0, 1_000).messages == 501

@@ -85,12 +85,12 @@ def test_sends_and_heartbeats_stop_at_the_bound_and_operators_do_not() -> None:
         broker.topics.make_retry("%RETRY%others", 1, HOST)
     broker.topics.put(Topic(name="another"))
     send(broker, b"second", topic="another")
-    broker.check_readable("g1", "orders", 0, HOST)
+    broker.reader.check_readable("g1", "orders", 0, HOST)
     with pytest.raises(NoPermission):
-        broker.check_readable("g2", "orders", 0, HOST)
+        broker.reader.check_readable("g2", "orders", 0, HOST)
     with pytest.raises(NoPermission):
-        broker.commit_offset("g2", "orders", 0, 1, HOST)
-    broker.commit_offset("g1", "orders", 0, 1, HOST)
+        broker.progress.commit("g2", "orders", 0, 1, HOST)
+    broker.progress.commit("g1", "orders", 0, 1, HOST)
 
 
 def test_what_an_operator_made_or_changed_stays() -> None:
@@ -173,6 +173,6 @@ def test_a_group_that_is_called_like_a_topic_keeps_its_retry_topic() -> None:
     send(broker, b"message")
     for group in ("%DLQ%readers", "%RETRY%readers"):
         beat(broker, group)
-        broker.commit_offset(group, "orders", 0, 1)
+        broker.progress.commit(group, "orders", 0, 1)
     clock.advance(HOUR_MS)
     assert remove_unused(broker) == (0, 0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from latermq.broker.broker import Pulled
+from latermq.broker.messages.reader import Pulled
 from latermq.clock import SimulatedClock
 from latermq.config import BrokerConfig, Size
 from latermq.errors import FilterError
@@ -92,7 +92,7 @@ def test_a_pull_whose_filter_finds_nothing_goes_on_where_it_stopped(
     offset = 0
     pulls: list[Pulled] = []
     while offset < 600:
-        pulls.append(broker.pull("orders", 0, offset, 32, message_filter=wanted))
+        pulls.append(broker.reader.pull("orders", 0, offset, 32, message_filter=wanted))
         assert pulls[-1].status == PullStatus.NO_MATCHED_MESSAGE
         assert 0 < pulls[-1].next_offset - offset <= most
         offset = pulls[-1].next_offset
@@ -104,7 +104,7 @@ def test_a_pull_that_runs_out_of_work_answers_with_what_it_has() -> None:
     for number in range(100):
         send(broker, b"x", a=str(number))
     wanted = broker.filters.of(subscription_of("orders", "a = 3 OR a = 70", "SQL92"))
-    pulled = broker.pull("orders", 0, 0, 32, message_filter=wanted)
+    pulled = broker.reader.pull("orders", 0, 0, 32, message_filter=wanted)
     assert (pulled.status, pulled.messages) == (PullStatus.FOUND, 1)
     assert 4 <= pulled.next_offset < 30
 
@@ -114,4 +114,4 @@ def test_one_message_is_looked_at_even_where_it_is_more_work_than_a_pull_may_do(
     for _ in range(3):
         send(broker, b"x" * 8_000, a="1")
     wanted = broker.filters.of(subscription_of("orders", "a = 1", "SQL92"))
-    assert [broker.pull("orders", 0, at, 32, message_filter=wanted).next_offset for at in range(3)] == [1, 2, 3]
+    assert [broker.reader.pull("orders", 0, at, 32, message_filter=wanted).next_offset for at in range(3)] == [1, 2, 3]

@@ -168,7 +168,7 @@ def test_a_new_topic_does_not_write_the_offsets() -> None:
     disk, clock = MemoryDisk(), SimulatedClock(NOW_MS)
     broker = open_broker(disk, clock)
     send(broker, b"body")
-    broker.commit_offset("readers", "orders", 0, 1)
+    broker.progress.commit("readers", "orders", 0, 1)
     broker.topics.put(Topic(name="another"))
     found = count_replacements(disk, OFFSETS_PATH)
     for save in broker.tables.savers(with_offsets=False):
@@ -185,11 +185,11 @@ def test_offsets_of_a_store_survive_a_save_that_comes_before_any_commit() -> Non
     broker: Broker = open_broker(disk, clock)
     send(broker, b"body")
     send(broker, b"body", topic="others")
-    broker.commit_offset("readers", "orders", 0, 1)
+    broker.progress.commit("readers", "orders", 0, 1)
     broker.store.flush()
     broker.close()
     broker = open_broker(disk, clock)
-    broker.commit_offset("readers", "others", 0, 1)
+    broker.progress.commit("readers", "others", 0, 1)
     for save in broker.tables.savers():
         save()
     assert open_broker(disk.after_process_death(), clock).offsets.get("readers", "orders", 0) == 1
@@ -199,7 +199,7 @@ def test_a_save_of_offsets_that_failed_is_made_up_for() -> None:
     disk, clock = MemoryDisk(), SimulatedClock(NOW_MS)
     broker = open_broker(disk, clock)
     send(broker, b"body")
-    broker.commit_offset("readers", "orders", 0, 1)
+    broker.progress.commit("readers", "orders", 0, 1)
     broker.store.flush()
 
     def fail(operation: str, path: str) -> None:

@@ -5,7 +5,6 @@ from typing import cast
 
 import pytest
 
-from latermq.broker.admin.message_admin import find_by_key
 from latermq.broker.broker import Broker
 from latermq.clock import SimulatedClock
 from latermq.config import TimerConfig
@@ -256,9 +255,9 @@ def test_a_chain_of_other_keys_is_walked_in_slices_too(scene: Scene, monkeypatch
 def test_a_search_for_a_message_takes_so_many_steps_and_no_more(scene: Scene) -> None:
     scene.plain("hot", 500)
     wanted = {"max_found": 5, "begin_ms": 0, "end_ms": 1 << 60}
-    assert len(at_once(find_by_key(scene.broker, "orders", "hot", unique=False, **wanted), 10)) == 5
+    assert len(at_once(scene.broker.reader.find_by_key("orders", "hot", unique=False, **wanted), 10)) == 5
     with pytest.raises(InvalidParameter, match="stopped after 10 "):
-        at_once(find_by_key(scene.broker, "orders", "hot", unique=True, **wanted), 10)
+        at_once(scene.broker.reader.find_by_key("orders", "hot", unique=True, **wanted), 10)
 
 
 def test_a_file_of_the_index_may_go_while_a_search_pauses(scene: Scene) -> None:

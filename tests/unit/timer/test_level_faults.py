@@ -149,5 +149,5 @@ def test_where_messages_wait_nobody_can_consume(disk: MemoryDisk, clock: Simulat
     if restarted:
         broker = open_broker(disk.after_process_death(), clock)
     with pytest.raises(NoPermission, match="cannot be consumed"):
-        broker.check_readable("readers", SCHEDULE_TOPIC, 0)
+        broker.reader.check_readable("readers", SCHEDULE_TOPIC, 0)
     assert broker.topics.find(SCHEDULE_TOPIC) is None

@@ -116,14 +116,3 @@ def _queue_state(broker: Broker, queue: ConsumeQueue | None) -> QueueState:
         return QueueState()
     stored_ms = broker.store.reader.store_timestamp_ms(queue, queue.next_offset - 1)
     return QueueState(queue.min_offset, queue.next_offset, max(stored_ms, 0))
-
-
-def find_queue(broker: Broker, topic: str, queue_id: int) -> ConsumeQueue | None:
-    """A queue that the topic has or once had; None while nothing was ever put into it."""
-    queue = broker.queue(topic, queue_id)
-    config = broker.topics.require(topic)
-    if queue is None and not 0 <= queue_id < max(config.read_queues, config.write_queues):
-        raise InvalidParameter(
-            f"topic {topic!r} has no queue {queue_id}", hint=f"Its queues are 0 to {config.read_queues - 1}"
-        )
-    return queue

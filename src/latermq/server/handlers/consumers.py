@@ -73,7 +73,7 @@ class ConsumerRequests:
     # Offsets
 
     def _query_offset(self, connection: Connection, command: Command, header: QueryOffsetHeader) -> bytes:
-        offset = self._broker.committed_offset(
+        offset = self._broker.progress.committed(
             header.consumerGroup, header.topic, header.queueId, zero_if_new=header.setZeroIfNotFound is not False
         )
         if offset < 0:
@@ -83,7 +83,7 @@ class ConsumerRequests:
         return encode_response(command, fields={"offset": str(offset)})
 
     def _update_offset(self, connection: Connection, command: Command, header: UpdateOffsetHeader) -> bytes:
-        self._broker.commit_offset(
+        self._broker.progress.commit(
             header.consumerGroup, header.topic, header.queueId, header.commitOffset, connection.peer_host
         )
         return encode_response(command)

@@ -1,6 +1,5 @@
 """Requests that store messages: sends, batches and retries."""
 
-from latermq.broker.admin.message_admin import topics_at
 from latermq.broker.broker import Broker
 from latermq.broker.messages.retries import Retries
 from latermq.errors import IllegalMessage
@@ -34,7 +33,10 @@ class SendRequests:
         send = (on_topic("topic", PUB),)
         # A message that is sent back is copied to the group's retries, where clients without access to its topic could
         # read it.
-        send_back = (on_group("group", SUB), on_topics(lambda _, header: topics_at(self._broker, header.offset), SUB))
+        send_back = (
+            on_group("group", SUB),
+            on_topics(lambda _, header: self._broker.reader.topics_at(header.offset), SUB),
+        )
         return [
             Endpoint(Request.SEND_MESSAGE, self._send, send, SendHeader, stores=True),
             Endpoint(Request.SEND_MESSAGE_V2, self._send, send, SendHeaderV2, stores=True),

@@ -2,8 +2,9 @@
 
 import time
 
-from latermq.broker.broker import Broker, Pulled
+from latermq.broker.broker import Broker
 from latermq.broker.messages.long_polling import WaitingPull
+from latermq.broker.messages.reader import Pulled
 from latermq.errors import LaterMQError, SubscriptionNotFound, SubscriptionOutdated
 from latermq.group.filters import MessageFilter, subscription_of
 from latermq.model.pull_status import PullStatus
@@ -43,13 +44,13 @@ class PullRequests:
 
     def _pull(self, connection: Connection, command: Command, header: PullHeader) -> bytes | None:
         broker = self._broker
-        broker.check_readable(header.consumerGroup, header.topic, header.queueId, connection.peer_host)
+        broker.reader.check_readable(header.consumerGroup, header.topic, header.queueId, connection.peer_host)
         message_filter = broker.filters.of(self._subscription(header))
         if header.sysFlag & PULL_COMMIT_OFFSET and header.commitOffset >= 0:
-            broker.commit_offset(
+            broker.progress.commit(
                 header.consumerGroup, header.topic, header.queueId, header.commitOffset, connection.peer_host
             )
-        pulled = broker.pull(
+        pulled = broker.reader.pull(
             header.topic,
             header.queueId,
             header.queueOffset,
@@ -92,7 +93,7 @@ class PullRequests:
         assert isinstance(connection, Connection)
         topic, queue_id = pull.queue
         try:
-            pulled = self._broker.pull(
+            pulled = self._broker.reader.pull(
                 topic,
                 queue_id,
                 pull.offset,

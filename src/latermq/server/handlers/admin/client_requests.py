@@ -6,7 +6,6 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from latermq.broker.admin import message_admin
 from latermq.broker.messages.answer_room import SPARE_BYTES
 from latermq.errors import Busy, ConsumerOffline, ConsumerTimedOut, LaterMQError
 from latermq.group.members import Member
@@ -69,7 +68,7 @@ class ClientRequests:
 
     def _topics_consumed(self, _: Command, header: ClientHeader) -> list[str]:
         """Return the topic of the stored message, regardless of the header."""
-        return message_admin.topics_at(self._broker, parse_offset_message_id(header.msgId)[2])
+        return self._broker.reader.topics_at(parse_offset_message_id(header.msgId)[2])
 
     def _running_info(self, connection: Connection, command: Command, header: ClientHeader) -> None:
         self._pass_on(connection, command, header, command.text_fields(), command.body)
@@ -77,7 +76,7 @@ class ClientRequests:
     def _consume_directly(self, connection: Connection, command: Command, header: ClientHeader) -> None:
         """Make one client consume one message, whether or not it has consumed it before."""
         _, _, physical_offset = parse_offset_message_id(header.msgId)
-        record = message_admin.read_record(self._broker, physical_offset)
+        record = self._broker.reader.read_record(physical_offset)
         fields = {**command.text_fields(), "brokerName": self._broker.config.broker.name}
         self._pass_on(connection, command, header, fields, record)
 

@@ -1,6 +1,6 @@
 """Administration requests that find messages and show the stored entries of queues."""
 
-from latermq.broker.admin import message_admin
+from latermq.broker.admin.message_admin import MessageAdmin
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.json_body import encode_body
@@ -22,11 +22,12 @@ class MessageRequests:
     """Finds messages by position and by key."""
 
     def __init__(self, context: AdminContext) -> None:
-        self._broker = context.broker
+        self._reader = context.broker.reader
+        self._admin = MessageAdmin(self._reader, context.broker.members, context.broker.filters)
 
     @property
     def endpoints(self) -> list[Endpoint]:
-        view = (on_topics(lambda _, header: message_admin.topics_at(self._broker, header.offset), GET),)
+        view = (on_topics(lambda _, header: self._reader.topics_at(header.offset), GET),)
         query = (on_topic("topic", SUB, GET),)
         entries = (on_topic("topic", GET), on_group_if_named("consumerGroup", GET))
         return [
@@ -42,12 +43,11 @@ class MessageRequests:
         ]
 
     def _view(self, connection: Connection, command: Command, header: ViewMessageHeader) -> bytes:
-        record = message_admin.read_record(self._broker, header.offset)
+        record = self._reader.read_record(header.offset)
         return encode_response(command, body=record)
 
     def _query(self, connection: Connection, command: Command, header: QueryMessageHeader) -> Steps[Reply]:
-        records = yield from message_admin.find_by_key(
-            self._broker,
+        records = yield from self._reader.find_by_key(
             header.topic,
             header.key,
             unique=header._UNIQUE_KEY_QUERY == "true",
@@ -55,12 +55,12 @@ class MessageRequests:
             begin_ms=header.beginTimestamp,
             end_ms=header.endTimestamp,
         )
-        newest_ms, newest_offset = self._broker.store.index.newest
+        newest_ms, newest_offset = self._reader.newest_indexed
         fields = {"indexLastUpdateTimestamp": str(newest_ms), "indexLastUpdatePhyoffset": str(newest_offset)}
         return encode_response(command, fields=fields, body=b"".join(records))
 
     def _queue_entries(self, connection: Connection, command: Command, header: ConsumeQueueHeader) -> bytes:
-        entries = message_admin.queue_entries(
-            self._broker, header.topic, header.queueId, header.index, header.count, header.consumerGroup
+        entries = self._admin.queue_entries(
+            header.topic, header.queueId, header.index, header.count, header.consumerGroup
         )
         return encode_response(command, body=encode_body(write_queue_entries(entries)))

@@ -134,20 +134,18 @@ class TopicRequests:
     # Queues
 
     def _search_offset(self, connection: Connection, command: Command, header: SearchOffsetHeader) -> bytes:
-        queue = topic_admin.find_queue(self._broker, header.topic, header.queueId)
         upper = (header.boundaryType or "").upper() == _UPPER
-        offset = self._broker.store.reader.offset_by_time(queue, header.timestamp, upper=upper) if queue else 0
+        offset = self._broker.reader.offset_by_time(header.topic, header.queueId, header.timestamp, upper=upper)
         return encode_response(command, fields={"offset": str(offset)})
 
     def _max_offset(self, connection: Connection, command: Command, header: QueueHeader) -> bytes:
-        queue = topic_admin.find_queue(self._broker, header.topic, header.queueId)
+        queue = self._broker.reader.find_queue(header.topic, header.queueId)
         return encode_response(command, fields={"offset": str(queue.next_offset if queue else 0)})
 
     def _min_offset(self, connection: Connection, command: Command, header: QueueHeader) -> bytes:
-        queue = topic_admin.find_queue(self._broker, header.topic, header.queueId)
+        queue = self._broker.reader.find_queue(header.topic, header.queueId)
         return encode_response(command, fields={"offset": str(queue.min_offset if queue else 0)})
 
     def _earliest_time(self, connection: Connection, command: Command, header: QueueHeader) -> bytes:
-        queue = topic_admin.find_queue(self._broker, header.topic, header.queueId)
-        stored_ms = self._broker.store.reader.store_timestamp_ms(queue, queue.min_offset) if queue else -1
+        stored_ms = self._broker.reader.earliest_ms(header.topic, header.queueId)
         return encode_response(command, fields={"timestamp": str(stored_ms)})
