@@ -44,7 +44,7 @@ class AgeingBroker:
         for number in range(count):
             properties = f"UNIQ_KEY\x017F0000011C0F2A139A5500{number:010X}\x02TIMER_DELIVER_MS\x01"
             properties += f"{due_ms + number * _HOUR_MS // count}\x02"
-            self.broker.send(TOPIC, number % 8, body, properties, self.clock.now_ms(), _HOST)
+            self.broker.writer.send(TOPIC, number % 8, body, properties, self.clock.now_ms(), _HOST)
             if number % _SENT_BETWEEN_FLUSHES == 0:
                 self.save()
         self.save()

@@ -27,7 +27,7 @@ def scene() -> Iterator[Scene]:
     """A timer and a delayed message wait for half an hour more."""
     scene = Scene("wheel")
     scene.send(b"timer", HOUR_MS // 2)
-    scene.broker.send("orders", 0, b"level", "DELAY\x0116\x02", 1_700_000_000_000, bytes(8))
+    scene.broker.writer.send("orders", 0, b"level", "DELAY\x0116\x02", 1_700_000_000_000, bytes(8))
     scene.checkpoint()
     yield scene
     scene.broker.timers.engine.close()

@@ -100,7 +100,7 @@ def test_a_batch_that_is_longer_than_a_segment_is_refused_for_good_and_leaves_no
     topic = "t" * 120
     batch = encode_batch([BatchMember(0, b"", b"") for _ in range(2_000)])
     with pytest.raises(LaterMQError, match="does not fit a segment") as refused:
-        broker.send_batch(topic, 0, batch, 1_700_000_000_000, HOST)
+        broker.writer.send_batch(topic, 0, batch, 1_700_000_000_000, HOST)
     assert not refused.value.retriable
     assert refused.value.hint
     assert bodies(broker, topic) == []

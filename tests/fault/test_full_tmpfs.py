@@ -147,7 +147,7 @@ def test_without_space_no_send_ends_the_process(tmp_path: Path) -> None:
         for number in range(3_000):
             properties = encode_properties({"TIMER_DELAY_SEC": "600"} if number % 50 == 0 else {})
             try:
-                broker.send(f"topic-{number % 10}", 0, b"x" * 9_000, properties, 1, HOST)
+                broker.writer.send(f"topic-{number % 10}", 0, b"x" * 9_000, properties, 1, HOST)
             except LaterMQError:
                 refused += 1
             if number % 100 == 0:

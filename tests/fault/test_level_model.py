@@ -114,14 +114,14 @@ class Life:
         body, level = self._body(), self._level()
         topic, queue_id = self._place()
         properties = f"DELAY\x01{level}\x02UNIQ_KEY\x01{body[:9].hex()}\x02"
-        sent = self.broker.send(topic, queue_id, body, properties, 1, HOST)
+        sent = self.broker.writer.send(topic, queue_id, body, properties, 1, HOST)
         self._model.given[body] = Waiting(self._due_ms(level), topic, queue_id, sent[3])
 
     def _send_batch(self) -> None:
         topic, queue_id = self._place()
         members = [(self._body(), self._level()) for _ in range(self._chance.randrange(1, 6))]
         data = encode_batch(BatchMember(0, body, f"DELAY\x01{level}\x02".encode()) for body, level in members)
-        ids, _, _, end, _ = self.broker.send_batch(topic, queue_id, data, 1, HOST)
+        ids, _, _, end, _ = self.broker.writer.send_batch(topic, queue_id, data, 1, HOST)
         # The records lie end to end, and the death of the machine may cut them anywhere.
         starts = [int(one[-16:], 16) for one in ids.split(",")]
         for (body, level), own_end in zip(members, [*starts[1:], end], strict=True):

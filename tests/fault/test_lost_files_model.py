@@ -93,14 +93,14 @@ class LossyLife(Life):
         for _ in range(self._chance.randrange(1, 20)):
             body, level = self._body(), self._chance.choice((1, 2, 3))
             properties = f"DELAY\x01{level}\x02UNIQ_KEY\x01{body[:9].hex()}\x02"
-            sent = self.broker.send("delays", 0, body, properties, 1, HOST)
+            sent = self.broker.writer.send("delays", 0, body, properties, 1, HOST)
             due_ms = self._clock.now_ms() + {1: 1_000, 2: 5_000, 3: 10_000}[level]
             self._model.delays[body] = Sent(due_ms, sent[3])
 
     def _send_plain(self) -> None:
         for _ in range(self._chance.randrange(1, 20)):
             body = self._body()
-            sent = self.broker.send("plain", self._chance.randrange(2), body, "", 1, HOST)
+            sent = self.broker.writer.send("plain", self._chance.randrange(2), body, "", 1, HOST)
             self._model.plain[body] = Sent(0, sent[3])
 
     def _send_passing(self) -> None:
@@ -109,7 +109,7 @@ class LossyLife(Life):
             self.broker.tables.save()
         for _ in range(self._chance.randrange(1, 20)):
             body = self._body()
-            self._model.passing[body] = self.broker.send("passing", 0, body, "", 1, HOST)[3]
+            self._model.passing[body] = self.broker.writer.send("passing", 0, body, "", 1, HOST)[3]
 
     def _delete_passing(self) -> None:
         if self.broker.topics.find("passing") is not None:

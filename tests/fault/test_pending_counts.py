@@ -46,7 +46,7 @@ class Ground:
         self.broker = open_broker(self.disk, self.clock, self.config)
 
     def send(self, topic: str, **properties: str) -> None:
-        self.broker.send(topic, 0, b"body", encode_properties(properties), 1, HOST)
+        self.broker.writer.send(topic, 0, b"body", encode_properties(properties), 1, HOST)
 
     def schedule(self, delay_ms: int, name: str, topic: str = "orders", **properties: str) -> None:
         self.send(topic, TIMER_DELAY_MS=str(delay_ms), UNIQ_KEY=name, **properties)
@@ -71,7 +71,7 @@ class Ground:
     def fill_and_retain(self) -> None:
         """Fill a segment with other messages, and let go of what is too old."""
         for _ in range(300):
-            self.broker.send("bills", 0, b"y" * 1_000, "", 1, HOST)
+            self.broker.writer.send("bills", 0, b"y" * 1_000, "", 1, HOST)
         self.checkpoint()
         for removed in self.broker.retention.run():
             self.disk.remove(removed.path)

@@ -159,7 +159,7 @@ def test_consumer_offsets_never_lie_beyond_their_queue_after_a_lost_tail() -> No
         disk = MemoryDisk()
         broker = open_broker(disk)
         for number in range(40):
-            broker.send("orders", 0, b"%d" % number + b"x" * 2_000, "", 1, HOST)
+            broker.writer.send("orders", 0, b"%d" % number + b"x" * 2_000, "", 1, HOST)
             if number == 20:
                 broker.store.flush()
         broker.progress.commit("readers", "orders", 0, 40)

@@ -76,7 +76,9 @@ class Killed:
                 elif number % 11 == 0:
                     properties["DELAY"] = "1"
                 padding = b" " * self._chance.randrange(1_000)
-                broker.send(topic, queue_id, body + padding, encode_properties(properties), 1_700_000_000_000, HOST)
+                broker.writer.send(
+                    topic, queue_id, body + padding, encode_properties(properties), 1_700_000_000_000, HOST
+                )
                 self._sent[body] += 1
             if self._chance.random() < 0.3:
                 broker.store.save(broker.store.plan_checkpoint())

@@ -276,7 +276,7 @@ def test_more_topics_than_allowed_do_not_keep_a_store_from_opening() -> None:
 
     broker = open_broker(100)
     for number in range(20):
-        broker.send(f"topic-{number}", 0, b"x", "", 1, HOST)
+        broker.writer.send(f"topic-{number}", 0, b"x", "", 1, HOST)
     broker.store.release()
     disk.remove("config/topics.json")
     assert len(open_broker(10).adopted_topics) == 20

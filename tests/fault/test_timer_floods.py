@@ -52,7 +52,7 @@ class Flood:
             BatchMember(0, b"%d" % number, b"TIMER_DELIVER_MS\x01%d\x02" % due_ms(number))
             for number in range(self._sent, self._sent + count)
         ]
-        self.broker.send_batch("orders", 0, encode_batch(members), 1, HOST)
+        self.broker.writer.send_batch("orders", 0, encode_batch(members), 1, HOST)
         self._sent += count
 
     def tick(self) -> None:
@@ -111,7 +111,9 @@ def test_above_max_waiting_new_timers_are_refused_and_all_else_goes_on(engine: s
     with pytest.raises(FlowControl, match="100 timers wait"):
         scene.send(b"100", 1_000)
     with pytest.raises(FlowControl, match="100 timers wait"):
-        scene.broker.send_batch("orders", 0, encode_batch([BatchMember(0, b"x", b"TIMER_DELAY_MS\x0110\x02")]), 1, HOST)
+        scene.broker.writer.send_batch(
+            "orders", 0, encode_batch([BatchMember(0, b"x", b"TIMER_DELAY_MS\x0110\x02")]), 1, HOST
+        )
     assert scene.broker.pending.cancel("orders", "u99").verdict == Verdict.CANCELLED
     assert scene.broker.pending.move("orders", "u98", due_ms).verdict == Verdict.MOVED
     send(scene.broker, b"now", topic="bills")

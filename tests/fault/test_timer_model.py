@@ -144,7 +144,7 @@ class Life:
     def _schedule(self) -> None:
         body, name, delay_ms = self._body(), self._chance.choice(NAMES), self._chance.choice(DELAYS_MS)
         properties = encode_properties({"TIMER_DELAY_MS": str(delay_ms), "UNIQ_KEY": name, "KEYS": "all " + name})
-        self.broker.send(TOPIC, self._chance.randrange(QUEUES), body, properties, 1, HOST)
+        self.broker.writer.send(TOPIC, self._chance.randrange(QUEUES), body, properties, 1, HOST)
         self._write("schedule", name, body, self._clock.now_ms() + delay_ms)
 
     def _schedule_batch(self) -> None:
@@ -156,7 +156,7 @@ class Life:
             BatchMember(0, body, f"TIMER_DELAY_MS\x01{delay_ms}\x02UNIQ_KEY\x01{name}\x02".encode())
             for body, name, delay_ms in members
         )
-        ids, _, _, end, _ = self.broker.send_batch(TOPIC, 0, data, 1, HOST)
+        ids, _, _, end, _ = self.broker.writer.send_batch(TOPIC, 0, data, 1, HOST)
         starts = [int(one[-16:], 16) for one in ids.split(",")]
         for (body, name, delay_ms), own_end in zip(members, [*starts[1:], end], strict=True):
             self._write("schedule", name, body, self._clock.now_ms() + delay_ms, own_end)
@@ -178,7 +178,7 @@ class Life:
         properties = encode_properties({
             "TIMER_DELAY_MS": "5000", "UNIQ_KEY": "c", "TIMER_DEL_UNIQKEY": f"{TOPIC}+{name}",
         })  # fmt: skip
-        self.broker.send(TOPIC, 0, b"0", properties, 1, HOST)
+        self.broker.writer.send(TOPIC, 0, b"0", properties, 1, HOST)
         self._write("cancel", name)
 
     def _move(self) -> None:

@@ -393,13 +393,13 @@ def test_a_full_disk_refuses_messages_but_serves_pulls(tmp_path: Path) -> None:
         async with connect(process.listener.port) as client:
             await send(client, "orders", b"before")
             process.broker.store.used_ratio = lambda: 0.86  # type: ignore[method-assign]
-            process.broker.check_disk()
+            process.broker.gate.check_disk()
             refused = await send(client, "orders")
             assert refused.code == Response.SERVICE_NOT_AVAILABLE
             assert "86%" in (refused.remark or "")
             assert len((await pull(client, "orders"))[1]) == 1
             process.broker.store.used_ratio = lambda: 0.5  # type: ignore[method-assign]
-            process.broker.check_disk()
+            process.broker.gate.check_disk()
             assert (await send(client, "orders")).code == Response.SUCCESS
 
     run_with_broker(tmp_path, scenario)

@@ -24,7 +24,7 @@ def data(tmp_path: Path) -> Path:
     config = load_config(settings=SETTINGS, environment={})
     broker = Broker(config, FileDisk(tmp_path), SystemClock(), host="127.0.0.1", port=1, new_store_id="q" * 32)
     for queue_id in range(QUEUES):
-        broker.send("orders", queue_id, b"message", "", 0, HOST, default_queues=QUEUES)
+        broker.writer.send("orders", queue_id, b"message", "", 0, HOST, default_queues=QUEUES)
     broker.close()
     return tmp_path
 

@@ -127,7 +127,7 @@ def test_timers_can_be_cancelled_on_a_disk_that_takes_no_messages(tmp_path: Path
 
         def fill(used: float) -> None:
             used_ratio.return_value = used
-            broker.check_disk()
+            broker.gate.check_disk()
 
         with mock.patch.object(broker.store, "used_ratio", used_ratio):
             fill(0.5)

@@ -9,6 +9,7 @@ import pytest
 
 from latermq.handover.manifest import MANIFEST, window_folder
 from latermq.message.properties import encode_properties
+from latermq.model.topic import Topic
 from latermq.server.broker.process import BrokerProcess
 from tests.integration.brokers import running_broker
 from tests.support.brokers_in_memory import HOST, messages
@@ -27,12 +28,13 @@ TOPIC = "orders"
 def schedule(process: BrokerProcess, names: list[str], delay_ms: int) -> None:
     for name in names:
         properties = encode_properties({"TIMER_DELAY_MS": str(delay_ms), "UNIQ_KEY": name})
-        process.broker.send(TOPIC, 0, name.encode(), properties, 1, HOST)
+        process.broker.writer.send(TOPIC, 0, name.encode(), properties, 1, HOST)
 
 
 def begin(process: BrokerProcess) -> None:
     """As a driver does that then is never heard of again."""
-    process.broker.save_topic = process.broker.tables.save  # messages are sent past the service here
+    process.broker.topics.put(Topic(name=TOPIC))
+    process.broker.tables.save()  # messages are sent past the service here, which would wait for that
     process.broker.ingest.begin()
     process.broker.ingest.save()
     process.broker.far.run()

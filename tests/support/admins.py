@@ -119,7 +119,7 @@ class Scene:
     def send(self, topic: str, body: bytes = b"body", *, queue_id: int = 0, **properties: str) -> str:
         """Store a message and return its offset id."""
         encoded = encode_properties(properties)
-        return self.broker.send(topic, queue_id, body, encoded, self.clock.now_ms(), HOST)[0]
+        return self.broker.writer.send(topic, queue_id, body, encoded, self.clock.now_ms(), HOST)[0]
 
     def connect(
         self, client_id: str, *, consumer: str = "", producer: str = "", topic: str = "orders", language: str = "JAVA"

@@ -1,5 +1,7 @@
 """A broker on a disk in memory with a clock turned by hand, for tests of what happens when."""
 
+from collections.abc import Callable
+
 from latermq.broker.broker import Broker
 from latermq.clock import SimulatedClock
 from latermq.config import BrokerConfig, Config, PipelineConfig, Size, StoreConfig, TimerConfig
@@ -28,6 +30,7 @@ def open_broker(
     store: StoreConfig = STORE,
     pipeline: PipelineConfig | None = None,
     settings: BrokerConfig | None = None,
+    chance: Callable[[], float] = lambda: 0.5,
 ) -> Broker:
     config = Config(
         broker=settings or BrokerConfig(),
@@ -35,11 +38,11 @@ def open_broker(
         timer=timer or TimerConfig(),
         pipeline=pipeline or PipelineConfig(),
     )
-    return Broker(config, disk, clock, host="127.0.0.1", port=10911, new_store_id="s" * 32)
+    return Broker(config, disk, clock, host="127.0.0.1", port=10911, new_store_id="s" * 32, chance=chance)
 
 
 def send(broker: Broker, body: bytes, topic: str = "orders", queue_id: int = 0, **properties: str) -> None:
-    broker.send(topic, queue_id, body, encode_properties(properties), 1_700_000_000_000, HOST)
+    broker.writer.send(topic, queue_id, body, encode_properties(properties), 1_700_000_000_000, HOST)
 
 
 def run_until_quiet(broker: Broker) -> None:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latermq.broker.broker import Broker, Sent
+from latermq.broker.broker import Broker
+from latermq.broker.messages.writer import Sent
 from latermq.clock import SimulatedClock
 from latermq.config import BrokerConfig, Config, TimerConfig
 from latermq.errors import IllegalMessage, LaterMQError, StoreError
@@ -70,7 +71,7 @@ def send_the_long_way(
     broker: Broker, topic: str, queue_id: int, data: bytes, born_host: bytes, sysflag: int, reconsume_times: int
 ) -> Sent:
     """Each message admitted by itself, each record encoded by itself, as plain as can be."""
-    broker.writable_topic(topic, "", 8, by=born_host)
+    broker.writable_topics.find(topic, "", 8, by=born_host)
     now_ms = broker.clock.now_ms()
     settings = broker.config.broker
     drafts: list[Draft] = []
@@ -82,7 +83,7 @@ def send_the_long_way(
             place = Admitted(topic, queue_id, raw.decode(), Wait.NOT, 0, now_ms)
             if any(sign in place.properties for sign in ("DEL", "TIMER_", OWN_PREFIX)):
                 place = broker.admission.admit(topic, queue_id, place.properties, now_ms)
-            properties = broker._admit_member(place, body, sysflag)
+            properties = broker.writer._admit_member(place, body, sysflag)
         except UnicodeDecodeError:
             raise IllegalMessage(f"the properties of message {index} of the batch are no UTF-8") from None
         except IllegalMessage as error:
@@ -103,7 +104,7 @@ def send_the_long_way(
     appended = broker.store.writer.append_all(drafts, now_ms)
     for place, one in zip(places, appended, strict=True):
         if place.wait:
-            broker._note_waiting(place, topic, one.queue_offset)
+            broker.writer._note_waiting(place, topic, one.queue_offset)
     broker.traffic.messages_in += len(drafts)
     ids = ",".join(f"{broker.store_host.hex().upper()}{one.physical_offset:016X}" for one in appended)
     plain = [one for place, one in zip(places, appended, strict=True) if not place.wait]
@@ -201,7 +202,9 @@ def assert_alike(
     before = quick.broker.store.log.end
 
     def send(broker: Broker, *of: Any) -> Sent:
-        return broker.send_batch(topic, 1, data, BORN_MS, born_host, sysflag=sysflag, reconsume_times=reconsume_times)
+        return broker.writer.send_batch(
+            topic, 1, data, BORN_MS, born_host, sysflag=sysflag, reconsume_times=reconsume_times
+        )
 
     outcome = quick.outcome_of(send)
     assert outcome == long.outcome_of(send_the_long_way, topic, 1, data, born_host, sysflag, reconsume_times)
@@ -226,7 +229,7 @@ def test_a_batch_that_the_disk_has_no_room_for_is_not_there(monkeypatch: pytest.
     data = encode_batch(
         [BatchMember(0, b"x", LATER.encode()), BatchMember(0, b"y", b"DELAY\x013\x02"), BatchMember(0, b"", b"")]
     )
-    before = broker.send_batch("orders", 1, data, BORN_MS, V4)
+    before = broker.writer.send_batch("orders", 1, data, BORN_MS, V4)
 
     def refuse(*of: Any) -> None:
         raise StoreError("no space", hint="")
@@ -234,9 +237,9 @@ def test_a_batch_that_the_disk_has_no_room_for_is_not_there(monkeypatch: pytest.
     with monkeypatch.context() as patch:
         patch.setattr(broker.store.log, "place", refuse)
         with pytest.raises(StoreError):
-            broker.send_batch("orders", 1, data, BORN_MS, V4)
+            broker.writer.send_batch("orders", 1, data, BORN_MS, V4)
     assert (broker.timers.pending, broker.traffic.messages_in) == ({"orders": 1}, 3)
-    after = broker.send_batch("orders", 1, data, BORN_MS, V4)
+    after = broker.writer.send_batch("orders", 1, data, BORN_MS, V4)
     assert after[2] == before[2] + 1
     assert after[3] - before[3] == before[3], "it follows the first one"
 
@@ -256,7 +259,7 @@ def test_a_batch_takes_less_than_two_thirds_of_the_time_of_its_messages(wait: st
         for each in (quick, long):
             started_s = time.thread_time()
             if each is quick:
-                each.broker.send_batch("orders", 1, data, BORN_MS, V4)
+                each.broker.writer.send_batch("orders", 1, data, BORN_MS, V4)
             else:
                 send_the_long_way(each.broker, "orders", 1, data, V4, 0, 0)
             each.broker.store.pending_keys.put()

@@ -50,7 +50,7 @@ class Watched:
 
     def schedule(self, delay_ms: int, name: str, topic: str = "orders") -> None:
         properties = {"TIMER_DELAY_MS": str(delay_ms), "UNIQ_KEY": name}
-        self.broker.send(topic, 0, name.encode(), encode_properties(properties), 1, HOST)
+        self.broker.writer.send(topic, 0, name.encode(), encode_properties(properties), 1, HOST)
 
     def flush(self) -> None:
         self.broker.store.flush()
@@ -180,7 +180,7 @@ def test_what_is_pending_is_right_through_every_change_and_restart(watched: Watc
 def test_the_timers_of_a_batch_are_pending_each(watched: Watched) -> None:
     given = [{"TIMER_DELAY_MS": "5000"}, {"DELAY": "1"}, {}, {"TIMER_DELAY_MS": "9000"}]
     members = (BatchMember(0, b"x", encode_properties(properties).encode()) for properties in given)
-    watched.broker.send_batch("orders", 0, encode_batch(members), 1, HOST)
+    watched.broker.writer.send_batch("orders", 0, encode_batch(members), 1, HOST)
     assert watched.timing() == {"orders": 2}
     watched.restart(clean=False)
     assert watched.timing() == {"orders": 2}

@@ -1,15 +1,31 @@
 """The broker's parts work on their own: each is built from what it needs, without a Broker around it."""
 
+import pytest
+
 from latermq.broker.messages.progress import ConsumerProgress
 from latermq.broker.messages.reader import MessageReader
+from latermq.broker.messages.write_gate import WriteGate
 from latermq.broker.metrics.traffic import Traffic
 from latermq.broker.tables.table_loader import open_tables
+from latermq.broker.tables.topics import UnsavedTopic
+from latermq.broker.tables.writable_topics import WritableTopics, wait_until_saved
 from latermq.clock import SimulatedClock
-from latermq.config import BrokerConfig
+from latermq.config import BrokerConfig, StoreConfig
+from latermq.errors import ServiceUnavailable
 from latermq.model.pull_status import PullStatus
 from latermq.model.topic import Topic
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.support.stores import append, open_store
+
+
+class Filled:
+    """A store on a disk that is so full."""
+
+    def __init__(self, used: float) -> None:
+        self._used = used
+
+    def used_ratio(self) -> float:
+        return self._used
 
 
 class Parts:
@@ -39,3 +55,26 @@ def test_progress_is_committed_up_to_the_end_of_the_queue() -> None:
     progress = ConsumerProgress(parts.store.reader, parts.topics, parts.groups, parts.offsets, parts.settings)
     progress.commit("readers", "orders", 0, 99)
     assert progress.committed("readers", "orders", 0) == 3
+
+
+def test_a_full_disk_refuses_new_messages_before_retries() -> None:
+    for used, refused in ((0.5, []), (0.9, [False]), (0.97, [False, True])):
+        gate = WriteGate(Filled(used), StoreConfig())
+        gate.check_disk()
+        found = []
+        for is_retry in (False, True):
+            try:
+                gate.check(is_retry=is_retry)
+            except ServiceUnavailable:
+                found.append(is_retry)
+        assert found == refused
+
+
+def test_a_topic_is_writable_only_once_it_is_saved() -> None:
+    parts = Parts()
+    topics = WritableTopics(parts.topics, WriteGate(parts.store, StoreConfig()), wait_until_saved)
+    with pytest.raises(UnsavedTopic):
+        topics.find("orders", "", 8)
+    assert "orders" not in topics.open
+    parts.topics.saved_version = parts.topics.version
+    assert topics.find("orders", "", 8) is topics.open["orders"]

@@ -6,7 +6,6 @@ import pytest
 
 from latermq.broker.admin.group_admin import put_group
 from latermq.broker.broker import Broker
-from latermq.broker.messages.retries import Retries
 from latermq.clock import SimulatedClock
 from latermq.errors import (
     GroupNotFound,
@@ -69,7 +68,7 @@ def send_back(
         offset=message.physical_offset, group=group, delayLevel=level, originTopic=message.topic,
         maxReconsumeTimes=max_times,
     )  # fmt: skip
-    return Retries(broker).send_back(read_send_back(header, version))
+    return broker.retries.send_back(read_send_back(header, version))
 
 
 def send_retry(
@@ -87,11 +86,11 @@ def send_retry(
         topic=topic, queueId=0, properties=encode_properties(properties), bornTimestamp=5, reconsumeTimes=times,
         maxReconsumeTimes=max_times,
     )  # fmt: skip
-    Retries(broker).send(read_retry(header, version), body, HOST)
+    broker.retries.send(read_retry(header, version), body, HOST)
 
 
 def sent(broker: Broker, body: bytes = b"order", **properties: str) -> Message:
-    broker.send("orders", 0, body, encode_properties(properties), 1_700_000_000_000, HOST)
+    broker.writer.send("orders", 0, body, encode_properties(properties), 1_700_000_000_000, HOST)
     return messages(broker)[-1]
 
 
@@ -299,7 +298,7 @@ def test_a_message_that_is_gone_cannot_be_sent_back(broker: Broker) -> None:
 
 def fill(monkeypatch: pytest.MonkeyPatch, broker: Broker, used: float) -> None:
     monkeypatch.setattr(broker.store, "used_ratio", lambda: used)
-    broker.check_disk()
+    broker.gate.check_disk()
 
 
 def test_above_the_first_mark_of_the_disk_retries_go_on_and_above_the_second_only_deliveries(
@@ -331,7 +330,7 @@ def test_above_the_first_mark_of_the_disk_retries_go_on_and_above_the_second_onl
 
 def test_a_broker_that_stops_takes_no_retries(broker: Broker) -> None:
     message = sent(broker)
-    broker.refuse("the broker is stopping")
+    broker.gate.close("the broker is stopping")
     with pytest.raises(ServiceUnavailable, match="stopping"):
         send_back(broker, message)
 
@@ -340,7 +339,7 @@ def test_a_body_above_the_limit_of_today_can_still_be_retried_but_not_sent(
     broker: Broker, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     message = sent(broker, b"x" * 2_000)
-    monkeypatch.setattr(broker, "_max_message", 1_000)
+    monkeypatch.setattr(broker.limits, "max_body", 1_000)
     send_back(broker, message, level=1)
     pass_time(broker, clock, 1_000)
     assert bodies(broker, RETRY) == [b"x" * 2_000]

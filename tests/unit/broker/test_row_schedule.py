@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from latermq.broker.broker import Broker
-from latermq.broker.timers.row_schedule import RowSchedule, Scheduled
+from latermq.broker.timers.row_schedule import Scheduled
 from latermq.clock import SimulatedClock
 from latermq.config import BrokerConfig, Config, Size, StoreConfig, TimerConfig
 from latermq.errors import (
@@ -45,7 +45,7 @@ class Scene:
 
     def _open(self) -> None:
         self.broker: Broker = open_broker(self.disk, self.clock, self._timer, self._store)
-        self.rows = RowSchedule(self.broker)
+        self.rows = self.broker.row_schedule
 
     def restart(self, disk: MemoryDisk) -> None:
         self.disk = disk
@@ -405,7 +405,7 @@ def test_a_topic_is_not_made_where_none_may_be() -> None:
     scene = Scene()
     config = Config(store=STORE, broker=BrokerConfig(auto_create_topics=False))
     scene.broker = Broker(config, MemoryDisk(), scene.clock, host="127.0.0.1", port=10911, new_store_id="t" * 32)
-    scene.rows = RowSchedule(scene.broker)
+    scene.rows = scene.broker.row_schedule
     error = refused(scene, scene.some(1))
     assert isinstance(error, TopicNotFound)
     assert "row 0" in error.message
@@ -413,7 +413,7 @@ def test_a_topic_is_not_made_where_none_may_be() -> None:
 
 def test_a_full_disk_and_a_stopping_broker_take_no_rows() -> None:
     scene = Scene()
-    scene.broker.refuse("the broker is stopping")
+    scene.broker.gate.close("the broker is stopping")
     assert isinstance(refused(scene, scene.some(1)), ServiceUnavailable)
 
 

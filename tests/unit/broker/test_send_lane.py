@@ -346,7 +346,7 @@ def test_a_pull_that_waits_is_woken() -> None:
 def test_a_broker_that_refuses_messages_refuses_them_in_the_lane() -> None:
     way = Way()
     way.receive(send_frame(1))
-    way.broker.refuse("the broker is stopping")
+    way.broker.gate.close("the broker is stopping")
     way.receive(send_frame(2))
     assert [reply.code for reply in way.replies()] == [Response.SUCCESS, Response.SERVICE_NOT_AVAILABLE]
     assert way.taken == []

@@ -211,12 +211,12 @@ def test_a_group_that_is_deleted_while_it_is_reset_stays_deleted(scene: Scene) -
 
 def test_a_topic_that_is_made_anew_while_it_is_reset_gets_no_offsets_of_the_old_one(scene: Scene) -> None:
     for _ in range(5):
-        scene.broker.send("wide", 0, b"old", "", 1_800_000_000_000, pack_host("127.0.0.1", 1))
+        scene.broker.writer.send("wide", 0, b"old", "", 1_800_000_000_000, pack_host("127.0.0.1", 1))
     assert scene.begin(Request.INVOKE_BROKER_TO_RESET_OFFSET, RESET | {"timestamp": -1}) is None
     for work in scene.broker.delete_topic("wide"):
         work()
     scene.broker.topics.put(Topic(name="wide", read_queues=WIDE, write_queues=WIDE))
-    scene.broker.send("wide", 0, b"new", "", 1_800_000_000_000, pack_host("127.0.0.1", 1))
+    scene.broker.writer.send("wide", 0, b"new", "", 1_800_000_000_000, pack_host("127.0.0.1", 1))
     for _ in scene.turns():
         pass
     assert scene.broker.offsets.of_topic("readers", "wide").get(0, 0) <= 1, "it would miss messages"
@@ -277,7 +277,7 @@ def test_of_a_batch_only_odd_messages_that_may_wait_are_looked_at_closely(
     monkeypatch.setattr(broker.waiting, "touch", lambda *queue: touched.append(queue))
     plain, delayed = BatchMember(0, b"now", b"TAGS\x01a\x02"), BatchMember(0, b"later", b"DELAY\x013\x02")
     odd = BatchMember(0, b"later", b"DELAY\x0103\x02")
-    broker.send_batch(
+    broker.writer.send_batch(
         "wide", 0, encode_batch([plain, delayed, odd, *[plain] * 500]), 1_800_000_000_000, pack_host("::1", 1)
     )
     assert (len(looked), touched) == (1, [("wide", 0)])

@@ -4,7 +4,6 @@ import msgspec
 import pytest
 
 from latermq.broker.broker import Broker
-from latermq.broker.messages.retries import Retries
 from latermq.broker.tables.unused_names import remove_unused
 from latermq.clock import SimulatedClock
 from latermq.config import BrokerConfig, Duration
@@ -117,7 +116,7 @@ def test_a_retry_that_waits_keeps_its_topic_though_the_broker_died_before_it_cam
     beat(broker)
     broker.tables.save()
     back = SendBack(group="readers", physical_offset=0, delay_level=18)
-    Retries(broker).send_back(back, HOST)
+    broker.retries.send_back(back, HOST)
     broker.store.flush()
     broker = open_broker(disk.after_process_death(), clock)
     for _ in range(4):
@@ -141,9 +140,9 @@ def test_a_retry_is_refused_while_it_cannot_be_saved_that_its_topic_is_used() ->
     disk.before_step = fail
     for _ in range(2):
         with pytest.raises(StoreError):
-            Retries(broker).send_back(SendBack(group="readers", physical_offset=0, delay_level=18), HOST)
+            broker.retries.send_back(SendBack(group="readers", physical_offset=0, delay_level=18), HOST)
     disk.before_step = lambda operation, path: None
-    Retries(broker).send_back(SendBack(group="readers", physical_offset=0, delay_level=18), HOST)
+    broker.retries.send_back(SendBack(group="readers", physical_offset=0, delay_level=18), HOST)
     assert open_broker(disk.after_process_death(), clock).topics.auto_created.unused == []
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from latermq.broker.timers.row_schedule import RowSchedule
 from latermq.errors import CorruptStore, IllegalMessage
 from latermq.pipeline.bulk import job_keys, spool
 from latermq.pipeline.bulk.bulk_job import files_in
@@ -63,7 +62,7 @@ class Scene:
             self.asked += 1
             if self.asked == self.fails_at:
                 raise IllegalMessage("refused")
-            done = RowSchedule(self.aging.broker).schedule(decode_rows(body), HOST)
+            done = self.aging.broker.row_schedule.schedule(decode_rows(body), HOST)
         return _Reply(scheduled=done.scheduled, known=done.known), b""
 
     def state(self, *, flush: bool = False) -> "_State":

@@ -111,7 +111,7 @@ class Scene:
             clock=self.clock,
             config=SimpleNamespace(timer=self.timer, broker=SimpleNamespace(name="broker-a")),
             topics=SimpleNamespace(require=self._require),
-            check_changeable=lambda: self._raise(self.refusal),
+            gate=SimpleNamespace(check=lambda is_retry: self._raise(self.refusal)),
             settle=lambda: None,
         )
         sliced = SlicedRequests(1_000)

@@ -89,7 +89,7 @@ def test_messages_with_many_keys_are_indexed_a_few_at_a_time(size: int, monkeypa
     counts = indexed_at_once(broker, monkeypatch)
     messages = 8 * INDEX_BATCH_BYTES // size
     for _ in range(messages):
-        broker.send("orders", 0, b"", MANY_KEYS[:size], 1, HOST)
+        broker.writer.send("orders", 0, b"", MANY_KEYS[:size], 1, HOST)
     broker.store.pending_keys.put()
     assert sum(counts) == messages * count_keys([MANY_KEYS[:size].encode()])
     assert max(counts) <= max(INDEX_BATCH_BYTES, INDEX_BATCH * 512) // 2
@@ -99,11 +99,11 @@ def test_a_batch_with_too_many_keys_is_refused_and_one_with_many_spaces_is_not()
     broker = open_broker(MemoryDisk(), SimulatedClock(), store=StoreConfig(segment=Size(4 << 20)))
     limit = broker.config.broker.max_batch_keys
     members = [BatchMember(0, b"", MANY_KEYS.encode())] * (limit // 16_000)
-    broker.send_batch("orders", 0, encode_batch(members), 1, HOST)
+    broker.writer.send_batch("orders", 0, encode_batch(members), 1, HOST)
     with pytest.raises(IllegalMessage, match=f"have more than {limit} keys"):
-        broker.send_batch("orders", 0, encode_batch([*members, members[0]]), 1, HOST)
+        broker.writer.send_batch("orders", 0, encode_batch([*members, members[0]]), 1, HOST)
     prose = BatchMember(0, b"a " * 16_000, ("text\x01" + "a " * 15_000).encode())
-    broker.send_batch("orders", 0, encode_batch([prose] * 5), 1, HOST)
+    broker.writer.send_batch("orders", 0, encode_batch([prose] * 5), 1, HOST)
 
 
 def test_timers_with_many_keys_that_are_due_together_are_delivered_a_few_at_a_time(
@@ -113,7 +113,7 @@ def test_timers_with_many_keys_that_are_due_together_are_delivered_a_few_at_a_ti
     broker = open_broker(MemoryDisk(), clock, store=StoreConfig(segment=Size(16 << 20)))
     text = MANY_KEYS[:28_005] + "\x02TIMER_DELAY_MS\x015000"
     for _ in range(40):
-        broker.send("orders", 0, b"", text, 1, HOST)
+        broker.writer.send("orders", 0, b"", text, 1, HOST)
     broker.store.pending_keys.put()
     counts = indexed_at_once(broker, monkeypatch)
     broker.store.flush()

@@ -5,8 +5,6 @@ from random import Random
 
 import pytest
 
-from latermq.broker.messages.retries import Retries
-from latermq.broker.timers.row_schedule import RowSchedule
 from latermq.errors import StoreError
 from latermq.message.batch import BatchMember, encode_batch
 from latermq.message.ids import pack_host
@@ -82,7 +80,7 @@ class Life:
     def sends(self) -> None:
         for size in self.chance.sample(range(20_000), 3):
             send(self.broker, b"s" * size, TAGS="a", UNIQ_KEY=f"s{self.number}-{size}")
-        self.broker.send("orders", 1, b"from IPv6", "", 1, HOST_V6)
+        self.broker.writer.send("orders", 1, b"from IPv6", "", 1, HOST_V6)
 
     def run(self) -> None:
         plain = ("orders", 0, b"run", b"", 1, 0, 0, 0, None)
@@ -90,7 +88,7 @@ class Life:
 
     def batch(self) -> None:
         members = [BatchMember(0, b"b%d" % number, b"UNIQ_KEY\x01b%d" % number) for number in range(20)]
-        self.broker.send_batch("orders", 2, encode_batch(members), 1, HOST)
+        self.broker.writer.send_batch("orders", 2, encode_batch(members), 1, HOST)
 
     def level(self) -> None:
         send(self.broker, b"l", topic=self.chance.choice(["orders", "short-lived"]), DELAY="2")
@@ -105,7 +103,7 @@ class Life:
     def rows(self) -> None:
         due_ms = self.far.clock.now_ms() + 4_000
         rows = [Row(f"r{self.number}-{row}", due_ms=due_ms, body=b"row") for row in range(30)]
-        RowSchedule(self.broker).schedule(decode_rows(encode_rows(batch_of(rows))), HOST)
+        self.broker.row_schedule.schedule(decode_rows(encode_rows(batch_of(rows))), HOST)
 
     def cancel(self) -> None:
         self.broker.pending.cancel("orders", f"t{self.number - 1}")
@@ -117,7 +115,7 @@ class Life:
         for message in messages(self.broker, "orders", 0)[-1:]:
             level = self.chance.choice([-1, 1])
             back = SendBack(group="billing", physical_offset=message.physical_offset, delay_level=level)
-            Retries(self.broker).send_back(back)
+            self.broker.retries.send_back(back)
 
     def delete_topic(self) -> None:
         if self.broker.topics.find("short-lived") is not None:

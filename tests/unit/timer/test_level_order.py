@@ -58,7 +58,7 @@ class Reads:
 def wait_in_level(broker: Broker, count: int, level: int) -> None:
     batch = [BatchMember(0, b"waits", f"DELAY\x01{level}\x02".encode())] * 5_000
     for _ in range(count // 5_000):
-        broker.send_batch("orders", 0, encode_batch(batch), 1_700_000_000_000, HOST)
+        broker.writer.send_batch("orders", 0, encode_batch(batch), 1_700_000_000_000, HOST)
 
 
 def test_a_small_step_back_costs_what_was_stored_since_and_not_what_waits(
@@ -140,7 +140,7 @@ def test_whatever_the_clock_does_each_message_arrives_once_at_its_time_and_in_or
         for _ in range(chance.randrange(12)):
             if chance.random() < 0.3:
                 members = [BatchMember(0, b"%d" % (sent + more), b"DELAY\x012\x02") for more in range(3)]
-                broker.send_batch("orders", 0, encode_batch(members), 1_700_000_000_000, HOST)
+                broker.writer.send_batch("orders", 0, encode_batch(members), 1_700_000_000_000, HOST)
                 sent += 3
             else:
                 send(broker, b"%d" % sent, DELAY=str(chance.randrange(1, 3)))

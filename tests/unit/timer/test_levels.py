@@ -139,7 +139,7 @@ def batch(*members: tuple[bytes, str]) -> bytes:
 def test_a_batch_may_mix_messages_for_now_and_for_later(broker: Broker, clock: SimulatedClock) -> None:
     send(broker, b"before")
     data = batch((b"one second", "1"), (b"now", ""), (b"five seconds", "2"), (b"now too", ""))
-    ids, queue_id, queue_offset, _, _ = broker.send_batch("orders", 0, data, 1, HOST)
+    ids, queue_id, queue_offset, _, _ = broker.writer.send_batch("orders", 0, data, 1, HOST)
     assert (len(ids.split(",")), queue_id, queue_offset) == (4, 0, 1)
     assert bodies(broker) == [b"before", b"now", b"now too"]
     pass_time(broker, clock, 1_000)
@@ -150,7 +150,7 @@ def test_a_batch_may_mix_messages_for_now_and_for_later(broker: Broker, clock: S
 
 def test_a_batch_of_which_all_wait_answers_with_its_first_record(broker: Broker, clock: SimulatedClock) -> None:
     send(broker, b"x", DELAY="2")
-    _, _, queue_offset, _, _ = broker.send_batch("orders", 0, batch((b"a", "2"), (b"b", "1")), 1, HOST)
+    _, _, queue_offset, _, _ = broker.writer.send_batch("orders", 0, batch((b"a", "2"), (b"b", "1")), 1, HOST)
     assert queue_offset == 1
     pass_time(broker, clock, 5_000)
     assert bodies(broker) == [b"b", b"x", b"a"]
@@ -158,7 +158,7 @@ def test_a_batch_of_which_all_wait_answers_with_its_first_record(broker: Broker,
 
 def test_a_batch_with_one_bad_delay_is_refused_as_a_whole_and_names_it(broker: Broker) -> None:
     with pytest.raises(IllegalMessage, match="message 2 of the batch"):
-        broker.send_batch("orders", 0, batch((b"a", ""), (b"b", "1"), (b"c", "x")), 1, HOST)
+        broker.writer.send_batch("orders", 0, batch((b"a", ""), (b"b", "1"), (b"c", "x")), 1, HOST)
     assert bodies(broker) == []
     assert bodies(broker, SCHEDULE_TOPIC, 0) == []
 

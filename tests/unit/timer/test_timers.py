@@ -1,6 +1,6 @@
 """Timers on both engines: to the millisecond, over restarts, with cancels and moves, on a clock turned by hand."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 import pytest
@@ -22,17 +22,17 @@ DAY_MS = 86_400_000
 
 
 def send_with(broker: Broker, body: bytes, properties: dict[str, str]) -> None:
-    broker.send("orders", 0, body, encode_properties(properties), 1_700_000_000_000, HOST)
+    broker.writer.send("orders", 0, body, encode_properties(properties), 1_700_000_000_000, HOST)
 
 
 class Scene:
     """A broker with one engine, which can die and come back."""
 
-    def __init__(self, engine: str, **settings: object) -> None:
+    def __init__(self, engine: str, chance: Callable[[], float] = lambda: 0.5, **settings: object) -> None:
         self.disk = MemoryDisk()
         self.clock = SimulatedClock()
         self.timer = TimerConfig(engine=engine, **settings)  # type: ignore[arg-type]
-        self.broker = open_broker(self.disk, self.clock, self.timer)
+        self.broker = open_broker(self.disk, self.clock, self.timer, chance=chance)
 
     def send(self, body: bytes, delay_ms: int, **properties: str) -> None:
         send_with(self.broker, body, {"TIMER_DELAY_MS": str(delay_ms), **properties})
@@ -307,7 +307,7 @@ def test_a_batch_may_mix_timers_levels_and_messages_for_now(scene: Scene) -> Non
     data = encode_batch(
         BatchMember(0, b"%d" % number, encode_properties(given).encode()) for number, given in enumerate(members)
     )
-    scene.broker.send_batch("orders", 0, data, 1, HOST)
+    scene.broker.writer.send_batch("orders", 0, data, 1, HOST)
     assert scene.broker.pending.count() == 2
     scene.pass_time(5_000)
     assert bodies(scene.broker) == [b"0", b"2", b"1", b"3"]
@@ -315,13 +315,12 @@ def test_a_batch_may_mix_timers_levels_and_messages_for_now(scene: Scene) -> Non
         [BatchMember(0, b"x", b"TIMER_DELAY_MS\x01100\x02"), BatchMember(0, b"y", b"TIMER_DELAY_MS\x01a\x02")]
     )
     with pytest.raises(IllegalMessage, match="message 1"):
-        scene.broker.send_batch("orders", 0, bad, 1, HOST)
+        scene.broker.writer.send_batch("orders", 0, bad, 1, HOST)
 
 
 def test_a_full_second_refuses_ever_more_and_at_last_all(engine: str) -> None:
-    scene = Scene(engine, slot_limit=100)
     draws = iter(float(number % 10) / 10 for number in range(100_000))
-    scene.broker.chance = lambda: next(draws)  # the only randomness there is
+    scene = Scene(engine, chance=lambda: next(draws), slot_limit=100)  # the only randomness there is
     passed: list[int] = []
     due_ms = scene.clock.now_ms() // 1000 * 1000 + 20_500
     for number in range(500):
@@ -430,7 +429,7 @@ def test_what_stays_behind_after_a_failed_append_is_neither_lost_nor_early(
 
     def timer(queue_id: int, delay_ms: int) -> None:
         properties = encode_properties({"TIMER_DELAY_MS": str(delay_ms)})
-        broker.send("orders", queue_id, b"%d" % delay_ms, properties, 1, HOST)
+        broker.writer.send("orders", queue_id, b"%d" % delay_ms, properties, 1, HOST)
         run_until_quiet(broker)
         scene.clock.advance(25)
         run_until_quiet(broker)

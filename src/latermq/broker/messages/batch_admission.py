@@ -61,7 +61,7 @@ class BatchAdmission:
                 text = raw.decode()
             except UnicodeDecodeError:
                 raise IllegalMessage(f"the properties of message {len(bodies)} of the batch are no UTF-8") from None
-            # As in `Broker.send`: all properties that need a closer look hold one of these.
+            # As in `MessageWriter.send`: all properties that need a closer look hold one of these.
             needs_look = "DEL" in text or "TIMER_" in text or OWN_PREFIX in text
             place, encoded = None, raw
             is_ordinary = self.is_plain and "\0" not in text and len(raw) <= MAX_PROPERTIES_BYTES

@@ -1,10 +1,13 @@
 """Retries and dead letters: what becomes of a message that a consumer could not handle."""
 
-from latermq.broker.broker import Broker, Sent
+from latermq.broker.messages.writer import MessageWriter, Sent
+from latermq.broker.tables.writable_topics import WritableTopics
 from latermq.errors import MessageNotFound
+from latermq.group.locks import QueueLocks
 from latermq.group.retry_backoff import next_wait
+from latermq.group.subscriptions import SubscriptionGroups
 from latermq.message.entry_id import MAX_LEVELS
-from latermq.message.ids import offset_message_id, pack_host
+from latermq.message.ids import pack_host
 from latermq.message.names import RETRY_PREFIX, dead_letter_topic, retry_topic
 from latermq.message.properties import (
     DEAD_LETTER_REASON,
@@ -20,6 +23,7 @@ from latermq.message.record import Message
 from latermq.message.record_fields import SYSFLAG_FROM_SENDER
 from latermq.model.group import Group
 from latermq.model.retry import RetryMessage, SendBack
+from latermq.store.log_reader import LogReader
 from latermq.timer.admission import without_scheduling
 
 DEAD_LETTER_QUEUES = 1
@@ -29,19 +33,29 @@ ANY_QUEUE = -1
 class Retries:
     """Puts failed messages into their group's retry topic, or into its dead letters."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        log_reader: LogReader,
+        groups: SubscriptionGroups,
+        locks: QueueLocks,
+        topics: WritableTopics,
+        writer: MessageWriter,
+    ) -> None:
+        self._log_reader = log_reader
+        self._groups = groups
+        self._locks = locks
+        self._topics = topics
+        self._writer = writer
 
     def send_back(self, request: SendBack, by: bytes = b"") -> int:
         """A consumer gives a stored message back; the end of its new record, 0 where its group keeps no retries."""
-        broker = self._broker
-        group = broker.groups.require(request.group, by)
+        group = self._groups.require(request.group, by)
         if group.retry_queues <= 0:
             return 0
         topic = retry_topic(group.name)
         # Before the message is looked for, and for dead letters too: RocketMQ answers in this order.
-        broker.make_retry_topic(topic, group.retry_queues, by)
-        message = broker.store.reader.read_message(request.physical_offset)
+        self._topics.make_retry(topic, group.retry_queues, by)
+        message = self._log_reader.read_message(request.physical_offset)
         if message is None:
             raise MessageNotFound(
                 f"no message begins at {request.physical_offset} of the log",
@@ -62,7 +76,7 @@ class Retries:
         if request.delay_level:
             name, wait = DELAY_LEVEL, str(min(request.delay_level, MAX_LEVELS))
         properties[name] = wait
-        return broker.send(
+        return self._writer.send(
             topic,
             ANY_QUEUE,
             message.body,
@@ -81,12 +95,10 @@ class Retries:
         Clients do so when a send-back failed, and when a consumer in order has tried often enough. A group whose
         members hold queues consumes in order: what it gives back has had all its tries.
         """
-        broker = self._broker
-        group = broker.groups.require(request.topic.removeprefix(RETRY_PREFIX), born_host)
+        group = self._groups.require(request.topic.removeprefix(RETRY_PREFIX), born_host)
         limit = _limit(group, request.max_retries)
-        in_order = broker.locks.is_held(group.name)
-        if len(body) > broker.config.broker.max_message:
-            raise broker.too_long(len(body))
+        in_order = self._locks.is_held(group.name)
+        self._writer.limits.check_body(len(body))
         if in_order or request.reconsume_times > limit:
             # A client counts the attempt that is to come; what gets none has failed that many times.
             failed = _failed_too_often(request.reconsume_times, limit)
@@ -102,7 +114,7 @@ class Retries:
             properties = without_scheduling(decode_properties(request.properties))
             return self._bury(group, message, properties, reason, by=born_host, born_host=born_host)
         is_retry = request.reconsume_times > 0
-        return broker.send(
+        return self._writer.send(
             request.topic,
             request.queue_id,
             body,
@@ -128,15 +140,14 @@ class Retries:
         born_host: bytes | None = None,
     ) -> Sent:
         """Put a message into its group's dead letters, with one more failure and the reason."""
-        broker = self._broker
         sysflag = message.sysflag & SYSFLAG_FROM_SENDER
-        encoded = broker.admit_properties(encode_properties(properties), sysflag)
+        encoded = self._writer.limits.encode_properties(encode_properties(properties), sysflag)
         with_reason = encoded + encode_properties({DEAD_LETTER_REASON: reason}).encode()
         if len(with_reason) <= MAX_PROPERTIES_BYTES:
             encoded = with_reason  # rather a dead letter without its reason than none
         topic = dead_letter_topic(group.name)
-        broker.make_retry_topic(topic, DEAD_LETTER_QUEUES, by)
-        at, queue_offset, end_offset = broker.store.writer.append(
+        self._topics.make_retry(topic, DEAD_LETTER_QUEUES, by)
+        return self._writer.append_admitted(
             topic,
             0,
             message.body,
@@ -147,9 +158,6 @@ class Retries:
             sysflag,
             message.reconsume_times + 1,
         )
-        broker.waiting.touch(topic, 0)
-        broker.traffic.messages_in += 1
-        return offset_message_id(broker.store_host, at), 0, queue_offset, end_offset, ""
 
 
 def _limit(group: Group, asked: int | None) -> int:

@@ -1,16 +1,20 @@
 """Scheduling in bulk: the rows of a batch become timers, each once however often it is sent, all of them or none."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, compress, repeat
 from typing import NamedTuple
 
 import numpy as np
 
 from latermq.arrays import Bools, Indices, Ints, Ints32
-from latermq.broker.broker import MAX_TIMER_PROPERTIES_BYTES, Broker
+from latermq.broker.messages.limits import MAX_TIMER_PROPERTIES_BYTES
+from latermq.broker.messages.writer import MessageWriter
 from latermq.broker.tables.topics import UnsavedTopic
+from latermq.broker.tables.writable_topics import WritableTopics
 from latermq.broker.timers.known_names import KnownNames
 from latermq.broker.timers.row_checks import check_rows, dues_of, refuse_row
+from latermq.clock import Clock
+from latermq.config import Config
 from latermq.errors import FlowControl, IllegalMessage, NoPermission, TopicNotFound
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQUE_KEY, encode_properties
@@ -21,7 +25,9 @@ from latermq.model.rows import Column, RowBatch
 from latermq.model.topic import Topic
 from latermq.store.block import Block
 from latermq.store.dispatch import HashedKeys
-from latermq.timer.admission import waiting_properties
+from latermq.store.queues.queue_table import QueueTable
+from latermq.timer.admission import Admission, waiting_properties
+from latermq.timer.service import TimerService
 
 _MARK_DUE_MS = 1_111_111_111_111  # stands for the due time where the rest of the properties is made once
 _POWERS_OF_TEN = 10 ** np.arange(1, 19, dtype=np.int64)
@@ -37,11 +43,34 @@ class Scheduled(NamedTuple):
 class RowSchedule:
     """Schedules batches of rows. Called by the thread that appends."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._known = KnownNames(broker.store.reader, broker.far_names, broker.timers.marks.all_wake_from_ms)
+    def __init__(
+        self,
+        writer: MessageWriter,
+        topics: WritableTopics,
+        queues: QueueTable,
+        admission: Admission,
+        timers: TimerService,
+        known: KnownNames,
+        clock: Clock,
+        config: Config,
+        *,
+        store_host: bytes,
+        chance: Callable[[], float],
+    ) -> None:
+        """`chance` gives numbers from 0 to 1, which decide which timers of a full second are refused."""
+        self._writer = writer
+        self._topics = topics
+        self._queue_table = queues
+        self._admission = admission
+        self._timers = timers
+        self._known = known
+        self._clock = clock
+        self._default_queues = config.broker.default_queues
+        self._slot_limit = config.timer.slot_limit
+        self._store_host = store_host
+        self._chance = chance
         self._next_queue = 0
-        self._stamp = b"\x02" + broker.stamp.removesuffix("\x02").encode()  # its end begins what follows
+        self._stamp = b"\x02" + writer.stamp.removesuffix("\x02").encode()  # its end begins what follows
 
     def schedule(self, batch: RowBatch, born_host: bytes) -> Scheduled:
         """Append those rows whose names are new as timers, as one block; a row whose time has passed is due now.
@@ -50,10 +79,9 @@ class RowSchedule:
         """
         if not len(batch):
             return Scheduled(0, 0)
-        broker = self._broker
-        now_ms = broker.clock.now_ms()
-        check_rows(batch, int(broker.config.broker.max_message))
-        dues = dues_of(batch, now_ms, broker.admission.check_due)
+        now_ms = self._clock.now_ms()
+        check_rows(batch, self._writer.limits.max_body)
+        dues = dues_of(batch, now_ms, self._admission.check_due)
         configs = self._writable_topics(batch, born_host)
         keys = batch.unique_keys.values()
         hashed = HashedKeys(batch.unique_keys.data, batch.unique_keys.offsets)
@@ -66,27 +94,25 @@ class RowSchedule:
             build = _Build(batch, rows, dues[rows], keys, self._stamp)
             queues = self._queues(batch, rows, configs)
             self._hold(batch, rows, queues)
-            block = build.block(queues, hashes[rows], born_host, broker.store_host, now_ms)
+            block = build.block(queues, hashes[rows], born_host, self._store_host, now_ms)
             longest = int(block.sizes.argmax())
-            if block.sizes[longest] > broker.max_waiting:
+            if block.sizes[longest] > self._writer.limits.max_waiting:
                 raise IllegalMessage(
                     f"row {rows[longest]}: a timer of {block.sizes[longest]} bytes does not fit a segment",
                     hint="Send less, or raise store.segment",
                 )
-            for start, end in _pieces(block.sizes, broker.store.writer.segment_bytes // 2):
-                broker.store.writer.append_block(block.part(start, end))
-                self._note(batch, rows[start:end])
+            for start, end in _pieces(block.sizes, self._writer.max_timer_block_bytes):
+                self._writer.append_timers(block.part(start, end), _counts_by_topic(batch, rows[start:end]))
         return Scheduled(len(rows), len(batch) - len(rows))
 
     def _writable_topics(self, batch: RowBatch, born_host: bytes) -> list[Topic | None]:
         """The topics of the rows, made where they are missing and may be; None for one that no row names."""
         configs: list[Topic | None] = [None] * len(batch.topics)
-        default_queues = self._broker.config.broker.default_queues
         unsaved: UnsavedTopic | None = None
         used, first_rows = np.unique(batch.topic_of, return_index=True)
         for number, row in sorted(zip(used.tolist(), first_rows.tolist(), strict=True), key=lambda pair: pair[1]):
             try:
-                configs[number] = self._broker.writable_topic(batch.topics[number], "", default_queues, by=born_host)
+                configs[number] = self._topics.find(batch.topics[number], "", self._default_queues, by=born_host)
             except (IllegalMessage, NoPermission, TopicNotFound) as error:
                 raise type(error)(f"row {row}: {error.message}", hint=error.hint) from None
             except UnsavedTopic as error:
@@ -106,13 +132,13 @@ class RowSchedule:
 
     def _check_room(self, dues: Ints) -> None:
         """Refuse the batch where so many more timers find no room, by the same rule as one alone."""
-        timers, limit = self._broker.timers, self._broker.config.timer.slot_limit
+        timers, limit = self._timers, self._slot_limit
         if not limit:
             timers.limits.check(int(dues[0]), 1.0)
             return
         slots, firsts, counts = np.unique(slots_of(dues), return_index=True, return_counts=True)
         for slot_ms, first, count in zip(slots.tolist(), firsts.tolist(), counts.tolist(), strict=True):
-            timers.limits.check(int(dues[first]), self._broker.chance())
+            timers.limits.check(int(dues[first]), self._chance())
             total = timers.slots.count(slot_ms) + count
             if total > 2 * limit:
                 timers.tallies.refused += count
@@ -133,17 +159,15 @@ class RowSchedule:
         places, firsts = np.unique(batch.topic_of[rows].astype(np.int64) << 32 | queues, return_index=True)
         for place, first in zip(places.tolist(), firsts.tolist(), strict=True):
             try:
-                self._broker.store.queues.hold(batch.topics[place >> 32], place & 0xFFFFFFFF)
+                self._queue_table.hold(batch.topics[place >> 32], place & 0xFFFFFFFF)
             except NoPermission as error:
                 refuse_row(int(rows[first]), error.message, error.hint)
 
-    def _note(self, batch: RowBatch, rows: Indices) -> None:
-        counts = np.bincount(batch.topic_of[rows], minlength=len(batch.topics))
-        for topic, count in zip(batch.topics, counts.tolist(), strict=True):
-            if count:
-                self._broker.timers.pending[topic] += count
-        self._broker.traffic.messages_in += len(rows)
-        self._broker.timers.note_timer()
+
+def _counts_by_topic(batch: RowBatch, rows: Indices) -> list[tuple[str, int]]:
+    """The topics that these rows are for, each with the number of its rows."""
+    counts = np.bincount(batch.topic_of[rows], minlength=len(batch.topics))
+    return [(topic, count) for topic, count in zip(batch.topics, counts.tolist(), strict=True) if count]
 
 
 def _pieces(sizes: Ints, max_bytes: int) -> Iterator[tuple[int, int]]:

@@ -81,6 +81,7 @@ class BrokerProcess:
             port=self._port,
             new_store_id=uuid.uuid4().hex,
             client_clock=SystemClock(),
+            defers_topic_saves=True,
         )
         self._log_recovery()
         self._log_queues(wanted_open_queues, file_limit)
@@ -216,7 +217,7 @@ class BrokerProcess:
         )
         self._preparer = Preparer(self.broker.store.prepare_ahead)
         self.broker.store.log.on_low = self._preparer.request
-        self.broker.check_disk()
+        self.broker.gate.check_disk()
         await write_lost_entries(self.broker, self._timeline_uri)
         await self._metrics.start_for("metrics.port", config.server.host, config.metrics.port, DEFAULT_METRICS_PORT)
         self._driver = TimerDriver(self.broker, on_failed=self.end)
@@ -263,7 +264,7 @@ class BrokerProcess:
     def _each_second(self) -> None:
         self.broker.sample_traffic()
         self._admin.sample()
-        self.broker.check_disk()
+        self.broker.gate.check_disk()
         self.service.notify(self.broker.expire_clients())
         topics, groups = remove_unused(self.broker)
         if topics or groups:
@@ -328,7 +329,7 @@ class BrokerProcess:
 
     async def stop(self) -> None:
         """Refuse new work, answer requests in progress, sync everything and unregister."""
-        self.broker.refuse("the broker is stopping")
+        self.broker.gate.close("the broker is stopping")
         for timer in self._timers:
             if timer is not None:
                 timer.cancel()

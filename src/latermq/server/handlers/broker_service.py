@@ -22,10 +22,6 @@ from latermq.server.remoting.send_lane import SendLane
 from latermq.server.remoting.stepwise import Later, SlicedRequests, call_now
 
 
-def _wait_until_saved() -> None:
-    raise UnsavedTopic
-
-
 class BrokerService:
     """Serves connections from a Broker."""
 
@@ -41,7 +37,7 @@ class BrokerService:
         sliced: SlicedRequests | None = None,
         later: Later = call_now,
     ) -> None:
-        """`save_topics` saves changed tables off the loop. Without it, they are saved when a message needs it.
+        """`save_topics` saves changed tables off the loop, for a broker that `defers_topic_saves`.
 
         `later` calls back after other work has had its turn.
         """
@@ -52,7 +48,6 @@ class BrokerService:
         self.flush_waits = FlushWaits(broker, request_flush)
         self._topic_waits: TopicWaits | None = None
         if save_topics is not None:
-            broker.save_topic = _wait_until_saved
             self._topic_waits = TopicWaits(
                 save_topics=save_topics,
                 serve=self.serve,
@@ -69,7 +64,19 @@ class BrokerService:
         self.table.add(ConsumerRequests(broker, self.notify).endpoints)
         # Replies that wait for the disk are sent one by one.
         takes_lane = not self.flush_waits.is_sync and len(broker.store_host) == IPV4_HOST_BYTES
-        self._lane = SendLane(broker, self.table, between_requests) if takes_lane else None
+        self._lane = (
+            SendLane(
+                broker.writer,
+                broker.writable_topics,
+                broker.store.queues,
+                broker.admission,
+                broker.clock,
+                self.table,
+                between_requests,
+            )
+            if takes_lane
+            else None
+        )
 
     def opened(self, connection: Connection) -> None:
         """Assign the send lane. Before the first request only the client's address is known."""

@@ -1,7 +1,6 @@
 """Requests that store messages: sends, batches and retries."""
 
 from latermq.broker.broker import Broker
-from latermq.broker.messages.retries import Retries
 from latermq.errors import IllegalMessage
 from latermq.message.names import RETRY_PREFIX
 from latermq.protocol.remoting.codes import Request
@@ -26,7 +25,7 @@ class SendRequests:
     def __init__(self, broker: Broker, flush_waits: FlushWaits) -> None:
         self._broker = broker
         self._flush_waits = flush_waits
-        self._retries = Retries(broker)
+        self._retries = broker.retries
 
     @property
     def endpoints(self) -> list[Endpoint]:
@@ -54,7 +53,7 @@ class SendRequests:
         if header.batch:
             if header.topic.startswith(RETRY_PREFIX):
                 raise IllegalMessage(f"a batch cannot be sent to {header.topic!r}", hint="Send retries one by one")
-            sent = self._broker.send_batch(
+            sent = self._broker.writer.send_batch(
                 header.topic,
                 header.queueId,
                 command.body,
@@ -68,7 +67,7 @@ class SendRequests:
         elif header.topic.startswith(RETRY_PREFIX):
             sent = self._retries.send(read_retry(header, command.version), command.body, connection.peer_host)
         else:
-            sent = self._broker.send(
+            sent = self._broker.writer.send(
                 header.topic,
                 header.queueId,
                 command.body,

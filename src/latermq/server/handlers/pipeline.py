@@ -8,7 +8,6 @@ from msgspec import Struct
 
 from latermq.broker.broker import Broker
 from latermq.broker.messages.record_pulls import RecordPulls
-from latermq.broker.timers.row_schedule import RowSchedule
 from latermq.errors import InvalidParameter, LaterMQError, NoPermission
 from latermq.handover.cut import FOREVER_MS
 from latermq.message.names import TIMER_TOPIC
@@ -75,7 +74,7 @@ class PipelineRequests:
         self._ingest = broker.ingest
         # The other quarter of a frame holds the largest header and one record beyond the requested size.
         self._pulls = RecordPulls(broker.store.reader, broker.topics, max_bytes=broker.config.server.max_frame * 3 // 4)
-        self._rows = RowSchedule(broker)
+        self._rows = broker.row_schedule
 
     @property
     def endpoints(self) -> list[Endpoint]:

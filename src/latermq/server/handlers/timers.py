@@ -197,7 +197,7 @@ class TimerRequests:
     def _check_allowed(self) -> None:
         if not self._broker.config.timer.recall:
             raise NoPermission("this broker does not recall, cancel or move timers", hint="Set timer.recall = true")
-        self._broker.check_changeable()
+        self._broker.gate.check(is_retry=True)
 
     def _tell(self, connection: Connection, command: Command, outcomes: Iterable[Outcome]) -> bytes | None:
         told = list(outcomes)
