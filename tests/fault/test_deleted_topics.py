@@ -27,7 +27,7 @@ def fill(aging: Aging, text: str) -> None:
 
 
 def delete(aging: Aging) -> None:
-    for step in aging.broker.delete_topic("orders"):
+    for step in aging.broker.topic_admin.delete("orders"):
         step()
 
 
@@ -90,7 +90,7 @@ def test_without_disk_space_it_is_not_deleted(aging: Aging) -> None:
 
     aging.disk.before_step = full
     with pytest.raises(StoreError):
-        aging.broker.delete_topic("orders")
+        aging.broker.topic_admin.delete("orders")
     aging.disk.before_step = lambda operation, path: None
     assert aging.broker.topics.find("orders") is not None
     assert len(aging.bodies()) == 5

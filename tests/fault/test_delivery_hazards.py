@@ -72,7 +72,7 @@ def test_large_dead_letters_are_cut_into_blocks_that_fit_a_segment(broker: Broke
     for number, size in enumerate(BODY_SIZES):
         send(broker, b"%d" % number + b"x" * (size - 1), "doomed", 0, **WAITS["timer"])
     broker.store.flush()
-    for step in broker.delete_topic("doomed"):
+    for step in broker.topic_admin.delete("doomed"):
         step()
     pass_time(broker, clock, 10_000)
     assert broker.timers.failure == ""
@@ -164,7 +164,7 @@ def test_a_round_writes_a_bounded_slice_of_dead_letters_in_one_block(
         send(broker, b"%d" % number, "doomed", 0, **WAITS[wait])
     send(broker, b"fine", "orders", 0, **WAITS[wait])
     broker.store.flush()
-    for step in broker.delete_topic("doomed"):
+    for step in broker.topic_admin.delete("doomed"):
         step()
     appends = Appends(monkeypatch)
     clock.advance(1_000)
@@ -187,7 +187,7 @@ def test_dead_letters_on_their_way_are_neither_lost_nor_repeated_by_a_death(
     for number in range(700):
         send(broker, b"%d" % number, "doomed", 0, **WAITS["timer" if number % 2 else "level"])
     broker.store.flush()
-    for step in broker.delete_topic("doomed"):
+    for step in broker.topic_admin.delete("doomed"):
         step()
     clock.advance(1_000)
     for _ in range(60):
@@ -209,7 +209,7 @@ def test_a_dead_letter_on_its_way_can_still_be_cancelled(disk: MemoryDisk, clock
     for number in range(1_000):
         send(broker, b"%d" % number, "doomed", UNIQ_KEY=f"u{number}", TIMER_DELAY_MS="1000")
     broker.store.flush()
-    for step in broker.delete_topic("doomed"):
+    for step in broker.topic_admin.delete("doomed"):
         step()
     clock.advance(1_000)
     while not bodies(broker, TIMER_DEAD_LETTER_TOPIC):

@@ -113,7 +113,7 @@ class LossyLife(Life):
 
     def _delete_passing(self) -> None:
         if self.broker.topics.find("passing") is not None:
-            works = self.broker.delete_topic("passing")
+            works = self.broker.topic_admin.delete("passing")
             for work in works:
                 work()
             self._model.passing.clear()

@@ -56,7 +56,7 @@ def mend(far: Far) -> None:
 
 def write_again(far: Far) -> LostEntries:
     """All but moves to a near time."""
-    entries = LostEntries(far.broker, lost_to(far))
+    entries = far.broker.lost_entries(lost_to(far))
     rows = lost_rows(far, far.broker.ingest.begin_mending(far.broker.far.next_entry))
     assert entries.write(rows) == len(rows)
     return entries
@@ -157,7 +157,7 @@ def test_a_death_half_way_leaves_it_to_the_next_start(
 
     far.broker.ingest.begin_mending(far.broker.far.next_entry)
     with pytest.raises(InterruptedError):
-        LostEntries(far.broker, lost).write(dying())
+        far.broker.lost_entries(lost).write(dying())
     far.crash()
     assert far.broker.far.next_entry < lost.end
     mend(far)
@@ -258,7 +258,7 @@ def test_a_move_to_a_near_time_outlives_deaths_before_it_is_repeated(
             raise InterruptedError
 
         with pytest.raises(InterruptedError):
-            LostEntries(far.broker, lost).write(dying())
+            far.broker.lost_entries(lost).write(dying())
         far.crash()
     if deaths:
         write_again(far)  # and a death before the moves

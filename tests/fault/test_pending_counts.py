@@ -79,7 +79,7 @@ class Ground:
     def delete_topic(self, topic: str) -> None:
         if self.broker.topics.find(topic) is None:
             return
-        for step in self.broker.delete_topic(topic):
+        for step in self.broker.topic_admin.delete(topic):
             step()
 
     def fail_at(self, part: str, operation: str = "") -> None:

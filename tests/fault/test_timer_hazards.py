@@ -190,7 +190,7 @@ def test_timers_that_the_engine_has_no_space_for_arrive_on_time_from_memory(
 
 
 def delete_topic(scene: Scene, topic: str) -> None:
-    for step in scene.broker.delete_topic(topic):
+    for step in scene.broker.topic_admin.delete(topic):
         step()
 
 

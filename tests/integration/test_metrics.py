@@ -21,6 +21,7 @@ from latermq.errors import ConfigError, StoreError
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.server import metrics_server
 from latermq.server.broker import process
+from latermq.server.broker.composition import broker_metrics
 from latermq.server.broker.process import BrokerProcess
 from latermq.server.metrics_server import MetricsServer
 from latermq.store.files.memory_disk import MemoryDisk
@@ -142,7 +143,7 @@ def with_server(
 
     async def main() -> None:
         broker = open_broker(MemoryDisk(), SimulatedClock())
-        server = MetricsServer(BrokerMetrics(broker), timeout_s=timeout_s)
+        server = MetricsServer(broker_metrics(broker), timeout_s=timeout_s)
         port = free_port()
         await server.start(HOST, port)
         try:

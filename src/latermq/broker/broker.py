@@ -2,7 +2,12 @@
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
+from latermq.broker.admin.group_admin import GroupAdmin
+from latermq.broker.admin.message_admin import MessageAdmin
+from latermq.broker.admin.runtime_info import RuntimeInfo
+from latermq.broker.admin.topic_admin import TopicAdmin
 from latermq.broker.messages.limits import MessageLimits
 from latermq.broker.messages.long_polling import WaitingPulls
 from latermq.broker.messages.progress import ConsumerProgress
@@ -18,12 +23,14 @@ from latermq.broker.tables.config_files import DELAY_OFFSETS_PATH, TOPICS_PATH, 
 from latermq.broker.tables.known_ends import delivered_until_ms, known_ends
 from latermq.broker.tables.table_loader import open_tables
 from latermq.broker.tables.table_saver import Tables
+from latermq.broker.tables.unused_names import UnusedNames
 from latermq.broker.tables.writable_topics import WritableTopics, wait_until_saved
 from latermq.broker.timers.destinations import Destinations
 from latermq.broker.timers.far_timers import FarTimers
 from latermq.broker.timers.generated_keys import GeneratedKeys
 from latermq.broker.timers.ingest_mark import IngestMark
 from latermq.broker.timers.known_names import KnownNames
+from latermq.broker.timers.lost_entries import Lost, LostEntries
 from latermq.broker.timers.pending import PendingTimers
 from latermq.broker.timers.row_schedule import RowSchedule
 from latermq.broker.timers.start_replay import StartReplay
@@ -103,7 +110,6 @@ class Broker:
         self.progress = ConsumerProgress(self.store.reader, self.topics, self.groups, self.offsets, settings)
         self.topic_traffic = TopicTraffic(self.store.queues, clock.monotonic_s())
         unsound = {trouble.path for trouble in self.troubles}
-        unsound = {trouble.path for trouble in self.troubles}
         self.ingest = IngestMark(disk)
         self.far_names = FarNames(disk)
         if not self.store.recovery.had_checkpoint:
@@ -124,6 +130,7 @@ class Broker:
         self.tables.encode_offsets(self.offsets.stale_blocks)  # all of them, while no client waits
         self.tables.load_unused()
         self._open_for_senders(chance, wait_until_saved if defers_topic_saves else self.tables.save)
+        self._open_for_operators()
         if self.topics.is_lost:
             self.adopted_topics += adopt_awaited(self.topics, self.timers.pending)
         # Where a checkpoint and its engine were gone on from, they do for the next start too, and nobody waits for the
@@ -177,6 +184,51 @@ class Broker:
             self.config,
             store_host=self.store_host,
             chance=chance,
+        )
+
+    def _open_for_operators(self) -> None:
+        """Everything that operators use, and the upkeep that is done for them."""
+        store, settings = self.store, self.config.broker
+        self.topic_admin = TopicAdmin(
+            self.topics, self.offsets, self.tables, store, self.topic_traffic, self.clock, settings
+        )
+        self.group_admin = GroupAdmin(
+            self.groups,
+            self.members,
+            self.offsets,
+            self.topics,
+            store.reader,
+            self.topic_traffic,
+            self.clock,
+            settings,
+        )
+        self.message_admin = MessageAdmin(self.reader, self.members, self.filters)
+        self.runtime_info = RuntimeInfo(
+            store,
+            self.timers,
+            self.topics,
+            self.traffic,
+            self.timer_traffic,
+            self.topic_traffic,
+            self.clock,
+            self.statistics,
+        )
+        self.unused_names = UnusedNames(
+            self.topics, self.groups, self.members, self.offsets, self.timers.pending, settings.keep_unused
+        )
+        # Written at start and only if an old backup was restored; what was lost is known then.
+        self.lost_entries: Callable[[Lost], LostEntries] = partial(
+            LostEntries,
+            store,
+            self.timers,
+            self.pending,
+            self.far,
+            self.ingest,
+            self.replay,
+            self.topics,
+            self.clock,
+            self.config,
+            self.store_host,
         )
 
     def _open_waiting(self, levels: LevelTable) -> None:
@@ -262,30 +314,6 @@ class Broker:
                 delivered = self.store.waiting.delivered.setdefault(level, RangeSet())
                 delivered.forget_below(max(queue.min_offset, min(offset, queue.next_offset)))
 
-    # Topics and groups
-
-    def delete_topic(self, topic: str) -> list[Callable[[], None]]:
-        """Forget a topic, its queues and all offsets in it; what is returned does so on disk, like `Tables.savers`."""
-        self.topics.check_removable(topic)
-        remove_files = self.store.remove_topic(topic)  # first: the disk may be full
-        self.topics.remove(topic)
-        self.offsets.remove_topic(topic)
-        self.topics.leaving.add(topic)
-
-        def remove() -> None:
-            try:
-                remove_files()
-            finally:
-                self.topics.leaving.discard(topic)
-
-        return [remove, *self.tables.savers()]
-
-    def delete_group(self, group: str, *, clean_offsets: bool) -> None:
-        """Forget a group's configuration, and on request its offsets."""
-        self.groups.remove(group)
-        if clean_offsets:
-            self.offsets.remove_group(group)
-
     # Upkeep, called from time to time
 
     def run_timers(self) -> int:
@@ -297,14 +325,6 @@ class Broker:
     def settle(self) -> None:
         """Wake the pulls that wait for what was appended."""
         self.waiting.wake()
-
-    def sample_traffic(self) -> None:
-        """Remember the counters that rates are told from; call it about once a second."""
-        now_s = self.clock.monotonic_s()
-        self.traffic.sample(now_s)
-        self.timer_traffic.messages_in = self.timers.intake.rows
-        self.timer_traffic.messages_out = self.timers.settled.delivered_rows
-        self.timer_traffic.sample(now_s)
 
     def expire_clients(self) -> set[str]:
         """Forget clients that sent no heartbeat; the consumer groups that changed."""

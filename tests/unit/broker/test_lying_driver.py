@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from latermq.broker.timers.lost_entries import MAX_BLANKS, Lost, LostEntries, LostRow
+from latermq.broker.timers.lost_entries import MAX_BLANKS, Lost, LostRow
 from latermq.errors import CorruptStore
 from latermq.handover.cut import FOREVER_MS
 from latermq.handover.ingest_claim import IngestClaim, decode_claim, encode_claim
@@ -199,7 +199,7 @@ def test_a_store_is_not_filled_up_because_a_claim_says_so() -> None:
         before = far.broker.far.next_entry
         lost = Lost(before + MAX_BLANKS + 1, 9, before, FOREVER_MS, 0, 0)
         with pytest.raises(CorruptStore, match="the claim says that the timeline may hold entries below"):
-            LostEntries(far.broker, lost).write([])
+            far.broker.lost_entries(lost).write([])
         near = Lost(before + 10, 9, before + 10, FOREVER_MS, 0, 0)
         rows = {
             LostRow(1 << 40, "cancel", 1, "", "orders+x", b""): "beyond",
@@ -207,7 +207,7 @@ def test_a_store_is_not_filled_up_because_a_claim_says_so() -> None:
         }
         for row, told in rows.items():
             with pytest.raises(CorruptStore, match=told):
-                LostEntries(far.broker, near).write([row])
+                far.broker.lost_entries(near).write([row])
         assert far.broker.far.next_entry == before
     finally:
         far.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
-from latermq.broker.metrics.broker_metrics import SNAPSHOT_BOUNDS_S, SNAPSHOT_EVERY_S, BrokerMetrics
+from latermq.broker.metrics.broker_metrics import SNAPSHOT_BOUNDS_S, SNAPSHOT_EVERY_S
 from latermq.broker.metrics.exposition import Kind
 from latermq.broker.metrics.metric_families import FAMILIES
 from latermq.clock import SimulatedClock
@@ -16,6 +16,7 @@ from latermq.config import TimerConfig
 from latermq.errors import FlowControl, StoreError
 from latermq.message.batch import BatchMember, encode_batch
 from latermq.message.properties import REAL_TOPIC, encode_properties
+from latermq.server.broker.composition import broker_metrics
 from latermq.server.namesrv.name_server_metrics import OWN_FAMILIES
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.support.brokers_in_memory import HOST, bodies, open_broker, pass_time, run_until_quiet, send
@@ -38,7 +39,9 @@ class Watched:
 
     def _open(self) -> None:
         self.broker = open_broker(self.disk, self.clock, self.config)
-        self.metrics = BrokerMetrics(self.broker, lambda: {"connections": 3, "closed_idle": 0, "refused_requests_1": 0})
+        self.metrics = broker_metrics(
+            self.broker, lambda: {"connections": 3, "closed_idle": 0, "refused_requests_1": 0}
+        )
 
     def restart(self, *, clean: bool) -> None:
         if clean:
@@ -204,7 +207,7 @@ def test_a_timer_that_rolls_stays_pending_once(watched: Watched, clean: bool) ->
 
 def test_a_timer_without_a_topic_is_a_dead_letter_and_no_longer_pending(watched: Watched) -> None:
     watched.schedule(2_000, "orphan", topic="doomed")
-    for step in watched.broker.delete_topic("doomed"):
+    for step in watched.broker.topic_admin.delete("doomed"):
         step()
     assert watched.timing() == {"doomed": 1}
     watched.pass_time(2_000)

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from latermq.broker.admin.group_admin import put_group
 from latermq.broker.broker import Broker
 from latermq.clock import SimulatedClock
 from latermq.errors import (
@@ -432,7 +431,7 @@ def test_a_dead_letter_with_properties_that_no_message_may_have_is_refused(broke
 
 def with_levels(broker: Broker, **attributes: str) -> Group:
     changes = {name.replace("plus_", "+").replace("minus_", "-").replace("_", "."): v for name, v in attributes.items()}
-    put_group(broker, Group(name=GROUP, attributes=changes))
+    broker.group_admin.put(Group(name=GROUP, attributes=changes))
     group = broker.groups.find(GROUP)
     assert group is not None
     return group

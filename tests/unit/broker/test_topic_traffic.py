@@ -40,7 +40,7 @@ def test_a_topic_that_was_deleted_and_made_again_counts_from_zero() -> None:
         scene.send("orders")
     scene.clock.advance(20_000)
     scene.service.sample()
-    for work in scene.broker.delete_topic("orders"):
+    for work in scene.broker.topic_admin.delete("orders"):
         work()
     scene.send("orders")
     assert scene.broker.topic_traffic.taken("orders", 1, scene.clock.monotonic_s()).minute.messages == 1

@@ -202,7 +202,7 @@ def test_members_of_a_large_group_are_asked_in_slices(scene: Scene) -> None:
 
 def test_a_group_that_is_deleted_while_it_is_reset_stays_deleted(scene: Scene) -> None:
     assert scene.begin(Request.INVOKE_BROKER_TO_RESET_OFFSET, RESET) is None
-    scene.broker.delete_group("readers", clean_offsets=True)
+    scene.broker.group_admin.delete("readers", clean_offsets=True)
     for _ in scene.turns():
         pass
     assert scene.sent[0].code == GroupNotFound.code
@@ -213,7 +213,7 @@ def test_a_topic_that_is_made_anew_while_it_is_reset_gets_no_offsets_of_the_old_
     for _ in range(5):
         scene.broker.writer.send("wide", 0, b"old", "", 1_800_000_000_000, pack_host("127.0.0.1", 1))
     assert scene.begin(Request.INVOKE_BROKER_TO_RESET_OFFSET, RESET | {"timestamp": -1}) is None
-    for work in scene.broker.delete_topic("wide"):
+    for work in scene.broker.topic_admin.delete("wide"):
         work()
     scene.broker.topics.put(Topic(name="wide", read_queues=WIDE, write_queues=WIDE))
     scene.broker.writer.send("wide", 0, b"new", "", 1_800_000_000_000, pack_host("127.0.0.1", 1))

@@ -4,7 +4,6 @@ import msgspec
 import pytest
 
 from latermq.broker.broker import Broker
-from latermq.broker.tables.unused_names import remove_unused
 from latermq.clock import SimulatedClock
 from latermq.config import BrokerConfig, Duration
 from latermq.errors import NoPermission, StoreError
@@ -101,7 +100,7 @@ def test_what_an_operator_made_or_changed_stays() -> None:
     broker.groups.put(Group(name="own"))
     broker.topics.put(Topic(name=RETRY, read_queues=2, write_queues=2))
     clock.advance(2 * HOUR_MS)
-    assert remove_unused(broker) == (1, 1)
+    assert broker.unused_names.remove() == (1, 1)
     assert broker.topics.find(RETRY) is not None
     assert broker.groups.find("readers") is not None
     assert broker.groups.find("own") is not None
@@ -121,7 +120,7 @@ def test_a_retry_that_waits_keeps_its_topic_though_the_broker_died_before_it_cam
     broker = open_broker(disk.after_process_death(), clock)
     for _ in range(4):
         pass_time(broker, clock, HOUR_MS * 3 // 4)
-        remove_unused(broker)
+        broker.unused_names.remove()
     assert bodies(broker, RETRY) == [b"hard"]
     assert messages(broker, TIMER_DEAD_LETTER_TOPIC) == []
 
@@ -154,9 +153,9 @@ def test_unused_names_outlive_a_restart_and_have_their_time_again() -> None:
     broker.close()
     broker = open_broker(disk, clock, settings=settings(keep_unused=Duration(HOUR_MS)))
     clock.advance(HOUR_MS - 1)
-    assert remove_unused(broker) == (0, 0)
+    assert broker.unused_names.remove() == (0, 0)
     clock.advance(1)
-    assert remove_unused(broker) == (1, 1)
+    assert broker.unused_names.remove() == (1, 1)
     assert broker.topics.find(RETRY) is None
     broker.close()
     broker = open_broker(disk, clock)
@@ -174,4 +173,4 @@ def test_a_group_that_is_called_like_a_topic_keeps_its_retry_topic() -> None:
         beat(broker, group)
         broker.progress.commit(group, "orders", 0, 1)
     clock.advance(HOUR_MS)
-    assert remove_unused(broker) == (0, 0)
+    assert broker.unused_names.remove() == (0, 0)

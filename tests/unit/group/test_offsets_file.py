@@ -122,7 +122,7 @@ def test_the_files_are_what_encoding_the_whole_tables_gives() -> None:
     for number in range(5):
         send(broker, b"body", topic=f"topic{number}")
         broker.groups.require(f"g{number}")
-    broker.delete_topic("topic1")
+    broker.topic_admin.delete("topic1")
     broker.groups.remove("g1")
     broker.topics.put(Topic(name="topic2", read_queues=3, write_queues=3))
     broker.groups.put(Group(name="g2", max_retries=1))

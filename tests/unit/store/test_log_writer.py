@@ -119,7 +119,7 @@ class Life:
 
     def delete_topic(self) -> None:
         if self.broker.topics.find("short-lived") is not None:
-            for save in self.broker.delete_topic("short-lived"):
+            for save in self.broker.topic_admin.delete("short-lived"):
                 save()
 
     def time(self) -> None:

@@ -190,7 +190,7 @@ def test_at_the_bound_only_what_needs_a_new_queue_is_refused() -> None:
     assert bodies(broker, "t0", 0) == [b"first", b"second"]
     assert bodies(broker, "t0", 1) == [b"first", b"timer"]
     assert bodies(broker, "t0", 2) == [b"first", b"level"]
-    broker.delete_topic("t0")[0]()
+    broker.topic_admin.delete("t0")[0]()
     send(broker, b"there is room again", "late", 0)
 
 
@@ -214,7 +214,7 @@ def test_what_was_accepted_has_its_queue_after_a_crash_too(wait: dict[str, str])
     for topic in ("early", "flood", "gone"):
         broker.topics.put(topic_of(4, topic))
     send(broker, b"never", "gone", 0, **wait)
-    for save in broker.delete_topic("gone")[1:]:  # the checkpoint that would know of it is still to be saved
+    for save in broker.topic_admin.delete("gone")[1:]:  # the checkpoint that would know of it is still to be saved
         save()
     for queue_id in range(4):
         send(broker, b"flood", "flood", queue_id, DELAY="4")
@@ -252,7 +252,7 @@ def test_topics_that_are_made_again_do_not_multiply_the_queues() -> None:
         broker.topics.put(topic_of(4, f"again{number}"))
         for queue_id in range(4):
             send(broker, b"%d/%d" % (number, queue_id), f"again{number}", queue_id, TIMER_DELAY_MS="60000")
-        broker.delete_topic(f"again{number}")[0]()
+        broker.topic_admin.delete(f"again{number}")[0]()
     for number in range(6):
         broker.topics.put(topic_of(4, f"again{number}"))
     send(broker, b"other", "again0", 0, TIMER_DELAY_MS="60001")

@@ -134,7 +134,7 @@ def test_a_dead_letter_without_room_for_its_reason_is_the_record_itself(
 ) -> None:
     broker = open_broker(disk, clock)
     send(broker, b"orphan", topic="doomed", DELAY="1", long="v" * (MAX_PROPERTIES_BYTES - 140))
-    for step in broker.delete_topic("doomed"):
+    for step in broker.topic_admin.delete("doomed"):
         step()
     pass_time(broker, clock, 1_000)
     [dead] = messages(broker, TIMER_DEAD_LETTER_TOPIC)

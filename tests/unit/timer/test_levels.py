@@ -288,7 +288,7 @@ def test_a_leap_that_is_set_right_again_delivers_nothing_early(broker: Broker, c
 def test_a_message_whose_topic_is_gone_goes_to_the_timer_dead_letters(broker: Broker, clock: SimulatedClock) -> None:
     send(broker, b"orphan", topic="doomed", DELAY="1", KEYS="k")
     send(broker, b"fine", DELAY="1")
-    broker.delete_topic("doomed")
+    broker.topic_admin.delete("doomed")
     pass_time(broker, clock, 1_000)
     assert bodies(broker) == [b"fine"]
     [dead] = messages(broker, TIMER_DEAD_LETTER_TOPIC)

@@ -1,17 +1,23 @@
 """What the broker tells operators about itself: its counters, its settings, its state of replication."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
-from latermq.broker.broker import Broker
-from latermq.broker.metrics.topic_traffic import Spans
+from latermq.broker.metrics.topic_traffic import Spans, TopicTraffic
+from latermq.broker.metrics.traffic import Traffic
+from latermq.broker.tables.topics import Topics
+from latermq.clock import Clock
 from latermq.config import Config, Duration
 from latermq.errors import LaterMQError
 from latermq.message.record import record_store_timestamp_ms
 from latermq.message.record_fields import HEAD
 from latermq.redaction import redacted
+from latermq.store.commit_log import CommitLog
+from latermq.store.message_store import MessageStore
 from latermq.store.queues.consume_queue import ENTRY_BYTES
+from latermq.timer.service import TimerService
 
 # Clients and tools take the broker for this version of RocketMQ: what frames carry as 513.
 VERSION_TEXT = "V5_5_0"
@@ -31,68 +37,120 @@ class Identity:
     started_ms: int
 
 
-def runtime_info(broker: Broker, identity: Identity) -> dict[str, str]:
-    """Counters and positions under the names that RocketMQ's tools read.
+class RuntimeInfo:
+    """Reads the broker's counters for operators."""
 
-    Requests are served as they are read, on one thread: no request ever waits in a queue of the broker.
-    """
-    now_ms = broker.clock.now_ms()
-    store, traffic = broker.store, broker.traffic
-    rates = [traffic.rates(over_s) for over_s in _RATES_OVER_S]
-    put_rates = " ".join(f"{put:.2f}" for put, _ in rates)
-    get_rates = " ".join(f"{get:.2f}" for _, get in rates)
-    used = store.used_ratio()
-    written_bytes = store.log.end - store.recovery.log_end
-    info = {
-        "brokerActive": "true",
-        "brokerVersionDesc": VERSION_TEXT,
-        "latermqVersion": identity.program_version,
-        "storeId": store.store_id,
-        "bootTimestamp": str(identity.started_ms),
-        "runtime": _elapsed(now_ms - identity.started_ms),
-        "putTps": put_rates,
-        "getFoundTps": get_rates,
-        "getTransferredTps": get_rates,
-        "getTotalTps": get_rates,
-        "putMessageTimesTotal": str(traffic.messages_in),
-        "putMessageSizeTotal": str(written_bytes),
-        "putMessageAverageSize": f"{written_bytes / max(1, traffic.messages_in):.1f}",
-        "msgPutTotalYesterdayMorning": str(traffic.yesterday_morning[0]),
-        "msgPutTotalTodayMorning": str(traffic.this_morning[0]),
-        "msgPutTotalTodayNow": str(traffic.messages_in),
-        "msgGetTotalYesterdayMorning": str(traffic.yesterday_morning[1]),
-        "msgGetTotalTodayMorning": str(traffic.this_morning[1]),
-        "msgGetTotalTodayNow": str(traffic.messages_out),
-        "commitLogMinOffset": str(store.log.start),
-        "commitLogMaxOffset": str(store.log.end),
-        "commitLogFlushedOffset": str(store.log.flushed),
-        "commitLogDiskRatio": f"{used:.4f}",
-        "consumeQueueDiskRatio": f"{used:.4f}",
-        "earliestMessageTimeStamp": str(earliest_ms(broker)),
-        "remainHowManyDataToFlush": f"{store.log.end - store.log.flushed} B",
-        "dispatchBehindBytes": "0",
-        "pageCacheLockTimeMills": "0",
-        **_timer_info(broker, now_ms),
-    }
-    for pool in ("send", "pull", "litePull", "query", "ack"):
-        info[f"{pool}ThreadPoolQueueSize"] = "0"
-        info[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
-    info.update((f"latermq_{name}", str(count)) for name, count in sorted(broker.statistics().items()))
-    return info
+    def __init__(
+        self,
+        store: MessageStore,
+        timers: TimerService,
+        topics: Topics,
+        traffic: Traffic,
+        timer_traffic: Traffic,
+        topic_traffic: TopicTraffic,
+        clock: Clock,
+        statistics: Callable[[], Mapping[str, int]],
+    ) -> None:
+        """`timer_traffic` counts timers into the engine and out of it; `statistics` are the sizes of all parts."""
+        self._store = store
+        self._timers = timers
+        self._topics = topics
+        self._traffic = traffic
+        self._timer_traffic = timer_traffic
+        self._topic_traffic = topic_traffic
+        self._clock = clock
+        self._statistics = statistics
 
+    def sample(self) -> None:
+        """Update the counters that rates are computed from. Call it about once per second."""
+        now_s = self._clock.monotonic_s()
+        self._traffic.sample(now_s)
+        self._timer_traffic.messages_in = self._timers.intake.rows
+        self._timer_traffic.messages_out = self._timers.settled.delivered_rows
+        self._timer_traffic.sample(now_s)
 
-def _timer_info(broker: Broker, now_ms: int) -> dict[str, str]:
-    """How far deliveries are behind in seconds, what is not in the engine yet, what is pending, and the rates."""
-    timers = broker.timers
-    counts = timers.statistics()
-    put_rate, delivered_rate = broker.timer_traffic.rates(_RATES_OVER_S[0])
-    return {
-        "timerReadBehind": str(max(0, now_ms - timers.marks.all_wake_from_ms()) // 1000),
-        "timerOffsetBehind": str(counts["timers_unread"] + counts["timers_unput"]),
-        "timerCongestNum": str(counts["timers_pending"]),
-        "timerEnqueueTps": f"{put_rate:.2f}",
-        "timerDequeueTps": f"{delivered_rate:.2f}",
-    }
+    def begin_day(self, day: int) -> None:
+        """Count messages for this day from now on, if it is a new one, and update the counts per topic."""
+        self._traffic.begin_day(day)
+        self._topic_traffic.sample(self._clock.monotonic_s())
+
+    def table(self, identity: Identity) -> dict[str, str]:
+        """Counters and positions under the names that RocketMQ's tools read.
+
+        Requests are served as they are read, on one thread: no request ever waits in a queue of the broker.
+        """
+        now_ms = self._clock.now_ms()
+        store, traffic = self._store, self._traffic
+        rates = [traffic.rates(over_s) for over_s in _RATES_OVER_S]
+        put_rates = " ".join(f"{put:.2f}" for put, _ in rates)
+        get_rates = " ".join(f"{get:.2f}" for _, get in rates)
+        used = store.used_ratio()
+        written_bytes = store.log.end - store.recovery.log_end
+        info = {
+            "brokerActive": "true",
+            "brokerVersionDesc": VERSION_TEXT,
+            "latermqVersion": identity.program_version,
+            "storeId": store.store_id,
+            "bootTimestamp": str(identity.started_ms),
+            "runtime": _elapsed(now_ms - identity.started_ms),
+            "putTps": put_rates,
+            "getFoundTps": get_rates,
+            "getTransferredTps": get_rates,
+            "getTotalTps": get_rates,
+            "putMessageTimesTotal": str(traffic.messages_in),
+            "putMessageSizeTotal": str(written_bytes),
+            "putMessageAverageSize": f"{written_bytes / max(1, traffic.messages_in):.1f}",
+            "msgPutTotalYesterdayMorning": str(traffic.yesterday_morning[0]),
+            "msgPutTotalTodayMorning": str(traffic.this_morning[0]),
+            "msgPutTotalTodayNow": str(traffic.messages_in),
+            "msgGetTotalYesterdayMorning": str(traffic.yesterday_morning[1]),
+            "msgGetTotalTodayMorning": str(traffic.this_morning[1]),
+            "msgGetTotalTodayNow": str(traffic.messages_out),
+            "commitLogMinOffset": str(store.log.start),
+            "commitLogMaxOffset": str(store.log.end),
+            "commitLogFlushedOffset": str(store.log.flushed),
+            "commitLogDiskRatio": f"{used:.4f}",
+            "consumeQueueDiskRatio": f"{used:.4f}",
+            "earliestMessageTimeStamp": str(earliest_ms(store.log, now_ms)),
+            "remainHowManyDataToFlush": f"{store.log.end - store.log.flushed} B",
+            "dispatchBehindBytes": "0",
+            "pageCacheLockTimeMills": "0",
+            **self._timer_info(now_ms),
+        }
+        for pool in ("send", "pull", "litePull", "query", "ack"):
+            info[f"{pool}ThreadPoolQueueSize"] = "0"
+            info[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
+        info.update((f"latermq_{name}", str(count)) for name, count in sorted(self._statistics().items()))
+        return info
+
+    def message_counts(self, name: str, key: str) -> Spans:
+        """Counts over the last minute, hour and day: of a topic's messages, or of those that a group pulled from it."""
+        now_s = self._clock.monotonic_s()
+        if name == TOPIC_PUT_NUMS:
+            config = self._topics.require(key)
+            queues = max(config.read_queues, config.write_queues)
+            return self._topic_traffic.taken(key, queues, now_s)
+        if name == GROUP_GET_NUMS:
+            topic, _, group = key.partition("@")
+            self._topics.require(topic)
+            return self._topic_traffic.pulled(topic, group, now_s)
+        raise LaterMQError(
+            f"no statistics {name} are kept",
+            hint=f"{TOPIC_PUT_NUMS} of a topic and {GROUP_GET_NUMS} of topic@group are",
+        )
+
+    def _timer_info(self, now_ms: int) -> dict[str, str]:
+        """How far deliveries are behind in seconds, what is not in the engine yet, what is pending, and the rates."""
+        timers = self._timers
+        counts = timers.statistics()
+        put_rate, delivered_rate = self._timer_traffic.rates(_RATES_OVER_S[0])
+        return {
+            "timerReadBehind": str(max(0, now_ms - timers.marks.all_wake_from_ms()) // 1000),
+            "timerOffsetBehind": str(counts["timers_unread"] + counts["timers_unput"]),
+            "timerCongestNum": str(counts["timers_pending"]),
+            "timerEnqueueTps": f"{put_rate:.2f}",
+            "timerDequeueTps": f"{delivered_rate:.2f}",
+        }
 
 
 def _elapsed(elapsed_ms: int) -> str:
@@ -102,11 +160,10 @@ def _elapsed(elapsed_ms: int) -> str:
     return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
 
 
-def earliest_ms(broker: Broker) -> int:
-    """When the oldest message was stored; now, while there is none: the log then reaches back no time at all."""
-    log = broker.store.log
+def earliest_ms(log: CommitLog, now_ms: int) -> int:
+    """When the oldest message was stored; `now_ms` if there is none, because the log then reaches back no time."""
     if log.end - log.start < HEAD.size:
-        return broker.clock.now_ms()
+        return now_ms
     return record_store_timestamp_ms(log.read(log.start, HEAD.size), 0)
 
 
@@ -173,20 +230,3 @@ def _truth(value: bool) -> str:
 
 def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace("\n", "\\n")
-
-
-def message_counts(broker: Broker, name: str, key: str) -> Spans:
-    """Counts over the last minute, hour and day: of a topic's messages, or of those that a group pulled from it."""
-    now_s = broker.clock.monotonic_s()
-    if name == TOPIC_PUT_NUMS:
-        config = broker.topics.require(key)
-        queues = max(config.read_queues, config.write_queues)
-        return broker.topic_traffic.taken(key, queues, now_s)
-    if name == GROUP_GET_NUMS:
-        topic, _, group = key.partition("@")
-        broker.topics.require(topic)
-        return broker.topic_traffic.pulled(topic, group, now_s)
-    raise LaterMQError(
-        f"no statistics {name} are kept",
-        hint=f"{TOPIC_PUT_NUMS} of a topic and {GROUP_GET_NUMS} of topic@group are",
-    )

@@ -2,11 +2,17 @@
 
 from collections.abc import Callable, Mapping
 
-from latermq.broker.broker import Broker
+from latermq.broker.metrics.topic_traffic import TopicTraffic
+from latermq.broker.tables.table_saver import Tables
+from latermq.broker.tables.topics import Topics
+from latermq.clock import Clock
+from latermq.config import BrokerConfig
 from latermq.errors import IllegalMessage, InvalidParameter
+from latermq.group.offsets import ConsumerOffsets
 from latermq.message.names import is_system_topic
 from latermq.model.statistics import QueueState, TopicState
 from latermq.model.topic import Topic
+from latermq.store.message_store import MessageStore
 from latermq.store.queues.consume_queue import ConsumeQueue
 from latermq.timer.steps import Steps
 
@@ -21,50 +27,95 @@ _ATTRIBUTES: Mapping[str, frozenset[str]] = {
 }
 
 
-def is_own_topic(broker: Broker, topic: str) -> bool:
-    """Whether a topic is the broker's own, which operators neither change nor delete."""
-    return is_system_topic(topic) or topic in (broker.config.broker.cluster, broker.config.broker.name)
+class TopicAdmin:
+    """Creates, changes, deletes and describes topics."""
 
+    def __init__(
+        self,
+        topics: Topics,
+        offsets: ConsumerOffsets,
+        tables: Tables,
+        store: MessageStore,
+        traffic: TopicTraffic,
+        clock: Clock,
+        settings: BrokerConfig,
+    ) -> None:
+        self._topics = topics
+        self._offsets = offsets
+        self._tables = tables
+        self._store = store
+        self._log_reader = store.reader
+        self._traffic = traffic
+        self._clock = clock
+        self._names = (settings.cluster, settings.name)
 
-def own_topics(broker: Broker) -> list[str]:
-    """The broker's own topics."""
-    return [topic for topic in broker.topics.names() if is_own_topic(broker, topic)]
+    def is_own(self, topic: str) -> bool:
+        """Whether a topic is the broker's own, which operators neither change nor delete."""
+        return is_system_topic(topic) or topic in self._names
 
+    def own_topics(self) -> list[str]:
+        """The broker's own topics."""
+        return [topic for topic in self._topics.names() if self.is_own(topic)]
 
-def check_not_own(broker: Broker, topic: str) -> None:
-    """Refuse to touch a topic that the broker itself lives by."""
-    if not topic.strip():
-        raise InvalidParameter("the topic name is blank", hint="Specify a topic")
-    if is_own_topic(broker, topic):
-        raise InvalidParameter(
-            f"topic {topic!r} is reserved for the broker", hint="It stays as it is; name one of your own"
-        )
+    def _check_not_own(self, topic: str) -> None:
+        """Refuse to change a topic that the broker itself needs."""
+        if not topic.strip():
+            raise InvalidParameter("the topic name is blank", hint="Specify a topic")
+        if self.is_own(topic):
+            raise InvalidParameter(f"topic {topic!r} is reserved for the broker", hint="Specify a topic of your own")
 
+    def put(self, topic: Topic, changes: Mapping[str, str]) -> Topic:
+        """Create a topic or change an existing one; attributes that are not named in `changes` stay."""
+        self._check_not_own(topic.name)
+        if not 0 <= topic.permissions <= MAX_PERM:
+            raise InvalidParameter(
+                f"{topic.permissions} is no permission", hint="2 lets write, 4 lets read, 6 lets do both"
+            )
+        known = self._topics.find(topic.name)
+        topic.attributes = _changed_attributes(known.attributes if known else {}, changes)
+        if known == topic:
+            return known
+        try:
+            return self._topics.put(topic)
+        except IllegalMessage as error:
+            raise InvalidParameter(error.message, hint=error.hint) from None
 
-def delete_topic(broker: Broker, topic: str) -> list[Callable[[], None]]:
-    """Forget a topic, its queues and all offsets in it; what is returned does so on disk, like `Tables.savers`."""
-    check_not_own(broker, topic)
-    try:
-        return broker.delete_topic(topic)
-    except IllegalMessage as error:
-        raise InvalidParameter(error.message, hint=error.hint) from None
+    def delete(self, topic: str) -> list[Callable[[], None]]:
+        """Forget a topic, its queues and all offsets in it; return the work on disk, like `Tables.savers`."""
+        self._check_not_own(topic)
+        try:
+            self._topics.check_removable(topic)
+        except IllegalMessage as error:
+            raise InvalidParameter(error.message, hint=error.hint) from None
+        remove_files = self._store.remove_topic(topic)  # first: the disk may be full
+        self._topics.remove(topic)
+        self._offsets.remove_topic(topic)
+        self._topics.leaving.add(topic)
 
+        def remove() -> None:
+            try:
+                remove_files()
+            finally:
+                self._topics.leaving.discard(topic)
 
-def put_topic(broker: Broker, topic: Topic, changes: Mapping[str, str]) -> Topic:
-    """Make a topic or change the one that is there; attributes that are not named in `changes` stay."""
-    check_not_own(broker, topic.name)
-    if not 0 <= topic.permissions <= MAX_PERM:
-        raise InvalidParameter(
-            f"{topic.permissions} is no permission", hint="2 lets write, 4 lets read, 6 lets do both"
-        )
-    known = broker.topics.find(topic.name)
-    topic.attributes = _changed_attributes(known.attributes if known else {}, changes)
-    if known == topic:
-        return known
-    try:
-        return broker.topics.put(topic)
-    except IllegalMessage as error:
-        raise InvalidParameter(error.message, hint=error.hint) from None
+        return [remove, *self._tables.savers()]
+
+    def state(self, topic: str) -> Steps[TopicState]:
+        """First and next offset of each queue, when it last got a message, and how fast messages come."""
+        config = self._topics.require(topic)
+        queues = max(config.read_queues, config.write_queues)
+        states = []
+        for queue_id in range(queues):
+            states.append(self._queue_state(self._log_reader.queues.find(topic, queue_id)))
+            yield
+        taken = self._traffic.taken(topic, queues, self._clock.monotonic_s())
+        return TopicState(topic, states, taken.minute.per_second)
+
+    def _queue_state(self, queue: ConsumeQueue | None) -> QueueState:
+        if queue is None:
+            return QueueState()
+        stored_ms = self._log_reader.store_timestamp_ms(queue, queue.next_offset - 1)
+        return QueueState(queue.min_offset, queue.next_offset, max(stored_ms, 0))
 
 
 def parse_attributes(text: str | None) -> dict[str, str]:
@@ -97,22 +148,3 @@ def _changed_attributes(current: Mapping[str, str], changes: Mapping[str, str]) 
                 f"attribute {name} cannot be {value!r} here", hint=f"It can be {', '.join(sorted(allowed))}"
             )
     return attributes
-
-
-def topic_state(broker: Broker, topic: str) -> Steps[TopicState]:
-    """First and next offset of each queue, when it last got a message, and how fast messages come."""
-    config = broker.topics.require(topic)
-    queues = max(config.read_queues, config.write_queues)
-    states = []
-    for queue_id in range(queues):
-        states.append(_queue_state(broker, broker.store.queues.find(topic, queue_id)))
-        yield
-    taken = broker.topic_traffic.taken(topic, queues, broker.clock.monotonic_s())
-    return TopicState(topic, states, taken.minute.per_second)
-
-
-def _queue_state(broker: Broker, queue: ConsumeQueue | None) -> QueueState:
-    if queue is None:
-        return QueueState()
-    stored_ms = broker.store.reader.store_timestamp_ms(queue, queue.next_offset - 1)
-    return QueueState(queue.min_offset, queue.next_offset, max(stored_ms, 0))

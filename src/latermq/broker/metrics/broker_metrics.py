@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from latermq.broker.admin.runtime_info import earliest_ms
-from latermq.broker.broker import Broker
 from latermq.broker.metrics.exposition import Reading
 from latermq.broker.metrics.limits import BROKER_LIMITS, limits
 from latermq.broker.metrics.metric_families import FAMILIES, server_values
+from latermq.broker.metrics.traffic import Traffic
+from latermq.broker.tables.topics import Topics
+from latermq.broker.timers.far_timers import FarTimers
+from latermq.broker.timers.ingest_mark import IngestMark
+from latermq.clock import Clock
+from latermq.config import Config
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.slots import SLOT_MS, last_slot_start
+from latermq.store.message_store import MessageStore
+from latermq.timer.service import TimerService
 
 if TYPE_CHECKING:
     from latermq.broker.metrics.exposition import Value
@@ -30,11 +37,31 @@ BUILDERS = ("spark", "local")  # as the names of attempts begin
 class BrokerMetrics:
     """Reads one broker. Called by the thread that serves it."""
 
-    def __init__(self, broker: Broker, connections: Callable[[], Mapping[str, int]] = dict) -> None:
-        """`connections` tells of sockets, of which the broker knows nothing."""
-        self._broker = broker
+    def __init__(
+        self,
+        store: MessageStore,
+        timers: TimerService,
+        far: FarTimers,
+        ingest: IngestMark,
+        topics: Topics,
+        traffic: Traffic,
+        clock: Clock,
+        config: Config,
+        statistics: Callable[[], Mapping[str, int]],
+        connections: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
+        """`statistics` are the sizes of the broker's parts, `connections` those of the sockets."""
+        self._message_store = store
+        self._timer_service = timers
+        self._far_timers = far
+        self._ingest = ingest
+        self._topics = topics
+        self._traffic = traffic
+        self._clock = clock
+        self._config = config
+        self._statistics = statistics
         self._connections = connections
-        settings = broker.config.broker
+        settings = config.broker
         self._labels = {"cluster": settings.cluster, "node_type": "broker", "node_id": settings.name}
         self._snapshot: dict[str, float] = {}
         self._snapshot_again_s = float("-inf")
@@ -45,11 +72,10 @@ class BrokerMetrics:
         return Reading(FAMILIES, self._labels, {name: value for values in told for name, value in values.items()})
 
     def _timers(self) -> "dict[str, Value]":
-        broker = self._broker
-        now_ms = broker.clock.now_ms()
-        timers, tallies = broker.timers, broker.timers.tallies
+        now_ms = self._clock.now_ms()
+        timers, tallies = self._timer_service, self._timer_service.tallies
         unput, unput_ms = self._unput(now_ms)
-        late, late_ms = broker.timers.late_timers(now_ms)
+        late, late_ms = timers.late_timers(now_ms)
         return {
             "rocketmq_timer_enqueue_lag": unput,
             "rocketmq_timer_enqueue_latency": unput_ms,
@@ -69,25 +95,25 @@ class BrokerMetrics:
 
     def _of_topics(self, counts: Mapping[str, int]) -> dict[str, float]:
         """Without topics that are gone: monitoring systems keep every label they ever saw."""
-        topics, pending = self._broker.topics.table.topics, self._broker.timers.pending
+        topics, pending = self._topics.table.topics, self._timer_service.pending
         return {topic: count for topic, count in counts.items() if topic in topics or pending[topic]}
 
     def _unput(self, now_ms: int) -> tuple[int, int]:
         """How many entries of the timer topic are on their way into the engine, and how long the first has been."""
-        store = self._broker.store
+        store = self._message_store
         queue = store.queues.find(TIMER_TOPIC, 0)
-        first = self._broker.timers.write_queue.put_upto
+        first = self._timer_service.write_queue.put_upto
         if queue is None or first >= queue.next_offset:
             return 0, 0
         return queue.next_offset - first, max(0, now_ms - store.reader.store_timestamp_ms(queue, first))
 
     def _due_within(self, now_ms: int) -> dict[str, float]:
         """How many timers are due up to each bound, from the one before on."""
-        clock = self._broker.clock
+        clock = self._clock
         now_s = clock.monotonic_s()
         if now_s >= self._snapshot_again_s:
             start_ms = last_slot_start(now_ms)
-            seconds = self._broker.timers.slots.density(start_ms, start_ms + SNAPSHOT_BOUNDS_S[-1] * SLOT_MS)
+            seconds = self._timer_service.slots.density(start_ms, start_ms + SNAPSHOT_BOUNDS_S[-1] * SLOT_MS)
             sums = np.add.reduceat(seconds, (0, *SNAPSHOT_BOUNDS_S[:-1])).tolist()
             self._snapshot = {str(bound): count for bound, count in zip(SNAPSHOT_BOUNDS_S, sums, strict=True)}
             took_s = clock.monotonic_s() - now_s
@@ -95,7 +121,7 @@ class BrokerMetrics:
         return self._snapshot
 
     def _deliveries(self) -> "dict[str, Value]":
-        timers = self._broker.timers
+        timers = self._timer_service
         delivered, counts = timers.delivered, timers.delivery_statistics()
         lateness = {TIMER: delivered.timer_lateness, LEVEL: delivered.level_lateness}
         return {
@@ -110,16 +136,16 @@ class BrokerMetrics:
         }
 
     def _far(self) -> "dict[str, Value]":
-        far = self._broker.far
+        far = self._far_timers
         return {
-            "latermq_ingest_lag_milliseconds": far.lag_ms(self._broker.clock.now_ms()) if far.frontier.last else 0,
-            "latermq_pipeline_refused_total": self._broker.ingest.refused,
+            "latermq_ingest_lag_milliseconds": far.lag_ms(self._clock.now_ms()) if far.frontier.last else 0,
+            "latermq_pipeline_refused_total": self._ingest.refused,
             "latermq_windows_waiting": len(far.windows.waiting()),
             "latermq_windows_built_total": {by: far.built_by[by] for by in BUILDERS},
         }
 
     def _store(self) -> "dict[str, Value]":
-        store = self._broker.store
+        store, now_ms = self._message_store, self._clock.now_ms()
         counts = store.statistics()
         return {
             "latermq_queues": counts["queues"],
@@ -127,17 +153,16 @@ class BrokerMetrics:
             "rocketmq_storage_size": store.log.end - store.log.start,
             "rocketmq_storage_flush_behind_bytes": store.log.end - store.log.flushed,
             "rocketmq_storage_dispatch_behind_bytes": 0,
-            "rocketmq_storage_message_reserve_time": max(0, self._broker.clock.now_ms() - earliest_ms(self._broker)),
+            "rocketmq_storage_message_reserve_time": max(0, now_ms - earliest_ms(store.log, now_ms)),
             "latermq_disk_used_ratio": store.used_ratio(),
         }
 
     def _clients(self) -> "dict[str, Value]":
-        broker = self._broker
-        counts = {**broker.statistics(), **self._connections()}
+        counts = {**self._statistics(), **self._connections()}
         tables = ("consumer_offsets", "unused_topics", "unused_groups")
         return {
-            "rocketmq_messages_in_total": broker.traffic.messages_in,
-            "rocketmq_messages_out_total": broker.traffic.messages_out,
+            "rocketmq_messages_in_total": self._traffic.messages_in,
+            "rocketmq_messages_out_total": self._traffic.messages_out,
             "rocketmq_topic_number": counts["topics"],
             "rocketmq_consumer_group_number": counts["groups"],
             "rocketmq_producer_connections": counts["producers"],
@@ -149,6 +174,6 @@ class BrokerMetrics:
             "latermq_filters_refused_total": counts["filters_refused"],
             "latermq_worn_out_pulls_total": counts["worn_out_pulls"],
             **server_values(counts),
-            **limits(BROKER_LIMITS, broker.config, counts),
+            **limits(BROKER_LIMITS, self._config, counts),
             **{f"latermq_{name}": counts[name] for name in tables},
         }

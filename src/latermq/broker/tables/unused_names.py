@@ -1,47 +1,69 @@
-"""Retry topics and groups that clients auto-created and nobody used: they go away again."""
+"""Retry topics and groups that clients auto-created and nobody used: they are removed again."""
 
-from latermq.broker.broker import Broker
+from collections import Counter
+
+from latermq.broker.tables.topics import Topics
+from latermq.group.members import Members
+from latermq.group.offsets import ConsumerOffsets
+from latermq.group.subscriptions import SubscriptionGroups
 from latermq.message.names import dead_letter_topic, group_of, retry_topic
 
 _LOOKED_AT_ONCE = 500  # about 1 ms
 
 
-def remove_unused(broker: Broker) -> tuple[int, int]:
-    """Forget what nobody has been seen with for broker.keep_unused; how many topics and groups.
+class UnusedNames:
+    """Removes topics and groups that no client has been seen with for broker.keep_unused.
 
-    A topic counts as used from its first message on (`Topics.for_send`). One that goes has no file and no record, and
-    is made again by the next heartbeat of its group.
+    A topic counts as used from its first message on (`Topics.for_send`). A topic that is removed has no file and no
+    record, and the next heartbeat of its group creates it again.
     """
-    idle_s = broker.config.broker.keep_unused / 1000
-    counts = _remove_topics(broker, idle_s), _remove_groups(broker, idle_s)
-    for kind in (broker.topics.auto_created, broker.groups.auto_created):
-        kind.forget_old()
-    return counts
 
+    def __init__(
+        self,
+        topics: Topics,
+        groups: SubscriptionGroups,
+        members: Members,
+        offsets: ConsumerOffsets,
+        pending_timers: Counter[str],
+        keep_unused_ms: int,
+    ) -> None:
+        """`pending_timers` counts the pending timers of each topic."""
+        self._topics = topics
+        self._groups = groups
+        self._members = members
+        self._offsets = offsets
+        self._pending_timers = pending_timers
+        self._idle_s = keep_unused_ms / 1000
 
-def _remove_topics(broker: Broker, idle_s: float) -> int:
-    removed, names = 0, broker.topics.auto_created
-    for topic in names.idle(idle_s, _LOOKED_AT_ONCE):
-        group = group_of(topic)
-        if broker.members.consumer_group(group) is not None:
-            names.see(topic)
-        elif broker.offsets.has_any(group) or broker.offsets.groups_of(topic) or broker.timers.pending[topic]:
-            names.use(topic)
-        else:
-            broker.topics.remove(topic)
-            removed += 1
-    return removed
+    def remove(self) -> tuple[int, int]:
+        """Remove some of them; return how many topics and groups."""
+        counts = self._remove_topics(), self._remove_groups()
+        for kind in (self._topics.auto_created, self._groups.auto_created):
+            kind.forget_old()
+        return counts
 
+    def _remove_topics(self) -> int:
+        removed, names = 0, self._topics.auto_created
+        for topic in names.idle(self._idle_s, _LOOKED_AT_ONCE):
+            group = group_of(topic)
+            if self._members.consumer_group(group) is not None:
+                names.see(topic)
+            elif self._offsets.has_any(group) or self._offsets.groups_of(topic) or self._pending_timers[topic]:
+                names.use(topic)
+            else:
+                self._topics.remove(topic)
+                removed += 1
+        return removed
 
-def _remove_groups(broker: Broker, idle_s: float) -> int:
-    removed, names = 0, broker.groups.auto_created
-    for group in names.idle(idle_s, _LOOKED_AT_ONCE):
-        own = (broker.topics.find(topic) for topic in (retry_topic(group), dead_letter_topic(group)))
-        if broker.members.consumer_group(group) is not None:
-            names.see(group)
-        elif broker.offsets.has_any(group) or any(topic is not None for topic in own):
-            names.use(group)
-        else:
-            broker.groups.remove(group)
-            removed += 1
-    return removed
+    def _remove_groups(self) -> int:
+        removed, names = 0, self._groups.auto_created
+        for group in names.idle(self._idle_s, _LOOKED_AT_ONCE):
+            own = (self._topics.find(topic) for topic in (retry_topic(group), dead_letter_topic(group)))
+            if self._members.consumer_group(group) is not None:
+                names.see(group)
+            elif self._offsets.has_any(group) or any(topic is not None for topic in own):
+                names.use(group)
+            else:
+                self._groups.remove(group)
+                removed += 1
+        return removed

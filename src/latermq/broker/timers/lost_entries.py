@@ -14,7 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from latermq.broker.broker import Broker
+from latermq.broker.tables.topics import Topics
+from latermq.broker.timers.far_timers import FarTimers
+from latermq.broker.timers.ingest_mark import IngestMark
+from latermq.broker.timers.pending import PendingTimers
+from latermq.broker.timers.start_replay import StartReplay
+from latermq.clock import Clock
+from latermq.config import Config
 from latermq.errors import CorruptStore
 from latermq.handover.cut import FOREVER_MS, Cut, blank_properties
 from latermq.message.entry_id import decode_entry_id
@@ -27,6 +33,8 @@ from latermq.message.timer_name import SEPARATOR, timer_name
 from latermq.message.waiting_record import waiting_name
 from latermq.model.topic import Topic
 from latermq.store.log_writer import Appended, Draft
+from latermq.store.message_store import MessageStore
+from latermq.timer.service import TimerService
 
 WRITTEN_AT_ONCE = 1_000
 WRITTEN_BYTES_AT_ONCE = 8 << 20
@@ -66,20 +74,39 @@ class LostEntries:
     `moves` are left to whoever calls, to be repeated behind the last entry.
     """
 
-    def __init__(self, broker: Broker, lost: Lost) -> None:
-        self._broker = broker
-        self._far = broker.far
+    def __init__(
+        self,
+        store: MessageStore,
+        timers: TimerService,
+        pending: PendingTimers,
+        far: FarTimers,
+        ingest: IngestMark,
+        replay: StartReplay,
+        topics: Topics,
+        clock: Clock,
+        config: Config,
+        store_host: bytes,
+        lost: Lost,
+    ) -> None:
+        self._store = store
+        self._log_writer = store.writer
+        self._timers = timers
+        self._pending = pending
+        self._far = far
+        self._ingest = ingest
+        self._replay = replay
+        self._topics = topics
         self._lost = lost
-        self._now_ms = broker.clock.now_ms()
-        self._max_bytes = min(WRITTEN_BYTES_AT_ONCE, broker.config.store.segment // 4)
+        self._now_ms = clock.now_ms()
+        self._max_bytes = min(WRITTEN_BYTES_AT_ONCE, config.store.segment // 4)
         properties = encode_properties(blank_properties(self._now_ms)).encode()
-        self._blank = Draft(TIMER_TOPIC, 0, b"", properties, self._now_ms, broker.store_host)
+        self._blank = Draft(TIMER_TOPIC, 0, b"", properties, self._now_ms, store_host)
         self._drafts: list[Draft] = []
         self._drafts_bytes = 0
         self._placed: deque[LostRow] = deque()  # those that are no blanks, of what is on its way
         last = self._far.frontier.last
         # Where the copy has no cut, Spark holds nothing but what is lost.
-        first_ms = min(self._now_ms, lost.far_from_ms) // broker.config.pipeline.window * broker.config.pipeline.window
+        first_ms = min(self._now_ms, lost.far_from_ms) // config.pipeline.window * config.pipeline.window
         self._handback_ms = last.handback_ms if last is not None else first_ms
         self._frontier_ms = last.frontier_ms if last is not None else FOREVER_MS
         # The last cut of the copy would give the broker what is Spark's, if it is from a time when Spark lagged.
@@ -127,9 +154,9 @@ class LostEntries:
             cut = self._far.cut_at(self._next, self._frontier_ms, self._handback_ms)
             number = max(cut.number, self._lost.newest_window + 1)
             self._append(cut._replace(number=number, far_until_ms=max(cut.far_until_ms, self._lost.far_until_ms)))
-        self._broker.ingest.go_on_from(self._lost.ingested, self._lost.epoch)
-        self._broker.store.flush()
-        self._broker.ingest.save()
+        self._ingest.go_on_from(self._lost.ingested, self._lost.epoch)
+        self._store.flush()
+        self._ingest.save()
         return count
 
     @property
@@ -157,8 +184,8 @@ class LostEntries:
     def _append(self, cut: Cut | None) -> None:
         drafts, self._drafts, self._drafts_bytes = self._drafts, [], 0
         if cut is None:
-            not_before_ms = self._broker.store.writer.not_before_last(TIMER_TOPIC, self._now_ms)
-            appended = self._broker.store.writer.append_all(drafts, not_before_ms)
+            not_before_ms = self._log_writer.not_before_last(TIMER_TOPIC, self._now_ms)
+            appended = self._log_writer.append_all(drafts, not_before_ms)
         else:
             appended = self._far.append(drafts, cut)
         for draft, place in zip(drafts, appended, strict=False):
@@ -168,29 +195,27 @@ class LostEntries:
     def _act(self, row: LostRow, draft: Draft, place: Appended) -> None:
         if row.record:
             self._keep_topic(row.topic, queue_id_of(draft.properties))
-        timers = self._broker.timers
         replaced = decode_entry_id(draft.prepared_transaction_offset)
         if row.kind != "timer":
             size = place.end_offset - place.physical_offset
-            self._broker.replay.act_again(place.physical_offset, size, place.queue_offset)
+            self._replay.act_again(place.physical_offset, size, place.queue_offset)
         elif replaced is None:
-            timers.pending[row.topic] += 1
+            self._timers.pending[row.topic] += 1
         else:  # a renewal: what it renewed is in the copy, and counted
-            timers.settled.deliver(np.array([replaced[1]]), np.array([row.due_ms]))
+            self._timers.settled.deliver(np.array([replaced[1]]), np.array([row.due_ms]))
 
     def _keep_topic(self, topic: str, queue_id: int) -> None:
         """A topic that the copy does not know yet is made again: its timers would else be dead letters."""
-        topics = self._broker.topics
-        if topics.find(topic) is None or topic in self._topics_made:
+        if self._topics.find(topic) is None or topic in self._topics_made:
             queues = max(self._topics_made.get(topic, 0), queue_id + 1)
             if queues > self._topics_made.get(topic, 0):
                 self._topics_made[topic] = queues
-                topics.adopt(Topic(name=topic, read_queues=queues, write_queues=queues))
+                self._topics.adopt(Topic(name=topic, read_queues=queues, write_queues=queues))
 
     def _draft(self, row: LostRow) -> Draft:
         if row.kind == "cancel":
             topic = row.unique_key.partition(SEPARATOR)[0]
-            return self._broker.pending.cancel_draft(topic, row.unique_key, row.due_ms)
+            return self._pending.cancel_draft(topic, row.unique_key, row.due_ms)
         if waiting_name(row.record, row.entry, row.due_ms) is None:
             raise CorruptStore(
                 f"the record of entry {row.entry} in the timeline is damaged, or another's",

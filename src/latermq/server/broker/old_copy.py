@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from latermq.broker.broker import Broker
-from latermq.broker.timers.lost_entries import Lost, LostEntries, LostRow
+from latermq.broker.timers.lost_entries import Lost, LostRow
 from latermq.errors import ConfigError, LaterMQError
 from latermq.handover.ingest_claim import IngestClaim, claim_path, decode_claim
 from latermq.server.broker.pipeline_folder import read_small_file
@@ -69,7 +69,7 @@ def _mend(broker: Broker, root_uri: str, claim: IngestClaim, first_lost: int) ->
     store_id = broker.store.store_id
     held = look_up(root_uri, store_id, first_lost)
     lost = Lost(claim.end, claim.epoch, held.ingested, held.far_from_ms, held.far_until_ms, held.newest_window)
-    entries = LostEntries(broker, lost)
+    entries = broker.lost_entries(lost)
     began_at = broker.ingest.begin_mending(first_lost)
     count = entries.write(_lost_row(row) for row in rows_from(root_uri, store_id, began_at))
     for move in entries.moves.values():

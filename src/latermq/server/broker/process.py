@@ -17,15 +17,14 @@ import structlog
 import uvloop
 
 from latermq.broker.broker import Broker
-from latermq.broker.metrics.broker_metrics import BrokerMetrics
 from latermq.broker.tables.table_saver import do_all
-from latermq.broker.tables.unused_names import remove_unused
 from latermq.clock import Clock, SystemClock
 from latermq.config import DEFAULT_METRICS_PORT, Config
 from latermq.errors import LaterMQError, StoreError
 from latermq.pipeline_secret import is_open_to_others, load_or_create_secret, secret_path
 from latermq.redaction import redacted
 from latermq.server.broker.clock_feed import open_clock
+from latermq.server.broker.composition import broker_metrics
 from latermq.server.broker.far_records import FarRecords
 from latermq.server.broker.file_troubles import log_troubles
 from latermq.server.broker.flusher import Flusher, Preparer
@@ -128,7 +127,7 @@ class BrokerProcess:
         self._windows = WindowRequests(self.broker, lambda: self._loader)
         for subject in (self._admin, self._pending, pipeline, self._windows):
             self.service.table.add(subject.endpoints)
-        self._metrics = MetricsServer(BrokerMetrics(self.broker, self._server_statistics))
+        self._metrics = MetricsServer(broker_metrics(self.broker, self._server_statistics))
         self._timers: list[asyncio.TimerHandle | None] = []
         self._checkpointing = False
         self._table_saver = TableSaver(self.broker, self._do_in_worker)
@@ -262,11 +261,11 @@ class BrokerProcess:
         self._timers[slot] = loop.call_later(interval_s, run)
 
     def _each_second(self) -> None:
-        self.broker.sample_traffic()
+        self.broker.runtime_info.sample()
         self._admin.sample()
         self.broker.gate.check_disk()
         self.service.notify(self.broker.expire_clients())
-        topics, groups = remove_unused(self.broker)
+        topics, groups = self.broker.unused_names.remove()
         if topics or groups:
             _log.info("unused topics and groups removed", topics=topics, groups=groups)
             self.service.settled()  # registers the change with the name servers and saves it

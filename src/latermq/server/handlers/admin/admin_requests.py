@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from latermq.broker.admin.runtime_info import Identity, message_counts, runtime_info, settings_text
+from latermq.broker.admin.runtime_info import Identity, settings_text
 from latermq.broker.broker import Broker
 from latermq.config_json.topics import DataVersionJson
 from latermq.errors import NoPermission
@@ -71,15 +71,14 @@ class AdminRequests:
     def sample(self) -> None:
         """Update the counts of the last minutes, hours and days. Call it about once per second."""
         now = datetime.fromtimestamp(self._broker.clock.now_ms() / 1000, UTC).astimezone()
-        self._broker.traffic.begin_day(now.toordinal())
-        self._broker.topic_traffic.sample(self._broker.clock.monotonic_s())
+        self._broker.runtime_info.begin_day(now.toordinal())
 
     def statistics(self) -> dict[str, int]:
         """Counts of requests that wait for the disk, for clients or for their next slice."""
         return self.saves.statistics() | self._clients.statistics() | self._sliced.statistics()
 
     def _runtime_info(self, connection: Connection, command: Command, _: None) -> bytes:
-        table = runtime_info(self._broker, self._identity)
+        table = self._broker.runtime_info.table(self._identity)
         table.update((f"latermq_{name}", str(count)) for name, count in sorted(self.statistics().items()))
         return encode_response(command, body=encode_body(KVTable(table=table)))
 
@@ -95,7 +94,7 @@ class AdminRequests:
         )
 
     def _stats(self, connection: Connection, command: Command, header: StatsHeader) -> bytes:
-        counts = message_counts(self._broker, header.statsName, header.statsKey)
+        counts = self._broker.runtime_info.message_counts(header.statsName, header.statsKey)
         return encode_response(command, body=encode_body(broker_stats(counts)))
 
     def _replication(self, connection: Connection, command: Command, _: None) -> bytes:

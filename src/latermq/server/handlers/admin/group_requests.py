@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from latermq.broker.admin import group_admin
 from latermq.broker.messages.answer_room import AnswerRoom
 from latermq.broker.notifications import CPP
 from latermq.config_json.groups import GroupJson, encode_group
@@ -162,7 +161,7 @@ class GroupRequests:
 
     def _put(self, connection: Connection, command: Command, body: GroupJson) -> None:
         self._context.saves.check_room()
-        group_admin.put_group(self._broker, convert(body, Group))
+        self._broker.group_admin.put(convert(body, Group))
         self._answer_when_saved(connection, command)
 
     def _put_all(self, connection: Connection, command: Command, body: SubscriptionGroupList) -> Steps[Reply]:
@@ -171,14 +170,14 @@ class GroupRequests:
         if not groups:
             raise MalformedRequest("the list of groups is empty", hint="Specify at least one group")
         for group in groups:
-            group_admin.put_group(self._broker, convert(group, Group))
+            self._broker.group_admin.put(convert(group, Group))
             yield
         self._answer_when_saved(connection, command)
         return None
 
     def _delete(self, connection: Connection, command: Command, header: DeleteGroupHeader) -> Steps[Reply]:
         self._context.saves.check_room()
-        self._broker.delete_group(header.groupName, clean_offsets=header.cleanOffset)
+        self._broker.group_admin.delete(header.groupName, clean_offsets=header.cleanOffset)
         topics = self._broker.offsets.topics_of(header.groupName)
         yield from self._broker.tables.encode_offsets_of(header.groupName, topics)
         self._answer_when_saved(connection, command)
@@ -194,7 +193,7 @@ class GroupRequests:
         return encode_response(command, fields=fields, body=body)
 
     def _config(self, connection: Connection, command: Command, header: GroupConfigHeader) -> bytes:
-        group = group_admin.group_config(self._broker, header.group)
+        group = self._broker.group_admin.config(header.group)
         return encode_response(command, body=encode_group(group))
 
     # Connected clients
@@ -254,16 +253,16 @@ class GroupRequests:
             found = [broker.topics.find(name) for name in sorted(set(named))]
             topics = [topic for topic in found if topic is not None]
         else:
-            wanted = [header.topic] if header.topic else (yield from group_admin.topics_of(broker, group))
-            topics = group_admin.watched_topics(broker, group, wanted)
-        progress = yield from group_admin.progress(broker, group, topics)
+            wanted = [header.topic] if header.topic else (yield from broker.group_admin.topics_of(group))
+            topics = broker.group_admin.watched_topics(group, wanted)
+        progress = yield from broker.group_admin.progress(group, topics)
         stats = yield from consume_stats(progress, broker.config.broker.name)
         return encode_response(command, body=encode_body(stats))
 
     def _all_consume_stats(
         self, connection: Connection, command: Command, header: BrokerConsumeStatsHeader
     ) -> Steps[Reply]:
-        found = yield from group_admin.all_progress(self._broker, only_ordered=header.isOrder)
+        found = yield from self._broker.group_admin.all_progress(only_ordered=header.isOrder)
         listed: list[dict[str, list[ConsumeStats]]] = []
         left = 0
         for group, topics in found.items():
@@ -277,7 +276,7 @@ class GroupRequests:
         return encode_response(command, body=encode_body(body))
 
     def _time_spans(self, connection: Connection, command: Command, header: GroupTopicHeader) -> Steps[Reply]:
-        times = yield from group_admin.queue_times(self._broker, header.group, header.topic)
+        times = yield from self._broker.group_admin.queue_times(header.group, header.topic)
         spans = yield from time_spans(times, header.topic, self._broker.config.broker.name)
         return encode_response(command, body=encode_body(ConsumeTimeSpans(consumeTimeSpanSet=spans)))
 
@@ -287,15 +286,15 @@ class GroupRequests:
     def _correction_offsets(
         self, connection: Connection, command: Command, header: CorrectionOffsetHeader
     ) -> Steps[Reply]:
-        offsets = yield from group_admin.correction_offsets(
-            self._broker, header.topic, header.compareGroup, header.filterGroups.split(",")
+        offsets = yield from self._broker.group_admin.correction_offsets(
+            header.topic, header.compareGroup, header.filterGroups.split(",")
         )
         return encode_response(command, body=encode_body(CorrectionOffsets(correctionOffsets=offsets)))
 
     def _clone_offsets(self, connection: Connection, command: Command, header: CloneOffsetHeader) -> Steps[Reply]:
         self._context.saves.check_room()
-        cloned = yield from group_admin.clone_offsets(
-            self._broker, header.srcGroup, header.destGroup, header.topic, offline=header.offline
+        cloned = yield from self._broker.group_admin.clone_offsets(
+            header.srcGroup, header.destGroup, header.topic, offline=header.offline
         )
         yield from self._broker.tables.encode_offsets_of(header.destGroup, cloned)
         self._answer_when_saved(connection, command)
@@ -305,8 +304,7 @@ class GroupRequests:
         """Change the offsets and notify the members, which would otherwise overwrite them with their own."""
         self._context.saves.check_room()
         self._broker.notices.check_room()
-        offsets = yield from group_admin.reset_offsets(
-            self._broker,
+        offsets = yield from self._broker.group_admin.reset_offsets(
             header.group,
             header.topic,
             timestamp_ms=header.timestamp,

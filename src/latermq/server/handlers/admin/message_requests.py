@@ -1,6 +1,5 @@
 """Administration requests that find messages and show the stored entries of queues."""
 
-from latermq.broker.admin.message_admin import MessageAdmin
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.json_body import encode_body
@@ -23,7 +22,7 @@ class MessageRequests:
 
     def __init__(self, context: AdminContext) -> None:
         self._reader = context.broker.reader
-        self._admin = MessageAdmin(self._reader, context.broker.members, context.broker.filters)
+        self._admin = context.broker.message_admin
 
     @property
     def endpoints(self) -> list[Endpoint]:

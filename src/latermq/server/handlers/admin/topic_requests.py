@@ -1,6 +1,6 @@
 """Administration requests about topics and their queues."""
 
-from latermq.broker.admin import group_admin, topic_admin
+from latermq.broker.admin.topic_admin import parse_attributes
 from latermq.broker.messages.answer_room import AnswerRoom
 from latermq.config_json.java_json import convert
 from latermq.config_json.topics import encode_topic
@@ -79,7 +79,7 @@ class TopicRequests:
             system_flags=header.topicSysFlag,
             is_ordered=header.order,
         )
-        topic_admin.put_topic(self._broker, topic, topic_admin.parse_attributes(header.attributes))
+        self._broker.topic_admin.put(topic, parse_attributes(header.attributes))
         self._context.answer_when_announced(connection, command, [])
 
     def _put_all(self, connection: Connection, command: Command, body: TopicConfigList) -> Steps[Reply]:
@@ -88,14 +88,14 @@ class TopicRequests:
         if not topics:
             raise MalformedRequest("the list of topics is empty", hint="Specify at least one topic")
         for topic in topics:
-            topic_admin.put_topic(self._broker, convert(topic, Topic), topic.attributes)
+            self._broker.topic_admin.put(convert(topic, Topic), topic.attributes)
             yield
         self._context.answer_when_announced(connection, command, [])
         return None
 
     def _delete(self, connection: Connection, command: Command, header: TopicHeader) -> None:
         self._context.saves.check_room()
-        works = topic_admin.delete_topic(self._broker, header.topic)
+        works = self._broker.topic_admin.delete(header.topic)
         self._context.answer_when_announced(connection, command, works)
 
     def _configs(self, connection: Connection, command: Command, _: None) -> bytes:
@@ -110,24 +110,24 @@ class TopicRequests:
         return encode_response(command, body=encode_topic(topic))
 
     def _stats(self, connection: Connection, command: Command, header: TopicHeader) -> Steps[Reply]:
-        state = yield from topic_admin.topic_state(self._broker, header.topic)
+        state = yield from self._broker.topic_admin.state(header.topic)
         stats = yield from topic_stats(state, self._broker.config.broker.name)
         return encode_response(command, body=encode_body(stats))
 
     def _own_topics(self, connection: Connection, command: Command, _: None) -> bytes:
-        topics = TopicList(topicList=topic_admin.own_topics(self._broker), brokerAddr=self._context.identity.address)
+        topics = TopicList(topicList=self._broker.topic_admin.own_topics(), brokerAddr=self._context.identity.address)
         return encode_response(command, body=encode_body(topics))
 
     def _groups_of(self, connection: Connection, command: Command, header: TopicHeader) -> Steps[Reply]:
         """Return the groups that have consumed a topic or have connected members that subscribe to it."""
         topic = header.topic
         connected = {group.name for group in self._broker.members.consumer_groups() if topic in group.subscriptions}
-        groups = sorted(connected | set((yield from group_admin.groups_of(self._broker, topic))))
+        groups = sorted(connected | set((yield from self._broker.group_admin.groups_of(topic))))
         return encode_response(command, body=encode_body(GroupList(groupList=groups)))
 
     def _topics_of(self, connection: Connection, command: Command, header: GroupConfigHeader) -> Steps[Reply]:
         """Return the topics that a group has consumed."""
-        topics = yield from group_admin.topics_of(self._broker, header.group)
+        topics = yield from self._broker.group_admin.topics_of(header.group)
         body = TopicList(topicList=topics, brokerAddr=self._context.identity.address)
         return encode_response(command, body=encode_body(body))
 
