@@ -8,8 +8,8 @@ from latermq.message.ids import offset_message_id, unpack_host
 from latermq.message.properties import decode_properties, find_property, well_formed
 from latermq.message.record_fields import (
     BODY_CRC_AT,
+    BODY_LENGTH_AFTER_HOSTS,
     BODY_LENGTH_BEFORE_BODY,
-    BODY_LENGTH_BEHIND_HOSTS,
     BORN_HOST_AT,
     BORN_TIMESTAMP_AT,
     I16,
@@ -83,7 +83,7 @@ def layout(buffer: Buffer, at: int, limit: int) -> Layout | None:
     (sysflag,) = U32.unpack_from(buffer, at + SYSFLAG_AT)
     born, store = host_bytes(sysflag)
     store_timestamp_at = BORN_HOST_AT + born
-    body_length_at = store_timestamp_at + 8 + store + BODY_LENGTH_BEHIND_HOSTS
+    body_length_at = store_timestamp_at + 8 + store + BODY_LENGTH_AFTER_HOSTS
     length_bytes = 1 if magic == MAGIC else 2
     if body_length_at + BODY_LENGTH_BEFORE_BODY + length_bytes + PROPERTIES_LENGTH_BYTES > size:
         return None

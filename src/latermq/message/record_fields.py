@@ -36,7 +36,7 @@ HEAD = struct.Struct(">IIIIiqqIq8sq8siqI")
 # The same fields without the hosts, which may have any length.
 BEFORE_BORN_HOST = struct.Struct(">IIIIiqqIq")
 BETWEEN_HOSTS = struct.Struct(">q")
-BEHIND_HOSTS = struct.Struct(">iqI")
+AFTER_HOSTS = struct.Struct(">iqI")
 
 SIZE_AND_MAGIC = struct.Struct(">II")
 SIZE_TO_FLAG = struct.Struct(">IIIIi")
@@ -58,8 +58,8 @@ SYSFLAG_AT = 36
 BORN_TIMESTAMP_AT = 40
 BORN_HOST_AT = 48
 # Distances from the end of the store host, and back from the start of the body.
-PREPARED_BEHIND_HOSTS = 4
-BODY_LENGTH_BEHIND_HOSTS = 12
+PREPARED_AFTER_HOSTS = 4
+BODY_LENGTH_AFTER_HOSTS = 12
 RECONSUME_BEFORE_BODY = 16
 PREPARED_BEFORE_BODY = 12
 BODY_LENGTH_BEFORE_BODY = 4

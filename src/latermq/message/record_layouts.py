@@ -12,8 +12,8 @@ from latermq.message.record_fields import (
     MAGIC,
     MAGIC_AT,
     MAGIC_LONG_TOPIC,
+    PREPARED_AFTER_HOSTS,
     PREPARED_BEFORE_BODY,
-    PREPARED_BEHIND_HOSTS,
     PROPERTIES_LENGTH_BYTES,
     SYSFLAG_AT,
     Buffer,
@@ -65,7 +65,7 @@ def lay_out(read: Numbers, starts: Ints, ends: Ints) -> RecordLayouts:
     has_long_topic = magics == MAGIC_LONG_TOPIC
     sysflags = read.u32(starts + SYSFLAG_AT)
     store_timestamps_at = starts + BORN_HOST_AT + born_host_bytes(sysflags)
-    prepared_at = store_timestamps_at + 8 + store_host_bytes(sysflags) + PREPARED_BEHIND_HOSTS
+    prepared_at = store_timestamps_at + 8 + store_host_bytes(sysflags) + PREPARED_AFTER_HOSTS
     bodies_at = prepared_at + PREPARED_BEFORE_BODY
     # A length that exceeds its record is not used, because it could point anywhere.
     fits = (has_long_topic | (magics == MAGIC)) & (bodies_at + 3 + has_long_topic <= ends)

@@ -12,8 +12,8 @@ from latermq.arrays import Ints
 from latermq.errors import IllegalMessage
 from latermq.message.properties import MAX_PROPERTIES_BYTES
 from latermq.message.record_fields import (
+    AFTER_HOSTS,
     BEFORE_BORN_HOST,
-    BEHIND_HOSTS,
     BETWEEN_HOSTS,
     BODY_CRC_AT,
     BODY_LENGTH_BEFORE_BODY,
@@ -61,11 +61,11 @@ def encode_record(
     """Encode one record to be appended at `physical_offset`."""
     magic, topic_bytes = topic_field(topic)
     sysflag &= ~SYSFLAG_HOSTS
-    behind_hosts = len(body) + len(topic_bytes) + PROPERTIES_LENGTH_BYTES + len(properties)
+    after_hosts = len(body) + len(topic_bytes) + PROPERTIES_LENGTH_BYTES + len(properties)
     if len(born_host) == V4_HOST_BYTES and len(store_host) == V4_HOST_BYTES:
         # fmt: off
         head = HEAD.pack(
-            HEAD.size + behind_hosts, magic, body_crc32(body), queue_id, flag, queue_offset, physical_offset,
+            HEAD.size + after_hosts, magic, body_crc32(body), queue_id, flag, queue_offset, physical_offset,
             sysflag, born_timestamp_ms, born_host, store_timestamp_ms, store_host,
             reconsume_times, prepared_transaction_offset, len(body),
         )
@@ -75,7 +75,7 @@ def encode_record(
             sysflag |= SYSFLAG_BORN_V6
         if len(store_host) == V6_HOST_BYTES:
             sysflag |= SYSFLAG_STORE_V6
-        size = HEAD.size - 2 * V4_HOST_BYTES + len(born_host) + len(store_host) + behind_hosts
+        size = HEAD.size - 2 * V4_HOST_BYTES + len(born_host) + len(store_host) + after_hosts
         head = (
             BEFORE_BORN_HOST.pack(
                 size, magic, body_crc32(body), queue_id, flag, queue_offset, physical_offset, sysflag,
@@ -84,7 +84,7 @@ def encode_record(
             + born_host
             + BETWEEN_HOSTS.pack(store_timestamp_ms)
             + store_host
-            + BEHIND_HOSTS.pack(reconsume_times, prepared_transaction_offset, len(body))
+            + AFTER_HOSTS.pack(reconsume_times, prepared_transaction_offset, len(body))
         )  # fmt: skip
     if len(properties) > MAX_PROPERTIES_BYTES:
         raise IllegalMessage(
@@ -98,12 +98,12 @@ class Template(NamedTuple):
     """A record without body and properties, from which many similar records are made."""
 
     before_body: bytes
-    behind_body: bytes  # the topic, and the length of the properties
+    after_body: bytes  # the topic, and the length of the properties
     store_timestamp_at: int
 
     @property
     def size(self) -> int:
-        return len(self.before_body) + len(self.behind_body)
+        return len(self.before_body) + len(self.after_body)
 
 
 def record_template(

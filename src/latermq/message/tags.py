@@ -6,7 +6,7 @@ import numpy as np
 
 _LONG_BYTES = 512  # of UTF-16; above this size numpy is faster, 40 times for 32 KiB
 # In characters. Longer tags are hashed every time, because senders choose them and the cache must stay small.
-MAX_REMEMBERED = 256
+MAX_CACHED_CHARS = 256
 
 
 def java_string_hash(text: str) -> int:
@@ -30,9 +30,9 @@ def _hash_long(units: bytes) -> int:
 
 def tags_code(tag: str) -> int:
     """The code of a tag in a queue entry; 0 for no tag. There are few different tags, so codes are cached."""
-    return _remembered_code(tag) if len(tag) <= MAX_REMEMBERED else java_string_hash(tag)
+    return _cached_code(tag) if len(tag) <= MAX_CACHED_CHARS else java_string_hash(tag)
 
 
 @lru_cache(maxsize=8192)
-def _remembered_code(tag: str) -> int:
+def _cached_code(tag: str) -> int:
     return java_string_hash(tag) if tag else 0

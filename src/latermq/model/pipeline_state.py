@@ -1,13 +1,13 @@
-"""What a broker tells the pipeline of its timers and windows."""
+"""The state of a broker's timers and windows, as reported to the pipeline."""
 
 from msgspec import Struct, field
 
 
 class CutState(Struct):
-    """One cut: from its entry on, what is due before `frontier_ms` (U) is the broker's, and the rest Spark's.
+    """One cut: later entries that are due before `frontier_ms` (U) are the broker's, and the others Spark's.
 
-    Window `number` is what Spark holds that is due from the last cut's `handback_ms` (W) to this one's. Both are 0
-    where the window is done with and only the frontier still counts.
+    Window `number` has Spark's timers that are due from the previous cut's `handback_ms` (W) to this one's. Both fields
+    are 0 if the window is finished and only the frontier is still needed.
     """
 
     number: int
@@ -17,17 +17,17 @@ class CutState(Struct):
 
 
 class WindowState(Struct):
-    """A window that the broker has not finished: due times [from, until), timers of entries before the cut's."""
+    """An unfinished window: timers due in [from, until) with entries before the entry of the cut."""
 
     number: int
     cut_entry: int
     from_ms: int
     until_ms: int
-    attempt: str = ""  # that the broker plays; empty: it waits for one
+    attempt: str = ""  # the attempt that the broker loads; empty while it waits for one
 
 
 class PipelineState(Struct):
-    """What a driver needs to know of one broker."""
+    """The state of one broker, for its driver."""
 
     store_id: str
     broker_name: str
@@ -36,19 +36,20 @@ class PipelineState(Struct):
     min_entry: int
     flushed_entry: int  # the first entry that is not flushed
     now_ms: int  # by the broker's clock
-    # T and what is delivered beyond it: entries below `done_upto` due before `done_wake_ms` are delivered or taken.
+    # P and T: all entries below `done_upto` that are due before `done_wake_ms` were delivered, cancelled or moved.
     done_upto: int
     done_wake_ms: int
-    done: list[tuple[int, int]] = field(default_factory=list)  # further entries that are: [start, end)
-    # In order. They say of every entry from `owned_from` on whose it is; before the first of them all is the broker's.
+    done: list[tuple[int, int]] = field(default_factory=list)  # ranges [start, end) of further such entries
+    # In order. They define the owner of each entry from `owned_from` on. Entries before the first cut are the broker's.
     cuts: list[CutState] = field(default_factory=list)
     windows: list[WindowState] = field(default_factory=list)
-    timeline: str = ""  # the folder with the timeline, as the broker names it; brokers of older versions do not tell
-    # Of the process that answers, and another one after each start: tells two stores with one id from one store with
-    # two addresses. Empty from brokers of earlier releases.
+    timeline: str = ""  # the timeline's folder as the broker addresses it; empty from brokers of earlier releases
+    # Identifies the broker process, and changes with each start. It distinguishes two stores with the same id from one
+    # store with two addresses. Empty from brokers of earlier releases.
     instance: str = ""
-    # While a window is missing T stands still. The broker's own timers among these entries are done that are due before
+    # While a window is missing, T does not advance. These two report the progress beyond it: the broker's own timers
+    # that are due before this time are done,
     near_done_wake_ms: int = 0
-    # and Spark's that are due within these times, [from, until).
+    # and Spark's timers that are due in these ranges [from, until).
     far_done: list[tuple[int, int]] = field(default_factory=list)
     owned_from: int | None = None  # at most `min_entry`; None from brokers of earlier releases

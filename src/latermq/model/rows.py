@@ -1,4 +1,4 @@
-"""Many timers at once, in columns that numpy and Arrow read and write as they lie."""
+"""Many timers at once, in columns that numpy and Arrow read and write without conversion."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ class Column:
 
     @staticmethod
     def of(values: Iterable[bytes]) -> "Column":
-        """A column of these values."""
+        """Build a column of these values."""
         listed = list(values)
         sizes = np.fromiter(map(len, listed), np.int64, len(listed))
         return Column(b"".join(listed), np.concatenate(([0], np.cumsum(sizes))))
 
     @staticmethod
-    def of_nothing(rows: int) -> "Column":
-        """A column of empty values."""
+    def empty(rows: int) -> "Column":
+        """Build a column of empty values."""
         return Column(b"", np.zeros(rows + 1, np.int64))
 
     def __len__(self) -> int:
@@ -41,23 +41,23 @@ class Column:
         return [data[start:end] for start, end in pairwise(bounds)]
 
     def row_at(self, position: int) -> int:
-        """Which value this byte belongs to."""
+        """Return the index of the value that this byte belongs to."""
         return int(np.searchsorted(self.offsets, position, side="right")) - 1
 
 
 @dataclass(slots=True)
 class RowBatch:
-    """Timers to schedule: row n of each column is of the same timer."""
+    """Timers to schedule: row n of each column belongs to the same timer."""
 
     topics: list[str]
-    topic_of: UInts16  # for each row the index of its topic
-    times_ms: Ints  # when it is due, or how long it waits from now
-    from_now: Bools  # which of the two
+    topic_of: UInts16  # the index of the topic of each row
+    times_ms: Ints  # due times, or delays from now
+    from_now: Bools  # whether the time is a delay
     unique_keys: Column
     bodies: Column
-    keys: Column  # message keys of a row, parted by spaces
+    keys: Column  # message keys of a row, separated by spaces
     tags: Column
-    properties: Column  # further ones in the wire form of properties
+    properties: Column  # additional properties in their wire format
 
     def __len__(self) -> int:
         return len(self.times_ms)

@@ -1,10 +1,10 @@
-"""How far queues and groups are, as operators ask for it."""
+"""The progress of queues and groups, for operators."""
 
 from msgspec import Struct
 
 
 class QueueState(Struct):
-    """The first offset of a queue, the next one, and when it last got a message."""
+    """The first and the next offset of a queue, and the time of its last message."""
 
     min_offset: int = 0
     max_offset: int = 0
@@ -12,7 +12,7 @@ class QueueState(Struct):
 
 
 class TopicState(Struct):
-    """The queues of a topic in the order of their ids, and how many messages come per second."""
+    """The queues of a topic in the order of their ids, and the number of incoming messages per second."""
 
     topic: str
     queues: list[QueueState]
@@ -20,7 +20,7 @@ class TopicState(Struct):
 
 
 class QueueProgress(Struct):
-    """The end of a queue, how far a group is in it, and when what it consumed last was stored."""
+    """The end of a queue, the offset of a group in it, and the store time of the message it consumed last."""
 
     end_offset: int
     consumed_offset: int
@@ -28,7 +28,7 @@ class QueueProgress(Struct):
 
 
 class TopicProgress(Struct):
-    """How far a group is in each queue of a topic, and how many messages it pulls per second."""
+    """The progress of a group in each queue of a topic, and the number of messages it pulls per second."""
 
     topic: str
     queues: list[QueueProgress]
@@ -36,7 +36,7 @@ class TopicProgress(Struct):
 
 
 class QueueTimes(Struct):
-    """When the first, the last and the last consumed message of a queue were stored, and how late a group is."""
+    """Store times of the first, the last and the last consumed message of a queue, and how far a group lags behind."""
 
     first_ms: int
     last_ms: int

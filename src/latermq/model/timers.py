@@ -1,4 +1,4 @@
-"""Pending timers: what became of them, and how they are listed and counted."""
+"""Outcomes of requests about timers, and lists and counts of pending timers."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 
 class Verdict(StrEnum):
-    """What became of a timer; the words are the ones that users read."""
+    """The outcome of a request about a timer, in the words that users read."""
 
     CANCELLED = "cancelled"
     MOVED = "moved"
@@ -14,11 +14,11 @@ class Verdict(StrEnum):
     NOT_FOUND = "not found"
     ACCEPTED = "accepted"
     PENDING = "pending"
-    REPLACED = "replaced"  # the timers that were meant are gone or not alone: others of their name are pending
+    REPLACED = "replaced"  # other timers of the same name are pending, so the named ones were not changed
 
 
 class Outcome(Struct):
-    """The answer about one name: `due_ms` of what was hit (the new one after a move), `timers` entries taken."""
+    """The outcome for one name: `due_ms` of its timer, the new one after a move, and the number of its `timers`."""
 
     verdict: Verdict
     topic: str
@@ -28,7 +28,7 @@ class Outcome(Struct):
 
 
 class PendingTimer(Struct):
-    """One timer that waits; `sample` is the beginning of its body, as far as it can be printed."""
+    """One pending timer; `sample` is the printable beginning of its body."""
 
     timer_id: int
     topic: str
@@ -43,7 +43,7 @@ class PendingTimer(Struct):
 
 
 class PendingPage(Struct):
-    """Timers in the order of their due times; `next` is where the next page begins, empty at the end."""
+    """Timers in the order of their due times; `next` is the cursor of the next page, empty at the end."""
 
     timers: list[PendingTimer] = field(default_factory=list)
     next: str = ""

@@ -63,7 +63,7 @@ def build_batch(rows: BatchRows, sender: Sender) -> Block:
     count = len(bodies)
     templates = [record_template(topic, queue_id, **sender._asdict()) for topic, queue_id in queues]
     heads = [template.before_body for template in templates]
-    names = [template.behind_body for template in templates]
+    names = [template.after_body for template in templates]
     body_at = len(heads[0])
     queue_of = np.array(rows.queue_of, np.intp)
     data = bytearray().join(

@@ -9,7 +9,7 @@ import numpy as np
 from latermq.arrays import AnyArray, Bools, Indices, Ints, Ints32, Octets, UInts32
 from latermq.message.properties import KEY_SEPARATOR, find_property
 from latermq.message.record_fields import SYSFLAG_TRANSACTION_MASK
-from latermq.message.tags import MAX_REMEMBERED, java_string_hash, tags_code
+from latermq.message.tags import MAX_CACHED_CHARS, java_string_hash, tags_code
 from latermq.message.timer_code import is_due
 
 # For each topic of waiting messages, a function that computes the code of a queue entry from a record's properties and
@@ -47,7 +47,7 @@ def queue_tags_code(properties: bytes) -> int:
     else:
         end = properties.find(b"\x02", at)
         tag = properties[at + 5 : end] if end >= 0 else properties[at + 5 :]
-    return _tag_code(tag) if len(tag) <= MAX_REMEMBERED else tags_code(tag.decode())
+    return _tag_code(tag) if len(tag) <= MAX_CACHED_CHARS else tags_code(tag.decode())
 
 
 @lru_cache(maxsize=8192)

@@ -7,7 +7,7 @@ from latermq.clock import SimulatedClock
 from latermq.config import BrokerConfig, Size
 from latermq.errors import FilterError
 from latermq.group.filters import EVERYTHING, Filters, subscription_of
-from latermq.message.tags import MAX_REMEMBERED, java_string_hash, tags_code
+from latermq.message.tags import MAX_CACHED_CHARS, java_string_hash, tags_code
 from latermq.model.pull_status import PullStatus
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.support.brokers_in_memory import open_broker, send
@@ -65,12 +65,12 @@ def test_long_texts_have_the_hash_that_java_gives_them(letter: str, length: int)
 
 
 def test_only_short_tags_are_remembered() -> None:
-    from latermq.message.tags import _remembered_code
+    from latermq.message.tags import _cached_code
 
-    before = _remembered_code.cache_info().currsize
+    before = _cached_code.cache_info().currsize
     for number in range(100):
-        tags_code(f"{number:04}" + "x" * MAX_REMEMBERED)
-    assert _remembered_code.cache_info().currsize == before
+        tags_code(f"{number:04}" + "x" * MAX_CACHED_CHARS)
+    assert _cached_code.cache_info().currsize == before
 
 
 @pytest.mark.parametrize(

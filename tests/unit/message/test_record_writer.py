@@ -36,7 +36,7 @@ def test_a_filled_template_is_the_record_that_is_written_alone(topic: str, born_
     sender = {"born_timestamp_ms": 5, "born_host": born_host, "store_host": store_host, "sysflag": 1}
     template = record_template(topic, 3, reconsume_times=2, **sender)  # type: ignore[arg-type]
     pieces = zip(
-        [template.before_body] * 4, bodies, [template.behind_body] * 4, properties, strict=True
+        [template.before_body] * 4, bodies, [template.after_body] * 4, properties, strict=True
     )  # fmt: skip
     data = bytearray().join(chain.from_iterable(pieces))
     body_sizes, properties_sizes = (np.array(list(map(len, texts))) for texts in (bodies, properties))

@@ -36,9 +36,17 @@ CHECKED = (
     "docs/security.md",
     "docs/timers.md",
     "examples/*",
+    "src/latermq/config_json/*.py",
+    "src/latermq/group/*.py",
+    "src/latermq/group/sql/*.py",
     "src/latermq/handover/*.py",
+    "src/latermq/message/*.py",
+    "src/latermq/model/*.py",
     "src/latermq/pipeline/windows/*.py",
+    "src/latermq/protocol/remoting/*.py",
+    "src/latermq/server/remoting/*.py",
     "src/latermq/server/windows/*.py",
+    "src/latermq/store/**/*.py",
     "src/latermq/timer/**/*.py",
 )
 

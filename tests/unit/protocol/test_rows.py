@@ -70,7 +70,7 @@ def test_offsets_that_go_back_and_topics_that_are_not_there_are_refused() -> Non
 
 def test_more_rows_than_a_request_holds_are_refused() -> None:
     count = MAX_ROWS + 1
-    nothing = Column.of_nothing(count)
+    nothing = Column.empty(count)
     zeros = np.zeros(count, np.int64)
     batch = RowBatch(["t"], zeros.astype(np.uint16), zeros, zeros != 0, nothing, nothing, nothing, nothing, nothing)
     with pytest.raises(MalformedRequest, match="too many"):

@@ -221,7 +221,7 @@ class _Build:
         properties, properties_bytes = self._properties(queues)
         data = bytearray().join(
             chain.from_iterable(
-                zip(repeat(template.before_body, count), bodies, repeat(template.behind_body, count), *properties,
+                zip(repeat(template.before_body, count), bodies, repeat(template.after_body, count), *properties,
                     strict=True)
             )
         )  # fmt: skip

@@ -156,7 +156,7 @@ class _Rows:
         bodies = self._text("body")
         self._check_bodies(bodies)
         self._check_sizes(keys, tags, properties)
-        return RowBatch(topics, topic_of, times_ms, from_now, Column.of_nothing(rows), bodies, keys, tags, properties)
+        return RowBatch(topics, topic_of, times_ms, from_now, Column.empty(rows), bodies, keys, tags, properties)
 
     def _bad(self, row: int, reason: str, hint: str = "") -> NoReturn:
         key = self._batch.column("key")[row].as_py() if "key" in self._batch.schema.names else None
@@ -169,7 +169,7 @@ class _Rows:
     def _text(self, name: str) -> Column:
         array = self._column(name)
         if array is None:
-            return Column.of_nothing(len(self._batch))
+            return Column.empty(len(self._batch))
         column = column_of(array)
         if name != "body":
             self._check_letters(name, column)
@@ -234,7 +234,7 @@ class _Rows:
     def _properties(self) -> Column:
         maps = self._column("properties")
         if maps is None or not len(maps):
-            return Column.of_nothing(len(self._batch))
+            return Column.empty(len(self._batch))
         filled = _without_null_maps(maps)
         bounds = np.asarray(filled.offsets.to_numpy(), np.int64)
         names, values = filled.keys, pc.fill_null(filled.items, "")
@@ -287,7 +287,7 @@ def column_of(array: pa.Array) -> Column:
         filled = filled.combine_chunks()
     _, offsets_buffer, data = filled.buffers()
     if not len(filled) or data is None:
-        return Column.of_nothing(len(filled))
+        return Column.empty(len(filled))
     offsets = np.frombuffer(offsets_buffer, np.int64)[filled.offset : filled.offset + len(filled) + 1]
     return Column(bytes(memoryview(data)[int(offsets[0]) : int(offsets[-1])]), offsets - offsets[0])
 
@@ -316,7 +316,7 @@ def taken_rows(batch: RowBatch, rows: Indices) -> RowBatch:
 
     def some(column: Column) -> Column:
         if not column.data:
-            return Column.of_nothing(len(rows))
+            return Column.empty(len(rows))
         data, offsets = pa.py_buffer(column.data), pa.py_buffer(np.ascontiguousarray(column.offsets))
         array = pa.Array.from_buffers(pa.large_binary(), len(column), [None, offsets, data])
         return column_of(array.take(pa.array(rows)))

@@ -13,7 +13,7 @@ from latermq.errors import ConfigError, QueryNotFound
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.record_fields import (
     BETWEEN_HOSTS,
-    BODY_LENGTH_BEHIND_HOSTS,
+    BODY_LENGTH_AFTER_HOSTS,
     BORN_HOST_AT,
     SYSFLAG_AT,
     SYSFLAG_BORN_V6,
@@ -140,7 +140,7 @@ def body_bytes(record: Column) -> Column:
     born = F.when(flags.bitwiseAND(SYSFLAG_BORN_V6) != 0, V6_HOST_BYTES).otherwise(V4_HOST_BYTES)
     stored = F.when(flags.bitwiseAND(SYSFLAG_STORE_V6) != 0, V6_HOST_BYTES).otherwise(V4_HOST_BYTES)
     return F.when(
-        record.isNotNull(), word(F.lit(BORN_HOST_AT) + born + BETWEEN_HOSTS.size + stored + BODY_LENGTH_BEHIND_HOSTS)
+        record.isNotNull(), word(F.lit(BORN_HOST_AT) + born + BETWEEN_HOSTS.size + stored + BODY_LENGTH_AFTER_HOSTS)
     )
 
 

@@ -273,8 +273,8 @@ class FrameReader:
         "_held",
         "_max_frame_bytes",
         "_max_header_bytes",
+        "_pending",
         "_skipped_bytes",
-        "_uncut",
         "_wanted_bytes",
         "broken",
         "is_clear",
@@ -290,7 +290,7 @@ class FrameReader:
         self._max_header_bytes = max_header_bytes
         self._decode = decode
         self.is_clear = True  # nothing is buffered, nothing is left to skip, and the stream is not broken
-        self._uncut = b""  # unsplit bytes from `_at` on; if there are any, `_held` is None
+        self._pending = b""  # bytes from `_at` on; if there are any, `_held` is None
         self._at = 0
         self._held: bytearray | None = None  # an incomplete frame, which `hold` may have completed
         self._wanted_bytes = 0
@@ -300,12 +300,12 @@ class FrameReader:
     @property
     def held_bytes(self) -> int:
         """Number of buffered bytes."""
-        return len(self._uncut) if self._held is None else len(self._held)
+        return len(self._pending) if self._held is None else len(self._held)
 
     @property
     def has_more(self) -> bool:
         """Whether `cut` may find a frame."""
-        return bool(self._uncut) or (self._held is not None and len(self._held) >= self._wanted_bytes)
+        return bool(self._pending) or (self._held is not None and len(self._held) >= self._wanted_bytes)
 
     def feed(self, data: bytes, limit: int = sys.maxsize) -> list[Command]:
         """Return the commands that `data` completes, up to the limit; `cut` returns the others.
@@ -335,20 +335,20 @@ class FrameReader:
         if self._held is not None:
             # One growing array, not a list of pieces: if a peer sends byte by byte, a list takes 40 times the memory.
             self._held += data
-        elif self._uncut:
-            self._uncut = self._uncut[self._at :] + data
+        elif self._pending:
+            self._pending = self._pending[self._at :] + data
             self._at = 0
         else:
-            self._uncut, self._at = data, 0
+            self._pending, self._at = data, 0
 
     def cut(self, limit: int = sys.maxsize) -> list[Command]:
         """Return the next commands in the buffered bytes, up to the limit."""
-        data, at, held = self._uncut, self._at, self._held
+        data, at, held = self._pending, self._at, self._held
         if held is not None:
             if len(held) < self._wanted_bytes:
                 return []
             data, at = bytes(held), 0
-        self._uncut, self._held = b"", None
+        self._pending, self._held = b"", None
         self.is_clear = not self._skipped_bytes and self.broken is None
         commands: list[Command] = []
         try:
@@ -380,7 +380,7 @@ class FrameReader:
 
     def clear(self) -> None:
         """Discard the buffered bytes."""
-        self._uncut, self._at, self._held = b"", 0, None
+        self._pending, self._at, self._held = b"", 0, None
 
     def _break(self, error: MalformedFrame) -> None:
         self.broken = error
@@ -417,4 +417,4 @@ class FrameReader:
                 self._held = bytearray(memoryview(data)[at:])
                 self._wanted_bytes = wanted
             else:
-                self._uncut, self._at = data, at
+                self._pending, self._at = data, at

@@ -68,12 +68,12 @@ class PipelineStateJson(Struct, rename="camel"):
 
 
 def encode_state(state: PipelineState) -> bytes:
-    """The body that tells a driver of a broker."""
+    """Encode the state of a broker as a body."""
     return encode_body(convert(state, PipelineStateJson))
 
 
 def decode_state(body: bytes) -> PipelineState:
-    """What a body tells of a broker."""
+    """Decode the state of a broker from a body."""
     return convert(decode_body(body, PipelineStateJson), PipelineState)
 
 

@@ -112,30 +112,30 @@ class DensityJson(Struct, rename="camel"):
 
 
 def encode_outcomes(outcomes: Iterable[Outcome]) -> bytes:
-    """The body that tells what became of timers."""
+    """Encode outcomes as a body."""
     return encode_body(Outcomes(outcomes=[convert(one, OutcomeJson) for one in outcomes]))
 
 
 def decode_outcomes(body: bytes) -> list[Outcome]:
-    """What a body tells of timers."""
+    """Decode outcomes from a body."""
     return [convert(one, Outcome) for one in decode_body(body, Outcomes).outcomes]
 
 
 def encode_page(page: PendingPage) -> bytes:
-    """The body that lists timers: 0.4 ms for 1,000 of them."""
+    """Encode a page of timers as a body: 0.4 ms for 1,000 timers."""
     return encode_body(convert(page, PendingPageJson))
 
 
 def decode_page(body: bytes) -> PendingPage:
-    """The timers that a body lists."""
+    """Decode a page of timers from a body."""
     return convert(decode_body(body, PendingPageJson), PendingPage)
 
 
 def encode_density(density: Density) -> bytes:
-    """The body that tells how many timers are due when."""
+    """Encode a density as a body."""
     return encode_body(convert(density, DensityJson))
 
 
 def decode_density(body: bytes) -> Density:
-    """How many timers are due when, as a body tells it."""
+    """Decode a density from a body."""
     return convert(decode_body(body, DensityJson), Density)
