@@ -357,5 +357,5 @@ class Broker:
             "config_files_set_aside": sum(bool(trouble.kept_as) for trouble in self.troubles),
             **self.topics.auto_created.statistics(),
             **self.groups.auto_created.statistics(),
-            "host_auto_created": max(self.topics.auto_created.most, self.groups.auto_created.most),
+            "host_auto_created": max(self.topics.auto_created.max_per_host, self.groups.auto_created.max_per_host),
         }

@@ -22,7 +22,7 @@ class AutoCreated:
         self._what = what
         self._clock = clock
         self._limit = limit
-        self._made: dict[bytes, dict[str, float]] = {}  # host → name → when
+        self._created: dict[bytes, dict[str, float]] = {}  # host → name → when
         # Name → when a client that may use it was last seen, the oldest first.
         self._unused: dict[str, float] = {}
         self._forgotten_s = clock.monotonic_s()
@@ -30,14 +30,14 @@ class AutoCreated:
 
     def check(self, host: bytes) -> None:
         """Raise NoPermission if this host has reached its limit. An empty host is the broker itself or an operator."""
-        made = self._made.get(_network(host))
-        if not host or made is None or len(made) < self._limit:
+        created = self._created.get(_network(host))
+        if not host or created is None or len(created) < self._limit:
             return
-        self._forget_old(made)
-        if len(made) >= self._limit:
+        self._forget_old(created)
+        if len(created) >= self._limit:
             raise NoPermission(
-                f"clients on this host have auto-created {len(made)} {self._what} within an hour, or left them unused; "
-                f"broker.max_auto_created allows no more",
+                f"clients on this host have auto-created {len(created)} {self._what} within an hour, or left them "
+                "unused; broker.max_auto_created allows no more",
                 hint="Create them with mqadmin or latermq, or raise broker.max_auto_created",
             )
 
@@ -45,7 +45,7 @@ class AutoCreated:
         """Record a created name. An unused name is removed later unless `use` is called in time."""
         now_s = self._clock.monotonic_s()
         if host:
-            self._made.setdefault(_network(host), {})[name] = now_s
+            self._created.setdefault(_network(host), {})[name] = now_s
         if unused:
             self._unused[name] = now_s
             self.changed = True
@@ -57,7 +57,7 @@ class AutoCreated:
         self.changed = True
         return True
 
-    def see(self, name: str) -> None:
+    def note_client(self, name: str) -> None:
         """Record that a client that may use an unused name is connected."""
         if self._unused.pop(name, None) is not None:
             self._unused[name] = self._clock.monotonic_s()
@@ -78,15 +78,15 @@ class AutoCreated:
         if now_s - self._forgotten_s < _FORGET_EVERY_S:
             return
         self._forgotten_s = now_s
-        for host, made in list(self._made.items()):
-            self._forget_old(made)
-            if not made:
-                del self._made[host]
+        for host, created in list(self._created.items()):
+            self._forget_old(created)
+            if not created:
+                del self._created[host]
 
-    def _forget_old(self, made: dict[str, float]) -> None:
+    def _forget_old(self, created: dict[str, float]) -> None:
         before_s = self._clock.monotonic_s() - WINDOW_S
-        for name in [name for name, made_s in made.items() if made_s <= before_s and name not in self._unused]:
-            del made[name]
+        for name in [name for name, created_s in created.items() if created_s <= before_s and name not in self._unused]:
+            del created[name]
 
     @property
     def unused(self) -> list[str]:
@@ -98,9 +98,9 @@ class AutoCreated:
         return {f"unused_{self._what}": len(self._unused)}
 
     @property
-    def most(self) -> int:
+    def max_per_host(self) -> int:
         """The highest number of counted names of any host."""
-        return max(map(len, self._made.values()), default=0)
+        return max(map(len, self._created.values()), default=0)
 
 
 def _network(host: bytes) -> bytes:

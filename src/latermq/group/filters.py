@@ -20,7 +20,7 @@ TAG_TYPE = "TAG"
 # The unit of work is one byte of a record. Reading and decoding a byte takes up to 12 ns. Evaluating a word of an
 # expression takes as long as 8 bytes, and 4 searches through all properties take as long as reading them.
 _WORD_WORK = 8
-_SEARCHES_A_BYTE = 4
+_SEARCHES_PER_BYTE = 4
 # Memory per word of a compiled filter, in addition to its expression, whose texts it holds a second time.
 _WORD_BYTES = 512
 
@@ -56,7 +56,7 @@ class Filters:
         self._max_chars = int(settings.max_expression)
         self._max_words = settings.max_expression_words
         self._max_bytes = int(settings.filter_cache)
-        self._kept: OrderedDict[tuple[str, str], tuple[MessageFilter, int]] = OrderedDict()
+        self._cache: OrderedDict[tuple[str, str], tuple[MessageFilter, int]] = OrderedDict()
         self._bytes = 0
         self._refused = 0
 
@@ -65,21 +65,21 @@ class Filters:
         key = subscription.expression, subscription.expression_type or TAG_TYPE
         if key == (SUBSCRIBE_ALL, TAG_TYPE):
             return EVERYTHING
-        kept = self._kept.get(key)
-        if kept is not None:
-            self._kept.move_to_end(key)
-            return kept[0]
+        cached = self._cache.get(key)
+        if cached is not None:
+            self._cache.move_to_end(key)
+            return cached[0]
         self.check(subscription)
         try:
-            made, words = self._make(*key)
+            compiled, words = self._compile(*key)
         except FilterError:
             self._refused += 1
             raise
         size_bytes = 2 * sys.getsizeof(key[0]) + words * _WORD_BYTES
-        if made is not EVERYTHING:
-            made = replace(made, size_bytes=size_bytes)
-        self._keep(key, made, size_bytes)
-        return made
+        if compiled is not EVERYTHING:
+            compiled = replace(compiled, size_bytes=size_bytes)
+        self._add(key, compiled, size_bytes)
+        return compiled
 
     def check(self, subscription: Subscription) -> None:
         """Reject a subscription that is too long to be cached. Syntax errors are reported on first use."""
@@ -96,15 +96,15 @@ class Filters:
             self._refused += 1
             raise too_many_words(self._max_words)
 
-    def _make(self, expression: str, expression_type: str) -> tuple[MessageFilter, int]:
+    def _compile(self, expression: str, expression_type: str) -> tuple[MessageFilter, int]:
         if expression_type != TAG_TYPE:
             sql = compile_sql_filter(expression, max_words=self._max_words)
-            made = MessageFilter(
+            compiled = MessageFilter(
                 record_matches=lambda record: sql.matches(decode_properties(record_properties(record).decode())),
                 record_work=sql.words * _WORD_WORK,
-                byte_work=1 + sql.searches // _SEARCHES_A_BYTE,
+                byte_work=1 + sql.searches // _SEARCHES_PER_BYTE,
             )
-            return made, sql.words
+            return compiled, sql.words
         tags = split_tags(expression)
         if not tags or SUBSCRIBE_ALL in tags:
             return EVERYTHING, 0
@@ -115,16 +115,16 @@ class Filters:
         # Two tags can have the same code, so the tag in the record decides.
         return MessageFilter(codes.__contains__, lambda record: record_property(record, b"TAGS") in wanted), len(tags)
 
-    def _keep(self, key: tuple[str, str], made: MessageFilter, size_bytes: int) -> None:
-        self._kept[key] = made, size_bytes
+    def _add(self, key: tuple[str, str], compiled: MessageFilter, size_bytes: int) -> None:
+        self._cache[key] = compiled, size_bytes
         self._bytes += size_bytes
         while self._bytes > self._max_bytes:
-            self._bytes -= self._kept.popitem(last=False)[1][1]
+            self._bytes -= self._cache.popitem(last=False)[1][1]
 
     def statistics(self) -> dict[str, int]:
         """Return the size of the cache and the number of rejected expressions."""
         return {
-            "filters_kept": len(self._kept),
+            "filters_kept": len(self._cache),
             "filters_kept_bytes": self._bytes,
             "filters_refused": self._refused,
         }

@@ -13,7 +13,7 @@ from latermq.model.subscription import Subscription
 MAX_CLIENT_ID_CHARS = 1_024
 MAX_NAME_CHARS = 255  # the limit of RocketMQ's clients for a group name
 MAX_WORD_CHARS = 64  # of fields with only a few possible values, such as CONSUME_PASSIVELY
-_LOOKED_AT_ONCE = 5_000  # members that `expire` checks in one call, about 1 ms
+_CHECKED_AT_ONCE = 5_000  # members that `expire` checks in one call, about 1 ms
 # The memory of a subscription, a tag and a tag's code, excluding their texts.
 _SUBSCRIPTION_BYTES, _TAG_BYTES, _CODE_BYTES = 300, 60, 40
 
@@ -113,8 +113,8 @@ class Members:
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[str, Member]] = {}
         # Indexed by connection: thousands may close at once, and finding the clients of each must be fast.
-        self._named_by: dict[Channel, set[_Membership]] = {}
-        self._unlooked: list[tuple[str, bool]] = []  # groups that the current round of `expire` has not checked yet
+        self._memberships: dict[Channel, set[_Membership]] = {}
+        self._expiry_queue: list[tuple[str, bool]] = []  # groups that the current round of `expire` has not checked yet
         self._count = 0  # clients, counted once for each of their groups
         self._size_bytes = 0  # of all subscriptions
 
@@ -123,11 +123,11 @@ class Members:
         config, client_id = self._config, beat.client_id
         check_client_id(client_id)
         _check_length("language", language, MAX_WORD_CHARS)
-        named = self._named_by.get(channel, set())
+        current = self._memberships.get(channel, set())
         wanted = {_Membership(name, client_id, False) for name in beat.producer_groups}
         wanted.update(_Membership(consumer.group, client_id, True) for consumer in beat.consumers)
-        new = len(wanted - named)
-        if len(named) + new > config.max_connection_groups:
+        new = len(wanted - current)
+        if len(current) + new > config.max_connection_groups:
             raise InvalidParameter(
                 f"the clients of one connection cannot join more than {config.max_connection_groups} groups",
                 hint="Open another connection, or raise broker.max_connection_groups",
@@ -167,16 +167,16 @@ class Members:
         """Apply a heartbeat that has passed `check`."""
         changed = set()
         member = Member(beat.client_id, channel, language, version, clock.monotonic_s(), clock.now_ms())
-        named = self._named_by.setdefault(channel, set())
+        current = self._memberships.setdefault(channel, set())
         for name in beat.producer_groups:
             members = self._producers.setdefault(name, {})
             self._count += beat.client_id not in members
             members[beat.client_id] = member
-            named.add(_Membership(name, beat.client_id, False))
+            current.add(_Membership(name, beat.client_id, False))
         for consumer in beat.consumers:
             if self._join(consumer, member):
                 changed.add(consumer.group)
-            named.add(_Membership(consumer.group, beat.client_id, True))
+            current.add(_Membership(consumer.group, beat.client_id, True))
         return changed
 
     def _join(self, consumer: Consumer, member: Member) -> bool:
@@ -208,7 +208,7 @@ class Members:
     def disconnected(self, channel: Channel) -> set[str]:
         """Remove every client of a closed connection."""
         changed = set()
-        for name, client_id, consumes in self._named_by.pop(channel, ()):
+        for name, client_id, consumes in self._memberships.pop(channel, ()):
             group = self._consumers.get(name)
             members = self._producers.get(name, {}) if not consumes else group.members if group else {}
             member = members.get(client_id)
@@ -224,14 +224,16 @@ class Members:
     def expire(self, before_s: float) -> set[str]:
         """Remove clients whose last heartbeat is older. If there are very many clients, the next call continues."""
         changed = set()
-        if not self._unlooked:
-            self._unlooked = [(name, True) for name in self._consumers] + [(name, False) for name in self._producers]
-        looked = 0
-        while self._unlooked and looked < _LOOKED_AT_ONCE:
-            name, consumes = self._unlooked.pop()
+        if not self._expiry_queue:
+            self._expiry_queue = [(name, True) for name in self._consumers] + [
+                (name, False) for name in self._producers
+            ]
+        checked = 0
+        while self._expiry_queue and checked < _CHECKED_AT_ONCE:
+            name, consumes = self._expiry_queue.pop()
             group = self._consumers.get(name)
             members = self._producers.get(name, {}) if not consumes else group.members if group else {}
-            looked += 1 + len(members)
+            checked += 1 + len(members)
             for client_id in [client_id for client_id, member in members.items() if member.seen_s < before_s]:
                 if not consumes:
                     self._leave_producers(name, client_id)
@@ -245,7 +247,7 @@ class Members:
         if not members:
             self._producers.pop(group, None)
         if member is not None:
-            self._left(_Membership(group, client_id, False), member.channel)
+            self._drop(_Membership(group, client_id, False), member.channel)
 
     def _leave_consumers(self, name: str, client_id: str) -> bool:
         """Remove a client from a consumer group. Return whether it was a member."""
@@ -256,17 +258,17 @@ class Members:
         if not group.members:
             del self._consumers[name]
             self._size_bytes -= group.size_bytes
-        self._left(_Membership(name, client_id, True), member.channel)
+        self._drop(_Membership(name, client_id, True), member.channel)
         return True
 
-    def _left(self, membership: _Membership, channel: Channel) -> None:
+    def _drop(self, membership: _Membership, channel: Channel) -> None:
         """Update the indexes. A long-lived connection must not accumulate the names of all its former clients."""
         self._count -= 1
-        named = self._named_by.get(channel)
-        if named is not None:
-            named.discard(membership)
-            if not named:
-                del self._named_by[channel]
+        current = self._memberships.get(channel)
+        if current is not None:
+            current.discard(membership)
+            if not current:
+                del self._memberships[channel]
 
     def consumer_group(self, name: str) -> ConsumerGroup | None:
         """Return a consumer group, or None if it has no connected members."""
@@ -296,5 +298,5 @@ class Members:
             "producers": sum(producers),
             "subscription_bytes": self._size_bytes,
             "group_members": max(max(consumers, default=0), max(producers, default=0)),
-            "connection_groups": max(map(len, self._named_by.values()), default=0),
+            "connection_groups": max(map(len, self._memberships.values()), default=0),
         }

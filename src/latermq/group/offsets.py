@@ -9,7 +9,7 @@ from latermq.model.offset_table import OffsetTable
 from latermq.timer.steps import Steps, spend
 
 _SEPARATOR = "@"
-_PAIRS_A_STEP = 50
+_PAIRS_PER_STEP = 50
 # Queues that are encoded together, in about 0.2 ms. A topic may have 65,535 queues, and they change one at a time.
 BLOCK_QUEUES = 256
 _BLOCK_STEPS = 64
@@ -101,7 +101,7 @@ class ConsumerOffsets:
         for key in list(self._table):
             topic, _, group = key.partition(_SEPARATOR)
             found.append((topic, group))
-            if len(found) % _PAIRS_A_STEP == 0:
+            if len(found) % _PAIRS_PER_STEP == 0:
                 yield
         return found
 

@@ -45,7 +45,7 @@ def test_a_host_that_used_up_its_hour_is_refused_and_others_are_not() -> None:
     made.check(pack_host("10.0.0.2", 1_111))
     made.check(b"")
     fill(made, pack_host("10.0.0.2", 1_111), 1, unused=False, prefix="other")
-    assert made.most == 3
+    assert made.max_per_host == 3
 
 
 def test_who_has_one_address_of_an_ipv6_network_has_them_all() -> None:
@@ -70,7 +70,7 @@ def test_after_an_hour_only_what_nobody_used_still_counts() -> None:
     clock.advance(HOUR_MS)
     made.use("unused1")
     made.forget_old()
-    assert made._made == {}
+    assert made._created == {}
 
 
 def test_sends_and_heartbeats_stop_at_the_bound_and_operators_do_not() -> None:

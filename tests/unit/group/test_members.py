@@ -46,7 +46,9 @@ class Scene:
         return self.members.heartbeat(line, read_heartbeat(data), language="JAVA", version=400, clock=self.clock)
 
     def nothing_left(self) -> bool:
-        return not any(self.members.statistics().values()) and self.members._count == 0 and not self.members._named_by
+        return (
+            not any(self.members.statistics().values()) and self.members._count == 0 and not self.members._memberships
+        )
 
 
 def test_one_connection_has_a_bound_whatever_its_clients_are_called() -> None:

@@ -47,7 +47,7 @@ class UnusedNames:
         for topic in names.idle(self._idle_s, _LOOKED_AT_ONCE):
             group = group_of(topic)
             if self._members.consumer_group(group) is not None:
-                names.see(topic)
+                names.note_client(topic)
             elif self._offsets.has_any(group) or self._offsets.groups_of(topic) or self._pending_timers[topic]:
                 names.use(topic)
             else:
@@ -60,7 +60,7 @@ class UnusedNames:
         for group in names.idle(self._idle_s, _LOOKED_AT_ONCE):
             own = (self._topics.find(topic) for topic in (retry_topic(group), dead_letter_topic(group)))
             if self._members.consumer_group(group) is not None:
-                names.see(group)
+                names.note_client(group)
             elif self._offsets.has_any(group) or any(topic is not None for topic in own):
                 names.use(group)
             else:
