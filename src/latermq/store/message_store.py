@@ -135,7 +135,7 @@ class MessageStore:
         if any(queue.topic == topic for queue in self.queues):
             self.pending_keys.put()
             self.writer.append_deletion(topic)
-            going = self.queues.take_out(topic)
+            going = self.queues.detach(topic)
             plan = self.plan_checkpoint()
             with self._planning:
                 self._removals_plan = plan

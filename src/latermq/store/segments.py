@@ -70,10 +70,10 @@ class Segments:
             )
         if not self._files:
             self.start = start
-        self._files[start // self.segment_bytes] = self._take_over(path, size)
+        self._files[start // self.segment_bytes] = self._open_file(path, size)
         self.end = start + self.segment_bytes
 
-    def _take_over(self, path: str, size: int) -> MappedFile:
+    def _open_file(self, path: str, size: int) -> MappedFile:
         """Open an existing file of this size."""
         return self._disk.map_file(path, self.segment_bytes)
 
@@ -174,7 +174,7 @@ class RestingSegments(Segments):
         self._let_go = let_go
         super().__init__(disk, folder, segment_bytes, promised_end, is_size_right)
 
-    def _take_over(self, path: str, size: int) -> MappedFile:
+    def _open_file(self, path: str, size: int) -> MappedFile:
         return self._disk.resting_file(path, self.segment_bytes, is_made=size == self.segment_bytes)
 
     def _close(self, file: MappedFile) -> None:

@@ -39,12 +39,12 @@ from latermq.message.timer_name import timer_name
 from latermq.store.index.key_index import NO_HIT
 from latermq.store.log_reader import LogReader
 from latermq.timer.far.far_names import FarName, FarNames
-from latermq.timer.steps import Steps, in_haste
+from latermq.timer.steps import Steps, merge_first
 
 RECALL_TAG = "_RECALL_TAG_"
 # Otherwise a name that other clients schedule all the time would be read in slices again and again.
-PATIENT_TRIES = 3
-STEPS_IN_HASTE = 2_000  # about 40 ms, during which all other requests wait
+STEPWISE_TRIES = 3
+MERGED_STEPS = 2_000  # about 40 ms, during which all other requests wait
 
 
 class Fate(Enum):
@@ -94,38 +94,38 @@ class Directory:
         log = self._reader.log
         for tries in itertools.count():
             start, end = log.start, log.end
-            told = _Told(topic, unique_key, self._reader)
-            steps = self._read_back(told, end, only_pending=only_pending)
-            yield from steps if tries < PATIENT_TRIES else in_haste(steps, STEPS_IN_HASTE)
+            builder = _HistoryBuilder(topic, unique_key, self._reader)
+            steps = self._read_back(builder, end, only_pending=only_pending)
+            yield from steps if tries < STEPWISE_TRIES else merge_first(steps, MERGED_STEPS)
             # Other requests may have run between the steps. Records that were read may have left the log, so that the
             # far names must supply them now. New records may have been appended.
-            if start == log.start and (end == log.end or not self._is_changed(told, end)):
-                return told.finish()
+            if start == log.start and (end == log.end or not self._is_changed(builder, end)):
+                return builder.finish()
         raise AssertionError("the loop ends only with a result")
 
-    def _read_back(self, told: "_Told", before: int, *, only_pending: bool) -> Steps[None]:
-        schedules, cancels, delivered, buried = _places(told.topic, told.unique_key)
+    def _read_back(self, builder: "_HistoryBuilder", before: int, *, only_pending: bool) -> Steps[None]:
+        schedules, cancels, delivered, buried = _places(builder.topic, builder.unique_key)
         for offset in self._newest_first(before, schedules, cancels):
             yield
             message = self._reader.read_message(offset) if offset != NO_HIT else None
             if message is not None and message.topic == TIMER_TOPIC:
-                told.tell(message)
-            if told.is_decided:
+                builder.add_record(message)
+            if builder.is_decided:
                 break
         else:
-            for far in self._far_names.pending(told.topic, told.unique_key, self._wake_from_ms()):
+            for far in self._far_names.pending(builder.topic, builder.unique_key, self._wake_from_ms()):
                 yield
                 if self._has_left(far):
-                    told.tell_far(far)
-            told.cancelled_due_ms = self._far_names.cancelled_due_ms(told.topic, told.unique_key)
-        if not told.asks_for_deliveries(only_pending=only_pending):
+                    builder.add_far(far)
+            builder.cancelled_due_ms = self._far_names.cancelled_due_ms(builder.topic, builder.unique_key)
+        if not builder.needs_deliveries(only_pending=only_pending):
             return
         for offset in self._newest_first(before, delivered, buried):
             yield
             record = self._reader.log.read_record(offset) if offset != NO_HIT else None
             if record is not None:
-                told.tell_delivered(record)
-                if not told.asks_for_deliveries(only_pending=only_pending, before=offset):
+                builder.add_delivered(record)
+                if not builder.needs_deliveries(only_pending=only_pending, before=offset):
                     return
 
     def _has_left(self, far: FarName) -> bool:
@@ -140,9 +140,9 @@ class Directory:
         streams = [self._reader.search_key(*place) for place in places]
         return (offset if offset < before else NO_HIT for offset in _newest_first(streams))
 
-    def _is_changed(self, told: "_Told", since: int) -> bool:
+    def _is_changed(self, builder: "_HistoryBuilder", since: int) -> bool:
         """Whether a record with this name was appended at this log offset or later."""
-        places = _places(told.topic, told.unique_key)
+        places = _places(builder.topic, builder.unique_key)
         return any(offset != NO_HIT for place in places for offset in self._reader.search_key(*place, start=since))
 
     def unique_keys(self, topic: str, key: str, limit: int, *, only_pending: bool = False) -> Steps[list[str]]:
@@ -178,7 +178,7 @@ class Directory:
             _check_number(keys, key, limit)
 
 
-class _Told:
+class _HistoryBuilder:
     """A history in construction. It reads the records of a name newest first: the timer topic, then the deliveries."""
 
     def __init__(self, topic: str, unique_key: str, reader: LogReader) -> None:
@@ -208,14 +208,14 @@ class _Told:
             history.due_ms = history.due_ms or self.cancelled_due_ms
         return history
 
-    def asks_for_deliveries(self, *, only_pending: bool, before: int | None = None) -> bool:
+    def needs_deliveries(self, *, only_pending: bool, before: int | None = None) -> bool:
         """Whether deliveries matter; if an offset is given, deliveries before that log offset."""
         if self._open:
             return before is None or before > self._oldest_offset  # nothing is delivered before it is scheduled
         is_known = self._is_delivered or self._history.fate != Fate.UNKNOWN
         return not (is_known or only_pending)
 
-    def tell(self, message: Message) -> None:
+    def add_record(self, message: Message) -> None:
         """Read a record of the timer topic."""
         properties = message.properties
         kind = timer_kind(encode_properties(properties).encode())
@@ -261,13 +261,13 @@ class _Told:
             self._history.due_ms = self._history.due_ms or self._due_ms(by)
         self._is_cancelled = True
 
-    def tell_far(self, far: FarName) -> None:
+    def add_far(self, far: FarName) -> None:
         """Add a timer whose record has left the log. It is older than all records."""
         if far.entry not in self._open and far.entry not in self._renewed:  # its record may still be in the log
             self._history.due_ms = self._history.due_ms or far.due_ms
             self._add(Entry(far.entry, far.timer_id, far.due_ms, self.topic, 0, 0))
 
-    def tell_delivered(self, record: bytes) -> None:
+    def add_delivered(self, record: bytes) -> None:
         """Read a record of the timer's real topic or of the dead letters."""
         number = _replaced_timer(record)
         if number is None:

@@ -15,20 +15,20 @@ Steps = Generator[None, None, Result]
 
 def at_once(steps: Steps[Result], limit: int = 0) -> Result:
     """Run all steps; raise if there are more than the limit. 0 means no limit, for callers that block no client."""
-    taken = 0
+    count = 0
     while True:
         try:
             next(steps)
         except StopIteration as stop:
             result: Result = stop.value
             return result
-        taken += 1
-        if taken == limit:
+        count += 1
+        if count == limit:
             steps.close()
             raise too_many_steps(limit)
 
 
-def in_haste(steps: Steps[Result], count: int) -> Steps[Result]:
+def merge_first(steps: Steps[Result], count: int) -> Steps[Result]:
     """Run the first `count` steps as one, and the rest one by one."""
     for _ in range(count):
         try:

@@ -23,7 +23,7 @@ BASE_MS = 1_700_000_000_000
 FOLDER = "timerrocksdb"
 UNITS_BYTES = 52 * 2_000  # of a file of the timer log: small, so that a test goes through many
 SEEDS = 400 if LONG else 25
-Row = tuple[int, int, int, bool]  # wake, physical offset, size, roll
+Row = tuple[int, int, int, bool]  # wake, physical offset, size, renews
 Model = dict[int, Row]
 Step = tuple[str, Units]
 

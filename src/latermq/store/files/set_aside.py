@@ -100,9 +100,9 @@ def _parse(data: bytes | None, parse: Callable[[bytes], Parsed[T]]) -> Parsed[T]
 def _set_aside(disk: Disk, path: str, data: bytes) -> str:
     """Keep the content of a file under a name that is never overwritten. Repeated starts keep it only once."""
     folder, _, name = path.rpartition("/")
-    taken = {one for one in disk.list_names(folder) if one.startswith(name + UNREADABLE)}
+    used = {one for one in disk.list_names(folder) if one.startswith(name + UNREADABLE)}
     number = 1
-    while f"{name}{UNREADABLE}{number}" in taken:
+    while f"{name}{UNREADABLE}{number}" in used:
         kept = f"{path}{UNREADABLE}{number}"
         if disk.read(kept) == data:
             return kept

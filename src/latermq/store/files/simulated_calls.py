@@ -146,7 +146,7 @@ class SimulatedCalls:
         inode.cut(size)
         self.used_bytes += inode.allocated - before
 
-    def _take(self, inode: Inode, upto: int) -> None:
+    def _reserve(self, inode: Inode, upto: int) -> None:
         more = max(0, upto - inode.allocated)
         if self.used_bytes + more > self.capacity_bytes:
             raise _failure(errno.ENOSPC)
@@ -158,7 +158,7 @@ class SimulatedCalls:
         if not self.can_allocate:
             raise _failure(errno.EOPNOTSUPP)
         share = self._share("allocate", path, size)
-        self._take(inode, start + share)
+        self._reserve(inode, start + share)
         self._finish()
 
     def punch(self, fd: int, start: int, size: int) -> None:
@@ -191,7 +191,7 @@ class SimulatedCalls:
         share = self._share("write", path, len(data))
         if self.copies_on_write and self.used_bytes + share > self.capacity_bytes:
             raise _failure(errno.ENOSPC)
-        self._take(inode, at + share)
+        self._reserve(inode, at + share)
         inode.put(data[:share], at)
         self._finish()
         return share

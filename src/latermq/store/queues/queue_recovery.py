@@ -80,7 +80,7 @@ class QueueState(CheckpointParticipant):
 
     def replay(self, batch: ReplayedBatch) -> None:
         for topic in batch.deleted:
-            for queue in self._queues.take_out(topic):
+            for queue in self._queues.detach(topic):
                 queue.restart_at(0)
         self._held = {key for key in self._held if key[0] not in batch.deleted}
         if self._has_checkpoint:  # it covers all earlier waiting messages, and which of them were delivered

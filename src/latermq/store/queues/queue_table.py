@@ -107,7 +107,7 @@ class QueueTable:
             if offset and (queue is None or queue.next_offset == queue.min_offset < offset):
                 self.ensure(topic, queue_id).restart_at(offset)
 
-    def take_out(self, topic: str) -> list[ConsumeQueue]:
+    def detach(self, topic: str) -> list[ConsumeQueue]:
         """Remove the queues of a topic from the table and return them. Their files stay."""
         return [self.by_key.pop(key) for key in [key for key in self.by_key if key[0] == topic]]
 

@@ -91,9 +91,9 @@ class DeadLetters:
         stamps_at: list[int] = []
         rows = zip(ones.entries[:count].tolist(), ends[:count].tolist(), ones.sizes[:count].tolist(), strict=True)
         for entry, end, size in rows:
-            told = {DEAD_LETTER_REASON: ones.reason, DEAD_LETTER_ENTRY: f"{ones.level}:{entry}"}
+            added = {DEAD_LETTER_REASON: ones.reason, DEAD_LETTER_ENTRY: f"{ones.level}:{entry}"}
             waiting = bytes(ones.data[end - size : end])
-            record, properties = self._rewrite(waiting, told, encode_entry_id(ones.level, entry))
+            record, properties = self._rewrite(waiting, added, encode_entry_id(ones.level, entry))
             parts = layout(record, 0, len(record))
             assert parts is not None
             records.append(record)
@@ -114,17 +114,17 @@ class DeadLetters:
             is_far=ones.is_far,
         )
 
-    def _rewrite(self, record: bytes, told: dict[str, str], entry_id: int) -> tuple[bytes, bytes]:
+    def _rewrite(self, record: bytes, added: dict[str, str], entry_id: int) -> tuple[bytes, bytes]:
         """Return a record as its dead letter, with its properties.
 
         The body is truncated if it does not fit a segment.
         """
-        draft = _dead_letter(record, told, entry_id)
+        draft = _dead_letter(record, added, entry_id)
         letter = self._encode(draft)
         if len(letter) > self._record_bytes:
-            draft = _bare_letter(record, told, entry_id)._replace(body=b"")
+            draft = _bare_letter(record, added, entry_id)._replace(body=b"")
             if len(self._encode(draft)) > self._record_bytes:
-                draft = draft._replace(properties=encode_properties(told).encode())
+                draft = draft._replace(properties=encode_properties(added).encode())
             room = self._record_bytes - len(self._encode(draft))
             letter = self._encode(draft._replace(body=record[:room]))
         return letter, draft.properties
@@ -138,18 +138,18 @@ class DeadLetters:
         return sum(len(ones.entries) for ones in self._waiting if level is None or ones.level == level)
 
 
-def _dead_letter(record: bytes, told: dict[str, str], entry_id: int) -> Draft:
-    """Return the message of a record, with the `told` properties added.
+def _dead_letter(record: bytes, added: dict[str, str], entry_id: int) -> Draft:
+    """Return the message of a record, with these properties added.
 
     If the record cannot be read, or if the added properties do not fit, the record's bytes become the body.
     """
     try:
         message = decode_record(record)
-        properties = encode_properties(message.properties | told).encode()
+        properties = encode_properties(message.properties | added).encode()
     except (CorruptStore, UnicodeDecodeError):
-        return _bare_letter(record, told, entry_id)
+        return _bare_letter(record, added, entry_id)
     if len(properties) > MAX_PROPERTIES_BYTES:
-        return _bare_letter(record, told, entry_id)
+        return _bare_letter(record, added, entry_id)
     return Draft(
         TIMER_DEAD_LETTER_TOPIC,
         0,
@@ -164,7 +164,7 @@ def _dead_letter(record: bytes, told: dict[str, str], entry_id: int) -> Draft:
     )
 
 
-def _bare_letter(record: bytes, told: dict[str, str], entry_id: int) -> Draft:
+def _bare_letter(record: bytes, added: dict[str, str], entry_id: int) -> Draft:
     """Return the record itself as a body. Its name is kept, so that the directory finds the timer's fate."""
     try:
         known = decode_record(record).properties
@@ -172,7 +172,7 @@ def _bare_letter(record: bytes, told: dict[str, str], entry_id: int) -> Draft:
         known = {}
     for name in (REAL_TOPIC, UNIQUE_KEY):
         value = known.get(name, "")
-        if value and len(encode_properties(told | {name: value}).encode()) <= MAX_PROPERTIES_BYTES:
-            told = told | {name: value}
-    properties = encode_properties(told).encode()
+        if value and len(encode_properties(added | {name: value}).encode()) <= MAX_PROPERTIES_BYTES:
+            added = added | {name: value}
+    properties = encode_properties(added).encode()
     return Draft(TIMER_DEAD_LETTER_TOPIC, 0, record, properties, 0, bytes(8), prepared_transaction_offset=entry_id)

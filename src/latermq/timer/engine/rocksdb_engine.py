@@ -192,7 +192,7 @@ class RocksEngine:
             return np.zeros(seconds, np.int64)
         rows = self._rows.read(first, below, COUNT_RANGE)
         found = (rows["wake"].astype(np.int64) - 1 - start_ms) // SLOT_MS
-        counts = np.bincount(found[rows["roll"] == 0], minlength=seconds)
+        counts = np.bincount(found[rows["renews"] == 0], minlength=seconds)
         if len(found) == COUNT_RANGE:
             # The scan ended within this second, so its count is incomplete.
             last = int(found[-1])

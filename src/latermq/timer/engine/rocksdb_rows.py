@@ -30,7 +30,7 @@ from latermq.arrays import Bools, Ints, Structs
 from latermq.errors import StoreError
 from latermq.timer.engine.interface import Units
 
-ROW = np.dtype([("wake", ">i8"), ("entry", ">i8"), ("physical_offset", ">i8"), ("size", ">i4"), ("roll", "u1")])
+ROW = np.dtype([("wake", ">i8"), ("entry", ">i8"), ("physical_offset", ">i8"), ("size", ">i4"), ("renews", "u1")])
 _KEY_AND_VALUE = np.dtype([("key", "V16"), ("value", "V13")])  # the same 29 bytes, in the form that RocksDB expects
 KEY_BYTES = 16
 Rows = Structs
@@ -59,7 +59,7 @@ def units_of(rows: Rows) -> Units:
     entries, wakes, offsets, sizes = (
         rows[name].astype(np.int64) for name in ("entry", "wake", "physical_offset", "size")
     )
-    return Units(entries, wakes, offsets, sizes, rows["roll"].astype(bool))
+    return Units(entries, wakes, offsets, sizes, rows["renews"].astype(bool))
 
 
 def key_from(wake_ms: int) -> bytes:

@@ -46,7 +46,7 @@ class Cancellations:
         """Apply a cancel or a move that was appended as `entry`; its record ends at `end_offset` in the log."""
         self._settled.cancel(plan.units, entry, ~plan.is_near)
         self._orders.note_cancelled(plan.units)
-        self._tell_engine(entry, end_offset, plan.units, plan.is_near)
+        self._queue_removal(entry, end_offset, plan.units, plan.is_near)
 
     def cancel_replayed(self, by: Ints, ends: Ints, plan: CancelPlan) -> None:
         """Apply many cancels at a start, in order, each timer with its cancel's entry and the end of that record.
@@ -58,7 +58,7 @@ class Cancellations:
         self._orders.note_cancelled(plan.units)
         for start in range(0, len(by), REMOVE_AT_ONCE):
             part = np.arange(start, min(start + REMOVE_AT_ONCE, len(by)))
-            self._tell_engine(int(by[start]), int(ends[part[-1]]), plan.units.where(part), plan.is_near[part])
+            self._queue_removal(int(by[start]), int(ends[part[-1]]), plan.units.where(part), plan.is_near[part])
 
-    def _tell_engine(self, entry: int, end_offset: int, units: Units, near: Bools) -> None:
+    def _queue_removal(self, entry: int, end_offset: int, units: Units, near: Bools) -> None:
         self._write_queue.cancel(entry, end_offset, units.where(near), units.where(~near))

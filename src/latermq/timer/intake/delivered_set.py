@@ -46,11 +46,11 @@ class Delivered:
         order = np.argsort(entries, kind="stable")  # a stable sort merges sorted runs
         return _Run(entries[order], np.concatenate([run.wakes for run in runs])[order])
 
-    def drop(self, is_told: Callable[[Ints, Ints], Bools]) -> None:
-        """Drop entries that the marks cover; `is_told` decides from entries and wake times."""
+    def drop(self, is_covered: Callable[[Ints, Ints], Bools]) -> None:
+        """Drop entries that the marks cover; `is_covered` decides from entries and wake times."""
         kept = []
         for run in (*self._runs, *self._added):
-            stays = ~is_told(run.entries, run.wakes)
+            stays = ~is_covered(run.entries, run.wakes)
             if stays.any():
                 kept.append(_Run(run.entries[stays], run.wakes[stays]))
         self._runs, self._added = [], kept
