@@ -15,8 +15,8 @@ ENVIRONMENT_PREFIX = "LATERMQ_"
 MIN_NEAR_HORIZON_MS = 1_000
 MAX_NEAR_HORIZON_MS = 2 * 86_400_000
 MIN_BUILD_TIMEOUT_MS = 1_000
-MAX_TOPIC_QUEUES = 65_535  # name servers and clients accept no more
-MIN_OPEN_QUEUES = 16  # a message's queue and the one it waits in, with two files of each at a file boundary
+MAX_TOPIC_QUEUES = 65_535  # the limit of name servers and clients
+MIN_OPEN_QUEUES = 16  # a message's queue and the queue where it waits, with two files each at a file boundary
 DEFAULT_METRICS_PORT = 5557  # the same as RocketMQ's
 DEFAULT_NAMESRV_METRICS_PORT = 5558
 
@@ -33,7 +33,7 @@ class Duration(int):
     def parse(cls, text: str) -> "Duration":
         match = _DURATION.fullmatch(text.strip())
         if match is None:
-            raise ValueError(f"{text!r} is no duration; write a number and ms, s, m, h or d, as in 90s")
+            raise ValueError(f"{text!r} is not a valid duration; use a number and ms, s, m, h or d, such as 90s")
         return cls(float(match[1]) * _DURATION_MS[match[2]])
 
 
@@ -44,7 +44,7 @@ class Size(int):
     def parse(cls, text: str) -> "Size":
         match = _SIZE.fullmatch(text.strip())
         if match is None:
-            raise ValueError(f"{text!r} is no size; write a number and B, KiB, MiB, GiB or TiB, as in 64MiB")
+            raise ValueError(f"{text!r} is not a valid size; use a number and B, KiB, MiB, GiB or TiB, such as 64MiB")
         return cls(int(match[1]) * _SIZE_BYTES[match[2]])
 
 
@@ -64,12 +64,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pull_batch: Size = Size.parse("256KiB")  # maximum size of a pull reply, which always contains at least one message
     pull_max_messages: int = 1024
     pull_scan: int = 16_384  # queue entries whose tags one pull examines
-    pull_work: int = 1 << 20  # of its filter: a byte of a record counts 1, a word of SQL 8 per message
-    max_expression: Size = Size.parse("64KiB")  # characters of a subscription's expression
-    max_expression_words: int = 2_048  # words of SQL (a CONTAINS counts as 16), or number of tags
+    pull_work: int = 1 << 20  # cost limit of its filter: 1 per byte of a record, 8 per SQL word and message
+    max_expression: Size = Size.parse("64KiB")  # maximum length of a subscription's expression
+    max_expression_words: int = 2_048  # SQL words (a CONTAINS counts as 16), or tags
     filter_cache: Size = Size.parse("16MiB")  # memory for compiled expressions
     max_waiting_pulls: int = 100_000
-    max_waiting_pulls_per_connection: int = 4_096  # a client needs one per queue for each of its groups
+    max_waiting_pulls_per_connection: int = 4_096  # a client needs one per queue and group
     max_waiting_filters: Size = Size.parse("64MiB")  # compiled expressions of waiting pulls, each counted once
     # Notifications for clients that read slowly. Each is stored once, however many clients still have to read it.
     max_held_notices: Size = Size.parse("64MiB")
@@ -86,10 +86,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_topics: int = 5_000
     max_topic_queues: int = 1_024  # per topic; existing topics with more queues keep them
     max_groups: int = 50_000
-    max_group_config: Size = Size.parse("8KiB")  # as JSON; one with defaults takes 500 bytes
-    max_group_configs: Size = Size.parse("64MiB")  # of all groups, as JSON; held in memory twice, and in the file
+    max_group_config: Size = Size.parse("8KiB")  # of one group, as JSON; the defaults take 500 bytes
+    max_group_configs: Size = Size.parse("64MiB")  # of all groups, as JSON; in memory twice, and in the file
     max_auto_created: int = 1_000  # topics, and as many groups, that clients on one host may auto-create per hour
-    keep_unused: Duration = Duration.parse("1h")  # then unused auto-created groups and retry topics are removed
+    keep_unused: Duration = Duration.parse("1h")  # after this, unused auto-created groups and retry topics are removed
     max_offsets: int = 200_000  # of all groups in all queues; each takes about 100 bytes and is saved in the file
     max_clients: int = 100_000  # a client counts once per group
     max_group_members: int = 10_000
@@ -109,8 +109,8 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     segment: Size = Size.parse("1GiB")
     reserve_step: Size = Size.parse("64MiB")  # disk space is reserved in steps of this size, ahead of the writer
     queue_file_entries: int = 300_000
-    max_queues: int = 50_000  # queues of all topics that have had a message; above it no new queue is created
-    max_open_queues: int = 8_192  # queue files mapped at once; lowered to what this process may open
+    max_queues: int = 50_000  # queues of all topics that have received a message; at the limit no queue is created
+    max_open_queues: int = 8_192  # queue files mapped at once; lowered to the open-file limit of the process
     index_slots: int = 5_000_000
     index_entries: int = 20_000_000
     retention: Duration = Duration.parse("72h")
@@ -125,7 +125,7 @@ class TimerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     levels: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     stage: Size = Size.parse("512MiB")  # memory for messages due in the next seconds
     stage_ahead: Duration = Duration.parse("5s")  # how long before its due time a message is built
-    block: Size = Size.parse("8MiB")  # the most that is delivered at once before other work runs
+    block: Size = Size.parse("8MiB")  # maximum size of one delivery, after which other work runs
     build_every: Duration = Duration.parse("20ms")
     engine: Literal["wheel", "rocksdb"] = "wheel"
     log_file: Size = Size.parse("100MiB")  # size of one file of the wheel's timer log
@@ -134,7 +134,7 @@ class TimerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slot_limit: int = 0  # timers due within one second; above it a growing share is refused; 0: no limit
     max_waiting: int = 1_000_000  # timers that are not in the engine yet; above it new ones are refused
     max_loaded: int = 4_000_000  # timers whose positions are loaded ahead of time, 33 bytes each
-    max_lookup: int = 100_000  # records that one look-up of a name or a key reads; above it the request is refused
+    max_lookup: int = 100_000  # records that one lookup of a name or a key reads; above it the request is refused
     import_precision: Duration = Duration.parse("1s")  # by how much RocketMQ rounds due times down
 
 
@@ -165,7 +165,7 @@ class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ClockConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The clock that decides when timers are due, and how large a step of it is trusted."""
 
-    source: str = "system"  # or fifo:PATH, from which the broker reads the time in tests
+    source: str = "system"  # or fifo:PATH, a pipe from which the broker reads the time in tests
     max_step: Duration = Duration.parse("1h")  # a larger forward jump holds deliveries for a minute
 
 
@@ -204,8 +204,8 @@ class NameServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class MetricsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Ports where monitoring systems read the metrics of the broker and the name server."""
 
-    port: int = DEFAULT_METRICS_PORT  # the broker's, on server.host; 0: off
-    namesrv_port: int = DEFAULT_NAMESRV_METRICS_PORT  # the name server's, on server.host; 0: off
+    port: int = DEFAULT_METRICS_PORT  # of the broker, on server.host; 0: off
+    namesrv_port: int = DEFAULT_NAMESRV_METRICS_PORT  # of the name server, on server.host; 0: off
 
 
 class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -268,7 +268,7 @@ def load_config(
         path, separator, text = setting.partition("=")
         section, dot, key = path.strip().partition(".")
         if not (separator and dot):
-            raise ConfigError(f"setting {setting!r} is not understood", hint="Write --set section.key=value")
+            raise ConfigError(f"setting {setting!r} is not valid", hint="Write --set section.key=value")
         merged.setdefault(section, {})[key] = text.strip()
     try:
         config = msgspec.convert(merged, Config, strict=False, dec_hook=_decode_unit)
@@ -316,10 +316,10 @@ def _read_toml(file: Path) -> dict[str, dict[str, Any]]:
 def _check(config: Config) -> None:
     store = config.store
     if not 0 < store.disk_high < store.disk_full <= 1:
-        raise ConfigError("store.disk_high must be above 0 and below store.disk_full, which is at most 1")
+        raise ConfigError("store.disk_high must be above 0 and below store.disk_full, and store.disk_full at most 1")
     if store.segment < 2 * config.broker.max_message:
         raise ConfigError(
-            f"store.segment ({int(store.segment)}) must hold two messages of broker.max_message "
+            f"store.segment ({int(store.segment)}) must be at least twice broker.max_message "
             f"({int(config.broker.max_message)})"
         )
     if store.segment % 4096 or store.reserve_step % 4096 or not store.reserve_step:
@@ -331,16 +331,16 @@ def _check(config: Config) -> None:
     if config.server.turn < 1:
         raise ConfigError("server.turn must be at least 1ms")
     if config.server.max_connections_per_address < 0:
-        raise ConfigError("server.max_connections_per_address must be 0 (no bound) or more")
+        raise ConfigError("server.max_connections_per_address must be 0 (no limit) or more")
     if config.timer.log_file < 4096:
         raise ConfigError("timer.log_file must be at least 4096 bytes")
     _check_pipeline(config.pipeline)
     for key, port in msgspec.structs.asdict(config.metrics).items():
         if not 0 <= port <= 65_535:
-            raise ConfigError(f"metrics.{key} is {port}, ports go from 0 to 65535")
+            raise ConfigError(f"metrics.{key} must be 0–65535, not {port}")
     if not config.broker.default_queues <= config.broker.max_topic_queues <= MAX_TOPIC_QUEUES:
         raise ConfigError(
-            f"broker.max_topic_queues must be at most {MAX_TOPIC_QUEUES}, and not below broker.default_queues"
+            f"broker.max_topic_queues must be at least broker.default_queues and at most {MAX_TOPIC_QUEUES}"
         )
     if store.max_open_queues < MIN_OPEN_QUEUES:
         raise ConfigError(f"store.max_open_queues must be at least {MIN_OPEN_QUEUES}")
@@ -362,14 +362,14 @@ def _check(config: Config) -> None:
 
 def _check_pipeline(pipeline: PipelineConfig) -> None:
     if not MIN_NEAR_HORIZON_MS <= pipeline.near_horizon <= MAX_NEAR_HORIZON_MS:
-        raise ConfigError("pipeline.near_horizon must be from 1s to 2d: the broker's wheel looks no further ahead")
+        raise ConfigError("pipeline.near_horizon must be 1s to 2d, the range of the broker's timer wheel")
     if not 0 < pipeline.window <= pipeline.near_horizon // 2:
-        raise ConfigError("pipeline.window must be above 0, and at most half of pipeline.near_horizon")
+        raise ConfigError("pipeline.window must be above 0 and at most half of pipeline.near_horizon")
     lead_ms = pipeline.near_horizon - pipeline.window
     if not 0 < pipeline.roll_deadline < lead_ms:
         raise ConfigError(
             f"pipeline.roll_deadline must be above 0 and below {lead_ms} ms, "
-            "which is what pipeline.near_horizon leaves before a window begins"
+            "the time that pipeline.near_horizon leaves before a window begins"
         )
     if pipeline.roll_timeout < MIN_BUILD_TIMEOUT_MS:
         raise ConfigError("pipeline.roll_timeout must be at least 1s: the build process needs time to start")

@@ -4,12 +4,12 @@ from typing import ClassVar
 
 from latermq.redaction import redacted
 
-# Messages quote client input, which may be a whole frame. Escaped, it would be several times as large in the reply.
+# Messages quote client input, which may be a whole frame. Escaped, it would be several times as large in the response.
 MAX_MESSAGE_CHARS = 4000
 
 
 class LaterMQError(Exception):
-    """An error that can be sent as a reply: a wire code, a message that says what happened, and a hint what to do."""
+    """An error that can be sent as a response: its wire code, a message that says what happened, and a hint."""
 
     code: ClassVar[int] = 1
     retriable: ClassVar[bool] = False
@@ -31,48 +31,48 @@ def _truncated(text: str) -> str:
 
 
 class ConfigError(LaterMQError):
-    """A setting that does not exist, does not parse or contradicts another one."""
+    """A setting does not exist, is not valid or contradicts another one."""
 
 
 class MalformedFrame(LaterMQError):
-    """Bytes that are not a valid remoting frame. The rest of the connection's data cannot be trusted."""
+    """The bytes are not a valid remoting frame. The rest of the connection's data cannot be decoded."""
 
 
 class MalformedRequest(LaterMQError):
-    """A frame with a missing or unparsable header field, or with a body that does not parse."""
+    """A header field is missing or not valid, or the body cannot be decoded."""
 
 
 class MessageNotFound(LaterMQError):
-    """A consumer sent back a message that is not in the log: it has expired, or never existed."""
+    """A message that a consumer sent back is not in the log: it has expired or never existed."""
 
 
 class UnsupportedRequest(LaterMQError):
-    """A request code that this server does not know."""
+    """The server does not support this request code."""
 
     code = 3
 
 
 class Busy(LaterMQError):
-    """A limit is reached. The same request will be accepted a moment later."""
+    """A limit is reached. Repeat the request later."""
 
     code = 2
     retriable = True
 
 
 class FlowControl(LaterMQError):
-    """Too many timers at once or in one second. The same request may be accepted a moment later."""
+    """Too many timers are pending or due in one second. Repeat the request later."""
 
     retriable = True
 
 
 class IllegalMessage(LaterMQError):
-    """A message that can never be stored: its topic, size, properties or delay is not allowed."""
+    """The message cannot be stored: its topic, size, properties or delay is not allowed."""
 
     code = 13
 
 
 class ServiceUnavailable(LaterMQError):
-    """The broker cannot accept this now: disk usage is above its limit, or it is starting or stopping."""
+    """The broker cannot accept the request now: its disk is full, or it is starting or stopping."""
 
     code = 14
     retriable = True
@@ -99,20 +99,20 @@ class QueryNotFound(LaterMQError):
 
 
 class FilterError(LaterMQError):
-    """A subscription expression that does not parse."""
+    """The subscription expression is not valid."""
 
     code = 23
 
 
 class SubscriptionNotFound(LaterMQError):
-    """This broker does not have the group's subscription yet. The next heartbeat contains it."""
+    """The broker does not have the group's subscription yet. The next heartbeat registers it."""
 
     code = 24
     retriable = True
 
 
 class SubscriptionOutdated(LaterMQError):
-    """The broker has an older subscription than the request. The next heartbeat contains the new one."""
+    """The broker has an older subscription than the request. The next heartbeat updates it."""
 
     code = 25
     retriable = True
@@ -125,7 +125,7 @@ class GroupNotFound(LaterMQError):
 
 
 class InvalidParameter(LaterMQError):
-    """A well-formed request with a value that is not valid: a name, a number or a queue."""
+    """A value in the request is not valid: a name, a number or a queue."""
 
     code = 29
 
@@ -144,7 +144,7 @@ class ConsumerTimedOut(LaterMQError):
 
 
 class IllegalOperation(LaterMQError):
-    """A recall that is not possible: the handle is of another topic or broker, or the timer is no longer pending."""
+    """The timer cannot be recalled: its handle is for another topic or broker, or it is no longer pending."""
 
     code = 604
     is_expected = True
@@ -158,9 +158,9 @@ class StoreError(LaterMQError):
 
 
 class CorruptStore(LaterMQError):
-    """A file of the store has contents that no version could have written."""
+    """A file of the store has contents that no version of LaterMQ writes."""
 
 
 def error_codes() -> set[int]:
-    """All codes that a reply may have, except success."""
+    """All codes that an error response may have."""
     return {LaterMQError.code, *(error.code for error in LaterMQError.__subclasses__())}

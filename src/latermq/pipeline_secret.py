@@ -30,8 +30,8 @@ def secret_path(secret_file: str, timeline: str, data: Path | None = None) -> Pa
         return folder.with_name(folder.name + SUFFIX)
     if data is None:
         raise ConfigError(
-            "the pipeline's secret is not named, and the timeline is no folder of this machine",
-            hint="Copy the file pipeline.secret from a broker's data directory, and name it: "
+            "pipeline.secret_file is not set, and the timeline is not a local folder",
+            hint="Copy pipeline.secret from a broker's data directory, and pass its path: "
             "--set pipeline.secret_file=PATH",
         )
     return data.absolute() / f"pipeline{SUFFIX}"
@@ -44,13 +44,13 @@ def load_secret(path: Path) -> bytes:
             text = file.read(_MAX_BYTES + 1).strip()
     except OSError as error:
         raise StoreError(
-            f"the pipeline's secret {path} cannot be read: {error.strerror}",
-            hint="A broker makes it at its first start; copy that file, or name it with pipeline.secret_file",
+            f"cannot read the pipeline's secret {path}: {error.strerror}",
+            hint="A broker creates it at its first start; copy that file, or set pipeline.secret_file to its path",
         ) from None
     if not MIN_CHARS <= len(text) <= _MAX_BYTES:
         raise StoreError(
-            f"the pipeline's secret {path} has {len(text)} characters, it must have {MIN_CHARS} to {_MAX_BYTES}",
-            hint="Remove it, and a broker makes another at its next start; then copy that to where drivers run",
+            f"the pipeline's secret {path} has {len(text)} characters, it must have {MIN_CHARS}–{_MAX_BYTES}",
+            hint="Remove it; a broker creates a new one at its next start; copy that one to the hosts of the drivers",
         )
     return text
 
@@ -77,7 +77,7 @@ def load_or_create_secret(path: Path) -> bytes:
             draft.replace(path)
     except OSError as error:
         raise ConfigError(
-            f"the pipeline's secret {path} cannot be made: {error.strerror}",
+            f"cannot create the pipeline's secret {path}: {error.strerror}",
             hint="Set pipeline.secret_file to a path that this broker can write",
         ) from None
     return load_secret(path)

@@ -214,7 +214,7 @@ def test_a_broker_without_a_secret_serves_clients_and_no_driver(tmp_path: Path) 
     (tmp_path / "short.secret").write_text("short")
     with serving(tmp_path / "data", *FAR, "--set", f"pipeline.secret_file={tmp_path / 'short.secret'}") as server:
         Cli(server).run("send", "orders", "hello")
-        assert "short.secret has 5 characters, it must have 32 to 4096" in server.log()
+        assert "short.secret has 5 characters, it must have 32–4096" in server.log()
         for secret in (b"", b"short"):
             with BrokerLink(server.broker, secret=secret) as link, pytest.raises(NoPermission, match="has no secret"):
                 begin_as_driver(link, tmp_path / "data" / "pipeline")

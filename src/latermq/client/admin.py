@@ -201,7 +201,7 @@ class Admin(TimerAdmin):
         The broker notifies connected members at once. If none is connected, the stored offsets change.
         """
         if isinstance(to, str) and to not in (FIRST, LAST):
-            raise ValueError(f"{to!r} is no place; use epoch milliseconds, {FIRST!r} or {LAST!r}")
+            raise ValueError(f"{to!r} is not a valid position; use epoch milliseconds, {FIRST!r} or {LAST!r}")
         timestamp_ms = {FIRST: 0, LAST: -1}[to] if isinstance(to, str) else to
         fields = {"topic": topic, "group": group, "timestamp": str(timestamp_ms), "isForce": "true"}
         offsets: dict[MessageQueue, int] = {}

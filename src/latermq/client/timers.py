@@ -51,7 +51,7 @@ class TimerAdmin(ClusterClient):
     ) -> list[Outcome]:
         """Move timers to a due time, or to a delay from now by the broker's clock. Outcomes are as for a cancel."""
         if (due_ms is None) == (delay_ms is None):
-            raise ValueError("move a timer to due_ms, or by delay_ms from now")
+            raise ValueError("set exactly one of due_ms and delay_ms to move a timer")
         fields = _timer_fields(topic, unique_key, key, handle)
         fields |= {"dueMs": str(due_ms)} if due_ms is not None else {"delayMs": str(delay_ms)}
         # A repeated move could find its timer already delivered at the new time, and would then not report the move.
@@ -122,8 +122,8 @@ class TimerAdmin(ClusterClient):
                 address = (await self._session.routes.refresh(topic)).addresses.get(name)
                 if address is None:
                     raise NoBroker(
-                        f"topic {topic!r} is not on broker {name!r}, which the handle names",
-                        hint="Is the handle of another topic or cluster?",
+                        f"topic {topic!r} is not on broker {name!r} from the handle",
+                        hint="Check that the handle belongs to this topic and cluster",
                     )
                 return [address]
 
@@ -149,7 +149,7 @@ class TimerAdmin(ClusterClient):
             else:
                 responses.append(result)
         if isinstance(failed, LaterMQError) and responses:
-            failed.hint = f"{len(responses)} of {len(addresses)} brokers have answered; ask again to reach all"
+            failed.hint = f"{len(responses)} of {len(addresses)} brokers have answered; repeat the call to reach all"
         if failed is not None:
             raise failed
         return responses
@@ -178,7 +178,7 @@ def _timer_fields(topic: str, unique_key: str, key: str, handle: str) -> dict[st
     names = {"uniqueKey": unique_key, "key": key, "recallHandle": handle}
     given = {name: value for name, value in names.items() if value}
     if len(given) != 1:
-        raise ValueError("name a timer by its unique key, a message key or its handle, by one of them")
+        raise ValueError("identify a timer by exactly one of unique key, message key and handle")
     return {"topic": topic, **given}
 
 

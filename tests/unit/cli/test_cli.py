@@ -55,7 +55,7 @@ def test_help_loads_neither_numpy_nor_an_event_loop() -> None:
         (["send", "orders", "--file", "/nowhere/at/all"], "cannot read /nowhere/at/all"),
         (["send", "orders", "body", "--property", "novalue"], "'novalue' is not of the form key=value"),
         (["send", "orders", "body", "--oneway", "--batch", "2"], "--oneway and --batch are mutually exclusive"),
-        (["send", "orders", "body", "--delay", "soon"], "'soon' is no duration"),
+        (["send", "orders", "body", "--delay", "soon"], "'soon' is not a valid duration"),
         (["send", "orders", "body", "--at", "tomorrow"], "'tomorrow' is not a valid time"),
         (["send", "orders", "body", "--level", "0"], "greater than or equal to 1"),
         (
@@ -74,7 +74,7 @@ def test_help_loads_neither_numpy_nor_an_event_loop() -> None:
         (["pending", "orders", "--density"], "--density covers all timers"),
         (["pending", "--until", "later"], "'later' is not a valid time"),
         (["consume", "orders"], "Missing option '--group'"),
-        (["consume", "orders", "--group", "g", "--timeout", "soon"], "'soon' is no duration"),
+        (["consume", "orders", "--group", "g", "--timeout", "soon"], "'soon' is not a valid duration"),
         (["consume", "orders", "--group", "g", "--from", "somewhere"], "'somewhere' is not a valid time"),
         (
             ["consume", "orders", "--group", "g", "--filter", "a", "--sql", "a = 1"],
@@ -97,7 +97,7 @@ def test_wrong_usage_says_what_is_wrong_and_exits_2(
     [
         ("store.flush=sometimes", "Invalid enum value 'sometimes'"),
         ("store.colour=red", "unknown field `colour`"),
-        ("nonsense", "setting 'nonsense' is not understood"),
+        ("nonsense", "setting 'nonsense' is not valid"),
     ],
 )
 def test_a_wrong_setting_is_one_line_and_exits_2(

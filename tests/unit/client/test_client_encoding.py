@@ -109,9 +109,9 @@ def test_a_body_that_does_not_shrink_stays_uncompressed() -> None:
 @pytest.mark.parametrize(
     ("body", "sysflag", "reason"),
     [
-        (b"no zlib", 0x301, "zlib flag"),
+        (b"no zlib", 0x301, "not valid zlib data"),
         (zlib.compress(bytes(5000)), 0x301, "more than 1000 bytes"),
-        (b"", 0x501, "not known"),
+        (b"", 0x501, "unknown compression type"),
     ],
 )
 def test_the_error_says_why_a_body_cannot_be_decompressed(body: bytes, sysflag: int, reason: str) -> None:

@@ -51,6 +51,14 @@ def test_every_response_code_has_its_error(code: int, type_: type[Exception], re
     assert error.message == f"the reason (host:1 answered {code})"
 
 
+def test_a_response_without_a_remark_gets_a_complete_message() -> None:
+    for code in (*errors.error_codes(), 605):
+        message = failures.error_from_wire(code, None, "host:1").message
+        assert message.endswith(f" (host:1 answered {code})")
+        assert not message.startswith(" ")
+        assert ". (" not in message
+
+
 @pytest.mark.parametrize("address", ["localhost", "", "host:port", "host:"])
 def test_an_invalid_address_is_refused_with_an_example(address: str) -> None:
     with pytest.raises(ValueError, match=r"127\.0\.0\.1:9876"):
@@ -92,9 +100,9 @@ def test_an_order_setting_decides_where_a_topic_is_written() -> None:
 @pytest.mark.parametrize(
     ("order", "queues", "reason"),
     [
-        ("a:2000000000", 8, "says that it has 2000000008 queues"),
-        ("", 2_000_000_000, "says that it has 2000000000 queues"),
-        ("a:x", 8, "the order setting of topic 't' at the name server is 'a:x'"),
+        ("a:2000000000", 8, "lists 2000000008 queues"),
+        ("", 2_000_000_000, "lists 2000000000 queues"),
+        ("a:x", 8, "the order setting of topic 't' at the name server is not valid: 'a:x'"),
         ("a:1:2", 8, "the order setting of topic 't'"),
         (f"a:{'9' * 5000}", 8, "the order setting of topic 't'"),
     ],
@@ -194,7 +202,7 @@ def test_local_offsets_survive_the_process(tmp_path: Path) -> None:
 
 def test_a_corrupt_offset_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "group_default.json").write_text("{broken")
-    with pytest.raises(errors.StoreError, match="does not hold offsets"):
+    with pytest.raises(errors.StoreError, match="is not a valid offset file"):
         asyncio.run(LocalOffsets(tmp_path, "group", "").load(QUEUE))
 
 
@@ -202,7 +210,7 @@ def test_an_unwritable_offset_file_is_an_error_with_path_and_hint(tmp_path: Path
     (tmp_path / "file").touch()
     offsets = LocalOffsets(tmp_path / "file", "group", "")
     for work in (offsets.load(QUEUE), offsets.save({QUEUE: 7})):
-        with pytest.raises(errors.StoreError, match=r"offsets cannot be kept in .*group_default.json: Not a directory"):
+        with pytest.raises(errors.StoreError, match=r"cannot store offsets in .*group_default.json: Not a directory"):
             asyncio.run(work)
 
 

@@ -69,7 +69,7 @@ def test_a_due_time_is_one_property(message: OutgoingMessage, scheduled: dict[st
 
 
 def test_a_message_has_one_due_time() -> None:
-    with pytest.raises(IllegalMessage, match="one due time"):
+    with pytest.raises(IllegalMessage, match="only one of delay_ms"):
         encode_message_properties(OutgoingMessage("t", b"x", delay_ms=5, delay_level=3), KEY)
 
 

@@ -49,7 +49,7 @@ def test_a_body_above_the_limit_is_refused(sysflag: int, compress: type[bytes]) 
 @pytest.mark.parametrize(("sysflag", "compress"), COMPRESSORS[:3])
 def test_a_truncated_or_foreign_body_is_refused(sysflag: int, compress: type[bytes]) -> None:
     for body in (compress(TEXT)[:-8], compress(TEXT)[:20], b"something else", b"\xff" * 100):
-        with pytest.raises(UnreadableBody, match="flag says"):
+        with pytest.raises(UnreadableBody, match="is not valid"):
             decompress(body, sysflag)
 
 
@@ -58,7 +58,7 @@ def test_a_zstd_frame_with_a_large_window_is_refused() -> None:
     stream = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     body = stream.compress(TEXT) + stream.flush()
     assert decompress(body, ZSTD, max_bytes=128 * MIB) == TEXT
-    with pytest.raises(UnreadableBody, match="zstandard flag"):
+    with pytest.raises(UnreadableBody, match="not valid zstandard data"):
         decompress(body, ZSTD, max_bytes=MIB)
 
 

@@ -81,7 +81,7 @@ class Assignment:
                     await self._apply(topic, [])
                     complete = False
                 except LaterMQError as error:
-                    _log.warning("the queues of %s could not be shared out: %s", topic, error)
+                    _log.warning("cannot rebalance the queues of topic %s: %s", topic, error)
                     complete = False
             for topic in {queue.topic for queue in self.queues} - self.subscriptions.keys():
                 await self._apply(topic, [])
@@ -160,7 +160,7 @@ class Assignment:
                 timeout_s=self._session.request_timeout_s,
             )
         except (BrokerFailed, GroupNotFound) as error:
-            _log.debug("%s does not know the group yet: %s", address, error)
+            _log.debug("%s does not have the group yet: %s", address, error)
             return []
         return sorted(decode_body(response.body, ConsumerIdList).consumerIdList)
 
@@ -194,7 +194,7 @@ class Assignment:
         try:
             await self.commit(assigned)
         except LaterMQError as error:
-            _log.warning("offsets could not be stored, messages will be handled again: %s", error)
+            _log.warning("cannot store offsets, so messages will be delivered again: %s", error)
         if self._uses_locks:
             with contextlib.suppress(LaterMQError):
                 await self._unlock([queue.queue for queue in assigned])
@@ -204,7 +204,7 @@ class Assignment:
         try:
             offset = await self._start_offset(queue)
         except LaterMQError as error:
-            _log.warning("no offset to start %s at: %s", queue, error)
+            _log.warning("cannot determine the start offset of %s: %s", queue, error)
             return False
         if self._is_closing or data is None:
             return True
@@ -259,7 +259,12 @@ class Assignment:
                 continue
             assigned.pulled_ms = time.time_ns() // 1_000_000
             if result.status == OFFSET_MOVED:
-                _log.warning("%s: offset %d moved to %d", assigned.queue, assigned.next_offset, result.next_offset)
+                _log.warning(
+                    "%s: offset %d is out of range; continuing at %d",
+                    assigned.queue,
+                    assigned.next_offset,
+                    result.next_offset,
+                )
                 assigned.seek(result.next_offset)
                 await asyncio.sleep(EMPTY_PULL_PAUSE_S)
                 continue
@@ -273,11 +278,11 @@ class Assignment:
         if isinstance(error, SubscriptionNotFound | SubscriptionOutdated):
             self._session.heartbeat_soon()
             return
-        _log.warning("a pull of %s failed: %s", queue, error)
+        _log.warning("pull from %s failed: %s", queue, error)
         try:
             await self._session.routes.refresh(queue.topic)
         except LaterMQError as problem:
-            _log.warning("the route of %s could not be refreshed: %s", queue.topic, problem)
+            _log.warning("cannot refresh the route of topic %s: %s", queue.topic, problem)
         self.rebalance_soon()
 
     async def _commit_forever(self) -> None:
@@ -286,7 +291,7 @@ class Assignment:
             try:
                 await self.commit()
             except LaterMQError as error:
-                _log.warning("offsets could not be stored, the next attempt is in a moment: %s", error)
+                _log.warning("cannot store offsets; the next commit tries again: %s", error)
 
     async def _renew_locks_forever(self) -> None:
         while True:
@@ -295,7 +300,7 @@ class Assignment:
             locked = set(await self._lock(held))
             for queue in held:
                 if queue not in locked:
-                    _log.warning("the lock of %s is gone; its messages wait", queue)
+                    _log.warning("lost the lock of %s; its messages wait until it is granted again", queue)
             if len(locked) < len(held):
                 self.rebalance_soon()
 
@@ -309,7 +314,7 @@ class Assignment:
                     address, Request.LOCK_BATCH_MQ, {}, encode_body(body), timeout_s=self._session.request_timeout_s
                 )
             except LaterMQError as error:
-                _log.warning("%s locked no queue: %s", address, error)
+                _log.warning("cannot lock queues at %s: %s", address, error)
                 continue
             granted = set(decode_body(response.body, LockBatchResponse).lockOKMQSet)
             for queue in body.mqSet:

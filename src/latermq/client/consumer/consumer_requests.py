@@ -112,7 +112,7 @@ class ConsumerRequests:
 
     def _check_group(self, group: str) -> None:
         if group != self._settings.group:
-            raise BrokerFailed(f"group {group!r} is not consumed here, {self._settings.group!r} is")
+            raise BrokerFailed(f"this client consumes group {self._settings.group!r}, not {group!r}")
 
 
 def _queue_info(entry: Any) -> dict[str, Any]:

@@ -36,12 +36,12 @@ class ConsumerSettings:
     def __post_init__(self) -> None:
         check_group(self.group)
         if self.model not in (CLUSTERING, BROADCASTING):
-            raise ConfigError(f"model {self.model!r} is not known", hint=f"Choose {CLUSTERING} or {BROADCASTING}")
+            raise ConfigError(f"model {self.model!r} is not valid", hint=f"Use {CLUSTERING!r} or {BROADCASTING!r}")
         if self.consume_from not in ("first", "last") and (
             not isinstance(self.consume_from, int) or self.consume_from < 0
         ):
             raise ConfigError(
-                f"consume_from {self.consume_from!r} is not known", hint='Choose "first", "last" or epoch milliseconds'
+                f"consume_from {self.consume_from!r} is not valid", hint='Use "first", "last" or epoch milliseconds'
             )
         for name in ("concurrency", "pull_batch", "max_cached_messages", "max_cached_bytes", "max_body_bytes"):
             if getattr(self, name) < 1:

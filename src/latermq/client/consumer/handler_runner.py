@@ -49,7 +49,7 @@ async def run_handler(handler: Handler, message: Message) -> None:
             raise
         # This task itself was not cancelled. If the error propagated, the worker would end and its messages would
         # never be handled.
-        raise RuntimeError("the handler waited for something that was cancelled") from error
+        raise RuntimeError("a task that the handler waited for was cancelled") from error
 
 
 class HandlerResult(Enum):
@@ -98,7 +98,7 @@ class _BaseRunner:
             await run_handler(self._handler, readable)
         except UnreadableBody as error:
             self._failed += 1
-            _log.warning("a message of %s cannot be handled: %s", assigned.queue, error.remark)
+            _log.warning("cannot handle a message of %s: %s", assigned.queue, error.remark)
             return HandlerResult.UNREADABLE if error.is_final else HandlerResult.FAILED
         except Exception:  # any exception from the handler means failure
             self._failed += 1
@@ -166,7 +166,11 @@ class ConcurrentRunner(_BaseRunner):
 
     async def _return_to_broker(self, assigned: AssignedQueue, generation: int, message: Message) -> None:
         if not self._settings.is_clustering:
-            _log.warning("%s offset %d is dropped: broadcasting has no retry", assigned.queue, message.queue_offset)
+            _log.warning(
+                "dropped the message in %s at offset %d: broadcasting has no retries",
+                assigned.queue,
+                message.queue_offset,
+            )
             assigned.remove(message, generation)
             return
         try:
@@ -176,7 +180,7 @@ class ConcurrentRunner(_BaseRunner):
             # holder of the queue.
             pause_s = pause_after(message.reconsume_times, FIRST_LOCAL_PAUSE_S, LONGEST_LOCAL_PAUSE_S)
             message.reconsume_times += 1
-            _log.warning("sending back failed, trying here again in %.1f s: %s", pause_s, error)
+            _log.warning("cannot send a failed message back; retrying it here in %.1f s: %s", pause_s, error)
             self._session.spawn(self._requeue_later(assigned, generation, message, pause_s))
         else:
             assigned.remove(message, generation)
@@ -248,6 +252,6 @@ class OrderlyRunner(_BaseRunner):
         try:
             await self._send_back(assigned.queue, message, DEAD_LETTER)
         except LaterMQError as error:
-            _log.warning("a message could not be moved to the dead letters, its queue waits: %s", error)
+            _log.warning("cannot move a message to the dead letters, so its queue is blocked: %s", error)
             return False
         return True

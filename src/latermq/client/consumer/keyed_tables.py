@@ -23,4 +23,4 @@ def keyed_table(body: bytes, name: str) -> list[tuple[MessageQueue, Any]]:
     try:
         return [(msgspec.convert(key, MessageQueue), value) for key, value in decode_keyed_map(body[start:])]
     except msgspec.MsgspecError as error:
-        raise MalformedRequest(f"the table {name} of a body is not understood: {error}") from None
+        raise MalformedRequest(f"cannot parse table {name} of the body: {error}") from None

@@ -101,7 +101,10 @@ class LocalOffsets:
     def _read(self) -> dict[MessageQueue, int]:
         try:
             if self._file.stat().st_size > MAX_FILE_BYTES:
-                raise StoreError(f"{self._file} is larger than {MAX_FILE_BYTES} bytes", hint="It is no offset file")
+                raise StoreError(
+                    f"{self._file} is larger than {MAX_FILE_BYTES} bytes, so it is not an offset file",
+                    hint="Remove it, or set offsets_folder to another folder",
+                )
             stored = msgspec.json.decode(self._file.read_bytes(), type=list[_StoredOffset])
         except FileNotFoundError:
             return {}
@@ -109,7 +112,7 @@ class LocalOffsets:
             raise self._io_error(error) from error
         except msgspec.MsgspecError as error:
             raise StoreError(
-                f"{self._file} does not hold offsets: {error}", hint="Remove it to start from `consume_from`"
+                f"{self._file} is not a valid offset file: {error}", hint="Remove it to start from `consume_from`"
             ) from None
         return {MessageQueue(entry.topic, entry.broker, entry.queue): entry.offset for entry in stored}
 
@@ -128,6 +131,6 @@ class LocalOffsets:
 
     def _io_error(self, error: OSError) -> StoreError:
         return StoreError(
-            f"offsets cannot be kept in {self._file}: {error.strerror or error}",
-            hint="Make room there, or name a folder that this user may write to: `offsets_folder`",
+            f"cannot store offsets in {self._file}: {error.strerror or error}",
+            hint="Free disk space, or set offsets_folder to a folder that this user can write",
         )

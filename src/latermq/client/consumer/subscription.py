@@ -24,14 +24,16 @@ def subscription_data(topic: str, expression: str | Sql = ALL, *, version: int =
     """Build the subscription entry of a heartbeat for one topic."""
     if isinstance(expression, Sql):
         if not expression.condition.strip():
-            raise FilterError("the SQL condition is empty", hint="Leave the expression out to get every message")
+            raise FilterError("the SQL condition is empty", hint="Omit the expression to receive all messages")
         return SubscriptionData(topic=topic, subString=expression.condition, expressionType=SQL, subVersion=version)
     text = expression.strip() or ALL
     if text == ALL:
         return SubscriptionData(topic=topic, subString=ALL, expressionType=TAG, subVersion=version)
     tags = list(dict.fromkeys(tag.strip() for tag in text.split("||") if tag.strip()))
     if not tags:
-        raise FilterError(f"the expression {expression!r} names no tag", hint="Write tags as in 'red || blue'")
+        raise FilterError(
+            f"the expression {expression!r} contains no tag", hint="Separate tags by ||, for example 'red || blue'"
+        )
     return SubscriptionData(
         topic=topic,
         subString=text,

@@ -97,7 +97,7 @@ def decompress(body: bytes, sysflag: int, max_bytes: int = MAX_BODY_BYTES) -> by
         return _decompress_with("lz4.frame", "lz4", _lz4_reader, body, max_bytes)
     if kind == _ZSTD:
         return _decompress_with("zstandard", "zstandard", _zstd_reader, body, max_bytes)
-    raise UnreadableBody(f"compression type {kind} is not known")
+    raise UnreadableBody(f"unknown compression type {kind}")
 
 
 def _decompress_zlib(body: bytes, max_bytes: int) -> bytes:
@@ -105,11 +105,11 @@ def _decompress_zlib(body: bytes, max_bytes: int) -> bytes:
     try:
         decompressed = decompressor.decompress(body, max_bytes + 1)
     except zlib.error as error:
-        raise UnreadableBody(f"the body is not what its zlib flag says: {error}") from None
+        raise UnreadableBody(f"the body is not valid zlib data: {error}") from None
     if len(decompressed) > max_bytes:
         raise _too_large_error(max_bytes)
     if not decompressor.eof:
-        raise UnreadableBody("the body is not what its zlib flag says: it ends too early")
+        raise UnreadableBody("the body is not valid zlib data: it is truncated")
     return decompressed
 
 
@@ -124,7 +124,7 @@ def _decompress_with(
     except ImportError:
         raise UnreadableBody(
             f"the body is compressed with {package}, which is not installed",
-            hint=f"pip install {package}",
+            hint=f"Run pip install {package}",
             is_final=False,
         ) from None
     pieces: list[bytes] = []
@@ -135,7 +135,7 @@ def _decompress_with(
             pieces.append(piece)
             total_bytes += len(piece)
     except Exception as error:  # each library has its own exception type
-        raise UnreadableBody(f"the body is not what its {package} flag says: {error}") from None
+        raise UnreadableBody(f"the body is not valid {package} data: {error}") from None
     if total_bytes > max_bytes:
         raise _too_large_error(max_bytes)
     return b"".join(pieces)
@@ -152,7 +152,7 @@ def _lz4_reader(library: ModuleType, body: bytes, max_bytes: int) -> Reader:
         piece: bytes = decompressor.decompress(data, size)
         data = b""
         if not piece and not decompressor.eof:
-            raise EOFError("it ends too early")
+            raise EOFError("it is truncated")
         return piece
 
     return read
@@ -170,7 +170,7 @@ def _zstd_reader(library: ModuleType, body: bytes, max_bytes: int) -> Reader:
         piece: bytes = stream.read(size)
         total_bytes += len(piece)
         if not piece and total_bytes < declared_bytes:
-            raise EOFError("it ends too early")
+            raise EOFError("it is truncated")
         return piece
 
     return read
@@ -178,5 +178,5 @@ def _zstd_reader(library: ModuleType, body: bytes, max_bytes: int) -> Reader:
 
 def _too_large_error(max_bytes: int) -> UnreadableBody:
     return UnreadableBody(
-        f"the body opens to more than {max_bytes} bytes", hint="Raise max_body_bytes if its sender is trusted"
+        f"the body decompresses to more than {max_bytes} bytes", hint="Raise max_body_bytes if you trust its sender"
     )

@@ -97,13 +97,13 @@ def encode_message_properties(message: OutgoingMessage, unique_key: str) -> str:
             names += 1
     if text.count(NAME_END) != names or text.count(PROPERTY_END) != names:
         raise IllegalMessage(
-            "tag, keys or a property hold the bytes 1 or 2, which part properties from each other",
+            "the tag, the keys or a property contain the characters \\x01 or \\x02, which separate properties",
             hint="Put such values into the body",
         )
     # A character takes at most four bytes, so almost every text is known to fit without encoding it.
     if len(text) * 4 > MAX_PROPERTIES_BYTES and len(text.encode()) > MAX_PROPERTIES_BYTES:
         raise IllegalMessage(
-            f"the properties take {len(text.encode())} bytes, the limit is {MAX_PROPERTIES_BYTES}",
+            f"the properties have {len(text.encode())} bytes, the limit is {MAX_PROPERTIES_BYTES}",
             hint="Move large values into the body",
         )
     return text
@@ -118,9 +118,7 @@ def _due_property(message: OutgoingMessage) -> str:
     }
     given = [(name, value) for name, value in times.items() if value]
     if len(given) > 1:
-        raise IllegalMessage(
-            "a message has one due time, by delay_ms, deliver_at_ms or delay_level", hint="Leave the others at 0"
-        )
+        raise IllegalMessage("set only one of delay_ms, deliver_at_ms and delay_level", hint="Leave the others at 0")
     [(name, value)] = given
     return f"{name}\x01{value}\x02"
 
@@ -132,7 +130,9 @@ def encode_batch_body(messages: Sequence[OutgoingMessage], unique_keys: Sequence
     """
     for message in messages:
         if message.topic != messages[0].topic:
-            raise IllegalMessage(f"a batch has one topic, not {messages[0].topic!r} and {message.topic!r}")
+            raise IllegalMessage(
+                f"all messages of a batch must have one topic, not {messages[0].topic!r} and {message.topic!r}"
+            )
     return encode_batch(
         BatchMember(message.flag, message.body, encode_message_properties(message, key).encode())
         for message, key in zip(messages, unique_keys, strict=True)

@@ -155,7 +155,8 @@ class Producer(Client):
         body = encode_batch_body(messages, keys)
         if len(body) > self._max_message_bytes:
             raise IllegalMessage(
-                f"the batch has {len(body)} bytes, the limit is {self._max_message_bytes}", hint="Send it in parts"
+                f"the batch has {len(body)} bytes, the limit is {self._max_message_bytes}",
+                hint="Split it into several batches",
             )
         if self.is_full:
             await self.ready()
@@ -214,8 +215,8 @@ class Producer(Client):
 
     def _illegal_size(self, size_bytes: int) -> IllegalMessage:
         if not size_bytes:
-            return IllegalMessage("the body is empty, which RocketMQ's brokers do not take", hint="Send a byte or more")
+            return IllegalMessage("the body is empty, which brokers do not accept", hint="Send at least one byte")
         return IllegalMessage(
             f"the body has {size_bytes} bytes, the limit is {self._max_message_bytes}",
-            hint="Raise max_message_bytes here and in the broker, or store it elsewhere and send its address",
+            hint="Raise max_message_bytes and the broker's max_message, or store the body elsewhere and send a link",
         )

@@ -74,7 +74,7 @@ class PendingSend:
         try:
             header = response.header(SendResponse)
         except MalformedRequest as error:
-            message = f"{self.queue.brokerName} took the message, but its answer is not understood: {error.remark}"
+            message = f"{self.queue.brokerName} stored the message, but its response is malformed: {error.remark}"
             self.sender.on_failure(self, BrokerFailed(message), retry=False)
             return
         queue = self.queue
@@ -135,7 +135,8 @@ class Sender:
         """Fail all sends that are not written yet."""
         for topic in self._topics.values():
             while topic.backlog:
-                self._fail(topic.backlog.popleft(), ConnectionLost("the producer was closed before this was sent"))
+                error = ConnectionLost("the producer was closed before the message was sent")
+                self._fail(topic.backlog.popleft(), error)
 
     def statistics(self) -> dict[str, int]:
         return {
@@ -238,7 +239,7 @@ class Sender:
         if topic is None:
             check_sendable_topic(name)
             if len(self._topics) >= MAX_TOPICS:
-                raise Busy(f"this producer sends to {MAX_TOPICS} topics already", hint="Use another producer")
+                raise Busy(f"this producer already sends to {MAX_TOPICS} topics", hint="Use another producer")
             frames = SendFrames(self._group, name, DEFAULT_TOPIC_QUEUES, self._session.connections.encoding)
             topic = self._topics[name] = SendTopic(name, frames)
         return topic
@@ -299,7 +300,7 @@ class Sender:
 
     def on_failure(self, send: PendingSend, error: LaterMQError, retry: bool) -> None:
         if isinstance(error, RequestTimedOut):
-            error.hint = "The message may be stored or not; its unique key is the same if you send it again"
+            error.hint = "The message may have been stored. To detect duplicates, send it again with the same UNIQ_KEY"
         now_s = self._loop.time()
         if not retry or send.attempts > self._retries or now_s >= send.deadline_s or not self._session.is_running:
             self._fail(send, error)
@@ -360,7 +361,7 @@ class Sender:
                     if failure is not None and (not failure.retriable or now_s >= send.deadline_s):
                         self._fail(send, failure)
                     elif now_s >= send.deadline_s:
-                        self._fail(send, RequestTimedOut(f"no broker of topic {topic.name!r} could be reached in time"))
+                        self._fail(send, RequestTimedOut(f"cannot reach a broker of topic {topic.name!r} in time"))
                     elif failure is not None or send.due_s > now_s or not self._write(send):
                         remaining.append(send)
                 topic.backlog = remaining

@@ -69,8 +69,8 @@ class ClusterClient(Client):
                 if MASTER in broker.brokerAddrs and name in (None, broker.brokerName)
             }
             if not masters:
-                what = f"no broker {name!r}" if name else "the name server knows no broker"
-                raise NoBroker(what, hint="Is one running?")
+                what = f"broker {name!r} is not registered" if name else "no broker is registered"
+                raise NoBroker(what, hint="Check that it is running and registers with this name server")
             return masters
 
         return await with_retries(self._session.request_timeout_s, find)

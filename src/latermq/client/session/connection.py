@@ -140,7 +140,7 @@ class Connection(asyncio.Protocol):
         expired = [opaque for opaque, (_, deadline_s) in self._pending.items() if deadline_s <= now_s]
         for opaque in expired:
             on_response, _ = self._pending.pop(opaque)
-            on_response(RequestTimedOut(f"{self.address} did not answer in time; whether it did its work is not known"))
+            on_response(RequestTimedOut(f"{self.address} did not answer in time; it may have executed the request"))
         if expired and now_s - self._last_received_s > SILENCE_LIMIT_S:
             self.abort()
         self._sweep_timer = self._loop.call_later(SWEEP_S, self._sweep) if self._pending else None
@@ -158,7 +158,7 @@ class Connections:
         max_pending: int = 65_536,
     ) -> None:
         if encoding not in ENCODINGS:
-            raise ValueError(f"encoding {encoding!r} is not known; choose one of {', '.join(ENCODINGS)}")
+            raise ValueError(f"unknown encoding {encoding!r}; use one of {', '.join(ENCODINGS)}")
         self.encoding = ENCODINGS[encoding]
         self._on_request = on_request
         self._connect_timeout_s = connect_timeout_s
@@ -183,7 +183,7 @@ class Connections:
         if connection is not None:
             return connection
         if self._closed:
-            raise ClientClosed("this client is closed", hint="Make a new one")
+            raise ClientClosed("this client is closed", hint="Create a new client")
         task = self._connect_tasks.get(address)
         if task is None:
             task = asyncio.create_task(self._connect(address))
@@ -193,10 +193,10 @@ class Connections:
             async with asyncio.timeout_at(deadline_s):
                 return await asyncio.shield(task)
         except TimeoutError:
-            raise ConnectFailed(f"no connection to {address} in time") from None
+            raise ConnectFailed(f"cannot connect to {address} in time") from None
         except asyncio.CancelledError:
             if task.cancelled():
-                raise ClientClosed("this client was closed while it connected") from None
+                raise ClientClosed("this client was closed during a connection attempt") from None
             raise
 
     async def call(
@@ -214,7 +214,9 @@ class Connections:
         deadline_s = loop.time() + timeout_s
         connection = await self.open(address, deadline_s)
         if connection.pending >= self._max_pending:
-            raise Busy(f"{self._max_pending} requests wait for {address}", hint="Wait for some of them")
+            raise Busy(
+                f"{self._max_pending} requests to {address} are pending", hint="Wait until some of them have finished"
+            )
         future: asyncio.Future[Command] = loop.create_future()
 
         def on_response(response: Command | LaterMQError) -> None:
@@ -300,5 +302,5 @@ def split_address(address: str) -> tuple[str, int]:
     """Split `host:port` into (host, port)."""
     host, colon, port = address.strip().rpartition(":")
     if not colon or not port.isdigit():
-        raise ValueError(f"{address!r} is no address; write host:port, as in 127.0.0.1:9876")
+        raise ValueError(f"{address!r} is not a valid address; use host:port, for example 127.0.0.1:9876")
     return host.strip("[]"), int(port)

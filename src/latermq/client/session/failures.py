@@ -5,11 +5,11 @@ from latermq.errors import LaterMQError
 
 
 class BrokerFailed(LaterMQError):
-    """The server met an error of its own (code 1); its remark says which."""
+    """The server failed with an internal error."""
 
 
 class UnknownResponse(LaterMQError):
-    """A response code for which this client has no error class. `code` contains it."""
+    """The server sent a response code that this client does not know."""
 
 
 class ConnectionLost(LaterMQError):
@@ -35,7 +35,7 @@ class NoNameServer(LaterMQError):
 
 
 class NoBroker(LaterMQError):
-    """The route contains no broker for the request."""
+    """No broker for the request is registered."""
 
     retriable = True
 
@@ -82,6 +82,7 @@ def error_from_wire(code: int, remark: str | None, server: str = "") -> LaterMQE
     """Return the error for a response code. Without a remark, the docstring of its class is the message."""
     type_ = _BY_CODE.get(code)
     if type_ is None:
-        type_ = type(UnknownResponse.__name__, (UnknownResponse,), {"code": code, "__module__": __name__})
+        members = {"code": code, "__doc__": UnknownResponse.__doc__, "__module__": __name__}
+        type_ = type(UnknownResponse.__name__, (UnknownResponse,), members)
     source = f" ({server} answered {code})" if server else ""
-    return type_(f"{remark or type_.__doc__ or 'no remark'}{source}")
+    return type_(f"{remark or (type_.__doc__ or '').rstrip('.')}{source}")

@@ -50,7 +50,7 @@ class LoopThread:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         if threading.current_thread() is self._thread:
             work.close()
-            raise RuntimeError("a blocking call inside the client's own loop would wait for itself")
+            raise RuntimeError("a blocking call on the client's own event loop would deadlock")
         future = self.submit(work)
         try:
             return future.result()

@@ -38,7 +38,7 @@ async def with_retries(
             async with asyncio.timeout_at(deadline_s + GRACE_S):
                 return await call(max(0.0, deadline_s - loop.time()))
         except TimeoutError:
-            raise failure or RequestTimedOut(f"no answer within {timeout_s:g} s", hint="Ask again later") from None
+            raise failure or RequestTimedOut(f"no answer within {timeout_s:g} s", hint="Try again later") from None
         except retry_on as error:
             failure = error
             pause_s = backoff.next_pause()

@@ -49,8 +49,8 @@ def build_route(topic: str, data: TopicRoute) -> Route:
     listed = sum(max(0, count) for count in (*counts, *(count for _, count in ordered)))
     if listed > MAX_QUEUES:
         raise MalformedRequest(
-            f"the route of topic {topic!r} says that it has {listed} queues, {MAX_QUEUES} are believed",
-            hint="Look at how many queues its brokers say it has, and at its order setting at the name server",
+            f"the route of topic {topic!r} lists {listed} queues, the limit is {MAX_QUEUES}",
+            hint="Check the topic's queue count on its brokers and its order setting at the name server",
         )
     queues = sorted(data.queueDatas, key=lambda queue: queue.brokerName)
     for queue in queues:
@@ -70,8 +70,8 @@ def _order_setting(topic: str, text: str) -> list[tuple[str, int]]:
         return [(broker, int(count)) for broker, count in pairs]
     except ValueError:
         raise MalformedRequest(
-            f"the order setting of topic {topic!r} at the name server is {text[:200]!r}",
-            hint="It must be broker:queues;broker:queues, or be deleted: mqadmin updateOrderConf",
+            f"the order setting of topic {topic!r} at the name server is not valid: {text[:200]!r}",
+            hint="Set it to broker:queues;broker:queues, or delete it, with mqadmin updateOrderConf",
         ) from None
 
 
@@ -83,7 +83,7 @@ class Routes:
     ) -> None:
         self.servers = [part.strip() for part in namesrv.replace(",", ";").split(";") if part.strip()]
         if not self.servers:
-            raise ValueError("no name server given; write host:port, several parted by semicolons")
+            raise ValueError("no name server is given; use host:port, and separate several by semicolons")
         for server in self.servers:
             split_address(server)
         self._connections = connections
@@ -122,7 +122,7 @@ class Routes:
             route = self._routes.get(topic) or build_route(topic, await self._auto_create_route(error))
             self.brokers.update(route.addresses)
         if not route.writable:
-            raise NoBroker(f"topic {topic!r} has no queue that can be written", hint="Look at its permissions")
+            raise NoBroker(f"topic {topic!r} has no writable queue", hint="Check its permissions")
         return route
 
     async def _auto_create_route(self, error: LaterMQError) -> TopicRoute:
@@ -145,7 +145,7 @@ class Routes:
             route = await self.refresh(queue.topic)
             address = route.addresses.get(queue.brokerName)
         if address is None:
-            raise NoBroker(f"no broker {queue.brokerName!r} in the route of topic {queue.topic!r}")
+            raise NoBroker(f"broker {queue.brokerName!r} is not in the route of topic {queue.topic!r}")
         return address
 
     async def lookup(self, topic: str) -> TopicRoute:
@@ -161,7 +161,7 @@ class Routes:
             body = await self.call_name_server(Request.GET_BROKER_CLUSTER_INFO)
             if not decode_body(body, ClusterInfo).brokerAddrTable:
                 raise NoBroker(
-                    f"no broker is registered at {', '.join(self.servers)}", hint="Is one running?"
+                    f"no broker is registered at {', '.join(self.servers)}", hint="Check that a broker is running"
                 ) from None
             raise
         return decode_body(response, TopicRoute)
@@ -194,7 +194,7 @@ class Routes:
             except TopicNotFound:
                 changed |= topic not in self._routes
             except LaterMQError as error:
-                _log.warning("the routes could not be refreshed: %s", error)
+                _log.warning("cannot refresh the routes: %s", error)
                 break
         in_use = {name for route in self._routes.values() for name in route.addresses}
         for name in self.brokers.keys() - in_use:

@@ -82,7 +82,7 @@ class Session:
 
     def start(self) -> None:
         if self._started:
-            raise ClientClosed("this client was started before", hint="Make a new one")
+            raise ClientClosed("this client was already started", hint="Create a new client")
         self._started = True
         self.connections.on_lost = lambda address: self._heartbeat_now.set()
         self.spawn(self._refresh_routes())
@@ -132,7 +132,7 @@ class Session:
         )
         for result in results:
             if isinstance(result, LaterMQError):
-                _log.debug("a heartbeat failed: %s", result)
+                _log.debug("heartbeat failed: %s", result)
             elif isinstance(result, BaseException):
                 raise result
         return not any(isinstance(result, LaterMQError) for result in results)
@@ -163,11 +163,11 @@ class Session:
     def _on_request(self, connection: Connection, request: Command) -> None:
         handler = self.request_handlers.get(request.code)
         if handler is None or self._closed:
-            self._respond(connection, request, Response.REQUEST_CODE_NOT_SUPPORTED, f"no answer to {request.code} here")
+            remark = f"this client does not support request code {request.code}"
+            self._respond(connection, request, Response.REQUEST_CODE_NOT_SUPPORTED, remark)
         elif self._active_requests >= MAX_SERVER_REQUESTS:
-            self._respond(
-                connection, request, Response.SYSTEM_BUSY, f"{MAX_SERVER_REQUESTS} requests are being answered"
-            )
+            remark = f"this client is already processing {MAX_SERVER_REQUESTS} requests"
+            self._respond(connection, request, Response.SYSTEM_BUSY, remark)
         else:
             self.spawn(self._serve(connection, request, handler))
 
