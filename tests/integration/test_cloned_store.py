@@ -33,7 +33,7 @@ def test_a_broker_and_its_clone_are_refused_until_one_of_them_ends(tmp_path: Pat
             async with running_broker(tmp_path / "other", "broker.name=broker-b") as other:
                 second = await state_of(other.address)
                 assert (first.store_id, first.instance != second.instance) == (second.store_id, True)
-                store_ids.found([one.address, other.address])
+                store_ids.add_addresses([one.address, other.address])
                 for address, state in ((one.address, first), (other.address, second)):
                     with pytest.raises(CorruptStore, match="have the same store id"):
                         await asyncio.to_thread(store_ids.check, address, state)

@@ -106,12 +106,12 @@ def test_far_timers_come_back_from_spark_whoever_is_there_first_or_restarts(
 def test_the_process_tells_of_its_start_and_of_the_death_of_its_jvm(tmp_path: Path) -> None:
     with pipeline_process(f"{HOST}:{free_port()}", tmp_path / "pipeline") as driver:
         driver.wait_for("latermq ready: pipeline local[1]", SLOW_S)
-        driver.wait_for("the look for brokers waits: no name server answers", SLOW_S)
+        driver.wait_for("broker lookup stalled: no name server answers", SLOW_S)
         os.kill(driver.jvm_pid(), signal.SIGSTOP)
         time.sleep(1)  # the driver asks twice a second: now it waits for an answer
         os.kill(driver.jvm_pid(), signal.SIGKILL)
         assert driver.wait_for_exit() == 1
-        assert "error: Spark has ended" in driver.printed()
+        assert "error: Spark has exited" in driver.printed()
         assert "Traceback" not in driver.printed()
 
 
@@ -153,7 +153,7 @@ def test_a_broker_with_another_secret_is_told_of_once_and_holds_up_no_other(
         wait_until(lambda: second.log().count("is not signed") >= 3, SLOW_S, "more than one try at broker-b")
         told = [record.getMessage() for record in caplog.records if "is not signed" in record.getMessage()]
         assert told == [
-            "the feed of broker-b waits: request 7011 is not signed with the secret of broker broker-b. The driver's "
+            "feed of broker-b stalled: request 7011 is not signed with the secret of broker broker-b. The driver's "
             "pipeline.secret_file must hold the same as the broker's: copy that file "
             f"({second.broker} answered 16)"
         ]

@@ -132,7 +132,7 @@ def test_a_broker_is_not_fed_while_another_one_has_its_store_id(scene: Scene) ->
     wait_until(lambda: scene.builds, 10, "a round")
     other = "10.0.0.2:10911"
     scene.others[other] = msgspec.structs.replace(STATE, instance="clone", broker_name="broker-b")
-    scene.store_ids.found([other])
+    scene.store_ids.add_addresses([other])
     wait_until(lambda: not scene.queries[0].isActive, 10, "the end of its stream")
     assert scene.feed.failure is None
     scene.others.clear()
@@ -155,18 +155,18 @@ def test_a_compaction_asks_every_broker_whether_it_has_another_driver(scene: Sce
     driver = Driver.__new__(Driver)
     driver.feeds = {}
     with pytest.raises(ServiceUnavailable, match="no broker confirms this driver"):
-        driver._check_place()
+        driver._check_ownership()
     scene.epoch = 1
     scene.feed._ingest = cast(Any, scene)
     driver.feeds["broker-a"] = scene.feed
-    driver._check_place()
+    driver._check_ownership()
     scene.is_away = True
     with pytest.raises(ServiceUnavailable):
-        driver._check_place()
+        driver._check_ownership()
     scene.is_away = False
     scene.state = msgspec.structs.replace(STATE, epoch=2)
     with pytest.raises(IllegalOperation):
-        driver._check_place()
+        driver._check_ownership()
 
 
 def test_a_feed_whose_secret_is_wrong_says_so_and_goes_on_once_it_is_right(
@@ -176,5 +176,5 @@ def test_a_feed_whose_secret_is_wrong_says_so_and_goes_on_once_it_is_right(
     scene.feed.start()
     wait_until(lambda: scene.builds, 10, "a round")
     assert scene.feed.failure is None
-    told = "request 7011 is not signed with the secret of broker broker-a. Copy it"
-    assert f"the feed of broker-a waits: {told}" in caplog.text
+    reason = "request 7011 is not signed with the secret of broker broker-a. Copy it"
+    assert f"feed of broker-a stalled: {reason}" in caplog.text

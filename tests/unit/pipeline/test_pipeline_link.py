@@ -72,7 +72,7 @@ def test_a_queue_that_ends_too_early_is_an_error() -> None:
     with frame_server(pulls_of(30)) as server, BrokerLink(server.address) as link:
         pieces = link.pull_all(QueueRange("t", 0, 0, 40))
         assert next(pieces) == bytes(range(30))
-        with pytest.raises(CorruptStore, match="has no entry 30 in queue 0 of 't': it holds 0 to 30"):
+        with pytest.raises(CorruptStore, match="has no entry 30 in queue 0 of 't': it has 0 to 30"):
             next(pieces)
 
 

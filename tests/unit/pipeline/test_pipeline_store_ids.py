@@ -5,7 +5,7 @@ import pytest
 from latermq.client.session.failures import ConnectionLost
 from latermq.errors import CorruptStore
 from latermq.model.pipeline_state import PipelineState
-from latermq.pipeline.driver.store_ids import ASKED_EVERY_S, REMEMBERED_S, StoreIds
+from latermq.pipeline.driver.store_ids import KEEP_S, QUERY_EVERY_S, StoreIds
 
 ONE, OTHER = "10.0.0.1:10911", "10.0.0.2:10911"
 
@@ -43,9 +43,9 @@ def brokers() -> Brokers:
 @pytest.mark.parametrize("instance", ["second", ""])
 def test_both_are_refused_while_both_answer(brokers: Brokers, name: str, instance: str) -> None:
     brokers.start(OTHER, "s", instance, name)
-    brokers.store_ids.found([ONE])
+    brokers.store_ids.add_addresses([ONE])
     brokers.check(ONE)
-    brokers.store_ids.found([OTHER])  # under the same name it takes the other's place with the name server
+    brokers.store_ids.add_addresses([OTHER])  # under the same name it takes the other's place with the name server
     for address in (ONE, OTHER):
         with pytest.raises(CorruptStore, match="have the same store id, s: one is a copy of the other") as caught:
             brokers.check(address)
@@ -54,11 +54,11 @@ def test_both_are_refused_while_both_answer(brokers: Brokers, name: str, instanc
 
 def test_a_copy_goes_on_as_soon_as_the_original_is_gone(brokers: Brokers) -> None:
     brokers.start(OTHER, "s", "second")
-    brokers.store_ids.found([ONE, OTHER])
+    brokers.store_ids.add_addresses([ONE, OTHER])
     with pytest.raises(CorruptStore):
         brokers.check(OTHER)
     del brokers.states[ONE]  # its registration is still there
-    brokers.store_ids.found([ONE, OTHER])
+    brokers.store_ids.add_addresses([ONE, OTHER])
     brokers.check(OTHER)
 
 
@@ -66,32 +66,32 @@ def test_a_broker_that_comes_back_at_another_address_is_one(brokers: Brokers) ->
     brokers.check(ONE)
     del brokers.states[ONE]
     brokers.start(OTHER, "s", "second")
-    brokers.store_ids.found([OTHER])
+    brokers.store_ids.add_addresses([OTHER])
     brokers.check(OTHER)
 
 
 def test_one_broker_with_two_addresses_is_one(brokers: Brokers) -> None:
     brokers.start(OTHER, "s", "first")
-    brokers.store_ids.found([ONE, OTHER])
+    brokers.store_ids.add_addresses([ONE, OTHER])
     brokers.check(ONE)
     brokers.check(OTHER)
 
 
 def test_brokers_with_stores_of_their_own_are_asked_now_and_then(brokers: Brokers) -> None:
     brokers.start(OTHER, "t", "second", "broker-b")
-    brokers.store_ids.found([ONE, OTHER])
+    brokers.store_ids.add_addresses([ONE, OTHER])
     for _ in range(10):
         brokers.check(ONE)
         brokers.check(OTHER)
     assert brokers.asked == [OTHER]  # each check tells of the broker itself
-    brokers.now_s += ASKED_EVERY_S + 1
+    brokers.now_s += QUERY_EVERY_S + 1
     brokers.start(OTHER, "s", "third", "broker-b")
     with pytest.raises(CorruptStore):
         brokers.check(ONE)
 
 
 def test_an_address_that_does_not_answer_is_not_asked_at_each_look(brokers: Brokers) -> None:
-    brokers.store_ids.found([ONE, OTHER])
+    brokers.store_ids.add_addresses([ONE, OTHER])
     for _ in range(10):
         brokers.check(ONE)
     assert brokers.asked == [OTHER]
@@ -99,8 +99,8 @@ def test_an_address_that_does_not_answer_is_not_asked_at_each_look(brokers: Brok
 
 def test_registrations_of_long_ago_are_forgotten(brokers: Brokers) -> None:
     brokers.start(OTHER, "s", "second")
-    brokers.store_ids.found([OTHER])
-    brokers.now_s += REMEMBERED_S + 1
-    brokers.store_ids.found([ONE])
+    brokers.store_ids.add_addresses([OTHER])
+    brokers.now_s += KEEP_S + 1
+    brokers.store_ids.add_addresses([ONE])
     brokers.check(ONE)
     assert brokers.asked == []

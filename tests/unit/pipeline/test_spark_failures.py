@@ -5,7 +5,7 @@ import pytest
 PAGE = """An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
   File "py4j/clientserver.py", line 644, in _call_proxy
     return_value = getattr(self.pool[obj_id], method)(*params)
-  File "latermq/pipeline/driver/ingest.py", line 126, in _take
+  File "latermq/pipeline/driver/ingest.py", line 126, in _ingest_batch
     write_claim(self._root)
 {raised}
 

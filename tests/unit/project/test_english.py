@@ -42,6 +42,7 @@ CHECKED = (
     "src/latermq/handover/*.py",
     "src/latermq/message/*.py",
     "src/latermq/model/*.py",
+    "src/latermq/pipeline/driver/*.py",
     "src/latermq/pipeline/windows/*.py",
     "src/latermq/protocol/remoting/*.py",
     "src/latermq/server/remoting/*.py",

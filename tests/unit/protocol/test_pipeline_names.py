@@ -34,9 +34,9 @@ def test_a_driver_believes_no_broker_whose_store_id_is_a_path(store_id: str) -> 
         frame_server(lambda request: encode_response(request, body=encode_state(state))) as server,
         BrokerLink(server.address) as link,
     ):
-        with pytest.raises(CorruptStore, match="is no store id"):
+        with pytest.raises(CorruptStore, match="invalid store id"):
             link.state()
-        with pytest.raises(CorruptStore, match="is no store id"):
+        with pytest.raises(CorruptStore, match="invalid store id"):
             link.begin("token", 0)
 
 

@@ -23,7 +23,7 @@ class QueuePlace:
 
 def masters(namesrv: str) -> dict[str, str]:
     """Broker name → address, for all masters."""
-    info = decode_body(_ask(namesrv, Request.GET_BROKER_CLUSTER_INFO, {}), ClusterInfo)
+    info = decode_body(_request(namesrv, Request.GET_BROKER_CLUSTER_INFO, {}), ClusterInfo)
     return {
         name: broker.brokerAddrs[MASTER]
         for name, broker in sorted(info.brokerAddrTable.items())
@@ -37,7 +37,7 @@ def queues_of(namesrv: str, topic: str, broker: str = "") -> list[QueuePlace]:
         found = [QueuePlace(name, 0, address) for name, address in masters(namesrv).items()]
     else:
         fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
-        route = build_route(topic, decode_body(_ask(namesrv, Request.GET_ROUTEINFO_BY_TOPIC, fields), TopicRoute))
+        route = build_route(topic, decode_body(_request(namesrv, Request.GET_ROUTEINFO_BY_TOPIC, fields), TopicRoute))
         found = [
             QueuePlace(queue.brokerName, queue.queueId, route.addresses[queue.brokerName])
             for queue in route.readable
@@ -46,20 +46,20 @@ def queues_of(namesrv: str, topic: str, broker: str = "") -> list[QueuePlace]:
     found = sorted(place for place in found if broker in ("", place.broker))
     if not found:
         of = f" of broker {broker!r}" if broker else ""
-        raise NoBroker(f"the name server knows no queue of topic {topic!r}{of}", hint="Is the broker running?")
+        raise NoBroker(f"no queue of topic {topic!r}{of} is registered", hint="Check that the broker is running")
     return found
 
 
-def _ask(namesrv: str, code: int, fields: dict[str, str]) -> bytes:
+def _request(namesrv: str, code: int, fields: dict[str, str]) -> bytes:
     servers = [part.strip() for part in namesrv.replace(",", ";").split(";") if part.strip()]
     if not servers:
-        raise ConfigError("no name server is named", hint="Write host:port, several parted by semicolons")
-    problems = []
+        raise ConfigError("no name server is set", hint="Give host:port, separated by semicolons")
+    failures = []
     for server in servers:
         try:
             # No patience: trying the next server is better than retrying this one.
             with BrokerLink(server, timeout_s=5.0, patience_s=0.0) as link:
                 return bytes(link.call(code, fields)[1])
         except (ConnectionLost, RequestTimedOut) as error:
-            problems.append(error.message)
-    raise NoNameServer(f"no name server answers at {', '.join(servers)} ({'; '.join(problems)})")
+            failures.append(error.message)
+    raise NoNameServer(f"no name server answers at {', '.join(servers)} ({'; '.join(failures)})")

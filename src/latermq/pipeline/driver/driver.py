@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 from latermq.config import Config
 from latermq.errors import ConfigError, LaterMQError, ServiceUnavailable, StoreError
 from latermq.pipeline.driver.brokers import masters
+from latermq.pipeline.driver.failure_log import FailureLog
 from latermq.pipeline.driver.feed import BrokerFeed, FeedSettings
 from latermq.pipeline.driver.store_ids import StoreIds
-from latermq.pipeline.driver.trouble import Trouble
 from latermq.pipeline.spark.session import close_session, open_session
 from latermq.pipeline.timeline.compact import compact
 from latermq.pipeline.timeline.local_timeline import open_local_timeline
@@ -26,13 +26,13 @@ from latermq.pipeline_secret import secret_path
 
 _log = logging.getLogger("latermq.pipeline")
 
-LOOK_EVERY_S = 5.0  # how often to look for new brokers
+LOOKUP_EVERY_S = 5.0  # how often to look for new brokers
 _WATCH_EVERY_S = 0.5
-_FEEDS_END_S = 10.0
+_JOIN_S = 10.0
 _CLOSE_S = 20.0  # after this the JVM is killed
 # A failure reaches us as an exception and is logged in one line. These loggers would add a page of Java stack trace,
 # for example at every broker restart.
-_TALKATIVE = (
+_NOISY_LOGGERS = (
     "org.apache.spark.sql.execution.streaming",
     "org.apache.spark.sql.execution.datasources",
     "org.apache.spark.sql.execution.python",
@@ -53,39 +53,39 @@ class Driver:
         self._namesrv = namesrv
         self._config = config
         self._stop = stop
-        self._feed_settings = FeedSettings.of(config)
+        self._feed_settings = FeedSettings.from_config(config)
         self._table_syncs = TableSyncs(root)
         self._store_ids = StoreIds()
         self.feeds: dict[str, BrokerFeed] = {}
         self.compactions = 0
-        self._looking = Trouble("the look for brokers")
-        self._compactor = threading.Thread(target=self._compact_now_and_then, name="latermq-compact", daemon=True)
+        self._lookup_log = FailureLog("broker lookup")
+        self._compactor = threading.Thread(target=self._compact_periodically, name="latermq-compact", daemon=True)
 
     def run(self) -> None:
         """Work until the stop event is set. Raises any error that the driver cannot recover from."""
         self._compactor.start()
-        look_at_s = 0.0
+        lookup_at_s = 0.0
         try:
             while True:
-                if time.monotonic() >= look_at_s:
-                    look_at_s = time.monotonic() + self._look()
+                if time.monotonic() >= lookup_at_s:
+                    lookup_at_s = time.monotonic() + self._find_brokers()
                 if self._stop.wait(_WATCH_EVERY_S):
                     return
                 self._watch()
         finally:
             self._stop.set()
-            self._end_feeds()
+            self._join_feeds()
 
-    def _look(self) -> float:
+    def _find_brokers(self) -> float:
         """Start feeds for new brokers, and return the seconds until the next look."""
         try:
             found = masters(self._namesrv)
         except ConfigError:
             raise
         except LaterMQError as error:
-            return self._looking.met(error)
-        self._looking.over()
-        self._store_ids.found(found.values())
+            return self._lookup_log.record_failure(error)
+        self._lookup_log.record_success()
+        self._store_ids.add_addresses(found.values())
         for name in found:
             if name not in self.feeds:
                 _log.info("broker %s found at %s", name, found[name])
@@ -100,19 +100,19 @@ class Driver:
                     store_ids=self._store_ids,
                 )
                 self.feeds[name].start()
-        return LOOK_EVERY_S
+        return LOOKUP_EVERY_S
 
     def _watch(self) -> None:
         """Raise any failure that must end the driver."""
         for feed in self.feeds.values():
             if feed.failure is not None:
                 raise feed.failure
-        if has_died(self._spark):
-            raise StoreError("Spark has ended", hint="What it printed before says why; start the pipeline again")
+        if has_exited(self._spark):
+            raise StoreError("Spark has exited", hint="See its output above for the reason, then restart the pipeline")
 
-    def _compact_now_and_then(self) -> None:
+    def _compact_periodically(self) -> None:
         every_s = self._config.pipeline.compact_every / 1000
-        trouble = Trouble("the compaction")
+        failure_log = FailureLog("compaction")
         pause_s = every_s
         while not self._stop.wait(pause_s):
             states = [feed.state for feed in list(self.feeds.values()) if feed.state is not None]
@@ -123,44 +123,44 @@ class Driver:
                     self._root,
                     states,
                     keep_ms=keep_ms,
-                    fence=self._check_place,
+                    fence=self._check_ownership,
                     table_syncs=self._table_syncs,
                 )
             except Exception as error:
                 if self._stop.is_set():
                     return
-                pause_s = max(trouble.met(error), min(every_s, 60.0))
+                pause_s = max(failure_log.record_failure(error), min(every_s, 60.0))
             else:
-                trouble.over()
+                failure_log.record_success()
                 self.compactions += 1
                 pause_s = every_s
 
-    def _check_place(self) -> None:
+    def _check_ownership(self) -> None:
         """Raise unless this driver still owns the timeline.
 
         No broker may have another driver, and one must confirm this one.
         """
-        confirmed = [feed.broker for feed in list(self.feeds.values()) if feed.is_in_place()]
+        confirmed = [feed.broker for feed in list(self.feeds.values()) if feed.is_confirmed()]
         if not confirmed:
-            raise ServiceUnavailable("no broker confirms this driver", hint="It is tried again")
+            raise ServiceUnavailable("no broker confirms this driver", hint="The driver retries")
 
-    def _end_feeds(self) -> None:
-        give_up_s = time.monotonic() + _FEEDS_END_S
+    def _join_feeds(self) -> None:
+        give_up_s = time.monotonic() + _JOIN_S
         for feed in self.feeds.values():
             if not feed.join(give_up_s - time.monotonic()):
-                _log.warning("a feed is still at work and is left behind")
+                _log.warning("the feed of %s did not stop in time", feed.broker)
 
 
 def run_pipeline(config: Config, ready: Callable[[str], None]) -> int:
     """Run the driver until SIGTERM or SIGINT, and return the exit code."""
     if not config.server.namesrv:
-        raise ConfigError("no name server is named", hint="Say where the brokers register with --namesrv HOST:PORT")
+        raise ConfigError("no name server is set", hint="Set --namesrv HOST:PORT to the brokers' name server")
     if not config.pipeline.timeline:
         raise ConfigError(
-            "no timeline is named", hint="Name the folder that the brokers use with --timeline or pipeline.timeline"
+            "no timeline is set", hint="Set --timeline or pipeline.timeline to the folder that the brokers use"
         )
     for handler in logging.getLogger().handlers:
-        handler.addFilter(_is_worth_telling)
+        handler.addFilter(_is_relevant)
     root = open_root(config.pipeline.timeline)
     secret_path(config.pipeline.secret_file, root.uri)  # checks the setting only: the feeds wait for a missing file
     _check_timeline(root)
@@ -169,7 +169,7 @@ def run_pipeline(config: Config, ready: Callable[[str], None]) -> int:
     # Not earlier: Spark installs its own handler, and until now there is no work to lose.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
-    _quieten(spark)
+    _silence_loggers(spark)
     try:
         driver = Driver(spark, root, config.server.namesrv, config, stop)
         ready(f"pipeline {config.pipeline.master}")
@@ -180,7 +180,7 @@ def run_pipeline(config: Config, ready: Callable[[str], None]) -> int:
     return 0
 
 
-def _is_worth_telling(record: logging.LogRecord) -> bool:
+def _is_relevant(record: logging.LogRecord) -> bool:
     """Whether to log a record. Py4J logs every connection that opens or closes, also through the root logger.
 
     An error that Py4J logs with a stack trace is also raised, and the caller reports it in one sentence.
@@ -197,7 +197,7 @@ def _check_timeline(root: Root) -> None:
     open_local_timeline(root, "")
 
 
-def has_died(spark: SparkSession) -> bool:
+def has_exited(spark: SparkSession) -> bool:
     """Whether Spark is gone: its JVM was killed, or it stopped itself, for example when a cluster's master is lost."""
     gateway = spark.sparkContext._gateway
     process = getattr(gateway, "proc", None)  # None if Spark started this process rather than the reverse
@@ -209,9 +209,9 @@ def has_died(spark: SparkSession) -> bool:
         return True
 
 
-def _quieten(spark: SparkSession) -> None:
+def _silence_loggers(spark: SparkSession) -> None:
     log4j = spark.sparkContext._gateway.jvm.org.apache.logging.log4j  # type: ignore[union-attr]
-    for name in _TALKATIVE:
+    for name in _NOISY_LOGGERS:
         log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
 
 
@@ -228,6 +228,6 @@ def _close(spark: SparkSession) -> None:
         spark.sparkContext.cancelAllJobs()
         close_session(spark)
     except Exception as error:
-        _log.warning("Spark did not stop as it should: %s", error)
+        _log.warning("stopping Spark failed: %s", error)
     finally:
         watchdog.cancel()

@@ -12,17 +12,17 @@ from latermq.client.session.failures import ConnectionLost
 from latermq.config import Config
 from latermq.errors import ConfigError, CorruptStore, IllegalOperation, InvalidParameter, LaterMQError
 from latermq.model.pipeline_state import PipelineState
+from latermq.pipeline.driver.failure_log import FailureLog, error_name
 from latermq.pipeline.driver.ingest import Ingest, IngestSettings
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.driver.store_ids import StoreIds
-from latermq.pipeline.driver.trouble import Trouble, name_of
 from latermq.pipeline.timeline.root import Root
 from latermq.pipeline.timeline.table_sync import TableSync
 from latermq.pipeline.windows.spark_build import build_ready_windows
 
 _log = logging.getLogger("latermq.pipeline")
 
-LONGEST_ROUND_S = 5.0
+MAX_ROUND_S = 5.0
 _PATIENCE_S = 2.0  # the next round retries
 _STREAM_STOP_S = 5.0
 
@@ -36,14 +36,14 @@ class FeedSettings:
     round_s: float  # interval between two checks for work
 
     @classmethod
-    def of(cls, config: Config) -> "FeedSettings":
+    def from_config(cls, config: Config) -> "FeedSettings":
         pipeline = config.pipeline
         ingest = IngestSettings(
             every_ms=int(pipeline.ingest_every),
             import_precision_ms=int(config.timer.import_precision),
             secret_file=pipeline.secret_file,
         )
-        round_s = min(pipeline.ingest_every / 2000, LONGEST_ROUND_S)
+        round_s = min(pipeline.ingest_every / 2000, MAX_ROUND_S)
         return cls(ingest, pipeline.roll_on == "spark", round_s)
 
 
@@ -77,11 +77,11 @@ class BrokerFeed:
         self._ingest: Ingest | None = None
         self._query: StreamingQuery | None = None
         self._link: BrokerLink | None = None
-        self._trouble = Trouble(f"the feed of {broker}")
+        self._failure_log = FailureLog(f"feed of {broker}")
         self.failure: LaterMQError | None = None  # neither this feed nor a new one can recover from it
         self.state: PipelineState | None = None  # the broker's latest report
         # A daemon thread: a call to Spark that never returns must not keep the process alive.
-        self._thread = threading.Thread(target=self._live, name=f"latermq-feed-{broker}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"latermq-feed-{broker}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -91,7 +91,7 @@ class BrokerFeed:
         self._thread.join(max(0.0, timeout_s))
         return not self._thread.is_alive()
 
-    def _live(self) -> None:
+    def _run(self) -> None:
         pause_s = 0.0
         while not self._stop.wait(pause_s):
             try:
@@ -101,16 +101,16 @@ class BrokerFeed:
             except Exception as error:
                 if self._stop.is_set():
                     break  # Spark is shutting down
-                self.failure = self._fatal(error)
+                self.failure = self._fatal_error(error)
                 if self.failure is not None:
                     break
-                self._leave_broker()
-                pause_s = self._trouble.met(error)
+                self._disconnect()
+                pause_s = self._failure_log.record_failure(error)
             else:
-                self._trouble.over()
+                self._failure_log.record_success()
                 pause_s = self._settings.round_s
         self._end_stream()
-        self._leave_broker()
+        self._disconnect()
 
     def _step(self) -> None:
         if self._query is None:
@@ -119,32 +119,32 @@ class BrokerFeed:
         if not self._query.isActive:
             error = self._query.exception()
             self._query = None
-            raise error or ConnectionLost(f"the stream of {self.broker} has ended")
-        self._check_place()
+            raise error or ConnectionLost(f"the ingest stream of {self.broker} has stopped")
+        self._check_ownership()
         assert self.state is not None
         if self._settings.builds_windows:
-            build_ready_windows(self._spark, self._root, self.state, self._tell, fence=self._check_place)
+            build_ready_windows(self._spark, self._root, self.state, self._report_window, fence=self._check_ownership)
 
-    def _check_place(self) -> None:
+    def _check_ownership(self) -> None:
         """Fetch the broker's state. Check that this driver still owns it, and that no other broker has its store."""
         assert self._link is not None
         assert self._ingest is not None
         assert self._ingest.epoch is not None
         self.state = self._link.state()
         if self.state.epoch > self._ingest.epoch:
-            raise _replaced(self.broker)
+            raise _replaced_error(self.broker)
         try:
             if self.state.timeline != self._ingest.timeline:
                 raise CorruptStore(
-                    f"broker {self.broker} was started again with another pipeline.timeline, {self.state.timeline}",
-                    hint="Whether that is this driver's folder is looked at before it goes on",
+                    f"broker {self.broker} was restarted with another pipeline.timeline, {self.state.timeline}",
+                    hint="The driver checks whether that is its own folder, and resumes if it is",
                 )
             self._store_ids.check(self._ingest.address, self.state)
         except CorruptStore:
             self._end_stream()  # otherwise the stream would continue by itself
             raise
 
-    def is_in_place(self) -> bool:
+    def is_confirmed(self) -> bool:
         """Whether the broker confirms this driver. Raises if another driver has replaced it.
 
         Any thread may call this.
@@ -158,11 +158,11 @@ class BrokerFeed:
         except LaterMQError:  # it is unreachable, and may come back with another driver
             return False
         if epoch > ingest.epoch:
-            raise _replaced(self.broker)
+            raise _replaced_error(self.broker)
         return True
 
     def _begin(self) -> None:
-        self._leave_broker()
+        self._disconnect()
         self._ingest = Ingest(
             self._spark,
             self._root,
@@ -175,7 +175,7 @@ class BrokerFeed:
         self._link = self._ingest.open_link(patience_s=_PATIENCE_S)
         self._query = self._ingest.start()
 
-    def _tell(self, number: int, attempt: str) -> None:
+    def _report_window(self, number: int, attempt: str) -> None:
         assert self._link is not None
         assert self._ingest is not None
         assert self._ingest.epoch is not None
@@ -184,16 +184,16 @@ class BrokerFeed:
         except LaterMQError as error:
             if error.code != InvalidParameter.code:
                 raise
-            _log.debug("window %d of %s is done with", number, self.broker)
+            _log.debug("window %d of %s is already finished", number, self.broker)
         if self._stop.is_set():
             raise _StoppedError
 
-    def _fatal(self, error: Exception) -> LaterMQError | None:
+    def _fatal_error(self, error: Exception) -> LaterMQError | None:
         """The error to end the driver with, if any: unusable settings, or another driver has replaced this one."""
         if isinstance(error, ConfigError):
             return error
-        if name_of(error) == IllegalOperation.__name__ and self._is_replaced():
-            return _replaced(self.broker)
+        if error_name(error) == IllegalOperation.__name__ and self._is_replaced():
+            return _replaced_error(self.broker)
         return None
 
     def _is_replaced(self) -> bool:
@@ -203,7 +203,7 @@ class BrokerFeed:
         except LaterMQError:
             return False  # the next begin shows whether the broker refuses
 
-    def _leave_broker(self) -> None:
+    def _disconnect(self) -> None:
         if self._query is not None:
             return  # the stream is still running; only a separate request failed
         if self._ingest is not None:
@@ -223,11 +223,11 @@ class BrokerFeed:
                 time.sleep(0.05)
             query.stop()
         except Exception as error:
-            _log.debug("the stream of %s did not stop: %s", self.broker, error)
+            _log.debug("the ingest stream of %s did not stop: %s", self.broker, error)
 
 
-def _replaced(broker: str) -> IllegalOperation:
+def _replaced_error(broker: str) -> IllegalOperation:
     return IllegalOperation(
         f"another driver has taken over broker {broker}",
-        hint="One pipeline is enough for all brokers of a name server: stop one of the two",
+        hint="One pipeline serves all brokers of a name server: stop one of the two",
     )

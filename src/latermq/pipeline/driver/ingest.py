@@ -111,23 +111,23 @@ class Ingest:
         `available_now`: stop at the entries there are now.
         """
         known, ingested = self._check()
-        state = self._state = self._link.begin(self._leave_note(known.store_id), ingested)
+        state = self._state = self._link.begin(self._write_note(known.store_id), ingested)
         if ingested < known.ingest_offset:
             _log.warning(
-                "the timeline ends at entry %d of %s, below %d: what it lost is ingested again from the broker's log",
+                "the timeline ends at entry %d of %s instead of %d: the missing entries are ingested again",
                 ingested,
                 state.broker_name,
                 known.ingest_offset,
             )
         create_timeline(self._spark, self._root)
         self._start = max(ingested, state.min_entry)
-        self._forget_checkpoints(state)
-        _log.info("ingest of %s (epoch %d) begins at entry %d", state.broker_name, state.epoch, self._start)
+        self._remove_checkpoints(state)
+        _log.info("ingest of %s (epoch %d) starts at entry %d", state.broker_name, state.epoch, self._start)
         stream = self._stream(state)
         writer = (
             stream.writeStream.queryName(f"ingest {state.broker_name}")
             .option("checkpointLocation", f"{self._root.uri}/{self.checkpoint}")
-            .foreachBatch(self._take)
+            .foreachBatch(self._ingest_batch)
         )
         return (writer.trigger(availableNow=True) if available_now else writer).start()
 
@@ -138,20 +138,20 @@ class Ingest:
         """
         state = self._link.state()
         ingested = ingested_entry(self._root, state.store_id)
-        self._note_other(read_claim(self._root, state.store_id))
+        self._register_previous(read_claim(self._root, state.store_id))
         self._store_ids.check(self.address, state)
         check_agreement(state, ingested, self._root.timeline)
         return state, ingested
 
-    def _note_other(self, claim: IngestClaim | None) -> None:
+    def _register_previous(self, claim: IngestClaim | None) -> None:
         """Include the broker that last fed this store in the store id check.
 
         It may be registered elsewhere and alive.
         """
         if claim is not None and claim.address not in ("", self.address):
-            self._store_ids.found([claim.address])
+            self._store_ids.add_addresses([claim.address])
 
-    def _leave_note(self, store_id: str) -> str:
+    def _write_note(self, store_id: str) -> str:
         """Write a token file by which the broker verifies that the driver uses the same folder."""
         token = secrets.token_hex(16)
         write_file(self._root, self._root.at(note_path(store_id)), encode_note(token))
@@ -181,7 +181,7 @@ class Ingest:
         }
         return timeline_rows(self._spark.readStream.format("latermq").options(**options).load(), state.store_id)
 
-    def _take(self, rows: DataFrame, batch_id: int) -> None:
+    def _ingest_batch(self, rows: DataFrame, batch_id: int) -> None:
         """Process one batch: claim it, append it to the table, sync it, and only then let the broker forget it.
 
         The checkpoint needs no sync: a driver that begins after a power cut uses a new one.
@@ -191,7 +191,7 @@ class Ingest:
         end = self._end_of(batch_id)
         self._check_epoch(self._state)
         claim = IngestClaim(end=end, epoch=self._state.epoch, broker=self._state.broker_name, address=self.address)
-        self._note_other(write_claim(self._root, self._state.store_id, claim))
+        self._register_previous(write_claim(self._root, self._state.store_id, claim))
         wrote = append(rows, self._root, self._state.store_id, start, end, self._state.min_entry)
         self._table_sync.sync()
         self._link.commit_ingest(end, self._state.epoch)
@@ -202,8 +202,8 @@ class Ingest:
         epoch = self._link.state().epoch
         if epoch > state.epoch:
             raise IllegalOperation(
-                f"epoch {state.epoch} is over, the pipeline that began last has epoch {epoch}",
-                hint="Another driver has taken over: stop this one",
+                f"epoch {state.epoch} is over: a newer driver has epoch {epoch}",
+                hint="Stop this driver, or the newer one",
             )
 
     def _end_of(self, batch_id: int) -> int:
@@ -216,7 +216,7 @@ class Ingest:
             lines = bytes(file.read()).decode().splitlines()
         return int(json.loads(lines[-1])[offset_key(self._place)])
 
-    def _forget_checkpoints(self, state: PipelineState) -> None:
+    def _remove_checkpoints(self, state: PipelineState) -> None:
         """Remove the checkpoints of earlier epochs, whose drivers the broker refuses."""
         folder = self._root.at("checkpoints", state.store_id)
         selector = fs.FileSelector(folder, allow_not_found=True)
@@ -239,15 +239,15 @@ def check_agreement(state: PipelineState, ingested: int, where: str) -> None:
     """
     if ingested < min(state.ingest_offset, state.min_entry):
         raise CorruptStore(
-            f"broker {state.broker_name} was told that the timeline holds its entries below {state.ingest_offset}, "
-            f"but {where} ends at {ingested}, and the broker's log begins at {state.min_entry}: of what was scheduled "
-            f"as entries {ingested} to {state.min_entry - 1} the far timers are lost, and cancels and moves not known",
-            hint="Set pipeline.timeline to the folder that was used before, or put its newest copy back. If there is "
-            "none, stop the broker and remove latermq.ingest from its store: ingest then goes on without them",
+            f"ingest of broker {state.broker_name} has committed all entries below {state.ingest_offset}, but {where} "
+            f"ends at {ingested}, and the broker's log begins at {state.min_entry}: the far timers, cancels and moves "
+            f"in entries {ingested} to {state.min_entry - 1} are missing",
+            hint="Set pipeline.timeline to the folder that was used before, or restore its newest backup. If there is "
+            "none, stop the broker and remove latermq.ingest from its store: ingest then continues without them",
         )
     if state.flushed_entry < ingested:
         raise CorruptStore(
             f"the log of broker {state.broker_name} ends at entry {state.flushed_entry}, "
-            f"but {where} holds its entries below {ingested}",
-            hint="The store was put back from an old copy: start its broker again with this timeline in reach",
+            f"but {where} has all entries below {ingested}",
+            hint="The store was restored from an old backup: restart its broker while it can read this timeline",
         )

@@ -40,9 +40,9 @@ class AbsentStores(StoreError):
 
     def __init__(self, absent: Iterable[str]) -> None:
         super().__init__(
-            f"not there: {', '.join(absent)}; an answer without what is in it would not be whole",
-            hint="Start its broker and ask again, or go on without it by --partial (allow_partial=True). If a store is "
-            "gone for good, remove its file in claims/ and its folder in windows/ beside the timeline",
+            f"unreachable: {', '.join(absent)}; the answer would be incomplete",
+            hint="Start the broker and try again, or leave it out with --partial (allow_partial=True). If a store is "
+            "gone for good, remove its file in claims/ and its folder in windows/ next to the timeline",
         )
 
 
@@ -60,11 +60,11 @@ def find_brokers(root: Root, namesrv: str, *, allow_partial: bool = False, patie
                 present.append(KnownBroker(name, address, link.state(flush=True)))
         except (ConnectionLost, RequestTimedOut):  # the name server has not yet noticed that it is gone
             absent.append(f"broker {name} at {address}")
-    there = {broker.state.store_id for broker in present}
+    present_ids = {broker.state.store_id for broker in present}
     absent += [
         f"store {store_id}" + (f" (broker {name})" if name else "")
         for store_id, name in sorted(known_stores(root).items())
-        if store_id not in there
+        if store_id not in present_ids
     ]
     if absent and not allow_partial:
         raise AbsentStores(absent)

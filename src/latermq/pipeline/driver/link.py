@@ -43,7 +43,7 @@ from latermq.retry import Backoff
 PULL_BYTES = 1 << 20  # larger pulls delay the broker's deliveries too long
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 
 
 class _PulledFields(msgspec.Struct, kw_only=True):
@@ -60,7 +60,7 @@ class _OffsetField(msgspec.Struct):
     offset: int
 
 
-class Pulled(NamedTuple):
+class PulledRecords(NamedTuple):
     """Whole records end to end, with the queue's next, first and flushed offsets."""
 
     records: bytearray
@@ -124,10 +124,10 @@ class BrokerLink:
 
         With `flush` the broker first flushes all acknowledged entries.
         """
-        return self._patiently(lambda: self._ask_state({"flush": "true"} if flush else {}))
+        return self._with_retries(lambda: self._fetch_state({"flush": "true"} if flush else {}))
 
-    def _ask_state(self, fields: Mapping[str, str]) -> PipelineState:
-        state = _state(self._receive(self._send(Request.PIPELINE_STATE, fields))[1])
+    def _fetch_state(self, fields: Mapping[str, str]) -> PipelineState:
+        state = _decode_state_body(self._receive(self._send(Request.PIPELINE_STATE, fields))[1])
         self._recipient = Recipient(state.store_id, state.instance)
         return state
 
@@ -138,7 +138,7 @@ class BrokerLink:
         no epoch if it does not find the token, or if it no longer holds the entries from `table_end` on.
         """
         header = BeginPipelineHeader(token=token, tableEnd=table_end, afterEpoch=self.state().epoch)
-        return _state(self._call_signed(Request.BEGIN_PIPELINE, header))
+        return _decode_state_body(self._call_signed(Request.BEGIN_PIPELINE, header))
 
     def commit_ingest(self, offset: int, epoch: int) -> None:
         """Report that all entries below `offset` are in the timeline."""
@@ -154,13 +154,13 @@ class BrokerLink:
 
         def call() -> bytearray:
             if self._recipient is None:
-                self._ask_state({})
+                self._fetch_state({})
             assert self._recipient is not None
             signature = {SIGNATURE: sign(self._secret, code, self._recipient, fields)} if self._secret else {}
             sent = self._send(code, {name: str(value) for name, value in fields.items()} | signature)
             return self._receive(sent)[1]
 
-        return self._patiently(call)
+        return self._with_retries(call)
 
     def window_reports(self) -> WindowReports:
         """The broker's report on its windows, for operators."""
@@ -176,13 +176,13 @@ class BrokerLink:
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """The first entry of a queue, and the first entry that is not flushed."""
-        told = self.call(Request.GET_MIN_OFFSET, {"topic": topic, "queueId": str(queue_id)})[0]
-        first = told.header(_OffsetField).offset
-        nothing = QueueRange(topic, queue_id, first, first)
-        pulled = self.pull(nothing, max_bytes=1)
+        response = self.call(Request.GET_MIN_OFFSET, {"topic": topic, "queueId": str(queue_id)})[0]
+        first = response.header(_OffsetField).offset
+        empty = QueueRange(topic, queue_id, first, first)
+        pulled = self.pull(empty, max_bytes=1)
         return pulled.min_offset, pulled.flushed_offset
 
-    def pull(self, range_: QueueRange, max_bytes: int = PULL_BYTES) -> Pulled:
+    def pull(self, range_: QueueRange, max_bytes: int = PULL_BYTES) -> PulledRecords:
         """The first records of a range: at least one, unless the range is empty."""
         return self._pull(_pull_header(range_, range_.start, max_bytes))
 
@@ -192,15 +192,15 @@ class BrokerLink:
         The broker reads the next piece while the caller works on the current one.
         """
         at = range_.start
-        asked: int | None = None
+        pending: int | None = None
         while at < range_.end:
-            if asked is None:
+            if pending is None:
                 pulled = self._pull(_pull_header(range_, at, max_bytes))
             else:
                 try:
-                    pulled = _pulled(*self._receive(asked))
+                    pulled = _decode_pulled(*self._receive(pending))
                 except LaterMQError as error:
-                    asked = None
+                    pending = None
                     if not error.retriable:
                         raise
                     self.close()
@@ -208,23 +208,23 @@ class BrokerLink:
             if pulled.next_offset <= at or not pulled.records:
                 raise CorruptStore(
                     f"{self.address} has no entry {at} in queue {range_.queue_id} of {range_.topic!r}: "
-                    f"it holds {pulled.min_offset} to {pulled.flushed_offset}",
-                    hint="Entries that were there are gone: look whether an old copy of the store was put back",
+                    f"it has {pulled.min_offset} to {pulled.flushed_offset}",
+                    hint="Entries were lost. Check whether the store was restored from an old backup",
                 )
             at = pulled.next_offset
-            asked = self._ask_ahead(range_, at, max_bytes)
+            pending = self._send_ahead(range_, at, max_bytes)
             yield pulled.records
 
     def call(self, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> tuple[Command, bytearray]:
         """The header and body of a successful response."""
-        return self._patiently(lambda: self._receive(self._send(code, fields or {}, body)))
+        return self._with_retries(lambda: self._receive(self._send(code, fields or {}, body)))
 
-    def _patiently(self, ask: Callable[[], _Answer]) -> _Answer:
+    def _with_retries(self, request: Callable[[], _Result]) -> _Result:
         give_up_s = time.monotonic() + self._patience_s
         backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while True:
             try:
-                return ask()
+                return request()
             except LaterMQError as error:
                 pause_s = backoff.next_pause()
                 if not error.retriable or time.monotonic() + pause_s > give_up_s:
@@ -232,15 +232,15 @@ class BrokerLink:
             self.close()
             time.sleep(pause_s)
 
-    def _ask_ahead(self, range_: QueueRange, at: int, max_bytes: int) -> int | None:
+    def _send_ahead(self, range_: QueueRange, at: int, max_bytes: int) -> int | None:
         if at >= range_.end:
             return None
         with contextlib.suppress(ConnectionLost):  # the next pull retries
             return self._send(Request.PULL_RECORDS, _fields(_pull_header(range_, at, max_bytes)))
         return None
 
-    def _pull(self, header: PullRecordsHeader) -> Pulled:
-        return _pulled(*self.call(Request.PULL_RECORDS, _fields(header)))
+    def _pull(self, header: PullRecordsHeader) -> PulledRecords:
+        return _decode_pulled(*self.call(Request.PULL_RECORDS, _fields(header)))
 
     def _send(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> int:
         opaque = next(self._opaques) & 0x7FFFFFFF
@@ -284,13 +284,13 @@ class BrokerLink:
     def _read(self, size: int) -> bytearray:
         """Read exactly `size` bytes, straight into their final buffer, because a body has several megabytes."""
         if self._socket is None:
-            raise ConnectionError("it is closed")
+            raise ConnectionError("the connection is closed")
         data = bytearray(size)
         view = memoryview(data)
         while view:
             received = self._socket.recv_into(view)
             if not received:
-                raise ConnectionError("the server closed it")
+                raise ConnectionError("the server closed the connection")
             view = view[received:]
         return data
 
@@ -306,15 +306,17 @@ def _pull_header(range_: QueueRange, at: int, max_bytes: int) -> PullRecordsHead
     )
 
 
-def _pulled(command: Command, body: bytearray) -> Pulled:
+def _decode_pulled(command: Command, body: bytearray) -> PulledRecords:
     fields = command.header(_PulledFields)
-    return Pulled(body, fields.nextOffset, fields.minOffset, fields.flushedOffset)
+    return PulledRecords(body, fields.nextOffset, fields.minOffset, fields.flushedOffset)
 
 
-def _state(body: bytearray) -> PipelineState:
+def _decode_state_body(body: bytearray) -> PipelineState:
     state = decode_state(bytes(body))
     if not is_file_name(state.store_id):  # it names folders that are written and removed
-        raise CorruptStore(f"{state.store_id[:40]!r} is no store id", hint="Look at which broker says so")
+        raise CorruptStore(
+            f"the broker reports an invalid store id: {state.store_id[:40]!r}", hint="Check the broker's address"
+        )
     return state
 
 

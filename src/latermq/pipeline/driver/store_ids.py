@@ -14,9 +14,9 @@ from latermq.errors import CorruptStore, LaterMQError
 from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.driver.link import BrokerLink
 
-REMEMBERED_S = 300.0  # brokers that share a name alternate as they register; a name server forgets them within 120 s
-ASKED_EVERY_S = 15.0  # for an address that has no feed or does not answer
-_ANSWER_S = 2.0
+KEEP_S = 300.0  # brokers that share a name alternate as they register; a name server forgets them within 120 s
+QUERY_EVERY_S = 15.0  # for an address that has no feed or does not answer
+_TIMEOUT_S = 2.0
 
 
 class _Known(NamedTuple):
@@ -26,8 +26,8 @@ class _Known(NamedTuple):
     at_s: float
 
 
-def _ask(address: str) -> PipelineState:
-    with BrokerLink(address, timeout_s=_ANSWER_S, patience_s=0.0) as link:
+def _fetch_state(address: str) -> PipelineState:
+    with BrokerLink(address, timeout_s=_TIMEOUT_S, patience_s=0.0) as link:
         return link.state()
 
 
@@ -35,20 +35,20 @@ class StoreIds:
     """The store id of each address, shared by the feeds of all brokers. Any thread may call it."""
 
     def __init__(
-        self, ask: Callable[[str], PipelineState] = _ask, *, now_s: Callable[[], float] = time.monotonic
+        self, fetch: Callable[[str], PipelineState] = _fetch_state, *, now_s: Callable[[], float] = time.monotonic
     ) -> None:
-        self._ask_broker = ask
+        self._fetch = fetch
         self._now_s = now_s
         self._registered: dict[str, float] = {}  # address → time last seen
         self._known: dict[str, _Known] = {}
         self._lock = threading.Lock()
 
-    def found(self, addresses: Iterable[str]) -> None:
+    def add_addresses(self, addresses: Iterable[str]) -> None:
         """Record the addresses that are registered now."""
         now_s = self._now_s()
         with self._lock:
             self._registered.update(dict.fromkeys(addresses, now_s))
-            for address in [one for one, seen_s in self._registered.items() if seen_s < now_s - REMEMBERED_S]:
+            for address in [one for one, seen_s in self._registered.items() if seen_s < now_s - KEEP_S]:
                 del self._registered[address]
                 self._known.pop(address, None)
 
@@ -60,22 +60,22 @@ class StoreIds:
             self._known[address] = own
             others = [one for one in self._registered if one != address]
         for other in others:
-            known = self._look_at(other, own.store_id)
+            known = self._query(other, own.store_id)
             if known.store_id == own.store_id and not (known.instance and known.instance == own.instance):
                 raise CorruptStore(
                     f"broker {own.broker} at {address} and broker {known.broker} at {other} have the same store id, "
                     f"{own.store_id}: one is a copy of the other, and neither is ingested while both run",
-                    hint="Stop the copy. A broker of its own needs an empty data directory, which gives it a new id",
+                    hint="Stop the copy. To run a separate broker, start it with an empty data directory",
                 )
 
-    def _look_at(self, address: str, store_id: str) -> _Known:
+    def _query(self, address: str, store_id: str) -> _Known:
         """What is known about an address. Queries it now if it may have the same store."""
         with self._lock:
             known = self._known.get(address)
-            if known is not None and known.store_id != store_id and known.at_s > self._now_s() - ASKED_EVERY_S:
+            if known is not None and known.store_id != store_id and known.at_s > self._now_s() - QUERY_EVERY_S:
                 return known
         try:
-            state = self._ask_broker(address)
+            state = self._fetch(address)
             known = _Known(state.store_id, state.instance, state.broker_name, self._now_s())
         except LaterMQError:  # it is gone, or is not a LaterMQ broker
             known = _Known("", "", "", self._now_s())

@@ -81,7 +81,6 @@ class WindowShape(NamedTuple):
     """Statistics of a window, gathered before its records are read, to plan its build."""
 
     bounds_ms: Sequence[int]  # the due times that split it into parts
-
     changes: int  # cancellations and moves of its store that may affect it
     later_entries: int  # rows that are not the first of their timer: moves and renewals
 

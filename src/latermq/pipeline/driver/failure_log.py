@@ -17,33 +17,34 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 _OURS = re.compile(r"^latermq\.[\w.]+\.(\w+): (.+)$", re.MULTILINE)
 
 
-class Trouble:
-    """One kind of work, and whether it is stuck."""
+class FailureLog:
+    """One kind of work, and the last error that it failed with."""
 
-    def __init__(self, work: str) -> None:
-        self._work = work
-        self._told = ""
+    def __init__(self, name: str) -> None:
+        """`name` is the subject of the log lines."""
+        self._name = name
+        self._last_reason = ""
         self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
 
-    def met(self, error: Exception) -> float:
+    def record_failure(self, error: Exception) -> float:
         """Log the error unless it was the last one logged, and return the pause before the next try."""
-        told = in_a_line(error)
-        if told != self._told:
-            self._told = told
-            _log.warning("%s waits: %s", self._work, told)
+        reason = one_line(error)
+        if reason != self._last_reason:
+            self._last_reason = reason
+            _log.warning("%s stalled: %s", self._name, reason)
             if not isinstance(error, LaterMQError | PySparkException | Py4JError):
-                _log.warning("this was not expected", exc_info=error)
+                _log.warning("unexpected error", exc_info=error)
         return self._backoff.next_pause()
 
-    def over(self) -> None:
+    def record_success(self) -> None:
         """Record that the work succeeds again."""
-        if self._told:
-            _log.info("%s goes on", self._work)
-        self._told = ""
+        if self._last_reason:
+            _log.info("%s resumed", self._name)
+        self._last_reason = ""
         self._backoff.reset()
 
 
-def in_a_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """The text of an error in one line, even if Spark reports it as a page."""
     if isinstance(error, LaterMQError):
         return error.remark
@@ -51,7 +52,7 @@ def in_a_line(error: Exception) -> str:
     return str(ours[-1][1]) if ours else first_line(error) or type(error).__name__
 
 
-def name_of(error: Exception) -> str:
+def error_name(error: Exception) -> str:
     """The class name of an error, or of this package's error if Spark has wrapped one."""
     ours = _OURS.findall(str(error)) if isinstance(error, PySparkException | Py4JError) else []
     return str(ours[-1][0]) if ours else type(error).__name__
