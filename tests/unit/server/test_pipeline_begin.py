@@ -83,7 +83,7 @@ def test_a_driver_says_where_its_table_ends_and_leaves_a_token(scene: Scene, tab
 def test_what_neither_the_table_nor_the_log_holds_is_named_with_what_to_do(scene: Scene) -> None:
     write_timeline(scene.root.timeline, [random_history(1)], 25)
     scene.told = msgspec.structs.replace(STATE, min_entry=40)
-    error = scene.is_refused(CorruptStore, "scheduled as entries 25 to 39 the far timers are lost")
+    error = scene.is_refused(CorruptStore, "in entries 25 to 39 are missing")
     assert "put its newest copy back" in error.hint
     assert "remove latermq.ingest" in error.hint
 
@@ -96,7 +96,7 @@ def test_a_table_that_is_missing_is_not_made_anew_where_the_log_cannot_fill_it(s
 
 def test_a_log_that_ends_below_the_table_is_an_old_copy(scene: Scene) -> None:
     write_timeline(scene.root.timeline, [random_history(1)], 110)
-    scene.is_refused(CorruptStore, "ends at entry 100, but .* holds its entries below 110")
+    scene.is_refused(CorruptStore, "ends at entry 100, but .* has all entries below 110")
 
 
 def test_a_table_of_another_schema_version_is_refused(scene: Scene) -> None:
