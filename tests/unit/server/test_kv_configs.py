@@ -7,8 +7,8 @@ import pytest
 
 from latermq.config import NameServerConfig, Size
 from latermq.errors import InvalidParameter, LaterMQError, QueryNotFound, ServiceUnavailable, StoreError
+from latermq.server.namesrv.background_files import BackgroundFile, BackgroundThread
 from latermq.server.namesrv.kv_configs import KVConfigs
-from latermq.server.namesrv.late_files import BesideTheLoop, LateFile
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.integration.raw_client import eventually
 
@@ -106,8 +106,8 @@ def test_changes_are_written_beside_the_loop_and_together() -> None:
     answers: list[LaterMQError | None] = []
 
     async def scenario() -> None:
-        beside = BesideTheLoop("test")
-        table = KVConfigs(BOUNDS, disk, beside)
+        background = BackgroundThread("test")
+        table = KVConfigs(BOUNDS, disk, background)
         disk.may_write.clear()
         for number in range(1000):
             table.put("ns", str(number), "value", answers.append)
@@ -124,7 +124,7 @@ def test_changes_are_written_beside_the_loop_and_together() -> None:
         disk.may_write.set()
         await eventually(lambda: len(answers) == 1003, "all to be answered")
         assert table.statistics()["kv_entries"] == 1000
-        beside.stop()
+        background.stop()
 
     asyncio.run(scenario())
     assert answers[:1000] == [None] * 1000
@@ -136,7 +136,7 @@ def test_changes_are_written_beside_the_loop_and_together() -> None:
 def test_what_still_waits_at_the_end_is_written_then() -> None:
     disk = FillingDisk()
     contents = iter([b"first", b"second"])
-    file = LateFile(disk, "file", lambda: next(contents), lambda work, done: None)  # which never gets to it
+    file = BackgroundFile(disk, "file", lambda: next(contents), lambda work, done: None)  # which never gets to it
     file.change(kept)
     file.change(kept)
     file.finish()

@@ -84,7 +84,7 @@ def test_what_neither_the_table_nor_the_log_holds_is_named_with_what_to_do(scene
     write_timeline(scene.root.timeline, [random_history(1)], 25)
     scene.told = msgspec.structs.replace(STATE, min_entry=40)
     error = scene.is_refused(CorruptStore, "in entries 25 to 39 are missing")
-    assert "put its newest copy back" in error.hint
+    assert "restore its newest backup" in error.hint
     assert "remove latermq.ingest" in error.hint
 
 

@@ -115,21 +115,21 @@ def test_a_topic_is_not_called_unknown_while_a_broker_that_may_have_it_is_away(s
 def test_a_name_server_remembers_its_brokers_over_a_restart_and_forgets_one_that_stays_away() -> None:
     disk, clock = MemoryDisk(), SimulatedClock()
     known = KnownBrokers(clock, TIMEOUT_S, disk)
-    known.came("a")
-    known.came("b")
+    known.add("a")
+    known.add("b")
     known = KnownBrokers(clock, TIMEOUT_S, disk)
-    known.came("b")
-    assert list(known.away()) == ["a"]
+    known.add("b")
+    assert list(known.offline()) == ["a"]
     clock.advance(int(TIMEOUT_S * 1000) + 1)
-    assert not known.away()
-    assert list(KnownBrokers(clock, TIMEOUT_S, disk).away()) == ["b"]
+    assert not known.offline()
+    assert list(KnownBrokers(clock, TIMEOUT_S, disk).offline()) == ["b"]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"brokers": 7}', b"\xff"])
 def test_a_damaged_list_of_brokers_stops_no_name_server(content: bytes) -> None:
     disk = MemoryDisk()
     disk.replace("brokers.json", content)
-    assert not KnownBrokers(SimulatedClock(), TIMEOUT_S, disk).away()
+    assert not KnownBrokers(SimulatedClock(), TIMEOUT_S, disk).offline()
 
 
 def test_a_topic_on_two_brokers_is_routed_to_both(setting: Setting) -> None:
@@ -190,14 +190,14 @@ def test_while_a_broker_lives_no_other_connection_has_its_place(setting: Setting
         assert setting.addresses("orders") == {"a": {0: "host-a:1"}}
     with pytest.raises(NoPermission):
         setting.routes.unregister("c", "host-a:1", stranger)
-    assert setting.routes.owner_gone(stranger) == []
-    assert setting.routes.owner_gone(true)
+    assert setting.routes.remove_owner(stranger) == []
+    assert setting.routes.remove_owner(true)
 
 
 def test_a_broker_that_died_and_comes_back_elsewhere_is_taken_once_its_connection_is_closed(setting: Setting) -> None:
     old, new = object(), object()
     setting.register("orders", owner=old)
-    setting.routes.owner_gone(old)
+    setting.routes.remove_owner(old)
     setting.register("orders", address="host-a:9", owner=new)
     assert setting.addresses("orders") == {"a": {0: "host-a:9"}}
 
@@ -276,7 +276,7 @@ def test_a_connection_that_goes_takes_only_brokers_that_registered_on_it(setting
     one, other = object(), object()
     setting.register("orders", owner=one)
     setting.register("orders", name="b", address="host-b:1", owner=other)
-    assert [gone.address for gone in setting.routes.owner_gone(one)] == ["host-a:1"]
+    assert [gone.address for gone in setting.routes.remove_owner(one)] == ["host-a:1"]
     assert setting.addresses("orders") == {"b": {0: "host-b:1"}}
 
 

@@ -242,7 +242,7 @@ def test_the_name_server_starts_with_what_it_understands() -> None:
     disk.replace("kvConfig.json", b"\0")
     with pytest.raises(Exception, match="has no namespace"):
         KVConfigs(NameServerConfig(), disk).entries("good")
-    assert KnownBrokers(SimulatedClock(), 1.0, disk).away() == {}
+    assert KnownBrokers(SimulatedClock(), 1.0, disk).offline() == {}
 
 
 def test_the_doctor_tells_of_a_file_that_is_not_understood_and_leaves_it(tmp_path: Path) -> None:

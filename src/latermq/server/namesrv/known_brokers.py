@@ -1,4 +1,4 @@
-"""Names of brokers that are temporarily away, so that the name server does not report their topics as unknown."""
+"""Names of brokers that are temporarily offline, so that the name server does not report their topics as unknown."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ import msgspec
 from latermq.clock import Clock
 from latermq.errors import StoreError
 from latermq.protocol.remoting.frames import UNREADABLE
-from latermq.server.namesrv.late_files import Doing, LateFile, at_once
+from latermq.server.namesrv.background_files import BackgroundFile, RunWork, at_once
 from latermq.store.files.disk import Disk
 from latermq.store.files.set_aside import NotUnderstoodError, Parsed, Trouble, load_file
 
@@ -19,7 +19,7 @@ class _File(msgspec.Struct):
 
 
 @dataclass(slots=True)
-class Away:
+class Offline:
     """A broker that may come back. It still counts towards the limits, with as many topics as it had."""
 
     since_s: float
@@ -30,41 +30,41 @@ class Away:
 class KnownBrokers:
     """Names of registered brokers. With a disk they survive a restart.
 
-    A broker that is away for longer than `timeout_s` counts as gone and is forgotten.
+    A broker that is offline for longer than `timeout_s` is forgotten.
     """
 
-    def __init__(self, clock: Clock, timeout_s: float, disk: Disk | None = None, doing: Doing = at_once) -> None:
+    def __init__(self, clock: Clock, timeout_s: float, disk: Disk | None = None, run_work: RunWork = at_once) -> None:
         self._clock = clock
         self._timeout_s = timeout_s
-        self._here: set[str] = set()
+        self._online: set[str] = set()
         self._saved: list[str] = []
         self.trouble: Trouble | None = None  # set if the file could not be parsed; brokers register again anyway
         if disk is not None:
             self._saved, self.trouble = load_file(disk, FILE, _parse, lambda names: {}, list)
-        self._file = LateFile(disk, FILE, self._content, doing) if disk is not None else None
-        self._away = {name: Away(clock.monotonic_s()) for name in self._saved}
+        self._file = BackgroundFile(disk, FILE, self._content, run_work) if disk is not None else None
+        self._offline = {name: Offline(clock.monotonic_s()) for name in self._saved}
 
-    def came(self, name: str) -> None:
+    def add(self, name: str) -> None:
         """Record that a broker of this name has registered."""
-        self._away.pop(name, None)
-        if name not in self._here:
-            self._here.add(name)
+        self._offline.pop(name, None)
+        if name not in self._online:
+            self._online.add(name)
             self._save()
 
-    def went(self, name: str, host: str = "", topics: int = 0) -> None:
+    def disconnect(self, name: str, host: str = "", topics: int = 0) -> None:
         """Record that no process of this name is left. The broker may only be restarting."""
-        self._here.discard(name)
-        self._away[name] = Away(self._clock.monotonic_s(), host, topics)
+        self._online.discard(name)
+        self._offline[name] = Offline(self._clock.monotonic_s(), host, topics)
 
-    def away(self) -> dict[str, Away]:
+    def offline(self) -> dict[str, Offline]:
         """The brokers that left within the last `timeout_s` and have not come back."""
-        forgotten_s = self._clock.monotonic_s() - self._timeout_s
-        gone = [name for name, away in self._away.items() if away.since_s < forgotten_s]
-        for name in gone:
-            del self._away[name]
-        if gone:
+        expired_s = self._clock.monotonic_s() - self._timeout_s
+        expired = [name for name, broker in self._offline.items() if broker.since_s < expired_s]
+        for name in expired:
+            del self._offline[name]
+        if expired:
             self._save()
-        return self._away
+        return self._offline
 
     def finish(self) -> None:
         """Write unsaved names to disk at exit."""
@@ -72,7 +72,7 @@ class KnownBrokers:
             self._file.finish()
 
     def _names(self) -> list[str]:
-        return sorted(self._here | self._away.keys())
+        return sorted(self._online | self._offline.keys())
 
     def _content(self) -> bytes:
         return msgspec.json.encode(_File(self._names()))
@@ -80,9 +80,9 @@ class KnownBrokers:
     def _save(self) -> None:
         if self._file is not None and self._names() != self._saved:
             self._saved = self._names()
-            self._file.change(self._told)
+            self._file.change(self._on_saved)
 
-    def _told(self, error: StoreError | None) -> None:
+    def _on_saved(self, error: StoreError | None) -> None:
         if error is not None:
             self._saved = []  # routes matter more than this file, so no request fails; the next change retries
 

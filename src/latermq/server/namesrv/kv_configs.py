@@ -9,7 +9,7 @@ from latermq.config import NameServerConfig
 from latermq.config_json.members import members
 from latermq.errors import Busy, InvalidParameter, LaterMQError, QueryNotFound, ServiceUnavailable, StoreError
 from latermq.protocol.remoting.frames import UNREADABLE
-from latermq.server.namesrv.late_files import Doing, LateFile, at_once
+from latermq.server.namesrv.background_files import BackgroundFile, RunWork, at_once
 from latermq.store.files.disk import Disk
 from latermq.store.files.set_aside import NotUnderstoodError, Parsed, Trouble, load_file
 
@@ -33,7 +33,7 @@ class KVConfigs:
     A change is visible at once. If its write fails, the table reverts to the content on disk.
     """
 
-    def __init__(self, bounds: NameServerConfig, disk: Disk | None = None, doing: Doing = at_once) -> None:
+    def __init__(self, bounds: NameServerConfig, disk: Disk | None = None, run_work: RunWork = at_once) -> None:
         self._max_bytes = bounds.max_kv
         self._max_entries = bounds.max_kv_entries
         table: Table = {}
@@ -44,7 +44,7 @@ class KVConfigs:
         if disk is not None and self.trouble is not None:
             with contextlib.suppress(StoreError):  # the next change retries
                 disk.replace(FILE, self._content())
-        self._file = LateFile(disk, FILE, self._content, doing) if disk is not None else None
+        self._file = BackgroundFile(disk, FILE, self._content, run_work) if disk is not None else None
 
     def get(self, namespace: str, key: str) -> str | None:
         return self._table.get(namespace, {}).get(key)

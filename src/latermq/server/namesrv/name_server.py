@@ -34,12 +34,12 @@ from latermq.protocol.remoting.topics import TopicHeader
 from latermq.server.broker.file_troubles import log_troubles
 from latermq.server.change_log import Change
 from latermq.server.metrics_server import MetricsServer
+from latermq.server.namesrv.background_files import BackgroundThread, RunWork, at_once
 from latermq.server.namesrv.known_brokers import KnownBrokers
 from latermq.server.namesrv.kv_configs import ORDER_TOPICS, KVConfigs
-from latermq.server.namesrv.late_files import BesideTheLoop, Doing, at_once
 from latermq.server.namesrv.name_server_metrics import NameServerMetrics
 from latermq.server.namesrv.registration import read_registration
-from latermq.server.namesrv.routes import Gone, Routes
+from latermq.server.namesrv.routes import RemovedBroker, Routes
 from latermq.server.private_files import close_to_others
 from latermq.server.remoting.access import DELETE, GET, LIST, PUB, SUB, UPDATE, on_cluster, on_topic
 from latermq.server.remoting.connection import Connection
@@ -55,12 +55,12 @@ _log = structlog.get_logger(__name__)
 class NameServer:
     """Answers all requests of brokers, clients and operators to a name server."""
 
-    def __init__(self, config: Config, clock: Clock, disk: Disk | None = None, doing: Doing = at_once) -> None:
+    def __init__(self, config: Config, clock: Clock, disk: Disk | None = None, run_work: RunWork = at_once) -> None:
         """Without a disk, the key-value table and the known brokers are lost at exit. `doing` runs the disk writes."""
         timeout_s = config.server.broker_timeout / 1000
-        known = KnownBrokers(clock, timeout_s, disk, doing)
+        known = KnownBrokers(clock, timeout_s, disk, run_work)
         self.routes = Routes(clock, timeout_s, config.namesrv, known)
-        self.kv_configs = KVConfigs(config.namesrv, disk, doing)
+        self.kv_configs = KVConfigs(config.namesrv, disk, run_work)
         self.troubles = [one for one in (known.trouble, self.kv_configs.trouble) if one is not None]
         log_troubles(self.troubles)
         self._config = config
@@ -83,13 +83,13 @@ class NameServer:
 
     def closed(self, connection: Connection) -> None:
         if connection.attachment is not None:
-            for gone in self.routes.owner_gone(connection):
-                _log_gone(gone, "its connection closed")
+            for gone in self.routes.remove_owner(connection):
+                _log_removed(gone, "its connection closed")
 
     def expire(self) -> None:
         """Remove brokers that have been silent for too long, and close their connections."""
         for gone in self.routes.expire():
-            _log_gone(gone, "no heartbeat")
+            _log_removed(gone, "no heartbeat")
             if isinstance(gone.owner, Connection):
                 gone.owner.close()
 
@@ -150,7 +150,7 @@ class NameServer:
     def _unregister(self, connection: Connection, command: Command, header: UnregisterBrokerHeader) -> bytes:
         gone = self.routes.unregister(header.clusterName, header.brokerAddr, connection)
         if gone is not None:
-            _log_gone(gone, "unregistered")
+            _log_removed(gone, "unregistered")
         return encode_response(command)
 
     def _heartbeat(self, connection: Connection, command: Command, header: LiveBrokerHeader) -> bytes:
@@ -241,7 +241,7 @@ class NameServer:
         ]
 
     def _put_kv(self, connection: Connection, command: Command, header: PutKVHeader) -> None:
-        self.kv_configs.put(header.namespace, header.key, header.value, _answering(connection, command))
+        self.kv_configs.put(header.namespace, header.key, header.value, _answer_later(connection, command))
 
     def _get_kv(self, _: Connection, command: Command, header: KVKeyHeader) -> bytes:
         value = self.kv_configs.get(header.namespace, header.key)
@@ -250,7 +250,7 @@ class NameServer:
         return encode_response(command, fields={"value": value})
 
     def _delete_kv(self, connection: Connection, command: Command, header: KVKeyHeader) -> None:
-        self.kv_configs.delete(header.namespace, header.key, _answering(connection, command))
+        self.kv_configs.delete(header.namespace, header.key, _answer_later(connection, command))
 
     def _list_kv(self, _: Connection, command: Command, header: NamespaceHeader) -> bytes:
         entries = self.kv_configs.entries(header.namespace)
@@ -290,15 +290,15 @@ class NameServerProcess:
 
     def __init__(self, config: Config, clock: Clock, data: Path | None = None) -> None:
         self._config = config
-        self._beside = BesideTheLoop("names")
+        self._background = BackgroundThread("names")
         disk = FileDisk(data) if data is not None else None
         if data is not None:
             close_to_others(data)
-        self.server = NameServer(config, clock, disk, self._beside)
+        self.server = NameServer(config, clock, disk, self._background)
         self.listener = Listener(self.server, config.server, clock)
         metrics = NameServerMetrics(config, lambda: self.address, self._statistics)
         self._metrics = MetricsServer(metrics)
-        self._expiring: asyncio.TimerHandle | None = None
+        self._expiry: asyncio.TimerHandle | None = None
 
     @property
     def address(self) -> str:
@@ -311,7 +311,7 @@ class NameServerProcess:
         server = self._config.server
         await self._start_metrics()
         await self.listener.start(server.host, server.namesrv_port)
-        self._expire_again(asyncio.get_running_loop())
+        self._schedule_expiry(asyncio.get_running_loop())
 
     async def _start_metrics(self) -> None:
         host, metrics = self._config.server.host, self._config.metrics
@@ -325,16 +325,16 @@ class NameServerProcess:
         await self._metrics.start_for(setting, host, metrics.namesrv_port, default)
 
     async def stop(self) -> None:
-        if self._expiring is not None:
-            self._expiring.cancel()
+        if self._expiry is not None:
+            self._expiry.cancel()
         await self.listener.close()
         await self._metrics.close()
-        self._beside.stop()
+        self._background.stop()
         self.server.finish()
 
-    def _expire_again(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _schedule_expiry(self, loop: asyncio.AbstractEventLoop) -> None:
         every_s = min(EXPIRE_EVERY_S, self._config.server.broker_timeout / 4000)
-        self._expiring = loop.call_later(every_s, self._expire_again, loop)
+        self._expiry = loop.call_later(every_s, self._schedule_expiry, loop)
         self.server.expire()
 
 
@@ -358,7 +358,7 @@ def run_name_server(config: Config, data: Path | None, ready: Callable[[str], No
     return 0
 
 
-def _answering(connection: Connection, command: Command) -> Callable[[LaterMQError | None], None]:
+def _answer_later(connection: Connection, command: Command) -> Callable[[LaterMQError | None], None]:
     """A callback that answers a change once it is on disk or its write has failed."""
 
     def answer(error: LaterMQError | None) -> None:
@@ -369,5 +369,5 @@ def _answering(connection: Connection, command: Command) -> Callable[[LaterMQErr
     return answer
 
 
-def _log_gone(gone: Gone, reason: str) -> None:
+def _log_removed(gone: RemovedBroker, reason: str) -> None:
     _log.info("broker removed", cluster=gone.cluster, broker=gone.name, address=gone.address, reason=reason)

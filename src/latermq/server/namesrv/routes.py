@@ -30,7 +30,7 @@ class _Live:
     """A registered broker process that has not been silent for too long."""
 
     name: str
-    heard_s: float
+    last_seen_s: float
     timeout_s: float
     version: DataVersionJson
     ha_address: str
@@ -50,7 +50,7 @@ class Registered:
 
 
 @dataclass(slots=True)
-class Gone:
+class RemovedBroker:
     """A broker process that was removed from the routes, and the connection on which it had registered."""
 
     cluster: str
@@ -60,7 +60,7 @@ class Gone:
 
 
 @dataclass(slots=True)
-class _Held:
+class _BrokerTopics:
     """The topics of one broker name, and the host that registered them."""
 
     host: str
@@ -82,7 +82,7 @@ class Routes:
     _live: dict[Address, _Live] = field(default_factory=dict)
     _brokers: dict[str, BrokerData] = field(default_factory=dict)
     _topics: dict[str, dict[str, QueueData]] = field(default_factory=dict)  # topic → broker name → queues
-    _held: dict[str, _Held] = field(default_factory=dict)  # by broker name
+    _by_name: dict[str, _BrokerTopics] = field(default_factory=dict)  # by broker name
 
     # Requests of brokers.
 
@@ -100,21 +100,21 @@ class Routes:
         )
         if brings_topics:
             self._check_topics(header.brokerName, table.topics, host)
-        rival_address = self._rival_of(header)
+        rival_address = self._find_rival(header)
         if rival_address is not None:
             del self._live[rival_address]  # it was registered on this connection too
         previous = self._live.get(address)
         if previous is not None and previous.name != header.brokerName:
             self._remove(address)
             previous = None
-        addresses = self._take_address(header)
+        addresses = self._set_address(header)
         if brings_topics:
             changed = previous is None or previous.version != table.version
-            self._take_topics(header.brokerName, table.topics, changed, host)
+            self._set_topics(header.brokerName, table.topics, changed, host)
         timeout_ms = header.heartbeatTimeoutMillis
         self._live[address] = _Live(
             name=header.brokerName,
-            heard_s=self.clock.monotonic_s(),
+            last_seen_s=self.clock.monotonic_s(),
             # A broker with a longer timeout would stay in the routes for too long after its end.
             timeout_s=self.broker_timeout_s if timeout_ms is None else min(timeout_ms / 1000, self.broker_timeout_s),
             version=table.version,
@@ -132,14 +132,14 @@ class Routes:
         """Record that a broker is alive. Heartbeats from connections that do not own it are ignored."""
         live = self._live.get((cluster, address))
         if live is not None and live.owner is owner:
-            live.heard_s = self.clock.monotonic_s()
+            live.last_seen_s = self.clock.monotonic_s()
 
     def data_version(self, cluster: str, address: str) -> DataVersionJson | None:
         """The data version of the topics that a broker registered last."""
         live = self._live.get((cluster, address))
         return None if live is None else live.version
 
-    def unregister(self, cluster: str, address: str, owner: object) -> Gone | None:
+    def unregister(self, cluster: str, address: str, owner: object) -> RemovedBroker | None:
         """Remove a broker at its own request."""
         live = self._live.get((cluster, address))
         if live is not None and live.owner is not owner:
@@ -149,15 +149,15 @@ class Routes:
             )
         return self._remove((cluster, address))
 
-    def owner_gone(self, owner: object) -> list[Gone]:
+    def remove_owner(self, owner: object) -> list[RemovedBroker]:
         """Remove all brokers whose last registration used this connection, which has closed."""
         return self._remove_all([address for address, live in self._live.items() if live.owner is owner])
 
-    def expire(self) -> list[Gone]:
+    def expire(self) -> list[RemovedBroker]:
         """Remove all brokers that have been silent for longer than their timeout."""
         now_s = self.clock.monotonic_s()
         return self._remove_all(
-            [address for address, live in self._live.items() if now_s - live.heard_s > live.timeout_s]
+            [address for address, live in self._live.items() if now_s - live.last_seen_s > live.timeout_s]
         )
 
     # Requests of clients and operators.
@@ -178,7 +178,7 @@ class Routes:
 
     def _no_route(self, topic: str) -> LaterMQError:
         """The error for a topic without a route. It is temporary while a broker that may have the topic is away."""
-        away = self.known.away()
+        away = self.known.offline()
         if away:
             names = sorted(away)[:_NAMES_IN_A_REMARK]
             more = f" or one of {len(away) - len(names)} more" if len(away) > len(names) else ""
@@ -207,7 +207,7 @@ class Routes:
 
     def topics_of_cluster(self, cluster: str) -> TopicList:
         found: dict[str, None] = {}
-        for name, held in self._held.items():
+        for name, held in self._by_name.items():
             if self._brokers[name].cluster == cluster:
                 found |= held.topics
         return TopicList(topicList=list(found))
@@ -233,24 +233,24 @@ class Routes:
             broker = self._brokers.get(name)
             if not cluster or (broker is not None and broker.cluster == cluster):
                 del queues[name]
-                del self._held[name].topics[topic]
+                del self._by_name[name].topics[topic]
         if not queues:
             self._topics.pop(topic, None)
 
     def set_writable(self, name: str, writable: bool) -> int:
         """Allow or forbid sends to all topics of a broker until its topics change; the number of topics."""
-        held = self._held.get(name)
+        held = self._by_name.get(name)
         affected = [self._topics[topic][name] for topic in held.topics] if held is not None else []
         for queue in affected:
             queue.perm = queue.perm | READ | WRITE if writable else queue.perm & ~WRITE
         return len(affected)
 
     def statistics(self) -> dict[str, int]:
-        away = self.known.away()
+        away = self.known.offline()
         host_brokers = Counter([live.host for live in self._live.values()] + [broker.host for broker in away.values()])
         host_topics: Counter[str] = Counter()
         for host, topics in (
-            *((held.host, len(held.topics)) for held in self._held.values()),
+            *((held.host, len(held.topics)) for held in self._by_name.values()),
             *((broker.host, broker.topics) for broker in away.values()),
         ):
             host_topics[host] += topics
@@ -263,7 +263,7 @@ class Routes:
             "max_host_brokers": self.bounds.max_host_brokers,
             "broker_names": len(self._brokers),
             "topics": len(self._topics),
-            "broker_topics": sum(len(held.topics) for held in self._held.values()),
+            "broker_topics": sum(len(held.topics) for held in self._by_name.values()),
             "broker_topics_kept": sum(broker.topics for broker in away.values()),
             "broker_topics_held": host_topics.total(),
             "host_topics": max(host_topics.values(), default=0),
@@ -293,7 +293,7 @@ class Routes:
         known = self._live.get(address)
         if known is not None and known.name == name:
             return
-        away = self.known.away()
+        away = self.known.offline()
         kept = len(away) - (name in away)  # a broker that comes back is already counted
         here = sum(live.host == host for live in self._live.values())
         here += sum(broker.host == host and other != name for other, broker in away.items())
@@ -308,10 +308,10 @@ class Routes:
                 )
 
     def _check_topics(self, name: str, topics: dict[str, TopicJson], host: str) -> None:
-        own = self._held.get(name)
+        own = self._by_name.get(name)
         held = len(own.topics | topics) if own is not None else len(topics)
-        away = self.known.away()
-        others = [(other.host, len(other.topics)) for key, other in self._held.items() if key != name]
+        away = self.known.offline()
+        others = [(other.host, len(other.topics)) for key, other in self._by_name.items() if key != name]
         others += [(other.host, other.topics) for key, other in away.items() if key != name]
         for count, limit, setting in (
             (held + sum(count for _, count in others), self.bounds.max_topics, "namesrv.max_topics"),
@@ -334,7 +334,7 @@ class Routes:
         known = broker.brokerAddrs if broker is not None else {}
         return {id_ for id_, address in known.items() if address != header.brokerAddr} | {header.brokerId}
 
-    def _rival_of(self, header: RegisterBrokerHeader) -> Address | None:
+    def _find_rival(self, header: RegisterBrokerHeader) -> Address | None:
         """Another live process with the name and id of a registration."""
         broker = self._brokers.get(header.brokerName)
         held = broker.brokerAddrs.get(header.brokerId) if broker is not None else None
@@ -342,20 +342,20 @@ class Routes:
             return None
         return (header.clusterName, held)
 
-    def _take_address(self, header: RegisterBrokerHeader) -> dict[int, str]:
+    def _set_address(self, header: RegisterBrokerHeader) -> dict[int, str]:
         broker = self._brokers.get(header.brokerName)
         if broker is None:
             broker = BrokerData(cluster=header.clusterName, brokerName=header.brokerName, brokerAddrs={})
             self._brokers[header.brokerName] = broker
-            self.known.came(header.brokerName)
+            self.known.add(header.brokerName)
         broker.cluster = header.clusterName
         # An address has one id: a replica that becomes the master registers again with id 0.
         broker.brokerAddrs = {id_: known for id_, known in broker.brokerAddrs.items() if known != header.brokerAddr}
         broker.brokerAddrs[header.brokerId] = header.brokerAddr
         return broker.brokerAddrs
 
-    def _take_topics(self, name: str, topics: dict[str, TopicJson], changed: bool, host: str) -> None:
-        held = self._held.setdefault(name, _Held(host))
+    def _set_topics(self, name: str, topics: dict[str, TopicJson], changed: bool, host: str) -> None:
+        held = self._by_name.setdefault(name, _BrokerTopics(host))
         held.host = host
         if not changed and topics.keys() <= held.topics.keys():
             return  # the usual case: nothing has changed
@@ -377,10 +377,10 @@ class Routes:
         live = self._live.get((header.clusterName, master)) if master is not None else None
         return Registered() if live is None else Registered(ha_address=live.ha_address, master_address=master)
 
-    def _remove_all(self, addresses: list[Address]) -> list[Gone]:
+    def _remove_all(self, addresses: list[Address]) -> list[RemovedBroker]:
         return [gone for address in addresses if (gone := self._remove(address)) is not None]
 
-    def _remove(self, address: Address) -> Gone | None:
+    def _remove(self, address: Address) -> RemovedBroker | None:
         live = self._live.pop(address, None)
         if live is None:
             return None
@@ -389,12 +389,12 @@ class Routes:
             broker.brokerAddrs = {id_: known for id_, known in broker.brokerAddrs.items() if known != address[1]}
             if not broker.brokerAddrs:
                 self._forget_broker(live.name, live.host)
-        return Gone(cluster=address[0], name=live.name, address=address[1], owner=live.owner)
+        return RemovedBroker(cluster=address[0], name=live.name, address=address[1], owner=live.owner)
 
     def _forget_broker(self, name: str, host: str) -> None:
         del self._brokers[name]
-        held = self._held.pop(name, None) or _Held(host)
-        self.known.went(name, host, len(held.topics))
+        held = self._by_name.pop(name, None) or _BrokerTopics(host)
+        self.known.disconnect(name, host, len(held.topics))
         for topic in held.topics:
             del self._topics[topic][name]
             if not self._topics[topic]:

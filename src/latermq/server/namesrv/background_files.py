@@ -8,7 +8,7 @@ from latermq.server.windows.daemon_threads import DaemonThreads
 from latermq.store.files.disk import Disk
 
 Done = Callable[[StoreError | None], None]  # called once, with the error or None
-Doing = Callable[[Callable[[], None], Done], None]  # runs work here or on a thread, and reports the outcome
+RunWork = Callable[[Callable[[], None], Done], None]  # runs work here or on a thread, and reports the outcome
 
 
 def at_once(work: Callable[[], None], done: Done) -> None:
@@ -21,7 +21,7 @@ def at_once(work: Callable[[], None], done: Done) -> None:
         done(None)
 
 
-class BesideTheLoop:
+class BackgroundThread:
     """Runs work on a thread and reports the outcome on the running loop."""
 
     def __init__(self, name: str) -> None:
@@ -30,33 +30,33 @@ class BesideTheLoop:
     def __call__(self, work: Callable[[], None], done: Done) -> None:
         loop = asyncio.get_running_loop()
 
-        def told() -> None:
+        def run() -> None:
             try:
-                at_once(work, lambda error: self._tell(loop, done, error))
+                at_once(work, lambda error: self._report(loop, done, error))
             except Exception as error:  # the waiting caller must receive every error
-                self._tell(loop, done, StoreError(f"writing failed: {type(error).__name__}: {error}"))
+                self._report(loop, done, StoreError(f"writing failed: {type(error).__name__}: {error}"))
 
-        self._threads.submit(told)
+        self._threads.submit(run)
 
     def stop(self) -> None:
         """Wait for running work to end, and start no more."""
         self._threads.shutdown(wait=True)
 
     @staticmethod
-    def _tell(loop: asyncio.AbstractEventLoop, done: Done, error: StoreError | None) -> None:
+    def _report(loop: asyncio.AbstractEventLoop, done: Done, error: StoreError | None) -> None:
         if not loop.is_closed():
             loop.call_soon_threadsafe(done, error)
 
 
-class LateFile:
+class BackgroundFile:
     """One file. Changes that arrive during a write wait, and are then written together."""
 
-    def __init__(self, disk: Disk, path: str, content: Callable[[], bytes], doing: Doing = at_once) -> None:
+    def __init__(self, disk: Disk, path: str, content: Callable[[], bytes], run_work: RunWork = at_once) -> None:
         """`content` returns the bytes to write. It is called once for all changes that are written together."""
         self._disk = disk
         self._path = path
         self._make = content
-        self._doing = doing
+        self._run_work = run_work
         self._writing = False
         self._waiting: list[Done] = []
         self._changed = False
@@ -80,7 +80,7 @@ class LateFile:
             self._disk.replace(self._path, self._make())
 
     def _begin(self) -> None:
-        told, self._waiting = self._waiting, []
+        waiting, self._waiting = self._waiting, []
         data = self._make()
         self._writing, self._changed = True, False
 
@@ -91,9 +91,9 @@ class LateFile:
                 self.written = data
             else:
                 failed, self._waiting, self._changed = self._waiting, [], False
-            for tell in told + failed:
-                tell(error)
+            for report in waiting + failed:
+                report(error)
             if self._waiting and not self._writing:
                 self._begin()
 
-        self._doing(lambda: self._disk.replace(self._path, data), done)
+        self._run_work(lambda: self._disk.replace(self._path, data), done)
