@@ -8,11 +8,25 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from latermq.arrays import Bools, Ints
+from latermq.arrays import Bools, Ints, Ints8
 from latermq.errors import CorruptStore
 from latermq.handover.cut import FOREVER_MS, Cut
+from latermq.message.timer_code import schedules
+from latermq.model.pipeline_state import CutState
 
 Row = tuple[int, int]  # an entry, and the frontier that applies from it on
+
+
+def frontier_row(cut: Cut | CutState) -> Row:
+    """The frontier of a cut. It applies from the entry after the cut's own on."""
+    return cut.entry + 1, cut.frontier_ms
+
+
+def _rows_from(first_entry: int, cuts: Iterable[Cut], default_ms: int) -> list[Row]:
+    """The frontiers from an entry on. The first cut contains the one before it; without a cut, it is `default_ms`."""
+    cuts = list(cuts)
+    first_ms = cuts[0].last_frontier_ms if cuts else default_ms
+    return [(first_entry, first_ms), *map(frontier_row, cuts)]
 
 
 class Ownership:
@@ -28,10 +42,8 @@ class Ownership:
 
     @classmethod
     def from_cuts(cls, first_entry: int, cuts: Iterable[Cut]) -> "Ownership":
-        """Build from all cuts from an entry on. The first cut also contains the frontier that applied before it."""
-        cuts = list(cuts)
-        first_ms = cuts[0].last_frontier_ms if cuts else FOREVER_MS
-        return cls([(first_entry, first_ms), *((cut.entry + 1, cut.frontier_ms) for cut in cuts)])
+        """Build from all cuts from an entry on."""
+        return cls(_rows_from(first_entry, cuts, FOREVER_MS))
 
     def _append(self, start: int, frontier_ms: int) -> None:
         """Append a frontier. Frontiers that apply to no timer are left out, so idle periods take no memory."""
@@ -73,16 +85,20 @@ class Ownership:
         near: Bools = (dues < frontiers) | (frontiers >= FOREVER_MS)
         return near
 
+    def far_timers(self, kinds: Ints | Ints8, entries: Ints, dues: Ints) -> Bools:
+        """Which of these entries of the timer topic are timers or moves that Spark owns."""
+        far = schedules(kinds)
+        far[far] = ~self.is_near(entries[far], dues[far])
+        return far
+
     def add(self, cut: Cut) -> None:
         """Add a cut that follows all known ones."""
-        self._append(cut.entry + 1, cut.frontier_ms)
+        self._append(*frontier_row(cut))
         self._index()
 
     def learn_before(self, first_entry: int, cuts: Iterable[Cut]) -> None:
         """Extend the known range down to `first_entry`. `cuts` are all cuts from there to the range known so far."""
-        cuts = list(cuts)
-        first_ms = cuts[0].last_frontier_ms if cuts else self._rows[0][1]
-        earlier = [(first_entry, first_ms), *((cut.entry + 1, cut.frontier_ms) for cut in cuts)]
+        earlier = _rows_from(first_entry, cuts, self._rows[0][1])
         self._rows = Ownership([*earlier, *self._rows])._rows
         self._index()
 

@@ -1,7 +1,9 @@
 """Windows: the span of due time that Spark hands back at one cut, and whether the broker has finished it."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
+from latermq.arrays import Bools, Ints
 from latermq.model.pipeline_state import PipelineState, WindowState
 
 
@@ -19,6 +21,25 @@ class Window:
     def from_state(cls, store_id: str, state: WindowState) -> "Window":
         """The window in a state that a broker reported."""
         return cls(store_id, state.number, state.cut_entry, state.from_ms, state.until_ms)
+
+
+class Bounds(Protocol):
+    """Any window, here or in the broker."""
+
+    @property
+    def cut_entry(self) -> int: ...
+
+    @property
+    def from_ms(self) -> int: ...
+
+    @property
+    def until_ms(self) -> int: ...
+
+
+def is_in_window(window: Bounds, entries: Ints, dues: Ints) -> Bools:
+    """Which of Spark's timers, given by entry and due time, belong to a window (invariant 4)."""
+    inside: Bools = (entries < window.cut_entry) & (dues >= window.from_ms) & (dues < window.until_ms)
+    return inside
 
 
 def pending_windows(state: PipelineState) -> list[Window]:

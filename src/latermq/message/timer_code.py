@@ -5,7 +5,9 @@ They are available without reading the record. Bit 62 marks a code of LaterMQ, b
 for a timer code.
 """
 
-from latermq.arrays import Bools, Ints
+import numpy as np
+
+from latermq.arrays import Bools, Ints, Ints8
 from latermq.message.names import is_stored_topic
 from latermq.message.properties import CUT as CUT_PROPERTY
 from latermq.message.properties import (
@@ -56,6 +58,16 @@ def kinds_and_dues(codes: Ints) -> tuple[Ints, Ints]:
 def kind_and_due(code: int) -> tuple[int, int]:
     """The kind and due time in one code."""
     return code >> KIND_SHIFT & 0x3F, code & DUE_MASK
+
+
+def schedules(kinds: Ints | Ints8) -> Bools:
+    """Which kinds schedule a timer: timers and moves."""
+    return np.equal(kinds, TIMER) | np.equal(kinds, MOVED)
+
+
+def cancels(kinds: Ints | Ints8) -> Bools:
+    """Which kinds end the earlier timers of a name: cancels and moves."""
+    return np.equal(kinds, CANCEL) | np.equal(kinds, MOVED)
 
 
 def timer_kind(properties: bytes) -> int:

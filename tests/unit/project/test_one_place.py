@@ -76,3 +76,20 @@ def test_growing_pauses_are_computed_in_one_module() -> None:
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.BinOp) and doubled.search(ast.unparse(node))
     )
+
+
+def test_the_near_and_far_rule_is_written_in_one_package() -> None:
+    """The frontier that a cut sets, and the kinds that schedule a timer or cancel others."""
+    rules = {
+        r"^\(\w+\.entry \+ 1, \w+\.frontier_ms\)$": "handover/ownership.py",
+        r"^np\.isin\([\w.]*kinds, \((TIMER|CANCEL), MOVED\)\)$": "message/timer_code.py",
+        r"^\([\w.]*kinds == (TIMER|CANCEL)\) \| \([\w.]*kinds == MOVED\)$": "message/timer_code.py",
+    }
+    none_of(
+        at(path, node.lineno, f"writes {ast.unparse(node)}; use {home}")
+        for path in python_files(SRC)
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Tuple | ast.Call | ast.BinOp)
+        for rule, home in rules.items()
+        if path != SRC / home and re.search(rule, ast.unparse(node))
+    )

@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 
 from latermq.errors import CorruptStore
 from latermq.handover.cut import FOREVER_MS, Cut, cut_properties, decode_cut
+from latermq.handover.ownership import Ownership
+from latermq.handover.window import Window, is_in_window
 from latermq.message.properties import decode_properties, encode_properties
-from latermq.message.timer_code import CUT, kind_and_due, timer_code_of
+from latermq.message.timer_code import CANCEL, CUT, MOVED, TIMER, kind_and_due, timer_code_of
 from latermq.timer.far.frontier import Frontier
 
 WINDOW_MS = 10
@@ -165,3 +167,18 @@ def test_every_timer_has_exactly_one_owner(steps: list[tuple[str, int]]) -> None
 
 def _owners(frontier: Frontier, timers: list[tuple[int, int]]) -> list[bool]:
     return near(frontier, *timers) if timers else []
+
+
+def test_only_timers_and_moves_behind_the_frontier_are_far_timers() -> None:
+    ownership = Ownership([(0, FOREVER_MS), (5, 100)])
+    kinds = np.array([TIMER, TIMER, MOVED, CANCEL, CUT, TIMER], np.int64)
+    entries = np.array([4, 5, 6, 7, 8, 9], np.int64)
+    dues = np.array([500, 100, 101, 500, 500, 99], np.int64)
+    assert ownership.far_timers(kinds, entries, dues).tolist() == [False, True, True, False, False, False]
+
+
+def test_a_window_holds_dues_from_its_start_up_to_its_end_of_entries_before_its_cut() -> None:
+    window = Window("store", 1, cut_entry=10, from_ms=100, until_ms=200)
+    entries = np.array([9, 9, 9, 9, 10], np.int64)
+    dues = np.array([99, 100, 199, 200, 150], np.int64)
+    assert is_in_window(window, entries, dues).tolist() == [False, True, True, False, False]

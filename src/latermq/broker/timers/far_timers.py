@@ -15,7 +15,7 @@ from latermq.handover.cut import FOREVER_MS, Cut, cut_properties
 from latermq.message.names import TIMER_TOPIC, is_file_name
 from latermq.message.properties import encode_properties
 from latermq.message.record import record_properties
-from latermq.message.timer_code import CANCEL, CUT, MOVED, TIMER, is_timer_code, kinds_and_dues
+from latermq.message.timer_code import cancels, is_timer_code, kinds_and_dues, schedules
 from latermq.store.files.disk import Disk
 from latermq.store.log_writer import Appended, Draft
 from latermq.store.message_store import MessageStore
@@ -192,7 +192,7 @@ class FarTimers:
             raise CorruptStore(f"it has a timer of entry {entries[-1]}, which is not there yet")
         found = queue.gather(entries)
         kinds, own_dues = kinds_and_dues(found["tags"].astype(np.int64))
-        is_own = (own_dues == dues) & np.isin(kinds, (TIMER, MOVED)) & (found["size"] == sizes)
+        is_own = (own_dues == dues) & schedules(kinds) & (found["size"] == sizes)
         if not is_own.all():
             raise CorruptStore(f"its timer of entry {entries[np.argmin(is_own)]} is not what the log has there")
         is_near = self.frontier.is_near(entries, dues)
@@ -263,10 +263,10 @@ class FarTimers:
         codes, physical = found["tags"].astype(np.int64), found["offset"].astype(np.int64)
         kinds, dues = kinds_and_dues(codes)
         # Whatever RocketMQ wrote is older than the first cut, and so the broker's.
-        is_far = ~self.frontier.is_near(entries, dues) & is_timer_code(codes)
+        is_far = self.frontier.ownership.far_timers(kinds, entries, dues) & is_timer_code(codes)
         waits = is_far & (dues >= self._timers.marks.all_wake_from_ms())
-        takes = is_timer_code(codes) & ((kinds == CANCEL) | (kinds == MOVED))
-        rows = np.flatnonzero(((kinds != CUT) & waits) | takes)
+        takes = is_timer_code(codes) & cancels(kinds)
+        rows = np.flatnonzero(waits | takes)
         records = (self._store.log.read(int(physical[row]), int(found["size"][row])) for row in rows)
         waiting = [
             Waiting(int(entries[row]), int(kinds[row]), int(dues[row]), bool(waits[row]), record_properties(record))

@@ -10,9 +10,10 @@ from latermq.arrays import Ints
 from latermq.broker.timers.pending import PendingTimers
 from latermq.broker.timers.window_notes import SkipNote, WindowNotes
 from latermq.errors import InvalidParameter
+from latermq.handover.window import is_in_window
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import DUE_MS, REAL_TOPIC, UNIQUE_KEY, encode_properties
-from latermq.message.timer_code import MOVED, TIMER, is_timer_code, kinds_and_dues
+from latermq.message.timer_code import is_timer_code, kinds_and_dues
 from latermq.message.waiting_record import waiting_name
 from latermq.store.log_writer import Draft
 from latermq.store.message_store import MessageStore
@@ -82,7 +83,7 @@ class WindowSkips:
 
         The last look and the append are one step.
         """
-        inside = (rows.dues >= window.from_ms) & (rows.dues < window.until_ms) & (rows.entries < window.cut_entry)
+        inside = is_in_window(window, rows.entries, rows.dues)
         rows = window.unseen(rows.where(inside))
         rows = rows.where(self._timers.windows.is_waiting(rows.entries, rows.dues))
         first = np.zeros(len(rows.entries), bool)
@@ -122,8 +123,8 @@ class WindowSkips:
         entries = np.arange(start, start + len(found), dtype=np.int64)
         codes = found["tags"].astype(np.int64)
         kinds, dues = kinds_and_dues(codes)
-        mine = is_timer_code(codes) & ((kinds == TIMER) | (kinds == MOVED))
-        mine &= (dues >= window.from_ms) & (dues < window.until_ms) & ~self._timers.frontier.is_near(entries, dues)
+        mine = is_timer_code(codes) & is_in_window(window, entries, dues)
+        mine &= self._timers.frontier.ownership.far_timers(kinds, entries, dues)
         sizes = found["size"].astype(np.int64)
         fitting = np.flatnonzero(mine)
         if not len(fitting):

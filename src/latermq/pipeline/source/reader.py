@@ -7,10 +7,11 @@ import pyarrow as pa
 
 from latermq.arrays import Ints
 from latermq.handover.ownership import Ownership
+from latermq.message.timer_code import CUT
 from latermq.pipeline.driver.link import BrokerLink, QueueRange
 from latermq.pipeline.source.options import SourceOptions
 from latermq.pipeline.source.ranges import QueuePart
-from latermq.pipeline.source.records import CUT_KIND, RecordBlock
+from latermq.pipeline.source.records import RecordBlock
 from latermq.pipeline.timeline.ownership import far_timers
 
 # Bytes of records sorted at once. All are in memory, and twice during the sort.
@@ -50,7 +51,7 @@ def timeline_batch(
     dues, _ = block.dues
     kept = far_timers(block, ownership)
     rows = np.arange(len(block)) if chosen is None else chosen
-    rows = rows[block.kinds[rows] != CUT_KIND]
+    rows = rows[block.kinds[rows] != CUT]
     return block.batch(columns, rows[np.argsort(dues[rows], kind="stable")], ~kept)
 
 

@@ -34,11 +34,12 @@ from latermq.message.record_fields import (
 )
 from latermq.message.record_layouts import Numbers, lay_out
 from latermq.message.slots import SLOT_MS
-from latermq.message.timer_code import MAX_DUE_DIGITS, UNKNOWN_DUE_MS
+from latermq.message.timer_code import CANCEL, MAX_DUE_DIGITS, MOVED, TIMER, UNKNOWN_DUE_MS
+from latermq.message.timer_code import CUT as CUT_KIND
 from latermq.pipeline.source.spans import PADDING_BYTES, WORD_BYTES, Properties, Spans, numbers
 
-MESSAGE, TIMER, CANCEL, MOVED, CUT_KIND = range(5)
-KINDS = ("message", "timer", "cancel", "move", "cut")
+MESSAGE = 4  # the kind of a record outside the timer topic, beside those of timer_code.py
+KINDS = ("timer", "cancel", "move", "cut", "message")
 _LONGEST_RUN, _SHORT_RUN, _NO_LOOK = 512, 20, 200
 _unpack_size = U32.unpack_from
 
@@ -125,7 +126,7 @@ class RecordBlock:
     def kinds(self) -> Ints8:
         """The kind of each record, as an index into KINDS."""
         if not self._waiting:
-            return np.zeros(len(self), np.int8)
+            return np.full(len(self), MESSAGE, np.int8)
         kinds = np.full(len(self), TIMER, np.int8)
         kinds[self._find(MOVE).present] = MOVED
         names_one = self._find(TIMER_DELETE_KEY).present

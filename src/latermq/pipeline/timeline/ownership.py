@@ -1,12 +1,10 @@
 """Ownership of a broker's timer topic entries, derived from its state by the broker's own rule."""
 
-import numpy as np
-
 from latermq.arrays import Bools
 from latermq.handover.cut import FOREVER_MS
-from latermq.handover.ownership import Ownership
+from latermq.handover.ownership import Ownership, frontier_row
 from latermq.model.pipeline_state import PipelineState
-from latermq.pipeline.source.records import MOVED, TIMER, RecordBlock
+from latermq.pipeline.source.records import RecordBlock
 
 
 def ownership_of(state: PipelineState) -> Ownership:
@@ -19,12 +17,10 @@ def ownership_of(state: PipelineState) -> Ownership:
     if told_from is None and (not state.cuts or state.cuts[0].number == 1):
         told_from = 0
     base = [] if told_from is None else [(told_from, FOREVER_MS)]
-    return Ownership([*base, *((cut.entry + 1, cut.frontier_ms) for cut in state.cuts)])
+    return Ownership([*base, *map(frontier_row, state.cuts)])
 
 
 def far_timers(block: RecordBlock, ownership: Ownership) -> Bools:
     """Which records of the timer topic are far timers or moves, which the timeline keeps."""
-    found: Bools = np.isin(block.kinds, (TIMER, MOVED))
     dues, _ = block.dues
-    found[found] = ~ownership.is_near(block.queue_offsets[found], dues[found])
-    return found
+    return ownership.far_timers(block.kinds, block.queue_offsets, dues)

@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 
 from latermq.errors import CorruptStore, IllegalMessage, LaterMQError
 from latermq.message.names import TIMER_TOPIC, check_sendable_topic
-from latermq.pipeline.source.records import MOVED, TIMER, RecordBlock
+from latermq.message.timer_code import schedules
+from latermq.pipeline.source.records import RecordBlock
 
 _HINT = "The broker loads another attempt of the window, or builds one"
 
@@ -33,7 +34,7 @@ def _check(rows: pa.Table) -> None:
     block = RecordBlock([b"".join(records.to_pylist())], waiting=True)
     if not np.array_equal(block.sizes, pc.binary_length(records).to_numpy()):
         raise CorruptStore("a record's length differs from its row's")
-    if not block.are_in(TIMER_TOPIC.encode()) or not np.isin(block.kinds, (TIMER, MOVED)).all():
+    if not block.are_in(TIMER_TOPIC.encode()) or not schedules(block.kinds).all():
         raise CorruptStore("a record is not a timer")
     found = {"entry_offset": block.queue_offsets, "due_ms": block.dues[0], "timer_id": block.timer_ids[0]}
     for name, of_records in found.items():

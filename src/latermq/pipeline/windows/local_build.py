@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 
 from latermq.arrays import Bools, Ints
 from latermq.errors import CorruptStore, ServiceUnavailable
-from latermq.handover.ownership import Ownership
-from latermq.handover.window import Window
+from latermq.handover.window import Window, is_in_window
+from latermq.message.timer_code import CANCEL, cancels
 from latermq.model.pipeline_state import PipelineState
-from latermq.pipeline.source.records import CANCEL, MOVED, RecordBlock
+from latermq.pipeline.source.records import RecordBlock
 from latermq.pipeline.timeline.local_timeline import LocalTimeline, open_local_timeline
 from latermq.pipeline.timeline.ownership import far_timers, ownership_of
 from latermq.pipeline.timeline.root import Root
@@ -164,11 +164,11 @@ def read_tail(state: PipelineState, window: Window, start: int, pull: Pull) -> T
             )
         position += len(offsets)
         before_cut = offsets < window.cut_entry
-        changes = np.flatnonzero(before_cut & np.isin(block.kinds, (CANCEL, MOVED)))
+        changes = np.flatnonzero(before_cut & cancels(block.kinds))
         if len(changes):
             names.append(_names(block, changes))
             entries.append(offsets[changes])
-        in_window = np.flatnonzero(before_cut & _is_in_window(block, window, ownership))
+        in_window = np.flatnonzero(is_in_window(window, offsets, block.dues[0]) & far_timers(block, ownership))
         if len(in_window):
             collector.add(_window_batch(block, in_window))
     if position < window.cut_entry:
@@ -281,12 +281,6 @@ def _records_of(
 
 def _concat(chunks: list[pa.Array]) -> pa.Array:
     return pa.concat_arrays([pa.array([], pa.large_binary()), *chunks])
-
-
-def _is_in_window(block: RecordBlock, window: Window, ownership: Ownership) -> Bools:
-    due_ms, _ = block.dues
-    in_window: Bools = (due_ms >= window.from_ms) & (due_ms < window.until_ms) & far_timers(block, ownership)
-    return in_window
 
 
 def _names(block: RecordBlock, rows: Ints) -> pa.Array:

@@ -27,7 +27,7 @@ from latermq.message.properties import (
     UNIQUE_KEY,
     find_property,
 )
-from latermq.message.timer_code import CANCEL, MOVED, TIMER, timer_id_of
+from latermq.message.timer_code import CANCEL, MOVED, timer_id_of
 from latermq.message.timer_name import names_of
 from latermq.store.files.disk import Disk
 
@@ -103,7 +103,7 @@ class FarNames:
             unique_key = find_property(one.properties, UNIQUE_KEY.encode()) or b""
             if one.kind == MOVED:
                 self._cancel(batch, topic + b"+" + unique_key, one, 0)
-            if one.is_far and one.kind in (TIMER, MOVED):
+            if one.is_far:
                 self._add(batch, topic, unique_key, one)
         batch.rows.put(_MARK, _ONE.pack(upto))
         try:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from latermq.arrays import Bools, Ints
 from latermq.handover.cut import FOREVER_MS, Cut
-from latermq.handover.ownership import Ownership, Row
+from latermq.handover.ownership import Ownership, Row, frontier_row
 
 
 class Frontier:
@@ -22,7 +22,7 @@ class Frontier:
             self.ownership = Ownership(rows)
         elif self._cuts:
             # Without the frontier before the first cut: that cut's own record holds it, and `learn_before` reads it.
-            self.ownership = Ownership((cut.entry + 1, cut.frontier_ms) for cut in self._cuts)
+            self.ownership = Ownership(map(frontier_row, self._cuts))
         else:
             self.ownership = Ownership()
         # No timer of Spark's is due later, as far as the timer topic was read.

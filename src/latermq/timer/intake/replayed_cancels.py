@@ -17,7 +17,7 @@ from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import REAL_TOPIC, TIMER_DELETE_KEY, UNIQUE_KEY, find_property
 from latermq.message.record import record_properties
 from latermq.message.record_fields import QUEUE_OFFSET_AT
-from latermq.message.timer_code import CANCEL, MOVED, TIMER
+from latermq.message.timer_code import CANCEL, MOVED, schedules
 from latermq.message.timer_name import timer_name
 from latermq.store.dispatch import HashedKeys
 from latermq.store.log_reader import LogReader
@@ -123,7 +123,7 @@ class ReplayedCancels:
         scheduled: defaultdict[int, list[_Scheduled]] = defaultdict(list)
         cancels: defaultdict[int, set[int]] = defaultdict(set)
         hits = self._hits([key for _, key in names])
-        hits = hits.where(((hits.kinds == TIMER) | (hits.kinds == MOVED)) & (hits.entries < last_cancels[hits.rows]))
+        hits = hits.where(schedules(hits.kinds) & (hits.entries < last_cancels[hits.rows]))
         waits = ~self._settled.is_delivered_in_log(hits.entries, hits.dues, hits.physical_offsets)
         for row, waiting, kind, one in self._of_names(hits, waits, waits | (hits.kinds == MOVED), names):
             if kind == MOVED:
