@@ -65,13 +65,14 @@ PREPARED_BEFORE_BODY = 12
 BODY_LENGTH_BEFORE_BODY = 4
 
 PROPERTIES_LENGTH_BYTES = 2
-MIN_RECORD_BYTES = HEAD.size + 1 + PROPERTIES_LENGTH_BYTES
+PLAIN_BYTES = HEAD.size + PROPERTIES_LENGTH_BYTES  # of a record with IPv4 hosts: all but body, topic and properties
+MIN_RECORD_BYTES = PLAIN_BYTES + 1  # an empty topic has its length
 MAX_SHORT_TOPIC_BYTES = 127
 CRC_MASK = 0x7FFFFFFF  # RocketMQ stores a CRC without its sign bit
 
 
 def body_crc32(body: Buffer) -> int:
-    """The CRC of a body as stored in its record."""
+    """The CRC of a body as RocketMQ computes it, for records and for registrations at a name server."""
     return zlib.crc32(body) & CRC_MASK
 
 

@@ -11,13 +11,17 @@ from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import TOPIC_DELETED, encode_properties
 from latermq.message.record_fields import (
     BLANK,
+    CRC_MASK,
     HEAD,
+    I64,
     MAGIC,
     MAX_SHORT_TOPIC_BYTES,
     PHYSICAL_OFFSET_AT,
-    PROPERTIES_LENGTH_BYTES,
+    PLAIN_BYTES,
     SYSFLAG_HOSTS,
     SYSFLAG_ROLLED_BACK,
+    U16,
+    V4_HOST_BYTES,
 )
 from latermq.message.record_writer import encode_record
 from latermq.store.block import Block
@@ -29,9 +33,8 @@ from latermq.store.queues.consume_queue import ConsumeQueue
 from latermq.store.ranges import RangeSet
 from latermq.store.waiting_state import Delivered
 
-_PLAIN_BYTES = HEAD.size + PROPERTIES_LENGTH_BYTES  # of a record with IPv4 hosts: all but body, topic and properties
 # Looked up once, because every message needs them.
-_pack_head, _crc32, _join = HEAD.pack, zlib.crc32, b"".join
+_pack_head, _pack_length, _crc32, _join = HEAD.pack, U16.pack, zlib.crc32, b"".join
 _NO_V6 = ~SYSFLAG_HOSTS
 
 
@@ -91,7 +94,7 @@ class LogWriter:
         self._waiting_codes = waiting_codes
         self._entry_code = entry_code_of(waiting_codes)
         self._store_host = store_host
-        self._store_host_v4 = len(store_host) == 8
+        self._store_host_v4 = len(store_host) == V4_HOST_BYTES
         self.segment_bytes = segment_bytes
         self.max_block_bytes = segment_bytes - BLANK.size  # of a block or a record, which must fit in one segment
         self.last_store_timestamp_ms = last_store_timestamp_ms
@@ -129,7 +132,7 @@ class LogWriter:
         """
         queue = self._by_key.get((topic, queue_id)) or self.queues.admit(topic, queue_id)
         topic_bytes = queue.topic_bytes
-        if len(born_host) != 8 or not self._store_host_v4 or len(topic_bytes) > MAX_SHORT_TOPIC_BYTES + 1:
+        if len(born_host) != V4_HOST_BYTES or not self._store_host_v4 or len(topic_bytes) > MAX_SHORT_TOPIC_BYTES + 1:
             draft = Draft(
                 topic, queue_id, body, properties, born_timestamp_ms, born_host, flag, sysflag, reconsume_times
             )
@@ -144,7 +147,7 @@ class LogWriter:
         queue.make_room()
         log = self.log
         body_size = len(body)
-        size = _PLAIN_BYTES + body_size + len(topic_bytes) + properties_size
+        size = PLAIN_BYTES + body_size + len(topic_bytes) + properties_size
         at = log.end
         if at + size > log.limit:
             at = log.make_place(size)
@@ -152,10 +155,10 @@ class LogWriter:
         # fmt: off
         log.write(at, _join((
             _pack_head(
-                size, MAGIC, _crc32(body) & 0x7FFFFFFF, queue_id, flag, queue.next_offset, at, sysflag & _NO_V6,
+                size, MAGIC, _crc32(body) & CRC_MASK, queue_id, flag, queue.next_offset, at, sysflag & _NO_V6,
                 born_timestamp_ms, born_host, now_ms, self._store_host, reconsume_times, 0, body_size,
             ),
-            body, topic_bytes, properties_size.to_bytes(2, "big"), properties,
+            body, topic_bytes, _pack_length(properties_size), properties,
         )))
         # fmt: on
         waiting_code = self._waiting_codes.get(topic)
@@ -190,7 +193,7 @@ class LogWriter:
                     queue = queues.get((topic, queue_id)) or self.queues.admit(topic, queue_id)
                     queue.make_room()
                     topic_bytes = queue.topic_bytes
-                    size = _PLAIN_BYTES + body_size + len(topic_bytes) + properties_size
+                    size = PLAIN_BYTES + body_size + len(topic_bytes) + properties_size
                     if at + size > limit:
                         self._write_pieces(start, pieces)
                         start = at = log.make_place(size)
@@ -200,10 +203,10 @@ class LogWriter:
                 # fmt: off
                 pieces += (
                     _pack_head(
-                        size, MAGIC, _crc32(body) & 0x7FFFFFFF, queue_id, flag, queue.next_offset, at, sysflag,
+                        size, MAGIC, _crc32(body) & CRC_MASK, queue_id, flag, queue.next_offset, at, sysflag,
                         born_timestamp_ms, born_host, now_ms, store_host, reconsume_times, 0, body_size,
                     ),
-                    body, topic_bytes, properties_size.to_bytes(2, "big"), properties,
+                    body, topic_bytes, _pack_length(properties_size), properties,
                 )
                 # fmt: on
                 appended.append((at, queue.append(at, size, tags_code)))
@@ -248,7 +251,7 @@ class LogWriter:
             physical_offset = at + len(block)
             field_at = len(block) + PHYSICAL_OFFSET_AT
             block += record
-            block[field_at : field_at + 8] = physical_offset.to_bytes(8, "big")
+            I64.pack_into(block, field_at, physical_offset)
             appended.append((draft, physical_offset, len(record)))
         self.log.write(at, block, is_block=True)
         self.last_store_timestamp_ms = now_ms

@@ -66,6 +66,12 @@ def test_the_fields_of_a_record_are_told_by_one_module() -> None:
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Call) and dotted(node.func) == "np.where" and "V6" in ast.unparse(node)
     )
+    none_of(
+        at(path, node.lineno, f"writes {ast.unparse(node)}; take the CRC or its mask from {home}")
+        for path in python_files(SRC)
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.BinOp) and isinstance(node.right, ast.Constant) and "crc32" in ast.unparse(node.left)
+    )
 
 
 def test_growing_pauses_are_computed_in_one_module() -> None:

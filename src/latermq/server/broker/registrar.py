@@ -1,7 +1,6 @@
 """Broker registration: sends the topics to every name server, at intervals and when they change."""
 
 import asyncio
-import zlib
 from collections.abc import Callable
 
 import structlog
@@ -10,6 +9,7 @@ from msgspec import Raw
 from latermq.broker.broker import Broker
 from latermq.client.session.connection import Connections
 from latermq.errors import LaterMQError
+from latermq.message.record_fields import body_crc32
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.json_body import encode_body
 from latermq.protocol.remoting.routes import BrokerRegistration
@@ -76,7 +76,7 @@ class Registrar:
             **self._identity,
             "haServerAddr": "",
             "compressed": "false",
-            "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
+            "bodyCrc32": str(body_crc32(body)),
         }
         await asyncio.gather(*(self._register_at(server, fields, body) for server in self._name_servers))
 

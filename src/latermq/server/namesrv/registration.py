@@ -8,6 +8,7 @@ from typing import Literal
 from latermq.config import NameServerConfig
 from latermq.config_json.topics import DataVersionJson, TopicJson, TopicTableJson
 from latermq.errors import InvalidParameter, MalformedRequest, ServiceUnavailable
+from latermq.message.record_fields import body_crc32
 from latermq.protocol.remoting.json_body import decode_body
 from latermq.protocol.remoting.routes import RegisterBrokerBody, RegisterBrokerHeader
 
@@ -26,7 +27,7 @@ def read_registration(header: RegisterBrokerHeader, body: bytes, bounds: NameSer
     """The registration in a request's body. Raises an error if no valid broker could have sent it."""
     _check_header(header)
     # Java clears the sign bit of its checksums. 0 means no checksum.
-    if header.bodyCrc32 and header.bodyCrc32 != zlib.crc32(body) & 0x7FFFFFFF:
+    if header.bodyCrc32 and header.bodyCrc32 != body_crc32(body):
         raise MalformedRequest(
             "the registration's checksum does not match its body", hint="The broker sends it again soon"
         )
