@@ -263,7 +263,7 @@ def run_near(sizes: Sizes, folder: Path) -> Iterator[Row]:
         for repeat in range(sizes.repeats):
             figures = timers.spread(broker, f"near-alone-{repeat}", sizes.timers, sizes.spread_s)
             yield Row("pipeline-near, no driver", LATERMQ, repeat, figures)
-        with pipeline_process(broker.namesrv, root, *options, compiles_well=True) as driver:
+        with pipeline_process(broker.namesrv, root, *options, full_jit=True) as driver:
             os.setpriority(os.PRIO_PROCESS, driver.pid, NICE)  # as `serve` does
             wait_until(lambda: link.state().cuts, _WAIT_S, "the driver's begin")
             for repeat in range(sizes.repeats):

@@ -7,33 +7,33 @@ import pytest
 
 from latermq.errors import StoreError
 from latermq.model.topic import Topic
-from tests.support.faults.aging_broker import Aging
+from tests.support.faults.aging_broker import AgingBroker
 
 CHECKPOINT = "latermq.checkpoint"
 LOSSES = [["consumequeue/kept/0"], ["consumequeue"], [CHECKPOINT], ["consumequeue", CHECKPOINT], ["index"]]
 
 
 @pytest.fixture
-def aging() -> Iterator[Aging]:
-    aging = Aging()
+def aging() -> Iterator[AgingBroker]:
+    aging = AgingBroker()
     yield aging
     aging.close()
 
 
-def fill(aging: Aging, text: str) -> None:
+def fill(aging: AgingBroker, text: str) -> None:
     for number in range(10):
         aging.send(f"{text} {number}", queue_id=number % 2)
         aging.send(f"{text} {number}", "kept", UNIQ_KEY=f"{text} {number}")
 
 
-def delete(aging: Aging) -> None:
+def delete(aging: AgingBroker) -> None:
     for step in aging.broker.topic_admin.delete("orders"):
         step()
 
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("lost", LOSSES)
-def test_its_messages_do_not_come_back(aging: Aging, lost: list[str], clean: bool) -> None:
+def test_its_messages_do_not_come_back(aging: AgingBroker, lost: list[str], clean: bool) -> None:
     fill(aging, "old")
     delete(aging)
     for _ in range(2):
@@ -45,7 +45,7 @@ def test_its_messages_do_not_come_back(aging: Aging, lost: list[str], clean: boo
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("lost", [*LOSSES, ["consumequeue/orders"]])
-def test_made_again_it_holds_its_new_messages_alone(aging: Aging, lost: list[str], clean: bool) -> None:
+def test_made_again_it_holds_its_new_messages_alone(aging: AgingBroker, lost: list[str], clean: bool) -> None:
     for life in range(3):
         fill(aging, f"old {life}")
         delete(aging)
@@ -62,7 +62,7 @@ def test_made_again_it_holds_its_new_messages_alone(aging: Aging, lost: list[str
 @pytest.mark.parametrize("lost", LOSSES)
 def test_it_stays_deleted_after_a_power_cut(lost: list[str]) -> None:
     for seed in range(5):
-        aging = Aging()
+        aging = AgingBroker()
         fill(aging, "old")
         delete(aging)
         aging.send("later", "kept")
@@ -73,7 +73,7 @@ def test_it_stays_deleted_after_a_power_cut(lost: list[str]) -> None:
         aging.close()
 
 
-def test_deleting_what_was_never_filled_writes_nothing(aging: Aging) -> None:
+def test_deleting_what_was_never_filled_writes_nothing(aging: AgingBroker) -> None:
     aging.broker.topics.put(Topic(name="orders", read_queues=4, write_queues=4))
     end = aging.broker.store.log.end
     delete(aging)
@@ -81,7 +81,7 @@ def test_deleting_what_was_never_filled_writes_nothing(aging: Aging) -> None:
     assert aging.broker.store.log.end == end
 
 
-def test_without_disk_space_it_is_not_deleted(aging: Aging) -> None:
+def test_without_disk_space_it_is_not_deleted(aging: AgingBroker) -> None:
     fill(aging, "old")
 
     def full(operation: str, path: str) -> None:
@@ -102,7 +102,7 @@ class KilledError(Exception):
 
 def test_a_death_while_it_is_deleted_leaves_all_of_it_or_nothing() -> None:
     for steps in range(40):
-        aging = Aging()
+        aging = AgingBroker()
         fill(aging, "old")
         left = steps
 
@@ -130,7 +130,7 @@ def test_a_death_while_it_is_deleted_leaves_all_of_it_or_nothing() -> None:
         pytest.fail("it never came to its end")
 
 
-def test_the_log_forgets_the_deletion_with_the_messages(aging: Aging) -> None:
+def test_the_log_forgets_the_deletion_with_the_messages(aging: AgingBroker) -> None:
     fill(aging, "old")
     delete(aging)
     aging.age()

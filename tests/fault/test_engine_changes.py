@@ -13,7 +13,7 @@ from latermq.store.commit_log import CommitLog
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.store.index.key_index import KeyIndex
 from tests.support.brokers_in_memory import bodies, open_broker, pass_time, send
-from tests.support.pipeline.far_broker import Far
+from tests.support.pipeline.far_broker import FarBroker
 
 CANCELS = 600
 DELAY_MS = 30_000
@@ -122,7 +122,7 @@ def test_what_waits_is_the_same_before_and_after(seed: int, checkpoint: str) -> 
 
 def test_cancels_of_windows_that_are_handed_back_survive_a_change_of_engines() -> None:
     """Of timers in the log and of such that have left it."""
-    far = Far()
+    far = FarBroker()
     far.schedule("gone-a", 60_000)
     far.schedule("gone-b", 60_000)
     far.lose_log()

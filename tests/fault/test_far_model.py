@@ -17,7 +17,7 @@ from latermq.store.files.memory_disk import MemoryDisk
 from tests.fault.test_level_model import end_life, fail_sometimes
 from tests.fault.test_timer_model import ROLLING_STORE, Life, Model, lose_files
 from tests.support.brokers_in_memory import open_broker, pass_time
-from tests.support.faults.seeds import live_through
+from tests.support.faults.seeds import run_seeds
 from tests.support.needs import LONG
 from tests.support.pipeline.spark_twin import SparkTwin
 
@@ -141,4 +141,4 @@ def live(seed: int) -> None:
 
 @pytest.mark.parametrize("first_seed", range(0, SEEDS, SEEDS_A_TEST))
 def test_every_timer_has_one_owner_and_comes_once(first_seed: int) -> None:
-    live_through(live, first_seed, SEEDS_A_TEST)
+    run_seeds(live, first_seed, SEEDS_A_TEST)

@@ -5,12 +5,12 @@ import pytest
 from latermq.message.names import TIMER_TOPIC
 from latermq.model.timers import Verdict
 from tests.support.brokers_in_memory import messages, pass_time, send
-from tests.support.pipeline.far_broker import FAR_MS, SHORT, Far
+from tests.support.pipeline.far_broker import FAR_MS, SHORT, FarBroker
 
 DELAY_MS = 300_000
 
 
-class Away(Far):
+class Away(FarBroker):
     """The same beside a Spark that at times does not ingest."""
 
     is_away = False

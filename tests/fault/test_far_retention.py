@@ -10,15 +10,15 @@ from latermq.model.timers import Verdict
 from latermq.timer.steps import at_once
 from tests.fault.test_far_model import LameTwin
 from tests.support.brokers_in_memory import messages, pass_time, send
-from tests.support.pipeline.far_broker import FAR_MS, Far
+from tests.support.pipeline.far_broker import FAR_MS, FarBroker
 
 
 @pytest.fixture
-def far() -> Far:
-    return Far()
+def far() -> FarBroker:
+    return FarBroker()
 
 
-def test_a_far_timer_arrives_to_the_millisecond_after_its_segment_is_gone(far: Far) -> None:
+def test_a_far_timer_arrives_to_the_millisecond_after_its_segment_is_gone(far: FarBroker) -> None:
     far.schedule("a")
     due_ms = far.clock.now_ms() + FAR_MS
     far.lose_log()
@@ -30,7 +30,7 @@ def test_a_far_timer_arrives_to_the_millisecond_after_its_segment_is_gone(far: F
 
 
 @pytest.mark.parametrize("crashed", [False, True])
-def test_a_far_timer_is_cancelled_by_name_after_its_record_is_gone(far: Far, crashed: bool) -> None:
+def test_a_far_timer_is_cancelled_by_name_after_its_record_is_gone(far: FarBroker, crashed: bool) -> None:
     far.schedule("a")
     far.schedule("b")
     far.lose_log()
@@ -48,7 +48,7 @@ def test_a_far_timer_is_cancelled_by_name_after_its_record_is_gone(far: Far, cra
     far.close()
 
 
-def test_a_cancel_of_a_window_that_is_handed_back_survives_a_crash(far: Far) -> None:
+def test_a_cancel_of_a_window_that_is_handed_back_survives_a_crash(far: FarBroker) -> None:
     far.schedule("a")
     far.schedule("b")
     far.lose_log()
@@ -64,7 +64,7 @@ def test_a_cancel_of_a_window_that_is_handed_back_survives_a_crash(far: Far) -> 
     far.close()
 
 
-def test_a_message_key_finds_far_timers_whose_records_are_gone(far: Far) -> None:
+def test_a_message_key_finds_far_timers_whose_records_are_gone(far: FarBroker) -> None:
     far.schedule("a", key="order-1 customer-7")
     far.lose_log()
     (outcome,) = far.broker.pending.cancel_key("orders", "customer-7")
@@ -74,7 +74,7 @@ def test_a_message_key_finds_far_timers_whose_records_are_gone(far: Far) -> None
     far.close()
 
 
-def test_a_far_timer_is_moved_with_its_record_from_the_timeline(far: Far) -> None:
+def test_a_far_timer_is_moved_with_its_record_from_the_timeline(far: FarBroker) -> None:
     far.schedule("a")
     far.lose_log()
     due_ms = far.clock.now_ms() + 5_000
@@ -89,7 +89,7 @@ def test_a_far_timer_is_moved_with_its_record_from_the_timeline(far: Far) -> Non
     far.close()
 
 
-def test_names_of_delivered_timers_are_forgotten(far: Far) -> None:
+def test_names_of_delivered_timers_are_forgotten(far: FarBroker) -> None:
     far.schedule("a")
     far.lose_log()
     far.pass_time(FAR_MS)
@@ -101,7 +101,7 @@ def test_names_of_delivered_timers_are_forgotten(far: Far) -> None:
     far.close()
 
 
-def test_nothing_leaves_the_log_that_spark_has_not_ingested(far: Far) -> None:
+def test_nothing_leaves_the_log_that_spark_has_not_ingested(far: FarBroker) -> None:
     far.schedule("a")
     far.twin.ingest = lambda broker: None  # type: ignore[method-assign]
     for _ in range(12):
@@ -116,14 +116,14 @@ def test_nothing_leaves_the_log_that_spark_has_not_ingested(far: Far) -> None:
     far.close()
 
 
-def test_timers_that_have_left_the_log_are_counted_without_a_checkpoint(far: Far) -> None:
+def test_timers_that_have_left_the_log_are_counted_without_a_checkpoint(far: FarBroker) -> None:
     for name in ("a", "b", "c"):
         far.schedule(name)
     far.lose_log()
     far.broker.pending.cancel("orders", "c")
     disk = far.disk.after_process_death()
     disk.remove("latermq.checkpoint")
-    far.put_back(disk)
+    far.replace_disk(disk)
     assert far.broker.pending.count(topic="orders") == 2
     far.pass_time(FAR_MS)
     assert sorted(far.arrived()) == [b"a", b"b"]
@@ -131,7 +131,7 @@ def test_timers_that_have_left_the_log_are_counted_without_a_checkpoint(far: Far
     far.close()
 
 
-def test_a_cancel_does_not_take_what_was_scheduled_behind_it_though_the_names_know_that_first(far: Far) -> None:
+def test_a_cancel_does_not_take_what_was_scheduled_behind_it_though_the_names_know_that_first(far: FarBroker) -> None:
     """Names are written down before the records go; a start between the two finds both."""
     far.schedule("a")
     assert far.broker.pending.cancel("orders", "a").verdict == Verdict.CANCELLED
@@ -146,7 +146,7 @@ def test_a_cancel_does_not_take_what_was_scheduled_behind_it_though_the_names_kn
     assert list(far.broker.far_names.pending("orders", "a", 0))
     disk = far.disk.after_process_death()
     disk.remove("latermq.checkpoint")
-    far.put_back(disk)
+    far.replace_disk(disk)
     assert far.broker.pending.count(topic="orders") == 1
     far.pass_time(FAR_MS)
     assert far.arrived() == [b"a"]
@@ -154,7 +154,9 @@ def test_a_cancel_does_not_take_what_was_scheduled_behind_it_though_the_names_kn
 
 
 @pytest.mark.parametrize("steps_before", [3, 12, 19])
-def test_a_cancel_whose_look_up_pauses_while_the_records_leave_the_log_takes_them(far: Far, steps_before: int) -> None:
+def test_a_cancel_whose_look_up_pauses_while_the_records_leave_the_log_takes_them(
+    far: FarBroker, steps_before: int
+) -> None:
     for _ in range(20):
         far.schedule("many")
     far.schedule("other")
@@ -172,7 +174,9 @@ def test_a_cancel_whose_look_up_pauses_while_the_records_leave_the_log_takes_the
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_a_cancel_of_a_window_that_is_missing_for_long_survives_a_change_of_engines(far: Far, moved: bool) -> None:
+def test_a_cancel_of_a_window_that_is_missing_for_long_survives_a_change_of_engines(
+    far: FarBroker, moved: bool
+) -> None:
     """The engine alone noted what was taken, as long as the names had forgotten it before the record of the cancel."""
     far.twin = LameTwin(Random(1), withheld=frozenset(range(8)))
     far.twin.begin(far.broker)

@@ -17,9 +17,9 @@ from latermq.store.files.memory_disk import MemoryDisk
 from latermq.store.message_store import MessageStore
 from tests.support.brokers_in_memory import bodies as delivered
 from tests.support.brokers_in_memory import open_broker, pass_time, send
-from tests.support.faults.dying_starts import after_dying_starts, die_in_start
+from tests.support.faults.crashed_starts import after_crashed_starts, crash_during_start
 from tests.support.needs import LONG
-from tests.support.pipeline.far_broker import FAR_MS, PIPELINE, SHORT, Far
+from tests.support.pipeline.far_broker import FAR_MS, PIPELINE, SHORT, FarBroker
 from tests.support.stores import SMALL, append, bodies, open_store
 
 SEEDS = 300 if LONG else 12
@@ -56,7 +56,7 @@ def test_a_start_may_die_at_any_call(half_way: bool, machine: bool) -> None:
     chance = Random(1)
     calls, is_done = 0, False
     while not is_done:
-        disk, is_done = die_in_start(crashed.after_process_death(), open_store, calls, half_way=half_way)
+        disk, is_done = crash_during_start(crashed.after_process_death(), open_store, calls, half_way=half_way)
         if machine:
             disk = disk.after_machine_death(chance)
         again = open_store(disk)
@@ -69,7 +69,7 @@ def test_a_start_may_die_at_any_call(half_way: bool, machine: bool) -> None:
 def test_a_first_start_may_die_at_any_call() -> None:
     calls, is_done = 0, False
     while not is_done:
-        disk, is_done = die_in_start(MemoryDisk(), open_store, calls, half_way=True)
+        disk, is_done = crash_during_start(MemoryDisk(), open_store, calls, half_way=True)
         store = open_store(disk)
         append(store, b"first")
         assert bodies(store) == [b"first"]
@@ -84,7 +84,7 @@ def test_a_start_may_die_at_any_call_where_the_file_system_can_do_less(kind: str
     while not is_done:
         disk = crashed.after_process_death()
         disk.calls.can_punch, disk.calls.can_allocate = kind != "no punch", kind != "no fallocate"
-        disk, is_done = die_in_start(disk, open_store, calls, half_way=True)
+        disk, is_done = crash_during_start(disk, open_store, calls, half_way=True)
         assert numbers(open_store(disk)) == list(range(200)), f"after {calls} calls"
         calls += 1
 
@@ -112,7 +112,7 @@ def test_timers_and_messages_outlive_starts_that_die(engine: str, seed: int) -> 
     for life in range(3):
         # Timers change the engine at times: what the one left is not what the other finds.
         own = chance.choice(ENGINES) if chance.random() < 0.3 else engine
-        disk = after_dying_starts(disk, start_and_die(clock, own), chance, may_lose_unsynced=True)
+        disk = after_crashed_starts(disk, start_and_die(clock, own), chance, may_lose_unsynced=True)
         with started(disk, clock, own) as broker:
             for number in range(chance.randrange(5, 60)):
                 body = b"%d/%d" % (life, number)
@@ -128,7 +128,7 @@ def test_timers_and_messages_outlive_starts_that_die(engine: str, seed: int) -> 
             pass_time(broker, clock, chance.choice((0, 3_000)))
             broker.store.flush()
             disk = disk.after_process_death()
-    disk = after_dying_starts(disk, start_and_die(clock, engine), chance, may_lose_unsynced=True)
+    disk = after_crashed_starts(disk, start_and_die(clock, engine), chance, may_lose_unsynced=True)
     with started(disk, clock, engine) as broker:
         pass_time(broker, clock, 500_000)
         assert sorted(delivered(broker)) == sorted(sent)
@@ -161,7 +161,7 @@ def test_a_short_queue_among_others_is_mended() -> None:
 def test_a_queue_that_lost_what_the_checkpoint_promises_is_built_again() -> None:
     disk = crashed_store(saved=100, behind=20)
     shorten(disk, f"consumequeue/orders/2/{FIRST}", 20 * 20)
-    disk, _ = die_in_start(disk, open_store, 6, half_way=False)
+    disk, _ = crash_during_start(disk, open_store, 6, half_way=False)
     assert numbers(open_store(disk)) == list(range(120))
 
 
@@ -279,7 +279,7 @@ def test_a_real_start_touches_no_queue_that_is_right(tmp_path: Path) -> None:
 
 
 def test_names_of_far_timers_outlive_starts_that_die_at_any_call() -> None:
-    far = Far()
+    far = FarBroker()
     for number in range(5):
         far.schedule(f"t{number}")
     far.lose_log()
@@ -289,8 +289,10 @@ def test_names_of_far_timers_outlive_starts_that_die_at_any_call() -> None:
     crashed = far.disk.after_process_death()
     calls, is_done = 0, False
     while not is_done:
-        disk, is_done = die_in_start(crashed.after_process_death(), start_far_and_die(far.clock), calls, half_way=True)
-        far.put_back(disk)
+        disk, is_done = crash_during_start(
+            crashed.after_process_death(), start_far_and_die(far.clock), calls, half_way=True
+        )
+        far.replace_disk(disk)
         for number in range(5):
             assert len(list(far.broker.far_names.pending("orders", f"t{number}", 0))) == 1, f"after {calls} calls"
         calls += 1

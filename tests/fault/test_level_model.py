@@ -20,7 +20,7 @@ from latermq.message.batch import BatchMember, encode_batch
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.timer.levels import LevelTable
 from tests.support.brokers_in_memory import HOST, messages, open_broker, pass_time, run_until_quiet
-from tests.support.faults.seeds import live_through
+from tests.support.faults.seeds import run_seeds
 from tests.support.needs import LONG
 
 SEEDS = 5_000 if LONG else 200
@@ -208,4 +208,4 @@ def fail_sometimes(chance: Random, operation: str, path: str) -> None:
 
 @pytest.mark.parametrize("first_seed", range(0, SEEDS, SEEDS_A_TEST))
 def test_no_life_loses_repeats_or_hurries_a_delayed_message(first_seed: int) -> None:
-    live_through(live, first_seed, SEEDS_A_TEST)
+    run_seeds(live, first_seed, SEEDS_A_TEST)

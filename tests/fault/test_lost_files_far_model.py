@@ -17,7 +17,7 @@ from tests.fault.test_level_model import end_life
 from tests.fault.test_lost_files_model import GROUP, STORE, Ledger, LossyLife, run_out
 from tests.support.brokers_in_memory import open_broker
 from tests.support.faults.lost_files import lose_one
-from tests.support.faults.seeds import live_through
+from tests.support.faults.seeds import run_seeds
 from tests.support.needs import LONG
 
 SEEDS = 200 if LONG else 3
@@ -96,4 +96,4 @@ def close(broker: Broker) -> None:
 
 @pytest.mark.parametrize("first_seed", range(0, SEEDS, SEEDS_A_TEST))
 def test_far_timers_come_once_whatever_is_lost_at_a_death(first_seed: int) -> None:
-    live_through(live, first_seed, SEEDS_A_TEST)
+    run_seeds(live, first_seed, SEEDS_A_TEST)

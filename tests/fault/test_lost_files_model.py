@@ -20,9 +20,9 @@ from tests.fault.test_level_model import end_life, fail_sometimes
 from tests.fault.test_timer_model import LONGEST_WAIT_MS, Event, Life, Model
 from tests.support.brokers_in_memory import HOST, messages, open_broker, run_until_quiet, send
 from tests.support.faults.aging_broker import AGING
-from tests.support.faults.dying_starts import after_dying_starts
+from tests.support.faults.crashed_starts import after_crashed_starts
 from tests.support.faults.lost_files import lose_one
-from tests.support.faults.seeds import live_through
+from tests.support.faults.seeds import run_seeds
 from tests.support.needs import LONG
 
 LIVES_A_SEED = 5
@@ -185,7 +185,7 @@ def live(seed: int) -> None:
                 lost.append(lose_one(disk, chance))
             if chance.random() < 0.2:
                 lost.append(lose_one(disk, chance))  # at times two
-            disk = after_dying_starts(disk, lambda disk: start_and_die(disk, clock), chance, may_lose_unsynced=True)
+            disk = after_crashed_starts(disk, lambda disk: start_and_die(disk, clock), chance, may_lose_unsynced=True)
             clock.advance(chance.choice((0, 500, 20_000, 100_000)))
         last = LossyLife(disk, clock, chance, ledger, LIVES_A_SEED)
         ledger.forget_behind(last.broker.store.log.end)
@@ -235,4 +235,4 @@ def run_out(life: LossyLife, clock: SimulatedClock) -> None:
 
 @pytest.mark.parametrize("first_seed", range(0, SEEDS, SEEDS_A_TEST))
 def test_whatever_is_lost_at_a_death_all_that_was_acknowledged_comes_once(first_seed: int) -> None:
-    live_through(live, first_seed, SEEDS_A_TEST)
+    run_seeds(live, first_seed, SEEDS_A_TEST)

@@ -16,7 +16,7 @@ from latermq.store.checkpoint import load_checkpoint, save_checkpoint
 from latermq.store.files.disk import FileDisk
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.support.brokers_in_memory import open_broker, send
-from tests.support.faults.aging_broker import AGING, Aging
+from tests.support.faults.aging_broker import AGING, AgingBroker
 
 CHECKPOINT = "latermq.checkpoint"
 NEW_FIELDS = ("queue_starts", "unfinished", "index_files", "index_file_bytes")
@@ -90,7 +90,7 @@ def forget_new_fields(disk: MemoryDisk) -> None:
     disk.replace(CHECKPOINT, encode_checked({name: fields[name] for name in fields if name not in NEW_FIELDS}))
 
 
-def restart(aging: Aging, damage: Damage, *, clean: bool, is_old: bool = False) -> None:
+def restart(aging: AgingBroker, damage: Damage, *, clean: bool, is_old: bool = False) -> None:
     if clean:
         aging.broker.close()
     else:
@@ -111,7 +111,7 @@ def restart(aging: Aging, damage: Damage, *, clean: bool, is_old: bool = False) 
 def test_waiting_timers_are_found_whatever_of_the_index_is_lost(
     damage: Damage, clean: bool, is_old: bool, aged: bool
 ) -> None:
-    aging = Aging()
+    aging = AgingBroker()
     if aged:
         for number in range(30):
             aging.schedule(f"old {number}", 1_000)
@@ -138,7 +138,7 @@ def test_waiting_timers_are_found_whatever_of_the_index_is_lost(
 def test_a_cancelled_timer_stays_cancelled_though_its_engine_is_lost_too(
     damage: Damage, engine: tuple[str, ...]
 ) -> None:
-    aging = Aging("rocksdb" if engine[0] == "timerrocksdb" else "wheel")
+    aging = AgingBroker("rocksdb" if engine[0] == "timerrocksdb" else "wheel")
     for number in range(40):
         aging.schedule(f"t{number}", 15_000)
     for number in range(0, 40, 2):
@@ -158,7 +158,7 @@ def test_a_cancelled_timer_stays_cancelled_though_its_engine_is_lost_too(
 
 
 def test_an_index_that_is_whole_is_not_built_again_and_the_log_is_not_read_for_it() -> None:
-    aging = Aging()
+    aging = AgingBroker()
     for _ in range(4):
         for number in range(30):
             aging.schedule(f"old {number}", 1_000)

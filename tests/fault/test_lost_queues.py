@@ -7,7 +7,7 @@ import pytest
 from latermq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.support.brokers_in_memory import bodies, open_broker
-from tests.support.faults.aging_broker import AGING, Aging
+from tests.support.faults.aging_broker import AGING, AgingBroker
 
 CHECKPOINT = "latermq.checkpoint"
 LEVEL_1 = f"consumequeue/{SCHEDULE_TOPIC}/0"
@@ -16,8 +16,8 @@ TEN = [f"new {number}" for number in range(10)]
 
 
 @pytest.fixture
-def aging() -> Iterator[Aging]:
-    aging = Aging()
+def aging() -> Iterator[AgingBroker]:
+    aging = AgingBroker()
     yield aging
     aging.close()
 
@@ -28,7 +28,7 @@ def aging() -> Iterator[Aging]:
     [["consumequeue/traffic/0"], [LEVEL_1], ["consumequeue"], [LEVEL_1, CHECKPOINT], ["consumequeue", CHECKPOINT]],
 )
 def test_delays_arrive_after_the_records_of_their_level_have_aged_out(
-    aging: Aging, lost: list[str], clean: bool
+    aging: AgingBroker, lost: list[str], clean: bool
 ) -> None:
     for number in range(30):
         aging.delay(f"old {number}")
@@ -49,7 +49,7 @@ def test_delays_arrive_after_the_records_of_their_level_have_aged_out(
 def test_timers_arrive_after_the_records_of_their_topic_have_aged_out(
     engine: str, lost: list[str], clean: bool
 ) -> None:
-    aging = Aging(engine)
+    aging = AgingBroker(engine)
     for number in range(30):
         aging.schedule(f"old {number}", 2_000)
     aging.pass_time(3_000)
@@ -63,7 +63,7 @@ def test_timers_arrive_after_the_records_of_their_topic_have_aged_out(
     aging.close()
 
 
-def test_the_ids_in_delivered_records_tell_where_a_queue_was(aging: Aging) -> None:
+def test_the_ids_in_delivered_records_tell_where_a_queue_was(aging: AgingBroker) -> None:
     """Waiting records age out before what they became: the log still holds deliveries of entries that are gone."""
     for number in range(5):
         aging.schedule(f"timer {number}", 15_000)
@@ -87,7 +87,7 @@ def test_the_ids_in_delivered_records_tell_where_a_queue_was(aging: Aging) -> No
 
 
 @pytest.mark.parametrize("lost", [["consumequeue/orders/0"], ["consumequeue"], ["consumequeue", CHECKPOINT]])
-def test_consumers_get_what_comes_after_all_they_had_has_aged_out(aging: Aging, lost: list[str]) -> None:
+def test_consumers_get_what_comes_after_all_they_had_has_aged_out(aging: AgingBroker, lost: list[str]) -> None:
     for number in range(30):
         aging.send(f"old {number}")
     aging.broker.groups.require("G")
@@ -102,7 +102,7 @@ def test_consumers_get_what_comes_after_all_they_had_has_aged_out(aging: Aging, 
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_any_file_of_a_queue_may_be_lost(aging: Aging, number: int) -> None:
+def test_any_file_of_a_queue_may_be_lost(aging: AgingBroker, number: int) -> None:
     """The first of several leaves a queue that seems to begin later, one in the middle a hole."""
     expected = [f"plain {one}" for one in range(20)]
     for body in expected:
@@ -114,7 +114,7 @@ def test_any_file_of_a_queue_may_be_lost(aging: Aging, number: int) -> None:
     assert aging.bodies() == expected
 
 
-def test_any_file_of_an_aged_queue_may_be_lost(aging: Aging) -> None:
+def test_any_file_of_an_aged_queue_may_be_lost(aging: AgingBroker) -> None:
     for number in range(30):
         aging.send(f"old {number}")
     aging.age()
@@ -128,7 +128,7 @@ def test_any_file_of_an_aged_queue_may_be_lost(aging: Aging) -> None:
         assert aging.broker.store.queues.ensure("orders", 0).next_offset == 50
 
 
-def test_a_queue_that_is_whole_is_not_built_again(aging: Aging) -> None:
+def test_a_queue_that_is_whole_is_not_built_again(aging: AgingBroker) -> None:
     """Also one whose first file begins exactly where the log does."""
     for number in range(30):
         aging.send(f"old {number}")
@@ -148,7 +148,7 @@ class KilledError(Exception):
 
 @pytest.mark.parametrize("lost", ["consumequeue/orders/0", "index", CHECKPOINT])
 def test_a_start_that_is_killed_while_it_rebuilds_leaves_nothing_half(lost: str) -> None:
-    aging = Aging()
+    aging = AgingBroker()
     expected = [f"plain {number}" for number in range(100)]
     for body in expected:
         aging.send(body, UNIQ_KEY=body)

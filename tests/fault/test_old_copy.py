@@ -11,18 +11,18 @@ from latermq.message.timer_code import CANCEL, MOVED, TIMER
 from latermq.model.timers import Verdict
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.support.brokers_in_memory import open_broker, send
-from tests.support.pipeline.far_broker import FAR_MS, PIPELINE, Far
+from tests.support.pipeline.far_broker import FAR_MS, PIPELINE, FarBroker
 from tests.support.pipeline.spark_twin import Row
 
 
 @pytest.fixture
-def far() -> Far:
-    far = Far()
+def far() -> FarBroker:
+    far = FarBroker()
     far.twin.chance.seed(3)
     return far
 
 
-def lost_to(far: Far) -> Lost:
+def lost_to(far: FarBroker) -> Lost:
     """What the timeline tells of what this store lacks."""
     dues = [row.due_ms for row in lost_rows(far) if row.record]
     newest = max((number for number, _ in far.twin.by_window), default=0)
@@ -30,7 +30,7 @@ def lost_to(far: Far) -> Lost:
     return Lost(end, 9, end, min(dues, default=FOREVER_MS), max(dues, default=0), newest)
 
 
-def lost_rows(far: Far, first: int | None = None) -> list[LostRow]:
+def lost_rows(far: FarBroker, first: int | None = None) -> list[LostRow]:
     if first is None:
         first = far.broker.far.next_entry
     rows = (row for row in far.twin.timeline.values() if row.entry >= first)
@@ -45,7 +45,7 @@ def lost_row(row: Row) -> LostRow:
     return LostRow(row.entry, kind, row.due_ms, topic, unique_key, row.record)
 
 
-def mend(far: Far) -> None:
+def mend(far: FarBroker) -> None:
     """What the server does at its start."""
     entries = write_again(far)
     for move in entries.moves.values():
@@ -54,7 +54,7 @@ def mend(far: Far) -> None:
     far.broker.ingest.end_mending()
 
 
-def write_again(far: Far) -> LostEntries:
+def write_again(far: FarBroker) -> LostEntries:
     """All but moves to a near time."""
     entries = far.broker.lost_entries(lost_to(far))
     rows = lost_rows(far, far.broker.ingest.begin_mending(far.broker.far.next_entry))
@@ -62,7 +62,7 @@ def write_again(far: Far) -> LostEntries:
     return entries
 
 
-def ingest_all(far: Far) -> None:
+def ingest_all(far: FarBroker) -> None:
     end = far.broker.far.next_entry
     while far.twin.ingested < end or far.broker.ingest.offset < end:
         far.broker.store.flush()
@@ -70,13 +70,13 @@ def ingest_all(far: Far) -> None:
 
 
 @pytest.fixture
-def copied(far: Far) -> tuple[Far, MemoryDisk]:
+def copied(far: FarBroker) -> tuple[FarBroker, MemoryDisk]:
     return copied_before_more(far)
 
 
 def copied_before_more(
-    far: Far, *, lagging: bool = False, first: Callable[[Far], object] = lambda far: None
-) -> tuple[Far, MemoryDisk]:
+    far: FarBroker, *, lagging: bool = False, first: Callable[[FarBroker], object] = lambda far: None
+) -> tuple[FarBroker, MemoryDisk]:
     """A broker, and a copy of its store from before further timers, cancels and moves.
 
     While Spark lags, the last cut gives the broker all that the wheel can hold: `lagging` copies at such a time.
@@ -110,9 +110,9 @@ def copied_before_more(
     return far, copy
 
 
-def test_what_spark_holds_arrives_once_beside_what_is_new(copied: tuple[Far, MemoryDisk]) -> None:
+def test_what_spark_holds_arrives_once_beside_what_is_new(copied: tuple[FarBroker, MemoryDisk]) -> None:
     far, copy = copied
-    far.put_back(copy)
+    far.replace_disk(copy)
     assert far.broker.far.next_entry < far.twin.ingested
     mend(far)
     assert far.broker.far.next_entry == far.twin.ingested + 1  # and a cut
@@ -127,9 +127,9 @@ def test_what_spark_holds_arrives_once_beside_what_is_new(copied: tuple[Far, Mem
     far.close()
 
 
-def test_a_timer_that_only_spark_holds_is_found_by_its_name(copied: tuple[Far, MemoryDisk]) -> None:
+def test_a_timer_that_only_spark_holds_is_found_by_its_name(copied: tuple[FarBroker, MemoryDisk]) -> None:
     far, copy = copied
-    far.put_back(copy)
+    far.replace_disk(copy)
     mend(far)
     assert far.broker.pending.status("orders", "lost-1").verdict == Verdict.PENDING
     assert far.broker.pending.cancel("orders", "lost-1").verdict == Verdict.CANCELLED
@@ -144,10 +144,10 @@ def test_a_timer_that_only_spark_holds_is_found_by_its_name(copied: tuple[Far, M
 
 @pytest.mark.parametrize("rows_before", range(7))
 def test_a_death_half_way_leaves_it_to_the_next_start(
-    copied: tuple[Far, MemoryDisk], rows_before: int, monkeypatch: pytest.MonkeyPatch
+    copied: tuple[FarBroker, MemoryDisk], rows_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     far, copy = copied
-    far.put_back(copy)
+    far.replace_disk(copy)
     lost = lost_to(far)
     monkeypatch.setattr("latermq.broker.timers.lost_entries.WRITTEN_AT_ONCE", 2)
 
@@ -171,14 +171,14 @@ def test_a_death_half_way_leaves_it_to_the_next_start(
 
 
 @pytest.mark.parametrize("first", ["cancel", "timer", "nothing"])
-def test_a_copy_from_a_time_when_spark_lagged_takes_nothing_that_is_sparks(far: Far, first: str) -> None:
-    doings: dict[str, Callable[[Far], object]] = {
+def test_a_copy_from_a_time_when_spark_lagged_takes_nothing_that_is_sparks(far: FarBroker, first: str) -> None:
+    doings: dict[str, Callable[[FarBroker], object]] = {
         "cancel": lambda far: far.broker.pending.cancel("orders", "near-cancelled-later"),
         "timer": lambda far: far.schedule("very-far", 20 * FAR_MS),
         "nothing": lambda far: None,
     }
     far, copy = copied_before_more(far, lagging=True, first=doings[first])
-    far.put_back(copy)
+    far.replace_disk(copy)
     mend(far)
     far.pass_time(FAR_MS + 40_000)
     assert sorted(far.arrived()) == [b"known", b"lost-1", b"lost-2", b"moved-later"]
@@ -187,13 +187,13 @@ def test_a_copy_from_a_time_when_spark_lagged_takes_nothing_that_is_sparks(far: 
 
 
 def test_a_copy_from_before_the_first_cut_goes_on_too() -> None:
-    far = Far()
+    far = FarBroker()
     disk, clock = MemoryDisk(), far.clock
     broker = open_broker(disk, clock, pipeline=PIPELINE)
     send(broker, b"near", UNIQ_KEY="near", TIMER_DELAY_MS="5000")
     broker.store.flush()
     copy = disk.after_process_death()
-    far.put_back(disk.after_process_death())
+    far.replace_disk(disk.after_process_death())
     broker.timers.engine.close()
     far.twin.begin(far.broker)
     far.pass_time(1_000)
@@ -201,7 +201,7 @@ def test_a_copy_from_before_the_first_cut_goes_on_too() -> None:
     far.schedule("lost-and-soon", 20_000)
     far.pass_time(2_000)
     ingest_all(far)
-    far.put_back(copy)
+    far.replace_disk(copy)
     assert far.broker.ingest.epoch == 0
     mend(far)
     far.schedule("new")
@@ -211,7 +211,7 @@ def test_a_copy_from_before_the_first_cut_goes_on_too() -> None:
     far.close()
 
 
-def test_a_far_timer_that_was_moved_to_a_near_time_is_moved_again(far: Far) -> None:
+def test_a_far_timer_that_was_moved_to_a_near_time_is_moved_again(far: FarBroker) -> None:
     far.schedule("known")
     far.schedule("moved-and-cancelled")
     ingest_all(far)
@@ -221,7 +221,7 @@ def test_a_far_timer_that_was_moved_to_a_near_time_is_moved_again(far: Far) -> N
     assert far.broker.pending.cancel("orders", "moved-and-cancelled").verdict == Verdict.CANCELLED
     far.broker.store.flush()
     ingest_all(far)
-    far.put_back(copy)
+    far.replace_disk(copy)
     mend(far)
     far.pass_time(20_000)
     assert far.arrived() == [b"known"]
@@ -233,7 +233,7 @@ def test_a_far_timer_that_was_moved_to_a_near_time_is_moved_again(far: Far) -> N
 
 @pytest.mark.parametrize("deaths", range(5))
 def test_a_move_to_a_near_time_outlives_deaths_before_it_is_repeated(
-    far: Far, deaths: int, monkeypatch: pytest.MonkeyPatch
+    far: FarBroker, deaths: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("known", "cancelled", "moved-on"):
         far.schedule(name)
@@ -248,7 +248,7 @@ def test_a_move_to_a_near_time_outlives_deaths_before_it_is_repeated(
     far.schedule("lost-too")
     far.broker.store.flush()
     ingest_all(far)
-    far.put_back(copy)
+    far.replace_disk(copy)
     monkeypatch.setattr("latermq.broker.timers.lost_entries.WRITTEN_AT_ONCE", 1)
     for rows_before in range(deaths):
         lost, rows = lost_to(far), lost_rows(far, far.broker.ingest.begin_mending(far.broker.far.next_entry))
@@ -278,26 +278,26 @@ def test_a_move_to_a_near_time_outlives_deaths_before_it_is_repeated(
     far.close()
 
 
-def test_large_timers_are_written_again_in_blocks_that_fit_a_segment(far: Far) -> None:
+def test_large_timers_are_written_again_in_blocks_that_fit_a_segment(far: FarBroker) -> None:
     copy = far.disk.after_process_death()
     for number in range(30):
         send(far.broker, bytes([number]) * 30_000, UNIQ_KEY=f"u{number}", TIMER_DELAY_MS=str(FAR_MS))
     ingest_all(far)
-    far.put_back(copy)
+    far.replace_disk(copy)
     mend(far)
     far.pass_time(FAR_MS + 20_000)
     assert sorted(far.arrived()) == [bytes([number]) * 30_000 for number in range(30)]
     far.close()
 
 
-def test_it_outlives_a_lost_checkpoint(copied: tuple[Far, MemoryDisk]) -> None:
+def test_it_outlives_a_lost_checkpoint(copied: tuple[FarBroker, MemoryDisk]) -> None:
     far, copy = copied
-    far.put_back(copy)
+    far.replace_disk(copy)
     mend(far)
     far.broker.store.save(far.broker.store.plan_checkpoint())
     again = far.disk.after_process_death()
     again.remove("latermq.checkpoint")
-    far.put_back(again)
+    far.replace_disk(again)
     assert far.broker.store.queues.ensure(TIMER_TOPIC, 0).next_offset == far.twin.ingested + 1
     far.pass_time(FAR_MS + 40_000)
     assert sorted(far.arrived()) == [b"known", b"lost-1", b"lost-2", b"moved-later"]

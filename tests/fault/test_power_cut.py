@@ -13,8 +13,8 @@ from latermq.errors import StoreError
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.store.log_writer import Draft
 from latermq.store.message_store import MessageStore
-from tests.support.faults.dying_starts import after_dying_starts
-from tests.support.faults.seeds import live_through
+from tests.support.faults.crashed_starts import after_crashed_starts
+from tests.support.faults.seeds import run_seeds
 from tests.support.needs import LONG
 from tests.support.stores import HOST, SMALL, append, bodies, open_store
 
@@ -74,7 +74,7 @@ def live(seed: int) -> None:
     model = Model()
     safe = 0
     for run in range(4):
-        disk = after_dying_starts(disk, lambda dying: open_store(dying, SMALL, clock), chance)
+        disk = after_crashed_starts(disk, lambda dying: open_store(dying, SMALL, clock), chance)
         store = open_store(disk, SMALL, clock)
         check(store, model, safe)
         if seed % 2:
@@ -102,7 +102,7 @@ def fail_sometimes(chance: Random, operation: str, path: str) -> None:
 
 @pytest.mark.parametrize("first_seed", range(0, SEEDS, SEEDS_A_TEST))
 def test_no_death_loses_what_was_safe_or_leaves_a_hole(first_seed: int) -> None:
-    live_through(live, first_seed, SEEDS_A_TEST)
+    run_seeds(live, first_seed, SEEDS_A_TEST)
 
 
 def test_a_torn_record_ends_the_log_and_its_bytes_are_never_read_again() -> None:

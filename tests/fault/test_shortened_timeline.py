@@ -6,30 +6,30 @@ from latermq.errors import InvalidParameter
 from latermq.message.names import TIMER_TOPIC
 from latermq.model.timers import Verdict
 from tests.support.brokers_in_memory import pass_time
-from tests.support.pipeline.far_broker import FAR_MS, Far
+from tests.support.pipeline.far_broker import FAR_MS, FarBroker
 
 
 @pytest.fixture
-def far() -> Far:
-    far = Far()
+def far() -> FarBroker:
+    far = FarBroker()
     far.twin.chance.seed(3)
     return far
 
 
-def ingest_all(far: Far) -> None:
+def ingest_all(far: FarBroker) -> None:
     end = far.broker.far.next_entry
     while far.twin.ingested < end or far.broker.ingest.offset < end:
         far.broker.store.flush()
         far.twin.ingest(far.broker)
 
 
-def lose_rows(far: Far, end: int) -> None:
+def lose_rows(far: FarBroker, end: int) -> None:
     """The table as it was when it ended there."""
     far.twin.ingested = end
     far.twin.timeline = {entry: row for entry, row in far.twin.timeline.items() if entry < end}
 
 
-def begin(far: Far) -> None:
+def begin(far: FarBroker) -> None:
     """What a driver does that finds its table so."""
     far.broker.store.flush()
     queue = far.broker.store.queues.ensure(TIMER_TOPIC, 0)
@@ -40,7 +40,7 @@ def begin(far: Far) -> None:
 
 @pytest.mark.parametrize("left", [0, 3, 5, 8])
 @pytest.mark.parametrize("crashes", [False, True])
-def test_what_the_log_still_holds_is_ingested_again(far: Far, left: int, crashes: bool) -> None:
+def test_what_the_log_still_holds_is_ingested_again(far: FarBroker, left: int, crashes: bool) -> None:
     for number in range(6):
         far.schedule(f"t{number}")
     far.schedule("near", 5_000)
@@ -62,7 +62,7 @@ def test_what_the_log_still_holds_is_ingested_again(far: Far, left: int, crashes
     far.close()
 
 
-def test_the_log_is_kept_until_it_is_ingested_again(far: Far) -> None:
+def test_the_log_is_kept_until_it_is_ingested_again(far: FarBroker) -> None:
     far.schedule("far")
     ingest_all(far)
     lose_rows(far, 0)
@@ -77,7 +77,7 @@ def test_the_log_is_kept_until_it_is_ingested_again(far: Far) -> None:
     far.close()
 
 
-def test_what_neither_the_table_nor_the_log_holds_is_told_and_near_timers_go_on(far: Far) -> None:
+def test_what_neither_the_table_nor_the_log_holds_is_told_and_near_timers_go_on(far: FarBroker) -> None:
     far.schedule("far")
     ingest_all(far)
     far.lose_log()

@@ -23,7 +23,7 @@ from latermq.model.timers import Verdict
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.fault.test_level_model import CHECKPOINT, STEPS_MS, end_life, fail_sometimes
 from tests.support.brokers_in_memory import HOST, STORE, messages, open_broker, pass_time, run_until_quiet
-from tests.support.faults.seeds import live_through
+from tests.support.faults.seeds import run_seeds
 from tests.support.needs import LONG
 
 SEEDS = 5_000 if LONG else 200
@@ -274,4 +274,4 @@ def lose_files(disk: MemoryDisk, chance: Random) -> None:
 
 @pytest.mark.parametrize("first_seed", range(0, SEEDS, SEEDS_A_TEST))
 def test_no_life_loses_repeats_hurries_or_brings_back_a_timer(first_seed: int) -> None:
-    live_through(live, first_seed, SEEDS_A_TEST)
+    run_seeds(live, first_seed, SEEDS_A_TEST)

@@ -12,7 +12,7 @@ from latermq.message.names import TIMER_TOPIC
 from latermq.model.timers import Verdict
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.support.brokers_in_memory import STORE, messages, open_broker, pass_time, run_until_quiet, send
-from tests.support.faults.aging_broker import Aging
+from tests.support.faults.aging_broker import AgingBroker
 from tests.support.needs import LONG
 from tests.unit.timer.test_timers import ENGINES
 
@@ -156,7 +156,7 @@ def test_what_was_delivered_and_left_the_log_since_the_checkpoint_is_not_missed_
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The engine goes back to the checkpoint and knows such a timer still; that is no reason for an alarm."""
-    aging = Aging(engine)
+    aging = AgingBroker(engine)
     # As in stores of earlier versions, whose retention did not ask what the checkpoint says.
     monkeypatch.setattr(aging.broker.timers.marks, "needed_from", lambda: aging.broker.store.log.end)
     aging.schedule("one", 10_000)
@@ -184,7 +184,7 @@ def test_what_was_delivered_and_left_the_log_since_the_checkpoint_is_not_missed_
 def test_counts_are_right_after_a_crash_though_what_was_taken_since_the_checkpoint_is_old(
     engine: str, moved: bool
 ) -> None:
-    aging = Aging(engine)
+    aging = AgingBroker(engine)
     aging.schedule("one", 10_000)
     for _ in range(12):
         aging.send("x" * 50_000, topic="traffic")

@@ -31,7 +31,7 @@ from tests.integration.raw_client import connect
 from tests.interop.ports import HOST, accepts_connections, free_port
 from tests.interop.waiting import wait_until
 from tests.support.brokers_in_memory import open_broker
-from tests.support.scraping import Figures, scrape
+from tests.support.metrics_scrape import ScrapedMetrics, scrape
 from tests.support.serving import serving
 
 GET = b"GET /metrics HTTP/1.1\r\nHost: broker\r\n\r\n"
@@ -181,7 +181,7 @@ def test_every_request_gets_one_answer_and_the_connection_is_closed() -> None:
         assert head.startswith(b"HTTP/1.1 200 OK\r\n")
         assert f"Content-Length: {len(body)}".encode() in head
         assert b"\r\nConnection: close" in head
-        assert Figures(body).value("latermq_early_deliveries_total") == 0
+        assert ScrapedMetrics(body).value("latermq_early_deliveries_total") == 0
         assert (await ask(port, GET.replace(b"/metrics", b"/metrics?name=x"))).startswith(b"HTTP/1.1 200 ")
         assert (await ask(port, GET.replace(b"GET", b"HEAD"))).endswith(b"\r\n\r\n")
         assert (await ask(port, GET + GET)).count(b"HTTP/1.1 200 ") == 1

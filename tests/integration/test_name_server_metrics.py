@@ -25,7 +25,7 @@ from latermq.server.namesrv.name_server_metrics import FAMILIES, NAME_SERVER_LIM
 from tests.integration.raw_client import connect
 from tests.interop.ports import HOST, accepts_connections, free_port
 from tests.interop.waiting import wait_until
-from tests.support.scraping import Figures, scrape
+from tests.support.metrics_scrape import ScrapedMetrics, scrape
 from tests.support.serving import serving
 
 BROKER = {"brokerName": "a", "brokerAddr": "127.0.0.1:10911", "clusterName": "c", "brokerId": "0"}
@@ -67,7 +67,7 @@ async def fill_and_overfill(port: int) -> None:
         assert await other.is_closed_by_server()
 
 
-def used(figures: Figures) -> dict[str, float]:
+def used(figures: ScrapedMetrics) -> dict[str, float]:
     return figures.values("latermq_limit_used", "setting")
 
 

@@ -14,7 +14,7 @@ from latermq.message.recall_handle import decode_recall_handle, encode_recall_ha
 from latermq.message.record import Message
 from tests.integration.command_line import Cli
 from tests.interop.waiting import wait_until
-from tests.support.fed_clock import FedClock
+from tests.support.fifo_clock import FifoClock
 from tests.support.serving import Server, serving
 
 SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
@@ -24,7 +24,7 @@ ARRIVAL_TIMEOUT_S = 20.0
 class Scene:
     """One server whose time stands still until the test lets it pass, and one client of each kind."""
 
-    def __init__(self, server: Server, clock: FedClock, clients: ExitStack) -> None:
+    def __init__(self, server: Server, clock: FifoClock, clients: ExitStack) -> None:
         self.server = server
         self.cli = Cli(server)
         self.producer = clients.enter_context(blocking.Producer(server.namesrv))
@@ -37,7 +37,7 @@ class Scene:
 
     def pass_ms(self, by_ms: int) -> None:
         self.now_ms += by_ms
-        self._clock.pass_until(self.now_ms)
+        self._clock.advance_to(self.now_ms)
 
     def new_topic(self) -> str:
         """A topic of one queue that no other test knows."""
@@ -82,7 +82,7 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder: Path = tmp_path_factory.mktemp("pending")
     options = ("--set", "store.segment=64MiB", "--set", f"timer.engine={request.param}")
     with (
-        FedClock(folder / "clock") as clock,
+        FifoClock(folder / "clock") as clock,
         serving(folder / "data", *options, *clock.settings) as server,
         ExitStack() as clients,
     ):

@@ -12,7 +12,7 @@ from tests.interop.target import IS_APACHE
 from tests.interop.test_levels import START_MS, count, stored, wait_for_count
 from tests.interop.test_timers import DAY_MS, DAY_S, HOUR_MS, SMALL_LOG
 from tests.interop.waiting import wait_until
-from tests.support.fed_clock import FedClock
+from tests.support.fifo_clock import FifoClock
 from tests.support.pipeline.pipeline_process import pipeline_process
 from tests.support.serving import serving
 
@@ -40,16 +40,16 @@ def test_a_timer_of_forty_days_comes_from_the_timeline_when_its_log_is_long_gone
     namesrv = f"{HOST}:{namesrv_port}"
     options = (*SMALL_LOG, *PIPELINE, "--namesrv-port", str(namesrv_port), "--port", str(free_port()))
     with (
-        FedClock(tmp_path / "clock") as clock,
+        FifoClock(tmp_path / "clock") as clock,
         start_java(tmp_path / "java.log", {"namesrv": namesrv}) as java,
         serving(tmp_path / "data", *options, *clock.settings) as server,
         BrokerLink(server.broker) as link,
     ):
-        clock.pass_until(START_MS)
+        clock.advance_to(START_MS)
         java.call("make_topics", topics=["far", "filler"], queues=1)
         with pipeline_process(namesrv, root, *PIPELINE):
             wait_until(lambda: link.state().epoch, CATCH_UP_S, "the driver's epoch")
-            clock.pass_until(START_MS + 1_000)
+            clock.advance_to(START_MS + 1_000)
             wait_until(lambda: link.state().cuts, CATCH_UP_S, "the first cut")
             java.call("send", topic="far", prefix="far", timers=[{"way": "deliver", "value": due_ms}])
             java.call("send", topic="far", prefix="relative", timers=[{"way": "sec", "value": 40 * DAY_S}])
@@ -62,23 +62,23 @@ def test_a_timer_of_forty_days_comes_from_the_timeline_when_its_log_is_long_gone
         wait_until(lambda: link.state().min_entry >= sent.flushed_entry, CATCH_UP_S, "the end of the log they came in")
         java.call("recall", topic="far", handle=taken["results"][0]["recall_handle"])
         relative_ms = int(START_MS + 1_000 + 40 * DAY_MS)
-        clock.pass_until(due_ms - 1)
+        clock.advance_to(due_ms - 1)
         wait_until(lambda: _is_played(link.state(), due_ms), CATCH_UP_S, "the window")
         assert count(java, "far") == 0
-        clock.pass_until(due_ms)
+        clock.advance_to(due_ms)
         wait_for_count(java, "far", 1)
-        clock.pass_until(relative_ms + 1)
+        clock.advance_to(relative_ms + 1)
         wait_for_count(java, "far", 2)
-        clock.pass_until(due_ms + 2 * DAY_MS)
+        clock.advance_to(due_ms + 2 * DAY_MS)
         java.call("send", topic="filler", size_bytes=1)
         arrived = [(message["body"], message["stored_ms"]) for message in stored(java, "far")]
     assert arrived == [("far-0", due_ms), ("relative-0", relative_ms + 1)]
 
 
-def pass_days(clock: FedClock, java: Program, first: int, last: int) -> None:
+def pass_days(clock: FifoClock, java: Program, first: int, last: int) -> None:
     """Half a day after the other, with a message at each, so that the log behind goes."""
     for hours in range(first * 24 + 12, last * 24, 12):
-        clock.pass_until(START_MS + hours * HOUR_MS)
+        clock.advance_to(START_MS + hours * HOUR_MS)
         java.call("send", topic="filler", size_bytes=200_000, incompressible=True)
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.interop.programs import Json, Program, ProgramError, start_java
 from tests.interop.target import IS_APACHE
 from tests.interop.waiting import wait_until
-from tests.support.fed_clock import FedClock
+from tests.support.fifo_clock import FifoClock
 from tests.support.serving import serving
 
 DELAYS_MS = [
@@ -25,7 +25,7 @@ class FedBroker:
     """A broker that goes by the test's clock, and a client of it."""
 
     java: Program
-    clock: FedClock
+    clock: FifoClock
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,8 @@ def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FedBroker]:
     if IS_APACHE:
         pytest.skip("Apache RocketMQ's broker has no clock that a test could feed")
     folder = tmp_path_factory.mktemp("fed")
-    with FedClock(folder / "clock") as clock, serving(folder / "data", *clock.settings) as server:
-        clock.pass_until(START_MS)
+    with FifoClock(folder / "clock") as clock, serving(folder / "data", *clock.settings) as server:
+        clock.advance_to(START_MS)
         with start_java(folder / "java.log", {"namesrv": server.namesrv}) as java:
             yield FedBroker(java, clock)
 
@@ -67,9 +67,9 @@ def test_each_of_the_18_levels_arrives_at_its_millisecond_and_not_before(fed: Fe
     sent = java.call("send", topic=topic, count=18, mode="selector", first=0, delay_levels=levels)["results"]
     java.call("start_consumer", name="reader", topic=topic, group="readers")
     for number, delay_ms in enumerate(DELAYS_MS):
-        clock.pass_until(START_MS + delay_ms - 1)
+        clock.advance_to(START_MS + delay_ms - 1)
         assert count(java, topic) == number
-        clock.pass_until(START_MS + delay_ms)
+        clock.advance_to(START_MS + delay_ms)
         wait_for_count(java, topic, number + 1)
     got = java.messages("reader", count=18)
     java.call("stop_consumer", name="reader")
@@ -122,10 +122,10 @@ def test_the_first_four_levels_in_real_time_are_never_early(java: Program, topic
 def test_a_level_above_the_last_waits_as_long_as_the_last(fed: FedBroker) -> None:
     java, clock, topic = fed.java, fed.clock, "above_the_last"
     start_ms = START_MS + 10 * DELAYS_MS[-1]
-    clock.pass_until(start_ms)
+    clock.advance_to(start_ms)
     java.call("make_topics", topics=[topic], queues=1)
     java.call("send", topic=topic, delay_levels=[99])
-    clock.pass_until(start_ms + DELAYS_MS[-1])
+    clock.advance_to(start_ms + DELAYS_MS[-1])
     wait_for_count(java, topic, 1)
     [message] = stored(java, topic)
     assert (message["stored_ms"], message["properties"]["DELAY"]) == (start_ms + DELAYS_MS[-1], "18")
@@ -155,21 +155,21 @@ def test_waiting_messages_outlive_a_restart(tmp_path: Path) -> None:
     if IS_APACHE:
         pytest.skip("Apache RocketMQ's broker has no clock that a test could feed")
     topic = "over_a_restart"
-    with FedClock(tmp_path / "clock") as clock:
+    with FifoClock(tmp_path / "clock") as clock:
         with serving(tmp_path / "data", *clock.settings) as server:
-            clock.pass_until(START_MS)
+            clock.advance_to(START_MS)
             with start_java(tmp_path / "first.log", {"namesrv": server.namesrv}) as java:
                 java.call("make_topics", topics=[topic], queues=4)
                 java.call("send", topic=topic, count=9, mode="selector", delay_levels=[1, 5, 9])
-                clock.pass_until(START_MS + DELAYS_MS[0])
+                clock.advance_to(START_MS + DELAYS_MS[0])
                 wait_for_count(java, topic, 3)
         with (
             serving(tmp_path / "data", *clock.settings, *server.same_ports) as again,
             start_java(tmp_path / "second.log", {"namesrv": again.namesrv}) as java,
         ):
-            clock.pass_until(START_MS + DELAYS_MS[4])
+            clock.advance_to(START_MS + DELAYS_MS[4])
             wait_for_count(java, topic, 6)
-            clock.pass_until(START_MS + DELAYS_MS[8])
+            clock.advance_to(START_MS + DELAYS_MS[8])
             wait_for_count(java, topic, 9)
             found = {m["body"]: m["stored_ms"] - START_MS for m in stored(java, topic)}
     assert found == {f"m-{n}": DELAYS_MS[(0, 4, 8)[n % 3]] for n in range(9)}

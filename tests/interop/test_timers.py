@@ -13,7 +13,7 @@ from tests.interop.programs import Json, Program, ProgramError, start_java
 from tests.interop.target import IS_APACHE, Cluster, running_cluster
 from tests.interop.test_levels import START_MS, count, stored, wait_for_count
 from tests.interop.waiting import wait_until
-from tests.support.fed_clock import FedClock
+from tests.support.fifo_clock import FifoClock
 from tests.support.serving import serving
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
@@ -129,11 +129,11 @@ def test_a_moment_that_has_passed_is_now(client: Program, topic: str) -> None:
 # Far times
 
 
-def pass_days(clock: FedClock, java: Program, from_ms: int, until_ms: int, steps: Random) -> None:
+def pass_days(clock: FifoClock, java: Program, from_ms: int, until_ms: int, steps: Random) -> None:
     """Let the broker's time pass in steps of hours, with a message at each, so that the log behind goes."""
     while from_ms < until_ms:
         from_ms = min(until_ms, from_ms + steps.randint(1, 24) * HOUR_MS)
-        clock.pass_until(from_ms)
+        clock.advance_to(from_ms)
         java.call("send", topic="filler", size_bytes=200_000, incompressible=True)
 
 
@@ -146,9 +146,9 @@ def test_timers_outlive_a_kill_and_the_log_that_they_were_stored_in(engine: str,
     options = (*SMALL_LOG, "--namesrv-port", str(namesrv_port), "--port", str(free_port()))
     options += ("--set", f"timer.engine={engine}")
     defaults = {"namesrv": f"{HOST}:{namesrv_port}"}
-    with FedClock(tmp_path / "clock") as clock, start_java(tmp_path / "java.log", defaults) as java:
+    with FifoClock(tmp_path / "clock") as clock, start_java(tmp_path / "java.log", defaults) as java:
         with serving(tmp_path / "data", *options, *clock.settings) as server:
-            clock.pass_until(START_MS)
+            clock.advance_to(START_MS)
             java.call("make_topics", topics=["far", "filler"], queues=1)
             java.call("send", topic="far", prefix="far", timers=[{"way": "deliver", "value": due_ms}])
             java.call("send", topic="far", prefix="relative", timers=[{"way": "sec", "value": 40 * DAY_S}])
@@ -160,9 +160,9 @@ def test_timers_outlive_a_kill_and_the_log_that_they_were_stored_in(engine: str,
             pass_days(clock, java, kill_ms, START_MS + 40 * DAY_MS - 1, steps)
             java.call("recall", topic="far", handle=taken["results"][0]["recall_handle"])
             for number, time_ms in enumerate((START_MS + 40 * DAY_MS, due_ms, due_ms + 1), start=1):
-                clock.pass_until(time_ms - 1)
+                clock.advance_to(time_ms - 1)
                 assert count(java, "far") == number - 1
-                clock.pass_until(time_ms)
+                clock.advance_to(time_ms)
                 wait_for_count(java, "far", number)
             pass_days(clock, java, due_ms + 1, due_ms + 3 * DAY_MS, steps)
             arrived = [(message["body"], message["stored_ms"]) for message in stored(java, "far")]

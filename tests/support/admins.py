@@ -1,4 +1,4 @@
-"""A broker on a disk in memory with its administration handlers, asked in frames and without any socket."""
+"""A broker on a memory disk with its administration handlers, called with frames and without sockets."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -32,7 +32,7 @@ ADDRESS = "127.0.0.1:10911"
 
 
 class FakeConnection:
-    """Keeps what it is sent; answers to `call` are given by the test."""
+    """Records the frames sent on it. The test answers its calls."""
 
     def __init__(self, peer_name: str = "127.0.0.1:5555") -> None:
         self.peer_name = peer_name
@@ -58,7 +58,7 @@ class FakeConnection:
 
 
 class Scene:
-    """One broker. Work that a process would do on a thread is done at once, or kept in `kept` when `keeps` is set."""
+    """One broker. Work for a background thread runs at once or, if `keeps` is set, is kept in `kept`."""
 
     def __init__(self, disk: MemoryDisk | None = None, **settings: Any) -> None:
         self.disk = disk or MemoryDisk()
@@ -85,7 +85,7 @@ class Scene:
             self.do_kept()
 
     def do_kept(self) -> None:
-        """Do what is left to do beside the broker."""
+        """Run the background work that was kept."""
         while self.kept:
             works, when_done = self.kept.pop(0)
             try:
@@ -97,13 +97,13 @@ class Scene:
                 when_done(None)
 
     def ask(self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"") -> Command:
-        """The answer to a request, which must come at once; an error that refuses it is raised."""
+        """Return the response to a request, which must be immediate. An error is raised."""
         connection = self.begin(code, fields, body)
         [answer] = connection.sent
         return answer
 
     def begin(self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"") -> FakeConnection:
-        """The connection on which a request's answer has come or will come."""
+        """Start a request. Return the connection that receives the response, now or later."""
         texts = {name: str(value) for name, value in (fields or {}).items()}
         [command] = FrameReader().feed(encode_frame(code, 7, fields=texts, body=body))
         connection = FakeConnection()
@@ -124,7 +124,7 @@ class Scene:
     def connect(
         self, client_id: str, *, consumer: str = "", producer: str = "", topic: str = "orders", language: str = "JAVA"
     ) -> FakeConnection:
-        """A client's heartbeat."""
+        """Send a client's heartbeat."""
         beat = HeartbeatData(clientID=client_id)
         if consumer:
             self.broker.groups.require(consumer)
@@ -139,6 +139,6 @@ class Scene:
         return connection
 
     def restart(self) -> "Scene":
-        """The broker that finds what this one would leave if its process died now."""
+        """Return a broker on the disk as it would be after a crash of the process now."""
         disk = self.disk.after_process_death()
         return Scene(disk)

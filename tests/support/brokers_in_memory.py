@@ -1,4 +1,4 @@
-"""A broker on a disk in memory with a clock turned by hand, for tests of what happens when."""
+"""A broker on a memory disk with a simulated clock, for tests of timing."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ STORE = StoreConfig(
     index_slots=97,
     index_entries=5_000,
 )
-# What the broker adds to every message from a client.
+# Properties that the broker adds to every message from a client.
 STAMP = {"CLUSTER": "DefaultCluster", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 MESSAGE_LIMIT = Size(64 * 1024)
 
@@ -46,13 +46,13 @@ def send(broker: Broker, body: bytes, topic: str = "orders", queue_id: int = 0, 
 
 
 def run_until_quiet(broker: Broker) -> None:
-    """Let the delivery do everything that can be done at this moment of the simulated clock."""
+    """Run deliveries until none is possible at the current simulated time."""
     while broker.run_timers() == 0:
         pass
 
 
 def pass_time(broker: Broker, clock: SimulatedClock, by_ms: int) -> None:
-    """Let time pass, waking the delivery when it asks for it, as the server's driver does."""
+    """Advance the clock and run deliveries at the times that they request, as the server does."""
     run_until_quiet(broker)
     left_ms = by_ms
     while left_ms > 0:
@@ -63,7 +63,7 @@ def pass_time(broker: Broker, clock: SimulatedClock, by_ms: int) -> None:
 
 
 def messages(broker: Broker, topic: str = "orders", queue_id: int = 0) -> list[Message]:
-    """Everything in a queue, in order."""
+    """All messages of a queue, in order."""
     queue = broker.store.queues.find(topic, queue_id)
     found = []
     for offset in range(queue.min_offset, queue.next_offset) if queue else ():

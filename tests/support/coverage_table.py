@@ -1,4 +1,4 @@
-"""Coverage by package, printed by `python -m tests.support.coverage_table` from what `make coverage` measured."""
+"""Coverage by package, printed by `python -m tests.support.coverage_table` from the data of `make coverage`."""
 
 import json
 import tempfile
@@ -14,8 +14,8 @@ SOURCE = PurePath("src")
 _COUNTS = ("num_statements", "covered_lines", "num_branches", "covered_branches")
 
 
-def measured() -> Mapping[str, Mapping[str, Any]]:
-    """File → what coverage.py counted in it."""
+def load_counts() -> Mapping[str, Mapping[str, Any]]:
+    """Return the counts of coverage.py by file."""
     coverage = Coverage(config_file=str(ROOT / "pyproject.toml"))
     coverage.load()
     with tempfile.TemporaryDirectory() as folder:
@@ -26,7 +26,7 @@ def measured() -> Mapping[str, Mapping[str, Any]]:
 
 
 def by_package(files: Mapping[str, Mapping[str, Any]]) -> dict[str, Counter[str]]:
-    """The counts of each folder with code in it, in the order of their names."""
+    """Sum the counts by package, sorted by name. Packages without code are omitted."""
     packages: dict[str, Counter[str]] = {}
     for name, figures in sorted(files.items()):
         package = ".".join(PurePath(name).relative_to(SOURCE).parent.parts)
@@ -35,7 +35,7 @@ def by_package(files: Mapping[str, Mapping[str, Any]]) -> dict[str, Counter[str]
 
 
 def table(packages: Mapping[str, Counter[str]]) -> Iterator[str]:
-    """The lines of a Markdown table. Coverage is that of lines and branches together, as coverage.py has it."""
+    """The lines of a Markdown table. Coverage includes lines and branches, as in coverage.py."""
     yield "| package | lines | not run | branches | not taken | coverage |"
     yield "|---|---|---|---|---|---|"
     total = sum(packages.values(), Counter[str]())
@@ -46,4 +46,4 @@ def table(packages: Mapping[str, Counter[str]]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    print("\n".join(table(by_package(measured()))))
+    print("\n".join(table(by_package(load_counts()))))

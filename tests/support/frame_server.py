@@ -1,4 +1,4 @@
-"""A server in a thread that answers frames as a test tells it to, for clients that block."""
+"""A scripted server in a thread, for blocking clients."""
 
 import contextlib
 import socket
@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 
 from latermq.protocol.remoting.frames import Command, FrameReader
 
-HANG_UP = b""
+DISCONNECT = b""
 Script = Callable[[Command], bytes | None]
 
 
 class FrameServer:
-    """Answers by `script`: bytes are sent, HANG_UP closes the connection, None leaves a request unanswered."""
+    """Answers with the result of `script`: bytes are sent, DISCONNECT closes the connection, None sends nothing."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -50,11 +50,11 @@ class FrameServer:
             while data := connection.recv(65_536):
                 for request in reader.feed(data):
                     self.requests.append(request)
-                    answer = self.script(request)
-                    if answer == HANG_UP:
+                    response = self.script(request)
+                    if response == DISCONNECT:
                         return
-                    if answer is not None:
-                        connection.sendall(answer)
+                    if response is not None:
+                        connection.sendall(response)
 
 
 @contextlib.contextmanager

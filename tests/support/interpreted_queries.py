@@ -1,4 +1,4 @@
-"""Queries of Spark that are not compiled: with a handful of rows that takes most of the time."""
+"""Spark queries without code generation, which takes most of the time for a few rows."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ _SETTINGS = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factory
 
 @contextmanager
 def interpreted(spark: "SparkSession") -> Iterator[None]:
-    """Within it Spark interprets its plans."""
+    """Let Spark interpret its plans inside the block."""
     for name, value in _SETTINGS.items():
         spark.conf.set(name, value)
     yield

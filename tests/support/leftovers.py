@@ -1,4 +1,4 @@
-"""Finds the processes that a test session started and did not end, however deep or detached they are."""
+"""Finds processes that a test session started and did not end, including detached ones."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# Children inherit the environment, so this finds a daemon whose parent has gone too, and no process of another session.
+# Children inherit the environment, so this also finds daemons without a parent, but no process of another session.
 MARK = "LATERMQ_TEST_SESSION"
 GRACE_S = 5.0
 
@@ -23,7 +23,7 @@ class Leftover:
 
 
 def mark_session() -> str:
-    """Mark this process and all that it starts from now on; return the mark."""
+    """Mark this process and all its future children. Return the mark."""
     mark = f"{os.getpid()}-{time.monotonic_ns()}"
     os.environ[MARK] = mark
     return mark
@@ -34,7 +34,7 @@ def leftovers(mark: str) -> list[Leftover]:
 
 
 def leftovers_after_grace(mark: str, grace_s: float = GRACE_S) -> list[Leftover]:
-    """What is still there after processes that were told to end had time to do so."""
+    """Return the processes that still run after terminated processes had time to end."""
     deadline_s = time.monotonic() + grace_s
     while (found := leftovers(mark)) and time.monotonic() < deadline_s:
         time.sleep(0.05)
@@ -61,7 +61,7 @@ def _marked_process(pid: int, mark: str) -> Leftover | None:
         variables = (folder / "environ").read_bytes().split(b"\0")
         command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
-        return None  # it ended while we looked, or is another user's
+        return None  # it has just ended, or belongs to another user
     # A zombie has no environment any more. Python's own tracker of shared memory ends with this process.
     if f"{MARK}={mark}".encode() not in variables or "multiprocessing.resource_tracker" in command:
         return None

@@ -1,4 +1,4 @@
-"""A stream to set up logs on; afterwards logging is as it was before."""
+"""A stream for log output in a test. The logging configuration is restored afterwards."""
 
 import io
 import logging

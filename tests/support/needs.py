@@ -1,4 +1,4 @@
-"""What tests need beyond the environment: tools of other languages, small disks, and time for the long runs."""
+"""Requirements of tests beyond the environment: external tools, small disks, and time for long runs."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ LONG = os.environ.get("LATERMQ_LONG") == "1"
 
 
 def need_tool(name: str, why: str) -> str:
-    """Return the path of a command. Without it the test is skipped, but in CI, which installs all of them, it fails."""
+    """Return the path of a command. If it is missing, the test is skipped, or fails in CI, which installs all tools."""
     path = shutil.which(name)
     if path is not None:
         return path
@@ -26,13 +26,13 @@ def need_tool(name: str, why: str) -> str:
 
 @contextlib.contextmanager
 def small_tmpfs(folder: Path, size: str) -> Iterator[Path]:
-    """A file system in memory of this size at this folder. The test is skipped where mounting is not permitted."""
+    """Mount a tmpfs of this size at a folder. The test is skipped if it may not mount."""
     folder.mkdir(parents=True, exist_ok=True)
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)], capture_output=True, text=True, check=False
     )
     if mounted.returncode:
-        pytest.skip(f"a small disk cannot be mounted: {mounted.stderr.strip()}")
+        pytest.skip(f"cannot mount a small disk: {mounted.stderr.strip()}")
     try:
         yield folder
     finally:

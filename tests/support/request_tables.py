@@ -1,4 +1,4 @@
-"""Requests served in a test from the rows of the classes that it is about, without sockets."""
+"""Request tables for tests, built from the endpoints of some handler classes, without sockets."""
 
 from typing import Protocol
 
@@ -16,7 +16,7 @@ class Subject(Protocol):
 
 
 def table_of(*subjects: Subject, sliced: SlicedRequests | None = None) -> RequestTable:
-    """A table of the rows of these subjects."""
+    """A table with the endpoints of these subjects."""
     table = RequestTable(MAX_BODY, sliced if sliced is not None else SlicedRequests(1_000))
     for subject in subjects:
         table.add(subject.endpoints)

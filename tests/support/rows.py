@@ -1,4 +1,4 @@
-"""Batches of rows for tests: written as a list, row by row."""
+"""Row batches for tests, built from a list of rows."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType

@@ -1,4 +1,4 @@
-"""Every row that a broker or a name server serves, by the subjects of docs/protocol.md."""
+"""All endpoints of a broker and a name server, by the headings of docs/protocol.md."""
 
 from latermq.clock import SimulatedClock
 from latermq.config import Config
@@ -19,12 +19,12 @@ def name_server_endpoints() -> list[Endpoint]:
 
 
 def broker_endpoints() -> dict[str, list[Endpoint]]:
-    """By the heading under which the page lists them."""
+    """Endpoints by the heading under which the page lists them."""
     scene = Scene()
     service = BrokerService(scene.broker)
 
     def no_loader() -> WindowLoader:
-        raise AssertionError("nobody asks")
+        raise AssertionError("no request needs the loader")
 
     return {
         "producers and consumers": list(service.table),

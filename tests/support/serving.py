@@ -1,8 +1,8 @@
-"""A real `latermq serve` for tests: `with serving(data_dir) as server:` gives a ready name server and broker.
+"""A real `latermq serve` for tests: `with serving(data_dir) as server:` runs a name server and a broker.
 
-The ports are free ones below the kernel's own range, so a test can start a second server on the same ports after the
-first was killed: `serving(data_dir, *server.same_ports)`. Leaving the block stops the server and checks that it
-stopped cleanly; when the block fails the server is killed and the end of its log is added to the failure.
+Its ports are free ports below the kernel's ephemeral range, so a test can start a second server on the same ports after
+the first was killed: `serving(data_dir, *server.same_ports)`. At the end of the block the server is stopped and must
+exit cleanly. If the block fails, the server is killed and the end of its log is added to the failure.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Server:
-    """One running `latermq serve` and the processes below it."""
+    """A running `latermq serve` and its child processes."""
 
     def __init__(self, process: subprocess.Popen[bytes], out: IO[bytes], log: IO[bytes]) -> None:
         self._process = process
@@ -51,26 +51,26 @@ class Server:
 
     @property
     def same_ports(self) -> tuple[str, ...]:
-        """The options that start another server where this one listens."""
+        """The options that start another server on the same ports."""
         return ("--namesrv-port", str(self.namesrv_port), "--port", str(self.port))
 
     def ready_line(self) -> str:
-        """What `serve` has printed on standard output: one line once it is ready, nothing before."""
+        """The standard output of `serve`: empty until it is ready, then one line."""
         return _content(self._out).decode()
 
     def log(self) -> str:
-        """The end of what all processes have logged."""
+        """The end of the log of all processes."""
         return _content(self._log)[-_LOG_TAIL_BYTES:].decode(errors="replace")
 
     def broker_pid(self) -> int:
-        """The broker's process as it is now; another one after a restart. Waits while there is none."""
+        """The pid of the current broker process, which changes with a restart. Waits while there is none."""
         return self._wait(lambda: self.child_pid("broker"), START_TIMEOUT_S, "a broker process")
 
     def namesrv_pid(self) -> int:
         return self._wait(lambda: self.child_pid("namesrv"), START_TIMEOUT_S, "a name server process")
 
     def child_pid(self, command: str) -> int | None:
-        """The living child of `serve` that runs `latermq COMMAND`, if there is one now."""
+        """The pid of the child of `serve` that runs `latermq COMMAND`, if there is one."""
         for pid in children_of(self.pid):
             if command in command_line(pid)[:4]:
                 return pid
@@ -80,28 +80,28 @@ class Server:
         return self._process.poll() is None
 
     def wait_for_exit(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
-        """The exit code of `serve`, once it has ended by itself or by a signal."""
+        """Wait until `serve` has ended, and return its exit code."""
         try:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise TookTooLongError(f"serve still runs after {timeout_s:g} s; its log ends:\n{self.log()}") from None
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """Ask it to end as an operator does, and insist that it ends cleanly and leaves no process behind."""
+        """Send SIGTERM, and check that the server exits cleanly and leaves no process behind."""
         children = children_of(self.pid)
         self._process.send_signal(signal.SIGTERM)
         code = self.wait_for_exit(timeout_s)
         assert code == 0, f"serve exited with {code}; its log ends:\n{self.log()}"
-        self._wait(lambda: not any(map(is_alive, children)), 10.0, "the end of every child")
+        self._wait(lambda: not any(map(is_alive, children)), 10.0, "the exit of every child")
 
     def kill(self) -> None:
-        """`kill -9` for the whole tree at once: what is left on disk is what a crash leaves."""
+        """Kill all processes at once with `kill -9`. The files are as after a crash."""
         tree = [self.pid, *children_of(self.pid)]
         for pid in tree:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.wait(STOP_TIMEOUT_S)
-        self._wait(lambda: not any(map(is_alive, tree)), 10.0, "the end of every process that was killed")
+        self._wait(lambda: not any(map(is_alive, tree)), 10.0, "the exit of every killed process")
 
     def wait_until_ready(self, timeout_s: float) -> None:
         self._wait(lambda: self._is_ready() or not self.is_running(), timeout_s, "the ready line")
@@ -114,9 +114,9 @@ class Server:
         line = self.ready_line()
         return line.startswith("latermq ready") and line.endswith("\n")
 
-    def _wait(self, happened: Callable[[], T | None], timeout_s: float, what: str) -> T:
+    def _wait(self, condition: Callable[[], T | None], timeout_s: float, description: str) -> T:
         try:
-            return wait_until(happened, timeout_s, what)
+            return wait_until(condition, timeout_s, description)
         except TookTooLongError as error:
             raise TookTooLongError(f"{error}; the log ends:\n{self.log()}") from None
 
@@ -130,9 +130,9 @@ def serving(
     pipeline: bool = False,
     program: Sequence[str] = (sys.executable, "-m", "latermq"),
 ) -> Iterator[Server]:
-    """Run `latermq serve` over a data directory; further options are those of the command line.
+    """Run `latermq serve` on a data directory, with further command-line options.
 
-    Without the pipeline unless it is asked for: a JVM a test would take more time than the tests.
+    By default it runs without the pipeline, because the start of a JVM takes longer than most tests.
     """
     arguments = ["--data", str(data_dir), "--host", HOST, *([] if pipeline else ["--no-pipeline"])]
     arguments += ["--namesrv-port", str(free_port()), "--port", str(free_port()), *options]
@@ -142,7 +142,7 @@ def serving(
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=log,
-            # Tests run beside each other: those that look at the metrics name a port for them.
+            # Tests run in parallel, so only tests of metrics set a port for them.
             env={**os.environ, "LATERMQ_METRICS_PORT": "0", "LATERMQ_METRICS_NAMESRV_PORT": "0", **(environment or {})},
         )
         server = Server(process, out, log)
@@ -160,12 +160,12 @@ def serving(
 
 
 def children_of(parent_pid: int) -> list[int]:
-    """The processes that a process has started and that still run."""
+    """The running child processes of a process."""
     return [pid for pid in _process_ids() if is_alive(pid) and _status(pid)[1] == str(parent_pid)]
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that has died but was not yet collected by its parent does not."""
+    """Whether a process runs. A zombie does not run."""
     return _status(pid)[0] not in ("", "Z", "X")
 
 
@@ -180,15 +180,15 @@ def _process_ids() -> list[int]:
 
 
 def _status(pid: int) -> list[str]:
-    """State and parent of a process; two empty strings if there is none."""
+    """The state and the parent of a process, or two empty strings if it does not exist."""
     with contextlib.suppress(OSError):
-        # The command name stands before them in brackets and may hold anything.
+        # The command name precedes them in brackets and may contain any characters.
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
     return ["", ""]
 
 
 def _content(file: IO[bytes]) -> bytes:
-    # Read without moving the position: the server's processes share it and write at it.
+    # Read without moving the position, which the server's processes share for writing.
     return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
 
 

@@ -24,7 +24,7 @@ MakeDisk = Callable[[], Disk]
 
 
 def disk_makers(folder: Path) -> dict[str, MakeDisk]:
-    """For each kind of disk, how to come back to it after the store on it was closed."""
+    """For each kind of disk, a function that opens it, also after its store was closed."""
     memory = MemoryDisk()
     return {"memory": lambda: memory, "files": lambda: FileDisk(folder)}
 
@@ -36,7 +36,7 @@ def open_store(disk: Disk, config: StoreConfig = SMALL, clock: Clock | None = No
 def append(
     store: MessageStore, body: bytes, *, topic: str = "orders", queue_id: int = 0, tag: str = "", key: str = ""
 ) -> Appended:
-    """Append one message with a unique key made of its body."""
+    """Append one message. Its unique key is derived from its body."""
     properties = {"UNIQ_KEY": body[:32].hex(), **({"TAGS": tag} if tag else {}), **({"KEYS": key} if key else {})}
     encoded = encode_properties(properties).encode()
     return Appended(*store.writer.append(topic, queue_id, body, encoded, 1_700_000_000_000, HOST))
@@ -52,7 +52,7 @@ def bodies(store: MessageStore, topic: str = "orders", queue_id: int = 0) -> lis
         entry = queue.entry(offset)
         assert entry is not None
         message = store.reader.read_message(entry[0])
-        assert message is not None, f"queue entry {offset} points at no record"
+        assert message is not None, f"queue entry {offset} points to no record"
         assert message.queue_offset == offset
         assert (message.topic, message.queue_id, message.size_bytes) == (topic, queue_id, entry[1])
         found.append(message.body)

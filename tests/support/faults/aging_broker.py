@@ -1,4 +1,4 @@
-"""A broker in memory whose log ages out, and whose derived files can be lost between two starts."""
+"""A broker in memory whose log expires, and whose derived files can be deleted between two starts."""
 
 from random import Random
 
@@ -10,12 +10,12 @@ from latermq.config import Duration, TimerConfig
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.support.brokers_in_memory import STORE, bodies, open_broker, pass_time, run_until_quiet, send
 
-# Several files of queues and index within a few messages, and segments that are old after half a minute.
+# A few messages fill several queue and index files, and segments expire after half a minute.
 AGING = msgspec.structs.replace(STORE, retention=Duration.parse("30s"), queue_file_entries=8, index_entries=20)
 
 
-class Aging:
-    """Sends, ages and starts again."""
+class AgingBroker:
+    """A broker with methods to send, to expire the log and to restart."""
 
     def __init__(self, engine: str = "wheel") -> None:
         self.disk, self.clock = MemoryDisk(), SimulatedClock()
@@ -23,7 +23,7 @@ class Aging:
         self.broker = self.open()
 
     def open(self) -> Broker:
-        """Start on the disk as it is."""
+        """Start a broker on the current disk."""
         return open_broker(self.disk, self.clock, self._timer, AGING)
 
     def send(self, body: str, topic: str = "orders", queue_id: int = 0, **properties: str) -> None:
@@ -40,7 +40,7 @@ class Aging:
         pass_time(self.broker, self.clock, by_ms)
 
     def age(self) -> None:
-        """Let everything that was sent so far leave the log; what waits is delivered before."""
+        """Let all messages sent so far expire. Pending timers are delivered first."""
         ahead = self.broker.store.log.end
         for _ in range(2):
             for _ in range(6):
@@ -59,7 +59,7 @@ class Aging:
         self.broker.tables.save()
 
     def restart(self, *lost: str, clean: bool = False) -> None:
-        """Stop or die, lose these files, and start again."""
+        """Stop or crash, delete these files, and start again."""
         if clean:
             self.broker.close()
         else:
@@ -73,7 +73,7 @@ class Aging:
         self.broker = self.open()
 
     def lose_power(self, chance: Random) -> None:
-        """The machine dies: of what was not synced chance leaves some. Then start again."""
+        """Simulate a power cut, which loses a random part of the unsynced data, and start again."""
         self.close()
         self.disk = self.disk.after_machine_death(chance)
         self.broker = self.open()

@@ -1,4 +1,4 @@
-"""A file system that fails when it is told to: reads that end in an I/O error, and come right later."""
+"""A file system with temporary read errors on demand."""
 
 import errno
 import os
@@ -13,10 +13,10 @@ from latermq.pipeline.timeline.root import Root
 
 
 class FlakyFiles:
-    """Passes everything on to another file system, but for reads that `fails` says yes to."""
+    """Forwards all calls to another file system, except reads for which `fails` returns true."""
 
     def __init__(self, files: fs.FileSystem, fails: Callable[[str, int], bool]) -> None:
-        """`fails` is asked with the path and how many reads there were before, of all files."""
+        """`fails` receives the path and the number of previous reads of all files."""
         self._files = files
         self._fails = fails
         self.reads = 0
@@ -31,7 +31,7 @@ class FlakyFiles:
         return pa.PythonFile(_FlakyFile(self, path), mode="r")
 
     def read(self, path: str) -> None:
-        """A read is about to happen."""
+        """Count a read, and raise if it must fail."""
         self.reads += 1
         if self._fails(path, self.reads - 1):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -59,5 +59,5 @@ class _FlakyFile:
 
 
 def flaky(root: Root, fails: Callable[[str, int], bool]) -> Root:
-    """The same folder with reads that fail."""
+    """Return the same folder with failing reads."""
     return Root(root.uri, cast(fs.FileSystem, FlakyFiles(root.files, fails)), root.path)

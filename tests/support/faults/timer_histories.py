@@ -1,4 +1,4 @@
-"""Random histories of a timer topic: their records, the timeline's rows, and in plain Python what each window holds."""
+"""Random histories of a timer topic: records, rows of the timeline, and the expected rows of each window."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -51,7 +51,7 @@ Key = tuple[int, int, int, bytes]  # due, entry, timer id, record: a row of a wi
 
 @dataclass
 class History:
-    """What happened in one store's timer topic, entry by entry."""
+    """The entries of one store's timer topic."""
 
     store_id: str = "s"
     records: list[bytes] = field(default_factory=list)  # by entry, cuts included
@@ -66,9 +66,9 @@ class History:
     def send(
         self, due_ms: int, key: str, topic: str = "T", *, body: bytes = b"body", timer_id: int | None = None
     ) -> int:
-        """A timer, or with a timer id a roll of one."""
-        told = {} if timer_id is None else {TIMER_ID: str(timer_id)}
-        return self._schedule("timer", due_ms, key, topic, body, told)
+        """Append a timer or, with a timer id, the renewal of one."""
+        extra_properties = {} if timer_id is None else {TIMER_ID: str(timer_id)}
+        return self._schedule("timer", due_ms, key, topic, body, extra_properties)
 
     def move(self, due_ms: int, key: str, timer_id: int, topic: str = "T") -> int:
         return self._schedule("move", due_ms, key, topic, b"body", {TIMER_ID: str(timer_id), MOVE: "1"})
@@ -87,12 +87,14 @@ class History:
         self.windows.append(Window(self.store_id, number, entry, last_ms, handback_ms))
         return self.windows[-1]
 
-    def _schedule(self, kind: str, due_ms: int, key: str, topic: str, body: bytes, told: dict[str, str]) -> int:
+    def _schedule(
+        self, kind: str, due_ms: int, key: str, topic: str, body: bytes, extra_properties: dict[str, str]
+    ) -> int:
         properties = {DUE_MS: str(due_ms), REAL_TOPIC: topic, REAL_QUEUE_ID: "0", UNIQUE_KEY: key, KEYS: f"{key} b"}
-        entry = self._append(properties | told, body)
+        entry = self._append(properties | extra_properties, body)
         is_far = due_ms >= (self.cuts[-1].frontier_ms if self.cuts else NEVER_MS)
         record = self.records[entry] if is_far else None
-        self._row(kind, entry, int(told.get(TIMER_ID, entry)), due_ms, topic, key, record)
+        self._row(kind, entry, int(extra_properties.get(TIMER_ID, entry)), due_ms, topic, key, record)
         return entry
 
     def _append(self, properties: dict[str, str], body: bytes) -> int:
@@ -111,7 +113,7 @@ class History:
         self.rows.append(dict(zip(TIMELINE_SCHEMA.names, values, strict=True)))
 
     def state(self, ingested: int, *, min_entry: int = 0, done_upto: int = 0, done_wake_ms: int = 0) -> PipelineState:
-        """What the broker tells at the end, with so much ingested."""
+        """The state that the broker reports at the end, with entries below `ingested` ingested."""
         return PipelineState(
             self.store_id, "broker-a", 1, ingested, min_entry, self.end, 0, done_upto, done_wake_ms, [],
             self.cuts, [WindowState(one.number, one.cut_entry, one.from_ms, one.until_ms) for one in self.windows],
@@ -119,13 +121,13 @@ class History:
         )  # fmt: skip
 
     def pull(self, start: int, until: int, piece: int = 7) -> Iterable[bytes]:
-        """Records end to end, a few at a time."""
+        """Concatenated records, a few at a time."""
         for at in range(start, until, piece):
             yield b"".join(self.records[at : min(until, at + piece)])
 
 
 def random_history(seed: int, steps: int = 120, store_id: str = "s") -> History:
-    """Sends, cancels, moves, rolls and cuts over a small range of times and names, so that they meet often."""
+    """Sends, cancels, moves, renewals and cuts over few times and names, so that they often affect each other."""
     chance = Random(seed)
     history = History(store_id)
     frontier_ms = handback_ms = 0
@@ -133,17 +135,17 @@ def random_history(seed: int, steps: int = 120, store_id: str = "s") -> History:
         due_ms, key = chance.randint(0, 3000), f"k{chance.randint(0, 25)}"
         topic = chance.choice(("T", "T+k1", "U"))
         earlier = [row for row in history.rows if row["kind"] != "cancel"]
-        what = chance.random()
-        if what < 0.1:
+        event = chance.random()
+        if event < 0.1:
             handback_ms += chance.randint(0, 400)
             frontier_ms = handback_ms + chance.randint(0, 300)
             history.cut(frontier_ms, handback_ms)
-        elif what < 0.22:
+        elif event < 0.22:
             history.cancel(key, topic, due_ms=due_ms)
-        elif what < 0.32 and earlier:
+        elif event < 0.32 and earlier:
             row = chance.choice(earlier)
             history.move(due_ms, row["unique_key"], row["timer_id"], row["topic"])
-        elif what < 0.37 and (near := [row for row in earlier if row["record"] is None]):
+        elif event < 0.37 and (near := [row for row in earlier if row["record"] is None]):
             row = chance.choice(near)
             history.send(row["due_ms"], row["unique_key"], row["topic"], timer_id=row["timer_id"])
         else:
@@ -153,12 +155,12 @@ def random_history(seed: int, steps: int = 120, store_id: str = "s") -> History:
 
 
 def name_of(row: Row) -> str:
-    """What a row is called, and what a cancel or a move takes."""
+    """The name of a row's timer, which a cancel or a move refers to."""
     return str(row["unique_key"]) if row["kind"] == "cancel" else f"{row['topic']}+{row['unique_key']}"
 
 
-def is_taken(row: Row, rows: list[Row], before: int = NEVER_MS) -> bool:
-    """Whether a cancel or a move among the rows takes this one."""
+def is_cancelled_or_moved(row: Row, rows: list[Row], before: int = NEVER_MS) -> bool:
+    """Whether another row cancels or moves this one."""
     return any(
         other["kind"] != "timer"
         and other["store_id"] == row["store_id"]
@@ -169,7 +171,7 @@ def is_taken(row: Row, rows: list[Row], before: int = NEVER_MS) -> bool:
 
 
 def expected_rows(rows: list[Row], window: Window) -> list[Key]:
-    """What the window holds, by its definition."""
+    """The rows of a window by its definition."""
     newest: dict[int, Key] = {}
     for row in rows:
         if (
@@ -177,7 +179,7 @@ def expected_rows(rows: list[Row], window: Window) -> list[Key]:
             and row["record"] is not None
             and window.from_ms <= row["due_ms"] < window.until_ms
             and row["entry_offset"] < window.cut_entry
-            and not is_taken(row, rows, window.cut_entry)
+            and not is_cancelled_or_moved(row, rows, window.cut_entry)
         ):
             key = (row["due_ms"], row["entry_offset"], row["timer_id"], row["record"])
             newest[key[2]] = max(newest.get(key[2], key), key, key=lambda one: one[1])
@@ -185,13 +187,13 @@ def expected_rows(rows: list[Row], window: Window) -> list[Key]:
 
 
 def table_keys(table: pa.Table) -> list[Key]:
-    """The rows of a window that was read back."""
+    """The rows of a window from its file."""
     names = ("due_ms", "entry_offset", "timer_id", "record")
     return list(zip(*(table.column(name).to_pylist() for name in names), strict=True))
 
 
 def write_timeline(uri: str, histories: Iterable[History], ingested: int, *, version: str = "1") -> None:
-    """The timeline as ingest leaves it, written without Spark."""
+    """Write a timeline like that of an ingest, without Spark."""
     DeltaTable.create(
         uri, TIMELINE_SCHEMA, configuration={"latermq.schema.version": version}, raise_if_key_not_exists=False
     )
@@ -200,14 +202,14 @@ def write_timeline(uri: str, histories: Iterable[History], ingested: int, *, ver
 
 
 def append_rows(uri: str, rows: list[Row], store_id: str, ingested: int) -> None:
-    """One append of ingest."""
+    """Append rows like an ingest."""
     batch = pa.Table.from_pylist(sorted(rows, key=lambda row: row["due_ms"]), TIMELINE_SCHEMA)
-    told = CommitProperties(app_transactions=[Transaction(f"latermq-ingest-{store_id}", ingested)])
-    write_deltalake(uri, batch, mode="append", commit_properties=told)
+    properties = CommitProperties(app_transactions=[Transaction(f"latermq-ingest-{store_id}", ingested)])
+    write_deltalake(uri, batch, mode="append", commit_properties=properties)
 
 
 def frame(spark: "SparkSession", rows: list[Row]) -> "DataFrame":
-    """Rows of the timeline as Spark has them."""
+    """Rows of the timeline as a DataFrame."""
     from latermq.pipeline.timeline.timeline import SCHEMA
 
     return spark.createDataFrame([tuple(row.values()) for row in rows], SCHEMA)

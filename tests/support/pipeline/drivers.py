@@ -1,4 +1,4 @@
-"""A driver as tests play it: it knows the secret of the broker's timeline, and leaves its note there."""
+"""A driver for tests: it has the secret of the broker's timeline, and writes its note there."""
 
 import secrets
 from pathlib import Path
@@ -10,12 +10,12 @@ from latermq.pipeline_secret import load_secret, secret_path
 
 
 def driver_link(address: str, timeline: Path, *, patience_s: float = 20.0) -> BrokerLink:
-    """A connection of who may be the driver of this timeline."""
+    """A connection with the secret of this timeline."""
     return BrokerLink(address, patience_s=patience_s, secret=load_secret(secret_path("", str(timeline))))
 
 
 def begin_as_driver(link: BrokerLink, timeline: Path, table_end: int | None = None) -> PipelineState:
-    """Take over, whichever driver was there before; its table ends where the broker was told unless it says else."""
+    """Take over from any previous driver. By default the table ends at the ingest offset of the broker."""
     known, token = link.state(), secrets.token_hex(8)
     note = timeline / note_path(known.store_id)
     note.parent.mkdir(parents=True, exist_ok=True)

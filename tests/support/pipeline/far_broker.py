@@ -1,4 +1,4 @@
-"""A broker in memory whose far timers outlive their records, beside a Spark in plain Python."""
+"""A broker in memory whose far timers outlive their records, with Spark simulated in plain Python."""
 
 from random import Random
 
@@ -23,8 +23,8 @@ PIPELINE = PipelineConfig(
 FAR_MS = 200_000
 
 
-class Far:
-    """A broker whose segments go after half a minute, beside a Spark that ingests at once."""
+class FarBroker:
+    """A broker whose segments expire after half a minute, with a simulated Spark that ingests at once."""
 
     def __init__(self) -> None:
         self.disk, self.clock = MemoryDisk(), SimulatedClock()
@@ -48,7 +48,7 @@ class Far:
             pass_time(self.broker, self.clock, 1_000)
 
     def lose_log(self) -> None:
-        """Fill some segments, let them age, and see that the timers' records are gone."""
+        """Fill some segments, let them expire, and check that the timers' records are gone."""
         ahead = self.broker.store.queues.ensure(TIMER_TOPIC, 0).next_offset
         for _ in range(12):
             send(self.broker, b"x" * 50_000, topic="traffic")
@@ -65,15 +65,15 @@ class Far:
             self.disk.remove(removed.path)
 
     def crash(self) -> None:
-        self.put_back(self.disk.after_process_death())
+        self.replace_disk(self.disk.after_process_death())
 
     def switch(self, *, enabled: bool) -> None:
         """Stop, and start with the pipeline on or off."""
         self.pipeline = msgspec.structs.replace(self.pipeline, enabled=enabled)
         self.crash()
 
-    def put_back(self, disk: MemoryDisk) -> None:
-        """Go on with this store."""
+    def replace_disk(self, disk: MemoryDisk) -> None:
+        """Restart on another disk."""
         self.close()
         self.disk = disk
         self.broker = self.open()

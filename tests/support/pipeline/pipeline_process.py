@@ -1,4 +1,4 @@
-"""A real `latermq pipeline` for tests: started, killed, stopped, and what it printed."""
+"""A real `latermq pipeline` process for tests, with its output."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ _LOG_TAIL_BYTES = 12_000
 
 
 class PipelineProcess:
-    """One life of a driver."""
+    """One driver process."""
 
     def __init__(self, process: subprocess.Popen[bytes], printed: IO[bytes]) -> None:
         self._process = process
@@ -30,12 +30,12 @@ class PipelineProcess:
         return self._process.pid
 
     def printed(self) -> str:
-        """What it has written so far, ready line and log."""
+        """Its output so far: the ready line and the log."""
         size = os.fstat(self._printed.fileno()).st_size
         return os.pread(self._printed.fileno(), size, 0).decode(errors="replace")
 
     def wait_for(self, text: str, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Wait until it has printed this; not longer than it runs."""
+        """Wait until it has printed this text. Fails if it exits before."""
         wait_until(lambda: text in self.printed() or not self.is_running(), timeout_s, f"{text!r} of the driver")
         assert text in self.printed(), f"the driver ended with {self._process.returncode}:\n{self.printed()}"
 
@@ -46,18 +46,18 @@ class PipelineProcess:
         return self._process.poll() is None
 
     def jvm_pid(self) -> int:
-        """The process that runs Spark itself."""
+        """The pid of the process that runs Spark."""
         return wait_until(lambda: next(iter(children_of(self.pid)), None), START_TIMEOUT_S, "the JVM")
 
     def kill(self) -> None:
-        """`kill -9`; Spark's own processes notice and end, and are waited for."""
+        """Kill it with `kill -9`, and wait until Spark's processes have noticed and exited."""
         children = children_of(self.pid)
         self._process.kill()
         self._process.wait(STOP_TIMEOUT_S)
-        wait_until(lambda: not any(map(is_alive, children)), STOP_TIMEOUT_S, "the end of the JVM")
+        wait_until(lambda: not any(map(is_alive, children)), STOP_TIMEOUT_S, "the exit of the JVM")
 
     def stop(self) -> None:
-        """Ask it to end, and insist that it does so cleanly."""
+        """Send SIGTERM, and check that it exits cleanly."""
         children = children_of(self.pid)
         self._process.send_signal(signal.SIGTERM)
         code = self.wait_for_exit()
@@ -71,16 +71,16 @@ def pipeline_process(
     timeline: Path | str,
     *options: str,
     environment: Mapping[str, str] | None = None,
-    compiles_well: bool = False,
+    full_jit: bool = False,
 ) -> Iterator[PipelineProcess]:
-    """Run `latermq pipeline`; whatever still runs when the block ends is stopped, or killed where the block failed.
+    """Run `latermq pipeline`. At the end of the block it is stopped, or killed if the block failed.
 
-    Its JVM compiles in haste unless its speed is what matters: most tests are over before more would pay.
+    Its JVM uses only the fast compiler unless `full_jit` is set, because most tests are too short for the other one.
     """
     command = [sys.executable, "-m", "latermq", "pipeline", "--namesrv", namesrv, "--timeline", str(timeline), *options]
     with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryFile() as printed:
-        # What a Spark that was killed leaves behind goes with the folder.
-        java = f"-Djava.io.tmpdir={scratch}" + ("" if compiles_well else " -XX:TieredStopAtLevel=1")
+        # The files of a killed Spark are removed with this folder.
+        java = f"-Djava.io.tmpdir={scratch}" + ("" if full_jit else " -XX:TieredStopAtLevel=1")
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

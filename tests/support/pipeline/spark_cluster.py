@@ -1,4 +1,4 @@
-"""A Spark standalone cluster on loopback, out of the pyspark distribution: one master and some workers."""
+"""A Spark standalone cluster on loopback, from the pyspark distribution: one master and some workers."""
 
 import contextlib
 import importlib.util
@@ -14,7 +14,7 @@ from tests.interop.waiting import wait_until
 from tests.support.serving import is_alive
 
 START_TIMEOUT_S = 120.0
-# What an operator of a cluster writes into its spark-defaults.conf, for very small machines.
+# The spark-defaults.conf of a cluster on very small machines.
 _DEFAULTS = f"""
 spark.driver.host {HOST}
 spark.driver.bindAddress {HOST}
@@ -28,20 +28,20 @@ spark.ui.enabled false
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where it is, and what a process needs in its environment to work with it."""
+    """The cluster's address, and the environment that a process needs to use it."""
 
     master: str
     environment: dict[str, str]
     work_folders: list[Path]
 
     def executors(self) -> int:
-        """How many executors its workers have started."""
+        """The number of executors that its workers have started."""
         return sum(len(list(folder.glob("app-*/*"))) for folder in self.work_folders)
 
 
 @contextlib.contextmanager
 def spark_cluster(folder: Path, workers: int) -> Iterator[Cluster]:
-    """Run a cluster with its files in a folder; each worker offers one core."""
+    """Run a cluster with its files in a folder. Each worker has one core."""
     spec = importlib.util.find_spec("pyspark")
     assert spec is not None
     assert spec.origin is not None
@@ -57,29 +57,29 @@ def spark_cluster(folder: Path, workers: int) -> Iterator[Cluster]:
     }
     port = free_port()
     cluster = Cluster(f"spark://{HOST}:{port}", environment, [folder / f"work-{number}" for number in range(workers)])
-    with contextlib.ExitStack() as running:
+    with contextlib.ExitStack() as stack:
 
         def start(name: str, *arguments: str) -> None:
-            log = running.enter_context((folder / f"{name}.log").open("wb"))
+            log = stack.enter_context((folder / f"{name}.log").open("wb"))
             command = [str(home / "bin" / "spark-class"), *arguments]
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **environment}
             )
-            running.callback(_end, process)
+            stack.callback(_stop, process)
 
         deploy = "org.apache.spark.deploy"
-        listening = ("--host", HOST, "--webui-port", "0")
-        start("master", f"{deploy}.master.Master", *listening, "--port", str(port))
+        listen_options = ("--host", HOST, "--webui-port", "0")
+        start("master", f"{deploy}.master.Master", *listen_options, "--port", str(port))
         wait_until(lambda: accepts_connections(port), START_TIMEOUT_S, "Spark's master")
         for work in cluster.work_folders:
             sizes = ("--cores", "1", "--memory", "700m", "--work-dir", str(work))
-            start(work.name, f"{deploy}.worker.Worker", *listening, *sizes, cluster.master)
+            start(work.name, f"{deploy}.worker.Worker", *listen_options, *sizes, cluster.master)
         log = folder / "master.log"
         wait_until(lambda: log.read_text().count("Registering worker") == workers, START_TIMEOUT_S, "all workers")
         yield cluster
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _stop(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGTERM)
     try:
         process.wait(20)

@@ -1,7 +1,7 @@
-"""What Spark does for a broker, in memory and without a JVM: ingest, build, and the player that feeds windows back.
+"""Spark's part for a broker, in memory and without a JVM: ingest, build, and loading of windows.
 
-Whatever decides is the pipeline's own code, over the very replies that a driver is sent: how records become rows, whose
-they are, and what of them is a window's. Only the table is a dict. So a simulated clock can drive both sides through
+All decisions are made by the pipeline's own code with real replies of the broker: how records become rows, who owns
+them, and which rows belong to a window. Only the table is a dict. So a simulated clock can drive both sides through
 every interleaving.
 """
 
@@ -41,7 +41,7 @@ PULLED_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the timeline; near timers have no record."""
+    """A row of the timeline. Near timers have no record."""
 
     entry: int
     timer_id: int
@@ -62,12 +62,12 @@ class SparkTwin:
     by_window: dict[tuple[int, int], list[str]] = field(default_factory=dict)  # number and cut entry
 
     def begin(self, broker: Broker) -> None:
-        """A driver starts: it takes a new epoch."""
+        """Start a driver with a new epoch."""
         broker.ingest.begin()
         broker.ingest.save()
 
     def ingest(self, broker: Broker) -> None:
-        """Bring a random piece of what is flushed into the timeline, then tell the broker, or die before."""
+        """Ingest a random part of the flushed records, then commit it at the broker, or crash before."""
         queue = broker.store.queues.find(TIMER_TOPIC, 0)
         if queue is None or not broker.ingest.epoch:
             return
@@ -83,7 +83,7 @@ class SparkTwin:
             broker.ingest.save()
 
     def build(self, broker: Broker, window: Window) -> str:
-        """Make an attempt: the timeline, and from the broker itself what is not ingested."""
+        """Build an attempt from the timeline, and from the broker's records that are not ingested yet."""
         state = state_of(broker)
         timeline = cast(LocalTimeline, _Table(self.timeline, self.ingested)) if self.ingested else None
         built = BuiltWindow.from_state(
@@ -104,7 +104,7 @@ class SparkTwin:
         return attempt
 
     def turn(self, broker: Broker) -> None:
-        """Cut, and build what waits; feed what is wanted now. What a server does in a second."""
+        """Cut, build the pending windows, and feed those that are needed now, as a server does every second."""
         broker.far.run()
         queue = broker.store.queues.find(TIMER_TOPIC, 0)
         for window in [one for one in broker.far.windows.waiting() if not one.attempt]:
@@ -117,7 +117,7 @@ class SparkTwin:
         self.feed(broker)
 
     def feed(self, broker: Broker) -> None:
-        """Give the broker all pieces that it wants, cut at random places; at times another attempt is played on."""
+        """Feed the broker all pieces that it needs, split at random. Sometimes another attempt is loaded instead."""
         windows = broker.far.windows
         while (window := windows.wants(broker.clock.now_ms())) is not None:
             rows = self.attempts[window.attempt]
@@ -129,7 +129,7 @@ class SparkTwin:
                 continue
             piece = rows[start : start + self.chance.randint(1, 5)]
             if window.pieces and self.chance.random() < 0.1:
-                piece = rows[max(0, start - 2) : start] + piece  # as after a change of attempts
+                piece = rows[max(0, start - 2) : start] + piece  # as after a switch to another attempt
             windows.feed(window.number, piece_of(piece))
 
     def _fed_rows(self, window: Window, rows: list[Row]) -> int:
@@ -158,13 +158,13 @@ def _attempt_row(entry: int, timer_id: int, due_ms: int, record: bytes) -> Row:
 
 @dataclass(frozen=True)
 class _Table:
-    """What of the timeline a build asks for."""
+    """The part of the timeline that a build uses."""
 
     rows: dict[int, Row]
     ingested: int
 
     def surviving_rows(self, window: BuiltWindow) -> Iterator[pa.RecordBatch]:
-        """As the query over the real table, in Python."""
+        """The query on the real table, in Python."""
         changes: dict[str, int] = {}
         for row in self.rows.values():
             if row.kind != TIMER and row.entry < window.cut_entry:
@@ -191,8 +191,8 @@ class _Table:
 
 
 def state_of(broker: Broker) -> PipelineState:
-    """What a driver that asks is told, byte for byte."""
-    service = PipelineRequests(broker, cast(Any, None))  # only what schedules has to be flushed
+    """The state that a driver receives, encoded and decoded."""
+    service = PipelineRequests(broker, cast(Any, None))  # only requests that schedule wait for a flush
     return decode_state(encode_state(service.state()))
 
 
@@ -208,7 +208,7 @@ def _pull(broker: Broker, start: int, until: int) -> Iterator[bytes]:
 
 
 def _rows(broker: Broker, state: PipelineState, start: int, end: int) -> Iterator[Row]:
-    """The rows of these entries, as ingest makes them."""
+    """The rows of these entries, as ingest builds them."""
     for records in _pull(broker, start, end):
         batch = timeline_batch(RecordBlock([records], waiting=True), INGESTED_COLUMNS, ownership_of(state))
         for row in batch.to_pylist():

@@ -1,6 +1,6 @@
-"""A broker in memory with a real window loader, over attempts and builds that block and fail on demand.
+"""A broker in memory with a real window loader, with attempts and builds that block and fail on demand.
 
-The clock is turned by hand; only threads take real time, and each step waits for those that are not held.
+The clock is simulated. Only threads take real time, and each step waits for those that are not blocked.
 """
 
 import asyncio
@@ -32,19 +32,19 @@ class Files:
     def __init__(self, twin: SparkTwin) -> None:
         self._twin = twin
         self.by_window: dict[int, list[str]] = {}
-        self.damaged: dict[str, int] = {}  # attempts, and how many pieces of them are whole
-        self.failures: Counter[str] = Counter()  # of reads of an attempt that are still to come; of windows' lists too
-        self.held: dict[tuple[str, int], threading.Event] = {}  # steps and windows: they wait until it is set
+        self.damaged: dict[str, int] = {}  # attempt → number of intact pieces
+        self.failures: Counter[str] = Counter()  # operation → remaining failures
+        self.held: dict[tuple[str, int], threading.Event] = {}  # (operation, window) → event that it waits for
         self.reads: Counter[str] = Counter()
-        self.rubble: list[Row] = []  # rows that nobody vouches for,
-        self.timeline: list[Row] = []  # and others that can be read one by one
+        self.unverified_rows: list[Row] = []  # rows without a checksum
+        self.timeline: list[Row] = []  # rows that can be read one by one
 
     def names(self, window: Window) -> list[str]:
-        self._meet(f"list {window.number}", window)
+        self._on_access(f"list {window.number}", window)
         return list(self.by_window.get(window.number, []))
 
     def check(self, window: Window, name: str) -> int:
-        self._meet(f"check {name}", window)
+        self._on_access(f"check {name}", window)
         if self.damaged.get(name) == 0:
             raise CorruptStore(f"the checksum of {name} is wrong")
         return len(self._twin.attempts[name])
@@ -54,7 +54,7 @@ class Files:
 
     def _pieces(self, window: Window, name: str) -> Iterator[WindowRows]:
         for number, row in enumerate(self._twin.attempts[name]):
-            self._meet(f"read {name}", window)
+            self._on_access(f"read {name}", window)
             if number >= self.damaged.get(name, 1 << 30):
                 raise CorruptStore(f"a page of {name} is wrong")
             yield piece_of([row])
@@ -65,23 +65,23 @@ class Files:
         yield from self._pieces(window, name)
 
     def salvaged(self, window: Window, troubles: list[str]) -> Iterator[WindowRows]:
-        """What else there is: rows of the timeline, and what `rubble` holds."""
-        for row in [*self.rubble, *self.timeline]:
+        """The rows of the timeline and the unverified rows."""
+        for row in [*self.unverified_rows, *self.timeline]:
             try:
-                self._meet("salvage", window)
+                self._on_access("salvage", window)
             except StoreError as error:
                 troubles.append(error.message)
             else:
                 yield piece_of([row])
 
-    def _meet(self, what: str, window: Window) -> None:
-        self.reads[what] += 1
-        held = self.held.get((what.split()[0], window.number))
+    def _on_access(self, operation: str, window: Window) -> None:
+        self.reads[operation] += 1
+        held = self.held.get((operation.split()[0], window.number))
         if held is not None:
             held.wait(60)
-        if self.failures[what] > 0:
-            self.failures[what] -= 1
-            raise StoreError(f"{what}: Input/output error")
+        if self.failures[operation] > 0:
+            self.failures[operation] -= 1
+            raise StoreError(f"{operation}: Input/output error")
 
 
 class Builds:
@@ -91,9 +91,9 @@ class Builds:
         self._scene = scene
         self.failing: dict[int, str] = {}
         self.hanging: set[int] = set()
-        self.damaging: set[int] = set()  # windows whose attempts come out damaged
-        self.running: set[int] = set()  # processes, by the first window of each,
-        self.hung: set[int] = set()  # and those that hang now
+        self.damaging: set[int] = set()  # windows whose attempts are built damaged
+        self.running: set[int] = set()  # build processes, by their first window
+        self.hung: set[int] = set()  # build processes that hang now
         self.limits_s: list[tuple[int, float]] = []
         self.most_at_once = 0
 
@@ -125,7 +125,7 @@ class Builds:
 
 
 class Scene:
-    """One store through several lives, and what lies beside it. Use it within a running loop."""
+    """One store across restarts, with its files and builds. Use it in a running event loop."""
 
     def __init__(self, store: StoreConfig = STORE, seed: int = 7) -> None:
         self._store = store
@@ -145,7 +145,7 @@ class Scene:
         )
 
     async def crash(self, power_cut: Random | None = None) -> None:
-        """Die at once and start again; in a power cut, what was not synced is there or not as chance has it."""
+        """Crash and start again. A power cut loses a random part of the unsynced data."""
         disk = self.disk
         self.disk = disk.after_process_death() if power_cut is None else disk.after_machine_death(power_cut)
         await self.stop()
@@ -177,11 +177,11 @@ class Scene:
             self.broker.far.run()
             await self.settle()
             pass_time(self.broker, self.clock, step_ms)
-            # A build whose time is up notices it.
+            # A build that has timed out notices it.
             await asyncio.sleep(0.002 if self.builds.running else 0)
 
     async def settle(self) -> None:
-        """Let the loader do what can be done now; what is held or hangs goes on beside it."""
+        """Run the loader until only blocked or hanging work is left."""
         for _ in range(2_000):
             self.loader.tick()
             tasks = [
@@ -190,7 +190,7 @@ class Scene:
             if not tasks:
                 return
             await asyncio.wait(tasks, timeout=0.01)
-        raise AssertionError("it never comes to rest")
+        raise AssertionError("the loader does not settle")
 
     def _is_held(self, lane: str, number: int) -> bool:
         if lane == "build":
@@ -200,24 +200,24 @@ class Scene:
         return any(one is not None and not one.is_set() for one in held)
 
     async def window_of(self, due_ms: int) -> int:
-        """The number of the window that this time lies in, once it is cut."""
+        """The number of the window that contains this time, once it is cut."""
         for _ in range(400):
             for window in self.broker.far.states():
                 if window.from_ms <= due_ms < window.until_ms:
                     return window.number
             await self.pass_time(1_000)
-        raise AssertionError("it was never cut")
+        raise AssertionError("the window was not cut")
 
-    async def made(self, number: int) -> str:
-        """An attempt of a window, offered as soon as the window is cut."""
+    async def offer_attempt(self, number: int) -> str:
+        """Build an attempt as soon as the window is cut, and offer it to the broker."""
         while self.broker.far.windows.find(number) is None:
             await self.pass_time(1_000)
         name = self.make_attempt(number)
         self.broker.far.ready(number, name)
         return name
 
-    def letters(self) -> dict[str, str]:
-        """The unique keys of all dead letters and their bodies; none is there twice."""
+    def dead_letters(self) -> dict[str, str]:
+        """The bodies of all dead letters by unique key. None occurs twice."""
         found = messages(self.broker, TIMER_DEAD_LETTER_TOPIC)
         assert all("was skipped by an operator" in one.properties[DEAD_LETTER_REASON] for one in found)
         keys = {one.properties["UNIQ_KEY"]: one.body.decode() for one in found}
@@ -225,7 +225,7 @@ class Scene:
         return keys
 
     def lateness(self) -> dict[str, int]:
-        """How late each timer arrived; none arrived twice."""
+        """The lateness of each timer. None arrived twice."""
         found = messages(self.broker, TOPIC)
         late = {one.body.decode(): one.store_timestamp_ms - int(one.properties["LMQ_DUE_MS"]) for one in found}
         assert len(late) == len(found)

@@ -21,14 +21,14 @@ from latermq.pipeline.windows.attempts import SCHEMA, attempts_of, read_attempt,
 from latermq.server.windows.attempt_files import AttemptFiles
 from latermq.timer.far.windows import Window as Played
 from tests.support.brokers_in_memory import send
-from tests.support.pipeline.far_broker import FAR_MS, Far
+from tests.support.pipeline.far_broker import FAR_MS, FarBroker
 from tests.support.pipeline.spark_twin import Row, piece_of
 from tests.support.pipeline.window_scene import Scene
 
 STORE_ID = "s" * 32
 
 
-def log_rows(far: Far) -> list[Row]:
+def log_rows(far: FarBroker) -> list[Row]:
     """Every entry of the timer topic as the row that a truthful driver would make of it."""
     queue = far.broker.store.queues.ensure(TIMER_TOPIC, 0)
     rows = []
@@ -40,7 +40,7 @@ def log_rows(far: Far) -> list[Row]:
 
 
 def far_row() -> Row:
-    far = Far()
+    far = FarBroker()
     try:
         send(far.broker, b"far", "our_sys_topic", UNIQ_KEY="u", TIMER_DELAY_MS=str(FAR_MS), KEYS="k")
         far.broker.store.flush()
@@ -115,7 +115,7 @@ def test_a_timer_of_the_brokers_own_is_neither_played_nor_buried_by_a_window(ski
             begin_ms = scene.clock.now_ms()
             scene.schedule("far", 20_000)
             number = await scene.window_of(begin_ms + 20_000)
-            name = await scene.made(number)
+            name = await scene.offer_attempt(number)
             window = scene.broker.far.windows.find(number)
             assert window is not None
             found = scene.broker.store.queues.ensure(TIMER_TOPIC, 0).entry(0)
@@ -128,7 +128,7 @@ def test_a_timer_of_the_brokers_own_is_neither_played_nor_buried_by_a_window(ski
                 await scene.loader.skip(number)
             await scene.pass_time(60_000)
             assert scene.lateness() == {"own": 0} | ({} if skipped else {"far": 0})
-            assert list(scene.letters()) == (["far"] if skipped else [])
+            assert list(scene.dead_letters()) == (["far"] if skipped else [])
         finally:
             await scene.stop()
 
@@ -136,7 +136,7 @@ def test_a_timer_of_the_brokers_own_is_neither_played_nor_buried_by_a_window(ski
 
 
 def test_rows_of_entries_that_are_in_the_log_are_compared_with_it() -> None:
-    far = Far()
+    far = FarBroker()
     try:
         far.schedule("one")
         far.schedule("two")
@@ -194,7 +194,7 @@ def test_a_claim_of_impossible_numbers_is_none(end: int, epoch: int) -> None:
 
 
 def test_a_store_is_not_filled_up_because_a_claim_says_so() -> None:
-    far = Far()
+    far = FarBroker()
     try:
         before = far.broker.far.next_entry
         lost = Lost(before + MAX_BLANKS + 1, 9, before, FOREVER_MS, 0, 0)

@@ -20,7 +20,7 @@ from latermq.server.broker.composition import broker_metrics
 from latermq.server.namesrv.name_server_metrics import OWN_FAMILIES
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.support.brokers_in_memory import HOST, bodies, open_broker, pass_time, run_until_quiet, send
-from tests.support.scraping import Figures
+from tests.support.metrics_scrape import ScrapedMetrics
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "operations.md"
 DAY_MS = 86_400_000
@@ -74,8 +74,8 @@ class Watched:
             self.flush()
             run_until_quiet(self.broker)
 
-    def figures(self) -> Figures:
-        return Figures(generate_latest(self.metrics.read()))
+    def figures(self) -> ScrapedMetrics:
+        return ScrapedMetrics(generate_latest(self.metrics.read()))
 
     def value(self, name: str, **labels: str) -> float:
         return self.figures().value(name, **labels)

@@ -82,7 +82,7 @@ def test_a_blocked_window_is_skipped_out_of_the_log_and_the_mark_goes_on() -> No
         assert behind_ms < scene.clock.now_ms() - 5_000
         await scene.loader.skip(number)
         await scene.pass_time(2_000)
-        assert scene.letters() == {"a": "a", "c": "c"}
+        assert scene.dead_letters() == {"a": "a", "c": "c"}
         assert scene.lateness() == {"later": 0}
         assert scene.broker.timers.marks.all_wake_from_ms() >= scene.clock.now_ms() - 2_000
         assert scene.broker.pending.count() == 0
@@ -110,7 +110,7 @@ def test_what_only_its_name_is_left_of_is_a_letter_without_a_body_and_is_counted
             await scene.pass_time(1_000)
         await scene.loader.skip(number)
         await scene.pass_time(10_000)
-        assert scene.letters() == {"a": "a", "b": ""}
+        assert scene.dead_letters() == {"a": "a", "b": ""}
         note = scene.broker.far.notes.skips()[number]
         assert (note.letters, note.unread) == (2, 1)
         assert scene.broker.pending.count() == 0
@@ -124,14 +124,14 @@ def test_reads_that_fail_for_a_while_cost_no_body() -> None:
         await scene.pass_time(30_000)
         rows = [row for row in scene.twin.timeline.values() if row.record]
         scene.files.timeline = rows or []
-        scene.files.rubble = [Row(10**6, 10**6, 0, 0, "", b"nothing")]
+        scene.files.unverified_rows = [Row(10**6, 10**6, 0, 0, "", b"nothing")]
         scene.files.failures["salvage"] = 2
         await scene.loader.skip(number)
         await scene.pass_time(1_000)
         assert state_of(scene, number) == "skipping"
         await scene.pass_time(5_000)
         assert state_of(scene, number) == "skipped"
-        assert scene.letters() == {"a": "a", "b": "b"}
+        assert scene.dead_letters() == {"a": "a", "b": "b"}
 
     play(story)
 
@@ -157,7 +157,7 @@ def test_a_folder_that_cannot_be_read_at_all_does_not_keep_a_window_for_ever(
         assert state_of(scene, number) == "skipping"
         for _ in range(30):
             await scene.pass_time(2_000)
-        assert scene.letters() == {"a": "a", "b": "b"}
+        assert scene.dead_letters() == {"a": "a", "b": "b"}
         assert scene.broker.far.notes.skips()[number].is_done
 
     play(story)
@@ -173,7 +173,7 @@ def test_rows_that_nobody_vouches_for_are_compared_with_their_records() -> None:
         assert [row.name for row in rows] == ["orders+a", "orders+gone", "orders+moved"]
         flipped = bytearray(rows[0].record)
         flipped[-40] ^= 1
-        scene.files.rubble = [
+        scene.files.unverified_rows = [
             dataclasses.replace(rows[0], record=rows[1].record),
             dataclasses.replace(rows[0], due_ms=rows[0].due_ms + 5),
             dataclasses.replace(rows[0], record=rows[0].record[:-3]),
@@ -186,7 +186,7 @@ def test_rows_that_nobody_vouches_for_are_compared_with_their_records() -> None:
         await scene.pass_time(30_000)
         await scene.loader.skip(number)
         await scene.pass_time(2_000)
-        assert scene.letters() == {"a": "a"}
+        assert scene.dead_letters() == {"a": "a"}
         await scene.pass_time(90_000)
         assert scene.lateness().keys() == {"later", "moved"}
 
@@ -209,14 +209,14 @@ def test_a_death_on_the_way_loses_and_doubles_nothing(turns: int, monkeypatch: p
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
         await scene.crash()
-        before = scene.letters()
+        before = scene.dead_letters()
         await scene.pass_time(3_000)
         window = scene.broker.far.windows.find(number)
         if window is not None and not window.is_skipped:  # it died before that was certain
             assert not before
             await scene.loader.skip(number)
         await scene.pass_time(3_000)
-        assert scene.letters() == {name: name for name in names}
+        assert scene.dead_letters() == {name: name for name in names}
         assert scene.lateness() == {"later": 0}
         assert scene.broker.pending.count() == 0
 
@@ -227,14 +227,14 @@ def test_a_death_on_the_way_loses_and_doubles_nothing(turns: int, monkeypatch: p
 def test_what_was_loaded_before_is_delivered_and_the_rest_is_buried(dies: bool) -> None:
     async def story(scene: Scene) -> None:
         number = await window_with(scene, *(f"t{number}" for number in range(5)))
-        name = await scene.made(number)
+        name = await scene.offer_attempt(number)
         scene.files.damaged[name] = 2  # pieces that are whole, of a timer each
         await scene.pass_time(2_000)
         await scene.loader.skip(number)
         if dies:
             await scene.crash()
         await scene.pass_time(40_000)
-        arrived, letters = scene.lateness(), scene.letters()
+        arrived, letters = scene.lateness(), scene.dead_letters()
         assert not arrived.keys() & letters.keys()
         assert arrived.keys() | letters.keys() == {"later", *(f"t{number}" for number in range(5))}
         assert arrived.keys() == ({"later"} if dies else {"t0", "t1", "later"})
@@ -251,7 +251,7 @@ def test_a_window_that_lies_ahead_is_skipped_when_its_cancels_are_known() -> Non
         assert state_of(scene, number) == "skipping"
         assert scene.broker.pending.cancel("orders", "a").timers == 1
         await scene.pass_time(30_000)
-        assert scene.letters() == {"b": "b"}
+        assert scene.dead_letters() == {"b": "b"}
 
     play(story)
 
@@ -291,7 +291,7 @@ def test_a_skip_that_cannot_be_noted_is_not_begun() -> None:
         await scene.loader.repair(number)
         await scene.pass_time(3_000)
         assert scene.lateness().keys() == {"a", "later"}
-        assert scene.letters() == {}
+        assert scene.dead_letters() == {}
         with pytest.raises(InvalidParameter, match=r"read to its end|there is no window"):
             await scene.loader.skip(number)
         with pytest.raises(InvalidParameter, match="there is no window 999"):
@@ -374,7 +374,7 @@ def test_whatever_fails_and_whenever_it_dies_each_timer_has_one_fate(
             if not (window.is_skipped or window.is_loaded):
                 await scene.loader.repair(window.number)
         await scene.pass_time(100_000)
-        arrived, letters = scene.lateness(), scene.letters()
+        arrived, letters = scene.lateness(), scene.dead_letters()
         assert letters
         assert not arrived.keys() & letters.keys()
         assert all(late >= 0 for late in arrived.values())

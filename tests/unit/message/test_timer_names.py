@@ -10,7 +10,7 @@ from latermq.message.timer_name import meanings, names_of, timer_name
 from latermq.model.timers import Verdict
 from latermq.timer.far.far_names import FarNames
 from tests.support.brokers_in_memory import bodies, send
-from tests.support.pipeline.far_broker import FAR_MS, Far
+from tests.support.pipeline.far_broker import FAR_MS, FarBroker
 from tests.unit.timer.test_timers import ENGINES, Scene
 
 
@@ -122,7 +122,7 @@ def test_a_cancel_that_can_mean_two_timers_takes_that_of_the_topic_it_was_sent_t
 @pytest.mark.parametrize("key", ["a+b", "orders+1"])
 @pytest.mark.parametrize("gone_first", [False, True])
 def test_sparks_roll_and_the_names_of_far_timers_know_such_a_cancel(key: str, gone_first: bool) -> None:
-    far = Far()
+    far = FarBroker()
     far.schedule(key)
     far.schedule("b")
     if gone_first:
@@ -167,7 +167,7 @@ def test_such_a_name_costs_a_start_no_more_either(scene: Scene, monkeypatch: pyt
 
 
 def test_such_a_name_costs_the_names_of_far_timers_no_more_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    far = Far()
+    far = FarBroker()
     far.schedule("b")
     send(far.broker, b"cancel", TIMER_DELAY_MS=str(FAR_MS), TIMER_DEL_UNIQKEY="+" * 5_000, UNIQ_KEY="c")
     looked_up: list[bytes] = []

@@ -20,7 +20,7 @@ from latermq.pipeline.bulk.spool import Scheduled, SpoolFile, look_for_repeated,
 from latermq.pipeline.timeline.root import Root, open_root
 from latermq.protocol.remoting.rows import decode_rows, unique_key_of
 from tests.support.brokers_in_memory import HOST
-from tests.support.faults.aging_broker import Aging
+from tests.support.faults.aging_broker import AgingBroker
 from tests.support.rows import Row, batch_of
 
 TARGET = Target("job", ("broker-a",))
@@ -47,7 +47,7 @@ class Scene:
 
     def __init__(self, folder: Path) -> None:
         self.root: Root = open_root(str(folder))
-        self.aging = Aging()
+        self.aging = AgingBroker()
         self.asked = self.flushes = self.instance = 0
         self.cuts_power = False  # before the next flush; the broker is back when it is asked
         self.fails_at: int | None = None

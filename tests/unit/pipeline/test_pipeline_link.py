@@ -16,7 +16,7 @@ from latermq.protocol.remoting.frames import Command, encode_frame, encode_respo
 from latermq.protocol.remoting.json_body import encode_body
 from latermq.protocol.remoting.pipeline import PullRecordsHeader, encode_state
 from latermq.protocol.remoting.routes import BrokerData, ClusterInfo, QueueData, TopicRoute
-from tests.support.frame_server import HANG_UP, frame_server
+from tests.support.frame_server import DISCONNECT, frame_server
 
 STATE = PipelineState(
     store_id="s", broker_name="broker-a", epoch=4, ingest_offset=7, min_entry=0, flushed_entry=9, now_ms=1,
@@ -83,7 +83,7 @@ def test_a_lost_connection_is_made_again_and_the_pull_goes_on() -> None:
     def script(request: Command) -> bytes:
         nonlocal calls
         calls += 1
-        return HANG_UP if calls in (1, 3, 4) else answer(request)
+        return DISCONNECT if calls in (1, 3, 4) else answer(request)
 
     with frame_server(script) as server, BrokerLink(server.address) as link:
         pieces = link.pull_all(QueueRange("t", 0, 0, 60), max_bytes=20)

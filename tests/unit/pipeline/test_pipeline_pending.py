@@ -8,7 +8,7 @@ import pytest
 from latermq.errors import ConfigError, QueryNotFound
 from latermq.message.record_writer import encode_record
 from latermq.model.pipeline_state import PipelineState
-from tests.support.faults.timer_histories import History, Row, is_taken, random_history
+from tests.support.faults.timer_histories import History, Row, is_cancelled_or_moved, random_history
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,7 +82,7 @@ def test_of_any_history_each_surviving_timer_waits_once(spark: "SparkSession", s
 
     history = random_history(seed)
     found = pending_rows(frame(spark, history.rows), [state_of(history)]).collect()
-    alive = [row for row in history.rows if row["kind"] != "cancel" and not is_taken(row, history.rows)]
+    alive = [row for row in history.rows if row["kind"] != "cancel" and not is_cancelled_or_moved(row, history.rows)]
     newest = {
         row["timer_id"]: max(r["entry_offset"] for r in alive if r["timer_id"] == row["timer_id"]) for row in alive
     }

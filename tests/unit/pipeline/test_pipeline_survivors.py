@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from latermq.handover.window import Window
-from tests.support.faults.timer_histories import History, Row, expected_rows, frame, is_taken, random_history
+from tests.support.faults.timer_histories import (
+    History,
+    Row,
+    expected_rows,
+    frame,
+    is_cancelled_or_moved,
+    random_history,
+)
 from tests.support.interpreted_queries import interpreted
 
 if TYPE_CHECKING:
@@ -27,7 +34,7 @@ def entries(found: "DataFrame") -> list[int]:
 def expected_pending(rows: list[Row]) -> set[tuple[str, int]]:
     newest: dict[tuple[str, int], int] = {}
     for row in rows:
-        if row["kind"] != "cancel" and not is_taken(row, rows):
+        if row["kind"] != "cancel" and not is_cancelled_or_moved(row, rows):
             identity = (row["store_id"], row["timer_id"])
             newest[identity] = max(newest.get(identity, -1), row["entry_offset"])
     return {(store_id, entry) for (store_id, _), entry in newest.items()}

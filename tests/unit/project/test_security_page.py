@@ -12,7 +12,7 @@ from latermq.broker.metrics.limits import BROKER_LIMITS
 from latermq.config import Config
 from latermq.server.namesrv.name_server_metrics import NAME_SERVER_LIMITS
 from tests.interop.ports import free_port
-from tests.support.scraping import Figures, scrape
+from tests.support.metrics_scrape import ScrapedMetrics, scrape
 from tests.support.serving import serving
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "security.md").read_text()
@@ -72,7 +72,7 @@ ROWS = list(rows())
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Figures]]:
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, ScrapedMetrics]]:
     """What a real broker and a real name server tell when they have just started."""
     ports = {"broker": ("metrics.port", free_port()), "namesrv": ("metrics.namesrv_port", free_port())}
     options = [word for setting, port in ports.values() for word in ("--set", f"{setting}={port}")]
@@ -93,7 +93,7 @@ def test_the_page_names_no_setting_that_is_not_there() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.bound)
-def test_the_metric_of_a_bound_is_told_by_each_process_that_has_it(row: Row, told: dict[str, Figures]) -> None:
+def test_the_metric_of_a_bound_is_told_by_each_process_that_has_it(row: Row, told: dict[str, ScrapedMetrics]) -> None:
     metrics = _METRIC.findall(row.metric)
     assert metrics or row.bound in NOTHING_HELD
     for process in filter(row.is_of, told):
@@ -110,7 +110,7 @@ def test_the_metric_of_a_bound_is_told_by_each_process_that_has_it(row: Row, tol
                 assert name in figures.kinds, process
 
 
-def test_the_page_names_every_bound_that_a_process_tells(told: dict[str, Figures]) -> None:
+def test_the_page_names_every_bound_that_a_process_tells(told: dict[str, ScrapedMetrics]) -> None:
     for process, known in (("broker", BROKER_LIMITS), ("namesrv", NAME_SERVER_LIMITS)):
         bounds = told[process].values("latermq_limit", "setting")
         assert bounds.keys() == {limit.name for limit in known}
@@ -120,7 +120,7 @@ def test_the_page_names_every_bound_that_a_process_tells(told: dict[str, Figures
         assert bounds.keys() - of_rows == set()
 
 
-def test_the_bounds_are_those_of_the_settings_and_not_reached_at_a_start(told: dict[str, Figures]) -> None:
+def test_the_bounds_are_those_of_the_settings_and_not_reached_at_a_start(told: dict[str, ScrapedMetrics]) -> None:
     for figures in told.values():
         bounds, used = (figures.values(name, "setting") for name in ("latermq_limit", "latermq_limit_used"))
         assert bounds.keys() == used.keys()

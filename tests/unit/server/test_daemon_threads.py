@@ -21,7 +21,7 @@ from latermq.server.broker import far_records, old_copy, pipeline_folder
 from latermq.server.broker.far_records import FarRecords
 from latermq.server.windows.lanes import Lanes
 from latermq.server.broker.pipeline_folder import DriverTokens
-from tests.support.pipeline.far_broker import Far
+from tests.support.pipeline.far_broker import FarBroker
 
 path = sys.argv[1]
 os.mkfifo(path)
@@ -43,7 +43,7 @@ async def run():
         await lanes.read_off_loop("load", 0.1, hang)
     except Exception as error:
         print(error.message)
-    await old_copy.write_lost_entries(Far().broker, path)
+    await old_copy.write_lost_entries(FarBroker().broker, path)
     records.stop()
     await lanes.stop(frozenset())
 

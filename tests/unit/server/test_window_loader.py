@@ -133,10 +133,10 @@ def test_reads_that_fail_for_a_while_are_tried_again_and_condemn_nothing() -> No
     async def story(scene: Scene) -> None:
         numbers = await six_timers(scene)
         scene.files.failures[f"list {numbers[0]}"] = 2
-        first = await scene.made(numbers[0])
-        second = await scene.made(numbers[1])
+        first = await scene.offer_attempt(numbers[0])
+        second = await scene.offer_attempt(numbers[1])
         scene.files.failures[f"check {second}"] = 2
-        third = await scene.made(numbers[2])
+        third = await scene.offer_attempt(numbers[2])
         scene.files.failures[f"read {third}"] = 2
         await scene.pass_time(45_000)
         assert scene.lateness().keys() == NAMES
@@ -149,7 +149,7 @@ def test_reads_that_fail_for_a_while_are_tried_again_and_condemn_nothing() -> No
 def test_an_attempt_that_stays_unreadable_is_replaced_and_not_condemned() -> None:
     async def story(scene: Scene) -> None:
         numbers = await six_timers(scene)
-        name = await scene.made(numbers[1])
+        name = await scene.offer_attempt(numbers[1])
         scene.files.failures[f"read {name}"] = scene.files.failures[f"check {name}"] = 1_000
         await scene.pass_time(60_000)
         assert scene.lateness().keys() == NAMES
@@ -181,7 +181,7 @@ def test_what_is_proven_wrong_is_never_played_again_even_after_a_crash(whole_pie
         for number in range(3):
             scene.schedule(f"t{number}", 20_000 + number)
         number = await scene.window_of(begin_ms + 20_000)
-        name = await scene.made(number)
+        name = await scene.offer_attempt(number)
         scene.files.damaged[name] = whole_pieces  # found when it is chosen, or when it is played
         await scene.pass_time(20_000)
         assert "wrong" in scene.broker.far.notes.damaged(number)[name]

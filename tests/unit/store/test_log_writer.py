@@ -18,7 +18,7 @@ from latermq.store.files.memory_disk import MemoryDisk
 from latermq.store.log_writer import PlainMessage
 from latermq.store.message_store import MessageStore
 from tests.support.brokers_in_memory import HOST, messages, send
-from tests.support.pipeline.far_broker import Far
+from tests.support.pipeline.far_broker import FarBroker
 from tests.support.rows import Row, batch_of
 from tests.support.stores import SMALL, append, bodies, open_store
 
@@ -64,7 +64,7 @@ class Life:
 
     def __init__(self, chance: Random) -> None:
         self.chance = chance
-        self.far = Far()
+        self.far = FarBroker()
         self.broker = self.far.broker
         self.broker.groups.put(Group(name="billing"))
         self.copy = LogCopy(self.broker.store)

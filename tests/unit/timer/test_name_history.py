@@ -6,7 +6,7 @@ import pytest
 
 from latermq.model.timers import Verdict
 from tests.support.brokers_in_memory import bodies, send
-from tests.support.pipeline.far_broker import FAR_MS, Far
+from tests.support.pipeline.far_broker import FAR_MS, FarBroker
 from tests.unit.message.test_timer_names import Work
 from tests.unit.timer.test_timers import Scene
 
@@ -117,7 +117,7 @@ def test_the_last_thing_that_happened_is_told(scene: Scene) -> None:
 
 
 def test_a_cancel_is_remembered_after_its_timers_record_is_gone() -> None:
-    far = Far()
+    far = FarBroker()
     far.schedule("a")
     far.lose_log()
     assert far.broker.pending.cancel("orders", "a").verdict == Verdict.CANCELLED
