@@ -130,4 +130,4 @@ def test_print_shows_what_a_topic_holds_and_consumes_nothing(cli: Cli) -> None:
 def test_the_doctor_finds_the_server(cli: Cli) -> None:
     checks = {row["check"]: row for row in cli.rows("doctor")}
     assert checks["name server"]["status"] == "ok"
-    assert "broker-a" in checks["name server"]["found"]
+    assert "broker-a" in checks["name server"]["details"]

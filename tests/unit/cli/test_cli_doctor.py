@@ -97,7 +97,7 @@ def test_a_data_directory_that_others_can_read_is_told_of(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("host", "status"), [("127.0.0.1", "ok"), ("0.0.0.0", "warn"), ("192.0.2.1", "warn")])
 def test_a_server_beyond_loopback_is_told_of(host: str, status: str) -> None:
-    check = checks.check_reach(host)
+    check = checks.check_network(host)
     assert check.status == status
     assert ("no authentication" in check.advice) == (status == "warn")
 

@@ -57,9 +57,9 @@ def digest(data: Path) -> dict[str, tuple[int, str]]:
 
 def examine(data: Path, engine: str = "wheel") -> dict[str, Check]:
     before = digest(data)
-    found = check_store(data, config(engine))
+    checks = check_store(data, config(engine))
     assert digest(data) == before, "the doctor has changed the store"
-    return {check.check: check for check in found}
+    return {check.check: check for check in checks}
 
 
 def cut_short(path: Path) -> None:
@@ -80,9 +80,9 @@ def first_file(folder: Path) -> Path:
 @pytest.mark.parametrize("engine", ["wheel", "rocksdb"])
 def test_a_store_that_was_stopped_cleanly_is_well(tmp_path: Path, engine: str) -> None:
     make_store(tmp_path, engine)
-    found = examine(tmp_path, engine)
-    assert {name: check.status for name, check in found.items()} == {"store": "ok"}
-    assert "stopped cleanly" in found["store"].found
+    checks = examine(tmp_path, engine)
+    assert {name: check.status for name, check in checks.items()} == {"store": "ok"}
+    assert "stopped cleanly" in checks["store"].details
 
 
 def test_where_there_is_no_store_nothing_is_said(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_store_in_use_is_left_alone(tmp_path: Path) -> None:
         [check] = check_store(tmp_path, config())
     finally:
         disk.unlock()
-    assert (check.status, "running broker" in check.found) == ("ok", True)
+    assert (check.status, "running broker" in check.details) == ("ok", True)
 
 
 @pytest.mark.parametrize(
@@ -119,10 +119,10 @@ def test_a_store_in_use_is_left_alone(tmp_path: Path) -> None:
 def test_damage_that_a_start_mends_is_named(tmp_path: Path, name: str, damage: Callable[[Path], object]) -> None:
     make_store(tmp_path)
     damage(tmp_path)
-    found = examine(tmp_path)
-    assert found["store"].status == "warn"
-    assert found[name].status == "warn"
-    assert found[name].advice
+    checks = examine(tmp_path)
+    assert checks["store"].status == "warn"
+    assert checks[name].status == "warn"
+    assert checks[name].advice
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_damage_that_keeps_a_store_from_starting_is_named_with_what_to_do(
     damage(tmp_path)
     check = examine(tmp_path)["store"]
     assert check.status == "fail"
-    assert said in check.found
+    assert said in check.details
     assert check.advice
 
 
@@ -165,7 +165,7 @@ def test_a_broker_that_is_started_meanwhile_is_not_taken_for_damage(
     monkeypatch.setattr("latermq.broker.broker.open_engine", start_first)
     (check,) = check_store(tmp_path, config())
     started[0].close()
-    assert (check.status, "running broker" in check.found) == ("ok", True)
+    assert (check.status, "running broker" in check.details) == ("ok", True)
 
 
 def test_what_was_never_written_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +200,7 @@ def test_a_store_whose_files_cannot_be_read_fails_the_check(tmp_path: Path, monk
     monkeypatch.setattr(RehearsalCalls, "lock", lambda calls, path: 0)
     monkeypatch.setattr(RehearsalCalls, "close", lambda calls, fd: None)
     (check,) = check_store(tmp_path, config())
-    assert (check.status, "Too many open files" in check.found) == ("fail", True)
+    assert (check.status, "Too many open files" in check.details) == ("fail", True)
 
 
 def test_copies_that_a_killed_doctor_left_go_with_the_next_start(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Checks of `latermq doctor`. Each returns ok, warn or fail, what it found and what to do."""
+"""Checks of `latermq doctor`. Each returns a status, details, and advice if something is wrong."""
 
 import ctypes
 import errno
@@ -33,15 +33,15 @@ class Check(msgspec.Struct, frozen=True):
 
     check: str
     status: Literal["ok", "warn", "fail"]
-    found: str
+    details: str
     advice: str = ""
 
 
 def check_python() -> Check:
-    found = ".".join(map(str, sys.version_info[:3]))
+    details = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info[:2] < PYTHON_MIN:
-        return Check("Python", "fail", found, f"Install Python {'.'.join(map(str, PYTHON_MIN))} or newer")
-    return Check("Python", "ok", found)
+        return Check("Python", "fail", details, f"Install Python {'.'.join(map(str, PYTHON_MIN))} or newer")
+    return Check("Python", "ok", details)
 
 
 def check_java() -> Check:
@@ -49,11 +49,11 @@ def check_java() -> Check:
     program = f"{home}/bin/java" if home else "java"
     advice = f"Only needed for the Spark pipeline: install Java {JAVA_MIN} or newer, or set JAVA_HOME"
     try:
-        answer = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False)
+        process = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return Check("Java", "warn", f"{program} not found", advice)
     # `openjdk version "17.0.15"`; before 9 it was `"1.8.0"`.
-    match = re.search(r'version "(?:1\.)?(\d+)[^"]*"', answer.stderr + answer.stdout)
+    match = re.search(r'version "(?:1\.)?(\d+)[^"]*"', process.stderr + process.stdout)
     if match is None:
         return Check("Java", "warn", f"{program} does not report its version", advice)
     return Check("Java", "ok" if int(match[1]) >= JAVA_MIN else "warn", match[0], advice * (int(match[1]) < JAVA_MIN))
@@ -94,33 +94,33 @@ def check_open_queues(config: Config) -> Check:
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = 1 << 20 if hard == resource.RLIM_INFINITY else hard
-    maps, wanted = max_map_count(), config.store.max_open_queues
-    allowed = allowed_queue_files(wanted, config.server.max_connections, limit, maps)
-    found = f"up to {allowed} can be open at once"
+    max_maps, wanted = max_map_count(), config.store.max_open_queues
+    allowed = allowed_queue_files(wanted, config.server.max_connections, limit, max_maps)
+    details = f"up to {allowed} can be open at once"
     if allowed >= min(wanted, config.broker.max_topic_queues):  # enough for the widest topic
-        return Check("queues", "ok", found)
+        return Check("queues", "ok", details)
     advice = (
         "Only needed for more busy queues: raise the hard limit of open files (ulimit -Hn, LimitNOFILE= in systemd) "
         "and vm.max_map_count, or lower store.max_open_queues"
     )
-    return Check("queues", "warn", f"{found}: limits are {limit} open files and {maps} memory maps", advice)
+    return Check("queues", "warn", f"{details}: limits are {limit} open files and {max_maps} memory maps", advice)
 
 
 def check_data_dir(data: Path) -> Check:
     from latermq.server.private_files import is_open
 
-    place = _nearest_existing(data)
-    if not place.is_dir():
-        return Check("data directory", "fail", f"{place} is not a directory", "Choose another one with --data")
-    if not os.access(place, os.W_OK | os.X_OK):
-        return Check("data directory", "fail", f"{place} is not writable", f"Grant uid {os.getuid()} write access")
+    existing = _nearest_existing_path(data)
+    if not existing.is_dir():
+        return Check("data directory", "fail", f"{existing} is not a directory", "Choose another one with --data")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return Check("data directory", "fail", f"{existing} is not writable", f"Grant uid {os.getuid()} write access")
     if is_open(data):
         advice = "Nothing to do: the next start removes their access"
         return Check("data directory", "warn", f"{data} can be read by other users", advice)
-    return Check("data directory", "ok", f"{data}" if place == data else f"{data} will be created")
+    return Check("data directory", "ok", f"{data}" if existing == data else f"{data} will be created")
 
 
-def check_reach(host: str) -> Check:
+def check_network(host: str) -> Check:
     """Whether other machines can reach the server, which does not authenticate clients."""
     from latermq.server.reach import HINT, is_loopback
 
@@ -130,49 +130,51 @@ def check_reach(host: str) -> Check:
 
 
 def check_disk_space(data: Path, config: Config) -> Check:
-    usage = shutil.disk_usage(_nearest_existing(data))
+    usage = shutil.disk_usage(_nearest_existing_path(data))
     used = 1 - usage.free / (usage.used + usage.free)
-    found = f"{used:.0%} used, {usage.free / (1 << 30):.1f} GiB free"
+    details = f"{used:.0%} used, {usage.free / (1 << 30):.1f} GiB free"
     if used > config.store.disk_high:
         advice = (
             f"Above {config.store.disk_high:.0%} new messages are refused and the oldest segments deleted: "
             "free disk space, shorten store.retention or raise store.disk_high"
         )
-        return Check("disk space", "fail", found, advice)
+        return Check("disk space", "fail", details, advice)
     if usage.free < 2 * config.store.segment:
         advice = "Not enough for two log segments: free disk space, shorten store.retention or lower store.segment"
-        return Check("disk space", "warn", found, advice)
-    return Check("disk space", "ok", found)
+        return Check("disk space", "warn", details, advice)
+    return Check("disk space", "ok", details)
 
 
 def check_fallocate(data: Path) -> Check:
-    place = _nearest_existing(data)
+    existing = _nearest_existing_path(data)
     libc = ctypes.CDLL(None, use_errno=True)
     try:
-        with tempfile.TemporaryFile(dir=place) as file:
+        with tempfile.TemporaryFile(dir=existing) as file:
             # Call fallocate directly: posix_fallocate falls back to writing zeros.
             size = ctypes.c_int64(1 << 20)
             failed = libc.fallocate(file.fileno(), 0, ctypes.c_int64(0), size) != 0
             error = ctypes.get_errno()
     except OSError as unwritable:
-        return Check("fallocate", "fail", f"cannot create a file in {place}: {unwritable.strerror}", "See above")
+        return Check("fallocate", "fail", f"cannot create a file in {existing}: {unwritable.strerror}", "See above")
     if failed:
-        advice = "Disk space is reserved by writing zeros, which doubles the work; use ext4 or xfs"
-        return Check("fallocate", "warn", f"{place}: {os.strerror(error)}", advice)
+        advice = "The broker reserves disk space by writing zeros, which doubles the work; use ext4 or xfs"
+        return Check("fallocate", "warn", f"{existing}: {os.strerror(error)}", advice)
     return Check("fallocate", "ok", "supported")
 
 
 def check_clock() -> Check:
     wall_s, monotonic_s = time.time(), time.monotonic()
     time.sleep(_CLOCK_WATCH_S)
-    gap_s = abs((time.time() - wall_s) - (time.monotonic() - monotonic_s))
-    found = time.strftime("%Y-%m-%d %H:%M:%S %Z (UTC%z)")
+    drift_s = abs((time.time() - wall_s) - (time.monotonic() - monotonic_s))
+    details = time.strftime("%Y-%m-%d %H:%M:%S %Z (UTC%z)")
     if wall_s < _EARLIEST_PLAUSIBLE_S:
-        return Check("clock", "fail", found, "The clock is not set: set it and run an NTP service")
-    if gap_s > _CLOCK_TOLERANCE_S:
+        return Check("clock", "fail", details, "The clock is not set: set it and run an NTP service")
+    if drift_s > _CLOCK_TOLERANCE_S:
         advice = "Check the NTP service: the wall clock drifts from the monotonic clock, and a step affects due times"
-        return Check("clock", "warn", f"{found}, {gap_s * 1000:.0f} ms drift in {_CLOCK_WATCH_S * 1000:.0f} ms", advice)
-    return Check("clock", "ok", found)
+        return Check(
+            "clock", "warn", f"{details}, {drift_s * 1000:.0f} ms drift in {_CLOCK_WATCH_S * 1000:.0f} ms", advice
+        )
+    return Check("clock", "ok", details)
 
 
 def check_huge_pages(setting: Path = Path("/sys/kernel/mm/transparent_hugepage/enabled")) -> Check:
@@ -190,7 +192,9 @@ def check_map_count(setting: Path = Path("/proc/sys/vm/max_map_count")) -> Check
     if not text.isdigit():
         return Check("vm.max_map_count", "ok", "not supported by this kernel")
     if int(text) < _MAX_MAP_COUNT_MIN:
-        advice = f"For many topics: sysctl -w vm.max_map_count={_MAX_MAP_COUNT_MIN} or more (one map per busy queue)"
+        advice = (
+            f"For many topics: sysctl -w vm.max_map_count={_MAX_MAP_COUNT_MIN} or more (one memory map per busy queue)"
+        )
         return Check("vm.max_map_count", "warn", text, advice)
     return Check("vm.max_map_count", "ok", text)
 
@@ -202,7 +206,7 @@ def _read(file: Path) -> str:
         return ""
 
 
-def _nearest_existing(path: Path) -> Path:
+def _nearest_existing_path(path: Path) -> Path:
     path = path.absolute()
     while not path.exists() and path != path.parent:
         path = path.parent
@@ -214,12 +218,12 @@ def check_name_server(address: str, *, required: bool) -> Check:
     from latermq.client import Admin
     from latermq.errors import LaterMQError
 
-    async def ask() -> list[str]:
+    async def broker_names() -> list[str]:
         async with Admin(address, request_timeout_s=3.0) as admin:
             return [name for brokers in (await admin.clusters()).values() for name in brokers]
 
     try:
-        brokers = run(ask())
+        brokers = run(broker_names())
     except LaterMQError as error:
         if required:
             advice = "Start `latermq serve`, or choose another name server with --namesrv"

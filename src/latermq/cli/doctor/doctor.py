@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from latermq.cli.doctor.checks import Check
     from latermq.config import Config
 
-_COLUMNS = {"check": "check", "status": "status", "found": "found", "advice": "what to do"}
+_COLUMNS = {"check": "check", "status": "status", "details": "details", "advice": "advice"}
 
 
 def doctor(
@@ -56,7 +56,7 @@ def _all_checks(config: "Config", data: Path, namesrv: str | None) -> list["Chec
         checks.check_java(),
         checks.check_port("name server", server.host, server.namesrv_port, "--namesrv-port"),
         checks.check_port("broker", server.host, server.port, "--port"),
-        checks.check_reach(server.host),
+        checks.check_network(server.host),
         checks.check_file_limit(config),
         checks.check_open_queues(config),
         checks.check_data_dir(data),

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from latermq.broker.broker import Broker
     from latermq.store.files.disk import Disk
 
-_SIGNS_OF_A_STORE = ("commitlog", "latermq.storeid", "latermq.checkpoint")
-_SHOWN = 3
+_STORE_FILES = ("commitlog", "latermq.storeid", "latermq.checkpoint")
+_MAX_NAMES = 3
 _RUNNING = Check("store", "ok", "in use by a running broker", "Stop the broker to check its files")
 
 
 def check_store(data: Path, config: Config) -> list[Check]:
     """Problems of the store in this directory: one ok line if there are none, no line if there is no store."""
-    if not any((data / name).exists() for name in _SIGNS_OF_A_STORE):
+    if not any((data / name).exists() for name in _STORE_FILES):
         return []
     from latermq.server.remoting.open_files import raise_file_limit, within_limits
     from latermq.store.files.rehearsal_disk import RehearsalDisk
@@ -28,9 +28,9 @@ def check_store(data: Path, config: Config) -> list[Check]:
     with RehearsalDisk(data) as disk:
         if not _is_stopped(disk):
             return [_RUNNING]
-        found = _try_to_rehearse(disk, config)
+        checks = _try_to_rehearse(disk, config)
         # A broker that started in the meantime changed the files during the check.
-        return found if _is_stopped(disk) else [_RUNNING]
+        return checks if _is_stopped(disk) else [_RUNNING]
 
 
 def _is_stopped(disk: "Disk") -> bool:
@@ -50,8 +50,10 @@ def _try_to_rehearse(disk: "Disk", config: Config) -> list[Check]:
     except LaterMQError as error:
         return [Check("store", "fail", f"cannot start: {error.message}", error.hint)]
     except OSError as error:
-        what = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
-        return [Check("store", "fail", f"cannot read files: {what}", "Check the disk, the limits and the permissions")]
+        reason = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+        return [
+            Check("store", "fail", f"cannot read files: {reason}", "Check the disk, the limits and the permissions")
+        ]
 
 
 def _rehearse(disk: "Disk", config: Config) -> list[Check]:
@@ -59,25 +61,25 @@ def _rehearse(disk: "Disk", config: Config) -> list[Check]:
 
     broker = Broker(config, disk, SystemClock(), host="127.0.0.1", port=config.server.port, new_store_id="0" * 32)
     try:
-        found = _damage(broker, config)
+        problems = _problems(broker, config)
         recovery = broker.store.recovery
         state = "after a crash" if recovery.crashed else "stopped cleanly"
         end = f"log offsets {broker.store.log.start} to {recovery.log_end}"
-        if not found:
+        if not problems:
             return [Check("store", "ok", f"{state}, {end}")]
-        return [Check("store", "warn", f"can start; {state}, {end}", "See the lines below"), *found]
+        return [Check("store", "warn", f"can start; {state}, {end}", "See the lines below"), *problems]
     finally:
         broker.timers.engine.close()
         broker.far_names.close()
 
 
-def _damage(broker: "Broker", config: Config) -> list[Check]:
+def _problems(broker: "Broker", config: Config) -> list[Check]:
     """Damage that the start repairs, and problems that it cannot resolve."""
     recovery = broker.store.recovery
-    found: list[Check] = []
+    problems: list[Check] = []
 
-    def warn(check: str, what: str, advice: str) -> None:
-        found.append(Check(check, "warn", what, advice))
+    def warn(check: str, details: str, advice: str) -> None:
+        problems.append(Check(check, "warn", details, advice))
 
     if not recovery.had_checkpoint:
         warn(
@@ -86,14 +88,14 @@ def _damage(broker: "Broker", config: Config) -> list[Check]:
             "Nothing to do: the next start reads the log instead. Apache RocketMQ stores never have one",
         )
     for trouble in broker.troubles:
-        # This start was a rehearsal: the next real one sets the file aside.
-        advice = "The next start sets it aside and uses what it can read; if possible, repair it before"
+        # The rehearsal changed nothing: only a real start sets the file aside.
+        advice = "The next start sets it aside and uses the readable part; repair it first if possible"
         warn(trouble.path, trouble.reason, advice if trouble.kept_as else trouble.advice)
     if recovery.rebuilt:
-        more = f" and {len(recovery.rebuilt) - _SHOWN} more" if len(recovery.rebuilt) > _SHOWN else ""
+        more = f" and {len(recovery.rebuilt) - _MAX_NAMES} more" if len(recovery.rebuilt) > _MAX_NAMES else ""
         warn(
             "derived files",
-            f"lost or damaged: {'; '.join(recovery.rebuilt[:_SHOWN])}{more}",
+            f"lost or damaged: {'; '.join(recovery.rebuilt[:_MAX_NAMES])}{more}",
             "Nothing to do: the next start rebuilds them from the log",
         )
     if not broker.has_whole_engine and broker.store.waiting.recovered_marks is not None:
@@ -112,7 +114,7 @@ def _damage(broker: "Broker", config: Config) -> list[Check]:
     if broker.adopted_topics:
         warn(
             "topics",
-            f"missing from topics.json: {', '.join(broker.adopted_topics[:_SHOWN])}",
+            f"missing from topics.json: {', '.join(broker.adopted_topics[:_MAX_NAMES])}",
             "The next start recreates these topics; set their queues and permissions again",
         )
     if broker.clamped_offsets:
@@ -123,4 +125,4 @@ def _damage(broker: "Broker", config: Config) -> list[Check]:
         )
     if broker.timers.guard.is_holding:
         warn("clock", "the clock has jumped and is not trusted yet", "Correct it before the next start")
-    return found
+    return problems

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from latermq.cli.doctor.writable import require_writable
 from latermq.cli.options import ConfigFile, Data, Host, ParentPid, Port, Settings, effective_config
+from latermq.cli.servers.data_directory import require_writable
 from latermq.cli.servers.part import run_part
 
 
@@ -26,7 +26,7 @@ def broker(
     settings: Settings = None,
     parent_pid: ParentPid = None,
 ) -> None:
-    """Run a broker and register it with external name servers.
+    """Run a broker and register it with name servers.
 
     Prints one line that starts with "latermq ready" once it accepts connections. On SIGTERM or Ctrl-C it refuses new
     requests, flushes, writes a checkpoint and exits with 0.

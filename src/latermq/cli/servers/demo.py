@@ -28,8 +28,8 @@ from latermq.errors import LaterMQError
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame
 
-TOPIC, STREAM, GROUP = "demo-orders", "demo-stream", "demo-audit"
-LATER = "demo-reminders"
+ORDER_TOPIC, STREAM_TOPIC, REMINDER_TOPIC = "demo-orders", "demo-stream", "demo-reminders"
+GROUP = "demo-audit"
 REMINDERS, CANCELLED, MOVED = 100, 10, 10
 ORDERS = 20
 STREAM_MESSAGES, KILL_AFTER_MESSAGES, SENDERS = 20_000, 7_000, 64
@@ -109,11 +109,11 @@ class Summary:
     def step(self, name: str) -> Iterator[list[str]]:
         """The block appends its findings to the yielded list."""
         console.print(f"[bold]{len(self._rows) + 1}. {name}[/bold]")
-        started_s, seen = time.monotonic(), list[str]()
-        yield seen
-        for line in seen:
+        started_s, findings = time.monotonic(), list[str]()
+        yield findings
+        for line in findings:
             console.print(f"   {line}", markup=False)
-        self._rows.append((name, seen[-1] if seen else "", time.monotonic() - started_s))
+        self._rows.append((name, findings[-1] if findings else "", time.monotonic() - started_s))
 
     def print(self) -> None:
         table = Table(title="LaterMQ demo", title_justify="left")
@@ -126,49 +126,49 @@ class Summary:
         console.print(f"[green]All {len(self._rows)} steps succeeded.[/green]")
 
 
-async def show(server: Server, summary: Summary) -> None:
+async def run_steps(server: Server, summary: Summary) -> None:
     """The steps between the start and the stop of the server."""
     async with Admin(server.namesrv) as admin, Producer(server.namesrv) as producer:
-        with summary.step("create topics") as seen:
-            await admin.create_topic(TOPIC, queues=4)
-            await admin.create_topic(STREAM, queues=4)
-            await admin.create_topic(LATER, queues=4)
-            seen.append(f"{TOPIC}, {STREAM} and {LATER}, 4 queues each")
-        with summary.step("send orders with tags and keys") as seen:
-            seen += await send_orders(producer)
-        with summary.step(f"consume them as group {GROUP}") as seen:
-            seen += await consume_orders(server.namesrv)
-        with summary.step("find an order by its key") as seen:
-            found = await admin.query_by_key(TOPIC, "order-7")
+        with summary.step("create topics") as findings:
+            await admin.create_topic(ORDER_TOPIC, queues=4)
+            await admin.create_topic(STREAM_TOPIC, queues=4)
+            await admin.create_topic(REMINDER_TOPIC, queues=4)
+            findings.append(f"{ORDER_TOPIC}, {STREAM_TOPIC} and {REMINDER_TOPIC}, 4 queues each")
+        with summary.step("send orders with tags and keys") as findings:
+            findings += await send_orders(producer)
+        with summary.step(f"consume them as group {GROUP}") as findings:
+            findings += await consume_orders(server.namesrv)
+        with summary.step("find an order by its key") as findings:
+            found = await admin.query_by_key(ORDER_TOPIC, "order-7")
             check(len(found) == 1, f"{len(found)} messages with key order-7")
-            seen.append(f"order-7: {found[0].body.decode()} in queue {found[0].queue_id}")
-        with summary.step("send delayed reminders, each due at a different millisecond") as seen:
+            findings.append(f"order-7: {found[0].body.decode()} in queue {found[0].queue_id}")
+        with summary.step("send delayed reminders, each due at a different millisecond") as findings:
             for number in range(REMINDERS):
                 reminder = OutgoingMessage(
-                    LATER, b"reminder %d" % number, keys=(f"order-{number}",), delay_ms=5_000 + 17 * number
+                    REMINDER_TOPIC, b"reminder %d" % number, keys=(f"order-{number}",), delay_ms=5_000 + 17 * number
                 )
                 await producer.send(reminder)
-            early = [message async for message in everything_in(server.namesrv, LATER)]
+            early = [message async for message in read_topic(server.namesrv, REMINDER_TOPIC)]
             check(not early, f"{len(early)} reminders were delivered early")
-            seen.append(f"{REMINDERS} acknowledged, none delivered to {LATER} yet")
-        with summary.step("cancel some reminders, move others") as seen:
-            seen += await change_reminders(admin)
-        with summary.step("send malicious requests that try to delete the log and break the next start") as seen:
-            seen += await asyncio.to_thread(answers_to_a_stranger, server.broker)
-        with summary.step("kill -9 the broker during a stream of sends") as seen:
-            await send_through_a_crash(server, producer, seen)
-        with summary.step("look up every acknowledged message") as seen:
-            stored = [message.properties["KEYS"] async for message in everything_in(server.namesrv, STREAM)]
+            findings.append(f"{REMINDERS} acknowledged, none delivered to {REMINDER_TOPIC} yet")
+        with summary.step("cancel some reminders, move others") as findings:
+            findings += await change_reminders(admin)
+        with summary.step("send malicious requests that try to delete the log and break the next start") as findings:
+            findings += await asyncio.to_thread(send_malicious_requests, server.broker)
+        with summary.step("kill -9 the broker during a stream of sends") as findings:
+            await send_during_crash(server, producer, findings)
+        with summary.step("look up every acknowledged message") as findings:
+            stored = [message.properties["KEYS"] async for message in read_topic(server.namesrv, STREAM_TOPIC)]
             missing = {f"n-{number}" for number in range(STREAM_MESSAGES)} - set(stored)
             check(not missing, f"{len(missing)} of {STREAM_MESSAGES} acknowledged messages are missing")
-            if twice := len(stored) - len(set(stored)):
-                seen.append(f"{twice} stored twice: stored before the kill, but acknowledged only after a retry")
-            seen.append(f"{STREAM_MESSAGES} acknowledged, all stored, 0 missing")
-        with summary.step("wait for the reminders") as seen:
-            seen += await arrived_reminders(server.namesrv)
+            if duplicates := len(stored) - len(set(stored)):
+                findings.append(f"{duplicates} stored twice: before the kill, and again by a retry")
+            findings.append(f"{STREAM_MESSAGES} acknowledged, all stored, 0 missing")
+        with summary.step("wait for the reminders") as findings:
+            findings += await check_reminders(server.namesrv)
 
 
-def answers_to_a_stranger(broker: str) -> list[str]:
+def send_malicious_requests(broker: str) -> list[str]:
     """Send malicious requests. The next steps show whether they did any harm."""
     host, _, port = broker.rpartition(":")
     nested = b'{"groupName":"evil","attributes":' + b'{"a":' * 1_000 + b"1" + b"}" * 1_001
@@ -176,7 +176,7 @@ def answers_to_a_stranger(broker: str) -> list[str]:
         (Request.DELETE_TOPIC_IN_BROKER, {"topic": "../commitlog"}, b""),
         (Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, nested),
     ]
-    told = []
+    remarks = []
     with socket.create_connection((host, int(port)), timeout=10) as sock:
         for code, fields, body in attempts:
             sock.sendall(encode_frame(code, 1, fields=fields, body=body))
@@ -186,28 +186,28 @@ def answers_to_a_stranger(broker: str) -> list[str]:
                 check(bool(data), f"{code.name} got no reply")
                 replies = reader.feed(data)
             check(replies[0].code != Response.SUCCESS, f"{code.name} succeeded")
-            told.append(f"{code.name}: {(replies[0].remark or '')[:90]}")
-    return [*told, f"{len(attempts)} attempts refused"]
+            remarks.append(f"{code.name}: {(replies[0].remark or '')[:90]}")
+    return [*remarks, f"{len(attempts)} attempts refused"]
 
 
 async def change_reminders(admin: Admin) -> list[str]:
     """Cancel the first reminders by key, and move the next ones."""
     for number in range(CANCELLED):
-        (outcome,) = await admin.cancel_timer(LATER, key=f"order-{number}")
+        (outcome,) = await admin.cancel_timer(REMINDER_TOPIC, key=f"order-{number}")
         check(outcome.verdict == "cancelled", f"order-{number} was {outcome.verdict} instead of cancelled")
     for number in range(CANCELLED, CANCELLED + MOVED):
-        (outcome,) = await admin.move_timer(LATER, key=f"order-{number}", delay_ms=8_000)
+        (outcome,) = await admin.move_timer(REMINDER_TOPIC, key=f"order-{number}", delay_ms=8_000)
         check(outcome.verdict == "moved", f"order-{number} was {outcome.verdict} instead of moved")
-    left = await admin.count_timers(topic=LATER)
+    left = await admin.count_timers(topic=REMINDER_TOPIC)
     check(left == REMINDERS - CANCELLED, f"{left} reminders are pending")
     return [f"{CANCELLED} cancelled and {MOVED} moved by key, {left} pending"]
 
 
-async def arrived_reminders(namesrv: str) -> list[str]:
+async def check_reminders(namesrv: str) -> list[str]:
     """Wait for the reminders, some of which fell due while the broker was down, and check when each was stored."""
     deadline_s = time.monotonic() + 20
     while True:
-        stored = [message async for message in everything_in(namesrv, LATER)]
+        stored = [message async for message in read_topic(namesrv, REMINDER_TOPIC)]
         if len(stored) >= REMINDERS - CANCELLED or time.monotonic() > deadline_s:
             break
         await asyncio.sleep(0.1)
@@ -217,7 +217,7 @@ async def arrived_reminders(namesrv: str) -> list[str]:
     check(bodies == expected, f"{len(expected - bodies)} reminders were not delivered")
     check(len(stored) == len(bodies), f"{len(stored) - len(bodies)} reminders were delivered twice")
     late_ms = [message.store_timestamp_ms - int(message.properties["LMQ_DUE_MS"]) for message in stored]
-    check(min(late_ms) >= 0, f"one was {-min(late_ms)} ms early")
+    check(min(late_ms) >= 0, f"a reminder was {-min(late_ms)} ms early")
     return [f"{len(stored)} delivered once, none early, none that was cancelled, at most {max(late_ms)} ms late"]
 
 
@@ -225,7 +225,7 @@ async def send_orders(producer: Producer) -> list[str]:
     results = [
         await producer.send(
             OutgoingMessage(
-                TOPIC, f'{{"order": {n}}}'.encode(), tag="created" if n % 2 else "paid", keys=(f"order-{n}",)
+                ORDER_TOPIC, f'{{"order": {n}}}'.encode(), tag="created" if n % 2 else "paid", keys=(f"order-{n}",)
             )
         )
         for n in range(ORDERS)
@@ -236,26 +236,27 @@ async def send_orders(producer: Producer) -> list[str]:
 
 
 async def consume_orders(namesrv: str) -> list[str]:
-    got: list[Message] = []
-    all_came = asyncio.Event()
+    received: list[Message] = []
+    all_received = asyncio.Event()
 
     def handle(message: Message) -> None:
-        got.append(message)
-        if len(got) == ORDERS:
-            all_came.set()
+        received.append(message)
+        if len(received) == ORDERS:
+            all_received.set()
 
     async with PushConsumer(namesrv, GROUP, handle, consume_from="first") as consumer:
-        await consumer.subscribe(TOPIC)
+        await consumer.subscribe(ORDER_TOPIC)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(all_came.wait(), 15)
-    check(len(got) == ORDERS, f"{len(got)} of {ORDERS} messages arrived")
+            await asyncio.wait_for(all_received.wait(), 15)
+    check(len(received) == ORDERS, f"{len(received)} of {ORDERS} messages arrived")
     first = [
-        f"{message.properties['KEYS']} ({message.properties['TAGS']}): {message.body.decode()}" for message in got[:3]
+        f"{message.properties['KEYS']} ({message.properties['TAGS']}): {message.body.decode()}"
+        for message in received[:3]
     ]
-    return [*first, f"{len(got)} consumed"]
+    return [*first, f"{len(received)} consumed"]
 
 
-async def send_through_a_crash(server: Server, producer: Producer, seen: list[str]) -> None:
+async def send_during_crash(server: Server, producer: Producer, findings: list[str]) -> None:
     """Send a stream from many senders, kill the broker meanwhile, and continue until all is acknowledged."""
     numbers = iter(range(STREAM_MESSAGES))
     acknowledged = failed_sends = 0
@@ -268,12 +269,12 @@ async def send_through_a_crash(server: Server, producer: Producer, seen: list[st
         acknowledged += 1
         if acknowledged == KILL_AFTER_MESSAGES:
             pid = server.kill_broker()
-            seen.append(f"killed broker process {pid} after {acknowledged} of {STREAM_MESSAGES} acknowledgements")
+            findings.append(f"killed broker process {pid} after {acknowledged} of {STREAM_MESSAGES} acknowledgements")
 
     async def send_numbers() -> None:
         nonlocal failed_sends
         for number in numbers:
-            message = OutgoingMessage(STREAM, b"x" * 200, keys=(f"n-{number}",))
+            message = OutgoingMessage(STREAM_TOPIC, b"x" * 200, keys=(f"n-{number}",))
             # Like an application, send again what was not acknowledged.
             while True:
                 try:
@@ -285,11 +286,11 @@ async def send_through_a_crash(server: Server, producer: Producer, seen: list[st
             on_acknowledged()
 
     await asyncio.gather(*(send_numbers() for _ in range(SENDERS)))
-    seen.append(f"restarted as process {server.broker_pid()}; sends were interrupted for {longest_gap_s:.1f} s")
-    seen.append(f"{acknowledged} acknowledged in the end, {failed_sends} failed sends were repeated")
+    findings.append(f"restarted as process {server.broker_pid()}; sends were interrupted for {longest_gap_s:.1f} s")
+    findings.append(f"{acknowledged} acknowledged in the end, {failed_sends} failed sends were repeated")
 
 
-async def everything_in(namesrv: str, topic: str) -> AsyncIterator[Message]:
+async def read_topic(namesrv: str, topic: str) -> AsyncIterator[Message]:
     async with PullConsumer(namesrv, group="demo-reader") as consumer:
         for queue in await consumer.queues(topic):
             at, end = await consumer.min_offset(queue), await consumer.max_offset(queue)
@@ -301,27 +302,27 @@ async def everything_in(namesrv: str, topic: str) -> AsyncIterator[Message]:
                 at = result.next_offset
 
 
-def lose_index(data: Path, log: Path, cleanup: contextlib.ExitStack) -> list[str]:
+def recover_index(data: Path, log: Path, cleanup: contextlib.ExitStack) -> list[str]:
     """Remove the key index, and check that the doctor reports it and that the next start rebuilds it."""
     shutil.rmtree(data / "index")
-    damage = [one.found for one in check_store(data, load_config()) if one.status != "ok"]
-    check(any("index" in found for found in damage), f"doctor reported {damage}")
+    problems = [problem.details for problem in check_store(data, load_config()) if problem.status != "ok"]
+    check(any("index" in problem for problem in problems), f"doctor reported {problems}")
     server = Server(data, log)
     cleanup.callback(server.close)
 
     async def find() -> list[Message]:
         async with Admin(server.namesrv) as admin:
-            return await admin.query_by_key(TOPIC, "order-7")
+            return await admin.query_by_key(ORDER_TOPIC, "order-7")
 
     found = run(asyncio.wait_for(find(), DEADLINE_S))
     check(len(found) == 1, f"{len(found)} messages with key order-7")
     check(server.stop() == 0, "serve did not stop cleanly")
-    return [f"doctor: {damage[-1]}", "rebuilt from the log at the start; order-7 is found"]
+    return [f"doctor: {problems[-1]}", "rebuilt from the log at the start; order-7 is found"]
 
 
-def check(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise DemoFailed(otherwise)
+def check(condition: bool, message: str) -> None:
+    if not condition:
+        raise DemoFailed(message)
 
 
 def main() -> int:
@@ -329,19 +330,19 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="latermq-demo-") as folder, contextlib.ExitStack() as cleanup:
         log = Path(folder) / "serve.log"
         try:
-            with summary.step("start latermq serve") as seen:
+            with summary.step("start latermq serve") as findings:
                 server = Server(Path(folder) / "data", log)
                 cleanup.callback(server.close)
-                seen.append(server.ready_line)
-            run(asyncio.wait_for(show(server, summary), DEADLINE_S))
-            with summary.step("stop the server with SIGTERM") as seen:
+                findings.append(server.ready_line)
+            run(asyncio.wait_for(run_steps(server, summary), DEADLINE_S))
+            with summary.step("stop the server with SIGTERM") as findings:
                 code = server.stop()
                 check(code == 0, f"serve exited with {code}")
-                seen.append("exit code 0, flushed and checkpointed")
-            with summary.step("delete the key index, run doctor, start again") as seen:
-                seen += lose_index(Path(folder) / "data", log, cleanup)
+                findings.append("exit code 0, flushed and checkpointed")
+            with summary.step("delete the key index, run doctor, start again") as findings:
+                findings += recover_index(Path(folder) / "data", log, cleanup)
         except (DemoFailed, LaterMQError, TimeoutError) as error:
-            console.print(f"[red]The demo failed: {error or 'it took too long'}[/red]")
+            console.print(f"[red]The demo failed: {error or 'timeout'}[/red]")
             console.print(f"End of the server's log:\n{log.read_text()[-3000:]}", markup=False, soft_wrap=True)
             return 1
     summary.print()

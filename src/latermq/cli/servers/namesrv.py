@@ -26,9 +26,10 @@ def namesrv(
     settings: Settings = None,
     parent_pid: ParentPid = None,
 ) -> None:
-    """Run a name server, with which brokers register and from which clients get routes.
+    """Run a name server.
 
-    Prints one line that starts with "latermq ready" once it accepts connections. SIGTERM and Ctrl-C stop it.
+    Brokers register with it, and clients get the routes of topics from it. Prints one line that starts with "latermq
+    ready" once it accepts connections. SIGTERM and Ctrl-C stop it.
     """
     effective = effective_config(config, settings, host=host, namesrv_port=port, port=None)
 

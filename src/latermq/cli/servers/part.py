@@ -41,11 +41,11 @@ def run_part(name: str, config: "Config", parent_pid: int | None, run: Callable[
     except OSError as error:
         if was_ready or error.errno is None:
             raise
-        print_error(f"the {name} cannot start: {error.strerror or error}", _hint_of(error))
+        print_error(f"the {name} cannot start: {error.strerror or error}", _hint_for(error))
         return 2
 
 
-def _hint_of(error: OSError) -> str:
+def _hint_for(error: OSError) -> str:
     match error.errno:
         case errno.EADDRINUSE:
             return "Stop the process that listens there, or choose other ports with --port and --namesrv-port"

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from latermq.cli.doctor.writable import require_writable
 from latermq.cli.options import ConfigFile, Data, Host, NamesrvPort, Port, Settings, as_settings, effective_config
+from latermq.cli.servers.data_directory import require_writable
 from latermq.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
@@ -49,11 +49,11 @@ def serve(
     config: ConfigFile = None,
     settings: Settings = None,
 ) -> None:
-    """Run a name server, a broker and the Spark pipeline, and restart a part that fails.
+    """Run a name server, a broker and the Spark pipeline.
 
-    Once all parts accept connections, prints one line that starts with "latermq ready" and contains their addresses.
-    Logs go to standard error. On SIGTERM or Ctrl-C the broker refuses new requests, flushes and writes a checkpoint,
-    then serve exits with 0. Exits with 2 if it cannot start.
+    Restarts a part that fails. Once all parts accept connections, prints one line that starts with "latermq ready" and
+    contains their addresses. Logs go to standard error. On SIGTERM or Ctrl-C the broker refuses new requests, flushes
+    and writes a checkpoint, then serve exits with 0. Exits with 2 if it cannot start.
 
     The pipeline starts in the background: it takes a few seconds, and no timer depends on it. Without Java or the
     pipeline's packages serve reports this and runs as with --no-pipeline. To use a driver on another machine, pass
@@ -90,8 +90,10 @@ def serve(
         Part(BROKER, lambda ready: _broker_command(data, inherited, effective, ready), environment=shared),
     ]
     if pipeline.is_part:
-        own = as_environment([*settings, *_pipeline_places(data, effective)])
-        parts.append(Part(PIPELINE, _pipeline_command(inherited, effective), is_optional=True, environment=own))
+        driver_environment = as_environment([*settings, *_pipeline_settings(data, effective)])
+        parts.append(
+            Part(PIPELINE, _pipeline_command(inherited, effective), is_optional=True, environment=driver_environment)
+        )
 
     async def supervise() -> int:
         return await Supervisor(parts, lambda addresses: _announce(addresses, pipeline)).run()
@@ -100,17 +102,17 @@ def serve(
 
 
 class _Pipeline(NamedTuple):
-    """Whether the driver is a part of this server, whether the broker expects a driver, and the text for users."""
+    """Whether the driver is a part of this server, whether the broker expects one, and the description for users."""
 
     is_part: bool
     enabled: bool
-    told: str
+    description: str
 
 
 def _choose_pipeline(config: "Config", no_pipeline: bool) -> _Pipeline:
     if no_pipeline or not config.pipeline.enabled:
-        elsewhere = config.pipeline.enabled
-        return _Pipeline(False, elsewhere, "external pipeline" if elsewhere else "no pipeline")
+        is_external = config.pipeline.enabled
+        return _Pipeline(False, is_external, "external pipeline" if is_external else "no pipeline")
 
     from latermq.pipeline.spark.requirements import check_requirements
 
@@ -123,7 +125,7 @@ def _choose_pipeline(config: "Config", no_pipeline: bool) -> _Pipeline:
 
 def _announce(addresses: Mapping[str, str], pipeline: _Pipeline) -> None:
     running = ", ".join(f"{part} {addresses[part]}" for part in (NAME_SERVER, BROKER))
-    print(f"latermq ready: {running}, {pipeline.told} (no gRPC or HTTP in this version)", flush=True)
+    print(f"latermq ready: {running}, {pipeline.description} (no gRPC or HTTP in this version)", flush=True)
 
 
 def _inherited_options(config: Path | None) -> list[str]:
@@ -135,38 +137,38 @@ def _inherited_options(config: Path | None) -> list[str]:
 
 def _name_server_command(data: Path, inherited: list[str], ready: Mapping[str, str]) -> list[str]:
     command = [sys.executable, "-m", "latermq", "namesrv", "--data", str(data / "namesrv"), *inherited]
-    return command + _same_port(ready.get(NAME_SERVER))
+    return command + _port_option(ready.get(NAME_SERVER))
 
 
 def _broker_command(data: Path, inherited: list[str], config: "Config", ready: Mapping[str, str]) -> list[str]:
     command = [sys.executable, "-m", "latermq", "broker", "--data", str(data), *inherited]
-    namesrv = config.server.namesrv or _reachable(ready[NAME_SERVER])
-    return [*command, "--namesrv", namesrv, *_same_port(ready.get(BROKER))]
+    namesrv = config.server.namesrv or _connectable(ready[NAME_SERVER])
+    return [*command, "--namesrv", namesrv, *_port_option(ready.get(BROKER))]
 
 
-def _pipeline_places(data: Path, config: "Config") -> list[str]:
+def _pipeline_settings(data: Path, config: "Config") -> list[str]:
     """The settings with which the driver finds the broker's timeline and secret."""
     from latermq.pipeline_secret import secret_path
 
-    places = config.pipeline
-    timeline = places.timeline or str(data.absolute() / "pipeline")
-    secret = secret_path(places.secret_file, places.timeline, data)
+    pipeline = config.pipeline
+    timeline = pipeline.timeline or str(data.absolute() / "pipeline")
+    secret = secret_path(pipeline.secret_file, pipeline.timeline, data)
     return [f"pipeline.timeline={timeline}", f"pipeline.secret_file={secret}"]
 
 
 def _pipeline_command(inherited: list[str], config: "Config") -> Callable[[Mapping[str, str]], Sequence[str]]:
     command = [sys.executable, "-m", "latermq", "pipeline", "run", "--nice", str(PIPELINE_NICE), *inherited]
-    return lambda ready: [*command, "--namesrv", config.server.namesrv or _reachable(ready[NAME_SERVER])]
+    return lambda ready: [*command, "--namesrv", config.server.namesrv or _connectable(ready[NAME_SERVER])]
 
 
-def _same_port(address: str | None) -> list[str]:
+def _port_option(address: str | None) -> list[str]:
     """Options that make a restarted part listen on its previous port, even if the kernel chose that port."""
     if address is None:
         return []
     return ["--port", address.rpartition(":")[2]]
 
 
-def _reachable(address: str) -> str:
+def _connectable(address: str) -> str:
     """An address to connect to. A wildcard address is replaced by the loopback address."""
     host, _, port = address.rpartition(":")
     if host in ("0.0.0.0", "::", "[::]", ""):
@@ -179,13 +181,13 @@ def _wait_for_predecessor(config: "Config", data: Path) -> None:
     ports = {"--namesrv-port": config.server.namesrv_port, "--port": config.server.port}
     deadline_s = time.monotonic() + _PREDECESSOR_TIMEOUT_S
     while True:
-        taken = [option for option, port in ports.items() if not _is_free(config.server.host, port)]
-        if not taken and _is_unlocked(data):
+        busy = [option for option, port in ports.items() if not _is_free(config.server.host, port)]
+        if not busy and _is_unlocked(data):
             return
         if time.monotonic() > deadline_s:
             break
         time.sleep(_POLL_S)
-    for option in taken:
+    for option in busy:
         raise ConfigError(
             f"port {ports[option]} on {config.server.host} is in use",
             hint=f"Stop the process that listens there, or choose another port with {option}",

@@ -1,4 +1,4 @@
-"""Checks that the data directory is writable before anything starts."""
+"""Creates the data directory, or refuses to start if it is not writable."""
 
 import os
 from pathlib import Path
