@@ -47,7 +47,7 @@ def bench(server: Server, *options: str) -> dict[str, Any]:
     return figures
 
 
-@pytest.mark.parametrize("options", [("--in-flight", "50"), ("--sync", "--threads", "4"), ("--rate", "2000")])
+@pytest.mark.parametrize("options", [("--in-flight", "50"), ("--sync", "--concurrency", "4"), ("--rate", "2000")])
 def test_bench_send_tells_rate_latency_and_cpu(server: Server, options: tuple[str, ...]) -> None:
     figures = bench(server, "send", "--topic", "smoke", "--count", "300", *options)
     assert figures["messages"] == 300

@@ -8,6 +8,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from latermq.redaction import redacted
@@ -47,21 +48,24 @@ def print_rows(
         for row in rows:
             print_json(row)
         return
-    listed = list(rows)
-    if not listed:
+    table_rows = list(rows)
+    if not table_rows:
         print_note(empty)
         return
-    _print_table(listed, columns, raw=raw)
+    _print_table(table_rows, columns, raw=raw)
 
 
-def print_fields(row: Row, *, as_json: bool, raw: bool = False) -> None:
-    """Print the fields of one row, one per line."""
+def print_fields(
+    row: Row, *, as_json: bool, labels: Mapping[str, str] = MappingProxyType({}), raw: bool = False
+) -> None:
+    """Print the fields of one row, one per line. A field without a label is labelled with its key."""
     if as_json:
         print_json(row)
         return
-    width = max(map(len, row), default=0)
-    for key, value in row.items():
-        print_line(f"{key.replace('_', ' '):<{width}}  {_text(value)}", raw=raw)
+    texts = {labels.get(key, key.replace("_", " ")): _text(value) for key, value in row.items()}
+    width = max(map(len, texts), default=0)
+    for label, text in texts.items():
+        print_line(f"{label:<{width}}  {text}", raw=raw)
 
 
 def counted(count: int, noun: str) -> str:
@@ -76,8 +80,8 @@ def _print_table(rows: list[Row], columns: Mapping[str, str], *, raw: bool) -> N
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for key, heading in columns.items():
-        numeric = all(isinstance(row.get(key), int) for row in rows)
-        table.add_column(visible(heading), justify="right" if numeric else "left", overflow="fold")
+        is_numeric = all(isinstance(row.get(key), int) and not isinstance(row.get(key), bool) for row in rows)
+        table.add_column(visible(heading), justify="right" if is_numeric else "left", overflow="fold")
     for row in rows:
         texts = (_text(row.get(key)) for key in columns)
         table.add_row(*(_printable(text) if raw else visible(text) for text in texts))

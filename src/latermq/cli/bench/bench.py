@@ -9,7 +9,7 @@ from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv
 from latermq.cli.output import print_fields
 
 app = typer.Typer(
-    help="Measure a broker: messages per second, latency and CPU time per message.",
+    help="Measure throughput, latency and CPU time of a broker.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -25,6 +25,17 @@ BrokerPid = Annotated[
     ),
 ]
 DEFAULT_TOPIC = "latermq-bench"
+_LABELS = {
+    "size_bytes": "body size (bytes)",
+    "batch": "messages per pull",
+    "messages_per_s": "messages per second",
+    "client_cpu_us_per_message": "client CPU per message (µs)",
+    "broker_cpu_us_per_message": "broker CPU per message (µs)",
+    "broker_resident_mib": "broker memory (MiB)",
+    "latency_p50_ms": "latency p50 (ms)",
+    "latency_p99_ms": "latency p99 (ms)",
+    "latency_max_ms": "latency max (ms)",
+}
 
 
 @app.command("send")
@@ -36,10 +47,13 @@ def send(
         bool, typer.Option("--sync/--async", help="Wait for each reply before the next send, or pipeline the sends.")
     ] = False,
     in_flight: Annotated[
-        int, typer.Option("--in-flight", metavar="N", min=1, help="With --async: maximum of unacknowledged messages.")
+        int,
+        typer.Option(
+            "--in-flight", metavar="N", min=1, help="With --async: maximum number of unacknowledged messages."
+        ),
     ] = 2000,
     concurrency: Annotated[
-        int, typer.Option("--concurrency", "--threads", metavar="N", min=1, help="With --sync: concurrent senders.")
+        int, typer.Option("--concurrency", metavar="N", min=1, help="With --sync: concurrent senders.")
     ] = 16,
     rate: Annotated[
         float | None, typer.Option("--rate", metavar="R", min=0.001, help="Send at most R messages per second.")
@@ -48,17 +62,18 @@ def send(
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
 ) -> None:
-    """Send messages and print the rate, the latency and the CPU time per message.
+    """Measure sends.
 
-    The CPU time of the broker covers all its threads. It is available only if the broker runs on this machine.
+    Prints the rate, the latency and the CPU time per message. The CPU time of the broker covers all its threads. It is
+    available only if the broker runs on this machine.
 
     Example: latermq bench send --count 200000 --in-flight 2000
     """
     from latermq.cli.bench.send_bench import SendBench
 
-    width = concurrency if sync else in_flight
-    bench = SendBench(topic, count=count, size_bytes=size, concurrency=width, waits=sync, rate=rate)
-    print_fields(run(bench.run(namesrv, broker_pid)), as_json=json)
+    in_flight_limit = concurrency if sync else in_flight
+    bench = SendBench(topic, count=count, size_bytes=size, concurrency=in_flight_limit, is_sync=sync, rate=rate)
+    print_fields(run(bench.run(namesrv, broker_pid)), as_json=json, labels=_LABELS)
 
 
 @app.command("consume")
@@ -73,12 +88,15 @@ def consume(
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
 ) -> None:
-    """Read a topic from beginning to end and print the rate and the CPU time per message.
+    """Measure reads of a topic from beginning to end.
 
-    Reads all queues concurrently, with one pull at a time each. Joins no group and stores no offsets.
+    Prints the rate and the CPU time per message. Reads all queues concurrently, with one pull at a time each. Joins no
+    group and stores no offsets.
 
     Example: latermq bench consume --topic orders
     """
     from latermq.cli.bench.drain_bench import DrainBench
 
-    print_fields(run(DrainBench(topic, count=count, batch=batch).run(namesrv, broker_pid)), as_json=json)
+    print_fields(
+        run(DrainBench(topic, count=count, batch=batch).run(namesrv, broker_pid)), as_json=json, labels=_LABELS
+    )

@@ -42,8 +42,8 @@ class Gauge:
             if broker_cpu_s is not None:
                 used_s = broker_cpu_s - self._broker_cpu_s
                 figures["broker_cpu_us_per_message"] = round(used_s * 1e6 / per_message, 2)
-            held = memory(self._broker_pid)
-            figures["broker_resident_mib"] = held.resident_bytes >> 20 if held else None
+            usage = memory(self._broker_pid)
+            figures["broker_resident_mib"] = usage.resident_bytes >> 20 if usage else None
         return figures
 
 
@@ -67,10 +67,10 @@ async def find_broker_pid(namesrv: str) -> int | None:
     if len(addresses) != 1:
         return None
     host, _, port = addresses.pop().rpartition(":")
-    return listener_pid(int(port)) if _is_here(host) else None
+    return listener_pid(int(port)) if _is_local(host) else None
 
 
-def _is_here(host: str) -> bool:
+def _is_local(host: str) -> bool:
     """Whether an address belongs to this machine: only then can a socket be bound to it."""
     try:
         family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
