@@ -91,7 +91,7 @@ def test_a_group_is_made_listed_shown_reset_and_deleted(cli: Cli) -> None:
     cli.run("topic", "create", "read", "--queues", "1")
     cli.run("group", "create", "readers", "--retries", "3")
     (row,) = [row for row in cli.rows("group", "list") if row["group"] == "readers"]
-    assert (row["retry_max_times"], row["members"]) == (3, 0)
+    assert (row["max_retries"], row["members"]) == (3, 0)
     for body in ("one", "two"):
         cli.run("send", "read", body)
     cli.run("consume", "read", "--group", "readers", "--count", "2", "--timeout", "20s")
@@ -122,9 +122,31 @@ def test_print_shows_what_a_topic_holds_and_consumes_nothing(cli: Cli) -> None:
     cli.run("send", "looked-at", "x", "--count", "600")
     for _ in range(2):
         assert len(cli.rows("message", "print", "looked-at")) == 600
-    assert len(cli.text("message", "print", "looked-at", "--count", "5").splitlines()) == 5
+    assert len(cli.text("message", "print", "looked-at", "--limit", "5").splitlines()) == 5
     assert {row["queue_id"] for row in cli.rows("message", "print", "looked-at", "--queue", "1")} == {1}
-    assert cli.rows("message", "print", "looked-at", "--since", "2100-01-01T00:00:00Z") == []
+    assert cli.rows("message", "print", "looked-at", "--from", "2100-01-01T00:00:00Z") == []
+    assert cli.error("message", "print", "looked-at", "--queue", "2").startswith(
+        "error: topic looked-at has no queue 2\n"
+    )
+    assert "CLI_MESSAGE_PRINT" not in [row["group"] for row in cli.rows("group", "list", "--all")]
+
+
+def test_a_binary_body_in_a_table_is_shown_by_its_size(cli: Cli) -> None:
+    cli.run("send", "binary", "--file", "-", "--key", "blob", stdin=b"\xff\x00")
+    assert "(2 bytes of binary data; --json shows them)" in cli.text("message", "query", "binary", "--key", "blob")
+
+
+def test_a_message_id_without_a_topic_connects_to_no_broker(cli: Cli) -> None:
+    (sent,) = cli.rows("send", "kept", "x")
+    for message_id in (sent["message_id"], "nonsense"):
+        assert cli.error("message", "show", message_id) == (
+            f"error: {message_id} is not an offset message id of this cluster\n"
+            "hint: For a message id, add --topic TOPIC\n"
+        )
+
+
+def test_a_topic_that_does_not_exist_is_an_error_with_a_hint(cli: Cli) -> None:
+    assert cli.error("topic", "show", "unknown").endswith("hint: `latermq topic list` lists the topics\n")
 
 
 def test_the_doctor_finds_the_server(cli: Cli) -> None:

@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from latermq.cli.commands import dead_letters
+from latermq.cli.commands import resender
 from latermq.client import Message, OutgoingMessage, blocking
 from latermq.errors import ServiceUnavailable
 from latermq.message.ids import parse_offset_message_id
@@ -80,7 +80,16 @@ def test_dead_letters_are_counted_listed_and_shown_with_their_reason(server: Ser
     assert "has no message" in cli.error("dlq", "show", "show", "F" * 32)
     assert "has no message" in cli.error("dlq", "show", "show", "nonsense")
     assert cli.rows("dlq", "list", "show", "--key", "k3") == []
-    assert "no route to topic '%DLQ%nobody'" in cli.error("dlq", "list", "nobody")
+
+
+def test_a_group_without_dead_letters_has_an_empty_list(cli: Cli) -> None:
+    cli.run("group", "create", "healthy")
+    for group in ("healthy", "unknown"):
+        assert cli.run("dlq", "list", group) == ("", f"group {group} has no dead letters\n")
+        assert cli.rows("dlq", "list", group) == []
+        assert cli.run("dlq", "list", group, "--key", "k") == ("", "no matching dead letters\n")
+        assert f"%DLQ%{group} has no message" in cli.error("dlq", "show", group, "F" * 32)
+        assert f"%DLQ%{group} has no such message" in cli.error("dlq", "resend", group, "--all")
 
 
 def test_one_message_is_sent_again_clean_and_stays_a_dead_letter(server: Server, cli: Cli) -> None:
@@ -111,7 +120,7 @@ def test_those_of_a_key_and_those_of_a_time_are_sent_again(server: Server, cli: 
     first_ms, last_ms = dead[0]["stored_ms"], dead[-1]["stored_ms"]
     in_time = [row for row in dead if row["stored_ms"] < last_ms]
     if in_time:
-        text = cli.text("dlq", "resend", "many", "--from", at(first_ms), "--to", at(last_ms))
+        text = cli.text("dlq", "resend", "many", "--from", at(first_ms), "--until", at(last_ms))
         assert text.startswith(f"{len(in_time)} message")
     assert cli.text("dlq", "resend", "many", "--all") == "6 messages resent to manies\n"
     assert "has no such message" in cli.error("dlq", "resend", "many", "--from", "2100-01-01T00:00:00")
@@ -130,7 +139,7 @@ def test_a_dry_run_tells_and_sends_nothing(server: Server, cli: Cli) -> None:
 def test_a_resend_that_ends_early_says_how_far_it_came_and_goes_on_from_there(server: Server, cli: Cli) -> None:
     bury(server, "long", "longs", *(OutgoingMessage("longs", b"%d" % n) for n in range(5)))
     dead = cli.rows("dlq", "list", "long")
-    real = dead_letters.Resending._resend
+    real = resender.Resender._resend
     done = 0
 
     async def fail_at_the_fourth(*arguments: Any) -> None:
@@ -140,7 +149,7 @@ def test_a_resend_that_ends_early_says_how_far_it_came_and_goes_on_from_there(se
         done += 1
         await real(*arguments)
 
-    with mock.patch.object(dead_letters.Resending, "_resend", fail_at_the_fourth):
+    with mock.patch.object(resender.Resender, "_resend", fail_at_the_fourth):
         told = cli.error("dlq", "resend", "long", "--all")
     assert "stopped after 3 messages; all dead letters are still in %DLQ%long\n" in told
     assert f"add --after {dead[2]['offset_message_id']}\n" in told

@@ -334,4 +334,4 @@ def test_the_command_line_moves_and_lists(scene: Scene) -> None:
     scene.wait_listed(topic, 4)
     text, note = scene.cli.run("pending", topic, "--limit", "2")
     assert len([line for line in text.splitlines() if topic in line]) == 2
-    assert note.startswith("there are more than 2")
+    assert note.startswith("list truncated to 2 timers")

@@ -13,7 +13,7 @@ from latermq.cli.doctor import doctor
 from latermq.cli.output import print_error
 from latermq.cli.pipeline import pipeline
 from latermq.cli.servers import broker, namesrv, serve
-from latermq.errors import ConfigError, LaterMQError
+from latermq.errors import ConfigError, LaterMQError, TopicNotFound
 
 # Plain help: rendering it with rich takes 0.4 s, four times as long as everything else.
 app = typer.Typer(
@@ -26,8 +26,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         print(f"latermq {latermq.__version__}")
         raise typer.Exit
 
@@ -35,7 +35,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit", callback=_print_version, is_eager=True)
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     pass
@@ -67,6 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print_error(error.message, error.hint)
         return 2
+    except TopicNotFound as error:
+        print_error(error.message, error.hint or "`latermq topic list` lists the topics")
+        return 1
     except LaterMQError as error:
         print_error(error.message, error.hint)
         return 1

@@ -13,6 +13,14 @@ if TYPE_CHECKING:
 
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 
+
+class UsageError(typer.BadParameter):
+    """Options that do not fit together. The message does not begin with "Invalid value", as no single one is wrong."""
+
+    def format_message(self) -> str:
+        return self.message
+
+
 Namesrv = Annotated[
     str,
     typer.Option(
@@ -110,7 +118,7 @@ def parse_timer_name(key: str | None, unique_key: str | None, handle: str | None
     names = {"key": key, "unique_key": unique_key, "handle": handle}
     given = {name: value for name, value in names.items() if value}
     if len(given) != 1:
-        raise typer.BadParameter("specify one of --key, --unique-key and --handle")
+        raise UsageError("specify one of --key, --unique-key and --handle")
     return given
 
 

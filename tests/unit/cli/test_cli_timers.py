@@ -6,7 +6,7 @@ import pytest
 
 from latermq.cli.commands.pending import print_timers
 from latermq.cli.views.message_rows import moment
-from latermq.cli.views.timer_rows import density_rows, density_spans, tell_outcomes
+from latermq.cli.views.timer_rows import density_rows, density_spans, print_outcomes
 from latermq.client import Density, Outcome, PendingTimer, Verdict
 from latermq.errors import LaterMQError, QueryNotFound
 
@@ -24,11 +24,11 @@ def timer(number: int) -> PendingTimer:
 
 def test_a_cancel_prints_what_became_of_each_timer(capsys: pytest.CaptureFixture[str]) -> None:
     outcomes = [outcome(Verdict.CANCELLED), outcome(Verdict.DELIVERED, "U2")]
-    tell_outcomes(outcomes, "cancelled", nothing_known="", as_json=True)
+    print_outcomes(outcomes, "cancelled", not_found="", as_json=True)
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(row["verdict"], row["message_id"]) for row in rows] == [("cancelled", "U1"), ("already delivered", "U2")]
     assert (rows[0]["topic"], rows[0]["due_ms"], rows[0]["timers"]) == ("orders", START_MS, 1)
-    tell_outcomes(outcomes, "cancelled", nothing_known="", as_json=False)
+    print_outcomes(outcomes, "cancelled", not_found="", as_json=False)
     table = capsys.readouterr().out
     assert "already delivered" in table
     assert moment(START_MS) in table  # type: ignore[operator]
@@ -46,18 +46,18 @@ def test_a_command_that_hit_nothing_says_why(
     verdict: Verdict, wanted: str, reason: str, hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(LaterMQError, match=reason) as failed:
-        tell_outcomes([outcome(verdict)], wanted, nothing_known="", as_json=True)
+        print_outcomes([outcome(verdict)], wanted, not_found="", as_json=True)
     assert hint in failed.value.hint
     assert json.loads(capsys.readouterr().out)["verdict"] == str(verdict)
 
 
 def test_a_key_that_no_timer_has_is_not_found() -> None:
     with pytest.raises(QueryNotFound, match="no timer with key 4711"):
-        tell_outcomes([], "cancelled", nothing_known="topic orders has no timer with key 4711", as_json=False)
+        print_outcomes([], "cancelled", not_found="topic orders has no timer with key 4711", as_json=False)
 
 
 def test_a_cancel_that_was_accepted_is_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
-    tell_outcomes([outcome(Verdict.ACCEPTED)], "cancelled", nothing_known="", as_json=True)
+    print_outcomes([outcome(Verdict.ACCEPTED)], "cancelled", not_found="", as_json=True)
     assert capsys.readouterr().err.startswith("accepted: the broker is still recovering its timers")
 
 
@@ -69,7 +69,7 @@ def test_a_list_that_was_cut_says_so(capsys: pytest.CaptureFixture[str]) -> None
         (1, ["4711", "eu"], "the body"),
         (2, ["4711", "eu"], "the body"),
     ]
-    assert "there are more than 2" in printed.err
+    assert "list truncated to 2 timers" in printed.err
     print_timers([timer(1)], 0, 2, as_json=False)
     printed = capsys.readouterr()
     assert "U1" in printed.out

@@ -9,11 +9,11 @@ from latermq.cli.output import counted, print_fields, print_json, print_line, pr
 from latermq.client import OutgoingMessage, Producer, SendResult
 from latermq.errors import LaterMQError
 
-_RATE_SLACK_S = 0.002  # shorter delays are not worth a sleep
-_BATCHES_UNDER_WAY = 64
+_MIN_SLEEP_S = 0.002  # a shorter sleep costs more than it delays
+_MAX_BATCHES_IN_FLIGHT = 64
 
 
-class Sending:
+class BulkSender:
     """One run of the command."""
 
     def __init__(
@@ -27,7 +27,7 @@ class Sending:
         self._as_json = as_json
         self._stored = 0
         self._first_error: LaterMQError | None = None
-        self._last: dict[str, Any] = {}
+        self._last_row: dict[str, Any] = {}
         self._advance: Callable[[int], None] = lambda _count: None
 
     async def run(self, namesrv: str) -> None:
@@ -39,7 +39,7 @@ class Sending:
                     await self._send_oneway(producer, started_s)
                 else:
                     await self._send_pipelined(producer, started_s)
-        self._tell_outcome(time.monotonic() - started_s)
+        self._report_outcome(time.monotonic() - started_s)
 
     async def _send_oneway(self, producer: Producer, started_s: float) -> None:
         for sent in range(self._count):
@@ -48,7 +48,7 @@ class Sending:
             self._advance(1)
 
     async def _send_pipelined(self, producer: Producer, started_s: float) -> None:
-        under_way: set[asyncio.Future[SendResult]] = set()
+        in_flight: set[asyncio.Future[SendResult]] = set()
         sent = 0
         while sent < self._count and self._first_error is None:
             await self._keep_rate(sent, started_s)
@@ -59,22 +59,22 @@ class Sending:
                 future = producer.submit(self._message)
             else:
                 future = asyncio.ensure_future(producer.send_batch([self._message] * size))
-                if len(under_way) >= _BATCHES_UNDER_WAY:
-                    await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-            under_way.add(future)
-            future.add_done_callback(under_way.discard)
-            future.add_done_callback(lambda done, size=size: self._on_answer(done, size))  # type: ignore[misc]
+                if len(in_flight) >= _MAX_BATCHES_IN_FLIGHT:
+                    await asyncio.wait(in_flight, return_when=asyncio.FIRST_COMPLETED)
+            in_flight.add(future)
+            future.add_done_callback(in_flight.discard)
+            future.add_done_callback(lambda done, size=size: self._on_reply(done, size))  # type: ignore[misc]
             sent += size
-        while under_way:
-            await asyncio.wait(under_way)
+        while in_flight:
+            await asyncio.wait(in_flight)
 
     async def _keep_rate(self, sent: int, started_s: float) -> None:
         if self._rate is not None:
             ahead_s = started_s + sent / self._rate - time.monotonic()
-            if ahead_s > _RATE_SLACK_S:
+            if ahead_s > _MIN_SLEEP_S:
                 await asyncio.sleep(ahead_s)
 
-    def _on_answer(self, done: asyncio.Future[SendResult], size: int) -> None:
+    def _on_reply(self, done: asyncio.Future[SendResult], size: int) -> None:
         error = done.exception()
         if isinstance(error, LaterMQError):
             self._first_error = self._first_error or error
@@ -83,11 +83,11 @@ class Sending:
             raise error
         self._stored += size
         self._advance(size)
-        self._last = _row(done.result())
+        self._last_row = _result_row(done.result())
         if self._as_json:
-            print_json(self._last)
+            print_json(self._last_row)
 
-    def _tell_outcome(self, took_s: float) -> None:
+    def _report_outcome(self, took_s: float) -> None:
         if self._first_error is not None:
             if self._count > 1:
                 print_note(f"{self._stored} of {self._count} messages were acknowledged before the first error")
@@ -98,10 +98,10 @@ class Sending:
             rate = self._stored / took_s
             print_line(f"{self._stored} messages acknowledged in {took_s:.2f} s ({rate:,.0f} per second)")
         elif not self._as_json:
-            print_fields(self._last, as_json=False)
+            print_fields(self._last_row, as_json=False)
 
 
-def _row(result: SendResult) -> dict[str, Any]:
+def _result_row(result: SendResult) -> dict[str, Any]:
     row: dict[str, Any] = {
         "status": result.status,
         "message_id": result.message_id,

@@ -14,14 +14,14 @@ from latermq.cli.options import (
     TimerUniqueKey,
     parse_timer_name,
 )
-from latermq.cli.views.timer_rows import tell_outcomes
+from latermq.cli.views.timer_rows import print_outcomes
 
 if TYPE_CHECKING:
     from latermq.client import Outcome
 
 
 def cancel(
-    topic: Annotated[str, typer.Argument(help="Topic of the timer.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic of the timers.")],
     key: TimerKey = None,
     unique_key: TimerUniqueKey = None,
     handle: TimerHandle = None,
@@ -34,10 +34,10 @@ def cancel(
     """
     name = parse_timer_name(key, unique_key, handle)
 
-    async def work() -> "list[Outcome]":
+    async def change() -> "list[Outcome]":
         from latermq.client import Admin
 
         async with Admin(namesrv) as admin:
             return await admin.cancel_timer(topic, **name)
 
-    tell_outcomes(run(work()), "cancelled", nothing_known=f"topic {topic} has no timer with key {key}", as_json=json)
+    print_outcomes(run(change()), "cancelled", not_found=f"topic {topic} has no timer with key {key}", as_json=json)

@@ -5,14 +5,15 @@ from typing import Annotated
 import typer
 
 from latermq.cli.event_loop import run
-from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv, Raw, parse_duration_s, parse_moment_ms
+from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv, Raw, UsageError, parse_duration_s, parse_moment_ms
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(help="Topic to consume.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to consume.")],
     group: Annotated[str, typer.Option("--group", metavar="G", help="Consumer group; its offsets are stored.")],
     count: Annotated[
-        int | None, typer.Option("--count", metavar="N", min=1, help="Stop after N messages; exit 1 if fewer arrive.")
+        int | None,
+        typer.Option("--count", metavar="N", min=1, help="Stop after N messages; exit with 1 if fewer arrive."),
     ] = None,
     timeout: Annotated[
         str | None,
@@ -38,20 +39,21 @@ def consume(
     json: Json = False,
     raw: Raw = False,
 ) -> None:
-    """Print the messages of a topic as they arrive, until Ctrl-C, --count or --timeout.
+    """Print the messages of a topic as they arrive.
 
-    Printed messages count as consumed: the group continues after them next time.
+    Stops at Ctrl-C, --count or --timeout. Printed messages count as consumed: the group continues after them next
+    time.
 
     Example: latermq consume orders --group audit --from first --timeout 10s
     """
     if tags is not None and sql is not None:
-        raise typer.BadParameter("--filter and --sql are mutually exclusive")
+        raise UsageError("--filter and --sql are mutually exclusive")
     timeout_s = None if timeout is None else parse_duration_s(timeout)
     consume_from = start if start in ("first", "last") else parse_moment_ms(start)
 
-    from latermq.cli.commands.message_printer import Consuming
+    from latermq.cli.commands.message_printer import MessagePrinter
     from latermq.client import Sql
 
-    consuming = Consuming(topic, group, count=count, timeout_s=timeout_s, as_json=json, raw=raw)
+    printer = MessagePrinter(topic, group, count=count, timeout_s=timeout_s, as_json=json, raw=raw)
     expression = Sql(sql) if sql is not None else tags or "*"
-    run(consuming.run(namesrv, expression, consume_from, broadcast=broadcast))
+    run(printer.run(namesrv, expression, consume_from, broadcast=broadcast))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from latermq.cli.event_loop import run
-from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv, Raw, parse_moment_ms
+from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv, Raw, UsageError, parse_moment_ms
 from latermq.cli.output import print_fields, print_rows
 from latermq.cli.views.message_rows import readable_row
 
@@ -14,12 +14,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List, show and resend dead letters.", no_args_is_help=True)
 
-_READER = "TOOLS_CONSUMER"
 Group = Annotated[
     str, typer.Argument(metavar="GROUP", help="Consumer group, or rmq_sys_timer_dlq for undeliverable timers.")
 ]
 From = Annotated[str | None, typer.Option("--from", metavar="TIME", help="Only dead letters stored at or after TIME.")]
-To = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Only dead letters stored before TIME.")]
+Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only dead letters stored before TIME.")]
 Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only dead letters with this key.")]
 
 
@@ -27,32 +26,42 @@ Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only dead
 def list_dead_letters(
     group: Annotated[
         str | None,
-        typer.Argument(metavar="[GROUP]", help="Consumer group; without it, print the count of each group."),
+        typer.Argument(metavar="GROUP", help="Consumer group; without it, print the count of each group."),
     ] = None,
     key: Key = None,
     start: From = None,
-    end: To = None,
-    count: Annotated[int | None, typer.Option("--count", metavar="N", min=1, help="List at most N messages.")] = None,
+    end: Until = None,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="List at most N messages.")] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
     raw: Raw = False,
 ) -> None:
-    """List the dead letters of a group, or the count of each group. Example: latermq dlq list billing"""
+    """List the dead letters of a group, or count those of each.
+
+    Example: latermq dlq list billing
+    """
     if group is None:
         _list_groups(namesrv, as_json=json)
         return
-    from_ms, to_ms = _moment_ms(start), _moment_ms(end)
+    from_ms, until_ms = _time_ms(start), _time_ms(end)
 
-    async def work() -> list[dict[str, Any]]:
-        from latermq.cli.commands.dead_letters import Selection, dead_letter_row, select, topic_of
+    async def find() -> list[dict[str, Any]]:
+        from latermq.cli.commands.dead_letters import (
+            Selection,
+            dead_letter_row,
+            dead_letters,
+            readable_dead_letter_row,
+            topic_of,
+        )
+        from latermq.cli.commands.message_reader import READER_GROUP
         from latermq.client import Admin, PullConsumer
 
-        selection = Selection(key=key, from_ms=from_ms, to_ms=to_ms)
+        selection = Selection(key=key, from_ms=from_ms, until_ms=until_ms)
         rows: list[dict[str, Any]] = []
-        async with Admin(namesrv) as admin, PullConsumer(namesrv, group=_READER) as consumer:
-            async for message in select(admin, consumer, topic_of(group), selection, lambda _count: None):
-                rows.append(dead_letter_row(message))
-                if len(rows) == count:
+        async with Admin(namesrv) as admin, PullConsumer(namesrv, group=READER_GROUP) as consumer:
+            async for message in dead_letters(admin, consumer, topic_of(group), selection, lambda _count: None):
+                rows.append(dead_letter_row(message) if json else readable_dead_letter_row(message))
+                if len(rows) == limit:
                     break
         return rows
 
@@ -65,7 +74,9 @@ def list_dead_letters(
         "reason": "reason",
         "body": "body",
     }
-    print_rows(run(work()), columns, as_json=json, empty=f"no dead letters for group {group}", raw=raw)
+    is_filtered = any(option is not None for option in (key, start, end))
+    empty = "no matching dead letters" if is_filtered else f"group {group} has no dead letters"
+    print_rows(run(find()), columns, as_json=json, empty=empty, raw=raw)
 
 
 @app.command()
@@ -76,23 +87,26 @@ def show(
     json: Json = False,
     raw: Raw = False,
 ) -> None:
-    """Show a dead letter with its properties and reason. Example: latermq dlq show billing 7F0000010F2A0000"""
+    """Show a dead letter with its properties and reason.
 
-    async def work() -> "Message":
-        from latermq.cli.commands.dead_letters import find, topic_of
+    Example: latermq dlq show billing 7F0000010F2A0000
+    """
+
+    async def find() -> "Message":
+        from latermq.cli.commands.dead_letters import find_dead_letter, topic_of
         from latermq.client import Admin
 
         async with Admin(namesrv) as admin:
-            return await find(admin, topic_of(group), message_id)
+            return await find_dead_letter(admin, topic_of(group), message_id)
 
-    message = run(work())
+    message = run(find())
     from latermq.cli.commands.dead_letters import dead_letter_row, original_topic, reason_of
 
     if json:
         print_fields(dead_letter_row(message), as_json=True)
     else:
-        told = {"original_topic": original_topic(message), "reason": reason_of(message)}
-        print_fields({**told, **readable_row(message)}, as_json=False, raw=raw)
+        origin = {"original_topic": original_topic(message), "reason": reason_of(message)}
+        print_fields({**origin, **readable_row(message)}, as_json=False, raw=raw)
 
 
 @app.command()
@@ -103,7 +117,7 @@ def resend(
     ] = None,
     key: Key = None,
     start: From = None,
-    end: To = None,
+    end: Until = None,
     everything: Annotated[bool, typer.Option("--all", help="Resend all dead letters of the group.")] = False,
     after: Annotated[
         str | None,
@@ -118,30 +132,31 @@ def resend(
 ) -> None:
     """Resend dead letters to their original topics. The dead letters are kept.
 
-    Example: latermq dlq resend billing --from 2027-01-01T00:00:00 --to 2027-01-02T00:00:00 --dry-run
+    Example: latermq dlq resend billing --from 2027-01-01T00:00:00 --until 2027-01-02T00:00:00 --dry-run
     """
-    by_rule = [key, start, end, after, everything or None]
-    if bool(ids) == any(option is not None for option in by_rule):
-        raise typer.BadParameter("select messages with --id, or with --key, --from, --to, --after or --all")
-    from_ms, to_ms = _moment_ms(start), _moment_ms(end)
+    filters = [key, start, end, after, everything or None]
+    if bool(ids) == any(option is not None for option in filters):
+        raise UsageError("select messages with --id, or with --key, --from, --until, --after or --all")
+    from_ms, until_ms = _time_ms(start), _time_ms(end)
 
-    from latermq.cli.commands.dead_letters import Resending, Selection
+    from latermq.cli.commands.dead_letters import Selection
+    from latermq.cli.commands.resender import Resender
 
-    selection = Selection(tuple(ids or ()), key, from_ms, to_ms, after)
-    run(Resending(group, selection, topic=topic, dry_run=dry_run, as_json=json).run(namesrv))
+    selection = Selection(tuple(ids or ()), key, from_ms, until_ms, after)
+    run(Resender(group, selection, topic=topic, dry_run=dry_run, as_json=json).run(namesrv))
 
 
 def _list_groups(namesrv: str, *, as_json: bool) -> None:
-    async def work() -> list[dict[str, Any]]:
-        from latermq.cli.commands.dead_letters import counts
+    async def count() -> list[dict[str, Any]]:
+        from latermq.cli.commands.dead_letters import dead_letter_counts
         from latermq.client import Admin
 
         async with Admin(namesrv) as admin:
-            return await counts(admin)
+            return await dead_letter_counts(admin)
 
     columns = {"group": "group", "messages": "messages", "last_stored": "last stored"}
-    print_rows(run(work()), columns, as_json=as_json, empty="no dead letters")
+    print_rows(run(count()), columns, as_json=as_json, empty="no dead letters")
 
 
-def _moment_ms(text: str | None) -> int | None:
+def _time_ms(text: str | None) -> int | None:
     return None if text is None else parse_moment_ms(text)

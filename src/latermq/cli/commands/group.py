@@ -21,11 +21,14 @@ Topic = Annotated[str, typer.Option("--topic", metavar="T", help="Topic to reset
 
 @app.command("list")
 def list_groups(
-    everything: Annotated[bool, typer.Option("--all", help="Include system groups.")] = False,
+    include_all: Annotated[bool, typer.Option("--all", help="Include system groups.")] = False,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
 ) -> None:
-    """List consumer groups. Example: latermq group list"""
+    """List consumer groups.
+
+    Example: latermq group list
+    """
 
     async def work() -> list[dict[str, Any]]:
         from latermq.client import Admin
@@ -36,21 +39,21 @@ def list_groups(
                 {
                     "group": group.name,
                     "members": await _member_count(admin, group.name),
-                    "consume": group.can_consume,
-                    "orderly": group.is_ordered,
-                    "retry_max_times": group.max_retries,
+                    "enabled": group.can_consume,
+                    "ordered": group.is_ordered,
+                    "max_retries": group.max_retries,
                     "retry_levels": group.attributes.get("retry.levels"),
                 }
                 for group in await admin.groups()
-                if everything or group.name not in BUILT_IN_GROUPS
+                if include_all or group.name not in BUILT_IN_GROUPS
             ]
 
     columns = {
         "group": "group",
         "members": "members",
-        "consume": "enabled",
-        "orderly": "ordered",
-        "retry_max_times": "retries",
+        "enabled": "enabled",
+        "ordered": "ordered",
+        "max_retries": "retries",
         "retry_levels": "back-off",
     }
     print_rows(run(work()), columns, as_json=json, empty="no groups; --all includes system groups")
@@ -62,7 +65,7 @@ def create(
     retries: Annotated[
         int, typer.Option("--retries", metavar="N", min=0, help="Retries before a message becomes a dead letter.")
     ] = 16,
-    orderly: Annotated[bool, typer.Option("--orderly", help="Members consume in order.")] = False,
+    ordered: Annotated[bool, typer.Option("--ordered", help="Members consume in order.")] = False,
     disabled: Annotated[bool, typer.Option("--disabled", help="Do not allow the group to consume.")] = False,
     retry_levels: Annotated[
         str | None,
@@ -75,7 +78,10 @@ def create(
     ] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
 ) -> None:
-    """Create or change a group. Example: latermq group create audit --retries 3"""
+    """Create or change a group.
+
+    Example: latermq group create audit --retries 3
+    """
     levels = None if retry_levels is None else _parse_backoff(retry_levels)
 
     async def work() -> None:
@@ -85,7 +91,7 @@ def create(
             await admin.create_group(
                 group,
                 retry_max_times=retries,
-                orderly=orderly,
+                orderly=ordered,
                 consume_enabled=not disabled,
                 retry_levels=levels,
             )
@@ -100,13 +106,16 @@ def delete(
     keep_offsets: Annotated[bool, typer.Option("--keep-offsets", help="Keep the group's offsets.")] = False,
     namesrv: Namesrv = DEFAULT_NAMESRV,
 ) -> None:
-    """Delete a group and its offsets. Example: latermq group delete audit"""
+    """Delete a group and its offsets.
+
+    Example: latermq group delete audit
+    """
 
     async def work() -> None:
         from latermq.client import Admin
 
         async with Admin(namesrv) as admin:
-            await _require(admin, group)
+            await _require_group(admin, group)
             await admin.delete_group(group, remove_offsets=not keep_offsets)
 
     run(work())
@@ -120,14 +129,17 @@ def show(
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
 ) -> None:
-    """Show a group's connected members and its offset in each queue. Example: latermq group show audit"""
+    """Show a group's connected members and its offset in each queue.
+
+    Example: latermq group show audit
+    """
 
     async def work() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         from latermq.client import Admin
 
         async with Admin(namesrv) as admin:
-            await _require(admin, group)
-            return await _members(admin, group), await _progress(admin, group, topic)
+            await _require_group(admin, group)
+            return await _member_rows(admin, group), await _queue_rows(admin, group, topic)
 
     members, queues = run(work())
     member_columns = {"client_id": "member", "address": "address", "language": "language"}
@@ -154,8 +166,11 @@ def reset(
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
 ) -> None:
-    """Reset a group's offsets. Example: latermq group reset audit --topic orders --to first"""
-    place = to if to in ("first", "last") else parse_moment_ms(to)
+    """Reset a group's offsets.
+
+    Example: latermq group reset audit --topic orders --to first
+    """
+    target = to if to in ("first", "last") else parse_moment_ms(to)
 
     async def work() -> list[dict[str, Any]]:
         from latermq.client import Admin
@@ -163,7 +178,7 @@ def reset(
         async with Admin(namesrv) as admin:
             return [
                 {"topic": queue.topic, "broker": queue.brokerName, "queue_id": queue.queueId, "offset": offset}
-                for queue, offset in (await admin.reset_offsets(group, topic, place)).items()
+                for queue, offset in (await admin.reset_offsets(group, topic, target)).items()
             ]
 
     columns = {"topic": "topic", "broker": "broker", "queue_id": "queue", "offset": "new offset"}
@@ -171,7 +186,7 @@ def reset(
 
 
 def _parse_backoff(text: str) -> tuple[str, ...]:
-    """The steps of a list; no steps for `default`."""
+    """The steps of the list, none for `default`."""
     from latermq.group.retry_backoff import parse_backoff
 
     if text == "default":
@@ -182,16 +197,16 @@ def _parse_backoff(text: str) -> tuple[str, ...]:
         raise typer.BadParameter(f"{error.message}. {error.hint}") from None
 
 
-async def _require(admin: "Admin", group: str) -> None:
+async def _require_group(admin: "Admin", group: str) -> None:
     if group not in {known.name for known in await admin.groups()}:
         raise GroupNotFound(f"group {group} does not exist", hint="`latermq group list` lists the groups")
 
 
 async def _member_count(admin: "Admin", group: str) -> int:
-    return len(await _members(admin, group))
+    return len(await _member_rows(admin, group))
 
 
-async def _members(admin: "Admin", group: str) -> list[dict[str, Any]]:
+async def _member_rows(admin: "Admin", group: str) -> list[dict[str, Any]]:
     try:
         found = await admin.consumer_connections(group)
     except ConsumerOffline:
@@ -202,7 +217,7 @@ async def _members(admin: "Admin", group: str) -> list[dict[str, Any]]:
     ]
 
 
-async def _progress(admin: "Admin", group: str, topic: str | None) -> list[dict[str, Any]]:
+async def _queue_rows(admin: "Admin", group: str, topic: str | None) -> list[dict[str, Any]]:
     return [
         {
             "kind": "queue",

@@ -1,6 +1,6 @@
 """`latermq message`: shows stored messages by id, by key or by topic, without consuming them."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,14 +11,9 @@ from latermq.cli.views.message_rows import message_line, message_row, moment, re
 from latermq.errors import QueryNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from latermq.client import Message, MessageQueue, PullConsumer, UnreadableBody
+    from latermq.client import Message
 
 app = typer.Typer(help="Show stored messages without consuming them.", no_args_is_help=True)
-
-_READER = "CLI_MESSAGE_PRINT"  # a pull must name a group, even if it uses no offsets of it
-_PULL_MESSAGES = 256
 
 
 @app.command()
@@ -34,44 +29,50 @@ def show(
     json: Json = False,
     raw: Raw = False,
 ) -> None:
-    """Show all fields of a message. Example: latermq message show 7F0000010F2A0000 --topic orders"""
+    """Show all fields of a message.
 
-    async def work() -> "list[Message]":
+    Example: latermq message show 7F0000010F2A0000 --topic orders
+    """
+
+    async def find() -> "list[Message]":
+        from latermq.cli.commands.message_reader import find_by_offset_id
         from latermq.client import Admin
 
         async with Admin(namesrv) as admin:
             if topic is None:
-                return [await admin.view_message(message_id)]
+                return [await find_by_offset_id(admin, message_id)]
             return await admin.query_by_unique_key(topic, message_id)
 
-    found = run(work())
-    if not found:
+    messages = run(find())
+    if not messages:
         raise QueryNotFound(f"topic {topic} has no message {message_id}", hint="It may be older than store.retention")
-    for message in found:
+    for message in messages:
         print_fields(message_row(message) if json else readable_row(message), as_json=json, raw=raw)
 
 
 @app.command()
 def query(
-    topic: Annotated[str, typer.Argument(help="Topic to search.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to search.")],
     key: Annotated[str, typer.Option("--key", metavar="KEY", help="Key of the messages.")],
-    limit: Annotated[int, typer.Option("--max", metavar="N", min=1, help="Show at most N messages.")] = 32,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Show at most N messages.")] = 32,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
     raw: Raw = False,
 ) -> None:
-    """Find messages by key. Example: latermq message query orders --key 4711"""
+    """Find messages by key.
 
-    async def work() -> "list[Message]":
+    Example: latermq message query orders --key 4711
+    """
+
+    async def find() -> "list[Message]":
+        from latermq.cli.commands.message_reader import note_skipped
         from latermq.client import Admin
 
         async with Admin(namesrv) as admin:
-            return await admin.query_by_key(topic, key, max_messages=limit, on_unreadable=_pass_over)
+            return await admin.query_by_key(topic, key, max_messages=limit, on_unreadable=note_skipped)
 
-    rows: list[dict[str, Any]] = [
-        {**message_row(message), "stored": moment(message.store_timestamp_ms)} for message in run(work())
-    ]
-    if not rows:
+    messages = run(find())
+    if not messages:
         raise QueryNotFound(f"topic {topic} has no message with key {key}", hint="Keys are case-sensitive")
     columns = {
         "message_id": "message id",
@@ -82,63 +83,51 @@ def query(
         "stored": "stored",
         "body": "body",
     }
-    print_rows(rows, columns, as_json=json, empty="", raw=raw)
+    print_rows([_query_row(message, as_json=json) for message in messages], columns, as_json=json, empty="", raw=raw)
 
 
-def _pass_over(error: "UnreadableBody") -> None:
-    print_note(f"skipped: {error.remark}")
+def _query_row(message: "Message", *, as_json: bool) -> "dict[str, object]":
+    if not as_json:
+        return readable_row(message)
+    return {**message_row(message), "stored": moment(message.store_timestamp_ms)}
 
 
 @app.command("print")
 def print_messages(
-    topic: Annotated[str, typer.Argument(help="Topic to print.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to print.")],
     queue: Annotated[int | None, typer.Option("--queue", metavar="N", min=0, help="Print only this queue.")] = None,
-    since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="Print only messages stored at or after TIME.")
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="Print only messages stored at or after TIME.")
     ] = None,
-    count: Annotated[int | None, typer.Option("--count", metavar="N", min=1, help="Print at most N messages.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Print at most N messages.")] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
     raw: Raw = False,
 ) -> None:
-    """Print the stored messages of a topic, queue by queue. Example: latermq message print orders --count 10"""
-    since_ms = None if since is None else parse_moment_ms(since)
+    """Print the stored messages of a topic, queue by queue.
 
-    async def work() -> int:
+    Example: latermq message print orders --limit 10
+    """
+    from_ms = None if start is None else parse_moment_ms(start)
+
+    async def print_queues() -> int:
+        from latermq.cli.commands.message_reader import READER_GROUP, stored_messages
         from latermq.client import PullConsumer
 
         printed = 0
-        async with PullConsumer(namesrv, group=_READER) as consumer:
+        async with PullConsumer(namesrv, group=READER_GROUP) as consumer:
             queues = [found for found in sorted(await consumer.queues(topic)) if queue in (None, found.queueId)]
+            if not queues:
+                hint = f"`latermq topic show {topic}` lists its queues"
+                raise QueryNotFound(f"topic {topic} has no queue {queue}", hint=hint)
             for each in queues:
-                async for message in stored(consumer, each, since_ms):
-                    if printed == count:
+                async for message in stored_messages(consumer, each, from_ms):
+                    if printed == limit:
                         return printed
                     print_json(message_row(message)) if json else print_line(message_line(message), raw=raw)
                     printed += 1
         return printed
 
-    printed = run(work())
+    printed = run(print_queues())
     if not json:
         print_note(counted(printed, "message"))
-
-
-async def stored(consumer: "PullConsumer", queue: "MessageQueue", since_ms: int | None) -> "AsyncIterator[Message]":
-    """The messages of a queue, up to its current end."""
-    from latermq.client import UnreadableBody
-
-    end = await consumer.max_offset(queue)
-    at = await (consumer.min_offset(queue) if since_ms is None else consumer.search_offset(queue, since_ms))
-    while at < end:
-        try:
-            result = await consumer.pull(queue, at, _PULL_MESSAGES)
-        except UnreadableBody as error:
-            _pass_over(error)
-            at = error.offset + 1
-            continue
-        for message in result.messages:
-            if message.queue_offset < end:
-                yield message
-        if result.next_offset <= at:
-            return
-        at = result.next_offset

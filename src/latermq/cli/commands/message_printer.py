@@ -9,7 +9,7 @@ from latermq.client import Message, PushConsumer, Sql
 from latermq.errors import QueryNotFound
 
 
-class Consuming:
+class MessagePrinter:
     """One run of the command."""
 
     def __init__(
@@ -21,8 +21,8 @@ class Consuming:
         self._timeout_s = timeout_s
         self._as_json = as_json
         self._raw = raw
-        self._seen = 0
-        self._came = asyncio.Event()
+        self._received = 0
+        self._arrival = asyncio.Event()
         self._advance: Callable[[int], None] = lambda _count: None
 
     async def run(self, namesrv: str, expression: str | Sql, consume_from: str | int, *, broadcast: bool) -> None:
@@ -38,31 +38,31 @@ class Consuming:
         async with consumer:
             await consumer.subscribe(self._topic, expression)
             with progress(f"consuming {self._topic}", self._count, prints_rows=True) as self._advance:
-                await self._until_done()
-        if self._count is not None and self._seen < self._count:
+                await self._wait_until_done()
+        if self._count is not None and self._received < self._count:
             raise QueryNotFound(
-                f"received {self._seen} of {self._count} messages, then none for {self._timeout_s:g} s",
+                f"received {self._received} of {self._count} messages, then none for {self._timeout_s:g} s",
                 hint=f"`latermq group show {self._group}` shows the group's offsets",
             )
         if not self._as_json:
-            print_note(counted(self._seen, "message"))
+            print_note(counted(self._received, "message"))
 
     async def _handle(self, message: Message) -> None:
-        if self._seen == self._count:
+        if self._received == self._count:
             # Neither handled nor failed: the group's offset stays before it.
             await asyncio.Event().wait()
         if self._as_json:
             print_json(message_row(message))
         else:
             print_line(message_line(message), raw=self._raw)
-        self._seen += 1
+        self._received += 1
         self._advance(1)
-        self._came.set()
+        self._arrival.set()
 
-    async def _until_done(self) -> None:
-        while self._count is None or self._seen < self._count:
-            self._came.clear()
+    async def _wait_until_done(self) -> None:
+        while self._count is None or self._received < self._count:
+            self._arrival.clear()
             try:
-                await asyncio.wait_for(self._came.wait(), self._timeout_s)
+                await asyncio.wait_for(self._arrival.wait(), self._timeout_s)
             except TimeoutError:
                 return

@@ -14,18 +14,19 @@ from latermq.cli.options import (
     TimerHandle,
     TimerKey,
     TimerUniqueKey,
+    UsageError,
     parse_duration_ms,
     parse_moment_ms,
     parse_timer_name,
 )
-from latermq.cli.views.timer_rows import tell_outcomes
+from latermq.cli.views.timer_rows import print_outcomes
 
 if TYPE_CHECKING:
     from latermq.client import Outcome
 
 
 def move(
-    topic: Annotated[str, typer.Argument(help="Topic of the timer.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic of the timers.")],
     key: TimerKey = None,
     unique_key: TimerUniqueKey = None,
     handle: TimerHandle = None,
@@ -40,14 +41,14 @@ def move(
     """
     name = parse_timer_name(key, unique_key, handle)
     if (delay is None) == (at is None):
-        raise typer.BadParameter("specify one of --delay and --at")
+        raise UsageError("specify one of --delay and --at")
     delay_ms = None if delay is None else parse_duration_ms(delay)
     due_ms = None if at is None else parse_moment_ms(at)
 
-    async def work() -> "list[Outcome]":
+    async def change() -> "list[Outcome]":
         from latermq.client import Admin
 
         async with Admin(namesrv) as admin:
             return await admin.move_timer(topic, **name, due_ms=due_ms, delay_ms=delay_ms)
 
-    tell_outcomes(run(work()), "moved", nothing_known=f"topic {topic} has no timer with key {key}", as_json=json)
+    print_outcomes(run(change()), "moved", not_found=f"topic {topic} has no timer with key {key}", as_json=json)

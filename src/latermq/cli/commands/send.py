@@ -13,6 +13,7 @@ from latermq.cli.options import (
     Delay,
     Json,
     Namesrv,
+    UsageError,
     parse_duration_ms,
     parse_moment_ms,
     parse_pairs,
@@ -20,12 +21,14 @@ from latermq.cli.options import (
 
 
 def send(
-    topic: Annotated[str, typer.Argument(help="Topic to send to; auto-created if the broker allows it.")],
-    body: Annotated[str | None, typer.Argument(help="Message body as text.")] = None,
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="Topic to send to; auto-created if the broker allows it.")
+    ],
+    body: Annotated[str | None, typer.Argument(metavar="BODY", help="Message body as text.")] = None,
     file: Annotated[
         str | None, typer.Option("--file", metavar="FILE", help="Read the body from a file; '-' for standard input.")
     ] = None,
-    tag: Annotated[str, typer.Option("--tag", help="Tag of the message, used by consumers to filter.")] = "",
+    tag: Annotated[str, typer.Option("--tag", metavar="TAG", help="Tag that consumers can filter by.")] = "",
     keys: Annotated[
         list[str] | None, typer.Option("--key", metavar="KEY", help="Key to find the message by; repeatable.")
     ] = None,
@@ -49,14 +52,14 @@ def send(
     Example: latermq send orders '{"order": 4711}' --tag created --key 4711 --delay 15m
     """
     if oneway and batch > 1:
-        raise typer.BadParameter("--oneway and --batch are mutually exclusive")
+        raise UsageError("--oneway and --batch are mutually exclusive")
     if sum(option is not None for option in (delay, at, level)) > 1:
-        raise typer.BadParameter("--delay, --at and --level are mutually exclusive")
-    content, own_properties = _read_body(body, file), parse_pairs(properties)
+        raise UsageError("--delay, --at and --level are mutually exclusive")
+    content, user_properties = _read_body(body, file), parse_pairs(properties)
     delay_ms = 0 if delay is None else parse_duration_ms(delay)
     deliver_at_ms = 0 if at is None else parse_moment_ms(at)
 
-    from latermq.cli.commands.bulk_sender import Sending
+    from latermq.cli.commands.bulk_sender import BulkSender
     from latermq.client import OutgoingMessage
 
     message = OutgoingMessage(
@@ -64,17 +67,17 @@ def send(
         content,
         tag,
         tuple(keys or ()),
-        own_properties,
+        user_properties,
         delay_ms=delay_ms,
         deliver_at_ms=deliver_at_ms,
         delay_level=level or 0,
     )
-    run(Sending(message, count=count, batch=batch, oneway=oneway, rate=rate, as_json=json).run(namesrv))
+    run(BulkSender(message, count=count, batch=batch, oneway=oneway, rate=rate, as_json=json).run(namesrv))
 
 
 def _read_body(body: str | None, file: str | None) -> bytes:
     if (body is None) == (file is None):
-        raise typer.BadParameter("pass the body either as an argument or with --file")
+        raise UsageError("pass the body either as an argument or with --file")
     if body is not None:
         return body.encode()
     assert file is not None

@@ -16,13 +16,16 @@ Name = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")
 
 @app.command("list")
 def list_topics(
-    everything: Annotated[
+    include_all: Annotated[
         bool, typer.Option("--all", help="Include system topics, retry topics and dead-letter topics.")
     ] = False,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     json: Json = False,
 ) -> None:
-    """List topics. Example: latermq topic list --all"""
+    """List topics.
+
+    Example: latermq topic list --all
+    """
 
     async def work() -> list[dict[str, Any]]:
         from latermq.client import Admin
@@ -30,13 +33,13 @@ def list_topics(
 
         async with Admin(namesrv) as admin:
             # Every cluster and every broker has a topic with its name.
-            named = {name for cluster, brokers in (await admin.clusters()).items() for name in (cluster, *brokers)}
+            reserved = {name for cluster, brokers in (await admin.clusters()).items() for name in (cluster, *brokers)}
             return [
                 {"topic": topic}
                 for topic in await admin.topics()
-                if everything
+                if include_all
                 or not (
-                    topic in named or is_system_topic(topic) or topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+                    topic in reserved or is_system_topic(topic) or topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
                 )
             ]
 
@@ -47,21 +50,24 @@ def list_topics(
 def create(
     topic: Name,
     queues: Annotated[int, typer.Option("--queues", metavar="N", min=1, help="Number of queues per broker.")] = 8,
-    order: Annotated[bool, typer.Option("--order", help="Mark the topic as ordered.")] = False,
+    ordered: Annotated[bool, typer.Option("--ordered", help="Mark the topic as ordered.")] = False,
     attributes: Annotated[
         list[str] | None, typer.Option("--attribute", metavar="K=V", help="Attribute of the topic; repeatable.")
     ] = None,
     broker: Annotated[str | None, typer.Option("--broker", metavar="NAME", help="Only on this broker.")] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
 ) -> None:
-    """Create or change a topic. Example: latermq topic create orders --queues 4"""
+    """Create or change a topic.
+
+    Example: latermq topic create orders --queues 4
+    """
     parsed = parse_pairs(attributes)
 
     async def work() -> None:
         from latermq.client import Admin
 
         async with Admin(namesrv) as admin:
-            await admin.create_topic(topic, queues, order=order, attributes=parsed, broker=broker)
+            await admin.create_topic(topic, queues, order=ordered, attributes=parsed, broker=broker)
 
     run(work())
     where = f"broker {broker}" if broker else "each broker"
@@ -70,7 +76,10 @@ def create(
 
 @app.command()
 def delete(topic: Name, namesrv: Namesrv = DEFAULT_NAMESRV) -> None:
-    """Delete a topic and its messages. Example: latermq topic delete orders"""
+    """Delete a topic and its messages.
+
+    Example: latermq topic delete orders
+    """
 
     async def work() -> None:
         from latermq.client import Admin
@@ -85,7 +94,10 @@ def delete(topic: Name, namesrv: Namesrv = DEFAULT_NAMESRV) -> None:
 
 @app.command()
 def show(topic: Name, namesrv: Namesrv = DEFAULT_NAMESRV, json: Json = False) -> None:
-    """Show the queues of a topic and their offsets. Example: latermq topic show orders"""
+    """Show the queues of a topic and their offsets.
+
+    Example: latermq topic show orders
+    """
 
     async def work() -> list[dict[str, Any]]:
         from latermq.client import Admin
@@ -118,7 +130,10 @@ def show(topic: Name, namesrv: Namesrv = DEFAULT_NAMESRV, json: Json = False) ->
 
 @app.command()
 def route(topic: Name, namesrv: Namesrv = DEFAULT_NAMESRV, json: Json = False) -> None:
-    """Show the brokers of a topic and their addresses. Example: latermq topic route orders"""
+    """Show the brokers of a topic and their addresses.
+
+    Example: latermq topic route orders
+    """
 
     async def work() -> list[dict[str, Any]]:
         from latermq.client import Admin

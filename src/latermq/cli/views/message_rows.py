@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from latermq.message.record import Message
 
 # Shown in separate columns.
-_KNOWN = ("KEYS", "TAGS", "UNIQ_KEY")
+_COLUMN_PROPERTIES = ("KEYS", "TAGS", "UNIQ_KEY")
 
 
 def moment(ms: int) -> str | None:
@@ -29,7 +29,7 @@ def message_row(message: "Message") -> dict[str, Any]:
         "offset_message_id": message.message_id,
         "tag": properties.get("TAGS"),
         "keys": properties.get("KEYS", "").split(),
-        "properties": {name: value for name, value in properties.items() if name not in _KNOWN},
+        "properties": {name: value for name, value in properties.items() if name not in _COLUMN_PROPERTIES},
         "born_ms": message.born_timestamp_ms,
         "born_host": "{}:{}".format(*message.born_host),
         "stored_ms": message.store_timestamp_ms,

@@ -22,18 +22,18 @@ _HINTS = {
 Span = tuple[int, int, int]  # start, length in milliseconds, timers due in it
 
 
-def tell_outcomes(outcomes: "list[Outcome]", wanted: str, *, nothing_known: str, as_json: bool) -> None:
-    """Print the verdict for each timer. Raise an error if none has the wanted verdict, `cancelled` or `moved`."""
+def print_outcomes(outcomes: "list[Outcome]", expected: str, *, not_found: str, as_json: bool) -> None:
+    """Print the verdict for each timer. Raise an error if none has the expected verdict, `cancelled` or `moved`."""
     if not outcomes:
-        raise QueryNotFound(nothing_known, hint=_HINTS["not found"])
+        raise QueryNotFound(not_found, hint=_HINTS["not found"])
     columns = {"verdict": "verdict", "message_id": "message id", "due": "due", "timers": "timers"}
     print_rows([_outcome_row(outcome) for outcome in outcomes], columns, as_json=as_json, empty="")
     verdicts = {str(outcome.verdict): None for outcome in outcomes}
     if "accepted" in verdicts:
         print_note("accepted: the broker is still recovering its timers; repeat the command later to see the verdict")
-    elif wanted not in verdicts:
+    elif expected not in verdicts:
         hint = next((_HINTS[verdict] for verdict in verdicts if verdict in _HINTS), "")
-        raise LaterMQError(f"nothing was {wanted}: {', '.join(verdicts)}", hint=hint)
+        raise LaterMQError(f"nothing was {expected}: {', '.join(verdicts)}", hint=hint)
 
 
 def _outcome_row(outcome: "Outcome") -> dict[str, Any]:
@@ -88,7 +88,7 @@ def density_rows(density: "Density") -> list[dict[str, Any]]:
         row["timers"] += timers
         if span_ms == _SECOND_MS:
             row["busiest"] = max(row["busiest"] or 0, timers)
-    most = max((row["timers"] for row in rows.values()), default=1)
+    largest = max((row["timers"] for row in rows.values()), default=1)
     for row in rows.values():
-        row["load"] = "█" * max(1, round(_BAR_CHARS * row["timers"] / most))
+        row["load"] = "█" * max(1, round(_BAR_CHARS * row["timers"] / largest))
     return list(rows.values())
