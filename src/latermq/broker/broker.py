@@ -261,7 +261,7 @@ class Broker:
             config.pipeline,
             store_host=self.store_host,
             retention_ms=config.store.retention,
-            doomed_until=self.retention.doomed_until,
+            expires_until=self.retention.expires_until,
         )
         self.window_skips = WindowSkips(self.store, self.timers, self.pending, self.far_names, self.far.notes)
         self.retention.add_guard(self.timers.needed_from)

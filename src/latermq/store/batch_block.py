@@ -46,7 +46,7 @@ def append_batch(writer: LogWriter, rows: BatchRows, sender: Sender, now_ms: int
         offsets: list[int] = (writer.log.end - block.size + block.starts).tolist()
         return offsets
     if (TIMER_TOPIC, 0) in rows.queues:
-        now_ms = writer.not_before_last(TIMER_TOPIC, now_ms)
+        now_ms = writer.monotonic_store_ms(TIMER_TOPIC, now_ms)
     drafts = [
         Draft(
             *rows.queues[number], body, properties, sender.born_timestamp_ms, sender.born_host, flag, sender.sysflag,

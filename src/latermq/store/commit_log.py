@@ -63,9 +63,9 @@ class CommitLog:
         self._brought_in: tuple[MappedFile | None, int] = (None, 0)
         self._scan_end = self.start
         # Flushes for waiting senders and for checkpoints come from different threads.
-        self._flushing = Lock()
+        self._flush_lock = Lock()
         # Either the writer or another thread ahead of it creates the next segment, but only one of them.
-        self._preparing = Lock()
+        self._prepare_lock = Lock()
 
     # Writing
 
@@ -131,7 +131,7 @@ class CommitLog:
 
     def _rotate(self, size: int) -> MappedFile:
         """Continue in a new segment. Close the old one with a blank tail only after the new one has its space."""
-        with self._preparing:
+        with self._prepare_lock:
             return self._rotate_alone(size)
 
     def _rotate_alone(self, size: int) -> MappedFile:
@@ -156,7 +156,7 @@ class CommitLog:
 
     def prepare_ahead(self) -> None:
         """Reserve the next step of disk space before the writer needs it. May run concurrently with the writer."""
-        with self._preparing:
+        with self._prepare_lock:
             self._prepare_alone()
 
     def _prepare_alone(self) -> None:
@@ -195,7 +195,7 @@ class CommitLog:
 
     def flush(self) -> int:
         """Sync everything written so far and return the new F. Blocks; may run concurrently with the writer."""
-        with self._flushing:
+        with self._flush_lock:
             end = self.end
             if end > self.flushed:
                 self._segments.sync(self.flushed, end)

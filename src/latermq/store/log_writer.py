@@ -308,7 +308,7 @@ class LogWriter:
         at = self.log.place(block.size)
         now_ms = now_ms or self._now_ms()
         if (TIMER_TOPIC, 0) in block.queues:  # renewed timers and batches
-            now_ms = self.not_before_last(TIMER_TOPIC, now_ms)
+            now_ms = self.monotonic_store_ms(TIMER_TOPIC, now_ms)
         physical_offsets = block.patch(at, rows.values(), [queue.next_offset for queue in queues], now_ms)
         self.log.write(at, block.data, is_block=True)
         for queue, own in zip(queues, rows.values(), strict=True):
@@ -332,7 +332,7 @@ class LogWriter:
         self.log.write(at, bytearray(self.encode(draft, 0, at, now_ms)), is_block=True)
         self.last_store_timestamp_ms = now_ms
 
-    def not_before_last(self, topic: str, now_ms: int) -> int:
+    def monotonic_store_ms(self, topic: str, now_ms: int) -> int:
         """Return `now_ms`, or the store time of the last record in the topic's queue 0 if the clock went back.
 
         Store times in that queue therefore never decrease, and a search by time finds everything.

@@ -78,7 +78,7 @@ class MessageStore:
         self.pending_keys = PendingKeys(self.index)
         self.queues = QueueTable(disk, config, checkpoint.queue_ends if checkpoint else None)
         self.checkpoint_offset = 0
-        self._planning = Lock()
+        self._plan_lock = Lock()
         self._removals_plan: CheckpointPlan | None = None
         crashed = disk.read(ABORT_PATH) is not None
         disk.replace(ABORT_PATH, b"")
@@ -131,21 +131,21 @@ class MessageStore:
         The returned function removes the queues from disk. It blocks and may run concurrently with the writer, but not
         with `save`. Until it has run, nothing may be appended to the topic.
         """
-        going: list[ConsumeQueue] = []
+        detached: list[ConsumeQueue] = []
         if any(queue.topic == topic for queue in self.queues):
             self.pending_keys.put()
             self.writer.append_deletion(topic)
-            going = self.queues.detach(topic)
+            detached = self.queues.detach(topic)
             plan = self.plan_checkpoint()
-            with self._planning:
+            with self._plan_lock:
                 self._removals_plan = plan
 
         def remove() -> None:
             # Save the checkpoint first: after a crash at this point the next start removes every queue that it does not
             # name.
-            if going:
+            if detached:
                 self._save_removals()
-            for queue in going:
+            for queue in detached:
                 queue.close()
             self._disk.remove(f"{FOLDER}/{topic}")
 
@@ -156,14 +156,14 @@ class MessageStore:
 
         The newest of the pending plans covers all of them. With many queues each checkpoint takes megabytes.
         """
-        with self._planning:
+        with self._plan_lock:
             plan, self._removals_plan = self._removals_plan, None
         if plan is None:
             return
         try:
             self.save(plan)
         except BaseException:
-            with self._planning:
+            with self._plan_lock:
                 self._removals_plan = self._removals_plan or plan
             raise
 

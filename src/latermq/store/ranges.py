@@ -78,13 +78,13 @@ class RangeSet:
         index = bisect_right(self._starts, start) - 1
         return max(start, self._ends[index]) if index >= 0 else start
 
-    def missing(self, offsets: Ints) -> Bools:
-        """Return for each offset whether it is missing from the set."""
+    def covers(self, offsets: Ints) -> Bools:
+        """Return for each offset whether it is in the set."""
         if not self._starts:
-            return np.ones(len(offsets), bool)
+            return np.zeros(len(offsets), bool)
         index = np.searchsorted(self._starts, offsets, side="right") - 1
-        inside = (index >= 0) & (offsets < np.array(self._ends)[np.maximum(index, 0)])
-        return ~inside
+        covered: Bools = (index >= 0) & (offsets < np.array(self._ends)[np.maximum(index, 0)])
+        return covered
 
     def ranges(self) -> list[tuple[int, int]]:
         """Return the ranges, in order."""

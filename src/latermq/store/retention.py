@@ -25,7 +25,7 @@ class Removed:
     path: str
 
 
-class _Going(NamedTuple):
+class _Expired(NamedTuple):
     """A segment to drop, and the reason."""
 
     start: int
@@ -64,10 +64,10 @@ class Retention:
         drop, and then the log drops their segments.
         """
         store = self._store
-        going = self._going()
-        if not going:
+        expired = self._expired()
+        if not expired:
             return []
-        log_start = going[-1].end
+        log_start = expired[-1].end
         for key in [(queue.topic, queue.queue_id) for queue in store.queues]:
             queue = store.queues.find(*key)
             if queue is not None and queue.topic not in OWN_TOPICS:  # waiting messages are needed until the end
@@ -75,38 +75,38 @@ class Retention:
                 yield
         if self._guarded() < log_start:
             return []  # a guard now needs these records
-        removed = [Removed(one.start, one.reason, store.log.drop_first_segment()) for one in going]
+        removed = [Removed(one.start, one.reason, store.log.drop_first_segment()) for one in expired]
         for queue in filter(lambda queue: queue.topic in OWN_TOPICS, store.queues):
             self._left += queue.forget_below(log_start)
         # After the log's own files: the state after a crash must not look as if files of queues or index had been lost.
         paths, self._left = [*self._left, *store.index.drop_below(log_start)], []
         return removed + [Removed(log_start, "all its records were deleted", path) for path in paths]
 
-    def _going(self) -> list[_Going]:
+    def _expired(self) -> list[_Expired]:
         """Return the segments that may be dropped now, oldest first."""
-        going: list[_Going] = []
+        expired: list[_Expired] = []
         guarded = self._guarded()
         for start, end in self._store.log.closed_segments():
             reason = self._reason(end)
             # Only data that a checkpoint covers may go, because recovery reads from there.
             if reason is None or end > guarded or end > self._store.checkpoint_offset:
                 break
-            going.append(_Going(start, end, reason))
+            expired.append(_Expired(start, end, reason))
             if not self._is_old(end):
                 break  # one at a time: the disk has more free space only after the file is removed
-        return going
+        return expired
 
     def _guarded(self) -> int:
         return min((needed_from() for needed_from in self._guards), default=self._store.log.end)
 
-    def doomed_until(self) -> int:
+    def expires_until(self) -> int:
         """Return the log offset before which everything is dropped as soon as it is no longer needed."""
-        doomed = self._store.log.start
+        until = self._store.log.start
         for _, end in self._store.log.closed_segments():
             if self._reason(end) is None:
                 break
-            doomed = end
-        return doomed
+            until = end
+        return until
 
     def _is_old(self, end: int) -> bool:
         stored_ms = record_store_timestamp_ms(self._store.log.read(end, HEAD.size), 0)

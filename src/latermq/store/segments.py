@@ -46,7 +46,7 @@ class Segments:
         self.end = 0
         # Files that got no size because the process or the machine crashed, and all files created after them. Files are
         # synced in order, so nothing in these files was ever synced.
-        self.unreached: list[str] = []
+        self.abandoned: list[str] = []
         sizes = {start: disk.file_size(f"{folder}/{segment_name(start)}") for start in segment_starts(disk, folder)}
         for start, size in sizes.items():
             path = f"{folder}/{segment_name(start)}"
@@ -56,14 +56,14 @@ class Segments:
                     f"{path} has {size} bytes, but the configuration says {segment_bytes}",
                     hint="Set the size that this store was created with",
                 )
-            is_behind = bool(self.unreached) and promised_end is not None
-            if is_behind or size == 0 or start + size < min(promised_end or 0, start + segment_bytes):
-                self.unreached.append(path)
+            follows_abandoned = bool(self.abandoned) and promised_end is not None
+            if follows_abandoned or size == 0 or start + size < min(promised_end or 0, start + segment_bytes):
+                self.abandoned.append(path)
             else:
                 self._open(start, path, size)
 
     def _open(self, start: int, path: str, size: int) -> None:
-        if (self._files and start != self.end) or self.unreached:
+        if (self._files and start != self.end) or self.abandoned:
             raise CorruptStore(
                 f"{self._folder} has no file for offset {self.end}, but one for {start}",
                 hint="Restore the missing file from a backup, or move the later ones away",
@@ -118,14 +118,14 @@ class Segments:
         self._close(file)
         self._disk.remove(file.path)
 
-    def _remove_unreached(self) -> None:
-        while self.unreached:
-            self._disk.remove(self.unreached[-1])
-            self.unreached.pop()
+    def _remove_abandoned(self) -> None:
+        while self.abandoned:
+            self._disk.remove(self.abandoned[-1])
+            self.abandoned.pop()
 
     def clear(self) -> None:
         """Remove all files."""
-        self._remove_unreached()
+        self._remove_abandoned()
         while self._files:
             self.remove_last()
 
@@ -134,8 +134,8 @@ class Segments:
 
         Returns False if there was nothing to discard; then nothing was touched.
         """
-        is_cut = bool(self.unreached)
-        self._remove_unreached()
+        is_cut = bool(self.abandoned)
+        self._remove_abandoned()
         while self._files and self.end - self.segment_bytes >= end:
             self.remove_last()
             is_cut = True

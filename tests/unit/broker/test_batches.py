@@ -100,7 +100,7 @@ def send_the_long_way(
         )
     broker.store.queues.hold(topic, queue_id)
     if any(place.wait == Wait.TIMER for place in places):
-        now_ms = broker.store.writer.not_before_last(TIMER_TOPIC, now_ms)
+        now_ms = broker.store.writer.monotonic_store_ms(TIMER_TOPIC, now_ms)
     appended = broker.store.writer.append_all(drafts, now_ms)
     for place, one in zip(places, appended, strict=True):
         if place.wait:

@@ -120,7 +120,7 @@ class MessageWriter:
             topic, queue_id, properties, wait = place[:4]
             if wait >= Wait.TIMER:
                 self._check_timer(place, sysflag)
-                now_ms = self._log_writer.not_before_last(TIMER_TOPIC, now_ms)
+                now_ms = self._log_writer.monotonic_store_ms(TIMER_TOPIC, now_ms)
             if wait == Wait.CANCEL:
                 draft = Draft(
                     topic, queue_id, body, b"", born_timestamp_ms, born_host, flag,
@@ -299,7 +299,7 @@ class MessageWriter:
 
     def timer_room(self, now_ms: int) -> int:
         """How many ordinary timers can be stored now in a row; 0 if each of them needs a closer look."""
-        if self._log_writer.not_before_last(TIMER_TOPIC, now_ms) != now_ms:
+        if self._log_writer.monotonic_store_ms(TIMER_TOPIC, now_ms) != now_ms:
             return 0
         return self._timers.limits.unchecked_room()
 

@@ -44,9 +44,9 @@ class FarTimers:
         *,
         store_host: bytes,
         retention_ms: int,
-        doomed_until: Callable[[], int],
+        expires_until: Callable[[], int],
     ) -> None:
-        """`doomed_until` is the log offset before which records go."""
+        """`expires_until` returns the log offset before which records expire."""
         self._disk = disk
         self._store = store
         self._timers = timers
@@ -61,7 +61,7 @@ class FarTimers:
         self.built_by: Counter[str] = Counter()  # windows that are played, by who made their attempts
         self._marks = store.waiting.saved_marks
         self._retention_ms = retention_ms
-        self._doomed_until = doomed_until
+        self._expires_until = expires_until
         self._named_next = 0
         self._names = names
         timers.open_windows(self._attempts)
@@ -148,7 +148,7 @@ class FarTimers:
         now_ms = self._clock.now_ms()
         properties = encode_properties(cut_properties(cut)).encode()
         drafts = [*before, Draft(TIMER_TOPIC, 0, b"", properties, now_ms, self._store_host)]
-        appended = self._store.writer.append_all(drafts, self._store.writer.not_before_last(TIMER_TOPIC, now_ms))
+        appended = self._store.writer.append_all(drafts, self._store.writer.monotonic_store_ms(TIMER_TOPIC, now_ms))
         assert appended[-1].queue_offset == cut.entry, "a cut stands where it says"
         self.frontier.add(cut)
         self.windows.open(cut)
@@ -256,7 +256,7 @@ class FarTimers:
         marks = self._store.waiting.saved_marks
         upto = min(marks.put_upto if marks is not None else 0, self._first_needed_cut(self.frontier.last))
         found = queue.array(start, min(NAMES_AT_ONCE, upto - start))
-        found = found[: np.count_nonzero(found["offset"] < self._doomed_until())]
+        found = found[: np.count_nonzero(found["offset"] < self._expires_until())]
         if not len(found):
             return None
         entries = np.arange(start, start + len(found), dtype=np.int64)

@@ -184,7 +184,7 @@ class LostEntries:
     def _append(self, cut: Cut | None) -> None:
         drafts, self._drafts, self._drafts_bytes = self._drafts, [], 0
         if cut is None:
-            not_before_ms = self._log_writer.not_before_last(TIMER_TOPIC, self._now_ms)
+            not_before_ms = self._log_writer.monotonic_store_ms(TIMER_TOPIC, self._now_ms)
             appended = self._log_writer.append_all(drafts, not_before_ms)
         else:
             appended = self._far.append(drafts, cut)

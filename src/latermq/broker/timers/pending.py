@@ -160,7 +160,7 @@ class PendingTimers:
         now_ms = self._clock.now_ms()
         toll = self._toll_of(history, topic, unique_key)
         draft = self.cancel_draft(topic, timer_name(topic, unique_key), history.due_ms)
-        (appended,) = self._writer.append_all([draft], self._writer.not_before_last(TIMER_TOPIC, now_ms))
+        (appended,) = self._writer.append_all([draft], self._writer.monotonic_store_ms(TIMER_TOPIC, now_ms))
         self.act(appended.queue_offset, appended.end_offset, toll)
         self._timers.tallies.cancelled += toll.timers
         self._on_changed()
@@ -238,7 +238,7 @@ class PendingTimers:
         assert newest is not None
         toll = self._toll_of(history, topic, unique_key)
         moved = self._moved(newest, topic, due_ms, fetched)
-        (appended,) = self._writer.append_all([moved], self._writer.not_before_last(TIMER_TOPIC, now_ms))
+        (appended,) = self._writer.append_all([moved], self._writer.monotonic_store_ms(TIMER_TOPIC, now_ms))
         self.act(appended.queue_offset, appended.end_offset, toll)
         self._timers.pending[topic] += 1
         self._timers.tallies.moved += 1

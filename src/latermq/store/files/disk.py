@@ -20,8 +20,8 @@ from latermq.store.files.system_calls import FOLDER_MODE, Calls, SystemCalls
 
 __all__ = ["CallDisk", "Disk", "FileDisk", "MappedFile"]
 
-GOING_PREFIX = "removing-"
-_GOING_CHARACTERS = 100  # of the removed name, so that it is still a valid name with the prefix
+REMOVAL_PREFIX = "removing-"
+_REMOVAL_CHARS = 100  # of the removed name, so that it is still a valid name with the prefix
 
 
 def _parent(path: str) -> str:
@@ -175,17 +175,17 @@ class CallDisk:
     def _remove_folder(self, path: str) -> None:
         """Remove a folder completely or not at all: a partial folder would look like damage."""
         name = path.rpartition("/")[2]
-        going = f"{GOING_PREFIX}{name[:_GOING_CHARACTERS]}"
-        self._remove_all(going)
+        renamed = f"{REMOVAL_PREFIX}{name[:_REMOVAL_CHARS]}"
+        self._remove_all(renamed)
         try:
-            self._calls.rename(path, going)
+            self._calls.rename(path, renamed)
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
             # The parent folder is a link to another disk. The next start removes what a crash midway leaves.
-            going = path
+            renamed = path
         self._calls.sync_folder(_parent(path))
-        self._remove_all(going)
+        self._remove_all(renamed)
 
     def _remove_all(self, path: str) -> None:
         """Remove a folder and its content, file by file, or a single file, if it exists."""
@@ -214,7 +214,7 @@ class CallDisk:
     def _clear_away(self) -> None:
         """Complete the removals of a process that crashed midway."""
         for name in self.list_names(""):
-            if name.startswith(GOING_PREFIX):
+            if name.startswith(REMOVAL_PREFIX):
                 with contextlib.suppress(OSError):  # the next start tries again
                     self._remove_all(name)
 

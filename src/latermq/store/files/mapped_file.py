@@ -84,7 +84,7 @@ class CallMappedFile:
         self._short_from = 0  # start of the part whose page faults are kept short
         self._write_fd = -1
         # The writer and the thread that reserves space ahead of it may want the same bytes.
-        self._reserving = Lock()
+        self._reserve_lock = Lock()
         if is_awake or not is_made:
             self._open(is_made=is_made, is_awake=is_awake)
 
@@ -125,7 +125,7 @@ class CallMappedFile:
         upto = min(upto, self.size)
         if upto <= self.reserved:
             return
-        with self._reserving:
+        with self._reserve_lock:
             start = self.reserved
             if upto <= start:
                 return

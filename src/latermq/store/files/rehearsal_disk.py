@@ -6,14 +6,14 @@ import tempfile
 from pathlib import Path
 
 from latermq.errors import StoreError
-from latermq.store.files.disk import GOING_PREFIX, CallDisk
+from latermq.store.files.disk import REMOVAL_PREFIX, CallDisk
 from latermq.store.files.paths import check_inside
 from latermq.store.files.rehearsal_calls import RehearsalCalls
 
 _IMMUTABLE = ".sst"  # RocksDB never changes such a file, so a hard link is as good as a copy
 # If this process is killed, the next start of a broker removes the copies. Otherwise the hard links would keep the
 # files forever.
-_COPY_PREFIX = f"{GOING_PREFIX}doctor-"
+_COPY_PREFIX = f"{REMOVAL_PREFIX}doctor-"
 
 
 class RehearsalDisk(CallDisk):

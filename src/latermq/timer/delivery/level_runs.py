@@ -56,7 +56,7 @@ class Run:
             dues = queue.array(self.next, min(end - self.next, CHUNK))["tags"].astype(np.int64)
             offsets = np.arange(self.next, self.next + len(dues), dtype=np.int64)
             self.next += len(dues)
-            fresh = delivered.missing(offsets)
+            fresh = ~delivered.covers(offsets)
             if fresh.any():
                 pieces.append((dues[fresh], offsets[fresh]))
         self.dues = np.concatenate([dues for dues, _ in pieces]) if pieces else _NONE

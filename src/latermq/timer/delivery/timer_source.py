@@ -37,14 +37,14 @@ class TimerSource:
         self._stop_ms = stop_ms
         self._keep = keep
         self._runs: list[_Run] = []
-        self._reading: Iterator[Units] | None = None
+        self._reader: Iterator[Units] | None = None
         self._pieces: list[Units] = []  # of the slot being read
         self.horizon_ms = start_ms  # every entry that wakes at or before it is loaded or being read
         self.rows = 0
 
     @property
     def is_reading(self) -> bool:
-        return self._reading is not None
+        return self._reader is not None
 
     def covers(self, wakes: Ints) -> Bools:
         """Which of these times lie in the loaded range, so that their entries must be added here."""
@@ -54,7 +54,7 @@ class TimerSource:
         """Read a piece of the entries that wake up to this time; return whether more can be read at once."""
         if self._stop_ms is not None:
             until_ms = min(until_ms, self._stop_ms)
-        if self._reading is None:
+        if self._reader is None:
             if self.rows >= max_rows or self.horizon_ms >= until_ms:
                 return False
             slot_ms = self._engine.next_slot_ms(self.horizon_ms)
@@ -62,18 +62,18 @@ class TimerSource:
                 self.horizon_ms = next_slot_start(until_ms)
                 return False
             self.horizon_ms = slot_ms + SLOT_MS
-            self._reading = self._engine.read(slot_ms, self.horizon_ms)
+            self._reader = self._engine.read(slot_ms, self.horizon_ms)
         try:
-            piece = next(self._reading, None)
+            piece = next(self._reader, None)
         except StoreError:
             # Start again from the beginning; nothing was put into the slot in the meantime.
             self._pieces = []
-            self._reading = self._engine.read(self.horizon_ms - SLOT_MS, self.horizon_ms)
+            self._reader = self._engine.read(self.horizon_ms - SLOT_MS, self.horizon_ms)
             raise
         if piece is not None:
             self._pieces.append(self._keep(piece))
             return True
-        self._reading = None
+        self._reader = None
         for piece in self._pieces:
             self.add(piece)
         self._pieces = []

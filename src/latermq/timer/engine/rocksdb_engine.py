@@ -100,7 +100,7 @@ class RocksEngine:
             self._done_below_ms = self._deleted_below_ms = int(wakes[0])
             self._hands.drop()
         self._hands.changed(wakes, added=True)
-        with self._counting() as counts:
+        with self._count_changes() as counts:
             self._rows.put(rows)
             counted = _in_slots(wakes, counts)
             if counted.any():
@@ -112,7 +112,7 @@ class RocksEngine:
         rows = rows_of(units)
         wakes = rows["wake"].astype(np.int64)
         self._hands.changed(wakes, added=False)
-        with self._counting() as counts:
+        with self._count_changes() as counts:
             counted = _in_slots(wakes, counts)
             there: Ints = wakes[:0]
             if counted.any():
@@ -125,7 +125,7 @@ class RocksEngine:
                 counts[slot_ms] = (count - size, highest)
 
     @contextlib.contextmanager
-    def _counting(self) -> Iterator[_Counts]:
+    def _count_changes(self) -> Iterator[_Counts]:
         """Yield the counts while rows change. If the change fails halfway, all counts are dropped."""
         counts, self._counts = self._counts, {}
         yield counts

@@ -98,7 +98,7 @@ class RocksRows:
         self._db: Rdict | None = None
         self._must_reopen = False
         # Held while the database is opened, closed or synced, because two threads may do so at once.
-        self._opening = threading.RLock()
+        self._open_lock = threading.RLock()
         self._how = WriteOptions()
         self._how.memtable_insert_hint_per_batch = True
         # A stalled write would sleep while it holds the GIL and block the whole process. RocksDB rejects it instead.
@@ -129,7 +129,7 @@ class RocksRows:
     @property
     def _database(self) -> Rdict:
         if self._db is None:
-            with self._opening:
+            with self._open_lock:
                 return self._db or self._open()
         return self._db
 
@@ -140,7 +140,7 @@ class RocksRows:
             if status.f_bavail * status.f_frsize < WRITE_BUFFER_BYTES * WRITE_BUFFERS:
                 raise StoreError("no disk space for the timers' RocksDB", hint="Free disk space")
             before = self.sequence()
-            with self._opening:
+            with self._open_lock:
                 self._shut()
                 self._open()
             if self.sequence() < before:
@@ -158,12 +158,12 @@ class RocksRows:
                 db.close()
 
     def close(self) -> None:
-        with self._opening:
+        with self._open_lock:
             self._shut()
 
     def recreate(self) -> None:
         """Start again with an empty folder."""
-        with self._opening:
+        with self._open_lock:
             self._shut()
             try:
                 # CURRENT first: without it the rest is garbage rather than half a database.
@@ -235,7 +235,7 @@ class RocksRows:
         return keys
 
     def sync(self) -> None:
-        with self._opening:
+        with self._open_lock:
             db = self._database
             try:
                 db.flush_wal(sync=True)

@@ -65,5 +65,5 @@ class Cancelled:
         if known:
             self._sorted = None
         _, wakes, by, far = self._replayed
-        delivered = (wakes < np.where(far, far_ms, near_ms)) | ((far == 1) & ~far_delivered.missing(wakes))
+        delivered = (wakes < np.where(far, far_ms, near_ms)) | ((far == 1) & far_delivered.covers(wakes))
         self._replayed = self._replayed[:, (by >= put_upto) | ~((wakes > horizon_ms) | delivered)]

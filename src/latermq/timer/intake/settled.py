@@ -95,14 +95,14 @@ class Settled:
         """Return the broker's own timers among these that are not settled."""
         settled = self.is_delivered(units.entries, units.wakes) | self.is_cancelled(units.entries)
         if len(self._adopted):  # an engine may still have an entry whose record the log lost since the checkpoint
-            settled |= ~self._adopted.missing(units.entries)
+            settled |= self._adopted.covers(units.entries)
         return units.where(~settled)
 
     def is_far_waiting(self, entries: Ints, dues: Ints) -> Bools:
         """Which of these timers of Spark's are not settled."""
         settled = self._far.contains(entries) | self._is_marked_far(entries, dues) | self.is_cancelled(entries)
         if len(self._adopted):
-            settled |= ~self._adopted.missing(entries)
+            settled |= self._adopted.covers(entries)
         return ~settled
 
     def is_delivered_in_log(self, entries: Ints, dues: Ints, physical: Ints) -> Bools:
@@ -115,7 +115,7 @@ class Settled:
         delivered = np.where(near, self._is_marked_near(entries, wakes), self._is_marked_far(entries, dues))
         delivered |= self._near.contains(entries) | self._far.contains(entries)
         for known in (self._adopted, self._store.waiting.delivered.get(0, RangeSet())):
-            delivered |= ~known.missing(entries)
+            delivered |= known.covers(entries)
         return delivered
 
     def _is_marked_near(self, entries: Ints, wakes: Ints) -> Bools:
@@ -125,7 +125,7 @@ class Settled:
     def _is_marked_far(self, entries: Ints, dues: Ints) -> Bools:
         """Which of these, as Spark's timers, are delivered according to the marks."""
         below_marks = (entries < self.delivered_upto) & (dues < self.delivered_wake_ms)
-        return below_marks | ~self.far_spans.missing(dues)
+        return below_marks | self.far_spans.covers(dues)
 
     # Marks
 
