@@ -113,7 +113,7 @@ class Broker:
         self.ingest = IngestMark(disk)
         self.far_names = FarNames(disk)
         if not self.store.recovery.had_checkpoint:
-            self.store.queues.go_on_from(
+            self.store.queues.resume_from(
                 known_ends(disk, self.topics, self.offsets, self.ingest, self.far_names, self.troubles)
             )
             self._take_over_delay_offsets()

@@ -24,7 +24,7 @@ from latermq.store.files.disk import Disk, MappedFile
 from latermq.store.segments import Segments, segment_name, segment_starts
 
 FOLDER = "commitlog"
-_BROUGHT_IN_BYTES = 4 << 20
+_PREFETCH_BYTES = 4 << 20
 _SCANNED_RECORDS = 10_000  # maximum per batch
 _SCANNED_BYTES = 4 << 20  # maximum per batch, unless a single record is longer
 Piece = bytes | bytearray | memoryview
@@ -60,7 +60,7 @@ class CommitLog:
         self.listener: LogListener | None = None  # receives everything that is written, see `LogWriter.listen`
         self.on_low: Callable[[], None] = lambda: None  # called when half of the space reserved in advance is used
         # The file whose pages were last faulted in, and the position up to which they were.
-        self._brought_in: tuple[MappedFile | None, int] = (None, 0)
+        self._prefetched: tuple[MappedFile | None, int] = (None, 0)
         self._scan_end = self.start
         # Flushes for waiting senders and for checkpoints come from different threads.
         self._flush_lock = Lock()
@@ -174,7 +174,7 @@ class CommitLog:
             prepared.reserve(step)
             self._prepared = prepared
 
-    def bring_in_ahead(self) -> None:
+    def prefetch_ahead(self) -> None:
         """Fault in memory for the next writes. Blocks; may run concurrently with the writer.
 
         A write to a page that is not in memory waits for it: up to 12 µs on a virtual machine whose memory is allocated
@@ -183,15 +183,15 @@ class CommitLog:
         file = self._file
         if file is None:
             return
-        in_file, upto = self._brought_in
+        in_file, upto = self._prefetched
         start = max(upto if in_file is file else 0, self.end - self.file_start)
         end = file.reserved
         # In pieces, because the rest of a segment that is no longer written needs no memory.
-        for at in range(start, end, _BROUGHT_IN_BYTES):
+        for at in range(start, end, _PREFETCH_BYTES):
             if file is not self._file:
                 return
-            file.bring_in(at, min(end, at + _BROUGHT_IN_BYTES))
-        self._brought_in = (file, max(start, end))
+            file.prefetch(at, min(end, at + _PREFETCH_BYTES))
+        self._prefetched = (file, max(start, end))
 
     def flush(self) -> int:
         """Sync everything written so far and return the new F. Blocks; may run concurrently with the writer."""

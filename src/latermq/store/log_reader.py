@@ -25,7 +25,7 @@ class Fetched(NamedTuple):
     messages: int
     next_offset: int
     work: int  # the filter's work, in bytes of records
-    is_worn_out: bool  # the filter reached its limit for one call
+    is_exhausted: bool  # the filter reached its limit for one call
 
 
 class LogReader:
@@ -113,8 +113,8 @@ class LogReader:
                 total_bytes += size
         if run_end > run_start:
             records.append(self.log.read(run_start, run_end - run_start))
-        is_worn_out = work >= max_work or scanned >= max_scan
-        return Fetched(records, count, next_offset, work + scanned * _ENTRY_WORK, is_worn_out)
+        is_exhausted = work >= max_work or scanned >= max_scan
+        return Fetched(records, count, next_offset, work + scanned * _ENTRY_WORK, is_exhausted)
 
     def store_timestamp_ms(self, queue: ConsumeQueue, offset: int) -> int:
         """Return the store time of the message at this queue offset, or -1 if there is none."""
@@ -127,10 +127,10 @@ class LogReader:
         """Return the first offset stored at or after this time, or with `upper` the last one stored at or before it."""
         bound_ms = timestamp_ms + 1 if upper else timestamp_ms
 
-        def is_behind(at: int, size: int, code: int) -> bool:
+        def is_after(at: int, size: int, code: int) -> bool:
             return record_store_timestamp_ms(self.log.read(at, HEAD.size), 0) >= bound_ms
 
-        found = queue.first_where(is_behind)
+        found = queue.find_first(is_after)
         return max(queue.min_offset, found - 1) if upper else found
 
     def flushed_end(self, queue: ConsumeQueue) -> int:

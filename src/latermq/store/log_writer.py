@@ -255,7 +255,7 @@ class LogWriter:
             appended.append((draft, physical_offset, len(record)))
         self.log.write(at, block, is_block=True)
         self.last_store_timestamp_ms = now_ms
-        return [self._queue_up(draft, offset, size, now_ms) for draft, offset, size in appended]
+        return [self._enqueue(draft, offset, size, now_ms) for draft, offset, size in appended]
 
     def encode(self, draft: Draft, queue_offset: int = 0, physical_offset: int = 0, now_ms: int = 0) -> bytes:
         """Encode the record of a message. A block patches in unknown fields later."""
@@ -276,7 +276,7 @@ class LogWriter:
             prepared_transaction_offset=draft.prepared_transaction_offset,
         )
 
-    def _queue_up(self, draft: Draft, physical_offset: int, size: int, now_ms: int) -> Appended:
+    def _enqueue(self, draft: Draft, physical_offset: int, size: int, now_ms: int) -> Appended:
         queue = self._by_key[draft.topic, draft.queue_id]
         queue_offset = queue.append(physical_offset, size, self._entry_code(draft.topic, draft.properties, now_ms))
         self._unindexed.append((draft.topic, draft.properties, physical_offset, now_ms))

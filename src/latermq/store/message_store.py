@@ -180,7 +180,7 @@ class MessageStore:
     def prepare_ahead(self) -> None:
         """Reserve disk space and memory for the next writes. Blocks; may run concurrently with the writer."""
         self.log.prepare_ahead()
-        self.log.bring_in_ahead()
+        self.log.prefetch_ahead()
 
     def plan_checkpoint(self) -> CheckpointPlan:
         """Plan the next checkpoint. The writer's thread calls this; `save` then syncs and saves the plan."""

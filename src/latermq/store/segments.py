@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from latermq.errors import CorruptStore
 from latermq.store.files.disk import Disk, MappedFile
-from latermq.store.queues.map_pool import LetGo, MapPool
+from latermq.store.queues.map_pool import MapPool, Release
 
 NAME_DIGITS = 20
 
@@ -168,10 +168,10 @@ class RestingSegments(Segments):
         promised_end: int | None,
         is_size_right: Callable[[], bool],
         pool: MapPool,
-        let_go: LetGo,
+        release: Release,
     ) -> None:
         self._pool = pool
-        self._let_go = let_go
+        self._release = release
         super().__init__(disk, folder, segment_bytes, promised_end, is_size_right)
 
     def _open_file(self, path: str, size: int) -> MappedFile:
@@ -189,7 +189,7 @@ class RestingSegments(Segments):
         """Return the file that holds this offset. It stays mapped at least until the next call, usually longer."""
         file = self._files[offset // self.segment_bytes]
         if not file.is_awake:
-            self._pool.wake(file, self._let_go)
+            self._pool.wake(file, self._release)
         return file
 
     def resting_at(self, offset: int) -> MappedFile:

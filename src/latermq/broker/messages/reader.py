@@ -113,7 +113,7 @@ class MessageReader:
             record_work=message_filter.record_work,
             byte_work=message_filter.byte_work,
         )
-        self._worn_out += fetched.is_worn_out
+        self._worn_out += fetched.is_exhausted
         if not fetched.messages:
             return Pulled(PullStatus.NO_MATCHED_MESSAGE, fetched.next_offset, low, high, [], 0, fetched.work)
         self._traffic.messages_out += fetched.messages

@@ -144,11 +144,11 @@ class CallDisk:
             finally:
                 self._calls.close(fd)
             self._calls.rename(draft, path)
-            self._sync_way_to(path)
+            self._sync_parents(path)
         except OSError as error:
             raise StoreError(f"cannot write {path}: {error.strerror}", hint="Free disk space") from None
 
-    def _sync_way_to(self, path: str) -> None:
+    def _sync_parents(self, path: str) -> None:
         """Make this name durable, and its folder too, which may be new: its parent folder must be synced."""
         folder = _parent(path)
         self._calls.sync_folder(folder)
@@ -211,7 +211,7 @@ class CallDisk:
         except OSError as error:
             raise StoreError(f"cannot create {name}: {error.strerror}", hint="Check the permissions") from None
 
-    def _clear_away(self) -> None:
+    def _remove_leftovers(self) -> None:
         """Complete the removals of a process that crashed midway."""
         for name in self.list_names(""):
             if name.startswith(REMOVAL_PREFIX):
@@ -230,7 +230,7 @@ class CallDisk:
             raise StoreError(
                 f"cannot open {self._where}/lock: {error.strerror}", hint="Choose a writable directory with --data"
             ) from None
-        self._clear_away()
+        self._remove_leftovers()
 
     def unlock(self) -> None:
         if self._lock_fd is not None:

@@ -10,9 +10,9 @@ from latermq.errors import StoreError
 from latermq.store.files.system_calls import Calls, is_unsupported
 
 PAGE_BYTES = 4096
-_BROUGHT_IN_BYTES = 128 << 10  # per call: the kernel reads ahead no further than the disk's setting
+_PREFETCH_BYTES = 128 << 10  # per call: the kernel reads ahead no further than the disk's setting
 _WRITTEN_NEXT_BYTES = 128 << 20  # maximum distance from sequential reads to the end of the reserved space
-_LOOKED_AT_BYTES = 1 << 20  # per comparison with zeros
+_COMPARED_BYTES = 1 << 20  # per comparison with zeros
 
 
 class MappedFile(Protocol):
@@ -33,7 +33,7 @@ class MappedFile(Protocol):
     def reserve(self, upto: int) -> None:
         """Ensure that bytes below `upto` have disk space. Raises StoreError if there is none."""
 
-    def bring_in(self, start: int, upto: int) -> None:
+    def prefetch(self, start: int, upto: int) -> None:
         """Fault in memory for these reserved bytes before they are written. Blocks; does not change the content."""
 
     def read(self, at: int, size: int) -> bytes:
@@ -156,7 +156,7 @@ class CallMappedFile:
         at = start
         while at < upto:
             page_end = min(upto, (at // PAGE_BYTES + 1) * PAGE_BYTES)
-            end = min(upto, page_end + _LOOKED_AT_BYTES)
+            end = min(upto, page_end + _COMPARED_BYTES)
             data = self._calls.read(fd, end - at, at)
             if not data.strip(b"\0"):
                 self._write_all(fd, data, at)
@@ -187,11 +187,11 @@ class CallMappedFile:
             self.map.madvise(mmap.MADV_NORMAL, 0, self._short_from)
         self._short_from = start
 
-    def bring_in(self, start: int, upto: int) -> None:
+    def prefetch(self, start: int, upto: int) -> None:
         # This is only a hint, which a removed file does not need.
         with contextlib.suppress(OSError), self._opened() as fd:
-            for at in range(start, upto, _BROUGHT_IN_BYTES):
-                self._calls.will_need(fd, at, min(_BROUGHT_IN_BYTES, upto - at))
+            for at in range(start, upto, _PREFETCH_BYTES):
+                self._calls.will_need(fd, at, min(_PREFETCH_BYTES, upto - at))
 
     def read(self, at: int, size: int) -> bytes:
         try:
@@ -249,8 +249,8 @@ class CallMappedFile:
         """Yield the written data from `at` on in pieces with their positions, without the holes."""
         while (start := self._calls.next_data(fd, at)) is not None:
             at = self._calls.next_hole(fd, start)
-            for piece_at in range(start, at, _LOOKED_AT_BYTES):
-                yield piece_at, self._calls.read(fd, min(_LOOKED_AT_BYTES, at - piece_at), piece_at)
+            for piece_at in range(start, at, _COMPARED_BYTES):
+                yield piece_at, self._calls.read(fd, min(_COMPARED_BYTES, at - piece_at), piece_at)
 
     def _first_byte(self, fd: int, at: int) -> int | None:
         """Return the position of the first nonzero byte from `at` on."""

@@ -47,7 +47,7 @@ class RehearsalDisk(CallDisk):
             raise StoreError(f"cannot copy {name} to inspect it: {error.strerror}", hint="Free disk space") from None
         return copy
 
-    def _clear_away(self) -> None:
+    def _remove_leftovers(self) -> None:
         """Do nothing: a real start does this."""
 
     def __enter__(self) -> "RehearsalDisk":

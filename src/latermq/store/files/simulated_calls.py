@@ -30,7 +30,7 @@ class SimulatedCalls:
         self.can_punch = True
         self.copies_on_write = False  # whether overwriting data takes new space
         self.made: list[tuple[str, str]] | None = None  # name and path of each call, if a test wants to see them
-        self.left_behind: SimulatedCalls | None = None  # the machine's state after the process crashed
+        self.after_crash: SimulatedCalls | None = None  # the machine's state after the process crashed
         self._left: int | None = None  # number of calls before the last one
         self._dies_half_way = False
         self.max_descriptors: int | None = None  # per process; a map takes one, as in Python
@@ -47,7 +47,7 @@ class SimulatedCalls:
 
     def _is_last(self, call: str, path: str) -> bool:
         """Count a call and return whether it is no longer performed."""
-        if self.left_behind is not None:
+        if self.after_crash is not None:
             raise Died
         if self.made is not None:
             self.made.append((call, path))
@@ -72,7 +72,7 @@ class SimulatedCalls:
             self._die()
 
     def _die(self) -> None:
-        self.left_behind = self.after_process_death()
+        self.after_crash = self.after_process_death()
         raise Died
 
     def after_process_death(self) -> "SimulatedCalls":
@@ -81,12 +81,12 @@ class SimulatedCalls:
         def copied(node: Node) -> Node:
             return node.copy(node.pages(), node.size) if isinstance(node, Inode) else _copied_folder(node)
 
-        return self.left_behind or self._with(self.names.copy(copied))
+        return self.after_crash or self._with(self.names.copy(copied))
 
     def after_machine_death(self, chance: Random) -> "SimulatedCalls":
         """Return the machine after a power failure."""
         tree: Tree = {}
-        for path, node in (self.left_behind or self).names.survivors(chance).items():
+        for path, node in (self.after_crash or self).names.survivors(chance).items():
             tree[path] = node.survivor(chance) if isinstance(node, Inode) else _copied_folder(node)
         for node in tree.values():
             if isinstance(node, Folder) and node.library is not None:

@@ -22,7 +22,7 @@ _fallocate = ctypes.CDLL(None, use_errno=True).fallocate
 _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 # A process that only checks whether a directory is in use holds its lock for a moment. A start must not fail because of
 # that.
-_LOOKED_AT_S = 0.1
+_POLL_S = 0.1
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOTTY)
 
 
@@ -31,7 +31,7 @@ def is_unsupported(error: OSError) -> bool:
     return error.errno in _UNSUPPORTED
 
 
-def _link_on_the_way(path: str) -> OSError:
+def _link_in_path(path: str) -> OSError:
     reason = f"{path} is a symbolic link, which is followed only for folders in the data directory itself"
     return OSError(errno.ELOOP, reason, path)
 
@@ -123,7 +123,7 @@ class SystemCalls:
         """Raise the error of a write if the file is a link or if a folder above it is a link that is not followed."""
         self._at(path)
         if self.is_link(path):
-            raise _link_on_the_way(path)
+            raise _link_in_path(path)
 
     def _text_at(self, path: str) -> str:
         """Return the path of a file. Links directly in the directory are followed, but none below it.
@@ -135,7 +135,7 @@ class SystemCalls:
         end = path.find("/", path.find("/") + 1)
         while end > 0:
             if self.is_link(path[:end]):
-                raise _link_on_the_way(path[:end])
+                raise _link_in_path(path[:end])
             end = path.find("/", end + 1)
         return self._prefix + path
 
@@ -237,7 +237,7 @@ class SystemCalls:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                self._pause(_LOOKED_AT_S)
+                self._pause(_POLL_S)
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(fd)

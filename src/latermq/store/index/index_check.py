@@ -90,7 +90,7 @@ def _find_key(log: CommitLog, after: int, until: int) -> str:
     for batch in log.scan(max(after, log.start), until, READ_AT_ONCE):
         topics = [name.decode() for name in batch.topics]
         offsets = index_keys(topics, batch.properties, batch.offsets, batch.store_timestamps_ms).offsets
-        behind = offsets[offsets > after]
-        if len(behind):
-            return f"keys of the record at {int(behind[0])} are missing"
+        later = offsets[offsets > after]
+        if len(later):
+            return f"keys of the record at {int(later[0])} are missing"
     return ""

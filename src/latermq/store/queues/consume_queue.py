@@ -50,7 +50,7 @@ class ConsumeQueue:
             self.remove()
         promised_bytes = None if promised_end is None else promised_end * ENTRY_BYTES
         self._segments = RestingSegments(
-            disk, self.folder, self._file_bytes, promised_bytes, is_size_right, pool, self._let_go
+            disk, self.folder, self._file_bytes, promised_bytes, is_size_right, pool, self._release
         )
         self.min_offset = self._segments.start // ENTRY_BYTES
         self.next_offset = self.min_offset
@@ -63,7 +63,7 @@ class ConsumeQueue:
         self._first_at = -1
         self.known_flushed = -1
 
-    def _let_go(self, file: MappedFile) -> None:
+    def _release(self, file: MappedFile) -> None:
         """Unmap a file because the pool needs its slot for another one."""
         if file is self._file:
             self._file = None
@@ -172,12 +172,12 @@ class ConsumeQueue:
             done = end
         return entries
 
-    def first_where(self, is_behind: Callable[[int, int, int], bool]) -> int:
-        """Return the first offset for which `is_behind` is true. It must stay true for all later entries."""
+    def find_first(self, is_after: Callable[[int, int, int], bool]) -> int:
+        """Return the first offset for which `is_after` is true. It must stay true for all later entries."""
         low, high = self.min_offset, self.next_offset
         while low < high:
             middle = (low + high) // 2
-            if is_behind(*self._peek(middle)):
+            if is_after(*self._peek(middle)):
                 high = middle
             else:
                 low = middle + 1
@@ -185,7 +185,7 @@ class ConsumeQueue:
 
     def offset_of_log(self, physical_offset: int) -> int:
         """Return the first queue offset whose record is at or after this log offset."""
-        return self.first_where(lambda offset, size, tags: size != PRE_BLANK_SIZE and offset >= physical_offset)
+        return self.find_first(lambda offset, size, tags: size != PRE_BLANK_SIZE and offset >= physical_offset)
 
     def _peek(self, offset: int) -> tuple[int, int, int]:
         at = offset * ENTRY_BYTES % self._file_bytes

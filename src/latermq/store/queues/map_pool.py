@@ -15,9 +15,9 @@ from latermq.errors import StoreError
 from latermq.store.files.mapped_file import MappedFile
 
 _TOO_MANY = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-_LET_GO_AT_ONCE = 8
+_RELEASED_AT_ONCE = 8
 
-LetGo = Callable[[MappedFile], None]
+Release = Callable[[MappedFile], None]
 
 
 class MapPool:
@@ -26,14 +26,14 @@ class MapPool:
     def __init__(self, max_mapped: int) -> None:
         self.max_mapped = max_mapped
         self.mapped_again = 0  # counts mappings of files that the pool had unmapped or a start had not mapped
-        self._owners: dict[MappedFile, LetGo] = {}  # in mapping order
+        self._owners: dict[MappedFile, Release] = {}  # in mapping order
         self._lock = Lock()
 
     def __len__(self) -> int:
         return len(self._owners)
 
-    def wake(self, file: MappedFile, let_go: LetGo) -> None:
-        """Map a file. The pool later calls `let_go`, which must unmap the file."""
+    def wake(self, file: MappedFile, release: Release) -> None:
+        """Map a file. The pool later calls `release`, which must unmap the file."""
         with self._lock:
             self._shrink_to(self.max_mapped - 1)
             while True:
@@ -47,8 +47,8 @@ class MapPool:
                             f"cannot open {file.path}: {error.strerror}",
                             hint="Run `latermq doctor` to check the limits",
                         ) from None
-                    self._shrink_to(len(self._owners) - _LET_GO_AT_ONCE)
-            self._owners[file] = let_go
+                    self._shrink_to(len(self._owners) - _RELEASED_AT_ONCE)
+            self._owners[file] = release
             self.mapped_again += 1
 
     def make_room(self, files: int) -> None:

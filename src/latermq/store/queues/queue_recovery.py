@@ -90,7 +90,7 @@ class QueueState(CheckpointParticipant):
 
     def settle(self, log: CommitLog) -> None:
         if not self._has_checkpoint:
-            self._go_on_behind_delivered()
+            self._resume_after_delivered()
         by_key = self._queues.by_key
         for key in [key for key, queue in by_key.items() if not queue.next_offset and key not in self._held]:
             by_key.pop(key).close()  # its entries belonged to a deleted topic
@@ -99,7 +99,7 @@ class QueueState(CheckpointParticipant):
                 self._disk.remove(path)
         self._queues.bound_deliveries()
 
-    def _go_on_behind_delivered(self) -> None:
+    def _resume_after_delivered(self) -> None:
         """Continue queues of waiting messages after their delivered entries if all their records have left the log."""
         for level, entries in self._delivered.items():
             queue = self._queues.ensure(SCHEDULE_TOPIC, level - 1) if level else self._queues.ensure(TIMER_TOPIC, 0)

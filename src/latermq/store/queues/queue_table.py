@@ -97,7 +97,7 @@ class QueueTable:
         """
         self._max_delivered_queues = max(self.max_queues, len(self.by_key)) + self.max_queues // 4
 
-    def go_on_from(self, offsets: Mapping[tuple[str, int], int]) -> None:
+    def resume_from(self, offsets: Mapping[tuple[str, int], int]) -> None:
         """Continue queues without records in the log at these offsets, because the offsets below were already used.
 
         This is for a start without a checkpoint, which would have the length of each queue.

@@ -49,12 +49,12 @@ class ClockGuard:
         self._hold: Hold | None = None
         self.alarm = ""
         if self._saved is not None:
-            self._go_on_from(self._saved, now_ms, boot_ms)
+            self._resume_from(self._saved, now_ms, boot_ms)
 
     def _look(self) -> tuple[int, int]:
         return self._clock.now_ms(), round(self._clock.boot_s() * 1000)
 
-    def _go_on_from(self, saved: Belief, now_ms: int, boot_ms: int) -> None:
+    def _resume_from(self, saved: Belief, now_ms: int, boot_ms: int) -> None:
         """Hold at once if the clock has jumped since the state was saved, or if an earlier hold is not over."""
         hold = saved.hold
         if saved.boot_id == self._boot_id and self._boot_id:
