@@ -11,7 +11,7 @@ import pytest
 from latermq.client import OutgoingMessage, Producer
 from latermq.errors import StoreError
 from latermq.handover.checked_file import decode_checked, encode_checked
-from latermq.timer.delivery.clock_guard import HOLD_S, PATH, Belief
+from latermq.timer.delivery.clock_guard import HOLD_S, PATH, ClockState
 from tests.interop.waiting import wait_until
 from tests.support.brokers_in_memory import bodies, run_until_quiet
 from tests.support.serving import Server, serving
@@ -223,17 +223,17 @@ def test_a_broker_that_was_killed_after_a_leap_holds_when_it_starts_again(tmp_pa
         asyncio.run(send_timer(server, b"held-back", 3_000))
         wait_until((data / PATH).exists, 10, "the broker has written down what it believes")
         server.kill()
-    belief = decode_checked((data / PATH).read_bytes(), Belief, PATH, "")
-    assert belief.boot_id
-    assert belief.hold is None
+    state = decode_checked((data / PATH).read_bytes(), ClockState, PATH, "")
+    assert state.boot_id
+    assert state.hold is None
     # As if the clock had leapt by two hours since.
-    leapt = msgspec.structs.replace(belief, offset_ms=belief.offset_ms - 2 * HOUR_MS)
+    leapt = msgspec.structs.replace(state, offset_ms=state.offset_ms - 2 * HOUR_MS)
     (data / PATH).write_bytes(encode_checked(leapt))
     with serving(data, *options) as server:
         wait_until(lambda: "jumped forward by 7200 s" in server.log(), 20, "the hold is told")
         time.sleep(4)
         assert delivered_bytes(data, b"held-back") == 1
         server.kill()
-    (data / PATH).write_bytes(encode_checked(belief))
+    (data / PATH).write_bytes(encode_checked(state))
     with serving(data, *options):
         wait_until(lambda: delivered_bytes(data, b"held-back") == 2, 20, "the timer was delivered")

@@ -68,7 +68,7 @@ def test_a_start_passes_over_what_it_cannot_understand(engine: str, lost: bool) 
     assert sorted(bodies(broker)) == [b"first", b"last", b"odd-id"]
     dead = {message.body.decode() for message in messages(broker, TIMER_DEAD_LETTER_TOPIC)}
     assert dead == NO_DUE.keys() | NO_PLACE.keys(), "all that are timers are dead letters"
-    assert broker.replay.passed_over.count == 2, broker.replay.passed_over.first
+    assert broker.replay.unreadable_records.count == 2, broker.replay.unreadable_records.first
     assert broker.pending.cancel("orders", "last").verdict == Verdict.DELIVERED
     broker.timers.engine.close()
 

@@ -36,9 +36,9 @@ TIMES = {
     TIMER_DELIVER_MS: (1, False),
     START_DELIVER_TIME: (1, False),
 }
-_BROKERS_OWN = (TIMER_OUT_MS, TIMER_ROLL_TIMES)  # removed from incoming messages
+_BROKER_PROPERTIES = (TIMER_OUT_MS, TIMER_ROLL_TIMES)  # removed from incoming messages
 # Properties that no ordinary timer has: they change its destination or are removed from it.
-NOT_ORDINARY = frozenset((*_BROKERS_OWN, DELAY_LEVEL, TIMER_DELETE_KEY, REAL_TOPIC, REAL_QUEUE_ID))
+SPECIAL_PROPERTIES = frozenset((*_BROKER_PROPERTIES, DELAY_LEVEL, TIMER_DELETE_KEY, REAL_TOPIC, REAL_QUEUE_ID))
 # Removed from a message that is stored again, so that nothing of an earlier wait delays it a second time.
 _SCHEDULING_PROPERTIES = (DELAY_LEVEL, REAL_TOPIC, REAL_QUEUE_ID, START_DELIVER_TIME)
 
@@ -46,7 +46,7 @@ _SCHEDULING_PROPERTIES = (DELAY_LEVEL, REAL_TOPIC, REAL_QUEUE_ID, START_DELIVER_
 class Wait(IntEnum):
     """How a message waits."""
 
-    NOT = 0
+    NONE = 0
     LEVEL = 1
     TIMER = 2
     CANCEL = 3  # not a message, but the cancel of one
@@ -83,7 +83,7 @@ class Admission:
     def admit(self, topic: str, queue_id: int, encoded: str, now_ms: int) -> Admitted:
         """Decide where one message is stored."""
         properties = decode_properties(encoded)
-        for name in [name for name in properties if name.startswith(OWN_PREFIX) or name in _BROKERS_OWN]:
+        for name in [name for name in properties if name.startswith(OWN_PREFIX) or name in _BROKER_PROPERTIES]:
             del properties[name]
         level = self.level(properties)
         if level:
@@ -98,7 +98,7 @@ class Admission:
         if properties.get(TIMER_DELETE_KEY):
             return self._admit_cancel(topic, queue_id, properties, now_ms, named_ms)
         if named_ms is None or named_ms <= now_ms:
-            return Admitted(topic, queue_id, encode_properties(properties), Wait.NOT, 0, now_ms)
+            return Admitted(topic, queue_id, encode_properties(properties), Wait.NONE, 0, now_ms)
         if not properties.get(UNIQUE_KEY):
             properties[UNIQUE_KEY] = self.next_name()
         waiting = waiting_properties(properties, topic, queue_id, named_ms)
@@ -110,7 +110,7 @@ class Admission:
         Nearly all are ordinary.
         """
         properties = distinct_properties(encoded)
-        if properties is None or OWN_PREFIX in encoded or not NOT_ORDINARY.isdisjoint(properties):
+        if properties is None or OWN_PREFIX in encoded or not SPECIAL_PROPERTIES.isdisjoint(properties):
             return None
         try:
             due_ms = self.due_ms(properties, now_ms)

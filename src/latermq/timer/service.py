@@ -45,7 +45,7 @@ from latermq.timer.intake.write_queue import WriteQueue
 from latermq.timer.levels import LevelTable
 from latermq.timer.pending_slots import PendingSlots
 
-CLOCK_LOOK_MS = 1_000  # a clock change is noticed at the next check
+CLOCK_CHECK_MS = 1_000  # a clock change is noticed at the next check
 WINDOW_AHEAD_MS = 10_000  # how long before it is built a window's row is read
 
 
@@ -173,7 +173,7 @@ class TimerService:
         """Do a bounded amount of work in each step; return how many milliseconds may pass until the next call."""
         now_ms = self.guard.now_ms()
         if now_ms is None:
-            return CLOCK_LOOK_MS
+            return CLOCK_CHECK_MS
         self.noted = False
         self.delivery.deliver(now_ms)  # first, because it is due now; the other steps work ahead of time
         self.marks.tidy(now_ms)
@@ -183,7 +183,7 @@ class TimerService:
         more = self._builder.build(now_ms) or more
         if more:
             return 0
-        waits = (CLOCK_LOOK_MS, self.delivery.wait_ms(now_ms), self._builder.wait_ms(now_ms))
+        waits = (CLOCK_CHECK_MS, self.delivery.wait_ms(now_ms), self._builder.wait_ms(now_ms))
         return max(0, min(wait_ms for wait_ms in waits if wait_ms is not None))
 
     def _put(self, now_ms: int) -> bool:

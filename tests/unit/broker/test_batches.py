@@ -80,7 +80,7 @@ def send_the_long_way(
         if index >= (limit := settings.max_batch_messages):
             raise IllegalMessage(f"the batch holds more than {limit} messages", hint="Send several smaller batches")
         try:
-            place = Admitted(topic, queue_id, raw.decode(), Wait.NOT, 0, now_ms)
+            place = Admitted(topic, queue_id, raw.decode(), Wait.NONE, 0, now_ms)
             if any(sign in place.properties for sign in ("DEL", "TIMER_", OWN_PREFIX)):
                 place = broker.admission.admit(topic, queue_id, place.properties, now_ms)
             properties = broker.writer._admit_member(place, body, sysflag)

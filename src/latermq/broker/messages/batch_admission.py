@@ -81,7 +81,7 @@ class BatchAdmission:
                     raise IllegalMessage(what, hint=error.hint) from None
             elif self.check_room is not None and place is not None and place[3] is Wait.TIMER:
                 self.check_room(place[5])
-            if place is None or place[3] is Wait.NOT:
+            if place is None or place[3] is Wait.NONE:
                 queue, code = own_queue, queue_tags_code(encoded)
             else:
                 queue, due_ms = place[:2], place[5]
@@ -108,7 +108,7 @@ class BatchAdmission:
         if needs_look:
             place = self.admission.admit(self.topic, self.queue_id, text, self.now_ms)
         else:
-            place = Admitted(self.topic, self.queue_id, text, Wait.NOT, 0, self.now_ms)
+            place = Admitted(self.topic, self.queue_id, text, Wait.NONE, 0, self.now_ms)
         return place, self.check(place, body)
 
 

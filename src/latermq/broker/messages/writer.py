@@ -109,7 +109,7 @@ class MessageWriter:
             self.limits.check_body(len(body))
         if not 0 <= queue_id < topic_config.write_queues:
             queue_id = self._choose_queue(topic_config, queue_id)
-        wait, now_ms, real_topic, real_queue_id = Wait.NOT, 0, topic, queue_id
+        wait, now_ms, real_topic, real_queue_id = Wait.NONE, 0, topic, queue_id
         # Every property that needs a closer look contains one of these; hardly any other message does.
         needs_look = "DEL" in properties or "TIMER_" in properties or OWN_PREFIX in properties
         if not is_retry:  # a retry has it from its first time

@@ -23,7 +23,7 @@ from latermq.store.message_store import MessageStore
 from latermq.store.queues.consume_queue import ConsumeQueue
 from latermq.timer.far.far_names import FarNames
 from latermq.timer.intake.replayed_cancels import Name, ReplayedCancel, ReplayedCancels
-from latermq.timer.intake.unreadable_records import PassedOver
+from latermq.timer.intake.unreadable_records import UnreadableRecords
 from latermq.timer.service import TimerService
 
 READ_AT_ONCE = 1 << 16  # queue entries
@@ -41,7 +41,7 @@ class StartReplay:
         self._cancels = ReplayedCancels(
             store.reader, far_names, timers.topic, timers.settled, timers.cancellations, timers.marks, timers.counters
         )
-        self.passed_over = PassedOver()
+        self.unreadable_records = UnreadableRecords()
 
     def run(self) -> None:
         """Before `TimerService.start`, which needs to know whose each timer is."""
@@ -100,7 +100,7 @@ class StartReplay:
         try:
             return decode_cut(decode_properties(properties.decode(errors="replace")), entry)
         except CorruptStore as error:
-            self.passed_over.note(entry, error.message)
+            self.unreadable_records.note(entry, error.message)
             return None
 
     def _read(self, physical_offset: int, size: int, entry: int) -> list[ReplayedCancel]:
@@ -112,7 +112,7 @@ class StartReplay:
             if cut is not None:
                 self._timers.frontier.add(cut)
         elif not properties:
-            self.passed_over.note(entry, f"the log holds no record at {physical_offset}")
+            self.unreadable_records.note(entry, f"the log holds no record at {physical_offset}")
         if kind not in (CANCEL, MOVED):
             return []
         is_counted = physical_offset >= self._store.recovery.scanned_from

@@ -161,9 +161,9 @@ class BrokerProcess:
             _log.warning("lost files rebuilt from the log", count=count, of=shown)
         if broker.adopted_topics:
             _log.warning("topics without configuration restored", topics=broker.adopted_topics)
-        passed_over = broker.replay.passed_over
-        if passed_over.count:
-            _log.warning("timer records skipped", records=passed_over.count, first=passed_over.first)
+        unreadable_records = broker.replay.unreadable_records
+        if unreadable_records.count:
+            _log.warning("timer records skipped", records=unreadable_records.count, first=unreadable_records.first)
 
     def _log_queues(self, wanted_open: int, file_limit: int) -> None:
         """Log the number of queues, and warn about queue settings that this process cannot honour or has exceeded."""

@@ -26,7 +26,7 @@ class Hold(msgspec.Struct, frozen=True):
     boot_ms: int  # uptime when the hold began
 
 
-class Belief(msgspec.Struct, frozen=True):
+class ClockState(msgspec.Struct, frozen=True):
     """The state on disk."""
 
     boot_id: str
@@ -44,17 +44,17 @@ class ClockGuard:
         self._boot_id = clock.boot_id()
         self._saved = _load(disk)
         self._save_at_s = 0.0
-        now_ms, boot_ms = self._look()
+        now_ms, boot_ms = self._read_clocks()
         self._offset_ms = now_ms - boot_ms
         self._hold: Hold | None = None
         self.alarm = ""
         if self._saved is not None:
             self._resume_from(self._saved, now_ms, boot_ms)
 
-    def _look(self) -> tuple[int, int]:
+    def _read_clocks(self) -> tuple[int, int]:
         return self._clock.now_ms(), round(self._clock.boot_s() * 1000)
 
-    def _resume_from(self, saved: Belief, now_ms: int, boot_ms: int) -> None:
+    def _resume_from(self, saved: ClockState, now_ms: int, boot_ms: int) -> None:
         """Hold at once if the clock has jumped since the state was saved, or if an earlier hold is not over."""
         hold = saved.hold
         if saved.boot_id == self._boot_id and self._boot_id:
@@ -81,7 +81,7 @@ class ClockGuard:
 
     def now_ms(self) -> int | None:
         """Return the time for deliveries; None while a jump is held."""
-        now_ms, boot_ms = self._look()
+        now_ms, boot_ms = self._read_clocks()
         leap_ms = now_ms - boot_ms - self._offset_ms
         if self._hold is None and leap_ms > self._max_step_ms:
             self._begin(Hold(leap_ms, now_ms, boot_ms))
@@ -112,24 +112,24 @@ class ClockGuard:
         now_s = self._clock.boot_s()
         if now_s < self._save_at_s:
             return
-        belief = Belief(self._boot_id, self._offset_ms, self._hold)
+        state = ClockState(self._boot_id, self._offset_ms, self._hold)
         try:
-            self._disk.replace(PATH, encode_checked(belief))
+            self._disk.replace(PATH, encode_checked(state))
         except StoreError:  # disk full: the hold continues in memory and is saved when there is space
             self._save_at_s = now_s + _SAVE_AGAIN_S
             return
-        self._saved = belief
+        self._saved = state
 
     @property
     def is_holding(self) -> bool:
         return self._hold is not None
 
 
-def _load(disk: Disk) -> Belief | None:
+def _load(disk: Disk) -> ClockState | None:
     data = disk.read(PATH)
     if data is None:
         return None
     try:
-        return decode_checked(data, Belief, PATH, f"Remove {PATH}: the broker then trusts the clock")
+        return decode_checked(data, ClockState, PATH, f"Remove {PATH}: the broker then trusts the clock")
     except CorruptStore:  # the file concerns only the clock, and a start must not fail because of it
         return None

@@ -281,7 +281,7 @@ class Windows:
                 break  # the rows of all following windows are due later
         return wake_ms
 
-    def played_spans(self, held: Ints) -> Iterator[tuple[int, int]]:
+    def loaded_spans(self, held: Ints) -> Iterator[tuple[int, int]]:
         """Yield each window's span of due times in which all rows are delivered; `held` are in flight, in order."""
         for window in self._windows:
             until_ms = min(window.until_ms, window.all_wake_from_ms())

@@ -72,7 +72,7 @@ class Marks:
         near_ms, wake_ms = self.near_wake_from_ms(), self.all_wake_from_ms()
         spans = RangeSet(span for span in self._settled.far_spans.ranges() if span[1] > wake_ms)
         far_dues = np.sort(np.concatenate([np.empty(0, np.int64), *self._in_flight.timer_dues(is_far=True)]))
-        for from_ms, until_ms in self._windows.played_spans(far_dues):
+        for from_ms, until_ms in self._windows.loaded_spans(far_dues):
             spans.add(from_ms, until_ms)
         self._settled.move_marks(put_upto, wake_ms, near_ms, spans)
         self._tidy_above = max(TIDY_ROWS, 2 * self._settled.rows)

@@ -18,9 +18,9 @@ from latermq.message.properties import (
     distinct_properties,
 )
 from latermq.message.slots import slot_of
-from latermq.timer.admission import NOT_ORDINARY, TIMES, Admission, Wait
+from latermq.timer.admission import SPECIAL_PROPERTIES, TIMES, Admission, Wait
 
-_NOT_OF_LEVELS = (NOT_ORDINARY | TIMES.keys()) - {DELAY_LEVEL}
+_SPECIAL_FOR_LEVELS = (SPECIAL_PROPERTIES | TIMES.keys()) - {DELAY_LEVEL}
 
 # The fields of Admitted: topic, queue id, properties, how it waits, level, due time. A named tuple would cost 0.3 µs.
 Waiting = tuple[str, int, str, Wait, int, int]
@@ -43,12 +43,12 @@ class OrdinaryWaits:
         end = "" if encoded[-1] == PROPERTY_END else PROPERTY_END
         if DELAY_LEVEL in properties:
             known = self._level(properties[DELAY_LEVEL])
-            if known is None or not _NOT_OF_LEVELS.isdisjoint(properties):
+            if known is None or not _SPECIAL_FOR_LEVELS.isdisjoint(properties):
                 return None
             level, due_ms = known
             waiting = f"{encoded}{end}{self._real_queue}{due_ms}\x02"
             return SCHEDULE_TOPIC, level - 1, waiting, Wait.LEVEL, level, due_ms
-        if not NOT_ORDINARY.isdisjoint(properties):
+        if not SPECIAL_PROPERTIES.isdisjoint(properties):
             return None
         try:
             named_ms = self._admission.due_ms(properties, self._now_ms)

@@ -3,7 +3,7 @@
 KEPT = 20  # number of records described in detail
 
 
-class PassedOver:
+class UnreadableRecords:
     """The number of skipped records, and descriptions of the first ones."""
 
     def __init__(self) -> None:
