@@ -98,12 +98,12 @@ def goaway_frame(last_stream_id: int, error: int, debug: bytes = b"") -> bytes:
     return frame(GOAWAY, 0, 0, last_stream_id.to_bytes(4, "big") + error.to_bytes(4, "big") + debug)
 
 
-def headers_frames(stream_id: int, block: bytes, end_stream: bool, max_frame_bytes: int) -> bytes:
+def headers_frames(stream_id: int, block: bytes, end_stream: bool) -> bytes:
     """Return a HEADERS frame, followed by CONTINUATION frames if the block does not fit into one frame."""
     flags = END_STREAM if end_stream else 0
-    if len(block) <= max_frame_bytes:
+    if len(block) <= DEFAULT_FRAME_BYTES:
         return frame(HEADERS, flags | END_HEADERS, stream_id, block)
-    pieces = [block[at : at + max_frame_bytes] for at in range(0, len(block), max_frame_bytes)]
+    pieces = [block[at : at + DEFAULT_FRAME_BYTES] for at in range(0, len(block), DEFAULT_FRAME_BYTES)]
     last = len(pieces) - 1
     return b"".join(
         frame(
