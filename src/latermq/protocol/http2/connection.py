@@ -5,7 +5,8 @@ responses. After either, `outbox.take()` returns the bytes to write. Nothing rai
 the peer resets its stream, or ends the connection with a GOAWAY frame (`is_ended`).
 
 Flow control of received data: the connection's window and the held bytes together never exceed
-`Limits.max_held_bytes`. Data is held until `release`, or until its stream closes.
+`Limits.max_held_bytes`. Data is held until `release`, or until its stream closes. A stream's
+window grows by `grant`.
 """
 
 from collections.abc import Callable
@@ -140,15 +141,14 @@ class ServerConnection:
         return news
 
     def release(self, stream: Stream, size_bytes: int) -> None:
-        """The user has consumed data of a stream that stays open: let the peer send as much again."""
+        """The user has consumed data of a stream that stays open: it is not held any more."""
         if not stream.is_closed:
             stream.held_bytes -= size_bytes
             self.held_bytes -= size_bytes
-            self.grant(stream, size_bytes)
             self._replenish()
 
     def grant(self, stream: Stream, size_bytes: int) -> None:
-        """Enlarge a stream's window, without a release of what is held. Done when a quarter of it can be given back."""
+        """Let the peer send more on a stream. It is told when this comes to a quarter of the stream's window."""
         if stream.is_ended or stream.is_closed or size_bytes <= 0:
             return
         stream.owed_bytes += size_bytes

@@ -105,6 +105,7 @@ class Conversation:
                     self.server.outbox.respond(stream, HEAD, b"", stream.attachment, TAIL)
                 else:
                     self.server.release(stream, len(data))
+                    self.server.grant(stream, len(data))
                 assert self.server.held_bytes <= LIMITS.max_held_bytes
             assert not self.server.is_ended, self.server.fault
         for piece in self.cut(self.server.outbox.take()):

@@ -397,6 +397,7 @@ def test_windows_grow_again_when_data_is_consumed() -> None:
         peer.send(data_frame(1, b"x" * 10_000))
         assert len(stream.take_data()) == 10_000
         peer.connection.release(stream, 10_000)
+        peer.connection.grant(stream, 10_000)
     assert not peer.connection.is_ended
     answers = peer.read()
     granted = dict.fromkeys((0, 1), 0)
@@ -415,6 +416,7 @@ def test_padding_does_not_use_up_a_streams_window() -> None:
         peer.send(frame(DATA, PADDED, 1, b"\xffx" + b"\0" * 255))
         stream.take_data()
         peer.connection.release(stream, 1)
+        peer.connection.grant(stream, 1)
     assert not peer.connection.is_ended
     assert not stream.is_closed
 

@@ -80,6 +80,7 @@ def test_no_frames_make_a_connection_raise(seed: int) -> None:
                     connection.reset(stream, dice.choice([ErrorCode.NO_ERROR, ErrorCode.CANCEL]))
                 elif dice.random() < 0.5:
                     connection.release(stream, len(data))
+                    connection.grant(stream, len(data))
             assert connection.held_bytes == sum(stream.held_bytes for stream in connection.streams.values())
             assert 0 <= connection.held_bytes <= LIMITS.max_held_bytes
             assert connection.outbox.queued_bytes == sum(stream.unsent_bytes for stream in connection.streams.values())
