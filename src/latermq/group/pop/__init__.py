@@ -1,0 +1,1 @@
+"""POP consumption: messages that a consumer holds for an invisible time and acknowledges one by one."""

@@ -1,0 +1,135 @@
+"""The strings of POP consumption: receipt handles, offset infos, and bit sets of batch acknowledgements.
+
+docs/formats/pop-handles.md describes them.
+"""
+
+import base64
+import binascii
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from latermq.errors import MalformedRequest
+from latermq.message.names import RETRY_PREFIX
+
+IN_ORDER_REVIVE_QUEUE = 999  # stands in the handles of messages popped in order; other values have no meaning here
+NORMAL, RETRY, RETRY_V2 = "0", "1", "2"  # marks: the kind of topic that a message was popped from
+_MARKS = (NORMAL, RETRY, RETRY_V2)
+_PARTS = 8
+_MAX_DIGITS = 18  # fits in 64 bits
+MAX_BIT_SET_BYTES = 65_536  # the messages of one pop may be far apart if a filter drops most of a queue
+
+
+class ReceiptHandle(NamedTuple):
+    """What an acknowledgement must contain. Remoting has the first eight parts as POP_CK, gRPC has all nine."""
+
+    start_offset: int  # first offset of the pop
+    pop_ms: int  # distinguishes deliveries of the same message
+    invisible_ms: int
+    revive_queue_id: int
+    mark: str
+    broker_name: str
+    queue_id: int
+    offset: int
+    log_offset: int | None = None
+
+    @property
+    def is_in_order(self) -> bool:
+        return self.revive_queue_id == IN_ORDER_REVIVE_QUEUE
+
+    def encode(self) -> str:
+        """Encode the handle, with the log offset if there is one."""
+        return " ".join([str(part) for part in self if part is not None])
+
+    def real_topic(self, group: str, topic: str) -> str:
+        """Return the topic that the message was popped from."""
+        return topic if self.mark == NORMAL else pop_retry_topic(group, topic, is_v2=self.mark == RETRY_V2)
+
+
+def decode_handle(text: str) -> ReceiptHandle:
+    """Decode a handle with eight or nine parts. Raises MalformedRequest if it is not valid."""
+    parts = text.split(" ")
+    if not _PARTS <= len(parts) <= _PARTS + 1 or parts[4] not in _MARKS or not parts[5]:
+        raise _malformed(text)
+    start, pop, invisible, revive_queue, mark, broker_name, queue, offset = parts[:_PARTS]
+    return ReceiptHandle(
+        _number(start, text), _number(pop, text), _number(invisible, text), _number(revive_queue, text), mark,
+        broker_name, _number(queue, text), _number(offset, text),
+        _number(parts[_PARTS], text) if len(parts) > _PARTS else None,
+    )  # fmt: skip
+
+
+def _number(part: str, text: str) -> int:
+    if not (part.isascii() and part.isdigit() and len(part) <= _MAX_DIGITS):
+        raise _malformed(text)
+    return int(part)
+
+
+def _malformed(text: str) -> MalformedRequest:
+    return MalformedRequest(f"{text[:80]!r} is not a receipt handle", hint="Send it as it was received")
+
+
+def pop_retry_topic(group: str, topic: str, *, is_v2: bool = False) -> str:
+    """Return the topic where a group's messages of a topic wait for their next attempt.
+
+    Names may contain `_`, so the result cannot be split again. The record's ORIGIN_GROUP property has the group.
+    """
+    return f"{RETRY_PREFIX}{group}{'+' if is_v2 else '_'}{topic}"
+
+
+def topic_mark(topic: str) -> str:
+    """Return the mark of the topic that messages are popped from."""
+    if not topic.startswith(RETRY_PREFIX):
+        return NORMAL
+    return RETRY_V2 if "+" in topic else RETRY
+
+
+# Infos in the answer to a pop: items separated by semicolons
+
+
+def start_offset_info(starts: Iterable[tuple[str, int, int]]) -> str:
+    """Encode (mark, queue id, first offset) of each queue. The client rejects a queue that is listed twice."""
+    return ";".join([f"{mark} {queue_id} {offset}" for mark, queue_id, offset in starts])
+
+
+def message_offset_info(queues: Iterable[tuple[str, int, Sequence[int]]]) -> str:
+    """Encode (mark, queue id, offsets) of each queue. The client assigns the sorted offsets to its messages."""
+    return ";".join([f"{mark} {queue_id} {','.join(map(str, offsets))}" for mark, queue_id, offsets in queues])
+
+
+def order_count_info(queues: Iterable[tuple[str, int, Sequence[tuple[int, int]]]]) -> str:
+    """Encode (mark, queue id, (offset, count) of each message) of each queue that was popped in order.
+
+    The count is the number of earlier deliveries. A message without any is not listed. The queue's own item has the
+    lowest count, which old clients use for all its messages.
+    """
+    items = []
+    for mark, queue_id, counts in queues:
+        items += [f"{mark} qo{queue_id}%{offset} {count}" for offset, count in counts if count]
+        items.append(f"{mark} {queue_id} {min((count for _, count in counts), default=0)}")
+    return ";".join(items)
+
+
+# Bit sets of batch acknowledgements
+
+
+def decode_bit_set(text: str) -> list[int]:
+    """Return the positions of the set bits: base64 of the bytes of a Java BitSet, lowest bit first."""
+    if len(text) > -(-MAX_BIT_SET_BYTES // 3) * 4:
+        raise MalformedRequest(f"a bit set has {len(text)} characters", hint="Acknowledge fewer messages at once")
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise MalformedRequest(f"{text[:80]!r} is not a bit set", hint="Encode it as base64") from None
+    bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
+    positions: list[int] = np.flatnonzero(bits).tolist()
+    return positions
+
+
+def encode_bit_set(positions: Iterable[int]) -> str:
+    """Encode positions as a client would."""
+    bits = 0
+    for position in positions:
+        bits |= 1 << position
+    return base64.b64encode(bits.to_bytes(-(-bits.bit_length() // 8), "little")).decode()
