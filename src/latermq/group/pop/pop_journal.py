@@ -1,0 +1,114 @@
+"""The topic of the POP journal: appends the operations of a turn, and replays them at the start."""
+
+from collections.abc import Sequence
+
+from latermq.group.pop.journal import JournalReader
+from latermq.group.pop.operations import PopOperations
+from latermq.group.pop.snapshot import PopSnapshot
+from latermq.group.pop.snapshot_file import PATH
+from latermq.group.pop.table import Due, InFlightTable
+from latermq.message.names import SYSTEM_TOPIC_PREFIX
+from latermq.message.record import decode_record
+from latermq.store.log_writer import Appended, Draft
+from latermq.store.message_store import MessageStore
+from latermq.store.queues.consume_queue import ENTRY, ConsumeQueue
+
+POP_TOPIC = f"{SYSTEM_TOPIC_PREFIX}latermq_pop"
+_READ_AT_ONCE = 1_024
+
+
+class PopJournal:
+    """Queue 0 of the topic. Each record has the operations of one turn of the event loop."""
+
+    def __init__(
+        self, store: MessageStore, operations: PopOperations, snapshot: PopSnapshot, *, born_host: bytes
+    ) -> None:
+        """Replay the journal from the snapshot's mark to its end. The table is then that of the last record."""
+        self._store = store
+        self._operations = operations
+        self._snapshot = snapshot
+        self._born_host = born_host
+        self.bytes = 0  # replayed or written since the start
+        self.replayed = 0
+        self.skipped = 0  # operations that refer to missing records
+        self.loss = ""  # what could not be recovered, for operators
+        queue = store.queues.find(POP_TOPIC, 0)
+        self.next_record = queue.next_offset if queue is not None else 0
+        first = queue.min_offset if queue is not None else 0
+        if snapshot.mark > self.next_record:
+            # The log was restored from an older copy, or its checkpoint is lost and no journal record is left. The
+            # snapshot is the newest state that is known; `clamp` below removes what refers to lost messages.
+            self.loss = f"{PATH} is at {snapshot.mark} of its journal, which ends at {self.next_record}"
+        elif snapshot.mark < first:
+            self.loss = snapshot.loss or f"{PATH} is at {snapshot.mark} of its journal, which begins at {first}"
+        if queue is not None and snapshot.mark < self.next_record:
+            self._replay(queue, max(first, snapshot.mark), operations.table)
+        if operations.clamp(self._queue_end):
+            self.append()
+        snapshot.attach(self._position, lambda: self.bytes)
+        if self.loss:
+            # The file must not be combined with records that are written from now on.
+            store.flush()
+            snapshot.save(self.next_record)
+
+    def _replay(self, queue: ConsumeQueue, offset: int, table: InFlightTable) -> None:
+        reader = JournalReader(table, is_partial=bool(self.loss))
+        log = self._store.log
+        while entries := queue.entries(offset, _READ_AT_ONCE):
+            for at, size, _ in ENTRY.iter_unpack(entries):
+                reader.apply(decode_record(log.read(at, size)).body)
+                self.bytes += size
+                self.replayed += 1
+            offset += len(entries) // ENTRY.size
+        self.skipped = reader.skipped
+
+    def _queue_end(self, topic: str, queue_id: int) -> int:
+        queue = self._store.queues.find(topic, queue_id)
+        return queue.next_offset if queue is not None else 0
+
+    def _position(self) -> int | None:
+        return self.next_record if self._operations.journal.is_empty else None
+
+    def append(self, drafts: Sequence[Draft] = (), gone: Sequence[Due] = (), now_ms: int = 0) -> list[Appended]:
+        """Append the operations of this turn. The answers of the turn may be written afterwards.
+
+        `drafts` are copies of messages that are `gone`: after a crash of the process all of it exists or nothing.
+        Raises StoreError if there is no space. The operations are then kept for the next turn, whose answers also
+        cover them, and nothing is gone.
+        """
+        body = self._operations.journal.body(gone)
+        assert body or not drafts, "copies come with the messages that they replace"
+        if not body:
+            return []
+        writer = self._store.writer
+        now_ms = now_ms or writer.last_store_timestamp_ms
+        if drafts:
+            own = Draft(POP_TOPIC, 0, body, b"", now_ms, self._born_host)
+            appended = writer.append_all([*drafts, own], now_ms)
+        else:
+            appended = [Appended(*writer.append(POP_TOPIC, 0, body, b"", now_ms, self._born_host, now_ms=now_ms))]
+        self._operations.note_journalled(gone)
+        last = appended[-1]
+        self.next_record = last.queue_offset + 1
+        self.bytes += last.end_offset - last.physical_offset
+        return appended
+
+    def needed_from(self) -> int:
+        """Return the log offset from which records are needed, for retention: the journal and messages in flight."""
+        needed = [self._store.log.end]
+        floors = self._operations.table.held_floors()
+        for (topic, queue_id), offset in [*floors.items(), ((POP_TOPIC, 0), self._snapshot.mark)]:
+            queue = self._store.queues.find(topic, queue_id)
+            entry = queue.entry(offset) if queue is not None else None
+            if entry is not None:
+                needed.append(entry[0])
+        return min(needed)
+
+    def statistics(self) -> dict[str, int]:
+        """Positions, for operators."""
+        return {
+            "journal_records": self.next_record,
+            "journal_bytes": self.bytes,
+            "snapshot_mark": self._snapshot.mark,
+            "replayed_records": self.replayed,
+        }
