@@ -161,8 +161,8 @@ class JournalReader:
                 if applier is None:
                     raise _corrupt(f"operation {body[at]} is unknown")
                 at = applier(body, at)
-        except (StructError, IndexError, UnicodeDecodeError) as error:
-            raise _corrupt(f"a body with {count} operations ends early: {error}") from None
+        except (StructError, IndexError, OverflowError, UnicodeDecodeError) as error:
+            raise _corrupt(f"a body with {count} operations is not valid: {error}") from None
         if at != len(body):
             raise _corrupt(f"{len(body) - at} bytes follow the last operation")
 
