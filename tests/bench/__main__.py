@@ -14,12 +14,14 @@ from tests.bench.contenders import APACHE, APACHE_FINE, LATERMQ, LATERMQ_ROCKSDB
 from tests.bench.load import Load, start_load
 from tests.bench.path import measure_path
 from tests.bench.pipeline import run_near, run_pipeline
+from tests.bench.pop_state import measure_pop_state
 from tests.bench.reporting import markdown, save_json
 from tests.bench.roll import measure_roll
 from tests.bench.scenarios import Row, SideBySide, told
 from tests.bench.sizes import Sizes
 
 PATH = "path"
+POP_STATE = "pop-state"
 ATTACKS = "attacks"
 ROLL = "timers-roll"
 PIPELINE = "pipeline"
@@ -30,7 +32,7 @@ PAIRED = (
 )  # fmt: skip
 TIMERS = ("timers-spread", "timers-burst", "timers-pending", "timers-grow", "timers-restart")
 SIDE_BY_SIDE = (*PAIRED, *TIMERS)
-NO_CLIENT = (PATH, ATTACKS, ROLL, PIPELINE)  # run without Apache's client
+NO_CLIENT = (PATH, POP_STATE, ATTACKS, ROLL, PIPELINE)  # run without Apache's client
 SCENARIOS = (*SIDE_BY_SIDE, *NO_CLIENT, NEAR)
 # Who is measured in which of them, one after the other and all on the same machine.
 ROUNDS = {PAIRED: (LATERMQ, APACHE), TIMERS: (LATERMQ, LATERMQ_ROCKSDB, APACHE, APACHE_FINE)}
@@ -134,6 +136,12 @@ def run_path(sizes: Sizes, folder: Path) -> Iterator[Row]:
         yield Row(PATH, LATERMQ, repeat, figures)
 
 
+def run_pop_state(sizes: Sizes, folder: Path) -> Iterator[Row]:
+    for repeat in range(sizes.repeats):
+        figures = measure_pop_state(folder / str(repeat), max(sizes.third // 1_000 * 1_000, 1_024))
+        yield Row(POP_STATE, LATERMQ, repeat, figures)
+
+
 def run_attacks(sizes: Sizes, folder: Path) -> Iterator[Row]:
     for name, figures in measure_attacks(folder, sizes.attack_s):
         yield Row(ATTACKS, LATERMQ, 0, {f"{name}: {figure}": value for figure, value in figures.items()})
@@ -156,7 +164,10 @@ def run(options: argparse.Namespace, rows: list[Row]) -> None:
                 who = [name for name in contenders if name in FAMILIES.get(options.only, contenders)]
                 run_side_by_side(wanted, who, sizes, own, rows)
             shutil.rmtree(own)
-        own_ways = {PATH: run_path, ATTACKS: run_attacks, ROLL: run_roll, PIPELINE: run_pipeline, NEAR: run_near}
+        own_ways = {
+            PATH: run_path, POP_STATE: run_pop_state, ATTACKS: run_attacks, ROLL: run_roll, PIPELINE: run_pipeline,
+            NEAR: run_near,
+        }  # fmt: skip
         for name, measured in own_ways.items():
             if name in names:
                 own = Path(folder) / name

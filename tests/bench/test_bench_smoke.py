@@ -18,6 +18,7 @@ from tests.bench.attacks import ATTACKS, measure_attacks
 from tests.bench.contenders import APACHE, APACHE_FINE, LATERMQ, LATERMQ_ROCKSDB
 from tests.bench.load import Load
 from tests.bench.path import PULL_BATCH, QUEUES, TOPIC, SocketlessBroker, measure_path
+from tests.bench.pop_state import POP_SIZES, measure_pop_state
 from tests.bench.reporting import markdown, medians
 from tests.bench.roll import measure_roll
 from tests.bench.scenarios import Row, SideBySide
@@ -148,6 +149,15 @@ def test_timers_forty_days_ahead_are_rolled_and_delivered(tmp_path: Path, engine
     assert 20 <= figures["rolls (per timer)"] <= 27  # windows of 36 to 48 hours
     assert figures["commit log (bytes/timer)"] > figures["of it when it was scheduled (bytes/timer)"] * 20
     assert figures["engine (bytes/timer)"] > 20 * 29
+
+
+def test_messages_in_flight_are_popped_and_acknowledged_at_a_cost_that_is_reported(tmp_path: Path) -> None:
+    figures = measure_pop_state(tmp_path, 1_024)
+    for size in POP_SIZES:
+        own = {name.partition(": ")[2]: value for name, value in figures.items() if name.startswith(f"pops of {size}:")}
+        assert own.pop("acknowledged") == 1_024
+        assert all(value > 0 for value in own.values())
+    assert figures["pops of 32: journal, pop (bytes/message)"] < figures["pops of 1: journal, pop (bytes/message)"]
 
 
 def test_who_comes_first_changes_from_repeat_to_repeat() -> None:
