@@ -1,7 +1,7 @@
-"""What a broker tells monitoring systems: RocketMQ's metrics under its names, and what RocketMQ does not tell.
+"""The metrics of a broker: RocketMQ's metrics under its names, and metrics that RocketMQ does not have.
 
-`read` takes plain numbers from counters that are kept anyway, in a moment; what it returns makes the text out of them
-and may do so in another thread.
+`read` only copies numbers from existing counters, which takes little time. The text is made from its result, possibly
+on another thread.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,15 +27,15 @@ from latermq.timer.service import TimerService
 if TYPE_CHECKING:
     from latermq.broker.metrics.exposition import Value
 
-SNAPSHOT_BOUNDS_S = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)  # RocketMQ's own
+SNAPSHOT_BOUNDS_S = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)  # RocketMQ's bounds
 SNAPSHOT_EVERY_S = 15.0
-SNAPSHOT_SHARE = 0.001  # of the time, at most: the wheel is counted in 2 ms, RocksDB takes 0.2 s for 200,000 timers
+SNAPSHOT_SHARE = 0.001  # of the time at most: counting takes 2 ms in the wheel, and 0.2 s for 200,000 timers in RocksDB
 TIMER, LEVEL = "timer", "level"
-BUILDERS = ("spark", "local")  # as the names of attempts begin
+BUILDERS = ("spark", "local")  # the prefixes of attempt names
 
 
 class BrokerMetrics:
-    """Reads one broker. Called by the thread that serves it."""
+    """Reads one broker. Called on the event loop."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class BrokerMetrics:
         self._snapshot_again_s = float("-inf")
 
     def read(self) -> Reading:
-        """Everything as it is now."""
+        """The current values of all families."""
         told = (self._timers(), self._deliveries(), self._far(), self._store(), self._clients())
         return Reading(FAMILIES, self._labels, {name: value for values in told for name, value in values.items()})
 
@@ -94,12 +94,12 @@ class BrokerMetrics:
         }
 
     def _of_topics(self, counts: Mapping[str, int]) -> dict[str, float]:
-        """Without topics that are gone: monitoring systems keep every label they ever saw."""
+        """Skips deleted topics, because monitoring systems keep every label that they have seen."""
         topics, pending = self._topics.table.topics, self._timer_service.pending
         return {topic: count for topic, count in counts.items() if topic in topics or pending[topic]}
 
     def _unput(self, now_ms: int) -> tuple[int, int]:
-        """How many entries of the timer topic are on their way into the engine, and how long the first has been."""
+        """The number of timer topic entries that are not in the engine yet, and the age of the first."""
         store = self._message_store
         queue = store.queues.find(TIMER_TOPIC, 0)
         first = self._timer_service.write_queue.put_upto
@@ -108,7 +108,7 @@ class BrokerMetrics:
         return queue.next_offset - first, max(0, now_ms - store.reader.store_timestamp_ms(queue, first))
 
     def _due_within(self, now_ms: int) -> dict[str, float]:
-        """How many timers are due up to each bound, from the one before on."""
+        """The number of timers that are due between each bound and the previous one."""
         clock = self._clock
         now_s = clock.monotonic_s()
         if now_s >= self._snapshot_again_s:

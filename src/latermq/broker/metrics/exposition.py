@@ -1,6 +1,6 @@
-"""Figures of a server at one moment, as Prometheus reads them: families of samples, each with its kind and labels.
+"""Metrics of a server at one moment in Prometheus' text format: families of samples with kinds and labels.
 
-The name server uses it too and has no use for numpy, so nothing here loads the broker.
+The name server uses this module too and does not need numpy, so nothing here imports the broker.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Kind(Enum):
-    """What a family's values are."""
+    """The kind of a family's values."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
@@ -30,13 +30,13 @@ class Family(NamedTuple):
     name: str
     kind: Kind
     meaning: str
-    label: str = ""  # by what its samples differ, where there are several
-    of_storage: bool = False  # RocketMQ labels what its store tells with the kind of storage too
-    scale: int = 1  # of a histogram: how many milliseconds its unit has
+    label: str = ""  # the label that distinguishes its samples, if there are several
+    of_storage: bool = False  # RocketMQ adds the kind of storage to the labels of its store's metrics
+    scale: int = 1  # of a histogram: milliseconds per unit
 
 
 class Reading(Collector):
-    """The figures of some families at one moment."""
+    """The values of some families at one moment."""
 
     def __init__(self, families: tuple[Family, ...], labels: Mapping[str, str], values: "Mapping[str, Value]") -> None:
         self._families = families

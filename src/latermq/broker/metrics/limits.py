@@ -1,4 +1,4 @@
-"""How near a server is to each of its bounds: what an operator looks at before a client is refused."""
+"""How close a server is to each of its limits, so that operators can act before a request is rejected."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -7,11 +7,11 @@ from latermq.config import Config
 
 
 class Limit(NamedTuple):
-    """One bound, named by its setting; one that is no setting has a name without a dot."""
+    """One limit, named by its setting. A constant has a name without a dot."""
 
     name: str
-    used: str  # what of the statistics counts towards it
-    bound: str = ""  # which of them tells the bound, where that is no setting or a setting that may be lowered
+    used: str  # the statistic that counts towards it
+    bound: str = ""  # the statistic with the limit, if it is a constant or a setting that may be lowered
 
 
 SERVER_LIMITS = (
@@ -57,7 +57,7 @@ BROKER_LIMITS = (
 
 
 def limits(known: tuple[Limit, ...], config: Config, statistics: Mapping[str, int]) -> dict[str, dict[str, float]]:
-    """The families `latermq_limit` and `latermq_limit_used`, of what is counted: a broker without sockets has fewer."""
+    """The families `latermq_limit` and `latermq_limit_used`. A broker without sockets has fewer samples."""
     bounds: dict[str, float] = {}
     used: dict[str, float] = {}
     for limit in known:

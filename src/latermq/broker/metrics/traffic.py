@@ -3,34 +3,34 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-_SAMPLES = 610  # at one a second: ten minutes and a bit
+_SAMPLES = 610  # one per second: just over ten minutes
 
 
 @dataclass(slots=True)
 class Traffic:
-    """Plain counters that hot paths add to; `sample` turns them into rates."""
+    """Plain counters for hot paths. `sample` computes rates from them."""
 
     messages_in: int = 0
     messages_out: int = 0
-    # The counters as they stood when the day and the day before began, or when the broker started.
+    # The counters at the beginning of this day and of the previous day, or at the start of the broker.
     this_morning: tuple[int, int] = (0, 0)
     yesterday_morning: tuple[int, int] = (0, 0)
     _day: int | None = None
     _history: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
 
     def sample(self, now_s: float) -> None:
-        """Remember the counters; call it about once a second."""
+        """Take a sample of the counters. Call it about once per second."""
         self._history.append((now_s, self.messages_in, self.messages_out))
 
     def begin_day(self, day: int) -> None:
-        """Tell the number of the day, at least once in each; a new one moves the marks of the mornings."""
+        """Set the number of the current day, at least once per day. A new day moves the daily marks."""
         if self._day is not None and day != self._day:
             self.yesterday_morning = self.this_morning
             self.this_morning = (self.messages_in, self.messages_out)
         self._day = day
 
     def rates(self, over_s: float) -> tuple[float, float]:
-        """Messages in and out a second, over about this long."""
+        """Messages in and out per second, over about this long."""
         if not self._history:
             return 0.0, 0.0
         now_s, now_in, now_out = self._history[-1]
