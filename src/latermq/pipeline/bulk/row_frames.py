@@ -1,6 +1,5 @@
 """DataFrame rows as timers to schedule: Arrow columns, checked as a whole, named by job and key, and encoded."""
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NoReturn
@@ -24,7 +23,14 @@ from latermq.message.properties import (
     UNIQUE_KEY,
 )
 from latermq.model.rows import Column, RowBatch
-from latermq.protocol.remoting.rows import KEY_SEPARATOR, MAX_KEYS, ROWS_AT_ONCE, encode_rows
+from latermq.protocol.remoting.rows import (
+    KEY_SEPARATOR,
+    MAX_KEYS,
+    ROWS_AT_ONCE,
+    UNIQUE_KEY_BYTES,
+    encode_rows,
+    unique_keys_of,
+)
 
 COLUMNS = ("topic", "body", "due_ms", "delay_ms", "due", "key", "tag", "properties")
 TIMES = ("due_ms", "delay_ms", "due")
@@ -33,7 +39,6 @@ REQUEST_BYTES = 4 << 20  # limit of a request, unless a single row is larger
 _ADDED_BYTES = 640
 _RESERVED = (UNIQUE_KEY, KEYS, TAGS, DELAY_LEVEL, REAL_TOPIC, REAL_QUEUE_ID, START_DELIVER_TIME)
 _RESERVED_PREFIXES = (OWN_PREFIX, "TIMER_")
-_KEY_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -112,8 +117,9 @@ def requests_of(batch: pa.RecordBatch, target: Target, *, where: str = "", first
     """The requests that schedule these rows. BadRow names the first invalid row, after the prefix `where`."""
     rows = _Rows(batch, target, where, first_row)
     checked = rows.checked()
-    digests = _digests(target.job, checked.keys)
-    checked.unique_keys = Column(digests.tobytes().hex().upper().encode(), np.arange(len(batch) + 1) * 2 * _KEY_BYTES)
+    digests = np.frombuffer(unique_keys_of(target.job, checked.keys.values()), np.uint8)
+    hex_keys = digests.tobytes().hex().upper().encode()
+    checked.unique_keys = Column(hex_keys, np.arange(len(batch) + 1) * 2 * UNIQUE_KEY_BYTES)
     if len(target.brokers) == 1:
         yield from _pieces(checked, target.brokers[0])
         return
@@ -124,17 +130,8 @@ def requests_of(batch: pa.RecordBatch, target: Target, *, where: str = "", first
 
 def pick(digests: Octets, brokers: int) -> Ints:
     """The index of the broker for each row. It depends only on the unique key, so a row always gets the same broker."""
-    heads = digests.reshape(-1, _KEY_BYTES)[:, :8].copy().view(">u8").ravel()
+    heads = digests.reshape(-1, UNIQUE_KEY_BYTES)[:, :8].copy().view(">u8").ravel()
     return (heads % np.uint64(brokers)).astype(np.int64)
-
-
-def _digests(job: str, keys: Column) -> Octets:
-    """The unique keys of rows.py as bytes, at 0.8 µs each."""
-    named = job.encode()
-    prefix = len(named).to_bytes(4, "big") + named
-    blake2b = hashlib.blake2b
-    joined = b"".join([blake2b(prefix + key, digest_size=_KEY_BYTES).digest() for key in keys.values()])
-    return np.frombuffer(joined, np.uint8)
 
 
 class _Rows:
