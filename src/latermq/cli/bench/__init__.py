@@ -1,1 +1,1 @@
-"""`latermq bench`: how fast a broker takes and gives messages."""
+"""`latermq bench`: measures a broker."""

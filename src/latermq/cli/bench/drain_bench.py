@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from latermq.cli.bench.gauge import Figures, Gauge, find_broker_pid
+from latermq.cli.commands.message_reader import READER_GROUP
 from latermq.cli.output import progress
 from latermq.client import MessageQueue, PullConsumer
 
@@ -20,7 +21,7 @@ class DrainBench:
         self._advance: Callable[[int], None] = lambda _count: None
 
     async def run(self, namesrv: str, broker_pid: int | None) -> Figures:
-        async with PullConsumer(namesrv, group="latermq-bench") as consumer:
+        async with PullConsumer(namesrv, group=READER_GROUP) as consumer:
             queues = await consumer.queues(self._topic)
             if broker_pid is None:
                 broker_pid = await find_broker_pid(namesrv)

@@ -75,7 +75,7 @@ def list_dead_letters(
         "body": "body",
     }
     is_filtered = any(option is not None for option in (key, start, end))
-    empty = "no matching dead letters" if is_filtered else f"group {group} has no dead letters"
+    empty = "no matching dead letters" if is_filtered else f"{group} has no dead letters"
     print_rows(run(find()), columns, as_json=json, empty=empty, raw=raw)
 
 
@@ -118,7 +118,7 @@ def resend(
     key: Key = None,
     start: From = None,
     end: Until = None,
-    everything: Annotated[bool, typer.Option("--all", help="Resend all dead letters of the group.")] = False,
+    resend_all: Annotated[bool, typer.Option("--all", help="Resend all dead letters of the group.")] = False,
     after: Annotated[
         str | None,
         typer.Option("--after", metavar="ID", help="Continue after this offset message id, the last one resent."),
@@ -134,7 +134,7 @@ def resend(
 
     Example: latermq dlq resend billing --from 2027-01-01T00:00:00 --until 2027-01-02T00:00:00 --dry-run
     """
-    filters = [key, start, end, after, everything or None]
+    filters = [key, start, end, after, resend_all or None]
     if bool(ids) == any(option is not None for option in filters):
         raise UsageError("select messages with --id, or with --key, --from, --until, --after or --all")
     from_ms, until_ms = _time_ms(start), _time_ms(end)

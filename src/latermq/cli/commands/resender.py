@@ -65,9 +65,8 @@ class Resender:
                     self._report_progress()
                     raise
         if not self._sent:
-            raise QueryNotFound(
-                f"{self._source} has no such message", hint=f"`latermq dlq list {self._name}` lists the dead letters"
-            )
+            hint = f"`latermq dlq list {self._name}` lists its dead letters"
+            raise QueryNotFound(f"{self._name} has no matching dead letters", hint=hint)
         if not self._as_json:
             done = "would be resent" if self._dry_run else "resent"
             for topic, count in sorted(self._sent.items()):

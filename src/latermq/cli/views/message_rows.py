@@ -4,6 +4,8 @@ import base64
 import datetime
 from typing import TYPE_CHECKING, Any
 
+from latermq.cli.output import counted
+
 if TYPE_CHECKING:
     from latermq.message.record import Message
 
@@ -47,6 +49,7 @@ def message_row(message: "Message") -> dict[str, Any]:
 def readable_row(message: "Message") -> dict[str, Any]:
     """The same in readable form, with formatted times and the size of a binary body."""
     row = message_row(message)
+    row["size"] = counted(row.pop("size_bytes"), "byte")
     row["born"] = moment(row.pop("born_ms"))
     row["stored"] = moment(row.pop("stored_ms"))
     row.pop("body_base64", None)
@@ -60,9 +63,9 @@ def message_line(message: "Message") -> str:
     properties = message.properties
     labels = [f"tag={properties['TAGS']}"] if "TAGS" in properties else []
     labels += [f"key={key}" for key in properties.get("KEYS", "").split()]
-    place = f"queue {message.queue_id} offset {message.queue_offset}"
+    position = f"queue {message.queue_id} offset {message.queue_offset}"
     return "  ".join(
-        filter(None, (moment(message.store_timestamp_ms), place, " ".join(labels), body_text(message.body)))
+        filter(None, (moment(message.store_timestamp_ms), position, " ".join(labels), body_text(message.body)))
     )
 
 
