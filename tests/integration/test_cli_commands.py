@@ -1,4 +1,4 @@
-"""The client commands against a real server: what they print and how they end."""
+"""The client commands against a real server: their output and exit codes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_send_takes_the_body_from_a_file_or_from_standard_input(cli: Cli, tmp_pa
 
 
 @pytest.mark.parametrize("options", [[], ["--batch", "7"], ["--rate", "1000"]])
-def test_send_many_tells_how_many_were_acknowledged(cli: Cli, options: list[str]) -> None:
+def test_send_many_prints_how_many_were_acknowledged(cli: Cli, options: list[str]) -> None:
     assert cli.text("send", "many", "x", "--count", "50", *options).startswith("50 messages acknowledged in ")
 
 
@@ -43,7 +43,7 @@ def test_a_message_that_cannot_be_sent_is_an_error(cli: Cli) -> None:
     )
 
 
-def test_consume_goes_on_where_its_group_stopped(cli: Cli) -> None:
+def test_consume_continues_where_its_group_stopped(cli: Cli) -> None:
     cli.run("topic", "create", "steps", "--queues", "1")
     for body in ("one", "two", "three"):
         cli.run("send", "steps", body)
@@ -52,7 +52,7 @@ def test_consume_goes_on_where_its_group_stopped(cli: Cli) -> None:
     assert [row["body"] for row in first + second] == ["one", "two", "three"]
 
 
-def test_consume_ends_when_nothing_comes_and_says_what_is_missing(cli: Cli) -> None:
+def test_consume_stops_when_no_message_arrives_and_says_how_many_are_missing(cli: Cli) -> None:
     cli.run("send", "few", "only one")
     text = cli.text("consume", "few", "--group", "few-a", "--timeout", "2s")
     assert text.endswith("  only one\n")
@@ -72,7 +72,7 @@ def test_consume_filters_by_tag_and_by_sql(cli: Cli) -> None:
     assert ([row["body"] for row in by_tag], [row["body"] for row in by_sql]) == (["b"], ["a"])
 
 
-def test_a_topic_is_made_listed_shown_routed_and_deleted(cli: Cli) -> None:
+def test_a_topic_is_created_listed_shown_routed_and_deleted(cli: Cli) -> None:
     cli.run("topic", "create", "orders", "--queues", "3")
     assert "orders" in [row["topic"] for row in cli.rows("topic", "list")]
     assert "TBW102" in cli.text("topic", "list", "--all")
@@ -87,7 +87,7 @@ def test_a_topic_is_made_listed_shown_routed_and_deleted(cli: Cli) -> None:
     assert cli.error("topic", "delete", "orders").startswith("error: no route to topic 'orders'")
 
 
-def test_a_group_is_made_listed_shown_reset_and_deleted(cli: Cli) -> None:
+def test_a_group_is_created_listed_shown_reset_and_deleted(cli: Cli) -> None:
     cli.run("topic", "create", "read", "--queues", "1")
     cli.run("group", "create", "readers", "--retries", "3")
     (row,) = [row for row in cli.rows("group", "list") if row["group"] == "readers"]
@@ -117,7 +117,7 @@ def test_a_message_is_found_by_key_and_by_either_id(cli: Cli) -> None:
     assert cli.error("message", "query", "kept", "--key", "0815").startswith("error: topic kept has no message")
 
 
-def test_print_shows_what_a_topic_holds_and_consumes_nothing(cli: Cli) -> None:
+def test_print_shows_the_messages_of_a_topic_and_consumes_nothing(cli: Cli) -> None:
     cli.run("topic", "create", "looked-at", "--queues", "2")
     cli.run("send", "looked-at", "x", "--count", "600")
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""`latermq serve` as an operator meets it: real processes, signals, kills, and starts that cannot succeed."""
+"""`latermq serve` with real processes: signals, kills, restarts, and starts that fail."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ def _bodies(namesrv: str, count: int) -> list[str]:
     return sorted(line.split("  ")[-1] for line in consumed.stdout.splitlines())
 
 
-def test_serve_says_once_that_it_is_ready_and_where(tmp_path: Path) -> None:
+def test_serve_prints_one_ready_line_with_addresses(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as server:
         line = server.ready_line()
         assert line == (
@@ -42,13 +42,13 @@ def test_serve_says_once_that_it_is_ready_and_where(tmp_path: Path) -> None:
         assert accepts_connections(server.port)
 
 
-def test_port_0_takes_free_ports_and_tells_them(tmp_path: Path) -> None:
+def test_port_0_picks_free_ports_and_prints_them(tmp_path: Path) -> None:
     with serving(tmp_path / "data", "--namesrv-port", "0", "--port", "0") as server:
         assert 0 not in (server.namesrv_port, server.port)
         assert _send(server.namesrv, "hello").returncode == 0
 
 
-def test_the_options_of_parts_that_are_not_there_yet_are_accepted(tmp_path: Path) -> None:
+def test_options_of_unimplemented_parts_are_accepted(tmp_path: Path) -> None:
     options = ("--no-grpc", "--no-http", "--grpc-port", "8081", "--http-port", "8080")
     with serving(tmp_path / "data", *options) as server:
         assert "no gRPC or HTTP" in server.ready_line()
@@ -64,7 +64,7 @@ def test_a_signal_stops_every_part_and_exits_0(tmp_path: Path, number: signal.Si
         assert not any(map(is_alive, children))
 
 
-def test_messages_outlive_a_clean_stop(tmp_path: Path) -> None:
+def test_messages_survive_a_clean_stop(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as server:
         assert _send(server.namesrv, "before").returncode == 0
     with serving(tmp_path / "data") as server:
@@ -72,7 +72,7 @@ def test_messages_outlive_a_clean_stop(tmp_path: Path) -> None:
         assert _bodies(server.namesrv, 2) == ["after", "before"]
 
 
-def test_kill_9_of_serve_takes_its_parts_along_and_the_data_opens_again_at_once(tmp_path: Path) -> None:
+def test_kill_9_of_serve_ends_its_parts_and_the_data_opens_again_at_once(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as server:
         assert _send(server.namesrv, "acknowledged").returncode == 0
         children = children_of(server.pid)
@@ -83,7 +83,7 @@ def test_kill_9_of_serve_takes_its_parts_along_and_the_data_opens_again_at_once(
         assert not any(map(is_alive, children))
 
 
-def test_a_killed_broker_is_started_again_where_it_was(tmp_path: Path) -> None:
+def test_a_killed_broker_is_restarted_on_the_same_port(tmp_path: Path) -> None:
     with serving(tmp_path / "data", "--port", "0") as server:
         assert _send(server.namesrv, "before").returncode == 0
         killed = server.broker_pid()
@@ -96,13 +96,13 @@ def test_a_killed_broker_is_started_again_where_it_was(tmp_path: Path) -> None:
         assert _bodies(server.namesrv, 2) == ["after", "before"]
 
 
-def test_a_killed_name_server_is_started_again_and_the_broker_registers_there(tmp_path: Path) -> None:
+def test_a_killed_name_server_is_restarted_and_the_broker_registers_again(tmp_path: Path) -> None:
     with serving(tmp_path / "data", "--set", "broker.register_every=200ms") as server:
         os.kill(server.namesrv_pid(), signal.SIGKILL)
         wait_until(lambda: _send(server.namesrv, "after").returncode == 0, 30.0, "a send over the new name server")
 
 
-def test_without_java_it_serves_without_the_pipeline_and_says_so(tmp_path: Path) -> None:
+def test_without_java_serve_runs_without_the_pipeline_and_says_so(tmp_path: Path) -> None:
     environment = {"JAVA_HOME": str(tmp_path / "nowhere")}
     with serving(tmp_path / "data", pipeline=True, environment=environment) as server:
         assert f", no pipeline: no java found by JAVA_HOME ({tmp_path}/nowhere)" in server.ready_line()
@@ -110,7 +110,7 @@ def test_without_java_it_serves_without_the_pipeline_and_says_so(tmp_path: Path)
         assert _send(server.namesrv, "hello").returncode == 0
 
 
-def test_a_pipeline_that_cannot_start_stops_nobody_and_is_tried_again(tmp_path: Path) -> None:
+def test_a_pipeline_that_cannot_start_is_retried_and_stops_no_other_part(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     timeline = tmp_path / "file" / "pipeline"
     with serving(tmp_path / "data", "--set", f"pipeline.timeline={timeline}", pipeline=True) as server:
@@ -121,7 +121,7 @@ def test_a_pipeline_that_cannot_start_stops_nobody_and_is_tried_again(tmp_path: 
         assert _send(server.namesrv, "hello").returncode == 0
 
 
-def test_a_killed_pipeline_is_started_again_beside_the_others_and_gives_way_to_them(tmp_path: Path) -> None:
+def test_a_killed_pipeline_is_restarted_and_runs_at_a_lower_priority(tmp_path: Path) -> None:
     with serving(tmp_path / "data", pipeline=True) as server:
         first = wait_until(lambda: server.child_pid("pipeline"), 20.0, "the pipeline's process")
         broker = server.broker_pid()
@@ -146,7 +146,7 @@ def test_a_port_in_use_is_one_clear_line_and_exit_code_2(tmp_path: Path, option:
 
 
 @pytest.mark.parametrize("command", ["broker", "namesrv"])
-def test_a_single_part_tells_a_port_in_use_too(tmp_path: Path, command: str) -> None:
+def test_a_single_part_reports_a_port_in_use_too(tmp_path: Path, command: str) -> None:
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
         ended = _run(command, "--data", str(tmp_path / "data"), "--port", str(port))
@@ -165,14 +165,14 @@ def test_a_data_directory_in_use_is_one_clear_line_and_exit_code_2(tmp_path: Pat
         assert _send(server.namesrv, "undisturbed").returncode == 0
 
 
-def test_a_data_directory_that_cannot_be_made_is_one_clear_line_and_exit_code_2(tmp_path: Path) -> None:
+def test_a_data_directory_that_cannot_be_created_is_one_clear_line_and_exit_code_2(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     ended = _run("serve", "--data", str(tmp_path / "file" / "data"))
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith(f"error: cannot create the data directory {tmp_path / 'file' / 'data'}: ")
 
 
-def test_the_parts_run_alone(tmp_path: Path) -> None:
+def test_each_part_runs_alone(tmp_path: Path) -> None:
     namesrv_port, port = free_port(), free_port()
     name_server = [sys.executable, "-m", "latermq", "namesrv", "--port", str(namesrv_port)]
     broker = [sys.executable, "-m", "latermq", "broker", "--data", str(tmp_path / "data"), "--port", str(port)]

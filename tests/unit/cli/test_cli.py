@@ -1,4 +1,4 @@
-"""The command line without a server: what it accepts, what it refuses, and how it tells errors."""
+"""The command line without a server: usage, refused options, and error messages."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ from latermq.message.record import Message
 COMMANDS = [
     "serve", "namesrv", "broker", "send", "consume", "cancel", "move", "pending", "topic", "group", "message", "doctor",
 ]  # fmt: skip
-# Nothing listens there: port 1 needs root to be bound, and nobody does.
+# No process listens on port 1, which only root can bind.
 NOWHERE = "127.0.0.1:1"
 
 
@@ -122,7 +122,7 @@ def test_a_wrong_setting_is_one_line_and_exits_2(
         ["pending", "--density"],
     ],
 )
-def test_a_name_server_that_is_away_is_one_line_and_exits_1(
+def test_an_unreachable_name_server_is_one_line_and_exits_1(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*arguments, "--namesrv", NOWHERE]) == 1
@@ -141,7 +141,7 @@ def test_the_name_server_may_come_from_the_environment(
     assert NOWHERE in capsys.readouterr().err
 
 
-def test_an_option_goes_above_a_setting_and_a_setting_above_the_file(tmp_path: Path) -> None:
+def test_an_option_overrides_a_setting_and_a_setting_overrides_the_file(tmp_path: Path) -> None:
     file = tmp_path / "latermq.toml"
     file.write_text('[server]\nport = 1\nnamesrv_port = 2\nhost = "127.0.0.3"\n')
     config = effective_config(file, ["server.namesrv_port=5", "server.port=6"], host=None, namesrv_port=None, port=7)
@@ -152,19 +152,19 @@ def test_only_given_options_become_settings() -> None:
     assert as_settings(None, 0, None) == ["server.namesrv_port=0"]
 
 
-def test_durations_and_times_are_read_as_they_are_written() -> None:
+def test_durations_and_times_are_parsed() -> None:
     assert parse_duration_s("1500ms") == 1.5
     assert parse_moment_ms("2027-01-01T00:00:00+08:00") == 1_798_732_800_000
     assert parse_moment_ms("2027-01-01T00:00:00.250Z") == 1_798_761_600_250
 
 
-def test_a_property_may_hold_an_equals_sign() -> None:
+def test_a_property_may_contain_an_equals_sign() -> None:
     assert parse_pairs(["where=a=b", "empty="]) == {"where": "a=b", "empty": ""}
     with pytest.raises(typer.BadParameter):
         parse_pairs(["=value"])
 
 
-def test_a_message_is_shown_with_what_it_holds() -> None:
+def test_a_message_is_shown_with_its_fields() -> None:
     message = Message(
         "orders",
         b'{"order": 4711}',
@@ -181,13 +181,13 @@ def test_a_message_is_shown_with_what_it_holds() -> None:
     assert readable_row(message)["stored"] == moment(1_798_732_800_000)
 
 
-def test_a_body_that_is_no_text_is_base64_in_json_and_a_size_for_people() -> None:
+def test_a_binary_body_is_base64_in_json_and_a_size_in_text() -> None:
     message = Message("orders", b"\xff\x00")
     assert message_row(message)["body_base64"] == "/wA="
     assert "2 bytes of binary data" in message_line(message)
 
 
-def test_rows_are_json_lines_for_scripts_and_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_are_printed_as_json_lines_or_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"name": "a[b]", "count": 1, "more": ["x"]}, {"name": "c", "count": 20, "more": []}]
     print_rows(rows, {"name": "name", "count": "how many"}, as_json=True, empty="none")
     assert capsys.readouterr().out.splitlines() == [
@@ -200,11 +200,11 @@ def test_rows_are_json_lines_for_scripts_and_a_table_for_people(capsys: pytest.C
     assert table[2:] == [["a[b]", "1"], ["c", "20"]]
 
 
-def test_no_rows_say_so_beside_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_table_is_a_note_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     print_rows([], {"name": "name"}, as_json=False, empty="no topics yet")
     assert capsys.readouterr() == ("", "no topics yet\n")
 
 
-def test_fields_are_one_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fields_are_printed_one_per_line(capsys: pytest.CaptureFixture[str]) -> None:
     print_fields({"queue_id": 3, "keys": ["a", "b"], "none": None}, as_json=False)
     assert capsys.readouterr().out == "queue id  3\nkeys      a, b\nnone      -\n"

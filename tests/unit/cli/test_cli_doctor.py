@@ -1,4 +1,4 @@
-"""The doctor's checks, each over a machine that is well and one that is not."""
+"""The doctor's checks, each on a machine that passes and on one that does not."""
 
 import json
 import resource
@@ -49,17 +49,19 @@ def test_no_java_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert checks.check_java().status == "warn"
 
 
-def test_a_port_is_free_in_use_or_not_to_be_had() -> None:
+def test_a_port_is_free_in_use_or_unavailable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert checks.check_port("broker", "127.0.0.1", port, "--port").status == "warn"
     assert checks.check_port("broker", "127.0.0.1", port, "--port").status == "ok"
-    # An address from the block that is reserved for documentation is no machine's own.
+    # This address is reserved for documentation, so no machine has it.
     assert checks.check_port("broker", "192.0.2.1", port, "--port").status == "fail"
 
 
 @pytest.mark.parametrize(("hard", "status"), [(6024, "ok"), (6023, "warn"), (resource.RLIM_INFINITY, "ok")])
-def test_open_files_must_do_for_all_connections(hard: int, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_limit_must_be_enough_for_all_connections(
+    hard: int, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (1024, hard))
     config = load_config(settings=["server.max_connections=5000"], environment={})
     assert checks.check_file_limit(config).status == status
@@ -73,7 +75,7 @@ def test_the_doctor_counts_open_files_as_the_server_does() -> None:
     ("used", "free_bytes", "status"),
     [(0.5, 1 << 40, "ok"), (0.5, 1 << 30, "warn"), (0.84, 1 << 40, "ok"), (0.86, 1 << 40, "fail")],
 )
-def test_the_disk_must_be_below_its_mark(
+def test_disk_usage_must_be_below_the_limit(
     used: float, free_bytes: int, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = _Usage(0, round(free_bytes * used / (1 - used)), free_bytes)
@@ -81,14 +83,14 @@ def test_the_disk_must_be_below_its_mark(
     assert checks.check_disk_space(tmp_path, Config()).status == status
 
 
-def test_the_data_directory_may_be_missing_but_not_in_the_way_of_a_file(tmp_path: Path) -> None:
+def test_the_data_directory_may_be_missing_but_not_be_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert checks.check_data_dir(tmp_path).status == "ok"
     assert checks.check_data_dir(tmp_path / "a" / "b").status == "ok"
     assert checks.check_data_dir(tmp_path / "file" / "b").status == "fail"
 
 
-def test_a_data_directory_that_others_can_read_is_told_of(tmp_path: Path) -> None:
+def test_a_data_directory_that_others_can_read_is_a_warning(tmp_path: Path) -> None:
     tmp_path.chmod(0o750)
     check = checks.check_data_dir(tmp_path)
     assert check.status == "warn"
@@ -96,7 +98,7 @@ def test_a_data_directory_that_others_can_read_is_told_of(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("host", "status"), [("127.0.0.1", "ok"), ("0.0.0.0", "warn"), ("192.0.2.1", "warn")])
-def test_a_server_beyond_loopback_is_told_of(host: str, status: str) -> None:
+def test_a_server_that_other_machines_can_reach_is_a_warning(host: str, status: str) -> None:
     check = checks.check_network(host)
     assert check.status == status
     assert ("no authentication" in check.advice) == (status == "warn")
@@ -137,7 +139,7 @@ def test_the_doctor_exits_1_when_a_check_fails(tmp_path: Path, capsys: pytest.Ca
     assert found["Python"]["status"] == "ok"
 
 
-def test_the_doctor_prints_a_table_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_doctor_prints_a_table_of_all_checks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["doctor", "--data", str(tmp_path)])
     text = capsys.readouterr().out
     for name in ("Python", "Java", "open files", "disk space", "fallocate", "clock", "vm.max_map_count", "name server"):

@@ -1,4 +1,4 @@
-"""What the commands about timers print: outcomes with their errors, and how dense timers lie."""
+"""Output of the timer commands: verdicts, errors, lists and density."""
 
 import json
 
@@ -22,7 +22,7 @@ def timer(number: int) -> PendingTimer:
     return PendingTimer(number, "orders", f"U{number}", "4711 eu", "", START_MS + number, 3, START_MS, 15, "the body")
 
 
-def test_a_cancel_prints_what_became_of_each_timer(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cancel_prints_the_verdict_for_each_timer(capsys: pytest.CaptureFixture[str]) -> None:
     outcomes = [outcome(Verdict.CANCELLED), outcome(Verdict.DELIVERED, "U2")]
     print_outcomes(outcomes, "cancelled", not_found="", as_json=True)
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -42,7 +42,7 @@ def test_a_cancel_prints_what_became_of_each_timer(capsys: pytest.CaptureFixture
         (Verdict.CANCELLED, "moved", "nothing was moved: cancelled", "send the message again"),
     ],
 )
-def test_a_command_that_hit_nothing_says_why(
+def test_a_command_that_changes_nothing_says_why(
     verdict: Verdict, wanted: str, reason: str, hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(LaterMQError, match=reason) as failed:
@@ -56,12 +56,12 @@ def test_a_key_that_no_timer_has_is_not_found() -> None:
         print_outcomes([], "cancelled", not_found="topic orders has no timer with key 4711", as_json=False)
 
 
-def test_a_cancel_that_was_accepted_is_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_accepted_cancel_is_a_success(capsys: pytest.CaptureFixture[str]) -> None:
     print_outcomes([outcome(Verdict.ACCEPTED)], "cancelled", not_found="", as_json=True)
     assert capsys.readouterr().err.startswith("accepted: the broker is still recovering its timers")
 
 
-def test_a_list_that_was_cut_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_truncated_list_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     print_timers([timer(1), timer(2), timer(3)], 0, 2, as_json=True)
     printed = capsys.readouterr()
     rows = [json.loads(line) for line in printed.out.splitlines()]
@@ -78,14 +78,14 @@ def test_a_list_that_was_cut_says_so(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr() == ("", "no pending timers\n")
 
 
-def test_a_list_tells_of_timers_on_the_timeline(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_list_mentions_timers_on_the_timeline(capsys: pytest.CaptureFixture[str]) -> None:
     print_timers([], 3, 2, as_json=False)
     told = capsys.readouterr().err
     assert "no pending timers in the broker itself" in told
     assert "3 more timers on the timeline" in told
 
 
-def test_density_is_told_by_seconds_then_minutes_then_hours() -> None:
+def test_density_is_shown_by_seconds_then_minutes_then_hours() -> None:
     seconds, minutes, hours = [0] * 3600, [0] * 1380, [0] * 24
     seconds[0], seconds[59], seconds[60] = 5, 7, 1
     minutes[0], minutes[61] = 100, 10
@@ -110,5 +110,5 @@ def test_density_is_told_by_seconds_then_minutes_then_hours() -> None:
     assert [len(row["load"]) for row in rows] == [5, 1, 40, 4, 1]
 
 
-def test_no_density_is_no_rows() -> None:
+def test_an_empty_density_has_no_rows() -> None:
     assert density_rows(Density(START_MS)) == []

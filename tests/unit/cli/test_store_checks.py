@@ -1,4 +1,4 @@
-"""The doctor in a stopped store: each kind of damage is named, with what to do, and no file is touched."""
+"""The doctor checks a stopped store: it reports each kind of damage with advice, and changes no file."""
 
 import errno
 import fcntl
@@ -47,7 +47,7 @@ def make_store(data: Path, engine: str = "wheel", *, stop: bool = True) -> None:
 
 
 def digest(data: Path) -> dict[str, tuple[int, str]]:
-    """What is in every file."""
+    """The content of every file."""
     return {
         str(path.relative_to(data)): (path.stat().st_mtime_ns, hashlib.sha256(path.read_bytes()).hexdigest())
         for path in sorted(data.rglob("*"))
@@ -78,14 +78,14 @@ def first_file(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("engine", ["wheel", "rocksdb"])
-def test_a_store_that_was_stopped_cleanly_is_well(tmp_path: Path, engine: str) -> None:
+def test_a_cleanly_stopped_store_is_ok(tmp_path: Path, engine: str) -> None:
     make_store(tmp_path, engine)
     checks = examine(tmp_path, engine)
     assert {name: check.status for name, check in checks.items()} == {"store": "ok"}
     assert "stopped cleanly" in checks["store"].details
 
 
-def test_where_there_is_no_store_nothing_is_said(tmp_path: Path) -> None:
+def test_a_directory_without_a_store_has_no_line(tmp_path: Path) -> None:
     assert check_store(tmp_path / "nowhere", config()) == []
     assert check_store(tmp_path, config()) == []
     assert list(tmp_path.iterdir()) == []
@@ -116,7 +116,7 @@ def test_a_store_in_use_is_left_alone(tmp_path: Path) -> None:
         ("checkpoint", lambda data: (data / "latermq.checkpoint").unlink()),
     ],
 )  # fmt: skip
-def test_damage_that_a_start_mends_is_named(tmp_path: Path, name: str, damage: Callable[[Path], object]) -> None:
+def test_damage_that_a_start_repairs_is_reported(tmp_path: Path, name: str, damage: Callable[[Path], object]) -> None:
     make_store(tmp_path)
     damage(tmp_path)
     checks = examine(tmp_path)
@@ -132,7 +132,7 @@ def test_damage_that_a_start_mends_is_named(tmp_path: Path, name: str, damage: C
         ("latermq.checkpoint", lambda data: (data / "latermq.checkpoint").write_bytes(b"not a checkpoint")),
     ],
 )  # fmt: skip
-def test_damage_that_keeps_a_store_from_starting_is_named_with_what_to_do(
+def test_damage_that_prevents_a_start_is_reported_with_advice(
     tmp_path: Path, said: str, damage: Callable[[Path], object]
 ) -> None:
     make_store(tmp_path)
@@ -143,13 +143,13 @@ def test_damage_that_keeps_a_store_from_starting_is_named_with_what_to_do(
     assert check.advice
 
 
-def test_a_file_that_a_killed_start_left_short_is_no_reason_to_worry(tmp_path: Path) -> None:
+def test_a_file_truncated_by_a_killed_start_is_not_damage(tmp_path: Path) -> None:
     make_store(tmp_path)
     cut_short(first_file(tmp_path / "consumequeue" / "orders" / "2"))
     assert examine(tmp_path)["store"].status in ("ok", "warn")
 
 
-def test_a_broker_that_is_started_meanwhile_is_not_taken_for_damage(
+def test_a_broker_that_starts_during_the_check_is_not_reported_as_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_store(tmp_path)
@@ -168,8 +168,8 @@ def test_a_broker_that_is_started_meanwhile_is_not_taken_for_damage(
     assert (check.status, "running broker" in check.details) == ("ok", True)
 
 
-def test_what_was_never_written_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A queue's file is nearly all holes: with thousands of queues reading them took minutes."""
+def test_holes_in_files_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue's file is nearly all holes: reading them took minutes with thousands of queues."""
     read_bytes = 0
     read = RehearsalCalls.read
 
@@ -203,7 +203,7 @@ def test_a_store_whose_files_cannot_be_read_fails_the_check(tmp_path: Path, monk
     assert (check.status, "Too many open files" in check.details) == ("fail", True)
 
 
-def test_copies_that_a_killed_doctor_left_go_with_the_next_start(tmp_path: Path) -> None:
+def test_the_next_start_removes_copies_that_a_killed_doctor_left(tmp_path: Path) -> None:
     make_store(tmp_path, "rocksdb")
     names = {path.name for path in tmp_path.iterdir()}
     RehearsalDisk(tmp_path).library_folder("timerrocksdb")
@@ -212,7 +212,7 @@ def test_copies_that_a_killed_doctor_left_go_with_the_next_start(tmp_path: Path)
     assert {path.name for path in tmp_path.iterdir()} == names
 
 
-def test_a_start_does_not_fail_because_somebody_asks_whether_the_store_is_in_use(tmp_path: Path) -> None:
+def test_a_start_does_not_fail_while_doctor_checks_the_lock(tmp_path: Path) -> None:
     with (tmp_path / "lock").open("w") as asking:
         fcntl.flock(asking, fcntl.LOCK_EX)
         threading.Timer(0.02, fcntl.flock, (asking, fcntl.LOCK_UN)).start()

@@ -24,6 +24,7 @@ CHECKED = (
     "docs/adr/*.md",
     "docs/architecture.md",
     "docs/benchmarks.md",
+    "docs/cli.md",
     "docs/delay-levels.md",
     "docs/development.md",
     "docs/filters.md",
@@ -36,7 +37,14 @@ CHECKED = (
     "docs/security.md",
     "docs/timers.md",
     "examples/*",
+    "scripts/demo",
     "src/latermq/__init__.py",
+    "src/latermq/cli/*.py",
+    "src/latermq/cli/bench/*.py",
+    "src/latermq/cli/commands/*.py",
+    "src/latermq/cli/doctor/*.py",
+    "src/latermq/cli/servers/*.py",
+    "src/latermq/cli/views/*.py",
     "src/latermq/client/**/*.py",
     "src/latermq/clock.py",
     "src/latermq/config.py",
@@ -59,9 +67,13 @@ CHECKED = (
     "src/latermq/visible_text.py",
     "tests/integration/client_cluster.py",
     "tests/integration/test_admin_restarts.py",
+    "tests/integration/test_cli_commands.py",
     "tests/integration/test_client.py",
+    "tests/integration/test_dlq.py",
+    "tests/integration/test_serve.py",
     "tests/security/test_pipeline_secret.py",
     "tests/support/**/*.py",
+    "tests/unit/cli/*.py",
     "tests/unit/cli/test_config_horizon.py",
     "tests/unit/client/*.py",
     "tests/unit/message/test_redaction.py",
@@ -82,7 +94,7 @@ _UNITS = r"(?:second|minute|message|row|client|connection|turn|call|batch)"
 _THINGS = r"(?:command|timer|message|second|row|file|topic|queue|cut|window|client|connection|store)"
 _VALUES = (
     r"(?:number|integer|time|date|duration|size|JSON|base64|UTF-8|(?:topic |group )?name|topic|key|offset|address|path"
-    r"|port|handle|level|leap|messages?)"
+    r"|port|handle|level|leap|messages?|property|directory|text|command)"
 )
 _STORED = r"(?:records?|files?|folders?|messages?|timers?|entry|entries|rows?|units?|tables?|blocks?|segments?)"
 _BE = r"(?:is|are|was|were)"
@@ -142,6 +154,10 @@ PHRASES = (
     Phrase(r"strangers?", "untrusted clients", "It is safe against strangers."),
     Phrase(r"knows of", "knows, has, knows about", "The broker knows of the topic."),
     # Forms of statements
+    Phrase(r"(?:can|cannot) go together", "are mutually exclusive, can be combined", "--a and --b cannot go together."),
+    Phrase(r"(?<=[\"( ])say (?:which|when)[^.]{0,20}:", "specify", "(say which timer: --key)"),
+    Phrase(r"(?:will be|is|are) made if", "created if", "The directory is made if it does not exist."),
+    Phrase(r"as (?:it|they) came", "unchanged", "Names are printed as they came."),
     Phrase(rf"(?<!there )(?:is|are) no (?:valid )?{_VALUES}", "is not a valid …", "A value that is no number."),
     Phrase(r"to \d+ it (?:can|must|may)", "must be …", "1 to 65535 it can be."),
     Phrase(r"so long (?:from|after|before)", "a delay from", "So long from now it is due."),
