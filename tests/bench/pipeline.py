@@ -149,7 +149,9 @@ class PipelineBench:
 
         state = self._link.state()
         done = compact(self._spark, self._root, [state])
-        yield Row(f"pipeline-compact {among}", LATERMQ, 0, {"took (s)": done.took_s, "files": float(done.files_after)})
+        yield Row(
+            f"pipeline-compact {among}", LATERMQ, 0, {"took (s)": done.duration_s, "files": float(done.files_after)}
+        )
         starts = {"fixed": _FIXED_FROM_MS, "large": _LARGE_FROM_MS}
         makers: dict[str, Callable[[Window], int]] = {
             "Spark": lambda window: build_window(self._spark, self._root, window, now_ms=_now_ms()).manifest.rows,

@@ -118,7 +118,7 @@ def test_the_process_tells_of_its_start_and_of_the_death_of_its_jvm(tmp_path: Pa
 @pytest.mark.parametrize(
     ("reason", "environment"),
     [
-        ("no java found by JAVA_HOME (/nowhere): Spark needs Java 17 or newer", {"JAVA_HOME": "/nowhere"}),
+        ("no Java found in JAVA_HOME (/nowhere): Spark needs Java 17 or newer", {"JAVA_HOME": "/nowhere"}),
         ("the timeline {path}: ", {}),
     ],
 )

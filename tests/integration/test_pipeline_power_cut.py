@@ -13,7 +13,7 @@ import pytest
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.timeline.root import Root
 from latermq.pipeline.timeline.table_sync import added_files, newest_version
-from latermq.pipeline.timeline.torn_commits import take_out_torn_commits
+from latermq.pipeline.timeline.torn_commits import remove_torn_commits
 from tests.integration.test_pipeline_ingest import HOUR_MS, Broker, ingest_all, rows_of
 from tests.integration.test_pipeline_ingest import broker as broker  # a fixture
 from tests.integration.test_pipeline_ingest import root as root  # a fixture
@@ -93,7 +93,7 @@ def test_a_table_that_lost_its_last_commits_is_filled_again_from_the_log(
     for path in added_files(table / "_delta_log" / f"{newest - 1:020d}.json", table):
         path.write_bytes(b"")
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-    take_out_torn_commits(root, root.timeline)
+    remove_torn_commits(root, root.timeline)
     assert ingested_entry(root, before.store_id) < before.ingest_offset
     broker.schedule(5, HOUR_MS, "b")
     broker.flushed(end + 5)

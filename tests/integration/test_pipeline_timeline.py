@@ -47,7 +47,7 @@ def test_entries_are_passed_over_only_where_the_broker_has_none(spark: "SparkSes
     from latermq.pipeline.timeline.timeline import append, create_timeline, ingested_entry
 
     create_timeline(spark, root)
-    with pytest.raises(CorruptStore, match="ends at entry 0 of store s, the batch begins at 4"):
+    with pytest.raises(CorruptStore, match="ends at entry 0 of store s; the batch begins at 4"):
         append(batch(spark, 4, 6), root, "s", 4, 6, first_entry=3)
     assert ingested_entry(root, "s") == 0
     assert append(batch(spark, 4, 6), root, "s", 4, 6, first_entry=4)

@@ -105,7 +105,7 @@ def test_a_killed_name_server_is_restarted_and_the_broker_registers_again(tmp_pa
 def test_without_java_serve_runs_without_the_pipeline_and_says_so(tmp_path: Path) -> None:
     environment = {"JAVA_HOME": str(tmp_path / "nowhere")}
     with serving(tmp_path / "data", pipeline=True, environment=environment) as server:
-        assert f", no pipeline: no java found by JAVA_HOME ({tmp_path}/nowhere)" in server.ready_line()
+        assert f", no pipeline: no Java found in JAVA_HOME ({tmp_path}/nowhere)" in server.ready_line()
         assert len(children_of(server.pid)) == 2
         assert _send(server.namesrv, "hello").returncode == 0
 

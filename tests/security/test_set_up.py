@@ -94,12 +94,12 @@ def test_what_a_repository_answers_is_checked_before_any_of_it_is_kept(environme
     found.mkdir()
     for name in jars.PACKAGES:
         shutil.copy(environment / name, found / f"io.delta_{name}")
-    jars.keep_jars(found, target)
+    jars.install_jars(found, target)
     assert sorted(path.name for path in target.iterdir()) == sorted(jars.PACKAGES)
     shutil.rmtree(target)
     (found / f"io.delta_{list(jars.PACKAGES)[-1]}").write_bytes(b"something else")
     with pytest.raises(ConfigError, match="SHA-256"):
-        jars.keep_jars(found, target)
+        jars.install_jars(found, target)
     assert not target.exists()
 
 

@@ -190,10 +190,10 @@ def test_a_full_disk_is_reported_and_leaves_nothing(root: Root, monkeypatch: pyt
             "_open_sink",
             lambda root, path, full=full: real(root, "/dev/full" if full in path else path),
         )
-        with pytest.raises(StoreError, match="no room left for") as caught:
+        with pytest.raises(StoreError, match="disk full: ") as caught:
             write(root, [batch(some_rows(2_000, 1_000))])
         assert caught.value.retriable
-        assert "Free space" in caught.value.remark
+        assert "Free disk space" in caught.value.remark
         assert attempts_of(root, "s", 4) == []
         assert list(Path(root.path, "windows", "s", "4").iterdir()) == []
 

@@ -50,7 +50,7 @@ def entries(spark: "SparkSession", address: str, store_id: str = "s") -> list[in
 
 
 def test_what_is_a_week_behind_goes_to_the_archive_and_nothing_else(spark: "SparkSession", root: Root) -> None:
-    from latermq.pipeline.timeline.compact import compact, retire
+    from latermq.pipeline.timeline.compact import archive_old_rows, compact
 
     history, other = History("s"), History("other")
     history.cut(0, 0)
@@ -70,11 +70,11 @@ def test_what_is_a_week_behind_goes_to_the_archive_and_nothing_else(spark: "Spar
     assert entries(spark, root.timeline, "other") == [0]
     assert entries(spark, root.archive) == [old, cancelled, cancel]
     assert "record" not in spark.read.format("delta").load(root.archive).columns
-    assert retire(spark, root, [state], keep_ms=KEEP_MS) == (0, 0)
+    assert archive_old_rows(spark, root, [state], keep_ms=KEEP_MS) == (0, 0)
 
 
 def test_what_an_old_move_took_goes_with_it_and_does_not_come_back(spark: "SparkSession", root: Root) -> None:
-    from latermq.pipeline.timeline.compact import retire
+    from latermq.pipeline.timeline.compact import archive_old_rows
     from latermq.pipeline.windows.survivors import surviving_rows
 
     history = History()
@@ -86,7 +86,7 @@ def test_what_an_old_move_took_goes_with_it_and_does_not_come_back(spark: "Spark
     ingest(spark, root, history)
     state = history.state(history.end, done_upto=history.end, done_wake_ms=9 * DAY_MS)
     state.windows = []
-    assert retire(spark, root, [state], keep_ms=KEEP_MS) == (2, 2)
+    assert archive_old_rows(spark, root, [state], keep_ms=KEEP_MS) == (2, 2)
     assert entries(spark, root.timeline) == [again, waits]
     assert entries(spark, root.archive) == [first, move]
     found = surviving_rows(spark.read.format("delta").load(root.timeline))
@@ -94,7 +94,7 @@ def test_what_an_old_move_took_goes_with_it_and_does_not_come_back(spark: "Spark
 
 
 def test_a_move_that_a_window_may_have_to_leave_out_of_account_stays(spark: "SparkSession", root: Root) -> None:
-    from latermq.pipeline.timeline.compact import retire
+    from latermq.pipeline.timeline.compact import archive_old_rows
 
     history = History()
     history.cut(0, 0)
@@ -104,7 +104,7 @@ def test_a_move_that_a_window_may_have_to_leave_out_of_account_stays(spark: "Spa
     ingest(spark, root, history)
     state = history.state(history.end, done_upto=history.end, done_wake_ms=9 * DAY_MS)
     assert state.windows[-1].cut_entry == window.cut_entry
-    assert retire(spark, root, [state], keep_ms=KEEP_MS) == (0, 0)
+    assert archive_old_rows(spark, root, [state], keep_ms=KEEP_MS) == (0, 0)
     assert [key[1] for key in expected_rows(history.rows, window)] == [first]
 
 
@@ -113,7 +113,7 @@ def test_a_compaction_that_died_after_archiving_archives_nothing_twice(
 ) -> None:
     from delta.tables import DeltaTable
 
-    from latermq.pipeline.timeline.compact import retire
+    from latermq.pipeline.timeline.compact import archive_old_rows
 
     history = History()
     old = history.send(10, "old")
@@ -126,9 +126,9 @@ def test_a_compaction_that_died_after_archiving_archives_nothing_twice(
     with monkeypatch.context() as patched:
         patched.setattr(DeltaTable, "delete", dies)
         with pytest.raises(RuntimeError, match="killed here"):
-            retire(spark, root, [state], keep_ms=KEEP_MS)
+            archive_old_rows(spark, root, [state], keep_ms=KEEP_MS)
     assert entries(spark, root.timeline) == entries(spark, root.archive) == [old]
-    assert retire(spark, root, [state], keep_ms=KEEP_MS) == (0, 1)
+    assert archive_old_rows(spark, root, [state], keep_ms=KEEP_MS) == (0, 1)
     assert entries(spark, root.archive) == [old]
 
 

@@ -172,7 +172,7 @@ def test_a_timeline_of_another_schema_version_is_left_alone(tmp_path: Path) -> N
     write_timeline(root.timeline, [history], history.end, version="2")
     with pytest.raises(ConfigError, match="has schema version 2, not 1") as caught:
         build_locally(root, history.state(history.end), history.windows[-1], no_pull, now_ms=5)
-    assert "Run the release that wrote it" in caught.value.remark
+    assert "Use the release that wrote it" in caught.value.remark
 
 
 def test_a_damaged_file_of_the_timeline_is_named_and_leaves_no_attempt(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def test_a_damaged_file_of_the_timeline_is_reported_in_a_sentence(spark: "SparkS
 
 
 def test_a_worker_that_cannot_write_is_reported_in_a_sentence(spark: "SparkSession", root: Root) -> None:
-    from latermq.pipeline.spark.spark_failures import told_by_spark
+    from latermq.pipeline.spark.spark_failures import spark_errors
     from latermq.pipeline.windows.spark_build import write_parts
     from latermq.pipeline.windows.survivors import window_rows, window_shape
 
@@ -206,6 +206,6 @@ def test_a_worker_that_cannot_write_is_reported_in_a_sentence(spark: "SparkSessi
     write_timeline(root.timeline, [history], history.end)
     timeline = spark.read.format("delta").load(root.timeline)
     rows = window_rows(timeline, history.windows[-1], window_shape(timeline, history.windows[-1], 1_000))
-    with pytest.raises(StoreError, match="the build failed: window") as caught, told_by_spark("the build"):
+    with pytest.raises(StoreError, match="the build failed: window") as caught, spark_errors("the build"):
         write_parts(rows, root.uri, history.windows[-1], "no-such-folder")
     assert "\n" not in caught.value.remark

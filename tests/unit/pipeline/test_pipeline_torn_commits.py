@@ -10,7 +10,7 @@ from latermq.handover.window import Window
 from latermq.pipeline.timeline.local_timeline import open_local_timeline
 from latermq.pipeline.timeline.root import Root, open_root
 from latermq.pipeline.timeline.table_sync import added_files
-from latermq.pipeline.timeline.torn_commits import take_out_torn_commits
+from latermq.pipeline.timeline.torn_commits import remove_torn_commits
 from latermq.pipeline.windows.attempts import read_rows
 from latermq.pipeline.windows.local_build import build_locally
 from tests.support.faults.timer_histories import append_rows, random_history, write_timeline
@@ -63,12 +63,12 @@ def test_commits_from_the_torn_one_on_are_taken_out(
     root: Root, back: int, of: Callable[[Root, int], Path], damage: Callable[[Path], None]
 ) -> None:
     damage(of(root, back))
-    take_out_torn_commits(root, root.timeline)
+    remove_torn_commits(root, root.timeline)
     assert end_of(root) == ENDS[-2 - back]
     timeline = open_local_timeline(root, "s")
     assert timeline is not None
     assert list(timeline.rows_from("s", 0))  # every file is read
-    assert take_out_torn_commits(root, root.timeline) == []
+    assert remove_torn_commits(root, root.timeline) == []
 
 
 @pytest.mark.parametrize("damage", [empty, halve, zero, Path.unlink])
@@ -93,7 +93,7 @@ def test_a_build_without_spark_skips_torn_commits_and_changes_nothing(
 
 def test_a_whole_table_is_left_as_it_is(root: Root) -> None:
     before = {path: path.read_bytes() for path in Path(root.path).rglob("*") if path.is_file()}
-    assert take_out_torn_commits(root, root.timeline) == []
+    assert remove_torn_commits(root, root.timeline) == []
     assert {path: path.read_bytes() for path in Path(root.path).rglob("*") if path.is_file()} == before
 
 
@@ -103,7 +103,7 @@ def test_files_that_a_later_commit_removed_need_not_be_there(root: Root) -> None
     table = DeltaTable(root.timeline)
     table.optimize.compact()
     table.vacuum(0, dry_run=False, enforce_retention_duration=False)
-    assert take_out_torn_commits(root, root.timeline) == []
+    assert remove_torn_commits(root, root.timeline) == []
     assert end_of(root) == ENDS[-1]
 
 
@@ -116,7 +116,7 @@ def test_a_torn_checkpoint_and_its_pointer_are_done_without(root: Root) -> None:
     halve(checkpoint)
     with pytest.raises(LaterMQError):
         open_local_timeline(root, "s")
-    take_out_torn_commits(root, root.timeline)
+    remove_torn_commits(root, root.timeline)
     assert end_of(root) == ENDS[-1]
 
 
@@ -125,7 +125,7 @@ def test_a_checkpoint_behind_a_torn_commit_goes_with_it(root: Root) -> None:
 
     DeltaTable(root.timeline).create_checkpoint()
     empty(data_of(root, 1))
-    take_out_torn_commits(root, root.timeline)
+    remove_torn_commits(root, root.timeline)
     assert end_of(root) == ENDS[-3]
     assert not Path(root.timeline, "_delta_log", "_last_checkpoint").exists()
 
@@ -134,7 +134,7 @@ def test_checksums_that_are_not_of_their_file_are_removed(root: Root) -> None:
     commit = commit_of(root, 0)
     sums = commit.with_name(f".{commit.name}.crc")
     sums.write_bytes(b"")
-    take_out_torn_commits(root, root.timeline)
+    remove_torn_commits(root, root.timeline)
     assert not sums.exists()
     assert end_of(root) == ENDS[-1]
 
@@ -142,6 +142,6 @@ def test_checksums_that_are_not_of_their_file_are_removed(root: Root) -> None:
 def test_a_table_that_is_damaged_further_back_is_not_touched(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("latermq.pipeline.timeline.torn_commits.UNSYNCED_COMMITS", 2)
     halve(commit_of(root, 3))
-    assert take_out_torn_commits(root, root.timeline) == []
+    assert remove_torn_commits(root, root.timeline) == []
     with pytest.raises((CorruptStore, LaterMQError)):
         open_local_timeline(root, "s")

@@ -56,6 +56,8 @@ CHECKED = (
     "src/latermq/message/*.py",
     "src/latermq/model/*.py",
     "src/latermq/pipeline/driver/*.py",
+    "src/latermq/pipeline/spark/*.py",
+    "src/latermq/pipeline/timeline/*.py",
     "src/latermq/pipeline/windows/*.py",
     "src/latermq/pipeline_secret.py",
     "src/latermq/protocol/remoting/*.py",

@@ -45,7 +45,7 @@ def test_no_part_of_a_path_leads_out_of_the_pipelines_folder(name: str, tmp_path
     root = open_root(str(tmp_path / "pipeline"))
     assert root.at("windows", "s", "1") == f"{tmp_path}/pipeline/windows/s/1"
     if name != "a/b":
-        with pytest.raises(StoreError, match="is no path below"):
+        with pytest.raises(StoreError, match="is not a valid path below"):
             root.at(window_folder(name, 1))
     with pytest.raises((ConfigError, StoreError)):
         job_folder(root, name)
@@ -55,7 +55,7 @@ def test_windows_of_a_store_that_is_called_like_a_path_are_not_removed(tmp_path:
     (tmp_path / "victim" / "1").mkdir(parents=True)
     (tmp_path / "victim" / "2").mkdir()
     root = open_root(str(tmp_path / "pipeline"))
-    with pytest.raises(StoreError, match="is no path below"):
+    with pytest.raises(StoreError, match="is not a valid path below"):
         remove_finished_windows(root, msgspec.structs.replace(STATE, store_id="../../victim"))
     assert sorted(path.name for path in (tmp_path / "victim").iterdir()) == ["1", "2"]
 

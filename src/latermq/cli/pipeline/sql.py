@@ -55,9 +55,9 @@ def sql(
 
 def print_frame(found: "DataFrame", limit: int, *, as_json: bool) -> None:
     """Print the first rows of a frame, and a note if there are more."""
-    from latermq.pipeline.spark.spark_failures import told_by_spark
+    from latermq.pipeline.spark.spark_failures import spark_errors
 
-    with told_by_spark("the query"):
+    with spark_errors("the query"):
         rows = [as_plain(row.asDict()) for row in found.limit(limit + 1).collect()]
     print_rows(rows[:limit], {name: name for name in found.columns}, as_json=as_json, empty="no rows")
     if len(rows) > limit:

@@ -57,7 +57,7 @@ def spark_session(config: "PipelineConfig") -> "Iterator[SparkSession]":
     try:
         check_requirements()
     except ConfigError as error:
-        if "java" in error.message:
+        if "Java" in error.message:
             error.hint = "Install Java (apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
         elif "not installed" in error.message:
             error.hint = f"Install them: {sys.executable} -m pip install 'latermq[pipeline]'"

@@ -19,7 +19,7 @@ from latermq.pipeline.bulk.bulk_play import CHUNK_ROWS, PLAN, play_plan, sync_pl
 from latermq.pipeline.query.pending_timers import Seen, look
 from latermq.pipeline.query.read_only_sql import check_expression
 from latermq.pipeline.query.sql import checked
-from latermq.pipeline.spark.spark_failures import told_by_spark
+from latermq.pipeline.spark.spark_failures import spark_errors
 from latermq.pipeline.timeline.root import Root
 
 ORDER = "job.json"
@@ -175,7 +175,7 @@ def make_plan(
     seen = look(spark, root, namesrv, allow_partial=allow_partial)
     chosen = plan_rows(seen.rows, action, ends_of(seen))
     folder = f"{root.uri}/bulk/{job}/{PLAN}"
-    with told_by_spark(f"the plan of job {job}"):
+    with spark_errors(f"the plan of job {job}"):
         # Overwrite a partial plan left by a killed run. It has no order file, so it was never executed.
         chosen.write.option("maxRecordsPerFile", CHUNK_ROWS).mode("overwrite").parquet(folder)
         rows = spark.read.schema(chosen.schema).parquet(folder).count()
@@ -239,7 +239,7 @@ def preview(
     seen = look(spark, root, namesrv, allow_partial=allow_partial)
     rows = chosen_rows(seen.rows, where).cache()
     try:
-        with told_by_spark("the dry run"):
+        with spark_errors("the dry run"):
             hours = rows.groupBy("topic", F.date_trunc("hour", "due").alias("hour")).agg(F.count("*").alias("timers"))
             by_hour = [row.asDict() for row in hours.orderBy("hour", "topic").limit(HOUR_ROWS).collect()]
             sample = [row.asDict() for row in rows.orderBy("due_ms", "timer_id").limit(SAMPLE_ROWS).collect()]

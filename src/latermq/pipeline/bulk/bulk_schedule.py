@@ -173,7 +173,7 @@ def schedule(
     from pyspark import TaskContext
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from latermq.pipeline.spark.spark_failures import told_by_spark
+    from latermq.pipeline.spark.spark_failures import spark_errors
 
     schema = to_arrow_schema(rows.schema, timezone="UTC")
     check_columns({field.name: field.type for field in schema}, has_topic=bool(topic))
@@ -191,7 +191,7 @@ def schedule(
         yield pa.RecordBatch.from_pylist([{**vars(file), "topics": list(file.topics)} for file in files], _FILES)
 
     try:
-        with told_by_spark(f"reading the rows of job {job}"):
+        with spark_errors(f"reading the rows of job {job}"):
             found = rows.mapInArrow(keep, _FILES_DDL).collect()
         for row in found:
             if row.problem is not None:

@@ -21,7 +21,7 @@ from latermq.pipeline.timeline.compact import compact
 from latermq.pipeline.timeline.local_timeline import open_local_timeline
 from latermq.pipeline.timeline.root import Root, file_errors, open_root
 from latermq.pipeline.timeline.table_sync import TableSyncs
-from latermq.pipeline.timeline.torn_commits import take_out_torn_commits
+from latermq.pipeline.timeline.torn_commits import remove_torn_commits
 from latermq.pipeline_secret import secret_path
 
 _log = logging.getLogger("latermq.pipeline")
@@ -193,7 +193,7 @@ def _check_timeline(root: Root) -> None:
     with file_errors(f"the timeline {root.uri}"):
         root.files.create_dir(root.path, recursive=True)
     for address in (root.timeline, root.archive):
-        take_out_torn_commits(root, address)
+        remove_torn_commits(root, address)
     open_local_timeline(root, "")
 
 

@@ -28,7 +28,7 @@ from latermq.pipeline.driver.known_stores import Brokers, KnownBroker, find_brok
 from latermq.pipeline.source.options import SourceOptions
 from latermq.pipeline.source.part_frames import TopicPart, read_parts
 from latermq.pipeline.source.ranges import parts
-from latermq.pipeline.spark.spark_failures import told_by_spark
+from latermq.pipeline.spark.spark_failures import spark_errors
 from latermq.pipeline.timeline.local_timeline import LocalTimeline, open_local_timeline
 from latermq.pipeline.timeline.ownership import ownership_of
 from latermq.pipeline.timeline.root import Root
@@ -166,5 +166,5 @@ def _read(spark: SparkSession, root: Root, version: int | None, timestamp: str |
         reader = reader.option("versionAsOf", version)
     if timestamp is not None:
         reader = reader.option("timestampAsOf", timestamp)
-    with told_by_spark(f"reading {root.timeline}"):
+    with spark_errors(f"reading {root.timeline}"):
         return reader.load(root.timeline)

@@ -16,7 +16,7 @@ from latermq.pipeline.query.pending_timers import all_entries
 from latermq.pipeline.report import reconciliation
 from latermq.pipeline.report.deliveries import kept_records, read_deliveries
 from latermq.pipeline.report.report_page import render_page
-from latermq.pipeline.spark.spark_failures import told_by_spark
+from latermq.pipeline.spark.spark_failures import spark_errors
 from latermq.pipeline.timeline.root import Root, open_root, write_file
 from latermq.pipeline.timeline.timeline import SCHEMA
 from latermq.pipeline.windows import survivors
@@ -93,7 +93,7 @@ def make_report(
         )
     name = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_ms / 1000))
     report = Report(name, since, until, now_ms, f"{folder.uri}/reports/{name}", absent=absent)
-    with told_by_spark("the report"):
+    with spark_errors("the report"):
         _look_ahead(spark, folder, brokers, report)
         _look_back(spark, folder, servers, brokers, report)
     place = open_root(out) if out else folder

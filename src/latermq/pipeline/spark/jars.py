@@ -41,7 +41,7 @@ def delta_jars() -> list[Path]:
     if missing:
         raise ConfigError(
             f"{', '.join(missing)} not found in {jar_folder()}",
-            hint=f"Fetch what is missing with: {sys.executable} -m latermq.pipeline.spark.jars",
+            hint=f"Fetch them with: {sys.executable} -m latermq.pipeline.spark.jars",
         )
     for jar in jars:
         check_jar(jar, jar.name)
@@ -50,22 +50,22 @@ def delta_jars() -> list[Path]:
 
 def check_jar(jar: Path, name: str) -> None:
     """Refuse a file that is not the jar of this name."""
-    wanted = CHECKSUMS.get(name)
-    if wanted is None:
+    expected = CHECKSUMS.get(name)
+    if expected is None:
         raise ConfigError(
             f"no checksum is known for {name}",
-            hint="Install the versions of pyspark and delta-spark that pyproject.toml names",
+            hint="Install the versions of pyspark and delta-spark in pyproject.toml",
         )
     with jar.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != wanted:
+    if found != expected:
         raise ConfigError(
-            f"{jar} is not the {name} it should be: its SHA-256 is {found}, not {wanted}",
-            hint=f"Find out who put it there; {sys.executable} -m latermq.pipeline.spark.jars fetches it anew",
+            f"{jar} has the wrong SHA-256: {found}, not {expected}",
+            hint=f"Find out where it came from; fetch it again with: {sys.executable} -m latermq.pipeline.spark.jars",
         )
 
 
-def keep_jars(found: Path, target: Path) -> None:
+def install_jars(found: Path, target: Path) -> None:
     """Copy the resolver's jars into the environment, all or none."""
     for name in PACKAGES:
         check_jar(found / f"io.delta_{name}", name)
@@ -87,7 +87,7 @@ def fetch_jars(target: Path) -> None:
             _resolve(gateway.jvm, ivy)
         finally:
             gateway.shutdown()
-        keep_jars(Path(ivy) / "jars", target)
+        install_jars(Path(ivy) / "jars", target)
 
 
 def _resolve(jvm: Any, ivy: str) -> None:
@@ -103,9 +103,9 @@ def _resolve(jvm: Any, ivy: str) -> None:
         ivy_settings = maven.buildIvySettings(repositories, option.apply(ivy), True, log)
     else:
         ivy_settings = maven.loadIvySettings(file, repositories, option.apply(ivy), log)
-    nothing = jvm.scala.collection.immutable.List.newBuilder().result()
+    no_exclusions = jvm.scala.collection.immutable.List.newBuilder().result()
     coordinates = ",".join(PACKAGES.values())
-    maven.resolveMavenCoordinates(coordinates, ivy_settings, option.empty(), False, nothing, False, log)
+    maven.resolveMavenCoordinates(coordinates, ivy_settings, option.empty(), False, no_exclusions, False, log)
 
 
 def main() -> None:
@@ -118,9 +118,9 @@ def main() -> None:
         raise SystemExit(refused.remark) from None
     except Exception as failure:  # the JVM has already printed details, and a Python traceback would bury them
         raise SystemExit(
-            f"{', '.join(PACKAGES.values())} could not be fetched from Maven Central: {failure}\n"
-            "See above for what was tried. Java has certificates of its own: behind a proxy that answers for "
-            "others, its authority must be in Java's cacerts, too."
+            f"fetching {', '.join(PACKAGES.values())} from Maven Central failed: {failure}\n"
+            "See the output above. Java has its own certificate store: behind a TLS-intercepting proxy, add the "
+            "proxy's CA certificate to Java's cacerts."
         ) from failure
 
 

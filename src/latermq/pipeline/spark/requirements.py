@@ -15,9 +15,7 @@ def check_requirements() -> None:
     check_java()
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConfigError(
-            f"{', '.join(missing)} not installed", hint="Install latermq with its pipeline: latermq[pipeline]"
-        )
+        raise ConfigError(f"{', '.join(missing)} not installed", hint="Install latermq[pipeline]")
 
     from latermq.pipeline.spark.jars import delta_jars
 
@@ -30,4 +28,4 @@ def check_java() -> None:
     java = Path(home) / "bin" / "java" if home else shutil.which("java")
     if java is None or not Path(java).is_file():
         where = f"JAVA_HOME ({home})" if home else "PATH"
-        raise ConfigError(f"no java found by {where}: Spark needs Java 17 or newer", hint="Install a JRE")
+        raise ConfigError(f"no Java found in {where}: Spark needs Java 17 or newer", hint="Install a JRE")

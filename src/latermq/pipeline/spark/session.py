@@ -16,7 +16,7 @@ from latermq.pipeline.spark.requirements import check_java
 APPLICATION = "latermq-pipeline"
 STOP_TIMEOUT_S = 10.0
 
-_DELTA = {
+_DELTA_SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     # With the default cube size, OPTIMIZE rewrites the whole table after each append: 45 s for 10 M rows instead of 3.5
@@ -25,9 +25,9 @@ _DELTA = {
     "spark.databricks.delta.optimize.clustering.targetCubeSize": str(768 << 20),
 }
 # Columns with almost no repeated values. Building dictionaries for them costs a fifth of an ingest.
-_UNLIKE = ("record", "unique_key", "entry_offset", "timer_id")
-_EVERYWHERE = {
-    **{f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in _UNLIKE},
+_UNIQUE_COLUMNS = ("record", "unique_key", "entry_offset", "timer_id")
+_COMMON_SETTINGS = {
+    **{f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in _UNIQUE_COLUMNS},
     "spark.sql.session.timeZone": "UTC",
     # Otherwise ${env:NAME} in a query would read the environment, which may hold credentials.
     "spark.sql.variable.substitute": "false",
@@ -41,7 +41,7 @@ _EVERYWHERE = {
     "spark.log.level": "ERROR",
 }
 # A commit of a few rows takes 0.5 s with these settings, and 2.5 s with the defaults of 200 and 50 partitions.
-_ONE_MACHINE = {
+_LOCAL_SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.ui.enabled": "false",
@@ -55,7 +55,7 @@ _ONE_MACHINE = {
 }
 
 
-def is_one_machine(master: str) -> bool:
+def is_local(master: str) -> bool:
     """Whether Spark runs inside the driver's own process."""
     return master.startswith("local")
 
@@ -63,16 +63,16 @@ def is_one_machine(master: str) -> bool:
 def session_settings(config: PipelineConfig) -> dict[str, str]:
     """All settings of the session. On a cluster, the sizes in its spark-defaults.conf are left alone."""
     settings = {
-        **_DELTA,
-        **_EVERYWHERE,
+        **_DELTA_SETTINGS,
+        **_COMMON_SETTINGS,
         "spark.driver.memory": f"{max(1, config.driver_memory >> 20)}m",
         "spark.jars": ",".join(map(str, delta_jars())),
         # Spark creates this folder at every start and never uses it. By default it is in the working directory, which
         # may not be writable.
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / f"latermq-warehouse-{os.getuid()}"),
     }
-    if is_one_machine(config.master):
-        settings |= _ONE_MACHINE
+    if is_local(config.master):
+        settings |= _LOCAL_SETTINGS
     return settings
 
 

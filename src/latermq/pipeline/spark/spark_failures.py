@@ -15,7 +15,7 @@ _ERROR_CLASS = re.compile(r"\[[A-Z][A-Z0-9_.]+\] [^\n]+")
 # Python errors raised in calls from Spark, and Java errors thrown in calls from Python, nested in each other.
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)")
 _THROWN = re.compile(r"An error occurred while calling \S+\n: (.+)")
-_NO_ROOM = "No space left on device"
+_DISK_FULL = "No space left on device"
 _DAMAGED = (
     "FAILED_READ_FILE",
     "CANNOT_READ_FILE_FOOTER",
@@ -27,7 +27,7 @@ _DAMAGED = (
 
 
 @contextmanager
-def told_by_spark(what: str) -> Iterator[None]:
+def spark_errors(what: str) -> Iterator[None]:
     """Turn the errors of Spark jobs into errors of this package."""
     try:
         yield
@@ -35,15 +35,15 @@ def told_by_spark(what: str) -> Iterator[None]:
         text = str(error)
         if ours := _OURS.search(text):
             kind = CorruptStore if ours[1] == "CorruptStore" else StoreError
-            raise kind(f"{what} failed: {ours[2]}", hint="It is tried again") from error
-        if _NO_ROOM in text:
-            raise StoreError(f"no room left for {what}", hint="Free space; it is tried again") from error
+            raise kind(f"{what} failed: {ours[2]}", hint="The job is retried") from error
+        if _DISK_FULL in text:
+            raise StoreError(f"disk full: {what}", hint="Free disk space; the job is retried") from error
         if any(sign in text for sign in _DAMAGED):
             raise CorruptStore(
                 f"{what} failed, the timeline is damaged: {first_line(error)}",
-                hint="Restore it from a copy; near timers are unaffected",
+                hint="Restore it from a backup; near timers are unaffected",
             ) from error
-        raise StoreError(f"{what} failed: {first_line(error)}", hint="It is tried again") from error
+        raise StoreError(f"{what} failed: {first_line(error)}", hint="The job is retried") from error
 
 
 def first_line(error: Exception) -> str:

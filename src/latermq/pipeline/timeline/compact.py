@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from latermq.config import Duration
 from latermq.model.pipeline_state import PipelineState
-from latermq.pipeline.spark.spark_failures import told_by_spark
+from latermq.pipeline.spark.spark_failures import spark_errors
 from latermq.pipeline.timeline.local_timeline import open_local_timeline
 from latermq.pipeline.timeline.root import Root
 from latermq.pipeline.timeline.table_sync import TableSync, TableSyncs
@@ -48,7 +48,7 @@ class Compaction:
     files_before: int
     files_after: int
     windows_removed: int
-    took_s: float
+    duration_s: float
 
 
 def compact(
@@ -71,19 +71,21 @@ def compact(
     removed = sum(len(remove_finished_windows(root, state)) for state in states)
     archived = deleted = before = after = 0
     if open_local_timeline(root, "") is not None:
-        with told_by_spark(f"the compaction of {root.timeline}"):
+        with spark_errors(f"compacting {root.timeline}"):
             before = count_files(spark, root.timeline)
-            archived, deleted = retire(spark, root, states, keep_ms=keep_ms, fence=fence, archive_sync=syncs.archive)
+            archived, deleted = archive_old_rows(
+                spark, root, states, keep_ms=keep_ms, fence=fence, archive_sync=syncs.archive
+            )
             for address, sync in ((root.timeline, syncs.timeline), (root.archive, syncs.archive)):
                 if DeltaTable.isDeltaTable(spark, address):
-                    tidy(spark, address, vacuum_hours, sync, fence=fence)
+                    optimize(spark, address, vacuum_hours, sync, fence=fence)
             after = count_files(spark, root.timeline)
     done = Compaction(archived, deleted, before, after, removed, time.monotonic() - began_s)
-    _log.info("compacted: %s", done)
+    _log.info("compaction finished: %s", done)
     return done
 
 
-def retire(
+def archive_old_rows(
     spark: SparkSession,
     root: Root,
     states: Sequence[PipelineState],
@@ -101,28 +103,28 @@ def retire(
     # Usually no row is old, and the file statistics show that without a scan.
     if timeline.where(old).isEmpty():
         return 0, 0
-    taken = taken_by_old(timeline, old).cache()
+    cancelled = cancelled_by_old(timeline, old).cache()
     try:
-        gone = timeline.where(old).select(*_ARCHIVE_SCHEMA.names).union(taken).dropDuplicates(list(ENTRY))
+        gone = timeline.where(old).select(*_ARCHIVE_SCHEMA.names).union(cancelled).dropDuplicates(list(ENTRY))
         fence()
-        archived = _archive(spark, root, gone)
+        archived = _append_to_archive(spark, root, gone)
         (archive_sync or TableSync(root, root.archive)).sync()  # before the timeline deletes anything
         deleted = 0
         fence()
         # Delete cancelled rows before the rows that cancel them. In the other order a crash in between would bring
         # timers back.
-        if not taken.isEmpty():
+        if not cancelled.isEmpty():
             same = "kept.store_id = gone.store_id AND kept.entry_offset = gone.entry_offset"
-            merge = table.alias("kept").merge(taken.alias("gone"), same)
-            deleted += _counted(table, "numTargetRowsDeleted", merge.whenMatchedDelete().execute)
+            merge = table.alias("kept").merge(cancelled.alias("gone"), same)
+            deleted += _changed_rows(table, "numTargetRowsDeleted", merge.whenMatchedDelete().execute)
         fence()
-        deleted += _counted(table, "numDeletedRows", lambda: table.delete(old))
+        deleted += _changed_rows(table, "numDeletedRows", lambda: table.delete(old))
     finally:
-        taken.unpersist()
+        cancelled.unpersist()
     return archived, deleted
 
 
-def taken_by_old(timeline: DataFrame, old: Column) -> DataFrame:
+def cancelled_by_old(timeline: DataFrame, old: Column) -> DataFrame:
     """Rows that are not old, but that an old cancellation or move cancels. They must be removed together with it."""
     rest = timeline.where(~old & (F.col("kind") != "cancel"))
     named = rest.select(*_ARCHIVE_SCHEMA.names, name().alias("name"))
@@ -148,19 +150,19 @@ def _is_old(root: Root, state: PipelineState, keep_ms: int) -> Column:
     )
 
 
-def _archive(spark: SparkSession, root: Root, gone: DataFrame) -> int:
+def _append_to_archive(spark: SparkSession, root: Root, gone: DataFrame) -> int:
     builder = DeltaTable.createIfNotExists(spark).location(root.archive).addColumns(_ARCHIVE_SCHEMA).clusterBy("due_ms")
     for key, value in _ARCHIVE_PROPERTIES.items():
         builder = builder.property(key, value)
     table = builder.execute()
     span = gone.agg(F.min("due_ms"), F.max("due_ms")).first()
     assert span is not None
-    there = table.toDF().where(F.col("due_ms").between(*span)).select(*ENTRY)
-    new = gone.join(there, list(ENTRY), "left_anti").select(*_ARCHIVE_SCHEMA.names)
-    return _counted(table, "numOutputRows", lambda: new.write.format("delta").mode("append").save(root.archive))
+    archived = table.toDF().where(F.col("due_ms").between(*span)).select(*ENTRY)
+    new = gone.join(archived, list(ENTRY), "left_anti").select(*_ARCHIVE_SCHEMA.names)
+    return _changed_rows(table, "numOutputRows", lambda: new.write.format("delta").mode("append").save(root.archive))
 
 
-def tidy(
+def optimize(
     spark: SparkSession,
     address: str,
     vacuum_hours: float,
@@ -201,7 +203,7 @@ def _version(table: DeltaTable) -> int:
     return int(last[0])
 
 
-def _counted(table: DeltaTable, key: str, change: Callable[[], object]) -> int:
+def _changed_rows(table: DeltaTable, key: str, change: Callable[[], object]) -> int:
     """The row count that a change of a table reports. A change that finds nothing to do writes no version.
 
     Ingest may write versions in between.

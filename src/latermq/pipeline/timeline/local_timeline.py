@@ -18,21 +18,21 @@ _RECORD = pa.large_binary()  # the records of one array may exceed 2 GiB
 _NAME = pa.large_string()
 
 # Finds the same rows as survivors.py; test_pipeline_local_build.py fails if the two differ.
-_SURVIVING = """
+_SURVIVING_ROWS = """
 WITH far AS (
     SELECT entry_offset, timer_id, due_ms, topic || '+' || unique_key AS name, record
     FROM timeline
-    WHERE {of_window} AND kind <> 'cancel' AND record IS NOT NULL
-), taker AS (
+    WHERE {in_window} AND kind <> 'cancel' AND record IS NOT NULL
+), change AS (
     SELECT CASE WHEN kind = 'cancel' THEN unique_key ELSE topic || '+' || unique_key END AS name,
            MAX(entry_offset) AS entry_offset
     FROM timeline
     WHERE store_id = '{store_id}' AND kind <> 'timer' AND entry_offset < {cut_entry}
     GROUP BY 1
 )
-SELECT far.* FROM far LEFT ANTI JOIN taker ON far.name = taker.name AND taker.entry_offset > far.entry_offset
+SELECT far.* FROM far LEFT ANTI JOIN change ON far.name = change.name AND change.entry_offset > far.entry_offset
 """
-_RECORDS = "SELECT entry_offset, record FROM timeline WHERE {of_window} AND record IS NOT NULL"
+_RECORDS = "SELECT entry_offset, record FROM timeline WHERE {in_window} AND record IS NOT NULL"
 
 
 @dataclass(frozen=True)
@@ -48,21 +48,21 @@ class LocalTimeline:
 
         A row may come twice, and a timer may have several entries.
         """
-        sql = _SURVIVING.format(
-            of_window=_of_window(window, window.from_ms, window.until_ms - 1),
-            store_id=_quoted(window.store_id),
+        sql = _SURVIVING_ROWS.format(
+            in_window=_window_predicate(window, window.from_ms, window.until_ms - 1),
+            store_id=_escaped(window.store_id),
             cut_entry=window.cut_entry,
         )
         return self._query(sql)
 
     def records(self, window: Window, first_due_ms: int, last_due_ms: int) -> Iterator[pa.RecordBatch]:
         """Entry and record of the window's rows with due times from the first to the last given, both included."""
-        return self._query(_RECORDS.format(of_window=_of_window(window, first_due_ms, last_due_ms)))
+        return self._query(_RECORDS.format(in_window=_window_predicate(window, first_due_ms, last_due_ms)))
 
     def records_at(self, store_id: str, places: Sequence[tuple[int, int]]) -> Iterator[pa.RecordBatch]:
         """Entry and record of single rows, selected by entry and due time."""
         rows = " OR ".join(f"(due_ms = {due_ms} AND entry_offset = {entry})" for entry, due_ms in places)
-        store = _quoted(store_id)
+        store = _escaped(store_id)
         return self._query(
             f"SELECT entry_offset, record FROM timeline WHERE store_id = '{store}' AND record IS NOT NULL AND ({rows})"
         )
@@ -71,7 +71,7 @@ class LocalTimeline:
         """The first and the last due time of a store's far timers from this entry on."""
         [batch] = self._query(
             f"SELECT COALESCE(MIN(due_ms), {FOREVER_MS}) AS first, COALESCE(MAX(due_ms), 0) AS last FROM timeline "
-            f"WHERE store_id = '{_quoted(store_id)}' AND entry_offset >= {entry} AND record IS NOT NULL"
+            f"WHERE store_id = '{_escaped(store_id)}' AND entry_offset >= {entry} AND record IS NOT NULL"
         )
         [row] = batch.to_pylist()
         return row["first"], row["last"]
@@ -80,7 +80,7 @@ class LocalTimeline:
         """A store's far timers, cancellations and moves from this entry on, in order."""
         return self._query(
             "SELECT entry_offset, kind, due_ms, topic, unique_key, record FROM timeline "
-            f"WHERE store_id = '{_quoted(store_id)}' AND entry_offset >= {entry} "
+            f"WHERE store_id = '{_escaped(store_id)}' AND entry_offset >= {entry} "
             "AND (kind <> 'timer' OR record IS NOT NULL) ORDER BY entry_offset"
         )
 
@@ -88,10 +88,10 @@ class LocalTimeline:
         try:
             reader = pa.RecordBatchReader.from_stream(QueryBuilder().register("timeline", self.table).execute(sql))
             for batch in reader:
-                yield _owned(batch)
+                yield _without_views(batch)
         # A broken file surfaces as an error of whichever layer reads it.
         except (DeltaError, pa.ArrowException, OSError, ValueError) as error:
-            raise _unreadable(self.table.table_uri, error) from error
+            raise _read_error(self.table.table_uri, error) from error
 
 
 def open_local_timeline(root: Root, store_id: str, version: int | None = None) -> LocalTimeline | None:
@@ -100,34 +100,34 @@ def open_local_timeline(root: Root, store_id: str, version: int | None = None) -
     try:
         table = DeltaTable(uri, version=version)
         version = table.version()
-        told = table.metadata().configuration.get(SCHEMA_VERSION_PROPERTY)
+        schema_version = table.metadata().configuration.get(SCHEMA_VERSION_PROPERTY)
         ingested = table.transaction_version(f"latermq-ingest-{store_id}")
     except TableNotFoundError as error:
         if not root.is_local and "scheme" in str(error):
-            raise _unreadable(uri, error) from error
+            raise _read_error(uri, error) from error
         return None
     except (DeltaError, OSError, ValueError) as error:
-        raise _unreadable(uri, error) from error
-    if told != SCHEMA_VERSION:
+        raise _read_error(uri, error) from error
+    if schema_version != SCHEMA_VERSION:
         raise ConfigError(
-            f"the timeline {uri} has schema version {told}, not {SCHEMA_VERSION}",
-            hint="Run the release that wrote it, or set pipeline.timeline to another folder",
+            f"the timeline {uri} has schema version {schema_version}, not {SCHEMA_VERSION}",
+            hint="Use the release that wrote it, or set pipeline.timeline to another folder",
         )
     return LocalTimeline(table, version, ingested or 0)
 
 
-def _of_window(window: Window, first_due_ms: int, last_due_ms: int) -> str:
+def _window_predicate(window: Window, first_due_ms: int, last_due_ms: int) -> str:
     return (
-        f"store_id = '{_quoted(window.store_id)}' AND due_ms BETWEEN {first_due_ms} AND {last_due_ms} "
+        f"store_id = '{_escaped(window.store_id)}' AND due_ms BETWEEN {first_due_ms} AND {last_due_ms} "
         f"AND entry_offset < {window.cut_entry}"
     )
 
 
-def _quoted(text: str) -> str:
+def _escaped(text: str) -> str:
     return text.replace("'", "''")
 
 
-def _owned(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with plain strings and binaries instead of views, which pin whole pages in memory and sort slowly."""
     arrays = []
     for column in batch.columns:
@@ -138,10 +138,10 @@ def _owned(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
 
-def _unreadable(uri: str, error: Exception) -> LaterMQError:
+def _read_error(uri: str, error: Exception) -> LaterMQError:
     text = " ".join(str(error).split())[:300]
     if any(word in text.lower() for word in ("parquet", "corrupt", "invalid", "checksum", "json", "eof")):
         return CorruptStore(
-            f"the timeline {uri} is damaged: {text}", hint="Restore it from a copy; near timers are unaffected"
+            f"the timeline {uri} is damaged: {text}", hint="Restore it from a backup; near timers are unaffected"
         )
-    return StoreError(f"the timeline {uri} cannot be read: {text}", hint="Check pipeline.timeline; it is tried again")
+    return StoreError(f"the timeline {uri} cannot be read: {text}", hint="Check pipeline.timeline; the read is retried")

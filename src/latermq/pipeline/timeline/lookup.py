@@ -17,7 +17,7 @@ def find_records(root_uri: str, store_id: str, places: Sequence[tuple[int, int]]
     missing = [entry for entry, _ in places if entry not in found]
     if missing:
         raise ServiceUnavailable(
-            f"the timeline does not hold the record of entry {missing[0]}",
+            f"the timeline has no record for entry {missing[0]}",
             hint="Check pipeline.timeline",
         )
     return found

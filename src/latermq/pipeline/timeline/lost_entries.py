@@ -12,8 +12,8 @@ from latermq.pipeline.windows.attempts import windows_of
 
 
 @dataclass(frozen=True)
-class Held:
-    """What a timeline holds of one store, in total and from a given entry on."""
+class TimelineExtent:
+    """The entries of one store in a timeline, in total and from a given entry on."""
 
     ingested: int  # all entries below it are in the table
     newest_window: int  # the highest number that has a folder
@@ -45,15 +45,15 @@ def read_claim(root: Root, store_id: str) -> IngestClaim | None:
     return None if data is None else decode_claim(data, path)
 
 
-def look_up(root_uri: str, store_id: str, entry: int) -> Held:
-    """What the table and the window folders hold."""
+def read_extent(root_uri: str, store_id: str, entry: int) -> TimelineExtent:
+    """The extent of a store's entries in the table and in the window folders."""
     root = open_root(root_uri)
     timeline = open_local_timeline(root, store_id)
     newest = max(windows_of(root, store_id), default=0)
     if timeline is None:
-        return Held(0, newest, FOREVER_MS, 0)
+        return TimelineExtent(0, newest, FOREVER_MS, 0)
     from_ms, until_ms = timeline.far_dues(store_id, entry)
-    return Held(timeline.ingested, newest, from_ms, until_ms)
+    return TimelineExtent(timeline.ingested, newest, from_ms, until_ms)
 
 
 def rows_from(root_uri: str, store_id: str, entry: int) -> Iterator[dict[str, Any]]:

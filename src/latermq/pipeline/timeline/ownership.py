@@ -13,10 +13,10 @@ def ownership_of(state: PipelineState) -> Ownership:
     Brokers that do not report the first covered entry also omit the frontier before their first cut, unless that cut is
     the first ever.
     """
-    told_from = state.owned_from
-    if told_from is None and (not state.cuts or state.cuts[0].number == 1):
-        told_from = 0
-    base = [] if told_from is None else [(told_from, FOREVER_MS)]
+    known_from = state.owned_from
+    if known_from is None and (not state.cuts or state.cuts[0].number == 1):
+        known_from = 0
+    base = [] if known_from is None else [(known_from, FOREVER_MS)]
     return Ownership([*base, *map(frontier_row, state.cuts)])
 
 

@@ -15,7 +15,7 @@ from latermq.errors import ConfigError, LaterMQError, StoreError
 from latermq.message.names import is_file_name
 from latermq.pipeline.timeline.durable import sync_file, sync_folders
 
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # Hadoop's names for Arrow's s3 scheme.
 _ALIASES = {"s3a": "s3", "s3n": "s3"}
 
@@ -47,7 +47,7 @@ class Root:
         below = "/".join(parts)
         if not all(map(is_file_name, below.split("/"))):
             raise StoreError(
-                f"{below[:80]!r} is no path below {self.uri}", hint="Look for who gave a store or a file such a name"
+                f"{below[:80]!r} is not a valid path below {self.uri}", hint="Check the names of stores and files there"
             )
         return f"{self.path}/{below}"
 
@@ -63,7 +63,7 @@ def open_root(uri: str) -> Root:
     except (pa.ArrowException, OSError, ImportError) as error:
         raise ConfigError(
             f"the timeline {uri} cannot be opened: {_first_line(error)}",
-            hint="Set pipeline.timeline to a folder that this machine can write to",
+            hint="Set pipeline.timeline to a folder that is writable from this machine",
         ) from error
     path = path.rstrip("/")
     # Spark and delta-rs decode escapes in file:// URIs differently. A plain path is unambiguous.
@@ -79,11 +79,9 @@ def file_errors(what: str) -> Iterator[None]:
         raise
     except OSError as error:
         # Arrow's I/O errors are OSErrors too. Some carry the error number only in their text.
-        if error.errno in _NO_ROOM or os.strerror(errno.ENOSPC) in str(error):
-            raise StoreError(f"no room left for {what}", hint="Free space; it is tried again") from error
-        raise StoreError(
-            f"{what}: {_first_line(error)}", hint="Check pipeline.timeline and who may write there"
-        ) from error
+        if error.errno in _DISK_FULL or os.strerror(errno.ENOSPC) in str(error):
+            raise StoreError(f"disk full: {what}", hint="Free disk space; the operation is retried") from error
+        raise StoreError(f"{what}: {_first_line(error)}", hint="Check pipeline.timeline and its permissions") from error
 
 
 def write_file(root: Root, path: str, data: bytes) -> None:

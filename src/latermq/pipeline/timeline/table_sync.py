@@ -51,7 +51,7 @@ class TableSyncs:
 def _sync_from(table: Path, version: int) -> int:
     """Sync the commits from this version on, data before its commit. Returns the first version that does not exist."""
     log = table / LOG
-    first = version = _first_there(table, version)
+    first = version = _first_existing(table, version)
     while (commit := log / f"{version:020d}.json").exists():
         folders = set()
         for path in added_files(commit, table):
@@ -69,7 +69,7 @@ def _sync_from(table: Path, version: int) -> int:
     return version
 
 
-def _first_there(table: Path, version: int) -> int:
+def _first_existing(table: Path, version: int) -> int:
     """This version, or the first existing one after it. Delta removes old commits that a checkpoint covers."""
     if (table / LOG / f"{version:020d}.json").exists():
         return version

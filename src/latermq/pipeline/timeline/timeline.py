@@ -54,8 +54,8 @@ def create_timeline(spark: SparkSession, root: Root) -> None:
         builder.execute()
     except PySparkException as error:
         raise StoreError(
-            f"the timeline {root.timeline} cannot be made: {first_line(error)}",
-            hint="Check pipeline.timeline and who may write there",
+            f"the timeline {root.timeline} cannot be created: {first_line(error)}",
+            hint="Check pipeline.timeline and its permissions",
         ) from error
 
 
@@ -76,8 +76,8 @@ def append(rows: DataFrame, root: Root, store_id: str, start: int, end: int, fir
         return False
     if start > max(ingested, first_entry):
         raise CorruptStore(
-            f"the timeline {root.timeline} ends at entry {ingested} of store {store_id}, the batch begins at {start}",
-            hint="Was an older copy of the table put back? What it lacks must not be passed over",
+            f"the timeline {root.timeline} ends at entry {ingested} of store {store_id}; the batch begins at {start}",
+            hint="Check whether the table was restored from an old backup; the driver does not skip missing entries",
         )
     if start < ingested:
         rows = rows.where(F.col("entry_offset") >= ingested)

@@ -25,7 +25,7 @@ _POINTER = "_last_checkpoint"
 _HADOOP_HEADER = b"crc\0"
 
 
-def take_out_torn_commits(root: Root, address: str) -> list[int]:
+def remove_torn_commits(root: Root, address: str) -> list[int]:
     """Move all commits from the first torn one on to `torn/` below the root. Returns their versions.
 
     Concurrent writers do not look like torn commits: data is written before the commit that names it.
@@ -33,7 +33,7 @@ def take_out_torn_commits(root: Root, address: str) -> list[int]:
     if not root.is_local:
         return []
     table = Path(address)
-    with file_errors(f"looking at {table}"):
+    with file_errors(f"reading {table}"):
         versions = _versions(table)
         _drop_torn_pointers(table, versions)
         for version in versions[-UNSYNCED_COMMITS:]:
@@ -42,25 +42,25 @@ def take_out_torn_commits(root: Root, address: str) -> list[int]:
         if first is None:
             return []
         torn = [version for version in versions if version >= first]
-        aside = Path(root.path) / "torn" / f"{table.name}-{time.time_ns() // 1_000_000}"
-        aside.mkdir(parents=True)
+        folder = Path(root.path) / "torn" / f"{table.name}-{time.time_ns() // 1_000_000}"
+        folder.mkdir(parents=True)
         # Move the last commit first. A crash in between leaves a table that is shorter but intact, or as torn as
         # before.
         for version in [*reversed(torn), *([first] if first not in torn else [])]:
             for path in _files_of(table, version):
-                path.replace(aside / path.name)
+                path.replace(folder / path.name)
         _drop_torn_pointers(table, [])
         sync_folder(table / LOG)
-    _log.warning("%s was torn by a power cut: its commits from version %d on were moved to %s", table, first, aside)
+    _log.warning("%s was damaged by a power cut: commits from version %d on were moved to %s", table, first, folder)
     return torn
 
 
-def newest_whole_version(root: Root, address: str) -> int | None:
+def newest_intact_version(root: Root, address: str) -> int | None:
     """The last version before a torn commit, for readers; None if nothing is torn, or nothing is left."""
     if not root.is_local:
         return None
     table = Path(address)
-    with file_errors(f"looking at {table}"):
+    with file_errors(f"reading {table}"):
         first = _first_torn(table, _versions(table)[-UNSYNCED_COMMITS:])
     return first - 1 if first else None
 
@@ -78,7 +78,7 @@ def _first_torn(table: Path, versions: list[int]) -> int | None:
             first = version + 1  # this commit's name was lost, but a later one's was not
         after = version
         actions = _actions(table / LOG / f"{version:020d}.json")
-        if actions is None or any(not _is_whole(table, one["add"], removed) for one in actions if "add" in one):
+        if actions is None or any(not _is_intact(table, one["add"], removed) for one in actions if "add" in one):
             first = version
         removed.update(one["remove"]["path"] for one in actions or [] if "remove" in one)
     return first
@@ -93,7 +93,7 @@ def _actions(commit: Path) -> list[dict[str, Any]] | None:
     return actions if actions and all(isinstance(one, dict) for one in actions) else None
 
 
-def _is_whole(table: Path, added: dict[str, Any], removed: set[str]) -> bool:
+def _is_intact(table: Path, added: dict[str, Any], removed: set[str]) -> bool:
     path = unquote(added["path"])
     if added["path"] in removed or "://" in path:
         return True
@@ -145,24 +145,24 @@ def _drop_torn_checksums(file: Path) -> None:
     sums = file.with_name(f".{file.name}.crc")
     if not sums.is_file() or not file.is_file():
         return
-    told = sums.read_bytes()
-    step = int.from_bytes(told[4:8], "big")
-    wanted = 8 + 4 * -(-file.stat().st_size // step) if step else -1
-    if told[:4] != _HADOOP_HEADER or len(told) != wanted or not _first_sum_is_right(file, told, step):
+    data = sums.read_bytes()
+    step = int.from_bytes(data[4:8], "big")
+    expected_bytes = 8 + 4 * -(-file.stat().st_size // step) if step else -1
+    if data[:4] != _HADOOP_HEADER or len(data) != expected_bytes or not _first_sum_matches(file, data, step):
         sums.unlink()
 
 
-def _first_sum_is_right(file: Path, told: bytes, step: int) -> bool:
+def _first_sum_matches(file: Path, data: bytes, step: int) -> bool:
     with file.open("rb") as stream:
         first = stream.read(step)
-    return not first or int.from_bytes(told[8:12], "big") == zlib.crc32(first)
+    return not first or int.from_bytes(data[8:12], "big") == zlib.crc32(first)
 
 
 def _files_of(table: Path, version: int) -> Iterator[Path]:
     """The files of a commit. The commit itself comes last, because the others are found through it."""
     log = table / LOG
-    beside = [path for pattern in (f"{version:020d}.*", f".{version:020d}.*") for path in log.glob(pattern)]
+    files = [path for pattern in (f"{version:020d}.*", f".{version:020d}.*") for path in log.glob(pattern)]
     commit = log / f"{version:020d}.json"
-    yield from (path for path in beside if path != commit)
+    yield from (path for path in files if path != commit)
     if commit.exists():
         yield commit

@@ -20,7 +20,7 @@ from latermq.pipeline.source.records import RecordBlock
 from latermq.pipeline.timeline.local_timeline import LocalTimeline, open_local_timeline
 from latermq.pipeline.timeline.ownership import far_timers, ownership_of
 from latermq.pipeline.timeline.root import Root
-from latermq.pipeline.timeline.torn_commits import newest_whole_version
+from latermq.pipeline.timeline.torn_commits import newest_intact_version
 from latermq.pipeline.windows.attempt_writer import write_attempt
 from latermq.pipeline.windows.attempts import SCHEMA, Attempt
 
@@ -120,7 +120,7 @@ def build_locally(
     the last version before them, and the log holds the rest. Otherwise an empty commit would read as one that did
     nothing.
     """
-    timeline = open_local_timeline(root, state.store_id, newest_whole_version(root, root.timeline))
+    timeline = open_local_timeline(root, state.store_id, newest_intact_version(root, root.timeline))
     start = tail_start(root, state, timeline)
     tail = read_tail(state, window, start, pull)
     return write_attempt(

@@ -14,7 +14,7 @@ from latermq.errors import CorruptStore, LaterMQError, StoreError
 from latermq.handover.manifest import WindowFile
 from latermq.handover.window import Window, pending_windows
 from latermq.model.pipeline_state import PipelineState
-from latermq.pipeline.spark.spark_failures import told_by_spark
+from latermq.pipeline.spark.spark_failures import spark_errors
 from latermq.pipeline.timeline.local_timeline import open_local_timeline
 from latermq.pipeline.timeline.root import Root, file_errors, open_root
 from latermq.pipeline.windows.attempt_writer import (
@@ -113,7 +113,7 @@ def build_window(
     name = attempt_name(MADE_BY, now_ms)
     begin_attempt(root, window, name)
     try:
-        with told_by_spark(f"building window {window.number} from {root.timeline}"):
+        with spark_errors(f"building window {window.number} from {root.timeline}"):
             table = spark.read.format("delta").option("versionAsOf", timeline.version).load(root.timeline)
             shape = window_shape(table, window, part_rows)
             files = write_parts(window_rows(table, window, shape), root.uri, window, name)

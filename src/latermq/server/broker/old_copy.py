@@ -60,14 +60,14 @@ def _mend(broker: Broker, root_uri: str, claim: IngestClaim, first_lost: int) ->
     """Write the lost entries again; the number of rows. Any error is raised: serving without them would lose timers."""
     try:
         from latermq.pipeline.timeline.lookup import find_records
-        from latermq.pipeline.timeline.lost_entries import look_up, rows_from
+        from latermq.pipeline.timeline.lost_entries import read_extent, rows_from
     except ImportError as error:
         raise ConfigError(
             f"the timeline cannot be read: {error.name} is missing", hint="Install latermq[pipeline]"
         ) from error
 
     store_id = broker.store.store_id
-    held = look_up(root_uri, store_id, first_lost)
+    held = read_extent(root_uri, store_id, first_lost)
     lost = Lost(claim.end, claim.epoch, held.ingested, held.far_from_ms, held.far_until_ms, held.newest_window)
     entries = broker.lost_entries(lost)
     began_at = broker.ingest.begin_mending(first_lost)
