@@ -168,7 +168,7 @@ def test_csv_and_json_are_scheduled_with_columns_of_other_names(timers: Timers, 
     assert [row["body_bytes"] for row in rows] == [len("first"), len("second"), len('{"name":"x"}')]
     csv.write_text("id,pay_by\n3,tomorrow\n")
     _, errors = timers.run("schedule", str(csv), "--job", "csv", *columns, "--column", "due=pay_by", code=1)
-    assert "row 0 (key '3'): nothing says when it is due" in errors
+    assert "row 0 (key '3'): it has no due time" in errors
 
 
 def test_near_and_far_timers_are_one_table_before_and_after_ingest(timers: Timers) -> None:
@@ -217,13 +217,13 @@ def test_what_a_predicate_holds_for_is_cancelled_near_and_far(timers: Timers, tm
     (again,) = timers.rows("cancel", "--job", "no-odd")
     assert (again["names"], again["cancelled"], again["done_before"]) == (200, 200, 200)
     _, errors = timers.run("cancel", "--where", "topic = 'cut'", "--job", "no-odd", code=1)
-    assert "was begun as" in errors
+    assert "was started as" in errors
 
 
 def test_a_job_that_was_cut_short_goes_on_with_the_rest_of_its_plan(
     timers: Timers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from latermq.pipeline.bulk import bulk, bulk_play
+    from latermq.pipeline.bulk import bulk, plan_runner
     from latermq.pipeline.timeline.root import write_file
 
     timers.rows("schedule", timers.file_of(tmp_path / "rows.parquet", 90, "short"), "--job", "short")
@@ -239,7 +239,7 @@ def test_a_job_that_was_cut_short_goes_on_with_the_rest_of_its_plan(
         write_file(root, path, data)
 
     with monkeypatch.context() as patched:
-        patched.setattr(bulk_play, "write_file", dies_at_the_second)
+        patched.setattr(plan_runner, "write_file", dies_at_the_second)
         with pytest.raises(KeyboardInterrupt):
             bulk.resume("shift", timers.root, timers.namesrv)
     done = bulk.resume("shift", timers.root, timers.namesrv)

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from latermq.errors import ConfigError, InvalidParameter, StoreError
-from latermq.pipeline.bulk.bulk_job import same_order
-from latermq.pipeline.bulk.bulk_play import Step, play_plan, steps_of
+from latermq.pipeline.bulk.bulk_job import check_same_order
+from latermq.pipeline.bulk.plan_runner import Step, run_plan, steps_of
 from latermq.pipeline.timeline.root import open_root
 from latermq.protocol.remoting.codes import Request
 from tests.support.faults.timer_histories import History
@@ -58,7 +58,7 @@ def test_timers_of_one_name_are_moved_together(waiting: "DataFrame") -> None:
 
 @pytest.mark.parametrize("where", ["colour = 'red'", "topic ==", "due_ms"])
 def test_a_predicate_that_spark_does_not_understand_is_told_in_a_line(waiting: "DataFrame", where: str) -> None:
-    with pytest.raises(ConfigError, match=r"does not understand it: \[") as caught:
+    with pytest.raises(ConfigError, match=r"Spark rejects the SQL: \[") as caught:
         plan(waiting, "cancel", where)
     assert "\n" not in caught.value.message
 
@@ -80,9 +80,9 @@ def test_an_order_that_says_too_little_or_too_much_is_refused(action: str, where
 
 
 def test_a_job_goes_on_only_as_it_was_begun() -> None:
-    same_order({"where": "a"}, {"where": "a"}, "j")
-    with pytest.raises(InvalidParameter, match=r'job j was begun as \{"where":"a"\}'):
-        same_order({"where": "a"}, {"where": "b"}, "j")
+    check_same_order({"where": "a"}, {"where": "a"}, "j")
+    with pytest.raises(InvalidParameter, match=r'job j was started as \{"where":"a"\}'):
+        check_same_order({"where": "a"}, {"where": "b"}, "j")
 
 
 def test_a_step_is_a_cancel_or_a_move() -> None:
@@ -109,14 +109,14 @@ def test_a_plan_lists_its_timers_and_where_looking_for_them_ended(waiting: "Data
 def test_a_plan_whose_broker_is_away_is_not_begun(
     spark: "SparkSession", waiting: "DataFrame", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from latermq.pipeline.bulk import bulk_play
+    from latermq.pipeline.bulk import plan_runner
     from latermq.pipeline.bulk.bulk import BulkAction, plan_rows
 
     root = open_root(str(tmp_path))
     plan_rows(waiting, BulkAction("cancel", "TRUE"), {"s": 99}).write.parquet(root.at("bulk", "j", "plan"))
-    monkeypatch.setattr(bulk_play, "addresses_by_store", lambda namesrv: {"another": "127.0.0.1:1"})
-    with pytest.raises(StoreError, match="the broker of store s is not there"):
-        play_plan(root, "j", 5, "127.0.0.1:1", lambda done: None, lambda rows: None)
+    monkeypatch.setattr(plan_runner, "addresses_by_store", lambda namesrv: {"another": "127.0.0.1:1"})
+    with pytest.raises(StoreError, match="the broker of store s is unreachable"):
+        run_plan(root, "j", 5, "127.0.0.1:1", lambda done: None, lambda rows: None)
 
 
 def test_files_become_rows_of_timers_under_names_of_their_own(spark: "SparkSession", tmp_path: Path) -> None:
@@ -139,18 +139,18 @@ def test_what_cannot_be_read_or_mapped_is_said(spark: "SparkSession", tmp_path: 
     from latermq.pipeline.bulk.schedule_files import format_of, read_source, timer_rows
 
     rows = spark.range(1)
-    with pytest.raises(ConfigError, match="a timer has no colour"):
+    with pytest.raises(ConfigError, match="unknown column: colour"):
         timer_rows(rows, {"colour": "id"})
-    with pytest.raises(ConfigError, match="none of the columns id"):
+    with pytest.raises(ConfigError, match="no column matches: the source has id"):
         timer_rows(rows, {})
-    with pytest.raises(ConfigError, match="does not understand"):
+    with pytest.raises(ConfigError, match="Spark rejects the SQL"):
         timer_rows(rows, {"key": "nothing"})
     with pytest.raises(ConfigError, match="there is no file"):
         read_source(spark, str(tmp_path / "no.parquet"))
-    with pytest.raises(ConfigError, match="does not understand"):
+    with pytest.raises(ConfigError, match="Spark rejects the SQL"):
         read_source(spark, "no_such_table")
     (tmp_path / "rows.xlsx").touch()
-    with pytest.raises(ConfigError, match="cannot be told by its name"):
+    with pytest.raises(ConfigError, match=r"the format of .* is unknown"):
         format_of(str(tmp_path / "rows.xlsx"))
     (tmp_path / "table" / "_delta_log").mkdir(parents=True)
     assert format_of(str(tmp_path / "table")) == "delta"

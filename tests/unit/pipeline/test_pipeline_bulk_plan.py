@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from latermq.errors import CorruptStore
-from latermq.pipeline.bulk import bulk_job, bulk_play
-from latermq.pipeline.bulk.bulk_play import play_plan, sync_plan
+from latermq.pipeline.bulk import bulk_job, plan_runner
+from latermq.pipeline.bulk.plan_runner import run_plan, sync_plan
 from latermq.pipeline.timeline.root import Root, open_root
 
 
@@ -26,7 +26,7 @@ def root(tmp_path: Path) -> Root:
 
 
 def play(root: Root) -> tuple[int, Counter[str]]:
-    return play_plan(root, "j", 6, "nowhere:1", lambda done: None, lambda rows: None)
+    return run_plan(root, "j", 6, "nowhere:1", lambda done: None, lambda rows: None)
 
 
 def test_a_plan_that_was_played_is_told_as_it_was(root: Root) -> None:
@@ -44,7 +44,7 @@ def test_a_plan_that_lacks_rows_is_refused(root: Root, damage: Callable[[Path], 
 def test_a_plan_is_synced_with_its_folder(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
     for name in ("sync_file", "sync_folder"):
-        monkeypatch.setattr(bulk_play, name, lambda path: synced.append(Path(path).name))
+        monkeypatch.setattr(plan_runner, name, lambda path: synced.append(Path(path).name))
     sync_plan(root, "j")
     assert synced == ["a.parquet", "b.parquet", "plan"]
 

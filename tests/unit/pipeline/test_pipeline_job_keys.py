@@ -16,7 +16,7 @@ from latermq.pipeline.bulk import job_keys, spool
 from latermq.pipeline.bulk.bulk_job import files_in
 from latermq.pipeline.bulk.job_keys import JobKeys, Keys, keys_of
 from latermq.pipeline.bulk.row_frames import Target, requests_of
-from latermq.pipeline.bulk.spool import Scheduled, SpoolFile, look_for_repeated, send_spool, write_spool
+from latermq.pipeline.bulk.spool import Scheduled, SpoolFile, count_repeated, send_spool, write_spool
 from latermq.pipeline.timeline.root import Root, open_root
 from latermq.protocol.remoting.rows import decode_rows, unique_key_of
 from tests.support.brokers_in_memory import HOST
@@ -119,7 +119,7 @@ def test_a_job_that_is_run_again_after_retention_schedules_nothing(scene: Scene)
 
 def test_a_run_that_failed_half_way_goes_on_with_the_rest(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool, "LINKS_PER_BROKER", 1)
-    monkeypatch.setattr(spool, "REMEMBER_EVERY_S", 0.0)
+    monkeypatch.setattr(spool, "SAVE_EVERY_S", 0.0)
     keys = [f"k{number}" for number in range(12)]
     scene.fails_at = 3
     with pytest.raises(IllegalMessage):
@@ -160,7 +160,7 @@ def test_what_a_power_cut_took_before_the_flush_is_sent_to_the_broker_that_comes
 def test_rows_with_the_key_of_another_row_are_counted_and_named(scene: Scene) -> None:
     keys = ("a", "b", "a", "c", "d", "b", "a")
     wanted = (3, ("a", "b"))
-    found = look_for_repeated(scene.root, scene.files(*keys))
+    found = count_repeated(scene.root, scene.files(*keys))
     assert (found.rows, found.sample) == wanted
     assert scene.run(*keys) == Scheduled(4, 0, *wanted)
     assert scene.run(*keys) == Scheduled(0, 4, *wanted)
@@ -168,7 +168,7 @@ def test_rows_with_the_key_of_another_row_are_counted_and_named(scene: Scene) ->
 
 
 def test_of_many_repeated_keys_a_few_are_named(scene: Scene) -> None:
-    found = look_for_repeated(scene.root, scene.files(*[f"k{number % 20}" for number in range(60)]))
+    found = count_repeated(scene.root, scene.files(*[f"k{number % 20}" for number in range(60)]))
     assert (found.rows, len(found.sample)) == (40, job_keys.SAMPLE_KEYS)
 
 
@@ -201,13 +201,13 @@ def test_a_file_that_another_run_has_made_one_with_others_is_looked_for_there(
 def test_many_small_files_become_one_and_keep_every_key(tmp_path: Path) -> None:
     root = open_root(str(tmp_path))
     book = JobKeys(root, "job")
-    for number in range(job_keys.MANY_FILES + 1):
+    for number in range(job_keys.MAX_FILES + 1):
         book.add([keys(f"a{number}"), keys(f"b{number}", f"a{number}")])
-    book.tidy()
+    book.merge_files()
     assert len(list((tmp_path / "bulk" / "job" / "scheduled").iterdir())) == 1
     again = JobKeys(root, "job")
-    again.tidy()
-    assert len(again) == 2 * (job_keys.MANY_FILES + 1)
+    again.merge_files()
+    assert len(again) == 2 * (job_keys.MAX_FILES + 1)
     assert again.known(keys("a7", "b32", "c")).tolist() == [True, True, False]
     assert JobKeys(root, "other").known(keys("a7")).tolist() == [False]
 

@@ -57,10 +57,10 @@ def test_a_folder_that_is_named_goes_above_what_brokers_say(scene: Scene, monkey
 @pytest.mark.parametrize(
     ("timelines", "why"),
     [
-        ({"192.0.2.77:1": "{data}/pipeline"}, "that of broker b0 cannot be reached from here"),  # of another machine
-        ({"127.0.0.1:1": "/not-there/pipeline"}, "cannot be reached from here"),
-        ({"127.0.0.1:1": ""}, "cannot be reached from here"),  # of an older version
-        ({"127.0.0.1:1": "{data}/pipeline", "127.0.0.1:2": "{data}/another"}, "the brokers do not share one"),
+        ({"192.0.2.77:1": "{data}/pipeline"}, "the folder of broker b0 is not reachable"),  # of another machine
+        ({"127.0.0.1:1": "/not-there/pipeline"}, "is not reachable from this machine"),
+        ({"127.0.0.1:1": ""}, "is not reachable from this machine"),  # of an older version
+        ({"127.0.0.1:1": "{data}/pipeline", "127.0.0.1:2": "{data}/another"}, "the brokers use different folders"),
         ({}, "no broker is running"),
     ],
 )

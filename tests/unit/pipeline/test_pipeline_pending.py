@@ -112,7 +112,7 @@ def test_a_timeline_that_is_not_there_is_said_to_be_missing(
     with pytest.raises(QueryNotFound, match="no timeline at"):
         read_timeline(spark, str(tmp_path))
     monkeypatch.delenv("LATERMQ_PIPELINE_TIMELINE", raising=False)
-    with pytest.raises(ConfigError, match="is not named"):
+    with pytest.raises(ConfigError, match="is not set"):
         read_timeline(spark)
 
 

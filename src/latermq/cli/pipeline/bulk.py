@@ -140,7 +140,7 @@ def _play(verb: str, job: str, config: "PipelineConfig", namesrv: str) -> "BulkR
 
 def _tell(result: "BulkResult", *, as_json: bool) -> None:
     from latermq.model.timers import Verdict
-    from latermq.pipeline.bulk.bulk_play import REFUSED
+    from latermq.pipeline.bulk.plan_runner import REFUSED
 
     rows = [{"verdict": verdict, "names": count} for verdict, count in result.verdicts.most_common()]
     if as_json:

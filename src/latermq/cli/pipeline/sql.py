@@ -44,9 +44,9 @@ def sql(
     moment = None if as_of is None else _delta_moment(as_of)
     effective = pipeline_config(config, settings, timeline=timeline, master=master)
     with spark_session(effective) as spark:
-        from latermq.pipeline.query.sql import ask
+        from latermq.pipeline.query.sql import run_query
 
-        found, absent = ask(
+        found, absent = run_query(
             spark, query, effective.timeline, namesrv, version=version, timestamp=moment, allow_partial=partial
         )
         print_frame(found, limit, as_json=json)

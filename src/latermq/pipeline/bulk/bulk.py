@@ -14,11 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from latermq.errors import ConfigError, CorruptStore
-from latermq.pipeline.bulk.bulk_job import find_namesrv, find_root, job_folder, read_json, same_order, write_json
-from latermq.pipeline.bulk.bulk_play import CHUNK_ROWS, PLAN, play_plan, sync_plan
-from latermq.pipeline.query.pending_timers import Seen, look
+from latermq.pipeline.bulk.bulk_job import check_same_order, find_namesrv, find_root, job_folder, read_json, write_json
+from latermq.pipeline.bulk.plan_runner import CHUNK_ROWS, PLAN, run_plan, sync_plan
+from latermq.pipeline.query.pending_timers import PendingTimers, read_pending
 from latermq.pipeline.query.read_only_sql import check_expression
-from latermq.pipeline.query.sql import checked
+from latermq.pipeline.query.sql import run_user_sql
 from latermq.pipeline.spark.spark_failures import spark_errors
 from latermq.pipeline.timeline.root import Root
 
@@ -39,10 +39,10 @@ class BulkAction(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         if not self.where.strip():
-            raise ConfigError("nothing says which timers", hint="Write a predicate; TRUE is all of them")
+            raise ConfigError("no predicate is given", hint="Give a predicate; TRUE selects all timers")
         times = (self.by_ms is not None) + (self.to_ms is not None)
         if times != (self.action == "move"):
-            raise ConfigError("a move is by a span or to a moment", hint="Give one of the two")
+            raise ConfigError("a move needs either a span or a time", hint="Give one of the two")
 
 
 class BulkOrder(msgspec.Struct, frozen=True):
@@ -145,8 +145,8 @@ def resume(
     folder = find_root(root)
     found = find_job(folder, job)
     if found is None:
-        raise ConfigError(f"there is no job {job} at {folder.uri}", hint="Say what it shall do: --where")
-    done_before, verdicts = play_plan(
+        raise ConfigError(f"there is no job {job} at {folder.uri}", hint="Start it with --where")
+    done_before, verdicts = run_plan(
         folder, job, found.rows, find_namesrv(namesrv), lambda done: on_planned(found.rows, done), on_done
     )
     return BulkResult(job, found.rows, verdicts, done_before, found.absent)
@@ -170,39 +170,39 @@ def make_plan(
     """Write the plan of an action, unless the job already has one. An existing plan must be for the same action."""
     known = find_job(root, job)
     if known is not None:
-        same_order(msgspec.to_builtins(known.order), msgspec.to_builtins(action), job)
+        check_same_order(msgspec.to_builtins(known.order), msgspec.to_builtins(action), job)
         return known
-    seen = look(spark, root, namesrv, allow_partial=allow_partial)
-    chosen = plan_rows(seen.rows, action, ends_of(seen))
+    found_timers = read_pending(spark, root, namesrv, allow_partial=allow_partial)
+    planned = plan_rows(found_timers.rows, action, ends_of(found_timers))
     folder = f"{root.uri}/bulk/{job}/{PLAN}"
     with spark_errors(f"the plan of job {job}"):
         # Overwrite a partial plan left by a killed run. It has no order file, so it was never executed.
-        chosen.write.option("maxRecordsPerFile", CHUNK_ROWS).mode("overwrite").parquet(folder)
-        rows = spark.read.schema(chosen.schema).parquet(folder).count()
+        planned.write.option("maxRecordsPerFile", CHUNK_ROWS).mode("overwrite").parquet(folder)
+        rows = spark.read.schema(planned.schema).parquet(folder).count()
     sync_plan(root, job)
-    order = BulkOrder(action, rows, time.time_ns() // 1_000_000, seen.brokers.absent)
+    order = BulkOrder(action, rows, time.time_ns() // 1_000_000, found_timers.brokers.absent)
     write_json(root, f"{job_folder(root, job)}/{ORDER}", order)
     return order
 
 
-def chosen_rows(waiting: DataFrame, where: str) -> DataFrame:
+def matching_rows(pending: DataFrame, where: str) -> DataFrame:
     """The timers that match a predicate."""
-    check_expression(waiting.sparkSession, where)
-    return checked(lambda: waiting.drop("record").where(F.expr(where)))
+    check_expression(pending.sparkSession, where)
+    return run_user_sql(lambda: pending.drop("record").where(F.expr(where)))
 
 
-def ends_of(seen: Seen) -> dict[str, int]:
+def ends_of(found_timers: PendingTimers) -> dict[str, int]:
     """For each store, the first entry that was not read."""
-    return {broker.state.store_id: broker.state.flushed_entry for broker in seen.brokers.present}
+    return {broker.state.store_id: broker.state.flushed_entry for broker in found_timers.brokers.present}
 
 
-def plan_rows(waiting: DataFrame, action: BulkAction, ends: Mapping[str, int]) -> DataFrame:
+def plan_rows(pending: DataFrame, action: BulkAction, ends: Mapping[str, int]) -> DataFrame:
     """The plan for pending timers: identities, name and new due time, one row per name, earliest due time first.
 
     Timers of one name are cancelled or moved together. A move by a span counts from the earliest of them. `ends` gives
     the first unread entry of each store. Timers scheduled from there on are not in the plan.
     """
-    rows = chosen_rows(waiting, action.where)
+    rows = matching_rows(pending, action.where)
     ids = F.slice(F.array_sort(F.collect_set("timer_id")), 1, MAX_IDS)
     names = rows.groupBy("store_id", "topic", "unique_key").agg(
         F.min("timer_id").alias("timer_id"),
@@ -236,13 +236,13 @@ def preview(
     allow_partial: bool = False,
 ) -> Preview:
     """The timers that match a predicate now: their number by topic and hour, and the next few."""
-    seen = look(spark, root, namesrv, allow_partial=allow_partial)
-    rows = chosen_rows(seen.rows, where).cache()
+    found_timers = read_pending(spark, root, namesrv, allow_partial=allow_partial)
+    rows = matching_rows(found_timers.rows, where).cache()
     try:
         with spark_errors("the dry run"):
             hours = rows.groupBy("topic", F.date_trunc("hour", "due").alias("hour")).agg(F.count("*").alias("timers"))
             by_hour = [row.asDict() for row in hours.orderBy("hour", "topic").limit(HOUR_ROWS).collect()]
             sample = [row.asDict() for row in rows.orderBy("due_ms", "timer_id").limit(SAMPLE_ROWS).collect()]
-            return Preview(rows.count(), by_hour, sample, seen.brokers.absent)
+            return Preview(rows.count(), by_hour, sample, found_timers.brokers.absent)
     finally:
         rows.unpersist()

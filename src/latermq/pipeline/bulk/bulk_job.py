@@ -28,8 +28,8 @@ def find_root(root: Root | str | None) -> Root:
     uri = root or os.environ.get(ROOT_VARIABLE, "")
     if not uri:
         raise ConfigError(
-            "the folder of the timeline is not named",
-            hint=f"Name it (pipeline.timeline of the brokers, by default DATA/pipeline), or set {ROOT_VARIABLE}",
+            "the timeline's folder is not set",
+            hint=f"Set --timeline or {ROOT_VARIABLE} to the brokers' pipeline.timeline (by default DATA/pipeline)",
         )
     return open_root(uri)
 
@@ -43,8 +43,8 @@ def check_job(job: str) -> str:
     """Refuse a job name that is unsuitable for a folder."""
     if not _NAME(job):
         raise ConfigError(
-            f"{job!r} is no name of a job" if job else "the job has no name",
-            hint="Up to 100 letters, digits, '.', '_' and '-': rows that were sent under it are not scheduled again",
+            f"{job!r} is not a valid job name" if job else "the job has no name",
+            hint="Use up to 100 letters, digits, '.', '_' and '-'. A job schedules each key only once",
         )
     return job
 
@@ -60,21 +60,23 @@ def brokers_of_job(root: Root, job: str, running: Iterable[str]) -> list[str]:
     A row thus always goes to the same broker, however many brokers there are later. If one of them is unreachable, it
     must come back first.
     """
-    there = set(running)
+    running_names = set(running)
     path = f"{job_folder(root, job)}/{BROKERS}"
     listed: list[str] | None = read_json(root, path)
     if listed is None:
-        if not there:
+        if not running_names:
             raise StoreError("no broker is running", hint="Start one")
-        write_first(root, path, sorted(there))
+        write_first(root, path, sorted(running_names))
         listed = read_json(root, path)
     if not isinstance(listed, list) or not listed or not all(isinstance(name, str) for name in listed):
-        raise CorruptStore(f"{path} is no list of brokers", hint="Remove it only if the job never scheduled anything")
-    missing = [name for name in listed if name not in there]
+        raise CorruptStore(
+            f"{path} is not a list of brokers", hint="Remove it only if the job never scheduled anything"
+        )
+    missing = [name for name in listed if name not in running_names]
     if missing:
         raise StoreError(
-            f"job {job} spreads its rows over broker {', '.join(missing)}, which is not there",
-            hint="Start it again; its rows cannot go elsewhere without being scheduled twice",
+            f"job {job} sends rows to broker {', '.join(missing)}, which is not running",
+            hint="Start it again; sending its rows elsewhere could schedule them twice",
         )
     return listed
 
@@ -105,7 +107,7 @@ def read_json(root: Root, path: str) -> Any:
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise CorruptStore(f"{path} is no JSON: {error}") from error
+        raise CorruptStore(f"{path} is not valid JSON: {error}") from error
 
 
 def write_json(root: Root, path: str, value: Any) -> None:
@@ -120,10 +122,10 @@ def files_in(root: Root, folder: str, ending: str) -> list[str]:
     return sorted(info.base_name for info in found if info.is_file and info.base_name.endswith(ending))
 
 
-def same_order(found: Any, wanted: Any, job: str) -> None:
+def check_same_order(found: Any, wanted: Any, job: str) -> None:
     """Refuse to continue a job with a different request."""
     if found != wanted:
         raise InvalidParameter(
-            f"job {job} was begun as {msgspec.json.encode(found).decode()}",
-            hint="Repeat it as it was, without --where, or give the new one another --job",
+            f"job {job} was started as {msgspec.json.encode(found).decode()}",
+            hint="Resume it without --where, or choose another --job for the new request",
         )

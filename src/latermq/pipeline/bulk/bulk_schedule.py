@@ -15,7 +15,7 @@ from latermq.errors import ConfigError, IllegalMessage, LaterMQError
 from latermq.pipeline.bulk.bulk_job import brokers_of_job, check_job, find_namesrv, job_folder
 from latermq.pipeline.bulk.job_root import find_job_root
 from latermq.pipeline.bulk.row_frames import BadRow, Target, check_columns, requests_of
-from latermq.pipeline.bulk.spool import Scheduled, SpoolFile, look_for_repeated, send_spool, write_spool
+from latermq.pipeline.bulk.spool import Scheduled, SpoolFile, count_repeated, send_spool, write_spool
 from latermq.pipeline.driver.brokers import masters, queues_of
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.timeline.root import Root, open_root
@@ -106,7 +106,9 @@ def spool_partition(order: Order, batches: Iterator[pa.RecordBatch], partition: 
     return write_spool(open_root(order.root_uri), order.folder, requests())
 
 
-def finish(order: Order, files: Sequence[SpoolFile], on_sent: Callable[[int], None] = lambda rows: None) -> Scheduled:
+def send_spooled(
+    order: Order, files: Sequence[SpoolFile], on_sent: Callable[[int], None] = lambda rows: None
+) -> Scheduled:
     """The work of the driver: schedule the rows that the tasks spooled."""
     root = open_root(order.root_uri)
     try:
@@ -117,16 +119,16 @@ def finish(order: Order, files: Sequence[SpoolFile], on_sent: Callable[[int], No
             _log.warning("job %s: %s", order.target.job, repeated_note(done))
         return done
     finally:
-        forget(order)
+        remove_spool(order)
 
 
 def repeated_note(done: Scheduled) -> str:
     """A note for users about the rows that were left out because another row has the same key."""
     keys = ", ".join(map(repr, done.repeated_keys))
-    return f"{done.repeated} rows have the key of another row and are left out; among these keys are {keys}"
+    return f"{done.repeated} rows were left out because another row has the same key, for example {keys}"
 
 
-def forget(order: Order) -> None:
+def remove_spool(order: Order) -> None:
     """Remove the spooled rows."""
     with suppress(OSError):  # nothing was spooled
         open_root(order.root_uri).files.delete_dir(order.folder)
@@ -134,20 +136,20 @@ def forget(order: Order) -> None:
 
 def check_topics(namesrv: str, addresses: dict[str, str], files: Sequence[SpoolFile]) -> None:
     """Refuse a topic that a broker does not have and may not create."""
-    makes = {
+    creates = {
         name: broker_settings(addresses[name]).get("autoCreateTopicEnable") == "true"
         for name in sorted({file.broker for file in files})
         if name in addresses
     }
-    wanted = {(topic, file.broker) for file in files for topic in file.topics if not makes.get(file.broker)}
-    for topic in sorted({topic for topic, _ in wanted}):
-        there: set[str] = set()
+    required = {(topic, file.broker) for file in files for topic in file.topics if not creates.get(file.broker)}
+    for topic in sorted({topic for topic, _ in required}):
+        present: set[str] = set()
         with suppress(LaterMQError):
-            there = {place.broker for place in queues_of(namesrv, topic)}
-        for broker in sorted(name for of, name in wanted if of == topic and name not in there):
+            present = {place.broker for place in queues_of(namesrv, topic)}
+        for broker in sorted(name for of, name in required if of == topic and name not in present):
             raise IllegalMessage(
-                f"topic {topic!r} is not on broker {broker}, and it may not make it",
-                hint=f"Make it first: latermq topic create {topic}",
+                f"broker {broker} has no topic {topic!r} and does not auto-create topics",
+                hint=f"Create it first: latermq topic create {topic}",
             )
 
 
@@ -180,7 +182,7 @@ def schedule(
     servers = find_namesrv(namesrv)
     order = make_order(find_job_root(root, servers, check_job(job)), servers, job, topic)
 
-    def keep(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def spool(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         try:
             files = spool_partition(order, batches, context.partitionId() if context is not None else 0)
@@ -192,7 +194,7 @@ def schedule(
 
     try:
         with spark_errors(f"reading the rows of job {job}"):
-            found = rows.mapInArrow(keep, _FILES_DDL).collect()
+            found = rows.mapInArrow(spool, _FILES_DDL).collect()
         for row in found:
             if row.problem is not None:
                 raise BadRow(row.problem, hint=row.hint or "")
@@ -200,11 +202,11 @@ def schedule(
         on_checked(sum(file.rows for file in files))
         if dry_run:
             check_topics(order.namesrv, masters(order.namesrv), files)
-            repeated = look_for_repeated(open_root(order.root_uri), files)
+            repeated = count_repeated(open_root(order.root_uri), files)
             return Scheduled(repeated=repeated.rows, repeated_keys=repeated.sample)
-        return finish(order, files, on_sent)
+        return send_spooled(order, files, on_sent)
     finally:
-        forget(order)
+        remove_spool(order)
 
 
 def parse_write_options(options: dict[str, str]) -> tuple[Root, str, str, str]:
@@ -213,7 +215,7 @@ def parse_write_options(options: dict[str, str]) -> tuple[Root, str, str, str]:
     unknown = given.keys() - {"namesrv", "root", "job", "topic", "path"}
     if unknown:
         raise ConfigError(
-            f"option {', '.join(sorted(unknown))} is not known for writing", hint="Options: namesrv, root, job, topic"
+            f"unknown option for writing: {', '.join(sorted(unknown))}", hint="Options: namesrv, root, job, topic"
         )
     servers, job = find_namesrv(given.get("namesrv")), check_job(given.get("job", ""))
     root = find_job_root(given.get("root"), servers, job)

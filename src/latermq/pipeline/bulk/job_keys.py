@@ -26,7 +26,7 @@ FOLDER, ENDING = "scheduled", ".keys"
 MAGIC = b"LMQKEYS1"
 KEY_BYTES = 16
 # With more files than this, the end of a run merges them into one.
-MANY_FILES = 32
+MAX_FILES = 32
 SAMPLE_KEYS = 5
 _HEAD = struct.Struct("<8sQ")  # magic, number of keys
 _CHECKSUM = struct.Struct("<I")  # CRC-32 of everything before it
@@ -72,9 +72,9 @@ class JobKeys:
             with self._lock:
                 self._files.append(name)
 
-    def tidy(self) -> None:
+    def merge_files(self) -> None:
         """Merge many small files into one. A run that dies in between leaves duplicate keys, which do no harm."""
-        if len(self._files) <= MANY_FILES:
+        if len(self._files) <= MAX_FILES:
             return
         known, old = self._read_all(), list(self._files)
         self._files = [self._write(known)]
@@ -88,10 +88,10 @@ class JobKeys:
             try:
                 return _sorted(self._read(name) for name in self._files)
             except StoreError:
-                there = files_in(self._root, self._folder, ENDING)
-                if there == self._files:
+                listed = files_in(self._root, self._folder, ENDING)
+                if listed == self._files:
                     raise
-                self._files = there
+                self._files = listed
 
     def _write(self, keys: Keys) -> str:
         name = f"{secrets.token_hex(8)}{ENDING}"
@@ -104,12 +104,12 @@ class JobKeys:
         with file_errors(path), self._root.files.open_input_stream(path) as stream:
             data = bytes(stream.read())
         end = len(data) - _CHECKSUM.size
-        whole = end >= _HEAD.size and data[end:] == _CHECKSUM.pack(zlib.crc32(data[:end]))
-        if not whole or _HEAD.unpack_from(data) != (MAGIC, (end - _HEAD.size) // KEY_BYTES):
+        is_intact = end >= _HEAD.size and data[end:] == _CHECKSUM.pack(zlib.crc32(data[:end]))
+        if not is_intact or _HEAD.unpack_from(data) != (MAGIC, (end - _HEAD.size) // KEY_BYTES):
             raise CorruptStore(
-                f"{path} is damaged: which rows the job has scheduled is not known",
-                hint="Put it back from a copy. Without it, rows of it that were delivered longer ago than the brokers' "
-                "store.retention are scheduled again",
+                f"{path} is damaged: the rows that the job has scheduled are unknown",
+                hint="Restore it from a backup. If you delete it, the job schedules rows again whose timers were "
+                "delivered longer ago than the brokers' store.retention",
             )
         return np.frombuffer(data, _KEY, (end - _HEAD.size) // KEY_BYTES, _HEAD.size)
 
@@ -134,17 +134,17 @@ def find_repeated(bodies: Iterable[bytes], again: Iterable[bytes]) -> Repeated:
     if not (heads[1:] == heads[:-1]).any():
         return Repeated()
     distinct, counts = np.unique(keys, return_counts=True)
-    several = distinct[counts > 1]
+    repeated = distinct[counts > 1]
     sample: list[str] = []
-    for unique_key, key in _named(again if len(several) else ()):
+    for unique_key, key in _keys_with_names(again if len(repeated) else ()):
         if len(sample) == SAMPLE_KEYS:
             break
-        if several[min(int(np.searchsorted(several, unique_key)), len(several) - 1)] == unique_key:
+        if repeated[min(int(np.searchsorted(repeated, unique_key)), len(repeated) - 1)] == unique_key:
             sample += [key] if key not in sample else []
     return Repeated(len(keys) - len(distinct), tuple(sample))
 
 
-def _named(bodies: Iterable[bytes]) -> Iterator[tuple[np.bytes_, str]]:
+def _keys_with_names(bodies: Iterable[bytes]) -> Iterator[tuple[np.bytes_, str]]:
     for body in bodies:
         batch = decode_rows(body)
         names = (value.decode(errors="replace") for value in batch.keys.values())

@@ -20,27 +20,27 @@ def find_job_root(root: Root | str | None, namesrv: str, job: str) -> Root:
     """The pipeline's folder: as given, else from the environment, else the one that the brokers use."""
     if root or os.environ.get(ROOT_VARIABLE):
         return find_root(root)
-    found = open_root(_timeline_of(namesrv))
+    found = open_root(_find_timeline(namesrv))
     _adopt(found, job)
     return found
 
 
-def _timeline_of(namesrv: str) -> str:
+def _find_timeline(namesrv: str) -> str:
     uris = set()
     for name, address in masters(namesrv).items():
         with BrokerLink(address) as link:
             uri = link.state().timeline
         if MASK in uri:
-            raise _not_named(f"broker {name} does not tell the credentials in its own")
-        if not uri or ("://" not in uri and not _is_reached(uri, address)):
-            raise _not_named(f"that of broker {name} cannot be reached from here")
+            raise _unknown_root(f"broker {name} does not report the credentials in its folder's URI")
+        if not uri or ("://" not in uri and not _is_reachable(uri, address)):
+            raise _unknown_root(f"the folder of broker {name} is not reachable from this machine")
         uris.add(uri)
     if len(uris) != 1:
-        raise _not_named("the brokers do not share one" if uris else "no broker is running")
+        raise _unknown_root("the brokers use different folders" if uris else "no broker is running")
     return uris.pop()
 
 
-def _is_reached(path: str, address: str) -> bool:
+def _is_reachable(path: str, address: str) -> bool:
     """Whether a broker's path is the same folder here, which holds only if the broker runs on this machine."""
     host, _ = split_address(address)
     try:
@@ -50,11 +50,11 @@ def _is_reached(path: str, address: str) -> bool:
         return False
 
 
-def _not_named(why: str) -> ConfigError:
+def _unknown_root(why: str) -> ConfigError:
     return ConfigError(
-        f"the folder of the timeline, where jobs are remembered, is not named, and {why}",
-        hint=f"Name it: --timeline URI, the option root, or {ROOT_VARIABLE}; it is the brokers' pipeline.timeline, "
-        "by default DATA/pipeline",
+        f"the timeline's folder, which holds the jobs, is not set: {why}",
+        hint=f"Set --timeline URI, the option root, or {ROOT_VARIABLE} to the brokers' pipeline.timeline (by default "
+        "DATA/pipeline)",
     )
 
 
@@ -68,4 +68,4 @@ def _adopt(root: Root, job: str) -> None:
     brokers = read_json(old, f"{job_folder(old, job)}/{BROKERS}")
     if brokers is not None:
         write_first(root, path, brokers)
-        _log.info("job %s, remembered in %s until now, is from now on in %s", job, old.uri, root.uri)
+        _log.info("job %s moved from %s to %s", job, old.uri, root.uri)

@@ -72,35 +72,33 @@ def check_columns(names: dict[str, pa.DataType], *, has_topic: bool) -> None:
     unknown = [name for name in names if name not in COLUMNS]
     if unknown:
         raise ConfigError(
-            f"column {', '.join(unknown)} is not known",
-            hint=f"Rename it or leave it out; columns: {', '.join(COLUMNS)}",
+            f"unknown column: {', '.join(unknown)}",
+            hint=f"Rename it or leave it out. Columns: {', '.join(COLUMNS)}",
         )
     if "key" not in names:
-        raise ConfigError(
-            "there is no column key", hint="Rows need one: under the same job and key nothing is scheduled twice"
-        )
+        raise ConfigError("there is no column key", hint="Add one: LaterMQ schedules each key of a job only once")
     if "topic" not in names and not has_topic:
-        raise ConfigError("there is no column topic", hint="Add one, or name the topic of all rows by the option topic")
+        raise ConfigError("there is no column topic", hint="Add one, or set the option topic for all rows")
     if not any(name in names for name in TIMES):
-        raise ConfigError("no column says when", hint="Add due_ms, delay_ms or due (a timestamp)")
+        raise ConfigError("there is no column with a due time", hint="Add due_ms, delay_ms or due (a timestamp)")
     for name, type_ in names.items():
-        if not _fits(name, type_):
-            raise ConfigError(f"column {name} is of type {type_}", hint=_WANTED[name])
+        if not _has_valid_type(name, type_):
+            raise ConfigError(f"column {name} has type {type_}", hint=_TYPE_HINTS[name])
 
 
-_WANTED = {
+_TYPE_HINTS = {
     "topic": "It must be a string",
     "body": "It must be binary or a string",
-    "due_ms": "It must be a whole number: milliseconds since 1970",
-    "delay_ms": "It must be a whole number of milliseconds",
+    "due_ms": "It must be an integer: milliseconds since 1970",
+    "delay_ms": "It must be an integer: milliseconds",
     "due": "It must be a timestamp with a time zone; cast it, or use due_ms",
-    "key": "It must be a string or a whole number",
+    "key": "It must be a string or an integer",
     "tag": "It must be a string",
     "properties": "It must be a map of strings to strings",
 }
 
 
-def _fits(name: str, type_: pa.DataType) -> bool:
+def _has_valid_type(name: str, type_: pa.DataType) -> bool:
     is_text = pa.types.is_string(type_) or pa.types.is_large_string(type_)
     if name in ("due_ms", "delay_ms"):
         return bool(pa.types.is_integer(type_))
@@ -123,12 +121,12 @@ def requests_of(batch: pa.RecordBatch, target: Target, *, where: str = "", first
     if len(target.brokers) == 1:
         yield from _pieces(checked, target.brokers[0])
         return
-    chosen = pick(digests, len(target.brokers))
+    chosen = choose_brokers(digests, len(target.brokers))
     for number, broker in enumerate(target.brokers):
-        yield from _pieces(taken_rows(checked, np.flatnonzero(chosen == number)), broker)
+        yield from _pieces(select_rows(checked, np.flatnonzero(chosen == number)), broker)
 
 
-def pick(digests: Octets, brokers: int) -> Ints:
+def choose_brokers(digests: Octets, brokers: int) -> Ints:
     """The index of the broker for each row. It depends only on the unique key, so a row always gets the same broker."""
     heads = digests.reshape(-1, UNIQUE_KEY_BYTES)[:, :8].copy().view(">u8").ravel()
     return (heads % np.uint64(brokers)).astype(np.int64)
@@ -155,7 +153,7 @@ class _Rows:
         self._check_sizes(keys, tags, properties)
         return RowBatch(topics, topic_of, times_ms, from_now, Column.empty(rows), bodies, keys, tags, properties)
 
-    def _bad(self, row: int, reason: str, hint: str = "") -> NoReturn:
+    def _refuse(self, row: int, reason: str, hint: str = "") -> NoReturn:
         key = self._batch.column("key")[row].as_py() if "key" in self._batch.schema.names else None
         named = f" (key {str(key)[:80]!r})" if key is not None else ""
         raise BadRow(f"row {self._first_row + row}{self._where}{named}: {reason}", hint=hint)
@@ -169,7 +167,7 @@ class _Rows:
             return Column.empty(len(self._batch))
         column = column_of(array)
         if name != "body":
-            self._check_letters(name, column)
+            self._check_bytes(name, column)
         return column
 
     def _keys(self) -> Column:
@@ -177,15 +175,17 @@ class _Rows:
         assert array is not None
         keys = column_of(array if not pa.types.is_integer(array.type) else array.cast(pa.string()))
         if (keys.sizes == 0).any():
-            self._bad(int(keys.sizes.argmin()), "it has no key", "Give every row a key of its own")
-        self._check_letters("key", keys)
+            self._refuse(int(keys.sizes.argmin()), "it has no key", "Give every row its own key")
+        self._check_bytes("key", keys)
         return keys
 
-    def _check_letters(self, name: str, column: Column) -> None:
-        for letter in (0, 1, 2):
-            at = column.data.find(letter)
+    def _check_bytes(self, name: str, column: Column) -> None:
+        for byte in (0, 1, 2):
+            at = column.data.find(byte)
             if at >= 0:
-                self._bad(column.row_at(at), f"its {name} holds byte {letter}, which separates properties", "Remove it")
+                self._refuse(
+                    column.row_at(at), f"its {name} contains byte {byte}, which separates properties", "Remove it"
+                )
 
     def _topics(self) -> tuple[list[str], UInts16]:
         array = self._column("topic")
@@ -198,7 +198,9 @@ class _Rows:
             try:
                 check_sendable_topic(topic)
             except (IllegalMessage, NoPermission) as error:
-                self._bad(int((indices == number).argmax()), error.message if topic else "it has no topic", error.hint)
+                self._refuse(
+                    int((indices == number).argmax()), error.message if topic else "it has no topic", error.hint
+                )
         return topics, indices.astype(np.uint16)
 
     def _times(self) -> tuple[Ints, Bools]:
@@ -213,19 +215,19 @@ class _Rows:
             negative = present & (values < 0)
             if negative.any():
                 row = int(negative.argmax())
-                self._bad(row, f"its {name} is {int(values[row])}", "Times begin at 0")
+                self._refuse(row, f"its {name} is {int(values[row])}", "It must not be negative")
             times = np.where(present, values, times)
             from_now |= present & (name == "delay_ms")
             given += present
         if (given != 1).any():
             row = int((given != 1).argmax())
-            said = "nothing says when it is due" if not given[row] else "it says twice when it is due"
-            self._bad(row, said, "Give one of due_ms, delay_ms and due")
+            reason = "it has no due time" if not given[row] else "it has two due times"
+            self._refuse(row, reason, "Give exactly one of due_ms, delay_ms and due")
         ahead = np.where(from_now, times, times - self._target.now_ms)
         if (ahead > self._target.max_delay_ms).any():
             row = int(ahead.argmax())
             limit = f"{self._target.max_delay_ms} ms"
-            self._bad(row, f"it is due in {int(ahead[row])} ms, the limit is {limit}", "Raise timer.max_delay")
+            self._refuse(row, f"it is due in {int(ahead[row])} ms; the limit is {limit}", "Raise timer.max_delay")
         return times, from_now
 
     def _properties(self) -> Column:
@@ -248,31 +250,33 @@ class _Rows:
         for what, array in (("name", names), ("value", values)):
             column = column_of(array)
             if (column.sizes == 0).any():
-                self._bad(row_of(int(column.sizes.argmin())), f"a property has no {what}", "Leave it out")
-            for letter in (0, 1, 2):
-                at = column.data.find(letter)
+                self._refuse(row_of(int(column.sizes.argmin())), f"a property has no {what}", "Leave it out")
+            for byte in (0, 1, 2):
+                at = column.data.find(byte)
                 if at >= 0:
-                    self._bad(row_of(column.row_at(at)), f"the {what} of a property holds byte {letter}", "Remove it")
+                    self._refuse(
+                        row_of(column.row_at(at)), f"the {what} of a property contains byte {byte}", "Remove it"
+                    )
         encoded = names.dictionary_encode()
         for number, name in enumerate(encoded.dictionary.to_pylist()):
             if name in _RESERVED or name.startswith(_RESERVED_PREFIXES):
                 pair = int((encoded.indices.to_numpy(zero_copy_only=False) == number).argmax())
-                self._bad(row_of(pair), f"it has a property {name}", "That name is the broker's own; use another")
+                self._refuse(row_of(pair), f"property {name} is reserved", "Use another name")
 
     def _check_bodies(self, bodies: Column) -> None:
         limit = self._target.max_body_bytes
         if int(bodies.sizes.max(initial=0)) > limit:
             row = int((bodies.sizes > limit).argmax())
-            reason = f"its body has {int(bodies.sizes[row])} bytes, the limit is {limit}"
-            self._bad(row, reason, "Schedule less, or raise broker.max_message")
+            reason = f"its body has {int(bodies.sizes[row])} bytes; the limit is {limit}"
+            self._refuse(row, reason, "Send a smaller body, or raise broker.max_message")
 
     def _check_sizes(self, keys: Column, tags: Column, properties: Column) -> None:
         sizes = keys.sizes + tags.sizes + properties.sizes
         limit = MAX_PROPERTIES_BYTES - _ADDED_BYTES
         if int(sizes.max(initial=0)) > limit:
             row = int(sizes.argmax())
-            reason = f"key, tag and properties take {int(sizes[row])} bytes, the limit is {limit}"
-            self._bad(row, reason, "Move large values into the body")
+            reason = f"its key, tag and properties have {int(sizes[row])} bytes; the limit is {limit}"
+            self._refuse(row, reason, "Move large values into the body")
 
 
 def column_of(array: pa.Array) -> Column:
@@ -308,10 +312,10 @@ def _without_null_maps(maps: pa.MapArray) -> pa.MapArray:
     return maps.take(pa.array(np.arange(len(maps)))) if maps.offset else maps
 
 
-def taken_rows(batch: RowBatch, rows: Indices) -> RowBatch:
+def select_rows(batch: RowBatch, rows: Indices) -> RowBatch:
     """Some rows of a batch."""
 
-    def some(column: Column) -> Column:
+    def select(column: Column) -> Column:
         if not column.data:
             return Column.empty(len(rows))
         data, offsets = pa.py_buffer(column.data), pa.py_buffer(np.ascontiguousarray(column.offsets))
@@ -323,11 +327,11 @@ def taken_rows(batch: RowBatch, rows: Indices) -> RowBatch:
         batch.topic_of[rows],
         batch.times_ms[rows],
         batch.from_now[rows],
-        some(batch.unique_keys),
-        some(batch.bodies),
-        some(batch.keys),
-        some(batch.tags),
-        some(batch.properties),
+        select(batch.unique_keys),
+        select(batch.bodies),
+        select(batch.keys),
+        select(batch.tags),
+        select(batch.properties),
     )
 
 
@@ -339,9 +343,9 @@ def _pieces(batch: RowBatch, broker: str) -> Iterator[Request]:
     start = 0
     while start < len(batch):
         before, keys_before = (int(ends[start - 1]), int(key_ends[start - 1])) if start else (0, 0)
-        fitting = int(np.searchsorted(ends, before + REQUEST_BYTES, side="right"))
-        fitting = min(fitting, int(np.searchsorted(key_ends, keys_before + MAX_KEYS, side="right")))
-        end = min(max(start + 1, fitting), start + ROWS_AT_ONCE, len(batch))
+        fit = int(np.searchsorted(ends, before + REQUEST_BYTES, side="right"))
+        fit = min(fit, int(np.searchsorted(key_ends, keys_before + MAX_KEYS, side="right")))
+        end = min(max(start + 1, fit), start + ROWS_AT_ONCE, len(batch))
         yield _request(batch, start, end, broker)
         start = end
 

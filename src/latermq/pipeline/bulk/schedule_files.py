@@ -10,7 +10,7 @@ from pyspark.sql.types import BinaryType, DataType, MapType, StructType
 from latermq.errors import ConfigError
 from latermq.pipeline.bulk.row_frames import COLUMNS
 from latermq.pipeline.query.read_only_sql import check_expression
-from latermq.pipeline.query.sql import checked
+from latermq.pipeline.query.sql import run_user_sql
 
 FORMATS = ("parquet", "csv", "json", "delta", "table")
 _ENDINGS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
@@ -26,7 +26,7 @@ def format_of(source: str) -> str:
         return "delta" if (path / "_delta_log").is_dir() else "parquet"
     found = _ENDINGS.get(path.suffix.lower())
     if found is None and ("://" in source or path.exists()):
-        raise ConfigError(f"what {source} holds cannot be told by its name", hint=f"Name it: {', '.join(FORMATS)}")
+        raise ConfigError(f"the format of {source} is unknown", hint=f"Set --format to one of {', '.join(FORMATS)}")
     return found or "table"
 
 
@@ -34,16 +34,16 @@ def read_source(spark: SparkSession, source: str, format_: str | None = None) ->
     """The rows of a file, a folder or a table."""
     kind = format_ or format_of(source)
     if kind not in FORMATS:
-        raise ConfigError(f"{kind} is no format that can be read", hint=f"One of {', '.join(FORMATS)}")
+        raise ConfigError(f"{kind} is not a supported format", hint=f"Use one of {', '.join(FORMATS)}")
     if kind == "table":
-        return checked(lambda: spark.table(source))
+        return run_user_sql(lambda: spark.table(source))
     if "://" not in source and not Path(source).exists():
-        raise ConfigError(f"there is no file {source}", hint="Look at the path")
+        raise ConfigError(f"there is no file {source}", hint="Check the path")
     # Escape a quote by doubling it. This is the usual convention, but not Spark's default.
     reader = spark.read.options(header=True, escape='"', multiLine=True) if kind == "csv" else spark.read
     # Spark resolves a path without a scheme in its default file system, which may not be the local one.
     path = source if "://" in source else Path(source).absolute().as_uri()
-    return checked(lambda: reader.format(kind).load(path))
+    return run_user_sql(lambda: reader.format(kind).load(path))
 
 
 def timer_rows(source: DataFrame, columns: Mapping[str, str]) -> DataFrame:
@@ -53,21 +53,21 @@ def timer_rows(source: DataFrame, columns: Mapping[str, str]) -> DataFrame:
     """
     unknown = [name for name in columns if name not in COLUMNS]
     if unknown:
-        raise ConfigError(f"a timer has no {', '.join(unknown)}", hint=f"It has {', '.join(COLUMNS)}")
+        raise ConfigError(f"unknown column: {', '.join(unknown)}", hint=f"A timer has {', '.join(COLUMNS)}")
     named = {name: F.col(name) for name in COLUMNS if name in source.columns}
     for text in columns.values():
         check_expression(source.sparkSession, text)
     named |= {name: F.expr(text) for name, text in columns.items()}
     if not named:
         raise ConfigError(
-            f"none of the columns {', '.join(source.columns[:20])} is one of a timer",
-            hint=f"Say what is what, as in --column key=order_id; a timer has {', '.join(COLUMNS)}",
+            f"no column matches: the source has {', '.join(source.columns[:20])}",
+            hint=f"Map columns, for example --column key=order_id. A timer has {', '.join(COLUMNS)}",
         )
-    chosen = checked(lambda: source.select(*(column.alias(name) for name, column in named.items())))
-    return chosen.select(*(_typed(name, chosen.schema[name].dataType).alias(name) for name in chosen.columns))
+    chosen = run_user_sql(lambda: source.select(*(column.alias(name) for name, column in named.items())))
+    return chosen.select(*(_cast(name, chosen.schema[name].dataType).alias(name) for name in chosen.columns))
 
 
-def _typed(name: str, type_: DataType) -> Column:
+def _cast(name: str, type_: DataType) -> Column:
     column = F.col(name)
     if name in ("due_ms", "delay_ms"):
         return column.try_cast("bigint")

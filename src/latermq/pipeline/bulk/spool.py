@@ -18,7 +18,7 @@ import numpy as np
 
 from latermq.errors import CorruptStore
 from latermq.pipeline.bulk.job_keys import JobKeys, Keys, Repeated, find_repeated, keys_of
-from latermq.pipeline.bulk.row_frames import Request, taken_rows
+from latermq.pipeline.bulk.row_frames import Request, select_rows
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.timeline.root import Root, file_errors
 from latermq.protocol.remoting.codes import Request as RequestCode
@@ -30,7 +30,7 @@ LINKS_PER_BROKER = 2
 PATIENCE_S = 60.0
 # A killed run has remembered everything except what it sent in the last interval of this length. The brokers know those
 # rows.
-REMEMBER_EVERY_S = 1.0
+SAVE_EVERY_S = 1.0
 HELD_BYTES = 64 << 20  # of sent but not yet remembered requests, per connection
 
 
@@ -69,7 +69,7 @@ def write_spool(root: Root, folder: str, requests: Iterable[Request]) -> list[Sp
     sizes: dict[str, int] = {}
     topics: dict[str, dict[str, None]] = {}
     paths: dict[str, str] = {}
-    with ExitStack() as stack, file_errors(f"the rows of a job in {folder}"):
+    with ExitStack() as stack, file_errors(f"spooling rows in {folder}"):
         streams = {}
         for request in requests:
             broker = request.broker
@@ -95,20 +95,20 @@ def read_spool(root: Root, files: Iterable[SpoolFile]) -> Iterator[tuple[bytes, 
             while left > 0:
                 head = stream.read(_LENGTHS.size)
                 if len(head) < _LENGTHS.size:
-                    raise _cut_short(file)
+                    raise _truncated(file)
                 size_bytes, rows = _LENGTHS.unpack(head)
                 body = stream.read(size_bytes)
                 if len(body) < size_bytes:
-                    raise _cut_short(file)
+                    raise _truncated(file)
                 left -= _LENGTHS.size + size_bytes
                 yield body, rows
 
 
-def _cut_short(file: SpoolFile) -> CorruptStore:
-    return CorruptStore(f"{file.path} ends early", hint="Run the job again; what was scheduled is not scheduled twice")
+def _truncated(file: SpoolFile) -> CorruptStore:
+    return CorruptStore(f"{file.path} is truncated", hint="Run the job again; no row is scheduled twice")
 
 
-def look_for_repeated(root: Root, files: Sequence[SpoolFile]) -> Repeated:
+def count_repeated(root: Root, files: Sequence[SpoolFile]) -> Repeated:
     """The rows of these files whose key another row has."""
     return find_repeated(*((body for body, _ in read_spool(root, files)) for _ in range(2)))
 
@@ -124,7 +124,7 @@ def send_spool(
 
     `on_sent` receives the number of further rows done, in calls that do not overlap.
     """
-    repeated = look_for_repeated(root, files)
+    repeated = count_repeated(root, files)
     keys = JobKeys(root, job)
     lock = threading.Lock()
     stopped = threading.Event()
@@ -138,13 +138,13 @@ def send_spool(
         wait(senders, return_when=FIRST_EXCEPTION)
         stopped.set()
     scheduled = sum(sender.result() for sender in senders)
-    keys.tidy()
+    keys.merge_files()
     known = sum(file.rows for file in files) - scheduled - repeated.rows
     return Scheduled(scheduled, known, repeated.rows, repeated.sample)
 
 
 @dataclass
-class _Taken:
+class _SentRequest:
     """A request that the broker has answered and the job has not remembered yet."""
 
     body: bytes
@@ -163,13 +163,13 @@ class _Sender:
     lock: threading.Lock
     stopped: threading.Event
     on_sent: Callable[[int], None]
-    _taken: list[_Taken] = field(default_factory=list)
+    _sent: list[_SentRequest] = field(default_factory=list)
     _instance: str = ""  # of the broker's process; empty if it is an earlier release
     _scheduled: int = 0
 
     def run(self) -> int:
         """Send requests, and return the number of rows that became timers."""
-        remember_at_s = time.monotonic() + REMEMBER_EVERY_S
+        save_at_s = time.monotonic() + SAVE_EVERY_S
         with BrokerLink(self.address, patience_s=PATIENCE_S) as link:
             self._instance = link.state().instance
             while not self.stopped.is_set():
@@ -178,23 +178,23 @@ class _Sender:
                 if found is None:
                     break
                 body, rows = found
-                left, keys = self._not_known(body)
+                left, keys = self._without_known(body)
                 if left:
-                    self._taken.append(_Taken(left, keys, self._send(link, left)))
+                    self._sent.append(_SentRequest(left, keys, self._send(link, left)))
                 with self.lock:
                     self.on_sent(rows)
-                held_bytes = sum(len(one.body) for one in self._taken)
-                if time.monotonic() >= remember_at_s or held_bytes >= HELD_BYTES:
-                    self._remember(link)
-                    remember_at_s = time.monotonic() + REMEMBER_EVERY_S
-            self._remember(link)
+                held_bytes = sum(len(one.body) for one in self._sent)
+                if time.monotonic() >= save_at_s or held_bytes >= HELD_BYTES:
+                    self._save_keys(link)
+                    save_at_s = time.monotonic() + SAVE_EVERY_S
+            self._save_keys(link)
         return self._scheduled
 
     def _send(self, link: BrokerLink, body: bytes) -> int:
         reply, _ = link.call(RequestCode.SCHEDULE_ROWS, {"job": self.job}, body)
         return reply.header(_ScheduledFields).scheduled
 
-    def _not_known(self, body: bytes) -> tuple[bytes, Keys]:
+    def _without_known(self, body: bytes) -> tuple[bytes, Keys]:
         """A request without the rows that earlier runs have scheduled, and the keys of the remaining rows."""
         batch = decode_rows(body)
         keys = keys_of(batch)
@@ -202,20 +202,20 @@ class _Sender:
         if not known.any():
             return body, keys
         left = np.flatnonzero(~known)
-        return encode_rows(taken_rows(batch, left)) if len(left) else b"", keys[left]
+        return encode_rows(select_rows(batch, left)) if len(left) else b"", keys[left]
 
-    def _remember(self, link: BrokerLink) -> None:
+    def _save_keys(self, link: BrokerLink) -> None:
         """Remember the sent rows, once the broker has them on disk.
 
         The next run must send again what the broker loses in a power cut. If another broker process answers than the
         one that accepted the rows, they may already be lost. It gets them again, and recognises those that it has.
         """
-        if not self._taken:
+        if not self._sent:
             return
         while (instance := link.state(flush=True).instance) != self._instance:
             self._instance = instance
-            for one in self._taken:
+            for one in self._sent:
                 one.scheduled = max(one.scheduled, self._send(link, one.body))
-        self.keys.add([one.keys for one in self._taken])
-        self._scheduled += sum(one.scheduled for one in self._taken)
-        self._taken.clear()
+        self.keys.add([one.keys for one in self._sent])
+        self._scheduled += sum(one.scheduled for one in self._sent)
+        self._sent.clear()

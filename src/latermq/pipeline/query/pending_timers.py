@@ -44,22 +44,22 @@ VIEW = "pending"
 # The fields between a record's host addresses and its body: store time, reconsume times, prepared transaction.
 
 
-class Seen(NamedTuple):
+class PendingTimers(NamedTuple):
     """All pending timers, and the brokers that were queried."""
 
     rows: DataFrame
     brokers: Brokers
 
 
-def look(
+def read_pending(
     spark: SparkSession, root: Root | str | None = None, namesrv: str | None = None, *, allow_partial: bool = False
-) -> Seen:
+) -> PendingTimers:
     """All timers that are pending now, one row each: everything acknowledged so far and not yet delivered."""
     folder, servers = find_root(root), find_namesrv(namesrv)
     # Fetch the state first: entries ingested after that are read twice rather than not at all.
     brokers = find_brokers(folder, servers, allow_partial=allow_partial)
     states = [broker.state for broker in brokers.present]
-    return Seen(pending_rows(all_entries(spark, folder, brokers.present), states), brokers)
+    return PendingTimers(pending_rows(all_entries(spark, folder, brokers.present), states), brokers)
 
 
 def pending(
@@ -76,11 +76,11 @@ def pending(
     later gives the same rows. An unreachable broker is an error. With `allow_partial` a warning names it, and its
     timers are left out.
     """
-    seen = look(spark, root, namesrv, allow_partial=allow_partial)
-    if seen.brokers.absent:
-        warnings.warn(f"`{view}` lacks the timers of {', '.join(seen.brokers.absent)}", stacklevel=2)
-    seen.rows.createOrReplaceTempView(view)
-    return seen.rows
+    found_timers = read_pending(spark, root, namesrv, allow_partial=allow_partial)
+    if found_timers.brokers.absent:
+        warnings.warn(f"`{view}` lacks the timers of {', '.join(found_timers.brokers.absent)}", stacklevel=2)
+    found_timers.rows.createOrReplaceTempView(view)
+    return found_timers.rows
 
 
 def pending_rows(entries: DataFrame, states: Iterable[PipelineState]) -> DataFrame:
@@ -154,9 +154,11 @@ def read_timeline(
     """The timeline now, at a version, or at a time (`2027-01-01 00:00:00`, in UTC)."""
     folder = find_root(root)
     if version is not None and timestamp is not None:
-        raise ConfigError("a version and a time were given", hint="Give one of them")
+        raise ConfigError("both a version and a time were given", hint="Give one of them")
     if open_local_timeline(folder, "") is None:
-        raise QueryNotFound(f"there is no timeline at {folder.timeline}", hint="The pipeline makes it at its first run")
+        raise QueryNotFound(
+            f"there is no timeline at {folder.timeline}", hint="The pipeline creates it at its first run"
+        )
     return _read(spark, folder, version, timestamp)
 
 

@@ -28,7 +28,7 @@ _NODES = frozenset({
 # Expressions that call a function by a computed name, or a user-defined function.
 _UNKNOWN_FUNCTIONS = frozenset({"ExpressionWithUnresolvedIdentifier", "PythonUDF", "ScalaUDF"})
 # These call any method of any class, or open a file or URL by name. The XPath functions open the DTD that a document
-# names, whoever wrote the document.
+# names, and anyone may have written the document.
 _CLOSED_FUNCTIONS = frozenset({
     "java_method", "reflect", "try_reflect", "from_avro", "to_avro", "schema_of_avro", "from_protobuf", "to_protobuf",
     "xpath", "xpath_boolean", "xpath_double", "xpath_float", "xpath_int", "xpath_long", "xpath_number", "xpath_short",
@@ -70,7 +70,7 @@ def check_expression(spark: SparkSession, text: str) -> None:
 def _check_text(spark: SparkSession, text: str) -> None:
     """Refuse text that Spark would substitute before parsing: the environment may hold credentials."""
     if "${" in text and spark.conf.get("spark.sql.variable.substitute") == "true":
-        raise _refused("${…} stands for a setting or a variable of the environment")
+        raise _refused("${…} would be replaced by a setting or an environment variable")
 
 
 def _check(
@@ -79,11 +79,11 @@ def _check(
     named: set[str] = set()
     for kind, is_plan, node in nodes:
         if kind == "RelationTimeTravel":
-            raise _refused("it names no version", hint="Ask the timeline as it was by --version N or --as-of TIME")
+            raise _refused("it cannot select a version", hint="Use --version N or --as-of TIME to query an old version")
         if is_plan and kind not in _NODES:
-            raise _refused(f"{kind} does more than that")
+            raise _refused(f"{kind} does more than read")
         if kind in _UNKNOWN_FUNCTIONS:
-            raise _refused("a function whose name is computed may be any")
+            raise _refused("functions with computed names are not allowed")
         if kind == "UnresolvedRelation":
             name = _dotted(node.multipartIdentifier())
             # In a name of several parts, the first may be a format and the second a path.
@@ -93,23 +93,23 @@ def _check(
         elif kind == "UnresolvedTableValuedFunction":
             name = _dotted(node.name())
             if name.lower() not in _TABLE_FUNCTIONS:
-                raise _refused(f"{name} is no function that makes a table here")
+                raise _refused(f"table function {name} is not allowed")
         elif kind == "UnresolvedFunction":
             name = _dotted(node.nameParts())
             last = name.rpartition(".")[2].lower()
             if last in _CLOSED_FUNCTIONS:
-                raise _refused(f"the function {name} is not among those that may be called")
+                raise _refused(f"function {name} is not allowed")
             if node.arguments().size() > _WITHOUT_OPTIONS.get(last, _ANY_NUMBER):
-                raise _refused(f"the function {name} may not be given options")
+                raise _refused(f"function {name} must not have options")
             if not own_functions and last in _PLACE_FUNCTIONS:
-                raise _refused(f"the function {name} tells where the timeline is stored")
+                raise _refused(f"function {name} would reveal where the timeline is stored")
             if not own_functions and not _is_builtin(spark, name):
-                raise _refused(f"{name} is no function of Spark's own")
+                raise _refused(f"{name} is not a built-in function of Spark")
     return named
 
 
-def _refused(why: str, hint: str = "Write a SELECT over these tables, with Spark's own functions") -> BadQuery:
-    return BadQuery(f"this only reads the tables pending and timeline: {why}", hint=hint)
+def _refused(why: str, hint: str = "Write a SELECT over these tables with Spark's built-in functions") -> BadQuery:
+    return BadQuery(f"only reading the tables pending and timeline is allowed: {why}", hint=hint)
 
 
 def _parser(spark: SparkSession) -> Any:
@@ -120,7 +120,7 @@ def _parsed(parse: Any) -> Any:
     try:
         return parse()
     except PySparkException as error:
-        raise BadQuery(f"Spark does not understand it: {first_line(error)}") from error
+        raise BadQuery(f"Spark rejects the SQL: {first_line(error)}") from error
 
 
 def _is_builtin(spark: SparkSession, name: str) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from latermq.pipeline.query.pending_timers import VIEW, look, read_timeline
+from latermq.pipeline.query.pending_timers import VIEW, read_pending, read_timeline
 from latermq.pipeline.query.read_only_sql import BadQuery, check_query
 from latermq.pipeline.spark.spark_failures import first_line
 
@@ -13,7 +13,7 @@ TIMELINE = "timeline"
 TABLES = (VIEW, TIMELINE)
 
 
-def ask(
+def run_query(
     spark: SparkSession,
     query: str,
     root: str | None = None,
@@ -32,15 +32,15 @@ def ask(
     if TIMELINE in named or version is not None or timestamp is not None:
         read_timeline(spark, root, version=version, timestamp=timestamp).createOrReplaceTempView(TIMELINE)
     if VIEW in named:  # queries without it need no broker
-        seen = look(spark, root, namesrv, allow_partial=allow_partial)
-        seen.rows.createOrReplaceTempView(VIEW)
-        absent = seen.brokers.absent
-    return checked(lambda: spark.sql(query)), absent
+        found_timers = read_pending(spark, root, namesrv, allow_partial=allow_partial)
+        found_timers.rows.createOrReplaceTempView(VIEW)
+        absent = found_timers.brokers.absent
+    return run_user_sql(lambda: spark.sql(query)), absent
 
 
-def checked(ask_spark: Callable[[], DataFrame]) -> DataFrame:
+def run_user_sql(call: Callable[[], DataFrame]) -> DataFrame:
     """Run Spark on text that a user wrote. A text that it cannot process becomes a one-line error."""
     try:
-        return ask_spark()
+        return call()
     except PySparkException as error:
-        raise BadQuery(f"Spark does not understand it: {first_line(error)}") from error
+        raise BadQuery(f"Spark rejects the SQL: {first_line(error)}") from error

@@ -10,13 +10,20 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from latermq.errors import ConfigError
-from latermq.pipeline.bulk.bulk_schedule import Order, finish, forget, make_order, parse_write_options, spool_partition
+from latermq.pipeline.bulk.bulk_schedule import (
+    Order,
+    make_order,
+    parse_write_options,
+    remove_spool,
+    send_spooled,
+    spool_partition,
+)
 from latermq.pipeline.bulk.row_frames import check_columns
 from latermq.pipeline.bulk.spool import SpoolFile
 
 
 @dataclass
-class Kept(WriterCommitMessage):
+class SpooledFiles(WriterCommitMessage):
     """A task's message to the driver: the spool files that hold its rows."""
 
     files: list[SpoolFile]
@@ -28,15 +35,17 @@ class TimerWriter(DataSourceArrowWriter):
     def __init__(self, order: Order) -> None:
         self._order = order
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Kept:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SpooledFiles:
         context = TaskContext.get()
-        return Kept(spool_partition(self._order, iterator, context.partitionId() if context is not None else 0))
+        return SpooledFiles(spool_partition(self._order, iterator, context.partitionId() if context is not None else 0))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        finish(self._order, [file for message in messages if isinstance(message, Kept) for file in message.files])
+        send_spooled(
+            self._order, [file for message in messages if isinstance(message, SpooledFiles) for file in message.files]
+        )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        forget(self._order)
+        remove_spool(self._order)
 
 
 def make_writer(options: dict[str, str], schema: StructType, overwrite: bool) -> TimerWriter:

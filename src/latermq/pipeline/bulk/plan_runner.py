@@ -66,8 +66,8 @@ class Step:
         return Request.MOVE_TIMER, {**fields, "dueMs": str(self.new_due_ms)}
 
 
-def play_plan(
-    root: Root, job: str, rows: int, namesrv: str, on_begun: Callable[[int], None], on_done: Callable[[int], None]
+def run_plan(
+    root: Root, job: str, rows: int, namesrv: str, on_started: Callable[[int], None], on_done: Callable[[int], None]
 ) -> tuple[int, Counter[str]]:
     """Execute the files that have no result yet. Returns the rows that had one, and the number of rows per verdict.
 
@@ -77,17 +77,17 @@ def play_plan(
     verdicts: Counter[str] = Counter()
     files = files_in(root, f"{folder}/{PLAN}", ".parquet")
     _check_rows(root, f"{folder}/{PLAN}", files, rows)
-    played = set(files_in(root, f"{folder}/{RESULTS}", ".parquet"))
-    for name in sorted(played):
+    finished = set(files_in(root, f"{folder}/{RESULTS}", ".parquet"))
+    for name in sorted(finished):
         verdicts.update(_read(root, f"{folder}/{RESULTS}/{name}").column("verdict").to_pylist())
     done_before = verdicts.total()
-    on_begun(done_before)
-    left = [name for name in files if name not in played]
+    on_started(done_before)
+    left = [name for name in files if name not in finished]
     if left:
         # Use another thread, because the caller, for example a notebook, may already run an event loop.
         with ThreadPoolExecutor(1) as thread:
             addresses = addresses_by_store(namesrv)
-            verdicts += thread.submit(asyncio.run, _play_files(root, folder, left, addresses, on_done)).result()
+            verdicts += thread.submit(asyncio.run, _run_files(root, folder, left, addresses, on_done)).result()
     return done_before, verdicts
 
 
@@ -103,22 +103,22 @@ def sync_plan(root: Root, job: str) -> None:
 
 
 def _check_rows(root: Root, folder: str, files: Sequence[str], rows: int) -> None:
-    there = 0
+    found_rows = 0
     for name in files:
         path = f"{folder}/{name}"
         try:
             with file_errors(path), root.files.open_input_file(path) as file:
-                there += pq.read_metadata(file).num_rows
+                found_rows += pq.read_metadata(file).num_rows
         except pa.ArrowException as error:
-            raise _damaged(path, str(error)) from error
-    if there != rows:
-        raise _damaged(folder, f"it has {there} rows, not {rows}")
+            raise _damaged_plan(path, str(error)) from error
+    if found_rows != rows:
+        raise _damaged_plan(folder, f"it has {found_rows} rows, not {rows}")
 
 
-def _damaged(path: str, why: str) -> CorruptStore:
+def _damaged_plan(path: str, why: str) -> CorruptStore:
     return CorruptStore(
         f"the plan {path} is damaged: {why}",
-        hint="Give the order again under the name of another job: what this one has done is not done twice",
+        hint="Run the same request under another job name; timers that are already cancelled or moved stay so",
     )
 
 
@@ -131,7 +131,7 @@ def addresses_by_store(namesrv: str) -> dict[str, str]:
     return found
 
 
-async def _play_files(
+async def _run_files(
     root: Root, folder: str, names: Sequence[str], addresses: dict[str, str], on_done: Callable[[int], None]
 ) -> Counter[str]:
     verdicts: Counter[str] = Counter()
@@ -139,8 +139,8 @@ async def _play_files(
     try:
         for name in names:
             steps = steps_of(_read(root, f"{folder}/{PLAN}/{name}"))
-            player = _Player(connections, addresses, on_done)
-            results = await player.play(steps)
+            runner = _PlanRunner(connections, addresses, on_done)
+            results = await runner.run(steps)
             table = pa.Table.from_pylist(
                 [
                     {**_fields(step), "verdict": verdict, "detail": detail}
@@ -157,7 +157,7 @@ async def _play_files(
     return verdicts
 
 
-class _Player:
+class _PlanRunner:
     """Executes the steps of one file, up to IN_FLIGHT at once, and retries each until it gets an answer."""
 
     def __init__(self, connections: Connections, addresses: dict[str, str], on_done: Callable[[int], None]) -> None:
@@ -165,12 +165,12 @@ class _Player:
         self._addresses = addresses
         self._on_done = on_done
 
-    async def play(self, steps: Sequence[Step]) -> list[tuple[str, str]]:
+    async def run(self, steps: Sequence[Step]) -> list[tuple[str, str]]:
         missing = {step.store_id for step in steps} - self._addresses.keys()
         if missing:
             raise StoreError(
-                f"the broker of store {', '.join(sorted(missing))} is not there",
-                hint="Start it, and run the job again: what is done is not done twice",
+                f"the broker of store {', '.join(sorted(missing))} is unreachable",
+                hint="Start it and run the job again; finished rows are not repeated",
             )
         results = [("", "")] * len(steps)
         numbers = iter(range(len(steps)))
@@ -186,10 +186,10 @@ class _Player:
 
     async def _work(self, steps: Sequence[Step], numbers: Iterator[int], results: list[tuple[str, str]]) -> None:
         for number in numbers:
-            results[number] = await self._ask(steps[number])
+            results[number] = await self._request(steps[number])
             self._on_done(1)
 
-    async def _ask(self, step: Step) -> tuple[str, str]:
+    async def _request(self, step: Step) -> tuple[str, str]:
         """Send a step; returns verdict and detail.
 
         A repeated cancel has the same answer, a repeated move the same effect.
