@@ -66,7 +66,7 @@ def test_it_stays_deleted_after_a_power_cut(lost: list[str]) -> None:
         fill(aging, "old")
         delete(aging)
         aging.send("later", "kept")
-        aging.disk = aging.disk.after_machine_death(Random(seed))
+        aging.disk = aging.disk.after_machine_crash(Random(seed))
         aging.restart(*lost)
         assert aging.broker.topics.find("orders") is None
         assert aging.bodies() == []

@@ -195,7 +195,7 @@ def test_dead_letters_on_their_way_are_neither_lost_nor_repeated_by_a_death(
             broker.run_timers()
         broker.store.flush()
         broker.store.save(broker.store.plan_checkpoint())
-        disk = disk.after_process_death()
+        disk = disk.after_process_crash()
         broker = open_broker(disk, clock)
     run_until_quiet(broker)
     dead = bodies(broker, TIMER_DEAD_LETTER_TOPIC)

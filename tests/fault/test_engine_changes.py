@@ -56,7 +56,7 @@ def test_each_cancel_costs_two_records_and_no_look_up_of_its_own(names: list[str
     broker.store.save(broker.store.plan_checkpoint())
     broker.timers.engine.close()
     calls.clear()
-    broker = open_broker(disk.after_process_death(), clock, engine(names[1]))
+    broker = open_broker(disk.after_process_crash(), clock, engine(names[1]))
     assert calls["find"] == 0, "no name is looked for by itself"
     assert calls["find_all"] <= 8
     assert calls["read"] + calls["read_record"] <= 3 * CANCELS + 100, dict(calls)
@@ -76,7 +76,7 @@ def test_a_name_that_was_cancelled_again_and_again_is_read_once(calls: Counter[s
     send(broker, b"last", UNIQ_KEY="name", TIMER_DELAY_MS=str(DELAY_MS))
     broker.timers.engine.close()
     calls.clear()
-    broker = open_broker(disk.after_process_death(), clock, engine("rocksdb"))
+    broker = open_broker(disk.after_process_crash(), clock, engine("rocksdb"))
     assert calls["read"] + calls["read_record"] <= 4 * 200 + 100, dict(calls)
     broker.store.flush()
     pass_time(broker, clock, DELAY_MS + 1_000)
@@ -111,7 +111,7 @@ def test_what_waits_is_the_same_before_and_after(seed: int, checkpoint: str) -> 
     before = broker.pending.list(limit=1_000).timers
     count = broker.pending.count()
     broker.timers.engine.close()
-    disk = disk.after_process_death()
+    disk = disk.after_process_crash()
     if checkpoint == "lost":
         disk.remove("latermq.checkpoint")
     broker = open_broker(disk, clock, engine("rocksdb"))
@@ -138,7 +138,7 @@ def test_cancels_of_windows_that_are_handed_back_survive_a_change_of_engines() -
     far.pass_time(1_000)
     far.broker.store.save(far.broker.store.plan_checkpoint())
     far.close()
-    far.disk = far.disk.after_process_death()
+    far.disk = far.disk.after_process_crash()
     far.timer = engine("rocksdb")
     far.broker = far.open()
     far.pass_time(60_000)

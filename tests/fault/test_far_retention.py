@@ -121,7 +121,7 @@ def test_timers_that_have_left_the_log_are_counted_without_a_checkpoint(far: Far
         far.schedule(name)
     far.lose_log()
     far.broker.pending.cancel("orders", "c")
-    disk = far.disk.after_process_death()
+    disk = far.disk.after_process_crash()
     disk.remove("latermq.checkpoint")
     far.replace_disk(disk)
     assert far.broker.pending.count(topic="orders") == 2
@@ -144,7 +144,7 @@ def test_a_cancel_does_not_take_what_was_scheduled_behind_it_though_the_names_kn
     while (names := far.broker.far.names_to_keep()) is not None:
         far.broker.far.keep_names(names)
     assert list(far.broker.far_names.pending("orders", "a", 0))
-    disk = far.disk.after_process_death()
+    disk = far.disk.after_process_crash()
     disk.remove("latermq.checkpoint")
     far.replace_disk(disk)
     assert far.broker.pending.count(topic="orders") == 1

@@ -42,23 +42,23 @@ def crashed_store(*, saved: int = 120, behind: int = 80) -> MemoryDisk:
     store.log.place(500)
     at = store.log.end - store.log.file_start + 200
     store.log.map[at : at + 9] = b"on its wa"
-    return disk.after_process_death()
+    return disk.after_process_crash()
 
 
 def numbers(store: MessageStore) -> list[int]:
     return sorted(int(body.rstrip(b".")) for queue_id in range(QUEUES) for body in bodies(store, queue_id=queue_id))
 
 
-@pytest.mark.parametrize("half_way", [False, True])
+@pytest.mark.parametrize("halfway", [False, True])
 @pytest.mark.parametrize("machine", [False, True], ids=["process", "machine"])
-def test_a_start_may_die_at_any_call(half_way: bool, machine: bool) -> None:
+def test_a_start_may_die_at_any_call(halfway: bool, machine: bool) -> None:
     crashed = crashed_store()
     chance = Random(1)
     calls, is_done = 0, False
     while not is_done:
-        disk, is_done = crash_during_start(crashed.after_process_death(), open_store, calls, half_way=half_way)
+        disk, is_done = crash_during_start(crashed.after_process_crash(), open_store, calls, halfway=halfway)
         if machine:
-            disk = disk.after_machine_death(chance)
+            disk = disk.after_machine_crash(chance)
         again = open_store(disk)
         assert numbers(again) == list(range(200)), f"after {calls} calls"
         assert len(list(again.reader.find_by_key("orders", "k150", 0, 1 << 60))) == 1
@@ -69,7 +69,7 @@ def test_a_start_may_die_at_any_call(half_way: bool, machine: bool) -> None:
 def test_a_first_start_may_die_at_any_call() -> None:
     calls, is_done = 0, False
     while not is_done:
-        disk, is_done = crash_during_start(MemoryDisk(), open_store, calls, half_way=True)
+        disk, is_done = crash_during_start(MemoryDisk(), open_store, calls, halfway=True)
         store = open_store(disk)
         append(store, b"first")
         assert bodies(store) == [b"first"]
@@ -82,9 +82,9 @@ def test_a_start_may_die_at_any_call_where_the_file_system_can_do_less(kind: str
     crashed = crashed_store()
     calls, is_done = 0, False
     while not is_done:
-        disk = crashed.after_process_death()
+        disk = crashed.after_process_crash()
         disk.calls.can_punch, disk.calls.can_allocate = kind != "no punch", kind != "no fallocate"
-        disk, is_done = crash_during_start(disk, open_store, calls, half_way=True)
+        disk, is_done = crash_during_start(disk, open_store, calls, halfway=True)
         assert numbers(open_store(disk)) == list(range(200)), f"after {calls} calls"
         calls += 1
 
@@ -127,7 +127,7 @@ def test_timers_and_messages_outlive_starts_that_die(engine: str, seed: int) -> 
             broker.store.flush()
             pass_time(broker, clock, chance.choice((0, 3_000)))
             broker.store.flush()
-            disk = disk.after_process_death()
+            disk = disk.after_process_crash()
     disk = after_crashed_starts(disk, start_and_die(clock, engine), chance, may_lose_unsynced=True)
     with started(disk, clock, engine) as broker:
         pass_time(broker, clock, 500_000)
@@ -161,7 +161,7 @@ def test_a_short_queue_among_others_is_mended() -> None:
 def test_a_queue_that_lost_what_the_checkpoint_promises_is_built_again() -> None:
     disk = crashed_store(saved=100, behind=20)
     shorten(disk, f"consumequeue/orders/2/{FIRST}", 20 * 20)
-    disk, _ = crash_during_start(disk, open_store, 6, half_way=False)
+    disk, _ = crash_during_start(disk, open_store, 6, halfway=False)
     assert numbers(open_store(disk)) == list(range(120))
 
 
@@ -174,7 +174,7 @@ def test_a_log_of_one_file_that_ends_with_its_last_record_is_mended(saved: int) 
         if number + 1 == saved:
             store.save(store.plan_checkpoint())
     end = store.log.end
-    disk = disk.after_process_death()
+    disk = disk.after_process_crash()
     shorten(disk, f"commitlog/{FIRST}", end)
     assert numbers(open_store(disk)) == list(range(40))
 
@@ -192,7 +192,7 @@ def test_a_log_that_lost_more_than_its_checkpoint_allows_is_refused() -> None:
     shorten(disk, f"commitlog/{max(disk.list_names('commitlog'))}", 100)
     before = disk.contents()
     with pytest.raises(CorruptStore, match="a segment is missing"):
-        open_store(disk.after_process_death())
+        open_store(disk.after_process_crash())
     assert {path: data for path, data in disk.contents().items() if "commitlog" in path} == {
         path: data for path, data in before.items() if "commitlog" in path
     }
@@ -230,12 +230,12 @@ def test_what_was_cut_does_not_come_back_with_a_power_cut() -> None:
         for _ in range(60):
             append(store, b"old" + b"." * 3_000)
         store.flush()
-        disk = disk.after_process_death()
+        disk = disk.after_process_crash()
         disk.map_file(f"commitlog/{FIRST}", SMALL.segment).map[4_000] ^= 0xFF  # in the second record
         store = open_store(disk)
         for _ in range(40):
             append(store, b"new" + b"." * 3_000)
-        again = open_store(disk.after_machine_death(chance))
+        again = open_store(disk.after_machine_crash(chance))
         assert [body[:3] for body in bodies(again)[1:]].count(b"old") == 0
 
 
@@ -249,7 +249,7 @@ def test_a_start_changes_nothing_that_is_right() -> None:
         append(store, b"%d" % number, topic=f"t{number}", key=f"k{number}")
     store.close()
     for crashed in (False, True):
-        disk = disk.after_process_death()
+        disk = disk.after_process_crash()
         disk.calls.made = []
         again = open_store(disk)
         # The mark of a running store, and nothing else: neither a queue nor the log nor the index.
@@ -286,11 +286,11 @@ def test_names_of_far_timers_outlive_starts_that_die_at_any_call() -> None:
     for number in range(5, 8):
         far.schedule(f"t{number}")
     far.broker.store.flush()
-    crashed = far.disk.after_process_death()
+    crashed = far.disk.after_process_crash()
     calls, is_done = 0, False
     while not is_done:
         disk, is_done = crash_during_start(
-            crashed.after_process_death(), start_far_and_die(far.clock), calls, half_way=True
+            crashed.after_process_crash(), start_far_and_die(far.clock), calls, halfway=True
         )
         far.replace_disk(disk)
         for number in range(5):
@@ -324,7 +324,7 @@ def test_a_database_that_a_killed_start_removed_in_part_is_filled_again(kept: in
         pass_time(broker, clock, 2_000)
         broker.store.save(broker.store.plan_checkpoint())
     for seed in range(4):
-        left = disk.after_process_death()
+        left = disk.after_process_crash()
         files = sorted(left.library_folder("timerrocksdb").iterdir())
         Random(seed).shuffle(files)
         for path in files[kept:]:
@@ -342,4 +342,4 @@ def test_a_record_longer_than_what_is_read_at_once_is_found_at_a_start() -> None
     sent = [b"small", b"l" * (6 << 20), b"after", b"m" * (8 << 20), b"last"]
     for body in sent:
         append(store, body)
-    assert bodies(open_store(disk.after_process_death(), config)) == sent
+    assert bodies(open_store(disk.after_process_crash(), config)) == sent

@@ -185,10 +185,10 @@ def end_life(broker: Broker, disk: MemoryDisk, chance: Random) -> tuple[int, Mem
     ending = chance.random()
     if ending < 0.2:
         broker.close()
-        return broker.store.log.end, disk.after_process_death()
+        return broker.store.log.end, disk.after_process_crash()
     if ending < 0.6:
-        return broker.store.log.end, disk.after_process_death()
-    return broker.store.log.flushed, disk.after_machine_death(chance)
+        return broker.store.log.end, disk.after_process_crash()
+    return broker.store.log.flushed, disk.after_machine_crash(chance)
 
 
 def lose_files(disk: MemoryDisk, chance: Random, model: Model) -> None:

@@ -96,11 +96,11 @@ def restart(aging: AgingBroker, damage: Damage, *, clean: bool, is_old: bool = F
     else:
         aging.broker.store.save(aging.broker.store.plan_checkpoint())
         aging.close()
-    disk = aging.disk.after_process_death()
+    disk = aging.disk.after_process_crash()
     if is_old:
         forget_new_fields(disk)
     damage(disk)
-    aging.disk = disk.after_process_death()
+    aging.disk = disk.after_process_crash()
     aging.broker = aging.open()
 
 

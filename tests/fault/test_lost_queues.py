@@ -153,11 +153,11 @@ def test_a_start_that_is_killed_while_it_rebuilds_leaves_nothing_half(lost: str)
     for body in expected:
         aging.send(body, UNIQ_KEY=body)
     aging.broker.close()
-    clean = aging.disk.after_process_death()
+    clean = aging.disk.after_process_crash()
     clean.remove(lost)
     steps = 0
     while True:
-        disk = clean.after_process_death()
+        disk = clean.after_process_crash()
         left = steps
 
         def kill(operation: str, path: str, disk: MemoryDisk = disk) -> None:
@@ -170,7 +170,7 @@ def test_a_start_that_is_killed_while_it_rebuilds_leaves_nothing_half(lost: str)
         try:
             broker = open_broker(disk, aging.clock, store=AGING)
         except KilledError:
-            disk = disk.after_process_death()
+            disk = disk.after_process_crash()
             broker = open_broker(disk, aging.clock, store=AGING)
             steps += 3
         else:

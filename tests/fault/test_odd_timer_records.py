@@ -57,7 +57,7 @@ def broker_with(records: dict[str, dict[str, str]]) -> tuple[MemoryDisk, Simulat
 def test_a_start_passes_over_what_it_cannot_understand(engine: str, lost: bool) -> None:
     disk, clock, broker = broker_with(ALL)
     broker.timers.engine.close()
-    disk = disk.after_process_death()
+    disk = disk.after_process_crash()
     if lost:
         disk.remove(CHECKPOINT)
     broker = open_broker(disk, clock, TimerConfig(engine=engine))  # type: ignore[arg-type]

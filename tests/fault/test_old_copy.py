@@ -92,7 +92,7 @@ def copied_before_more(
     if lagging:
         reach_ms = last.frontier_ms + 10 * FAR_MS
         far.broker.far.append([], far.broker.far.cut_at(far.broker.far.next_entry, reach_ms, last.handback_ms))
-    copy = far.disk.after_process_death()
+    copy = far.disk.after_process_crash()
     first(far)
     if lagging:
         cut = far.broker.far.cut_at(far.broker.far.next_entry, last.frontier_ms, last.handback_ms)
@@ -192,8 +192,8 @@ def test_a_copy_from_before_the_first_cut_goes_on_too() -> None:
     broker = open_broker(disk, clock, pipeline=PIPELINE)
     send(broker, b"near", UNIQ_KEY="near", TIMER_DELAY_MS="5000")
     broker.store.flush()
-    copy = disk.after_process_death()
-    far.replace_disk(disk.after_process_death())
+    copy = disk.after_process_crash()
+    far.replace_disk(disk.after_process_crash())
     broker.timers.engine.close()
     far.twin.begin(far.broker)
     far.pass_time(1_000)
@@ -215,7 +215,7 @@ def test_a_far_timer_that_was_moved_to_a_near_time_is_moved_again(far: FarBroker
     far.schedule("known")
     far.schedule("moved-and-cancelled")
     ingest_all(far)
-    copy = far.disk.after_process_death()
+    copy = far.disk.after_process_crash()
     for name in ("known", "moved-and-cancelled"):
         assert far.broker.pending.move("orders", name, far.clock.now_ms() + 8_000).verdict == Verdict.MOVED
     assert far.broker.pending.cancel("orders", "moved-and-cancelled").verdict == Verdict.CANCELLED
@@ -238,7 +238,7 @@ def test_a_move_to_a_near_time_outlives_deaths_before_it_is_repeated(
     for name in ("known", "cancelled", "moved-on"):
         far.schedule(name)
     ingest_all(far)
-    copy = far.disk.after_process_death()
+    copy = far.disk.after_process_crash()
     near_ms = far.clock.now_ms() + 8_000
     for name in ("known", "cancelled", "moved-on"):
         assert far.broker.pending.move("orders", name, near_ms).verdict == Verdict.MOVED
@@ -279,7 +279,7 @@ def test_a_move_to_a_near_time_outlives_deaths_before_it_is_repeated(
 
 
 def test_large_timers_are_written_again_in_blocks_that_fit_a_segment(far: FarBroker) -> None:
-    copy = far.disk.after_process_death()
+    copy = far.disk.after_process_crash()
     for number in range(30):
         send(far.broker, bytes([number]) * 30_000, UNIQ_KEY=f"u{number}", TIMER_DELAY_MS=str(FAR_MS))
     ingest_all(far)
@@ -295,7 +295,7 @@ def test_it_outlives_a_lost_checkpoint(copied: tuple[FarBroker, MemoryDisk]) -> 
     far.replace_disk(copy)
     mend(far)
     far.broker.store.save(far.broker.store.plan_checkpoint())
-    again = far.disk.after_process_death()
+    again = far.disk.after_process_crash()
     again.remove("latermq.checkpoint")
     far.replace_disk(again)
     assert far.broker.store.queues.ensure(TIMER_TOPIC, 0).next_offset == far.twin.ingested + 1

@@ -39,7 +39,7 @@ class Ground:
             self.broker.close()
         else:
             self.broker.timers.engine.close()
-        disk = self.disk.after_process_death() if power_cut is None else self.disk.after_machine_death(power_cut)
+        disk = self.disk.after_process_crash() if power_cut is None else self.disk.after_machine_crash(power_cut)
         for path in without:
             disk.remove(path)
         self.disk = disk

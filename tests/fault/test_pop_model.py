@@ -23,7 +23,7 @@ from latermq.group.pop.snapshot_file import PATH as SNAPSHOT
 from latermq.group.pop.table import Due, InFlightTable
 from latermq.message.names import dead_letter_topic
 from latermq.store.checkpoint import PATH as CHECKPOINT
-from latermq.store.files.memory_disk import Died, MemoryDisk
+from latermq.store.files.memory_disk import MemoryDisk, SimulatedCrash
 from latermq.store.log_writer import Draft
 from latermq.store.message_store import MessageStore
 from tests.support.faults.naive_pop import HOLD_MS, Key, NaivePop, NaiveQueue
@@ -460,11 +460,11 @@ def live(seed: int) -> None:
         life.model.compare(life.operations)
         if seed % 2:
             disk.before_step = lambda operation, path: fail_sometimes(chance, operation)
-            disk.die_after(chance.randrange(5, 400), half_way=chance.random() < 0.5)
-        with contextlib.suppress(Died):
+            disk.crash_after(chance.randrange(5, 400), halfway=chance.random() < 0.5)
+        with contextlib.suppress(SimulatedCrash):
             life.work()
         disk.before_step = lambda operation, path: None
-        disk.die_after(None)
+        disk.crash_after(None)
         safe, disk = end_life(life, disk, chance, world)
         lose_files(disk, chance)
         clock.advance(chance.choice((0, 500, 70_000)))
@@ -477,14 +477,14 @@ def end_life(life: Life, disk: MemoryDisk, chance: Random, world: World) -> tupl
     """Up to which record the journal must be there in the next life, and the disk of that life."""
     ending = chance.random()
     if ending < 0.6:
-        with contextlib.suppress(Died, StoreError):
+        with contextlib.suppress(SimulatedCrash, StoreError):
             if ending < 0.2:
                 life.store.close()
-        return world.answered, disk.after_process_death()
+        return world.answered, disk.after_process_crash()
     # Copies of messages may survive while the record that says so does not: they are then delivered twice.
     world.is_exact, world.has_lost_records = False, True
     queue = life.store.queues.find("rmq_sys_latermq_pop", 0)
-    return life.store.reader.flushed_end(queue) if queue is not None else 0, disk.after_machine_death(chance)
+    return life.store.reader.flushed_end(queue) if queue is not None else 0, disk.after_machine_crash(chance)
 
 
 def lose_files(disk: MemoryDisk, chance: Random) -> None:

@@ -85,13 +85,13 @@ def live(seed: int) -> None:
         if ending < 0.2:
             store.close()
             safe = store.log.end
-            disk = disk.after_process_death()
+            disk = disk.after_process_crash()
         elif ending < 0.6:
             safe = store.log.end
-            disk = disk.after_process_death()
+            disk = disk.after_process_crash()
         else:
             safe = store.log.flushed
-            disk = disk.after_machine_death(chance)
+            disk = disk.after_machine_crash(chance)
     check(open_store(disk, SMALL, clock), model, safe)
 
 
@@ -111,7 +111,7 @@ def test_a_torn_record_ends_the_log_and_its_bytes_are_never_read_again() -> None
     first = append(store, b"whole")
     second = append(store, b"y" * 500)
     store.release()
-    after = disk.after_process_death()
+    after = disk.after_process_crash()
     torn = open_torn(after, second.physical_offset + 90)
     assert torn.log.end == first.end_offset
     assert bodies(torn) == [b"whole"]
@@ -143,7 +143,7 @@ def test_damage_in_any_part_of_a_record_is_seen(field: str) -> None:
     }[field]
     file = disk.map_file("commitlog/00000000000000000000", SMALL.segment)
     file.map[at] = 0 if field == "properties" else file.map[at] ^ 0x55
-    reopened = open_store(disk.after_process_death())
+    reopened = open_store(disk.after_process_crash())
     assert bodies(reopened) == [b"whole"]
 
 
@@ -164,7 +164,7 @@ def test_consumer_offsets_never_lie_beyond_their_queue_after_a_lost_tail() -> No
                 broker.store.flush()
         broker.progress.commit("readers", "orders", 0, 40)
         broker.tables.save()
-        after = open_broker(disk.after_machine_death(Random(seed)))
+        after = open_broker(disk.after_machine_crash(Random(seed)))
         queue = after.store.queues.find("orders", 0)
         assert queue is not None
         committed = after.progress.committed("readers", "orders", 0)

@@ -28,7 +28,7 @@ def test_a_sender_cannot_say_that_its_host_is_ipv6() -> None:
     append(store, b"before")
     store.writer.append("orders", 0, b"liar", b"", 1, HOST, 0, 0x30)
     append(store, b"after")
-    assert bodies(open_store(disk.after_process_death())) == [b"before", b"liar", b"after"]
+    assert bodies(open_store(disk.after_process_crash())) == [b"before", b"liar", b"after"]
 
 
 def test_a_segment_made_ahead_while_the_writer_rolls_is_not_used_twice() -> None:
@@ -124,7 +124,7 @@ def test_a_queue_entry_torn_between_two_pages_costs_nothing() -> None:
     for number in range(614, 640):
         append(store, b"%d" % number)
     store.flush()
-    after = disk.after_process_death()
+    after = disk.after_process_crash()
     after.map_file("consumequeue/orders/0/" + "0" * 20, 40_000).map[12_280:12_288] = bytes(8)
     assert bodies(open_store(after, config)) == [b"%d" % number for number in range(640)]
 
@@ -148,7 +148,7 @@ def test_queues_of_many_pages_survive_a_power_cut(seed: int) -> None:
     for queue_id in range(20):
         burst(queue_id, chance.randrange(1, 60))
     store.flush()
-    again = open_store(disk.after_machine_death(chance), config)
+    again = open_store(disk.after_machine_crash(chance), config)
     for queue_id, count in sent.items():
         queue = again.queues.ensure("orders", queue_id)
         assert (queue.min_offset, queue.next_offset) == (0, count)
@@ -160,7 +160,7 @@ def test_a_topic_torn_between_two_pages_is_no_record() -> None:
     before_topic = 4_096 - 3 - 1 - 88
     store.writer.append("orders", 0, b"b" * before_topic, b"", 1, HOST)
     disk.map_file(FIRST_SEGMENT, SMALL.segment).map[4_096:8_192] = bytes(4_096)
-    again = open_store(disk.after_process_death())
+    again = open_store(disk.after_process_crash())
     assert again.log.end == 0
     assert {queue.topic for queue in again.queues} <= {"orders"}
 
@@ -240,7 +240,7 @@ def test_a_topic_whose_removal_was_interrupted_is_gone_after_the_start() -> None
     with pytest.raises(KilledError):
         remove()
     disk.before_step = lambda operation, path: None
-    again = open_store(disk.after_process_death())
+    again = open_store(disk.after_process_crash())
     assert bodies(again) == []
     assert len(bodies(again, "bills")) == 50
 
@@ -378,13 +378,13 @@ def test_a_small_file_in_a_new_folder_outlives_a_power_cut() -> None:
     for seed in range(20):
         disk = MemoryDisk()
         disk.replace("config/topics.json", b"{}")
-        assert disk.after_machine_death(Random(seed)).read("config/topics.json") == b"{}"
+        assert disk.after_machine_crash(Random(seed)).read("config/topics.json") == b"{}"
 
 
 def test_a_small_file_outlives_a_power_cut_though_its_folder_was_made_by_a_process_that_died() -> None:
     for seed in range(20):
         disk = MemoryDisk()
         disk.map_file("config/other", 4096)  # makes the folder, and syncs nothing
-        disk = disk.after_process_death()
+        disk = disk.after_process_crash()
         disk.replace("config/topics.json", b"{}")
-        assert disk.after_machine_death(Random(seed)).read("config/topics.json") == b"{}"
+        assert disk.after_machine_crash(Random(seed)).read("config/topics.json") == b"{}"

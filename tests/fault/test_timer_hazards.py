@@ -329,9 +329,9 @@ def test_whoever_goes_on_from_a_checkpoint_waits_for_no_disk() -> None:
     broker.store.save(broker.store.plan_checkpoint())
     send(broker, b"behind", TIMER_DELAY_MS="60000")
     broker.store.flush()
-    assert opened_after_a_death(disk.after_process_death(), clock) == (set(), False)
+    assert opened_after_a_death(disk.after_process_crash(), clock) == (set(), False)
     # Another engine's files, or new ones, are not those that the checkpoint speaks of.
-    without_engine = disk.after_process_death()
+    without_engine = disk.after_process_crash()
     without_engine.remove("timerlog")
     without_engine.remove("timerwheel")
     _, is_new = opened_after_a_death(without_engine, clock)

@@ -63,7 +63,7 @@ class Rolling:
             self.retain()
 
     def restart(self) -> None:
-        self.disk = self.disk.after_process_death()
+        self.disk = self.disk.after_process_crash()
         self.broker.timers.engine.close()
         self.broker = open_broker(self.disk, self.clock, self._timer, SHORT)
 

@@ -140,5 +140,5 @@ class Scene:
 
     def restart(self) -> "Scene":
         """Return a broker on the disk as it would be after a crash of the process now."""
-        disk = self.disk.after_process_death()
+        disk = self.disk.after_process_crash()
         return Scene(disk)

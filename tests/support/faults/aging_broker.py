@@ -65,7 +65,7 @@ class AgingBroker:
         else:
             self.broker.timers.engine.close()
             self.broker.far_names.close()
-        self.disk = self.disk.after_process_death()
+        self.disk = self.disk.after_process_crash()
         for path in lost:
             folder, _, name = path.rpartition("/")
             assert name in self.disk.list_names(folder), path
@@ -75,7 +75,7 @@ class AgingBroker:
     def lose_power(self, chance: Random) -> None:
         """Simulate a power cut, which loses a random part of the unsynced data, and start again."""
         self.close()
-        self.disk = self.disk.after_machine_death(chance)
+        self.disk = self.disk.after_machine_crash(chance)
         self.broker = self.open()
 
     def bodies(self, topic: str = "orders", queue_id: int = 0) -> list[str]:

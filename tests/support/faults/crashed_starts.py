@@ -3,19 +3,19 @@
 from collections.abc import Callable
 from random import Random
 
-from latermq.store.files.memory_disk import Died, MemoryDisk
+from latermq.store.files.memory_disk import MemoryDisk, SimulatedCrash
 
 
 def crash_during_start(
-    disk: MemoryDisk, start: Callable[[MemoryDisk], object], calls: int, *, half_way: bool
+    disk: MemoryDisk, start: Callable[[MemoryDisk], object], calls: int, *, halfway: bool
 ) -> tuple[MemoryDisk, bool]:
     """Crash a start after `calls` system calls. Return the disk, and whether the start completed before."""
-    disk.die_after(calls, half_way=half_way)
+    disk.crash_after(calls, halfway=halfway)
     try:
         start(disk)
-    except Died:
-        return disk.after_process_death(), False
-    return disk.after_process_death(), True
+    except SimulatedCrash:
+        return disk.after_process_crash(), False
+    return disk.after_process_crash(), True
 
 
 def after_crashed_starts(
@@ -24,7 +24,7 @@ def after_crashed_starts(
     """Return the disk after a few crashed starts. With `may_lose_unsynced`, some are power cuts."""
     for _ in range(chance.randrange(4)):
         calls = chance.randrange(chance.choice((4, 20, 100)))
-        disk, _ = crash_during_start(disk, start, calls, half_way=chance.random() < 0.5)
+        disk, _ = crash_during_start(disk, start, calls, halfway=chance.random() < 0.5)
         if may_lose_unsynced and chance.random() < 0.5:
-            disk = disk.after_machine_death(chance)
+            disk = disk.after_machine_crash(chance)
     return disk

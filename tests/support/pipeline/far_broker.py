@@ -65,7 +65,7 @@ class FarBroker:
             self.disk.remove(removed.path)
 
     def crash(self) -> None:
-        self.replace_disk(self.disk.after_process_death())
+        self.replace_disk(self.disk.after_process_crash())
 
     def switch(self, *, enabled: bool) -> None:
         """Stop, and start with the pipeline on or off."""

@@ -147,7 +147,7 @@ class Scene:
     async def crash(self, power_cut: Random | None = None) -> None:
         """Crash and start again. A power cut loses a random part of the unsynced data."""
         disk = self.disk
-        self.disk = disk.after_process_death() if power_cut is None else disk.after_machine_death(power_cut)
+        self.disk = disk.after_process_crash() if power_cut is None else disk.after_machine_crash(power_cut)
         await self.stop()
         self.broker = self._open()
         self.loader = self._start_loader()

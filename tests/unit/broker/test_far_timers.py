@@ -40,7 +40,7 @@ class Scene:
         self.open(enabled=enabled)
 
     def crash(self) -> None:
-        self.disk = self.disk.after_process_death()
+        self.disk = self.disk.after_process_crash()
         self.broker.timers.engine.close()
         self.open()
 

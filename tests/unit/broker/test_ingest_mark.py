@@ -22,7 +22,7 @@ def test_a_new_store_has_ingested_nothing_and_has_no_driver() -> None:
 
 def test_each_driver_gets_the_next_epoch_across_restarts() -> None:
     disk = MemoryDisk()
-    epochs = [begun(disk)[1], begun(disk)[1], begun(disk.after_process_death())[1]]
+    epochs = [begun(disk)[1], begun(disk)[1], begun(disk.after_process_crash())[1]]
     assert epochs == [1, 2, 3]
 
 
@@ -31,7 +31,7 @@ def test_a_restart_keeps_epoch_and_offset() -> None:
     mark, epoch = begun(disk)
     mark.commit(700, epoch, 1000)
     mark.save()
-    again = IngestMark(disk.after_process_death())
+    again = IngestMark(disk.after_process_crash())
     assert (again.epoch, again.offset) == (epoch, 700)
 
 
@@ -40,7 +40,7 @@ def test_an_offset_counts_once_it_is_saved() -> None:
     mark, epoch = begun(disk)
     assert mark.commit(700, epoch, 1000) == 700
     assert mark.offset == 0
-    assert IngestMark(disk.after_process_death()).offset == 0
+    assert IngestMark(disk.after_process_crash()).offset == 0
     mark.save()
     assert mark.offset == 700
 
@@ -86,9 +86,9 @@ def test_the_offset_goes_back_for_a_driver_whose_table_ends_below_it() -> None:
     mark.save()
     epoch = mark.begin(400, min_entry=300, flushed_end=1000)
     assert mark.offset == 400  # at once: what is needed again must not be removed meanwhile
-    assert IngestMark(disk.after_process_death()).offset == 700
+    assert IngestMark(disk.after_process_crash()).offset == 700
     mark.save()
-    again = IngestMark(disk.after_process_death())
+    again = IngestMark(disk.after_process_crash())
     assert (again.epoch, again.offset) == (epoch, 400)
     with pytest.raises(IllegalOperation, match="is over"):
         again.commit(700, old, 1000)
@@ -134,7 +134,7 @@ def test_an_epoch_that_could_not_be_saved_is_never_handed_out_again() -> None:
     disk.before_step = lambda operation, path: None
     assert mark.begin() == lost + 1
     mark.save()
-    assert IngestMark(disk.after_process_death()).epoch == lost + 1
+    assert IngestMark(disk.after_process_crash()).epoch == lost + 1
 
 
 def test_nothing_is_written_where_nothing_changed() -> None:

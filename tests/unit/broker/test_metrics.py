@@ -48,7 +48,7 @@ class Watched:
             self.broker.close()
         else:
             self.broker.timers.engine.close()
-        self.disk = self.disk.after_process_death()
+        self.disk = self.disk.after_process_crash()
         self._open()
 
     def schedule(self, delay_ms: int, name: str, topic: str = "orders") -> None:

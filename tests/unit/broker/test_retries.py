@@ -249,7 +249,7 @@ def test_a_compressed_body_stays_as_it_is_and_a_transaction_becomes_an_ordinary_
 
 def test_a_retry_survives_the_death_of_the_process(disk: MemoryDisk, broker: Broker, clock: SimulatedClock) -> None:
     send_back(broker, sent(broker))
-    broker = open_broker(disk.after_process_death(), clock)
+    broker = open_broker(disk.after_process_crash(), clock)
     pass_time(broker, clock, 10_000)
     assert bodies(broker, RETRY) == [b"order"]
 
@@ -477,7 +477,7 @@ def test_attributes_are_changed_kept_removed_and_checked(
     with pytest.raises(InvalidParameter, match="no change of a group's attribute"):
         with_levels(broker, plus_colour="red")
     broker.tables.save()
-    again = open_broker(disk.after_process_death(), clock)
+    again = open_broker(disk.after_process_crash(), clock)
     kept = again.groups.find(GROUP)
     assert kept is not None
     assert next_wait(kept, 9) == ("DELAY", "7")

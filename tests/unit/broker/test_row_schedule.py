@@ -120,7 +120,7 @@ def test_the_log_is_whole_after_rows_of_every_shape() -> None:
         born_host=pack_host("::1", 5),
     )
     written = scene.waiting()
-    scene.restart(scene.disk.after_process_death())
+    scene.restart(scene.disk.after_process_crash())
     assert scene.waiting() == written
     for key in ("K1", "schlüssel", "L" * 300, "ключ", "x", "k" * 300):
         assert len(list(scene.broker.store.reader.find_by_key(TIMER_TOPIC, key, 0, 1 << 62))) == 1
@@ -454,7 +454,7 @@ def test_rows_sent_again_after_a_death_before_the_answer_are_known() -> None:
     scene = Scene()
     rows = scene.some(500)
     scene.schedule(*rows)  # and the answer never comes
-    scene.restart(scene.disk.after_process_death())
+    scene.restart(scene.disk.after_process_crash())
     assert scene.schedule(*rows) == (0, 500)
     assert scene.broker.timers.pending["orders"] == 500
     scene.pass_ms(2 * MINUTE_MS)
@@ -471,7 +471,7 @@ def test_rows_sent_again_after_a_power_cut_are_there_once_each(seed: int) -> Non
         if chance.random() < 0.4:
             scene.broker.store.flush()
     safe = scene.broker.store.reader.flushed_end(scene.broker.store.queues.ensure(TIMER_TOPIC, 0))
-    scene.restart(scene.disk.after_machine_death(chance))
+    scene.restart(scene.disk.after_machine_crash(chance))
     assert len(scene.waiting()) >= safe
     left = len(scene.waiting())
     assert scene.schedule(*rows) == (300 - left, left)
@@ -484,7 +484,7 @@ def test_rows_that_were_flushed_survive_a_power_cut() -> None:
     rows = scene.some(100)
     scene.schedule(*rows)
     scene.broker.store.flush()
-    scene.restart(scene.disk.after_machine_death(Random(1)))
+    scene.restart(scene.disk.after_machine_crash(Random(1)))
     assert scene.schedule(*rows) == (0, 100)
 
 
@@ -501,7 +501,7 @@ def test_whatever_happens_in_between_each_row_arrives_once_unless_it_was_cancell
         new = {row.key for row in some} - scheduled
         match chance.randrange(6):
             case 0:
-                scene.restart(scene.disk.after_process_death())
+                scene.restart(scene.disk.after_process_crash())
             case 1:
                 scene.pass_ms(chance.randrange(1, 1_500))
             case 2:

@@ -22,7 +22,7 @@ def fail_topics_file(disk: MemoryDisk) -> None:
 
 def after_a_kill(broker: Broker, disk: MemoryDisk, clock: SimulatedClock) -> Broker:
     broker.store.flush()
-    return open_broker(disk.after_process_death(), clock)
+    return open_broker(disk.after_process_crash(), clock)
 
 
 def test_no_send_is_acknowledged_while_its_topic_cannot_be_saved() -> None:

@@ -117,7 +117,7 @@ def test_a_retry_that_waits_keeps_its_topic_though_the_broker_died_before_it_cam
     back = SendBack(group="readers", physical_offset=0, delay_level=18)
     broker.retries.send_back(back, HOST)
     broker.store.flush()
-    broker = open_broker(disk.after_process_death(), clock)
+    broker = open_broker(disk.after_process_crash(), clock)
     for _ in range(4):
         pass_time(broker, clock, HOUR_MS * 3 // 4)
         broker.unused_names.remove()
@@ -142,7 +142,7 @@ def test_a_retry_is_refused_while_it_cannot_be_saved_that_its_topic_is_used() ->
             broker.retries.send_back(SendBack(group="readers", physical_offset=0, delay_level=18), HOST)
     disk.before_step = lambda operation, path: None
     broker.retries.send_back(SendBack(group="readers", physical_offset=0, delay_level=18), HOST)
-    assert open_broker(disk.after_process_death(), clock).topics.auto_created.unused == []
+    assert open_broker(disk.after_process_crash(), clock).topics.auto_created.unused == []
 
 
 def test_unused_names_outlive_a_restart_and_have_their_time_again() -> None:

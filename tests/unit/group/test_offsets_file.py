@@ -192,7 +192,7 @@ def test_offsets_of_a_store_survive_a_save_that_comes_before_any_commit() -> Non
     broker.progress.commit("readers", "others", 0, 1)
     for save in broker.tables.savers():
         save()
-    assert open_broker(disk.after_process_death(), clock).offsets.get("readers", "orders", 0) == 1
+    assert open_broker(disk.after_process_crash(), clock).offsets.get("readers", "orders", 0) == 1
 
 
 def test_a_save_of_offsets_that_failed_is_made_up_for() -> None:
@@ -211,4 +211,4 @@ def test_a_save_of_offsets_that_failed_is_made_up_for() -> None:
         broker.tables.save()
     disk.before_step = lambda operation, path: None
     broker.tables.save()
-    assert open_broker(disk.after_process_death(), clock).offsets.get("readers", "orders", 0) == 1
+    assert open_broker(disk.after_process_crash(), clock).offsets.get("readers", "orders", 0) == 1

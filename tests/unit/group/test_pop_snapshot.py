@@ -15,7 +15,7 @@ from latermq.group.pop.snapshot import PopSnapshot
 from latermq.group.pop.snapshot_file import PATH, copy_table, decode_snapshot, encode_snapshot
 from latermq.group.pop.table import InFlightTable
 from latermq.store.checkpoint import PATH as CHECKPOINT
-from latermq.store.files.memory_disk import Died, MemoryDisk
+from latermq.store.files.memory_disk import MemoryDisk, SimulatedCrash
 from latermq.store.log_writer import Draft
 from latermq.store.message_store import MessageStore
 from tests.support.stores import HOST, SMALL, append
@@ -64,7 +64,7 @@ class Pops:
         return sorted(offset for one in due for offset in one.offsets)
 
     def killed(self) -> "Pops":
-        return Pops(self.disk.after_process_death())
+        return Pops(self.disk.after_process_crash())
 
 
 def test_a_kill_forgets_nothing_that_was_answered() -> None:
@@ -104,7 +104,7 @@ def test_a_snapshot_is_written_only_when_the_journal_has_grown() -> None:
     pops.pop(1)
     pops.save()
     assert pops.disk.read(PATH) == first
-    again = Pops(pops.disk.after_process_death(), min_growth_bytes=2_000)
+    again = Pops(pops.disk.after_process_crash(), min_growth_bytes=2_000)
     assert again.journal.replayed == 1
     assert again.held() == list(range(22))
 
@@ -147,7 +147,7 @@ def test_a_snapshot_never_covers_a_record_that_a_crash_of_the_machine_takes_back
     pops.disk.before_step = lambda operation, path: fail_at(path, CHECKPOINT)
     with pytest.raises(StoreError):
         pops.store.save(plan)
-    again = Pops(pops.disk.after_machine_death(chance))
+    again = Pops(pops.disk.after_machine_crash(chance))
     assert again.journal.loss == ""
     assert again.snapshot.mark == 1, "it was replaced, and the checkpoint was not"
     assert again.held() in ([0, 1, 2, 3, 4], [1, 2, 3, 4])
@@ -184,10 +184,10 @@ def test_a_message_and_its_copy_in_the_retry_topic_are_never_both_there_after_a_
         pops.send(3)
         pops.pop(1)
         due, _ = pops.operations.due(NOW_MS + MINUTE_MS)
-        pops.disk.die_after(calls, half_way=True)
-        with contextlib.suppress(Died):
+        pops.disk.crash_after(calls, halfway=True)
+        with contextlib.suppress(SimulatedCrash):
             pops.journal.append([Draft("%RETRY%shop_orders", 0, b"copy", b"", 1, HOST)], due)
-        pops.disk.die_after(None)
+        pops.disk.crash_after(None)
         again = pops.killed()
         copies = again.store.queues.find("%RETRY%shop_orders", 0)
         assert (copies.next_offset if copies is not None else 0) + len(again.held()) == 1
@@ -235,7 +235,7 @@ def test_an_older_copy_of_the_log_keeps_what_is_known_of_its_messages() -> None:
     pops.send(4)
     pop_ms = pops.pop(2)
     pops.save()
-    older = pops.disk.after_process_death()
+    older = pops.disk.after_process_crash()
     pops.ack(0, pop_ms)
     pops.send(10)
     pops.pop(8)

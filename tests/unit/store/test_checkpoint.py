@@ -100,7 +100,7 @@ def test_a_participant_that_registers_survives_deaths_of_the_process_and_of_the_
         if machine:
             store.flush()
         before = +tally.counts
-        disk = disk.after_machine_death(chance) if machine else disk.after_process_death()
+        disk = disk.after_machine_crash(chance) if machine else disk.after_process_crash()
         tally = Tally(disk)
         store = open_with(disk, tally)
         assert tally.counts == before
@@ -118,8 +118,8 @@ def test_what_was_saved_is_told_once_it_is_on_disk() -> None:
     assert tally.safe == {}
     store.save(plan)
     assert tally.safe == {"orders": 1}, "as it was when the checkpoint was planned"
-    again = Tally(disk.after_process_death())
-    open_with(disk.after_process_death(), again)
+    again = Tally(disk.after_process_crash())
+    open_with(disk.after_process_crash(), again)
     assert (again.safe, again.counts) == ({"orders": 1}, {"orders": 2})
 
 
@@ -131,7 +131,7 @@ def test_a_participant_that_is_new_or_lost_its_file_is_built_again_from_the_log(
         append(store, b"x")
     store.save(store.plan_checkpoint())
     append(store, b"x")
-    disk = disk.after_process_death()
+    disk = disk.after_process_crash()
     if not is_new:
         disk.remove("tally.file")
     tally = Tally(disk, "tally.file")

@@ -16,7 +16,7 @@ import pytest
 from latermq.errors import StoreError
 from latermq.store.files import system_calls
 from latermq.store.files.disk import CallDisk, Disk, FileDisk
-from latermq.store.files.memory_disk import Died, MemoryDisk
+from latermq.store.files.memory_disk import MemoryDisk, SimulatedCrash
 
 # Everything in `os` that changes files, and what it is called; the disk may use no other.
 CHANGES = {
@@ -135,36 +135,36 @@ def test_a_call_that_is_not_there_is_found_out(monkeypatch: pytest.MonkeyPatch, 
 
 def test_a_file_dies_between_its_making_and_its_size() -> None:
     disk = MemoryDisk()
-    disk.die_after(2)  # the folder and the file
-    with pytest.raises(Died):
+    disk.crash_after(2)  # the folder and the file
+    with pytest.raises(SimulatedCrash):
         disk.map_file("log/0", 4_096)
-    assert disk.after_process_death().file_size("log/0") == 0
+    assert disk.after_process_crash().file_size("log/0") == 0
 
 
 def test_nothing_that_is_done_after_the_death_leaves_a_trace() -> None:
     disk = MemoryDisk()
     file = disk.map_file("log/0", 4_096)
     file.reserve(4_096)
-    disk.die_after(0)
-    with pytest.raises(Died):
+    disk.crash_after(0)
+    with pytest.raises(SimulatedCrash):
         disk.replace("a", b"1")
-    with pytest.raises(Died):
+    with pytest.raises(SimulatedCrash):
         disk.remove("log/0")
     file.map[:3] = b"ghost"[:3]
-    assert disk.after_process_death().mapped("log/0").map[:3] == bytes(3)
+    assert disk.after_process_crash().mapped("log/0").map[:3] == bytes(3)
 
 
 def test_a_small_file_is_the_old_or_the_new_one_at_every_death() -> None:
     for machine in (False, True):
         found = set()
         for calls in range(6):
-            for half_way in (False, True):
+            for halfway in (False, True):
                 disk = MemoryDisk()
                 disk.replace("a", b"old")
-                disk.die_after(calls, half_way=half_way)
-                with contextlib.suppress(Died):
+                disk.crash_after(calls, halfway=halfway)
+                with contextlib.suppress(SimulatedCrash):
                     disk.replace("a", b"new one")
-                left = disk.after_machine_death(Random(calls)) if machine else disk.after_process_death()
+                left = disk.after_machine_crash(Random(calls)) if machine else disk.after_process_crash()
                 found.add(left.read("a"))
         assert found == {b"old", b"new one"}
 
@@ -175,7 +175,7 @@ def test_a_power_cut_takes_names_and_lengths_that_were_not_synced() -> None:
         disk = MemoryDisk()
         disk.map_file("log/0", 4_096).sync()
         disk.map_file("log/1", 4_096)
-        left = disk.after_machine_death(Random(seed))
+        left = disk.after_machine_crash(Random(seed))
         assert left.file_size("log/0") == 4_096
         fates.add(left.file_size("log/1") if "1" in left.list_names("log") else None)
     assert fates == {None, 0, 4_096}
@@ -186,10 +186,10 @@ def test_a_folder_that_is_removed_is_whole_or_gone_at_every_death() -> None:
         disk = MemoryDisk()
         for name in ("0", "1", "2"):
             disk.map_file(f"queue/{name}", 4_096).sync()
-        disk.die_after(calls)
-        with contextlib.suppress(Died):
+        disk.crash_after(calls)
+        with contextlib.suppress(SimulatedCrash):
             disk.remove("queue")
-        left = disk.after_process_death()
+        left = disk.after_process_crash()
         assert left.list_names("queue") in ([], ["0", "1", "2"])
         left.lock()
         assert not any(name.startswith("removing") for name in left.list_names(""))
@@ -201,7 +201,7 @@ def test_writing_where_no_space_is_reserved_is_found_out() -> None:
     file.reserve(4_096)
     file.map[5_000] = 1
     with pytest.raises(AssertionError, match="without reserved space"):
-        disk.after_process_death()
+        disk.after_process_crash()
 
 
 # Where a file system can do less

@@ -175,7 +175,7 @@ def test_a_run_goes_on_in_the_next_segment() -> None:
     assert copy.blanks > 3
     copy.check(disk)
     assert bodies(store) == sent
-    assert bodies(open_store(disk.after_process_death())) == sent
+    assert bodies(open_store(disk.after_process_crash())) == sent
 
 
 def test_a_run_that_breaks_off_leaves_what_came_before_whole() -> None:
@@ -187,4 +187,4 @@ def test_a_run_that_breaks_off_leaves_what_came_before_whole() -> None:
     append(store, b"later")
     copy.check(disk)
     assert bodies(store) == [b"a", b"b", b"later"]
-    assert bodies(open_store(disk.after_process_death())) == [b"a", b"b", b"later"]
+    assert bodies(open_store(disk.after_process_crash())) == [b"a", b"b", b"later"]

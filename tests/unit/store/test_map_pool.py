@@ -53,12 +53,12 @@ def test_a_store_has_more_queues_than_a_process_may_open() -> None:
         assert store.statistics()["mapped_queue_files"] <= OPEN
     store.close()
     assert disk.calls.descriptors == 0
-    disk = limited(disk.after_process_death())
+    disk = limited(disk.after_process_crash())
     store = open_store(disk, FEW)
     for number in range(QUEUES):
         append(store, b"3/%d" % number, queue_id=number)
     store.flush()  # and dies
-    store = open_store(limited(disk.after_process_death()), FEW)
+    store = open_store(limited(disk.after_process_crash()), FEW)
     for number in range(QUEUES):
         assert stored_bodies(store, queue_id=number) == [b"%d/%d" % (turn, number) for turn in range(4)]
 
@@ -69,7 +69,7 @@ def test_a_start_opens_no_queue_that_nobody_uses() -> None:
     for number in range(QUEUES):
         append(store, b"%d" % number, queue_id=number)
     store.close()
-    disk = disk.after_process_death()
+    disk = disk.after_process_crash()
     store = open_store(disk, FEW)
     assert len(store.queues.pool) == 0
     Retention(store, FEW, SimulatedClock()).run()
@@ -201,7 +201,7 @@ def test_a_timer_that_was_accepted_has_its_queue() -> None:
     send(broker, b"timer", "early", 3, TIMER_DELAY_MS="60000")
     fill(broker)
     broker.close()
-    broker = bounded(disk.after_process_death(), clock)
+    broker = bounded(disk.after_process_crash(), clock)
     assert broker.store.queues.has("early", 3)
     pass_time(broker, clock, 61_000)
     assert bodies(broker, "early", 3) == [b"timer"]
@@ -220,7 +220,7 @@ def test_what_was_accepted_has_its_queue_after_a_crash_too(wait: dict[str, str])
         send(broker, b"flood", "flood", queue_id, DELAY="4")
     send(broker, b"waited", "early", 3, **wait)
     broker.store.flush()
-    broker = bounded(disk.after_process_death(), clock)
+    broker = bounded(disk.after_process_crash(), clock)
     fill(broker)  # as far as it goes
     assert broker.store.queues.has("early", 3)
     pass_time(broker, clock, 61_000)
@@ -234,7 +234,7 @@ def test_a_store_that_has_more_queues_than_allowed_goes_on() -> None:
     broker = bounded(disk, clock, max_queues=20)
     fill(broker)
     broker.close()
-    broker = bounded(disk.after_process_death(), clock, max_queues=8)
+    broker = bounded(disk.after_process_crash(), clock, max_queues=8)
     assert broker.statistics()["queues"] == 20
     assert broker.statistics()["max_queues"] == 8
     send(broker, b"second", "t4", 3)

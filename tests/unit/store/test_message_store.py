@@ -14,7 +14,7 @@ from latermq.errors import CorruptStore, IllegalMessage, StoreError
 from latermq.message.ids import pack_host
 from latermq.message.record import decode_records
 from latermq.message.tags import tags_code
-from latermq.store.files.memory_disk import Died, MemoryDisk
+from latermq.store.files.memory_disk import MemoryDisk, SimulatedCrash
 from latermq.store.log_writer import Draft
 from latermq.store.message_store import CheckpointPlan, MessageStore
 from latermq.store.retention import Retention
@@ -300,15 +300,15 @@ def test_whenever_a_process_dies_whose_removals_wait_what_was_removed_is_gone(fa
         store.flush()
         if fails:
             disk.before_step = _failing_once("latermq.checkpoint")
-        disk.die_after(calls)
+        disk.crash_after(calls)
         try:
             for work in (first, partial(store.save, earlier), second):
                 with suppress(StoreError):
                     work()
             is_done = True
-        except Died:
+        except SimulatedCrash:
             calls += 1
-        store = open_store(disk.after_process_death())
+        store = open_store(disk.after_process_crash())
         assert bodies(store) == [b"stays"] * 3
         assert bodies(store, "first") == bodies(store, "second") == []
         append(store, b"new", topic="second")
@@ -376,7 +376,7 @@ def test_a_full_disk_refuses_messages_and_loses_none() -> None:
     with pytest.raises(StoreError):
         append(store, b"x" * 20_000)
     assert bodies(store) == sent
-    reopened = open_store(disk.after_process_death())
+    reopened = open_store(disk.after_process_crash())
     assert bodies(reopened) == sent
     disk.capacity_bytes *= 2
     append(store, b"there is room again")

@@ -75,7 +75,7 @@ def test_a_process_that_dies_between_the_steps_finds_all_again(is_saved: bool) -
         next(steps)
     if is_saved:
         store.save(store.plan_checkpoint())
-    store = open_store(disk.after_process_death(), CONFIG, clock)
+    store = open_store(disk.after_process_crash(), CONFIG, clock)
     assert [stored_bodies(store, queue_id=queue_id) for queue_id in range(QUEUES)] == [[b"old", b"new"]] * QUEUES
     assert not store.recovery.rebuilt
 

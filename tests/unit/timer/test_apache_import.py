@@ -97,7 +97,7 @@ def test_what_apache_did_is_looked_up_once(root: Path) -> None:
     assert (root / "config/timercheck").stat().st_size == 4096
 
 
-class Died(BaseException):
+class SimulatedCrash(BaseException):
     """The process is gone."""
 
 
@@ -113,7 +113,7 @@ class MortalCalls(SystemCalls):
             return call
         MortalCalls.calls_left -= 1
         if MortalCalls.calls_left < 0:
-            raise Died
+            raise SimulatedCrash
         return call
 
     def lock(self, path: str) -> int:
@@ -145,7 +145,7 @@ def test_the_first_start_on_a_store_of_apache_may_die_anywhere(
         data = Path(shutil.copytree(root, tmp_path_factory.mktemp("dying") / "store"))
         try:
             start(data, calls)
-        except Died:
+        except SimulatedCrash:
             deaths += 1
             while MortalCalls.locks:
                 os.close(MortalCalls.locks.pop())

@@ -270,7 +270,7 @@ def test_what_is_put_after_forgetting_counts_though_it_wakes_before(rig: Rig) ->
     assert show(rig.engine) == expected
     assert rig.engine.next_slot_ms(0) == BASE_MS + 5_000
     rig.save(from_ms=BASE_MS + 5_001)  # a checkpoint may say less than the one before
-    rig.die(rig.disk.after_process_death())
+    rig.die(rig.disk.after_process_crash())
     assert rig.is_whole
     assert show(rig.engine) == expected
     rig.save(from_ms=BASE_MS + 31_001)
@@ -293,7 +293,7 @@ def test_a_checkpoint_from_before_clearing_promises_what_is_not_there(rig: Rig) 
     rig.save()
     rig.engine.clear()
     rig.engine.put(many(2_000, 60_000), BASE_MS)
-    rig.die(rig.disk.after_process_death())
+    rig.die(rig.disk.after_process_crash())
     assert not rig.is_whole
     assert show(rig.engine) == {}
 
@@ -301,7 +301,7 @@ def test_a_checkpoint_from_before_clearing_promises_what_is_not_there(rig: Rig) 
 def test_without_a_checkpoint_an_engine_starts_empty(rig: Rig) -> None:
     rig.engine.put(many(1_000, 60_000), BASE_MS)
     rig.engine.sync()
-    rig.die(rig.disk.after_process_death())
+    rig.die(rig.disk.after_process_crash())
     assert rig.is_whole
     assert show(rig.engine) == {}
 
@@ -310,7 +310,7 @@ def test_a_mark_of_another_engine_is_not_kept(rig: Rig) -> None:
     rig.engine.put(many(100, 60_000), BASE_MS)
     rig.save()
     rig.saved_mark = "something else"
-    rig.die(rig.disk.after_process_death())
+    rig.die(rig.disk.after_process_crash())
     assert not rig.is_whole
     assert show(rig.engine) == {}
 
@@ -325,7 +325,7 @@ def test_what_a_checkpoint_names_outlives_a_death(rig: Rig, death: str) -> None:
     rig.engine.put(lost, BASE_MS)
     rig.engine.remove(gone, BASE_MS)
     for _ in range(3):
-        rig.die(rig.disk.after_process_death() if death == "process" else rig.disk.after_machine_death(chance))
+        rig.die(rig.disk.after_process_crash() if death == "process" else rig.disk.after_machine_crash(chance))
         assert rig.is_whole
         shown = show(rig.engine)
         assert shown.keys() >= set(range(100, 3_000))
@@ -410,7 +410,7 @@ class Run:
             return
         as_machine = self.chance.random() < 0.5
         disk = self.rig.disk
-        self.rig.die(disk.after_machine_death(self.chance) if as_machine else disk.after_process_death())
+        self.rig.die(disk.after_machine_crash(self.chance) if as_machine else disk.after_process_crash())
         assert self.rig.is_whole
         for kind, rows in self.since_save.copy():
             (self.rig.engine.put if kind == "put" else self.rig.engine.remove)(rows, self.from_ms)

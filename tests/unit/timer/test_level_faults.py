@@ -55,7 +55,7 @@ def test_the_exported_offsets_never_tell_of_deliveries_that_a_power_cut_takes_ba
     pass_time(broker, clock, 1_000)
     assert len(bodies(broker)) == 20
     broker.tables.save()
-    disk = disk.after_machine_death(Random(seed))
+    disk = disk.after_machine_crash(Random(seed))
     disk.remove("latermq.checkpoint")
     again = open_broker(disk, clock)
     run_until_quiet(again)
@@ -147,7 +147,7 @@ def test_where_messages_wait_nobody_can_consume(disk: MemoryDisk, clock: Simulat
     broker: Broker = open_broker(disk, clock)
     send(broker, b"later", DELAY="1")
     if restarted:
-        broker = open_broker(disk.after_process_death(), clock)
+        broker = open_broker(disk.after_process_crash(), clock)
     with pytest.raises(NoPermission, match="cannot be consumed"):
         broker.reader.check_readable("readers", SCHEDULE_TOPIC, 0)
     assert broker.topics.find(SCHEDULE_TOPIC) is None

@@ -87,12 +87,12 @@ def test_a_changed_table_costs_what_was_stored_since_and_not_what_waits(
     wait_in_level(broker, WAITING, 2)
     broker.close()
     shorter = TimerConfig(levels="1s 1m")
-    disk = disk.after_process_death()
+    disk = disk.after_process_crash()
     broker = open_broker(disk, clock, shorter, LARGE)
     send(broker, b"before", DELAY="2")
     if restarted:
         broker.close()
-        disk = disk.after_process_death()
+        disk = disk.after_process_crash()
         broker = open_broker(disk, clock, shorter, LARGE)
     reads = Reads(monkeypatch)
     for number in range(70):
@@ -151,7 +151,7 @@ def test_whatever_the_clock_does_each_message_arrives_once_at_its_time_and_in_or
             clock.step(-chance.choice([1, 50, 700, 4_000]))
         if chance.random() < 0.15:
             broker.store.flush()
-            disk = disk.after_process_death()
+            disk = disk.after_process_crash()
             broker = open_broker(disk, clock, chance.choice(tables))
     pass_time(broker, clock, 30_000)
     found = messages(broker)
@@ -169,7 +169,7 @@ def test_what_is_overdue_in_a_queue_out_of_order_leaves_others_their_share(
         if number == 2_000:
             clock.step(-500)
     clock.advance(60_000)
-    broker = open_broker(disk.after_process_death(), clock)
+    broker = open_broker(disk.after_process_crash(), clock)
     for number in range(10):
         send(broker, b"new %d" % number, topic="bills", DELAY="3")
     clock.advance(10_000)

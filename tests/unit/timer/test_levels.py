@@ -178,7 +178,7 @@ def test_a_restart_neither_loses_nor_repeats(disk: MemoryDisk, clock: SimulatedC
     assert 0 < delivered < 200
     if ending == "stop":
         broker.close()
-    disk = disk.after_process_death()
+    disk = disk.after_process_crash()
     if ending in ("no checkpoint", "neither", "old file"):
         disk.remove("latermq.checkpoint")
     if ending in ("no file", "neither"):
@@ -200,7 +200,7 @@ def test_after_a_long_stop_what_is_overdue_and_what_is_due_share_the_rounds(
     for number in range(4_000):
         send(broker, b"old %d" % number, DELAY="3")
     clock.advance(60_000)
-    broker = open_broker(disk.after_process_death(), clock)
+    broker = open_broker(disk.after_process_crash(), clock)
     for number in range(10):
         send(broker, b"new %d" % number, topic="bills", DELAY="1")
     clock.advance(1_000)
@@ -217,7 +217,7 @@ def test_pending_messages_keep_their_due_time_when_the_table_changes(disk: Memor
     broker = open_broker(disk, clock)
     send(broker, b"by the old table", DELAY="2")
     broker.close()
-    broker = open_broker(disk.after_process_death(), clock, TimerConfig(levels="1s 2s 3s"))
+    broker = open_broker(disk.after_process_crash(), clock, TimerConfig(levels="1s 2s 3s"))
     send(broker, b"by the new table", DELAY="2")
     pass_time(broker, clock, 2_000)
     assert bodies(broker) == [b"by the new table"]
@@ -231,7 +231,7 @@ def test_a_shorter_table_still_delivers_what_waits_in_its_lost_levels(disk: Memo
     broker = open_broker(disk, clock)
     send(broker, b"ten seconds", DELAY="3")
     broker.close()
-    broker = open_broker(disk.after_process_death(), clock, TimerConfig(levels="1s"))
+    broker = open_broker(disk.after_process_crash(), clock, TimerConfig(levels="1s"))
     pass_time(broker, clock, 10_000)
     assert bodies(broker) == [b"ten seconds"]
 
@@ -353,7 +353,7 @@ def test_the_exported_offsets_are_apaches_json_and_are_corrected_into_the_queue(
     broker.close()
     exported = msgspec.json.decode(disk.read("config/delayOffset.json") or b"")
     assert exported["offsetTable"]["1"] == 5
-    disk = disk.after_process_death()
+    disk = disk.after_process_crash()
     disk.remove("latermq.checkpoint")
     disk.replace("config/delayOffset.json", b'{"offsetTable":{1:99,2:-7},"dataVersion":{"counter":3}}')
     broker = open_broker(disk, clock)

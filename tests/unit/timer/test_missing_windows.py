@@ -27,7 +27,7 @@ class Scene:
         return open_broker(self.disk, self.clock, store=STORE, pipeline=PIPELINE)
 
     def crash(self) -> None:
-        self.disk = self.disk.after_process_death()
+        self.disk = self.disk.after_process_crash()
         self.broker.timers.engine.close()
         self.broker = self._open()
 

@@ -405,7 +405,7 @@ def test_a_memory_disk_has_a_real_folder_that_goes_with_it() -> None:
     folder = disk.library_folder("timers")
     assert disk.library_folder("timers") == folder
     (folder / "x").write_bytes(b"1")
-    copy = disk.after_process_death()
+    copy = disk.after_process_crash()
     assert (copy.library_folder("timers") / "x").read_bytes() == b"1"
     copied = copy.library_folder("timers")
     disk.remove("timers")

@@ -106,7 +106,7 @@ def test_no_unit_stands_between_units_in_the_blank_or_beyond_the_end(nowhere: in
 def test_a_log_is_opened_where_a_mark_says_and_goes_on_there() -> None:
     disk = MemoryDisk()
     appended(TimerLog(disk, file_bytes=FILE_BYTES), units(50))
-    log = TimerLog(disk.after_process_death(), file_bytes=FILE_BYTES)
+    log = TimerLog(disk.after_process_crash(), file_bytes=FILE_BYTES)
     assert log.open_at(position(21))
     assert numbers(log) == list(range(21))
     assert log.files == 2
@@ -157,7 +157,7 @@ def test_what_is_synced_outlives_the_machine() -> None:
         log.sync()
     appended(log, units(30_000, 50_000))
     for seed in range(3):
-        found = TimerLog(disk.after_machine_death(Random(seed)), file_bytes=1 << 20)
+        found = TimerLog(disk.after_machine_crash(Random(seed)), file_bytes=1 << 20)
         assert found.open_at(position_of(found, 50_000))
         assert numbers(found) == list(range(50_000))
         assert found.looks_sound()
@@ -181,7 +181,7 @@ def test_a_failed_sync_is_made_up_for() -> None:
         log.sync()
     disk.before_step = lambda operation, path: None
     log.sync()
-    found = TimerLog(disk.after_machine_death(Random(0)), file_bytes=FILE_BYTES)
+    found = TimerLog(disk.after_machine_crash(Random(0)), file_bytes=FILE_BYTES)
     assert found.open_at(position(30))
     assert numbers(found) == list(range(30))
 

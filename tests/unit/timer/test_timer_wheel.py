@@ -105,7 +105,7 @@ def test_of_two_times_for_one_place_the_second_finds_it_taken() -> None:
 def test_a_wheel_is_found_as_it_was_left() -> None:
     disk = MemoryDisk()
     put(make(disk), (BASE_MS, 1, 2, 3), (BASE_MS + PRECISION_MS, 4, 5, 6))
-    wheel = make(disk.after_process_death())
+    wheel = make(disk.after_process_crash())
     assert not wheel.is_blank
     assert wheel.next_held_ms(0) is None
     wheel.load(BASE_MS)
@@ -117,7 +117,7 @@ def test_a_wheel_is_found_as_it_was_left() -> None:
 def test_of_what_was_forgotten_only_later_lists_are_found_again() -> None:
     disk = MemoryDisk()
     put(make(disk), (BASE_MS, 1, 2, 3), (BASE_MS + PRECISION_MS, 4, 50, 6), (BASE_MS + 2 * PRECISION_MS, 7, 8, 9))
-    wheel = make(disk.after_process_death())
+    wheel = make(disk.after_process_crash())
     wheel.load(BASE_MS, [(BASE_MS + 2 * PRECISION_MS, 20)])
     assert wheel.held_between(0, 1 << 50).tolist() == [BASE_MS + PRECISION_MS, BASE_MS + 2 * PRECISION_MS]
 
@@ -129,7 +129,7 @@ def test_what_is_synced_outlives_the_machine() -> None:
     wheel.sync()
     put(wheel, *((BASE_MS + PRECISION_MS * n, n, n, n) for n in range(600, 1200)))
     for seed in range(3):
-        found = make(disk.after_machine_death(Random(seed)), slots=600)
+        found = make(disk.after_machine_crash(Random(seed)), slots=600)
         found.load(BASE_MS)
         assert found.counts(BASE_MS, BASE_MS + 600 * PRECISION_MS).tolist() == list(range(600))
 
@@ -147,7 +147,7 @@ def test_a_failed_sync_is_made_up_for() -> None:
         wheel.sync()
     disk.before_step = lambda operation, path: None
     wheel.sync()
-    found = make(disk.after_machine_death(Random(0)))
+    found = make(disk.after_machine_crash(Random(0)))
     found.load(BASE_MS)
     assert get(found, BASE_MS) == (1, 2, 3)
 

@@ -48,7 +48,7 @@ class Scene:
     def restart(self, *, clean: bool = False, engine: str = "") -> None:
         if clean:
             self.broker.close()
-        self.disk = self.disk.after_process_death()
+        self.disk = self.disk.after_process_crash()
         if engine:
             self.timer = TimerConfig(engine=engine)  # type: ignore[arg-type]
         self.broker = open_broker(self.disk, self.clock, self.timer)
@@ -408,7 +408,7 @@ def test_a_shorter_retention_changes_nothing_for_what_waits(engine: str) -> None
             broker.store.flush()
             run_until_quiet(broker)
             broker.close()
-            disk = disk.after_process_death()
+            disk = disk.after_process_crash()
     assert broker.pending.cancel("orders", "cancelled").verdict == Verdict.CANCELLED
     for _ in range(41):
         for _ in range(20):

@@ -226,7 +226,7 @@ def test_a_delete_unit_is_kept_as_long_as_what_it_deletes() -> None:
     engine.forget_below(BASE_MS + 30_000)
     mark = engine.mark()
     engine.sync()
-    engine = opened(disk.after_process_death(), mark, from_ms=BASE_MS + 30_000)
+    engine = opened(disk.after_process_crash(), mark, from_ms=BASE_MS + 30_000)
     assert show(engine).keys() == {2}
 
 
@@ -242,7 +242,7 @@ def test_after_a_start_everything_is_as_it_was(is_clean: bool) -> None:
     engine.forget_below(BASE_MS + 2_000)
     mark = engine.mark()
     engine.sync()
-    again = opened(disk.after_process_death(), mark, from_ms=BASE_MS + 2_000, is_clean=is_clean)
+    again = opened(disk.after_process_crash(), mark, from_ms=BASE_MS + 2_000, is_clean=is_clean)
     assert again.is_whole
     assert files_in(again.mark()) == files_in(mark)
     assert again.statistics() == engine.statistics()
@@ -265,14 +265,14 @@ def test_a_death_takes_no_more_than_what_came_after_the_mark(seed: int) -> None:
     engine.put(lost, BASE_MS)
     engine.remove(kept, BASE_MS)
     for _ in range(3):
-        disk = disk.after_machine_death(chance) if chance.random() < 0.7 else disk.after_process_death()
+        disk = disk.after_machine_crash(chance) if chance.random() < 0.7 else disk.after_process_crash()
         engine = opened(disk, mark)
         assert engine.is_whole
         assert show(engine) == model(kept)
         engine.put(spread(chance.randint(1, 300), 50_000, first=5_000), BASE_MS)
         if chance.random() < 0.5:
             engine.sync()
-    engine = opened(disk.after_process_death(), mark)
+    engine = opened(disk.after_process_crash(), mark)
     engine.put(lost, BASE_MS)
     assert show(engine) == model(kept, lost)
 
@@ -302,7 +302,7 @@ def test_a_lost_or_damaged_wheel_is_built_again(harm: Callable[[MemoryDisk], Non
     disk = MemoryDisk()
     given = spread(1_000, 50_000)
     _, mark = saved(disk, given)
-    disk = disk.after_process_death()
+    disk = disk.after_process_crash()
     harm(disk)
     engine = opened(disk, mark, is_clean=is_clean)
     assert engine.is_whole
@@ -315,7 +315,7 @@ def test_a_wheel_that_is_newer_than_the_mark_is_built_again() -> None:
     disk = MemoryDisk()
     engine, mark = saved(disk, spread(150, 5_000))
     engine.put(spread(150, 5_000, first=150), BASE_MS)
-    engine = opened(disk.after_process_death(), mark, is_clean=True)
+    engine = opened(disk.after_process_crash(), mark, is_clean=True)
     assert engine.is_whole
     assert show(engine) == model(spread(150, 5_000))
 
@@ -342,7 +342,7 @@ Damage = tuple[str, int]
 def test_a_damaged_unit_is_noticed_after_a_crash(damage: Damage) -> None:
     disk = MemoryDisk()
     _, mark = saved(disk, spread(150, 3_000), spread(150, 3_000, first=150))
-    disk = disk.after_process_death()
+    disk = disk.after_process_crash()
     unit = unit_at(disk, 250)
     field, value = damage
     assert unit[field][0] != value
@@ -357,7 +357,7 @@ def test_a_damaged_unit_is_noticed_after_a_crash(damage: Damage) -> None:
 def test_two_units_that_link_to_one_are_noticed_after_a_crash() -> None:
     disk = MemoryDisk()
     _, mark = saved(disk, units(list(range(10)), [500] * 10))
-    disk = disk.after_process_death()
+    disk = disk.after_process_crash()
     unit_at(disk, 7)["previous"] = unit_at(disk, 6)["previous"]
     assert not opened(disk, mark).is_whole
 
@@ -365,7 +365,7 @@ def test_two_units_that_link_to_one_are_noticed_after_a_crash() -> None:
 def test_two_rounds_in_one_place_are_noticed_after_a_crash() -> None:
     disk = MemoryDisk()
     _, mark = saved(disk, units([1, 2], [500, 1_500]))
-    disk = disk.after_process_death()
+    disk = disk.after_process_crash()
     unit_at(disk, 1)["write_ms"] += ROUND_MS - 1_000
     assert not opened(disk, mark).is_whole
 
@@ -389,7 +389,7 @@ def test_a_damaged_list_stops_the_reader() -> None:
 def test_a_lost_file_of_the_log_is_noticed(lost: int, is_clean: bool) -> None:
     disk = MemoryDisk()
     engine, mark = saved(disk, spread(300, 3_000))
-    disk = disk.after_process_death()
+    disk = disk.after_process_crash()
     disk.remove(f"{timer_log.FOLDER}/{lost * FILE_BYTES:020d}")
     engine = opened(disk, mark, is_clean=is_clean)
     assert not engine.is_whole
@@ -402,7 +402,7 @@ def test_a_lost_file_of_the_log_is_noticed(lost: int, is_clean: bool) -> None:
 def test_a_lost_log_is_noticed(is_clean: bool) -> None:
     disk = MemoryDisk()
     _, mark = saved(disk, spread(300, 3_000))
-    disk = disk.after_process_death()
+    disk = disk.after_process_crash()
     disk.remove(timer_log.FOLDER)
     assert not opened(disk, mark, is_clean=is_clean).is_whole
 
@@ -410,7 +410,7 @@ def test_a_lost_log_is_noticed(is_clean: bool) -> None:
 def test_zeros_at_the_edge_of_a_file_are_noticed_after_a_clean_stop() -> None:
     disk = MemoryDisk()
     _, mark = saved(disk, spread(300, 3_000))
-    disk = disk.after_process_death()
+    disk = disk.after_process_crash()
     unit_at(disk, 199)["size"] = 0
     assert not opened(disk, mark, is_clean=True).is_whole
 
@@ -418,7 +418,7 @@ def test_zeros_at_the_edge_of_a_file_are_noticed_after_a_clean_stop() -> None:
 def test_files_of_another_size_are_not_taken_for_ours() -> None:
     disk = MemoryDisk()
     _, mark = saved(disk, spread(300, 3_000))
-    disk = disk.after_process_death()
+    disk = disk.after_process_crash()
     engine = WheelEngine(disk, mark=mark, from_ms=BASE_MS, is_clean=True, file_bytes=2 * FILE_BYTES)
     assert not engine.is_whole
     engine.put(spread(300, 3_000), BASE_MS)
@@ -436,7 +436,7 @@ def test_files_that_are_done_with_may_be_gone(is_clean: bool) -> None:
     engine.sync()
     engine.forget_below(BASE_MS + 10_000)  # after the mark, which still names the files
     assert len(disk.list_names(timer_log.FOLDER)) == 1
-    again = opened(disk.after_process_death(), mark, from_ms=BASE_MS + 10_000, is_clean=is_clean)
+    again = opened(disk.after_process_crash(), mark, from_ms=BASE_MS + 10_000, is_clean=is_clean)
     assert again.is_whole
     assert show(again) == model(late)
     assert files_in(again.mark()) == files_in(engine.mark())
@@ -453,7 +453,7 @@ def test_an_engine_whose_units_are_all_done_with_needs_no_files(is_clean: bool) 
     engine.put(spread(10, 1_000, first=400), BASE_MS)
     assert show(engine).keys() == set(range(400, 410))
     mark = engine.mark()
-    assert show(opened(disk.after_process_death(), mark)).keys() == set(range(400, 410))
+    assert show(opened(disk.after_process_crash(), mark)).keys() == set(range(400, 410))
 
 
 def test_an_empty_engine_is_found_empty() -> None:
@@ -462,7 +462,7 @@ def test_an_empty_engine_is_found_empty() -> None:
     mark = engine.mark()
     engine.put(spread(300, 3_000), BASE_MS)
     for is_clean in (True, False):
-        again = opened(disk.after_process_death(), mark, is_clean=is_clean)
+        again = opened(disk.after_process_crash(), mark, is_clean=is_clean)
         assert again.is_whole
         assert show(again) == {}
 
@@ -476,7 +476,7 @@ def test_a_time_that_steps_back_brings_nothing_back(is_clean: bool) -> None:
         mark = engine.mark()
         engine.sync()
         engine.forget_below(BASE_MS + from_ms)
-        disk = disk.after_process_death()
+        disk = disk.after_process_crash()
         engine = opened(disk, mark, from_ms=BASE_MS + from_ms, is_clean=is_clean)
         assert engine.is_whole
         late = units([entry, entry + 1, entry + 2], [3_500, 8_500, 3_600])
@@ -498,7 +498,7 @@ def test_a_mark_from_before_clearing_fits_nothing_that_comes_after() -> None:
         engine.clear()
         engine.put(spread(count, 3_000, first=1_000), BASE_MS)
         engine.sync()
-        again = opened(disk.after_process_death(), mark)
+        again = opened(disk.after_process_crash(), mark)
         assert not again.is_whole
         assert show(again) == {}
 

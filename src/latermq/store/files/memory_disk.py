@@ -6,10 +6,10 @@ from random import Random
 
 from latermq.store.files.disk import CallDisk
 from latermq.store.files.mapped_file import CallMappedFile, MappedFile
-from latermq.store.files.simulated_calls import Died, SimulatedCalls
+from latermq.store.files.simulated_calls import SimulatedCalls, SimulatedCrash
 from latermq.store.files.simulated_files import Inode
 
-__all__ = ["Died", "MemoryDisk"]
+__all__ = ["MemoryDisk", "SimulatedCrash"]
 
 
 class _MemoryMappedFile(CallMappedFile):
@@ -40,8 +40,8 @@ class _MemoryMappedFile(CallMappedFile):
 class MemoryDisk(CallDisk):
     """A Disk with its files in memory.
 
-    `before_step` may raise to make an operation fail. `die_after` ends the process in the middle of an operation.
-    `after_process_death` and `after_machine_death` return the disk after that crash, or after a crash at any other
+    `before_step` may raise to make an operation fail. `crash_after` ends the process in the middle of an operation.
+    `after_process_crash` and `after_machine_crash` return the disk after that crash, or after a crash at any other
     moment.
     """
 
@@ -66,12 +66,12 @@ class MemoryDisk(CallDisk):
         """Allow the test to make this operation fail."""
         self.before_step(operation, path)
 
-    def die_after(self, calls: int | None, *, half_way: bool = False) -> None:
-        """Allow this many more system calls that change something, and raise `Died` in the next one.
+    def crash_after(self, calls: int | None, *, halfway: bool = False) -> None:
+        """Allow this many more system calls that change something, and raise `SimulatedCrash` in the next one.
 
-        With `half_way`, half of that last call is performed if it can be partial. None: no crash.
+        With `halfway`, half of that last call is performed if it can be partial. None: no crash.
         """
-        self.calls.die_after(calls, half_way=half_way)
+        self.calls.crash_after(calls, halfway=halfway)
 
     def map_file(self, path: str, size: int) -> MappedFile:
         self.before("map", path)
@@ -119,13 +119,13 @@ class MemoryDisk(CallDisk):
                 found[path] = bytes(node.data[: min(node.allocated, node.size)])
         return found
 
-    def after_process_death(self) -> "MemoryDisk":
+    def after_process_crash(self) -> "MemoryDisk":
         """Return the disk that the next process finds: everything written is there, synced or not."""
-        return MemoryDisk(calls=self.calls.after_process_death())
+        return MemoryDisk(calls=self.calls.after_process_crash())
 
-    def after_machine_death(self, chance: Random) -> "MemoryDisk":
+    def after_machine_crash(self, chance: Random) -> "MemoryDisk":
         """Return the disk after a power failure: each unsynced page survives or not, at random.
 
         The same applies to file sizes. The last creations, renames and removals in a folder may be lost.
         """
-        return MemoryDisk(calls=self.calls.after_machine_death(chance))
+        return MemoryDisk(calls=self.calls.after_machine_crash(chance))

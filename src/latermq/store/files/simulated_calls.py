@@ -11,7 +11,7 @@ from latermq.store.files.mapped_file import PAGE_BYTES
 from latermq.store.files.simulated_files import Folder, Inode, Names, Node, Tree, parent
 
 
-class Died(BaseException):
+class SimulatedCrash(BaseException):
     """The process has crashed here: nothing that it still does has an effect. Only tests may catch this."""
 
 
@@ -32,7 +32,7 @@ class SimulatedCalls:
         self.made: list[tuple[str, str]] | None = None  # name and path of each call, if a test wants to see them
         self.after_crash: SimulatedCalls | None = None  # the machine's state after the process crashed
         self._left: int | None = None  # number of calls before the last one
-        self._dies_half_way = False
+        self._crashes_halfway = False
         self.max_descriptors: int | None = None  # per process; a map takes one, as in Python
         self._open: dict[int, tuple[str, Inode]] = {}
         self._maps: Counter[int] = Counter()  # number of mappings of each piece of memory
@@ -41,14 +41,14 @@ class SimulatedCalls:
 
     # Crashes
 
-    def die_after(self, calls: int | None, *, half_way: bool) -> None:
-        """Allow this many more calls. `half_way`: perform half of the next one if it can be partial."""
-        self._left, self._dies_half_way = calls, half_way
+    def crash_after(self, calls: int | None, *, halfway: bool) -> None:
+        """Allow this many more calls. `halfway`: perform half of the next one if it can be partial."""
+        self._left, self._crashes_halfway = calls, halfway
 
     def _is_last(self, call: str, path: str) -> bool:
         """Count a call and return whether it is no longer performed."""
         if self.after_crash is not None:
-            raise Died
+            raise SimulatedCrash
         if self.made is not None:
             self.made.append((call, path))
         if self._left is None:
@@ -59,23 +59,23 @@ class SimulatedCalls:
     def _make(self, call: str, path: str) -> None:
         """Begin a call that is performed completely or not at all."""
         if self._is_last(call, path):
-            self._die()
+            self._crash()
 
     def _share(self, call: str, path: str, size: int) -> int:
         """Begin a call that may be performed in part, and return how much of it. `_finish` must follow."""
         if not self._is_last(call, path):
             return size
-        return size // 2 if self._dies_half_way else 0
+        return size // 2 if self._crashes_halfway else 0
 
     def _finish(self) -> None:
         if self._left is not None and self._left < 0:
-            self._die()
+            self._crash()
 
-    def _die(self) -> None:
-        self.after_crash = self.after_process_death()
-        raise Died
+    def _crash(self) -> None:
+        self.after_crash = self.after_process_crash()
+        raise SimulatedCrash
 
-    def after_process_death(self) -> "SimulatedCalls":
+    def after_process_crash(self) -> "SimulatedCalls":
         """Return the machine that the next process finds: everything written is there, synced or not."""
 
         def copied(node: Node) -> Node:
@@ -83,7 +83,7 @@ class SimulatedCalls:
 
         return self.after_crash or self._with(self.names.copy(copied))
 
-    def after_machine_death(self, chance: Random) -> "SimulatedCalls":
+    def after_machine_crash(self, chance: Random) -> "SimulatedCalls":
         """Return the machine after a power failure."""
         tree: Tree = {}
         for path, node in (self.after_crash or self).names.survivors(chance).items():
