@@ -13,8 +13,7 @@ from tests.support.needs import need_tool
 HERE = Path(__file__).parent
 JAVA_SOURCES = HERE / "java"
 JAVA_TARGET = JAVA_SOURCES / "target"
-GO_SOURCES = HERE / "go"
-GO_PROGRAM = GO_SOURCES / "build" / "interop"
+H2SPEC_PACKAGE = "github.com/summerwind/h2spec/cmd/h2spec"
 # The first build downloads some hundred jars.
 _BUILD_TIMEOUT_S = 900
 
@@ -41,12 +40,27 @@ def build_java() -> ClassPaths:
 
 
 def build_go() -> Path:
-    """Return the path of the Go program."""
-    go = need_tool("go", "it builds the Go client's program")
+    """Return the path of the program with RocketMQ's Go client."""
+    return _built_go(HERE / "go", "interop")
+
+
+def build_go_grpc() -> Path:
+    """Return the path of the program with grpc-go's client."""
+    return _built_go(HERE / "go_grpc", "go_grpc")
+
+
+def build_h2spec() -> Path:
+    """Return the path of h2spec."""
+    return _built_go(HERE / "h2spec", "h2spec", H2SPEC_PACKAGE)
+
+
+def _built_go(folder: Path, name: str, package: str = ".") -> Path:
+    go = need_tool("go", f"it builds the program {name}")
+    program = folder / "build" / name
     with _alone():
-        if _is_stale(GO_PROGRAM, [GO_SOURCES / "go.mod", GO_SOURCES / "go.sum", *GO_SOURCES.glob("*.go")]):
-            _check(_run([go, "build", "-o", str(GO_PROGRAM), "."], GO_SOURCES))
-    return GO_PROGRAM
+        if _is_stale(program, [folder / "go.mod", folder / "go.sum", *folder.glob("*.go")]):
+            _check(_run([go, "build", "-o", str(program), package], folder))
+    return program
 
 
 @contextmanager
