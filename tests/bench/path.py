@@ -17,7 +17,7 @@ from latermq.protocol.remoting.frames import FrameReader, encode_frame
 from latermq.protocol.remoting.json_body import encode_body
 from latermq.protocol.remoting.pull import PULL_SUSPEND
 from latermq.protocol.remoting.send import decode_request
-from latermq.server.handlers.broker_service import BrokerService
+from latermq.server.broker.composition import broker_service
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.listener import Listener
 from latermq.store.files.disk import FileDisk
@@ -77,7 +77,7 @@ class SocketlessBroker:
     def __init__(self, folder: Path, body_bytes: int) -> None:
         config, clock = Config(), SystemClock()
         self.broker = Broker(config, FileDisk(folder), clock, host="127.0.0.1", port=10911, new_store_id="b" * 32)
-        service = BrokerService(self.broker)
+        service = broker_service(self.broker)
         self.transport = StubTransport()
         self.connection = Connection(service, Listener(service, config.server, clock))
         self.connection.connection_made(self.transport)
@@ -167,7 +167,7 @@ def measure_send_stages(path: SocketlessBroker, count: int) -> Figures:
         replies: list[bytes] = []
         taken = lane.take(path.connection, commands, 0, replies)
         path.transport.write(b"".join(replies))
-        broker.settle()
+        broker.waiting.wake()
         replied_ns = time.thread_time_ns()
         assert taken == size, "a plain send was not taken by the lane"
         if broker.store.statistics()["unindexed"] + 2 * size > INDEX_BATCH:

@@ -19,7 +19,7 @@ from latermq.protocol.remoting.clients import (
     read_heartbeat,
 )
 from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame, encode_response
-from latermq.server.handlers.admin.admin_requests import AdminRequests
+from latermq.server.broker.composition import admin_requests
 from latermq.server.handlers.late_replies import WhenDone, Work
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.stepwise import SlicedRequests
@@ -69,7 +69,7 @@ class Scene:
         self.kept: list[tuple[list[Work], WhenDone]] = []
         self.untold: list[Callable[[], None]] = []
         sliced = SlicedRequests(self.broker.config.timer.max_lookup)
-        self.service = AdminRequests(
+        self.service = admin_requests(
             self.broker,
             address=ADDRESS,
             program_version="1.2.3",

@@ -2,10 +2,7 @@
 
 from latermq.clock import SimulatedClock
 from latermq.config import Config
-from latermq.server.handlers.broker_service import BrokerService
-from latermq.server.handlers.pipeline import PipelineRequests
-from latermq.server.handlers.timers import TimerRequests
-from latermq.server.handlers.windows import WindowRequests
+from latermq.server.broker.composition import broker_service, pipeline_requests, timer_requests, window_requests
 from latermq.server.namesrv.name_server import NameServer
 from latermq.server.remoting.endpoints import Endpoint
 from latermq.server.remoting.stepwise import SlicedRequests
@@ -21,15 +18,15 @@ def name_server_endpoints() -> list[Endpoint]:
 def broker_endpoints() -> dict[str, list[Endpoint]]:
     """Endpoints by the heading under which the page lists them."""
     scene = Scene()
-    service = BrokerService(scene.broker)
+    service = broker_service(scene.broker)
 
     def no_loader() -> WindowLoader:
         raise AssertionError("no request needs the loader")
 
     return {
         "producers and consumers": list(service.table),
-        "timers": TimerRequests(scene.broker, service.flush_waits, SlicedRequests(1)).endpoints,
-        "the pipeline": PipelineRequests(scene.broker, service.flush_waits).endpoints,
-        "windows": WindowRequests(scene.broker, no_loader).endpoints,
+        "timers": timer_requests(scene.broker, service.flush_waits, SlicedRequests(1)).endpoints,
+        "the pipeline": pipeline_requests(scene.broker, service.flush_waits).endpoints,
+        "windows": window_requests(scene.broker, no_loader).endpoints,
         "administration": scene.service.endpoints,
     }

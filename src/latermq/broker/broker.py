@@ -319,17 +319,8 @@ class Broker:
     def run_timers(self) -> int:
         """Deliver what is due; how many milliseconds may pass until the next call."""
         wait_ms = self.timers.run()
-        self.settle()
-        return wait_ms
-
-    def settle(self) -> None:
-        """Wake the pulls that wait for what was appended."""
         self.waiting.wake()
-
-    def expire_clients(self) -> set[str]:
-        """Forget clients that sent no heartbeat; the consumer groups that changed."""
-        self.locks.expire()
-        return self.members.expire(self.client_clock.monotonic_s() - self.config.broker.client_timeout / 1000)
+        return wait_ms
 
     def close(self) -> None:
         """Stop cleanly."""

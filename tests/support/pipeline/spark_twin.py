@@ -31,7 +31,7 @@ from latermq.pipeline.timeline.ownership import ownership_of
 from latermq.pipeline.timeline.root import Root
 from latermq.pipeline.windows.local_build import read_tail, tail_start, window_batches
 from latermq.protocol.remoting.pipeline import decode_state, encode_state
-from latermq.server.handlers.pipeline import PipelineRequests
+from latermq.server.broker.composition import pipeline_requests
 from latermq.timer.far.windows import Window, WindowRows
 
 ROOT = Root("memory:", fs.LocalFileSystem(), "/nowhere")
@@ -192,7 +192,7 @@ class _Table:
 
 def state_of(broker: Broker) -> PipelineState:
     """The state that a driver receives, encoded and decoded."""
-    service = PipelineRequests(broker, cast(Any, None))  # only requests that schedule wait for a flush
+    service = pipeline_requests(broker, cast(Any, None))  # only requests that schedule wait for a flush
     return decode_state(encode_state(service.state()))
 
 

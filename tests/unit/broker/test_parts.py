@@ -1,7 +1,11 @@
 """The broker's parts work on their own: each is built from what it needs, without a Broker around it."""
 
+import ast
+from pathlib import Path
+
 import pytest
 
+import latermq
 from latermq.broker.messages.progress import ConsumerProgress
 from latermq.broker.messages.reader import MessageReader
 from latermq.broker.messages.write_gate import WriteGate
@@ -78,3 +82,17 @@ def test_a_topic_is_writable_only_once_it_is_saved() -> None:
     assert "orders" not in topics.open
     parts.topics.saved_version = parts.topics.version
     assert topics.find("orders", "", 8) is topics.open["orders"]
+
+
+def names_broker(path: Path) -> bool:
+    """Whether a module refers to the class Broker, if only in an annotation."""
+    return any(isinstance(node, ast.Name) and node.id == "Broker" for node in ast.walk(ast.parse(path.read_text())))
+
+
+def test_no_part_and_no_handler_takes_a_broker() -> None:
+    source = Path(latermq.__file__).parent
+    composed = [source / "broker" / name for name in ("admin", "messages", "metrics", "tables", "timers")]
+    composed += [source / "server" / name for name in ("handlers", "remoting")]
+    modules = [path for folder in composed for path in folder.rglob("*.py")]
+    assert [str(path.relative_to(source)) for path in modules if names_broker(path)] == []
+    assert names_broker(source / "server" / "broker" / "composition.py")

@@ -23,7 +23,7 @@ from latermq.protocol.remoting.frames import (
     FrameReader,
     encode_frame,
 )
-from latermq.server.handlers.broker_service import BrokerService
+from latermq.server.broker.composition import broker_service
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.listener import Listener
 from latermq.server.remoting.send_lane import RUN_AT_ONCE, SendLane
@@ -90,7 +90,7 @@ class Way:
         for topic in ("orders", "%RETRY%group", "%odd"):
             self.broker.topics.put(Topic(name=topic, read_queues=QUEUES, write_queues=QUEUES))
         self.turns = 0
-        self.service = BrokerService(self.broker, between_requests=self._give_turn)
+        self.service = broker_service(self.broker, between_requests=self._give_turn)
         self.listener = Listener(self.service, config.server, self.clock)
         self.transport = CollectingTransport(peer)
         self.connection = Connection(self.service, self.listener)

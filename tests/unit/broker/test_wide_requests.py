@@ -27,9 +27,8 @@ from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame, encode_response
 from latermq.protocol.remoting.json_body import decode_body, decode_keyed_map, encode_body, raw_fields
 from latermq.protocol.remoting.queues import MessageQueue
+from latermq.server.broker.composition import admin_requests, broker_service
 from latermq.server.handlers.admin import keyed_maps
-from latermq.server.handlers.admin.admin_requests import AdminRequests
-from latermq.server.handlers.broker_service import BrokerService
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.stepwise import SLICE_STEPS, SlicedRequests
 from latermq.store.files.memory_disk import MemoryDisk
@@ -53,8 +52,8 @@ class Scene:
         self.put_off: list[Callable[[], None]] = []
         sliced = SlicedRequests(1_000, lambda work: self.put_off.append(work))
         monkeypatch.setattr(self.broker.tables, "savers", list)  # how tables are saved is another subject
-        admin = AdminRequests(self.broker, address="a:1", program_version="1", sliced=sliced)
-        self.table = BrokerService(self.broker, sliced=sliced).table
+        admin = admin_requests(self.broker, address="a:1", program_version="1", sliced=sliced)
+        self.table = broker_service(self.broker, sliced=sliced).table
         self.table.add(admin.endpoints)
         self.broker.topics.put(Topic(name="wide", read_queues=WIDE, write_queues=WIDE))
         self.broker.groups.require("readers")

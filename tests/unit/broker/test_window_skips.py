@@ -48,7 +48,7 @@ async def window_with(scene: Scene, *names: str) -> int:
 
 
 def state_of(scene: Scene, number: int) -> str:
-    reports = {one.number: one for one in report_windows(scene.broker, scene.loader.state_of).windows}
+    reports = {one.number: one for one in report_windows(scene.broker.far, scene.loader.state_of)}
     return reports[number].state if number in reports else "gone"
 
 

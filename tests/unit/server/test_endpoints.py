@@ -14,8 +14,7 @@ from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame,
 from latermq.protocol.remoting.json_body import decode_body, encode_body
 from latermq.protocol.remoting.queues import MessageQueue
 from latermq.protocol.remoting.rows import encode_rows
-from latermq.server.handlers.broker_service import BrokerService
-from latermq.server.handlers.pipeline import PipelineRequests
+from latermq.server.broker.composition import broker_service, pipeline_requests
 from latermq.server.remoting.access import GET, PUB, SUB, Access, Action, Kind, on_topic
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import BodyLimit, Endpoint, RequestTable
@@ -132,12 +131,12 @@ class TouchingScene(Scene):
     def __init__(self) -> None:
         super().__init__()
         self.make_topic("orders")
-        service = BrokerService(self.broker)
+        service = broker_service(self.broker)
         self.rows = {one.code: one for one in service.table}
         self.rows |= {
             one.code: one for some in broker_endpoints().values() for one in some if one.code not in self.rows
         }
-        own = [*self.service.endpoints, *PipelineRequests(self.broker, service.flush_waits).endpoints]
+        own = [*self.service.endpoints, *pipeline_requests(self.broker, service.flush_waits).endpoints]
         self.rows |= {one.code: one for one in own}
 
     def touched(self, code: Request, body: bytes = b"", **fields: object) -> set[Access]:

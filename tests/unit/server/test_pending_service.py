@@ -7,10 +7,13 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from latermq.broker.broker import Broker
-from latermq.broker.timers.pending import Meant
+from latermq.broker.messages.long_polling import WaitingPulls
+from latermq.broker.messages.write_gate import WriteGate
+from latermq.broker.tables.topics import Topics
+from latermq.broker.timers.pending import Meant, PendingTimers
 from latermq.broker.timers.pending_pages import DueRange
 from latermq.clock import SimulatedClock
+from latermq.config import Config
 from latermq.errors import (
     Busy,
     IllegalMessage,
@@ -97,7 +100,7 @@ class FakePending:
 
 
 class Scene:
-    """A broker that is nothing but what these requests need of one, with replies kept back as with sync flush."""
+    """The parts of a broker that these requests need, with replies kept back as with sync flush."""
 
     def __init__(self) -> None:
         self.pending = FakePending()
@@ -106,17 +109,14 @@ class Scene:
         self.refusal: LaterMQError | None = None
         self.busy: LaterMQError | None = None
         self.kept: list[bytes] = []
-        broker = SimpleNamespace(
-            pending=self.pending,
-            clock=self.clock,
-            config=SimpleNamespace(timer=self.timer, broker=SimpleNamespace(name="broker-a")),
-            topics=SimpleNamespace(require=self._require),
-            gate=SimpleNamespace(check=lambda is_retry: self._raise(self.refusal)),
-            settle=lambda: None,
-        )
         sliced = SlicedRequests(1_000)
         requests = TimerRequests(
-            cast(Broker, broker),
+            cast(PendingTimers, self.pending),
+            cast(Topics, SimpleNamespace(require=self._require)),
+            cast(WriteGate, SimpleNamespace(check=lambda is_retry: self._raise(self.refusal))),
+            cast(WaitingPulls, SimpleNamespace(wake=lambda: None)),
+            self.clock,
+            cast(Config, SimpleNamespace(timer=self.timer, broker=SimpleNamespace(name="broker-a"))),
             self,
             sliced,
             lambda places, when_done: when_done({entry: b"record" for entry, _ in places}),

@@ -16,6 +16,7 @@ from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command, FrameReader, encode_frame, encode_response
 from latermq.protocol.remoting.pipeline import decode_state
 from latermq.protocol.remoting.rows import encode_rows
+from latermq.server.broker.composition import pipeline_requests
 from latermq.server.broker.pipeline_folder import TokenTold
 from latermq.server.handlers.pipeline import PipelineRequests
 from latermq.server.remoting.connection import Connection
@@ -46,7 +47,7 @@ class Scene:
         self._works: list[tuple[list[Work], Callable[[LaterMQError | None], None]]] = []
 
     def serve(self) -> PipelineRequests:
-        return PipelineRequests(self.broker, self, beside=self._beside, tokens=self, instance=INSTANCE, secret=SECRET)
+        return pipeline_requests(self.broker, self, beside=self._beside, tokens=self, instance=INSTANCE, secret=SECRET)
 
     def read(self, told: TokenTold) -> None:
         told(self.token)

@@ -14,7 +14,8 @@ from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame, encode_response
 from latermq.protocol.remoting.json_body import decode_body
 from latermq.protocol.remoting.timers import PendingCount, decode_outcomes, decode_page
-from latermq.server.handlers.timers import Fetched, TimerRequests
+from latermq.server.broker.composition import timer_requests
+from latermq.server.handlers.timers import Fetched
 from latermq.server.remoting import stepwise
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.stepwise import SlicedRequests
@@ -38,7 +39,7 @@ class Scene:
         self.sliced = SlicedRequests(limit, self.put_off.append)
         self.sent: list[bytes] = []
         self.under_way = 0
-        self.table = table_of(TimerRequests(self.broker, self, self.sliced), sliced=self.sliced)
+        self.table = table_of(timer_requests(self.broker, self, self.sliced), sliced=self.sliced)
 
     def check_unflushed(self) -> None:
         """The disk is never slow."""
@@ -304,7 +305,7 @@ def test_a_look_up_that_breaks_does_not_stop_the_others(scene: Scene) -> None:
 def test_a_move_whose_record_comes_from_the_timeline_after_the_stop_writes_nothing(scene: Scene) -> None:
     """The store is closed a moment later, and the answer would wait for a flush that nobody does any more."""
     fetches: list[Callable[[Fetched], None]] = []
-    requests = TimerRequests(scene.broker, scene, scene.sliced, lambda places, when_done: fetches.append(when_done))
+    requests = timer_requests(scene.broker, scene, scene.sliced, lambda places, when_done: fetches.append(when_done))
     scene.table = table_of(requests, sliced=scene.sliced)
     scene.timer("t1")
     with pytest.MonkeyPatch.context() as patch:

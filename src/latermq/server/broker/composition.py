@@ -5,8 +5,195 @@ Only this module and the process know the whole broker.
 
 from collections.abc import Callable, Mapping
 
+from latermq.broker.admin.runtime_info import Identity
 from latermq.broker.broker import Broker
+from latermq.broker.messages.record_pulls import RecordPulls
 from latermq.broker.metrics.broker_metrics import BrokerMetrics
+from latermq.message.ids import IPV4_HOST_BYTES
+from latermq.server.handlers.admin.admin_requests import AdminRequests
+from latermq.server.handlers.admin.client_requests import ClientRequests
+from latermq.server.handlers.admin.context import AdminContext, Announce, TableSaves
+from latermq.server.handlers.admin.group_requests import GroupRequests
+from latermq.server.handlers.admin.message_requests import MessageRequests
+from latermq.server.handlers.admin.topic_requests import TopicRequests
+from latermq.server.handlers.broker_service import BrokerService
+from latermq.server.handlers.consumers import ConsumerRequests
+from latermq.server.handlers.flush_waits import Flushing, FlushWaits
+from latermq.server.handlers.late_replies import Beside, WhenDone, do_at_once
+from latermq.server.handlers.messages import SendRequests
+from latermq.server.handlers.notices import GroupChanges
+from latermq.server.handlers.pipeline import PipelineRequests, Tokens
+from latermq.server.handlers.pulls import PullRequests
+from latermq.server.handlers.timers import FetchFar, TimerRequests, fetch_nothing
+from latermq.server.handlers.windows import Loader, WindowRequests
+from latermq.server.remoting.endpoints import RequestTable
+from latermq.server.remoting.send_lane import SendLane
+from latermq.server.remoting.stepwise import Later, SlicedRequests, call_now
+
+
+def broker_service(
+    broker: Broker,
+    *,
+    request_flush: Callable[[], None] = lambda: None,
+    on_topics_changed: Callable[[], None] = lambda: None,
+    on_scheduled: Callable[[], None] = lambda: None,
+    between_requests: Callable[[], None] = lambda: None,
+    save_topics: Callable[[WhenDone], None] | None = None,
+    sliced: SlicedRequests | None = None,
+    later: Later = call_now,
+) -> BrokerService:
+    """The service with the requests of producers and consumers. Other requests are added to its table."""
+    config = broker.config
+    flush_waits = FlushWaits(
+        broker.store.log,
+        request_flush,
+        is_sync=config.store.flush == "sync",
+        max_waiting=config.broker.max_unflushed,
+    )
+    group_changes = GroupChanges(broker.groups, broker.notices)
+    table = RequestTable(
+        int(config.server.max_body), sliced if sliced is not None else SlicedRequests(config.timer.max_lookup)
+    )
+    table.add(SendRequests(broker.writer, broker.retries, broker.reader, flush_waits).endpoints)
+    pulls = PullRequests(
+        broker.reader,
+        broker.waiting,
+        broker.progress,
+        broker.filters,
+        broker.members,
+        broker.groups,
+        broker.topics,
+        broker.topic_traffic,
+        config.broker,
+    )
+    table.add(pulls.endpoints)
+    consumers = ConsumerRequests(
+        broker.progress,
+        broker.members,
+        broker.filters,
+        broker.groups,
+        broker.topics,
+        broker.locks,
+        broker.client_clock,
+        config,
+        group_changes.tell,
+    )
+    table.add(consumers.endpoints)
+    return BrokerService(
+        table,
+        _send_lane(broker, table, between_requests) if not flush_waits.is_sync else None,
+        flush_waits,
+        group_changes,
+        broker.topics,
+        broker.timers,
+        broker.waiting,
+        broker.members,
+        broker.notices,
+        max_waiting=config.broker.max_unflushed,
+        on_topics_changed=on_topics_changed,
+        on_scheduled=on_scheduled,
+        between_requests=between_requests,
+        save_topics=save_topics,
+        later=later,
+    )
+
+
+def _send_lane(broker: Broker, table: RequestTable, between_runs: Callable[[], None]) -> SendLane | None:
+    """The lane, unless the broker has an IPv6 address. With sync flush, replies are sent one by one instead."""
+    if len(broker.store_host) != IPV4_HOST_BYTES:
+        return None
+    return SendLane(
+        broker.writer,
+        broker.writable_topics,
+        broker.store.queues,
+        broker.admission,
+        broker.clock,
+        table,
+        between_runs,
+    )
+
+
+def admin_requests(
+    broker: Broker,
+    *,
+    address: str,
+    program_version: str,
+    beside: Beside = do_at_once,
+    announce: Announce = lambda when_told: when_told(),
+    retain: Callable[[], None] = lambda: None,
+    sliced: SlicedRequests,
+) -> AdminRequests:
+    """All administration requests."""
+    config = broker.config
+    identity = Identity(address, program_version, broker.clock.now_ms())
+    saves = TableSaves(broker.tables, config.broker.max_unsaved, beside)
+    context = AdminContext(broker.topics, config, identity, saves, announce)
+    return AdminRequests(
+        broker.runtime_info,
+        broker.store.log,
+        broker.clock,
+        context,
+        TopicRequests(context, broker.topic_admin, broker.group_admin, broker.reader, broker.members, broker.tables),
+        GroupRequests(
+            context, broker.group_admin, broker.groups, broker.offsets, broker.members, broker.notices, broker.tables
+        ),
+        MessageRequests(broker.reader, broker.message_admin),
+        ClientRequests(broker.reader, broker.members, config),
+        retain=retain,
+        sliced=sliced,
+    )
+
+
+def timer_requests(
+    broker: Broker, flushing: Flushing, sliced: SlicedRequests, fetch_far: FetchFar = fetch_nothing
+) -> TimerRequests:
+    """The requests about pending timers."""
+    return TimerRequests(
+        broker.pending,
+        broker.topics,
+        broker.gate,
+        broker.waiting,
+        broker.clock,
+        broker.config,
+        flushing,
+        sliced,
+        fetch_far,
+    )
+
+
+def pipeline_requests(
+    broker: Broker,
+    flushing: Flushing,
+    *,
+    beside: Beside = do_at_once,
+    timeline: str = "",
+    tokens: Tokens | None = None,
+    instance: str = "",
+    secret: bytes = b"",
+) -> PipelineRequests:
+    """The requests of the pipeline."""
+    # The other quarter of a frame holds the largest header and one record beyond the requested size.
+    pulls = RecordPulls(broker.store.reader, broker.topics, max_bytes=broker.config.server.max_frame * 3 // 4)
+    return PipelineRequests(
+        broker.store,
+        broker.far,
+        broker.ingest,
+        pulls,
+        broker.row_schedule,
+        broker.clock,
+        broker.config.broker.name,
+        flushing,
+        beside=beside,
+        timeline=timeline,
+        tokens=tokens,
+        instance=instance,
+        secret=secret,
+    )
+
+
+def window_requests(broker: Broker, loader: Callable[[], Loader]) -> WindowRequests:
+    """Operators' requests about windows."""
+    return WindowRequests(broker.far, broker.clock, broker.config.broker.name, loader)
 
 
 def broker_metrics(broker: Broker, connections: Callable[[], Mapping[str, int]] = dict) -> BrokerMetrics:

@@ -24,7 +24,14 @@ from latermq.errors import LaterMQError, StoreError
 from latermq.pipeline_secret import is_open_to_others, load_or_create_secret, secret_path
 from latermq.redaction import redacted
 from latermq.server.broker.clock_feed import open_clock
-from latermq.server.broker.composition import broker_metrics
+from latermq.server.broker.composition import (
+    admin_requests,
+    broker_metrics,
+    broker_service,
+    pipeline_requests,
+    timer_requests,
+    window_requests,
+)
 from latermq.server.broker.far_records import FarRecords
 from latermq.server.broker.file_troubles import log_troubles
 from latermq.server.broker.flusher import Flusher, Preparer
@@ -34,11 +41,7 @@ from latermq.server.broker.registrar import Registrar
 from latermq.server.broker.retainer import Retainer
 from latermq.server.broker.save_rounds import TableSaver
 from latermq.server.broker.timer_driver import TimerDriver
-from latermq.server.handlers.admin.admin_requests import AdminRequests
-from latermq.server.handlers.broker_service import BrokerService
-from latermq.server.handlers.pipeline import PipelineRequests
-from latermq.server.handlers.timers import Fetched, TimerRequests
-from latermq.server.handlers.windows import WindowRequests
+from latermq.server.handlers.timers import Fetched
 from latermq.server.metrics_server import MetricsServer
 from latermq.server.private_files import close_to_others
 from latermq.server.remoting.listener import Listener
@@ -88,7 +91,7 @@ class BrokerProcess:
         self.broker.waiting.later = loop.call_soon
         self.broker.notices.later = loop.call_later
         self._sliced = SlicedRequests(config.timer.max_lookup, loop.call_soon, lambda: self.service.settled())
-        self.service = BrokerService(
+        self.service = broker_service(
             self.broker,
             request_flush=lambda: self._flusher.request(),
             on_topics_changed=self._topics_changed,
@@ -104,7 +107,7 @@ class BrokerProcess:
         self._registrar = Registrar(
             self.broker, [name for name in name_servers.replace(",", ";").split(";") if name], self.address
         )
-        self._admin = AdminRequests(
+        self._admin = admin_requests(
             self.broker,
             address=self.address,
             program_version=version("latermq"),
@@ -114,8 +117,8 @@ class BrokerProcess:
             sliced=self._sliced,
         )
         flush_waits = self.service.flush_waits
-        self._pending = TimerRequests(self.broker, flush_waits, self._sliced, self._fetch_far)
-        pipeline = PipelineRequests(
+        self._pending = timer_requests(self.broker, flush_waits, self._sliced, self._fetch_far)
+        pipeline = pipeline_requests(
             self.broker,
             flush_waits,
             beside=self._do_in_worker,
@@ -124,7 +127,7 @@ class BrokerProcess:
             instance=uuid.uuid4().hex,
             secret=self._pipeline_secret(),
         )
-        self._windows = WindowRequests(self.broker, lambda: self._loader)
+        self._windows = window_requests(self.broker, lambda: self._loader)
         for subject in (self._admin, self._pending, pipeline, self._windows):
             self.service.table.add(subject.endpoints)
         self._metrics = MetricsServer(broker_metrics(self.broker, self._server_statistics))
@@ -264,13 +267,20 @@ class BrokerProcess:
         self.broker.runtime_info.sample()
         self._admin.sample()
         self.broker.gate.check_disk()
-        self.service.notify(self.broker.expire_clients())
+        self._expire_clients()
         topics, groups = self.broker.unused_names.remove()
         if topics or groups:
             _log.info("unused topics and groups removed", topics=topics, groups=groups)
             self.service.settled()  # registers the change with the name servers and saves it
         if self.broker.store.bytes_since_checkpoint >= self._config.store.checkpoint_after:
             self._checkpoint()
+
+    def _expire_clients(self) -> None:
+        """Remove clients that sent no heartbeat, and notify the members of their groups."""
+        broker = self.broker
+        broker.locks.expire()
+        oldest_s = broker.client_clock.monotonic_s() - self._config.broker.client_timeout / 1000
+        self.service.group_changes.tell(broker.members.expire(oldest_s))
 
     def _fetch_far(self, places: Sequence[tuple[int, int]], when_done: Callable[[Fetched], None]) -> None:
         self._far_records.fetch(places, when_done)

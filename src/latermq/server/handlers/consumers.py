@@ -2,11 +2,16 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from latermq.broker.broker import Broker
 from latermq.broker.messages.answer_room import AnswerRoom
+from latermq.broker.messages.progress import ConsumerProgress
+from latermq.broker.tables.topics import Topics
+from latermq.clock import Clock
+from latermq.config import Config
 from latermq.errors import GroupNotFound, InvalidParameter, NoPermission, QueryNotFound
-from latermq.group.filters import subscription_of
-from latermq.group.members import check_client_id
+from latermq.group.filters import Filters, subscription_of
+from latermq.group.locks import QueueLocks
+from latermq.group.members import Members, check_client_id
+from latermq.group.subscriptions import SubscriptionGroups
 from latermq.message.names import retry_topic
 from latermq.protocol.remoting.clients import (
     ConsumerIdList,
@@ -43,10 +48,29 @@ _IDS_A_STEP = 10  # client IDs encoded in one step: up to 3 µs each
 
 
 class ConsumerRequests:
-    """Serves these requests from a Broker. `notify` informs the members of groups that their groups changed."""
+    """Serves the requests of consumers other than pulls, and the heartbeats of all clients."""
 
-    def __init__(self, broker: Broker, notify: Callable[[set[str]], None]) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        progress: ConsumerProgress,
+        members: Members,
+        filters: Filters,
+        groups: SubscriptionGroups,
+        topics: Topics,
+        locks: QueueLocks,
+        client_clock: Clock,
+        config: Config,
+        notify: Callable[[set[str]], None],
+    ) -> None:
+        """`notify` informs the members of groups that their groups changed."""
+        self._progress = progress
+        self._members = members
+        self._filters = filters
+        self._groups = groups
+        self._topics = topics
+        self._locks = locks
+        self._client_clock = client_clock
+        self._config = config
         self._notify = notify
 
     @property
@@ -55,7 +79,7 @@ class ConsumerRequests:
         update = (on_topic("topic", SUB, UPDATE), on_group("consumerGroup", SUB, UPDATE))
         lock = (on_group("consumerGroup", SUB), on_topics(lambda _, request: {one.topic for one in request.mqSet}, SUB))
         beat = (on_groups(_groups_of, SUB), on_topics(_subscribed_by, SUB))
-        beat_limit = BodyLimit(int(self._broker.config.broker.max_heartbeat), "broker.max_heartbeat", InvalidParameter)
+        beat_limit = BodyLimit(int(self._config.broker.max_heartbeat), "broker.max_heartbeat", InvalidParameter)
         members = (on_group("consumerGroup", SUB, GET),)
         leave = (on_group_if_named("consumerGroup", SUB),)
         sliced, code = Slices.ALL, Request
@@ -73,7 +97,7 @@ class ConsumerRequests:
     # Offsets
 
     def _query_offset(self, connection: Connection, command: Command, header: QueryOffsetHeader) -> bytes:
-        offset = self._broker.progress.committed(
+        offset = self._progress.committed(
             header.consumerGroup, header.topic, header.queueId, zero_if_new=header.setZeroIfNotFound is not False
         )
         if offset < 0:
@@ -83,7 +107,7 @@ class ConsumerRequests:
         return encode_response(command, fields={"offset": str(offset)})
 
     def _update_offset(self, connection: Connection, command: Command, header: UpdateOffsetHeader) -> bytes:
-        self._broker.progress.commit(
+        self._progress.commit(
             header.consumerGroup, header.topic, header.queueId, header.commitOffset, connection.peer_host
         )
         return encode_response(command)
@@ -91,13 +115,12 @@ class ConsumerRequests:
     # Clients and their groups
 
     def _heartbeat(self, connection: Connection, command: Command, body: HeartbeatData) -> Steps[Reply]:
-        broker = self._broker
         beat = read_heartbeat(body)
         language = command.language  # read now: a request that takes several slices is released
-        broker.members.check(connection, beat, language)
+        self._members.check(connection, beat, language)
         for consumer in beat.consumers:
             for subscription in consumer.subscriptions:
-                broker.filters.check(subscription)
+                self._filters.check(subscription)
                 yield
         known = []
         refusal: NoPermission | None = None
@@ -105,21 +128,21 @@ class ConsumerRequests:
             yield
             # If one group may not be created, the client's other groups are still accepted.
             try:
-                group = broker.groups.require(consumer.group, connection.peer_host)
+                group = self._groups.require(consumer.group, connection.peer_host)
                 known.append(consumer)
                 if group.retry_queues > 0:
                     # Created before any message is sent back: clients look for it at start and at each rebalance.
-                    broker.topics.make_retry(retry_topic(consumer.group), group.retry_queues, connection.peer_host)
+                    self._topics.make_retry(retry_topic(consumer.group), group.retry_queues, connection.peer_host)
             except GroupNotFound:
                 continue
             except NoPermission as error:
                 refusal = error
         if connection.is_closing:  # it closed during the steps: nothing would remove the client again
             return None
-        broker.members.check(connection, beat, language)  # other clients may have registered during the steps
+        self._members.check(connection, beat, language)  # other clients may have registered during the steps
         beat.consumers = known
-        changed = broker.members.heartbeat(
-            connection, beat, language=language, version=command.version, clock=broker.client_clock
+        changed = self._members.heartbeat(
+            connection, beat, language=language, version=command.version, clock=self._client_clock
         )
         self._notify(changed)
         if refusal is not None:
@@ -127,7 +150,7 @@ class ConsumerRequests:
         return encode_response(command)
 
     def _unregister(self, connection: Connection, command: Command, header: UnregisterClientHeader) -> bytes:
-        changed = self._broker.members.unregister(
+        changed = self._members.unregister(
             header.clientID, producer_group=header.producerGroup, consumer_group=header.consumerGroup
         )
         self._notify(changed)
@@ -137,7 +160,7 @@ class ConsumerRequests:
         """Check whether a client's filter expression parses. Clients ask before they subscribe."""
         subscription = body.get("subscriptionData")
         if isinstance(subscription, dict):
-            self._broker.filters.of(
+            self._filters.of(
                 subscription_of(
                     str(subscription.get("topic") or ""),
                     str(subscription.get("subString") or ""),
@@ -148,10 +171,10 @@ class ConsumerRequests:
 
     def _consumer_list(self, connection: Connection, command: Command, header: GroupHeader) -> Steps[Reply]:
         name = header.consumerGroup
-        group = self._broker.members.consumer_group(name)
+        group = self._members.consumer_group(name)
         if group is None:
             raise GroupNotFound(f"consumer group {name!r} has no connected member")
-        room = AnswerRoom(self._broker.config)
+        room = AnswerRoom(self._config)
         client_ids = list(group.members)
         for at in range(0, len(client_ids), _IDS_A_STEP):
             room.take(len(encode_body(client_ids[at : at + _IDS_A_STEP])))
@@ -159,25 +182,25 @@ class ConsumerRequests:
         return encode_response(command, body=encode_body(ConsumerIdList(consumerIdList=client_ids)))
 
     def _lock(self, connection: Connection, command: Command, request: LockBatchRequest) -> Steps[Reply]:
-        group = self._broker.groups.require(request.consumerGroup, connection.peer_host).name
+        group = self._groups.require(request.consumerGroup, connection.peer_host).name
         check_client_id(request.clientId)
-        name = self._broker.config.broker.name
+        name = self._config.broker.name
         locked: list[MessageQueue] = []
         for some in _in_parts(request.mqSet):
             queues = [(queue.topic, queue.queueId) for queue in some if self._exists(queue)]
-            held = self._broker.locks.lock(group, request.clientId, queues)
+            held = self._locks.lock(group, request.clientId, queues)
             locked += [MessageQueue(topic, name, queue_id) for topic, queue_id in held]
             yield
         return encode_response(command, body=encode_body(LockBatchResponse(lockOKMQSet=locked)))
 
     def _exists(self, queue: MessageQueue) -> bool:
-        topic = self._broker.topics.find(queue.topic)
+        topic = self._topics.find(queue.topic)
         return topic is not None and 0 <= queue.queueId < max(topic.read_queues, topic.write_queues)
 
     def _unlock(self, connection: Connection, command: Command, request: LockBatchRequest) -> Steps[Reply]:
         for some in _in_parts(request.mqSet):
             queues = [(queue.topic, queue.queueId) for queue in some]
-            self._broker.locks.unlock(request.consumerGroup, request.clientId, queues)
+            self._locks.unlock(request.consumerGroup, request.clientId, queues)
             yield
         return encode_response(command)
 

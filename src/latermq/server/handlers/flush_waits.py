@@ -4,10 +4,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from latermq.broker.broker import Broker
 from latermq.errors import Busy
 from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command
 from latermq.server.remoting.connection import Connection
+from latermq.store.commit_log import CommitLog
 
 MAX_UNFLUSHED_BYTES = 64 << 20  # of replies that wait for the disk; the reply to a batch may take 330 kB
 
@@ -31,11 +31,11 @@ class Flushing(Protocol):
 class FlushWaits:
     """Keeps replies until the log is flushed to the end of their record."""
 
-    def __init__(self, broker: Broker, request_flush: Callable[[], None]) -> None:
-        self._log = broker.store.log
-        self._max_waiting = broker.config.broker.max_unflushed
+    def __init__(self, log: CommitLog, request_flush: Callable[[], None], *, is_sync: bool, max_waiting: int) -> None:
+        self._log = log
+        self._max_waiting = max_waiting
         self._request_flush = request_flush
-        self.is_sync = broker.config.store.flush == "sync"
+        self.is_sync = is_sync
         # Replies to senders, in log order.
         self._replies: deque[tuple[int, Connection, bytes]] = deque()
         self._reply_bytes = 0

@@ -1,6 +1,8 @@
 """Requests that store messages: sends, batches and retries."""
 
-from latermq.broker.broker import Broker
+from latermq.broker.messages.reader import MessageReader
+from latermq.broker.messages.retries import Retries
+from latermq.broker.messages.writer import MessageWriter
 from latermq.errors import IllegalMessage
 from latermq.message.names import RETRY_PREFIX
 from latermq.protocol.remoting.codes import Request
@@ -20,12 +22,13 @@ from latermq.server.remoting.endpoints import Endpoint
 
 
 class SendRequests:
-    """Stores messages in a Broker."""
+    """Stores the messages of producers, and the messages that consumers send back."""
 
-    def __init__(self, broker: Broker, flush_waits: FlushWaits) -> None:
-        self._broker = broker
+    def __init__(self, writer: MessageWriter, retries: Retries, reader: MessageReader, flush_waits: FlushWaits) -> None:
+        self._writer = writer
+        self._retries = retries
+        self._reader = reader
         self._flush_waits = flush_waits
-        self._retries = broker.retries
 
     @property
     def endpoints(self) -> list[Endpoint]:
@@ -34,7 +37,7 @@ class SendRequests:
         # read it.
         send_back = (
             on_group("group", SUB),
-            on_topics(lambda _, header: self._broker.reader.topics_at(header.offset), SUB),
+            on_topics(lambda _, header: self._reader.topics_at(header.offset), SUB),
         )
         return [
             Endpoint(Request.SEND_MESSAGE, self._send, send, SendHeader, stores=True),
@@ -53,7 +56,7 @@ class SendRequests:
         if header.batch:
             if header.topic.startswith(RETRY_PREFIX):
                 raise IllegalMessage(f"a batch cannot be sent to {header.topic!r}", hint="Send retries one by one")
-            sent = self._broker.writer.send_batch(
+            sent = self._writer.send_batch(
                 header.topic,
                 header.queueId,
                 command.body,
@@ -67,7 +70,7 @@ class SendRequests:
         elif header.topic.startswith(RETRY_PREFIX):
             sent = self._retries.send(read_retry(header, command.version), command.body, connection.peer_host)
         else:
-            sent = self._broker.writer.send(
+            sent = self._writer.send(
                 header.topic,
                 header.queueId,
                 command.body,

@@ -1,6 +1,7 @@
 """Frames of unsolicited notifications to clients."""
 
 from latermq.broker.notifications import Notice, Notices
+from latermq.group.subscriptions import SubscriptionGroups
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import FLAG_ONEWAY, encode_frame
 from latermq.protocol.remoting.offsets import ResetOffsetHeader
@@ -13,6 +14,21 @@ def tell_group_changed(notices: Notices, group: str) -> None:
     if not notices.is_due(about):
         frame = encode_frame(code, 0, flag=FLAG_ONEWAY, fields={"consumerGroup": group})
         notices.tell(Notice(about, group, frame))
+
+
+class GroupChanges:
+    """Notifies the members of groups that changed, so that they rebalance at once."""
+
+    def __init__(self, groups: SubscriptionGroups, notices: Notices) -> None:
+        self._groups = groups
+        self._notices = notices
+
+    def tell(self, names: set[str]) -> None:
+        """Notify the members of these groups, except of groups that are configured not to be notified."""
+        for name in names:
+            group = self._groups.find(name)
+            if group is None or group.notifies_members:
+                tell_group_changed(self._notices, name)
 
 
 def reset_notice(header: ResetOffsetHeader, body: bytes, cpp_body: bytes | None) -> Notice:

@@ -6,8 +6,11 @@ from typing import Protocol
 import structlog
 from msgspec import Struct
 
-from latermq.broker.broker import Broker
 from latermq.broker.messages.record_pulls import RecordPulls
+from latermq.broker.timers.far_timers import FarTimers
+from latermq.broker.timers.ingest_mark import IngestMark
+from latermq.broker.timers.row_schedule import RowSchedule
+from latermq.clock import Clock
 from latermq.errors import InvalidParameter, LaterMQError, NoPermission
 from latermq.handover.cut import FOREVER_MS
 from latermq.message.names import TIMER_TOPIC
@@ -32,6 +35,7 @@ from latermq.server.handlers.late_replies import Beside, answer, do_at_once, ref
 from latermq.server.remoting.access import GET, PUB, SUB, UPDATE, on_cluster, on_topic, on_topics
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import Endpoint
+from latermq.store.message_store import MessageStore
 from latermq.timer.far.frontier import Frontier
 
 _log = structlog.get_logger(__name__)
@@ -46,11 +50,17 @@ class Tokens(Protocol):
 
 
 class PipelineRequests:
-    """Serves these requests from a Broker."""
+    """Serves these requests."""
 
     def __init__(
         self,
-        broker: Broker,
+        store: MessageStore,
+        far: FarTimers,
+        ingest: IngestMark,
+        pulls: RecordPulls,
+        rows: RowSchedule,
+        clock: Clock,
+        broker_name: str,
         flushing: Flushing,
         *,
         beside: Beside = do_at_once,
@@ -66,15 +76,17 @@ class PipelineRequests:
         """
         self._secret = secret
         self._timeline = timeline
-        self._broker = broker
+        self._store = store
+        self._far = far
+        self._ingest = ingest
+        self._pulls = pulls
+        self._rows = rows
+        self._clock = clock
+        self._broker_name = broker_name
         self._tokens = tokens
         self._instance = instance
         self._flushing = flushing
         self._beside = beside
-        self._ingest = broker.ingest
-        # The other quarter of a frame holds the largest header and one record beyond the requested size.
-        self._pulls = RecordPulls(broker.store.reader, broker.topics, max_bytes=broker.config.server.max_frame * 3 // 4)
-        self._rows = broker.row_schedule
 
     @property
     def endpoints(self) -> list[Endpoint]:
@@ -101,24 +113,24 @@ class PipelineRequests:
 
     def _check_signature(self, command: Command, header: Struct, signature: str) -> None:
         """Refuse requests without a valid signature: a driver's reports decide which timers leave the log."""
-        recipient = Recipient(self._broker.store.store_id, self._instance)
+        recipient = Recipient(self._store.store_id, self._instance)
         if is_valid_signature(signature, self._secret, command.code, recipient, signed_fields(header)):
             return
         self._ingest.refused += 1
         if not self._secret:
             raise NoPermission(
-                f"broker {self._broker.config.broker.name} has no secret to authenticate its driver",
+                f"broker {self._broker_name} has no secret to authenticate its driver",
                 hint="Its log has the reason. Restart it when pipeline.secret_file is readable and writable",
             )
         raise NoPermission(
-            f"request {command.code} is not signed with the secret of broker {self._broker.config.broker.name}",
+            f"request {command.code} is not signed with the secret of broker {self._broker_name}",
             hint="Copy the broker's pipeline.secret_file to the driver",
         )
 
     def _begin(self, connection: Connection, command: Command, header: BeginPipelineHeader) -> None:
         self._check_signature(command, header, header.signature)
         # If Spark holds no timers and never will, the driver's folder does not matter.
-        if self._tokens is None or not self._broker.far.is_concerned:
+        if self._tokens is None or not self._far.is_concerned:
             self._begin_as(connection, command, header)
             return
         root_uri = self._tokens.root_uri
@@ -129,7 +141,7 @@ class PipelineRequests:
                     raise found
                 if not found or found != header.token:
                     raise InvalidParameter(
-                        f"broker {self._broker.config.broker.name} does not find this driver's note in its own "
+                        f"broker {self._broker_name} does not find this driver's note in its own "
                         f"pipeline.timeline, {root_uri}: the driver uses another folder",
                         hint="Give the driver the same --timeline as the broker",
                     )
@@ -146,7 +158,7 @@ class PipelineRequests:
                 f"this driver expects epoch {header.afterEpoch}, but the last one is {self._ingest.epoch}",
                 hint="Another driver has started, or the request was sent twice: query the state again",
             )
-        queue = self._broker.store.queues.find(TIMER_TOPIC, 0)
+        queue = self._store.queues.find(TIMER_TOPIC, 0)
         min_entry = queue.min_offset if queue else 0
         before = self._ingest.offset
         epoch = self._ingest.begin(header.tableEnd, min_entry=min_entry, flushed_end=self._flushed_entry())
@@ -198,7 +210,7 @@ class PipelineRequests:
     def _window_ready(self, connection: Connection, command: Command, header: WindowReadyHeader) -> bytes:
         self._check_signature(command, header, header.signature)
         self._ingest.check(header.epoch)
-        self._broker.far.ready(header.number, header.attempt)
+        self._far.ready(header.number, header.attempt)
         return encode_response(command)
 
     def _schedule(self, connection: Connection, command: Command, header: ScheduleRowsHeader) -> bytes | None:
@@ -214,29 +226,29 @@ class PipelineRequests:
         Completed deliveries are reported as of the last checkpoint. A driver that removes rows by this report never
         removes a row that a crash makes pending again.
         """
-        broker, store = self._broker, self._broker.store
+        store = self._store
         queue = store.queues.find(TIMER_TOPIC, 0)
         marks = store.waiting.saved_marks
         offset = self._ingest.offset
         min_entry = queue.min_offset if queue else 0
         return PipelineState(
             store_id=store.store_id,
-            broker_name=broker.config.broker.name,
+            broker_name=self._broker_name,
             epoch=self._ingest.epoch,
             ingest_offset=offset,
             min_entry=min_entry,
             flushed_entry=self._flushed_entry(),
-            now_ms=broker.clock.now_ms(),
+            now_ms=self._clock.now_ms(),
             done_upto=marks.done_upto if marks else 0,
             done_wake_ms=marks.done_wake_ms if marks else 0,
             done=store.waiting.safely_delivered.get(0, []),
             near_done_wake_ms=marks.near_done_wake_ms if marks else 0,
             far_done=marks.far_done if marks else [],
-            cuts=cut_states(broker.far.frontier),
-            owned_from=broker.far.frontier.ownership.known_from,
+            cuts=cut_states(self._far.frontier),
+            owned_from=self._far.frontier.ownership.known_from,
             windows=[
                 WindowState(window.number, window.cut_entry, window.from_ms, window.until_ms, window.attempt)
-                for window in broker.far.states()
+                for window in self._far.states()
                 if not window.is_skipped  # no delivery waits for it
             ],
             timeline=self._timeline,
@@ -244,8 +256,8 @@ class PipelineRequests:
         )
 
     def _flushed_entry(self) -> int:
-        queue = self._broker.store.queues.find(TIMER_TOPIC, 0)
-        return self._broker.store.reader.flushed_end(queue) if queue else 0
+        queue = self._store.queues.find(TIMER_TOPIC, 0)
+        return self._store.reader.flushed_end(queue) if queue else 0
 
 
 def cut_states(frontier: Frontier) -> list[CutState]:

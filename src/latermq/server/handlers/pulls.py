@@ -2,11 +2,16 @@
 
 import time
 
-from latermq.broker.broker import Broker
-from latermq.broker.messages.long_polling import WaitingPull
-from latermq.broker.messages.reader import Pulled
+from latermq.broker.messages.long_polling import WaitingPull, WaitingPulls
+from latermq.broker.messages.progress import ConsumerProgress
+from latermq.broker.messages.reader import MessageReader, Pulled
+from latermq.broker.metrics.topic_traffic import TopicTraffic
+from latermq.broker.tables.topics import Topics
+from latermq.config import BrokerConfig
 from latermq.errors import LaterMQError, SubscriptionNotFound, SubscriptionOutdated
-from latermq.group.filters import MessageFilter, subscription_of
+from latermq.group.filters import Filters, MessageFilter, subscription_of
+from latermq.group.members import Members
+from latermq.group.subscriptions import SubscriptionGroups
 from latermq.model.pull_status import PullStatus
 from latermq.model.subscription import Subscription
 from latermq.protocol.remoting.codes import Request
@@ -28,11 +33,30 @@ _FOUND_NONE = (PullStatus.NO_NEW_MESSAGE, PullStatus.NO_MATCHED_MESSAGE)
 
 
 class PullRequests:
-    """Serves pulls from a Broker, and answers the pulls that wait there."""
+    """Serves pulls, and answers those that had to wait."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        broker.waiting.answerer = self
+    def __init__(
+        self,
+        reader: MessageReader,
+        waiting_pulls: WaitingPulls,
+        progress: ConsumerProgress,
+        filters: Filters,
+        members: Members,
+        groups: SubscriptionGroups,
+        topics: Topics,
+        traffic: TopicTraffic,
+        settings: BrokerConfig,
+    ) -> None:
+        self._reader = reader
+        self._waiting_pulls = waiting_pulls
+        self._progress = progress
+        self._filters = filters
+        self._members = members
+        self._groups = groups
+        self._topics = topics
+        self._traffic = traffic
+        self._settings = settings
+        waiting_pulls.answerer = self
 
     @property
     def endpoints(self) -> list[Endpoint]:
@@ -43,14 +67,13 @@ class PullRequests:
         ]
 
     def _pull(self, connection: Connection, command: Command, header: PullHeader) -> bytes | None:
-        broker = self._broker
-        broker.reader.check_readable(header.consumerGroup, header.topic, header.queueId, connection.peer_host)
-        message_filter = broker.filters.of(self._subscription(header))
+        self._reader.check_readable(header.consumerGroup, header.topic, header.queueId, connection.peer_host)
+        message_filter = self._filters.of(self._subscription(header))
         if header.sysFlag & PULL_COMMIT_OFFSET and header.commitOffset >= 0:
-            broker.progress.commit(
+            self._progress.commit(
                 header.consumerGroup, header.topic, header.queueId, header.commitOffset, connection.peer_host
             )
-        pulled = broker.reader.pull(
+        pulled = self._reader.pull(
             header.topic,
             header.queueId,
             header.queueOffset,
@@ -63,29 +86,28 @@ class PullRequests:
             self._let_wait(connection, command, header, message_filter, pulled.next_offset)
             return None
         if pulled.messages:
-            broker.topic_traffic.count_pulled(header.topic, header.consumerGroup, pulled.messages)
+            self._traffic.count_pulled(header.topic, header.consumerGroup, pulled.messages)
         return _encode(command.opaque, command.encoding, pulled)
 
     def _let_wait(
         self, connection: Connection, command: Command, header: PullHeader, message_filter: MessageFilter, offset: int
     ) -> None:
         """Keep only what the answer needs, bounded and with the tables' strings, so that the request can be freed."""
-        broker = self._broker
-        broker.waiting.check_room(connection, message_filter)
-        settings = broker.config.broker
+        self._waiting_pulls.check_room(connection, message_filter)
+        settings = self._settings
         pull = WaitingPull(
             connection,
             command.opaque,
             command.encoding,
-            broker.groups.require(header.consumerGroup).name,
-            (broker.topics.require(header.topic).name, header.queueId),
+            self._groups.require(header.consumerGroup).name,
+            (self._topics.require(header.topic).name, header.queueId),
             header.queueOffset,
             max(1, min(header.maxMsgNums, settings.pull_max_messages)),
             max(0, min(header.maxMsgBytes or 0, settings.pull_batch)),
             message_filter,
         )
         pull.offset = offset
-        broker.waiting.add(pull, time.monotonic() + min(header.suspendTimeoutMillis, MAX_SUSPEND_MS) / 1000)
+        self._waiting_pulls.add(pull, time.monotonic() + min(header.suspendTimeoutMillis, MAX_SUSPEND_MS) / 1000)
 
     def resume(self, pull: WaitingPull, must_answer: bool) -> bool:
         """Try again, from where the last attempt stopped. Return whether the pull is answered."""
@@ -93,7 +115,7 @@ class PullRequests:
         assert isinstance(connection, Connection)
         topic, queue_id = pull.queue
         try:
-            pulled = self._broker.reader.pull(
+            pulled = self._reader.pull(
                 topic,
                 queue_id,
                 pull.offset,
@@ -104,12 +126,12 @@ class PullRequests:
         except Exception as error:  # must not affect the other waiting pulls
             connection.send(connection.refuse(_request_of(pull), error))
             return True
-        self._broker.waiting.spend(pulled.work)
+        self._waiting_pulls.spend(pulled.work)
         if _is_at_end(pulled) and not must_answer:
             pull.offset = pulled.next_offset
             return False
         if pulled.messages:
-            self._broker.topic_traffic.count_pulled(topic, pull.group, pulled.messages)
+            self._traffic.count_pulled(topic, pull.group, pulled.messages)
         if pulled.status == PullStatus.NO_NEW_MESSAGE and pull.offset != pull.first_offset:
             pulled.status = PullStatus.NO_MATCHED_MESSAGE  # tells the client how far it may skip
         connection.send(_encode(pull.opaque, pull.encoding, pulled))
@@ -125,7 +147,7 @@ class PullRequests:
         """Return the subscription of a pull, from the request itself or from an earlier heartbeat."""
         if header.sysFlag & PULL_SUBSCRIPTION:
             return subscription_of(header.topic, header.subscription, header.expressionType)
-        group = self._broker.members.consumer_group(header.consumerGroup)
+        group = self._members.consumer_group(header.consumerGroup)
         subscription = group.subscriptions.get(header.topic) if group else None
         if subscription is None:
             raise SubscriptionNotFound(

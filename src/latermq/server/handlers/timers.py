@@ -3,9 +3,13 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from latermq.broker.broker import Broker
-from latermq.broker.timers.pending import Meant
+from latermq.broker.messages.long_polling import WaitingPulls
+from latermq.broker.messages.write_gate import WriteGate
+from latermq.broker.tables.topics import Topics
+from latermq.broker.timers.pending import Meant, PendingTimers
 from latermq.broker.timers.pending_pages import DueRange
+from latermq.clock import Clock
+from latermq.config import Config
 from latermq.errors import FlowControl, IllegalOperation, InvalidParameter, LaterMQError, NoPermission
 from latermq.message.recall_handle import RecallHandle, decode_recall_handle
 from latermq.message.timer_code import MAX_ENTRY_DIGITS
@@ -57,13 +61,27 @@ class _Name(NamedTuple):
 
 
 class TimerRequests:
-    """Serves these requests from a Broker."""
+    """Serves these requests."""
 
     def __init__(
-        self, broker: Broker, flushing: Flushing, sliced: SlicedRequests, fetch_far: FetchFar = fetch_nothing
+        self,
+        pending: PendingTimers,
+        topics: Topics,
+        gate: WriteGate,
+        waiting_pulls: WaitingPulls,
+        clock: Clock,
+        config: Config,
+        flushing: Flushing,
+        sliced: SlicedRequests,
+        fetch_far: FetchFar = fetch_nothing,
     ) -> None:
         """`fetch_far` fetches records of far timers that have left the log, and calls back on the loop."""
-        self._broker = broker
+        self._pending = pending
+        self._topics = topics
+        self._gate = gate
+        self._waiting_pulls = waiting_pulls
+        self._clock = clock
+        self._config = config
         self._sliced = sliced
         self._fetch_far = fetch_far
         self._fetching = 0
@@ -87,12 +105,11 @@ class TimerRequests:
 
     def _recall(self, connection: Connection, command: Command, header: RecallHeader) -> Steps[Reply]:
         """Serve RocketMQ's own cancel request: by handle only, with an error if nothing was cancelled."""
-        broker = self._broker
         self._check_allowed()
-        broker.topics.require(header.topic)
+        self._topics.require(header.topic)
         handle = self._own_handle(header.topic, header.recallHandle)
         self._flushing.check_unflushed()
-        outcome = yield from broker.pending.cancel_steps(handle.topic, handle.unique_key)
+        outcome = yield from self._pending.cancel_steps(handle.topic, handle.unique_key)
         if outcome.verdict not in _WRITTEN:
             raise self._recalled_nothing(handle, outcome)
         reply = encode_response(command, fields={"msgId": handle.unique_key, "MSG_REGION": "DefaultRegion"})
@@ -100,8 +117,8 @@ class TimerRequests:
 
     def _recalled_nothing(self, handle: RecallHandle, outcome: Outcome) -> IllegalOperation:
         """Return the error. The time in the handle matters only if the directory does not know the timer."""
-        left_ms = handle.timestamp_ms - self._broker.clock.now_ms()
-        if outcome.verdict == Verdict.NOT_FOUND and not 0 < left_ms < self._broker.config.timer.max_delay:
+        left_ms = handle.timestamp_ms - self._clock.now_ms()
+        if outcome.verdict == Verdict.NOT_FOUND and not 0 < left_ms < self._config.timer.max_delay:
             hint = "The due time in the handle has passed or is not valid"
         else:
             hint = "It was already delivered, or was never stored on this broker"
@@ -112,7 +129,7 @@ class TimerRequests:
         name = self._name(header)
         meant = _meant(header)
         self._flushing.check_unflushed()
-        pending = self._broker.pending
+        pending = self._pending
         if name.key:
             outcomes = yield from pending.cancel_key_steps(header.topic, name.key)
         else:
@@ -125,7 +142,7 @@ class TimerRequests:
         due_ms = self._due_ms(header)
         meant = _meant(header)
         self._flushing.check_unflushed()
-        pending = self._broker.pending
+        pending = self._pending
 
         def move(fetched: Mapping[int, bytes]) -> Steps[Reply]:
             if name.key:
@@ -164,7 +181,7 @@ class TimerRequests:
             return
         if reply is not None:
             answer(connection, command, reply)
-        self._broker.settle()
+        self._waiting_pulls.wake()
 
     def _status(self, connection: Connection, command: Command, header: TimerNameHeader) -> Steps[Reply]:
         name = self._name(header)
@@ -173,14 +190,14 @@ class TimerRequests:
                 "the state of a timer is queried by unique key or recall handle",
                 hint="LIST_TIMERS finds timers by message key",
             )
-        outcome = yield from self._broker.pending.status_steps(header.topic, name.unique_key)
+        outcome = yield from self._pending.status_steps(header.topic, name.unique_key)
         return self._tell(connection, command, [outcome])
 
     def _list(self, connection: Connection, command: Command, header: ListTimersHeader) -> Steps[Reply]:
         asked = DueRange(header.topic, header.fromMs, header.untilMs)
         limit = max(1, min(header.limit, MAX_PAGE_TIMERS))
         while True:
-            steps = self._broker.pending.list_steps(asked, key=header.key, limit=limit, cursor=header.cursor)
+            steps = self._pending.list_steps(asked, key=header.key, limit=limit, cursor=header.cursor)
             body = encode_page((yield from steps))
             if len(body) <= MAX_PAGE_BYTES or limit == 1:
                 return encode_response(command, body=body)
@@ -188,16 +205,16 @@ class TimerRequests:
 
     def _count(self, connection: Connection, command: Command, header: ListTimersHeader) -> Steps[Reply]:
         asked = DueRange(header.topic, header.fromMs, header.untilMs)
-        timers = yield from self._broker.pending.count_steps(asked, key=header.key)
+        timers = yield from self._pending.count_steps(asked, key=header.key)
         return encode_response(command, body=encode_body(PendingCount(timers=timers)))
 
     def _density(self, connection: Connection, command: Command, _: None) -> bytes:
-        return encode_response(command, body=encode_density(self._broker.pending.density()))
+        return encode_response(command, body=encode_density(self._pending.density()))
 
     def _check_allowed(self) -> None:
-        if not self._broker.config.timer.recall:
+        if not self._config.timer.recall:
             raise NoPermission("this broker does not recall, cancel or move timers", hint="Set timer.recall = true")
-        self._broker.gate.check(is_retry=True)
+        self._gate.check(is_retry=True)
 
     def _tell(self, connection: Connection, command: Command, outcomes: Iterable[Outcome]) -> bytes | None:
         told = list(outcomes)
@@ -218,7 +235,7 @@ class TimerRequests:
         handle = decode_recall_handle(text)
         if handle.topic != topic:
             raise IllegalOperation(f"the handle belongs to topic {handle.topic!r}, not {topic!r}")
-        name = self._broker.config.broker.name
+        name = self._config.broker.name
         if handle.broker_name != name:
             raise IllegalOperation(
                 f"the handle belongs to broker {handle.broker_name!r}; this is {name!r}",
@@ -232,7 +249,7 @@ class TimerRequests:
         if header.dueMs is not None:
             return header.dueMs
         assert header.delayMs is not None
-        return self._broker.clock.now_ms() + header.delayMs
+        return self._clock.now_ms() + header.delayMs
 
 
 def _meant(header: TimerNameHeader) -> Meant | None:

@@ -6,12 +6,13 @@ from typing import Any, Protocol
 
 import structlog
 
-from latermq.broker.broker import Broker
+from latermq.broker.timers.far_timers import FarTimers
+from latermq.clock import Clock
 from latermq.errors import Busy, LaterMQError
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.json_body import encode_body
-from latermq.protocol.remoting.pipeline import WindowNumberHeader
+from latermq.protocol.remoting.pipeline import WindowNumberHeader, WindowReports
 from latermq.server.change_log import Change
 from latermq.server.handlers.late_replies import answer, refuse
 from latermq.server.remoting.access import GET, UPDATE, on_cluster
@@ -38,8 +39,10 @@ class Loader(Protocol):
 class WindowRequests:
     """Forwards these requests to the window loader."""
 
-    def __init__(self, broker: Broker, loader: Callable[[], Loader]) -> None:
-        self._broker = broker
+    def __init__(self, far: FarTimers, clock: Clock, broker_name: str, loader: Callable[[], Loader]) -> None:
+        self._far = far
+        self._clock = clock
+        self._broker_name = broker_name
         self._loader = loader
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -54,7 +57,9 @@ class WindowRequests:
         ]
 
     def _states(self, connection: Connection, command: Command, _: None) -> bytes:
-        return encode_response(command, body=encode_body(report_windows(self._broker, self._loader().state_of)))
+        reports = report_windows(self._far, self._loader().state_of)
+        body = encode_body(WindowReports(self._broker_name, self._clock.now_ms(), reports))
+        return encode_response(command, body=body)
 
     def _repair(self, connection: Connection, command: Command, header: WindowNumberHeader) -> None:
         self._check_room()

@@ -2,34 +2,34 @@
 
 from collections.abc import Callable
 
-from latermq.broker.broker import Broker
-from latermq.protocol.remoting.pipeline import WindowReport, WindowReports
+from latermq.broker.timers.far_timers import FarTimers
+from latermq.protocol.remoting.pipeline import WindowReport
 from latermq.server.windows.window_state import WindowState
 from latermq.timer.far.windows import Window
 
 
-def report_windows(broker: Broker, state_of: Callable[[int], WindowState]) -> WindowReports:
+def report_windows(far: FarTimers, state_of: Callable[[int], WindowState]) -> list[WindowReport]:
     """Reports of all unfinished windows and of those that were skipped recently."""
-    windows = broker.far.windows.unfinished()
+    windows = far.windows.unfinished()
     numbers = {window.number for window in windows}
-    reports = [_report(broker, window, state_of(window.number)) for window in windows]
+    reports = [_report(far, window, state_of(window.number)) for window in windows]
     reports += [
         WindowReport(number=number, from_ms=0, until_ms=0, state="skipped", letters=note.letters, unread=note.unread)
-        for number, note in broker.far.notes.skips().items()
+        for number, note in far.notes.skips().items()
         if number not in numbers and note.is_done
     ]
     reports.sort(key=lambda report: report.number)
-    return WindowReports(broker.config.broker.name, broker.clock.now_ms(), reports)
+    return reports
 
 
-def _report(broker: Broker, window: Window, state: WindowState) -> WindowReport:
-    damaged = broker.far.notes.damaged(window.number)
-    note = broker.far.notes.skip_of(window.number, window.cut_entry)
+def _report(far: FarTimers, window: Window, state: WindowState) -> WindowReport:
+    damaged = far.notes.damaged(window.number)
+    note = far.notes.skip_of(window.number, window.cut_entry)
     return WindowReport(
         number=window.number,
         from_ms=window.from_ms,
         until_ms=window.until_ms,
-        state=_state_name(window, state, is_offered=window.number in broker.far.offered, damaged=len(damaged)),
+        state=_state_name(window, state, is_offered=window.number in far.offered, damaged=len(damaged)),
         attempt=window.attempt,
         attempts=state.attempts,
         damaged=damaged,

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from latermq.broker.admin.runtime_info import Identity, settings_text
-from latermq.broker.broker import Broker
+from latermq.broker.admin.runtime_info import RuntimeInfo, settings_text
+from latermq.clock import Clock
 from latermq.config_json.topics import DataVersionJson
 from latermq.errors import NoPermission
 from latermq.protocol.remoting.codes import Request
@@ -14,39 +14,46 @@ from latermq.protocol.remoting.routes import KVTable
 from latermq.protocol.remoting.runtime import ReplicationStatus, StatsHeader
 from latermq.server.change_log import Change
 from latermq.server.handlers.admin.client_requests import ClientRequests
-from latermq.server.handlers.admin.context import AdminContext, Announce, TableSaves
+from latermq.server.handlers.admin.context import AdminContext
 from latermq.server.handlers.admin.group_requests import GroupRequests
 from latermq.server.handlers.admin.message_requests import MessageRequests
 from latermq.server.handlers.admin.statistics_bodies import broker_stats
 from latermq.server.handlers.admin.topic_requests import TopicRequests
-from latermq.server.handlers.late_replies import Beside, do_at_once
 from latermq.server.remoting.access import GET, UPDATE, on_cluster
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import Endpoint
 from latermq.server.remoting.stepwise import SlicedRequests
+from latermq.store.commit_log import CommitLog
 
 
 class AdminRequests:
-    """Serves these requests from a Broker."""
+    """Serves these requests, and lists those of topics, groups, messages and clients."""
 
     def __init__(
         self,
-        broker: Broker,
+        runtime_info: RuntimeInfo,
+        log: CommitLog,
+        clock: Clock,
+        context: AdminContext,
+        topics: TopicRequests,
+        groups: GroupRequests,
+        messages: MessageRequests,
+        clients: ClientRequests,
         *,
-        address: str,
-        program_version: str,
-        beside: Beside = do_at_once,
-        announce: Announce = lambda when_told: when_told(),
         retain: Callable[[], None] = lambda: None,
         sliced: SlicedRequests,
     ) -> None:
-        self._broker = broker
+        """`retain` removes expired segments now."""
+        self._info = runtime_info
+        self._log = log
+        self._clock = clock
+        self._config = context.config
+        self._identity = context.identity
+        self.saves = context.saves
+        self._clients = clients
+        self._subjects = (topics, groups, messages, clients)
         self._retain = retain
-        self._identity = Identity(address, program_version, broker.clock.now_ms())
         self._sliced = sliced
-        self.saves = TableSaves(broker, beside)
-        self._context = AdminContext(broker, self._identity, self.saves, announce)
-        self._clients = ClientRequests(self._context)
         self.sample()
 
     @property
@@ -64,27 +71,25 @@ class AdminRequests:
             Endpoint(code.DELETE_EXPIRED_COMMITLOG, self._remove_expired, update, change=clean_up),
             Endpoint(code.CLEAN_UNUSED_TOPIC, self._clean_unused_topics, update, change=clean_up),
         ]
-        context = self._context
-        subjects = (TopicRequests(context), GroupRequests(context), MessageRequests(context), self._clients)
-        return [*own, *(endpoint for subject in subjects for endpoint in subject.endpoints)]
+        return [*own, *(endpoint for subject in self._subjects for endpoint in subject.endpoints)]
 
     def sample(self) -> None:
         """Update the counts of the last minutes, hours and days. Call it about once per second."""
-        now = datetime.fromtimestamp(self._broker.clock.now_ms() / 1000, UTC).astimezone()
-        self._broker.runtime_info.begin_day(now.toordinal())
+        now = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC).astimezone()
+        self._info.begin_day(now.toordinal())
 
     def statistics(self) -> dict[str, int]:
         """Counts of requests that wait for the disk, for clients or for their next slice."""
         return self.saves.statistics() | self._clients.statistics() | self._sliced.statistics()
 
     def _runtime_info(self, connection: Connection, command: Command, _: None) -> bytes:
-        table = self._broker.runtime_info.table(self._identity)
+        table = self._info.table(self._identity)
         table.update((f"latermq_{name}", str(count)) for name, count in sorted(self.statistics().items()))
         return encode_response(command, body=encode_body(KVTable(table=table)))
 
     def _settings(self, connection: Connection, command: Command, _: None) -> bytes:
         version = encode_body(DataVersionJson(timestamp_ms=self._identity.started_ms)).decode()
-        text = settings_text(self._broker.config, self._identity)
+        text = settings_text(self._config, self._identity)
         return encode_response(command, fields={"version": version}, body=text.encode())
 
     def _change_settings(self, connection: Connection, command: Command, _: None) -> bytes:
@@ -94,12 +99,12 @@ class AdminRequests:
         )
 
     def _stats(self, connection: Connection, command: Command, header: StatsHeader) -> bytes:
-        counts = self._broker.runtime_info.message_counts(header.statsName, header.statsKey)
+        counts = self._info.message_counts(header.statsName, header.statsKey)
         return encode_response(command, body=encode_body(broker_stats(counts)))
 
     def _replication(self, connection: Connection, command: Command, _: None) -> bytes:
         """Return the status of a broker without replicas, the only kind there is."""
-        status = ReplicationStatus(masterCommitLogMaxOffset=self._broker.store.log.end)
+        status = ReplicationStatus(masterCommitLogMaxOffset=self._log.end)
         return encode_response(command, body=encode_body(status))
 
     def _remove_expired(self, connection: Connection, command: Command, _: None) -> bytes:

@@ -7,14 +7,15 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from latermq.broker.messages.answer_room import SPARE_BYTES
+from latermq.broker.messages.reader import MessageReader
+from latermq.config import Config
 from latermq.errors import Busy, ConsumerOffline, ConsumerTimedOut, LaterMQError
-from latermq.group.members import Member
+from latermq.group.members import Member, Members
 from latermq.message.ids import parse_offset_message_id
 from latermq.protocol.remoting.clients import ClientHeader, ConsumerStatus, ConsumerStatusHeader
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.json_body import encode_body, raw_fields
-from latermq.server.handlers.admin.context import AdminContext
 from latermq.server.handlers.late_replies import answer, refuse
 from latermq.server.remoting.access import GET, SUB, on_group, on_topic, on_topics
 from latermq.server.remoting.connection import Connection
@@ -42,9 +43,11 @@ class Askable(Protocol):
 class ClientRequests:
     """Requests for state that only the consumer has."""
 
-    def __init__(self, context: AdminContext) -> None:
-        self._broker = context.broker
-        self._max_asked = context.broker.config.broker.max_client_calls
+    def __init__(self, reader: MessageReader, members: Members, config: Config) -> None:
+        self._reader = reader
+        self._members = members
+        self._config = config
+        self._max_asked = config.broker.max_client_calls
         self._asked = 0  # requests that clients have not answered yet
 
     @property
@@ -68,7 +71,7 @@ class ClientRequests:
 
     def _topics_consumed(self, _: Command, header: ClientHeader) -> list[str]:
         """Return the topic of the stored message, regardless of the header."""
-        return self._broker.reader.topics_at(parse_offset_message_id(header.msgId)[2])
+        return self._reader.topics_at(parse_offset_message_id(header.msgId)[2])
 
     def _running_info(self, connection: Connection, command: Command, header: ClientHeader) -> None:
         self._pass_on(connection, command, header, command.text_fields(), command.body)
@@ -76,8 +79,8 @@ class ClientRequests:
     def _consume_directly(self, connection: Connection, command: Command, header: ClientHeader) -> None:
         """Make one client consume one message, whether or not it has consumed it before."""
         _, _, physical_offset = parse_offset_message_id(header.msgId)
-        record = self._broker.reader.read_record(physical_offset)
-        fields = {**command.text_fields(), "brokerName": self._broker.config.broker.name}
+        record = self._reader.read_record(physical_offset)
+        fields = {**command.text_fields(), "brokerName": self._config.broker.name}
         self._pass_on(connection, command, header, fields, record)
 
     def _pass_on(
@@ -98,7 +101,7 @@ class ClientRequests:
         self._ask(member, command.code, fields, body, CLIENT_TIMEOUT_S, pass_back, fail)
 
     def _member(self, group: str, client_id: str) -> Member:
-        connected = self._broker.members.consumer_group(group)
+        connected = self._members.consumer_group(group)
         member = connected.members.get(client_id) if connected else None
         if member is None:
             raise LaterMQError(
@@ -109,7 +112,7 @@ class ClientRequests:
 
     def _status(self, connection: Connection, command: Command, header: ConsumerStatusHeader) -> Steps[Reply]:
         """Ask every member of a group, or one, for its offsets in a topic. Omit members that do not answer."""
-        group = self._broker.members.consumer_group(header.group)
+        group = self._members.consumer_group(header.group)
         members = list(group.members.values()) if group else []
         if header.clientAddr:
             members = [member for member in members if member.client_id == header.clientAddr]
@@ -120,7 +123,7 @@ class ClientRequests:
         self._take_room(len(members))
         status = ConsumerStatus()
         left = {member.client_id for member in members}
-        room_bytes = int(self._broker.config.server.max_frame) - SPARE_BYTES
+        room_bytes = int(self._config.server.max_frame) - SPARE_BYTES
 
         def done_with(client_id: str) -> None:
             left.discard(client_id)

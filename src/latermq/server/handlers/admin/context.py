@@ -1,10 +1,12 @@
-"""The shared context of administration requests: the broker, table saves off the loop, and replies that wait."""
+"""The shared context of administration requests: table saves off the loop, and replies that wait."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from latermq.broker.admin.runtime_info import Identity
-from latermq.broker.broker import Broker
+from latermq.broker.tables.table_saver import Tables
+from latermq.broker.tables.topics import Topics
+from latermq.config import Config
 from latermq.errors import Busy, LaterMQError
 from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.server.handlers.late_replies import Beside, WhenDone, Work, answer, do_at_once
@@ -18,11 +20,11 @@ MAX_REPLY_BYTES = 64 << 20  # of replies that wait for their change to be saved
 class TableSaves:
     """Saves changed tables in rounds. One round serves all requests that are waiting when it starts."""
 
-    def __init__(self, broker: Broker, beside: Beside = do_at_once) -> None:
+    def __init__(self, tables: Tables, max_waiting: int, beside: Beside = do_at_once) -> None:
         """`beside` does blocking work off the loop, in order."""
-        self._savers = broker.tables.savers
+        self._savers = tables.savers
         self._beside = beside
-        self._max_waiting = broker.config.broker.max_unsaved
+        self._max_waiting = max_waiting
         self._next: list[tuple[list[Work], WhenDone]] = []
         self._is_running = False
         self.waiting = 0
@@ -77,7 +79,8 @@ class TableSaves:
 class AdminContext:
     """`saves` saves changed tables off the loop; `announce` sends the topics to the name servers, then calls back."""
 
-    broker: Broker
+    topics: Topics
+    config: Config
     identity: Identity
     saves: TableSaves
     announce: Announce
@@ -92,7 +95,7 @@ class AdminContext:
 
     def answer_when_announced(self, connection: Connection, command: Command, works: list[Work]) -> None:
         """Reply after the work is done, saved and announced: a route query after the reply must find the topic."""
-        self.broker.topics.unannounced = False
+        self.topics.unannounced = False
 
         def when_done(error: LaterMQError | None) -> None:
             self.saves.waiting += 1  # for the name servers

@@ -3,12 +3,16 @@
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from latermq.broker.admin.group_admin import GroupAdmin
 from latermq.broker.messages.answer_room import AnswerRoom
-from latermq.broker.notifications import CPP
+from latermq.broker.notifications import CPP, Notices
+from latermq.broker.tables.table_saver import Tables
 from latermq.config_json.groups import GroupJson, encode_group
 from latermq.config_json.java_json import convert
 from latermq.errors import ConsumerOffline, LaterMQError, MalformedRequest
-from latermq.group.members import Member
+from latermq.group.members import Member, Members
+from latermq.group.offsets import ConsumerOffsets
+from latermq.group.subscriptions import SubscriptionGroups
 from latermq.model.group import Group
 from latermq.protocol.remoting.clients import Connection as ConnectionInfo
 from latermq.protocol.remoting.clients import (
@@ -77,9 +81,26 @@ Told = TypeVar("Told")
 class GroupRequests:
     """Creates, changes, deletes and shows groups; reads and sets offsets."""
 
-    def __init__(self, context: AdminContext) -> None:
+    def __init__(
+        self,
+        context: AdminContext,
+        admin: GroupAdmin,
+        groups: SubscriptionGroups,
+        offsets: ConsumerOffsets,
+        members: Members,
+        notices: Notices,
+        tables: Tables,
+    ) -> None:
         self._context = context
-        self._broker = context.broker
+        self._topics = context.topics
+        self._config = context.config
+        self._broker_name = context.config.broker.name
+        self._admin = admin
+        self._groups = groups
+        self._consumer_offsets = offsets
+        self._members = members
+        self._notices = notices
+        self._tables = tables
 
     @property
     def endpoints(self) -> list[Endpoint]:
@@ -112,7 +133,7 @@ class GroupRequests:
                 change=deleted,
             ),
             Endpoint(code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self._configs, on_cluster(GET, LIST)),
-            Endpoint(code.GET_SUBSCRIPTIONGROUP_CONFIG, self._config, (on_group("group", GET),), GroupConfigHeader),
+            Endpoint(code.GET_SUBSCRIPTIONGROUP_CONFIG, self._one_config, (on_group("group", GET),), GroupConfigHeader),
             Endpoint(code.GET_CONSUMER_CONNECTION_LIST, self._consumers, get, GroupHeader, slices=table),
             Endpoint(
                 code.GET_PRODUCER_CONNECTION_LIST, self._producers, on_cluster(GET), ProducerGroupHeader, slices=table
@@ -161,7 +182,7 @@ class GroupRequests:
 
     def _put(self, connection: Connection, command: Command, body: GroupJson) -> None:
         self._context.saves.check_room()
-        self._broker.group_admin.put(convert(body, Group))
+        self._admin.put(convert(body, Group))
         self._answer_when_saved(connection, command)
 
     def _put_all(self, connection: Connection, command: Command, body: SubscriptionGroupList) -> Steps[Reply]:
@@ -170,16 +191,16 @@ class GroupRequests:
         if not groups:
             raise MalformedRequest("the list of groups is empty", hint="Specify at least one group")
         for group in groups:
-            self._broker.group_admin.put(convert(group, Group))
+            self._admin.put(convert(group, Group))
             yield
         self._answer_when_saved(connection, command)
         return None
 
     def _delete(self, connection: Connection, command: Command, header: DeleteGroupHeader) -> Steps[Reply]:
         self._context.saves.check_room()
-        self._broker.group_admin.delete(header.groupName, clean_offsets=header.cleanOffset)
-        topics = self._broker.offsets.topics_of(header.groupName)
-        yield from self._broker.tables.encode_offsets_of(header.groupName, topics)
+        self._admin.delete(header.groupName, clean_offsets=header.cleanOffset)
+        topics = self._consumer_offsets.topics_of(header.groupName)
+        yield from self._tables.encode_offsets_of(header.groupName, topics)
         self._answer_when_saved(connection, command)
         return None
 
@@ -187,25 +208,25 @@ class GroupRequests:
         self._context.answer_when_saved(connection, command, encode_response(command, body=body))
 
     def _configs(self, connection: Connection, command: Command, _: None) -> bytes:
-        table = self._broker.groups.table
+        table = self._groups.table
         fields = {"totalGroupNum": str(len(table.groups))}
-        body = self._broker.tables.groups_body(AnswerRoom(self._broker.config))
+        body = self._tables.groups_body(AnswerRoom(self._config))
         return encode_response(command, fields=fields, body=body)
 
-    def _config(self, connection: Connection, command: Command, header: GroupConfigHeader) -> bytes:
-        group = self._broker.group_admin.config(header.group)
+    def _one_config(self, connection: Connection, command: Command, header: GroupConfigHeader) -> bytes:
+        group = self._admin.config(header.group)
         return encode_response(command, body=encode_group(group))
 
     # Connected clients
 
     def _consumers(self, connection: Connection, command: Command, header: GroupHeader) -> Steps[Reply]:
         name = header.consumerGroup
-        group = self._broker.members.consumer_group(name)
+        group = self._members.consumer_group(name)
         if group is None:
             raise ConsumerOffline(
                 f"consumer group {name!r} is not online", hint="No member is connected to this broker. Start one"
             )
-        room = AnswerRoom(self._broker.config)
+        room = AnswerRoom(self._config)
         subscriptions = {topic: write_subscription(one) for topic, one in group.subscriptions.items()}
         room.take(len(encode_body(subscriptions)))
         body = ConsumerConnection(
@@ -219,26 +240,26 @@ class GroupRequests:
 
     def _producers(self, connection: Connection, command: Command, header: ProducerGroupHeader) -> Steps[Reply]:
         name = header.producerGroup
-        members = self._broker.members.producers(name)
+        members = self._members.producers(name)
         if not members:
             raise LaterMQError(
                 f"producer group {name!r} does not exist", hint="No member is connected to this broker. Start one"
             )
-        room = AnswerRoom(self._broker.config)
+        room = AnswerRoom(self._config)
         body = ProducerConnection(connectionSet=(yield from _each(_connection_info, members, room)))
         return encode_response(command, body=encode_body(body))
 
     def _all_producers(self, connection: Connection, command: Command, _: None) -> Steps[Reply]:
         table = {}
-        room = AnswerRoom(self._broker.config)
-        for name, members in self._broker.members.producer_groups().items():
+        room = AnswerRoom(self._config)
+        for name, members in self._members.producer_groups().items():
             yield
             room.take(len(encode_body(name)))
             table[name] = yield from _each(_producer_info, members, room)
         return encode_response(command, body=encode_body(ProducerTable(data=table)))
 
     def _subscription(self, connection: Connection, command: Command, header: GroupTopicHeader) -> bytes:
-        group = self._broker.members.consumer_group(header.group)
+        group = self._members.consumer_group(header.group)
         subscription = group.subscriptions.get(header.topic) if group else None
         told = write_subscription(subscription) if subscription is not None else None
         body = SubscriptionAnswer(group=header.group, topic=header.topic, subscriptionData=told)
@@ -247,64 +268,64 @@ class GroupRequests:
     # Offsets
 
     def _consume_stats(self, connection: Connection, command: Command, header: ConsumeStatsHeader) -> Steps[Reply]:
-        broker, group = self._broker, header.consumerGroup
+        group = header.consumerGroup
         named = _listed_topics(header)
         if named:
-            found = [broker.topics.find(name) for name in sorted(set(named))]
+            found = [self._topics.find(name) for name in sorted(set(named))]
             topics = [topic for topic in found if topic is not None]
         else:
-            wanted = [header.topic] if header.topic else (yield from broker.group_admin.topics_of(group))
-            topics = broker.group_admin.watched_topics(group, wanted)
-        progress = yield from broker.group_admin.progress(group, topics)
-        stats = yield from consume_stats(progress, broker.config.broker.name)
+            wanted = [header.topic] if header.topic else (yield from self._admin.topics_of(group))
+            topics = self._admin.watched_topics(group, wanted)
+        progress = yield from self._admin.progress(group, topics)
+        stats = yield from consume_stats(progress, self._broker_name)
         return encode_response(command, body=encode_body(stats))
 
     def _all_consume_stats(
         self, connection: Connection, command: Command, header: BrokerConsumeStatsHeader
     ) -> Steps[Reply]:
-        found = yield from self._broker.group_admin.all_progress(only_ordered=header.isOrder)
+        found = yield from self._admin.all_progress(only_ordered=header.isOrder)
         listed: list[dict[str, list[ConsumeStats]]] = []
         left = 0
         for group, topics in found.items():
             stats = []
             for topic in topics:
                 left += sum(queue.end_offset - queue.consumed_offset for queue in topic.queues)
-                stats.append((yield from consume_stats([topic], self._broker.config.broker.name)))
+                stats.append((yield from consume_stats([topic], self._broker_name)))
             listed.append({group: stats})
             yield
         body = ConsumeStatsList(consumeStatsList=listed, brokerAddr=self._context.identity.address, totalDiff=left)
         return encode_response(command, body=encode_body(body))
 
     def _time_spans(self, connection: Connection, command: Command, header: GroupTopicHeader) -> Steps[Reply]:
-        times = yield from self._broker.group_admin.queue_times(header.group, header.topic)
-        spans = yield from time_spans(times, header.topic, self._broker.config.broker.name)
+        times = yield from self._admin.queue_times(header.group, header.topic)
+        spans = yield from time_spans(times, header.topic, self._broker_name)
         return encode_response(command, body=encode_body(ConsumeTimeSpans(consumeTimeSpanSet=spans)))
 
     def _offsets(self, connection: Connection, command: Command, _: None) -> bytes:
-        return encode_response(command, body=self._broker.tables.offsets_body(AnswerRoom(self._broker.config)))
+        return encode_response(command, body=self._tables.offsets_body(AnswerRoom(self._config)))
 
     def _correction_offsets(
         self, connection: Connection, command: Command, header: CorrectionOffsetHeader
     ) -> Steps[Reply]:
-        offsets = yield from self._broker.group_admin.correction_offsets(
+        offsets = yield from self._admin.correction_offsets(
             header.topic, header.compareGroup, header.filterGroups.split(",")
         )
         return encode_response(command, body=encode_body(CorrectionOffsets(correctionOffsets=offsets)))
 
     def _clone_offsets(self, connection: Connection, command: Command, header: CloneOffsetHeader) -> Steps[Reply]:
         self._context.saves.check_room()
-        cloned = yield from self._broker.group_admin.clone_offsets(
+        cloned = yield from self._admin.clone_offsets(
             header.srcGroup, header.destGroup, header.topic, offline=header.offline
         )
-        yield from self._broker.tables.encode_offsets_of(header.destGroup, cloned)
+        yield from self._tables.encode_offsets_of(header.destGroup, cloned)
         self._answer_when_saved(connection, command)
         return None
 
     def _reset_offsets(self, connection: Connection, command: Command, header: ResetOffsetHeader) -> Steps[Reply]:
         """Change the offsets and notify the members, which would otherwise overwrite them with their own."""
         self._context.saves.check_room()
-        self._broker.notices.check_room()
-        offsets = yield from self._broker.group_admin.reset_offsets(
+        self._notices.check_room()
+        offsets = yield from self._admin.reset_offsets(
             header.group,
             header.topic,
             timestamp_ms=header.timestamp,
@@ -312,14 +333,14 @@ class GroupRequests:
             offset=header.offset,
             force=header.isForce,
         )
-        yield from self._broker.tables.encode_offsets_of(header.group, [header.topic])
-        name = self._broker.config.broker.name
+        yield from self._tables.encode_offsets_of(header.group, [header.topic])
+        name = self._broker_name
         queues = [(MessageQueue(header.topic, name, queue_id), offset) for queue_id, offset in offsets.items()]
         body = encode_body(OffsetsByQueue(offsetTable=(yield from keyed_map(queues))))
-        group = self._broker.members.consumer_group(header.group)
+        group = self._members.consumer_group(header.group)
         if group is not None:
             has_cpp = any(member.language == CPP for member in group.members.values())
-            self._broker.notices.tell(reset_notice(header, body, _listed(queues) if has_cpp else None))
+            self._notices.tell(reset_notice(header, body, _listed(queues) if has_cpp else None))
         self._answer_when_saved(connection, command, body)
         return None
 

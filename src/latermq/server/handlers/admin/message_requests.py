@@ -1,5 +1,7 @@
 """Administration requests that find messages and show the stored entries of queues."""
 
+from latermq.broker.admin.message_admin import MessageAdmin
+from latermq.broker.messages.reader import MessageReader
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.json_body import encode_body
@@ -9,7 +11,6 @@ from latermq.protocol.remoting.messages import (
     ViewMessageHeader,
     write_queue_entries,
 )
-from latermq.server.handlers.admin.context import AdminContext
 from latermq.server.remoting.access import GET, SUB, on_group_if_named, on_topic, on_topics
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import Endpoint
@@ -20,9 +21,9 @@ from latermq.timer.steps import Steps
 class MessageRequests:
     """Finds messages by position and by key."""
 
-    def __init__(self, context: AdminContext) -> None:
-        self._reader = context.broker.reader
-        self._admin = context.broker.message_admin
+    def __init__(self, reader: MessageReader, admin: MessageAdmin) -> None:
+        self._reader = reader
+        self._admin = admin
 
     @property
     def endpoints(self) -> list[Endpoint]:

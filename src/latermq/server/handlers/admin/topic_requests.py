@@ -1,10 +1,14 @@
 """Administration requests about topics and their queues."""
 
-from latermq.broker.admin.topic_admin import parse_attributes
+from latermq.broker.admin.group_admin import GroupAdmin
+from latermq.broker.admin.topic_admin import TopicAdmin, parse_attributes
 from latermq.broker.messages.answer_room import AnswerRoom
+from latermq.broker.messages.reader import MessageReader
+from latermq.broker.tables.table_saver import Tables
 from latermq.config_json.java_json import convert
 from latermq.config_json.topics import encode_topic
 from latermq.errors import MalformedRequest
+from latermq.group.members import Members
 from latermq.model.topic import Topic
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
@@ -27,9 +31,23 @@ _UPPER = "UPPER"
 class TopicRequests:
     """Creates, changes, deletes and shows topics."""
 
-    def __init__(self, context: AdminContext) -> None:
+    def __init__(
+        self,
+        context: AdminContext,
+        admin: TopicAdmin,
+        groups: GroupAdmin,
+        reader: MessageReader,
+        members: Members,
+        tables: Tables,
+    ) -> None:
         self._context = context
-        self._broker = context.broker
+        self._topics = context.topics
+        self._config = context.config
+        self._admin = admin
+        self._groups = groups
+        self._reader = reader
+        self._members = members
+        self._tables = tables
 
     @property
     def endpoints(self) -> list[Endpoint]:
@@ -51,7 +69,7 @@ class TopicRequests:
             ),
             Endpoint(code.DELETE_TOPIC_IN_BROKER, self._delete, delete, TopicHeader, change=deleted),
             Endpoint(code.GET_ALL_TOPIC_CONFIG, self._configs, on_cluster(GET, LIST)),
-            Endpoint(code.GET_TOPIC_CONFIG, self._config, get, TopicHeader),
+            Endpoint(code.GET_TOPIC_CONFIG, self._one_config, get, TopicHeader),
             Endpoint(code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self._own_topics, on_cluster(GET, LIST)),
             Endpoint(code.GET_TOPIC_STATS_INFO, self._stats, get, TopicHeader, slices=table),
             Endpoint(code.QUERY_TOPIC_CONSUME_BY_WHO, self._groups_of, get, TopicHeader, slices=table),
@@ -79,7 +97,7 @@ class TopicRequests:
             system_flags=header.topicSysFlag,
             is_ordered=header.order,
         )
-        self._broker.topic_admin.put(topic, parse_attributes(header.attributes))
+        self._admin.put(topic, parse_attributes(header.attributes))
         self._context.answer_when_announced(connection, command, [])
 
     def _put_all(self, connection: Connection, command: Command, body: TopicConfigList) -> Steps[Reply]:
@@ -88,46 +106,46 @@ class TopicRequests:
         if not topics:
             raise MalformedRequest("the list of topics is empty", hint="Specify at least one topic")
         for topic in topics:
-            self._broker.topic_admin.put(convert(topic, Topic), topic.attributes)
+            self._admin.put(convert(topic, Topic), topic.attributes)
             yield
         self._context.answer_when_announced(connection, command, [])
         return None
 
     def _delete(self, connection: Connection, command: Command, header: TopicHeader) -> None:
         self._context.saves.check_room()
-        works = self._broker.topic_admin.delete(header.topic)
+        works = self._admin.delete(header.topic)
         self._context.answer_when_announced(connection, command, works)
 
     def _configs(self, connection: Connection, command: Command, _: None) -> bytes:
-        table = self._broker.topics.table
+        table = self._topics.table
         # The count shows clients that read page by page that the first page is complete.
         fields = {"totalTopicNum": str(len(table.topics))}
-        body = self._broker.tables.topics_body(AnswerRoom(self._broker.config))
+        body = self._tables.topics_body(AnswerRoom(self._config))
         return encode_response(command, fields=fields, body=body)
 
-    def _config(self, connection: Connection, command: Command, header: TopicHeader) -> bytes:
-        topic = self._broker.topics.require(header.topic)
+    def _one_config(self, connection: Connection, command: Command, header: TopicHeader) -> bytes:
+        topic = self._topics.require(header.topic)
         return encode_response(command, body=encode_topic(topic))
 
     def _stats(self, connection: Connection, command: Command, header: TopicHeader) -> Steps[Reply]:
-        state = yield from self._broker.topic_admin.state(header.topic)
-        stats = yield from topic_stats(state, self._broker.config.broker.name)
+        state = yield from self._admin.state(header.topic)
+        stats = yield from topic_stats(state, self._config.broker.name)
         return encode_response(command, body=encode_body(stats))
 
     def _own_topics(self, connection: Connection, command: Command, _: None) -> bytes:
-        topics = TopicList(topicList=self._broker.topic_admin.own_topics(), brokerAddr=self._context.identity.address)
+        topics = TopicList(topicList=self._admin.own_topics(), brokerAddr=self._context.identity.address)
         return encode_response(command, body=encode_body(topics))
 
     def _groups_of(self, connection: Connection, command: Command, header: TopicHeader) -> Steps[Reply]:
         """Return the groups that have consumed a topic or have connected members that subscribe to it."""
         topic = header.topic
-        connected = {group.name for group in self._broker.members.consumer_groups() if topic in group.subscriptions}
-        groups = sorted(connected | set((yield from self._broker.group_admin.groups_of(topic))))
+        connected = {group.name for group in self._members.consumer_groups() if topic in group.subscriptions}
+        groups = sorted(connected | set((yield from self._groups.groups_of(topic))))
         return encode_response(command, body=encode_body(GroupList(groupList=groups)))
 
     def _topics_of(self, connection: Connection, command: Command, header: GroupConfigHeader) -> Steps[Reply]:
         """Return the topics that a group has consumed."""
-        topics = yield from self._broker.group_admin.topics_of(header.group)
+        topics = yield from self._groups.topics_of(header.group)
         body = TopicList(topicList=topics, brokerAddr=self._context.identity.address)
         return encode_response(command, body=encode_body(body))
 
@@ -135,17 +153,17 @@ class TopicRequests:
 
     def _search_offset(self, connection: Connection, command: Command, header: SearchOffsetHeader) -> bytes:
         upper = (header.boundaryType or "").upper() == _UPPER
-        offset = self._broker.reader.offset_by_time(header.topic, header.queueId, header.timestamp, upper=upper)
+        offset = self._reader.offset_by_time(header.topic, header.queueId, header.timestamp, upper=upper)
         return encode_response(command, fields={"offset": str(offset)})
 
     def _max_offset(self, connection: Connection, command: Command, header: QueueHeader) -> bytes:
-        queue = self._broker.reader.find_queue(header.topic, header.queueId)
+        queue = self._reader.find_queue(header.topic, header.queueId)
         return encode_response(command, fields={"offset": str(queue.next_offset if queue else 0)})
 
     def _min_offset(self, connection: Connection, command: Command, header: QueueHeader) -> bytes:
-        queue = self._broker.reader.find_queue(header.topic, header.queueId)
+        queue = self._reader.find_queue(header.topic, header.queueId)
         return encode_response(command, fields={"offset": str(queue.min_offset if queue else 0)})
 
     def _earliest_time(self, connection: Connection, command: Command, header: QueueHeader) -> bytes:
-        stored_ms = self._broker.reader.earliest_ms(header.topic, header.queueId)
+        stored_ms = self._reader.earliest_ms(header.topic, header.queueId)
         return encode_response(command, fields={"timestamp": str(stored_ms)})
