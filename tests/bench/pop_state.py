@@ -41,8 +41,7 @@ def _measure(folder: Path, count: int, size: int) -> Figures:
     journal = PopJournal(store, operations, snapshot, born_host=_HOST)
     queues = [operations.open_queue("bench-group", "bench-pop", queue_id, 0) for queue_id in range(QUEUES)]
     journal.append()
-    store.log.prepare_ahead()
-    store.log.bring_in_ahead()
+    store.prepare_ahead()
     pops = []
     bytes_before = journal.bytes
     started_ns = time.thread_time_ns()

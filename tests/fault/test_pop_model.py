@@ -27,7 +27,7 @@ from latermq.store.files.memory_disk import MemoryDisk, SimulatedCrash
 from latermq.store.log_writer import Draft
 from latermq.store.message_store import MessageStore
 from tests.support.faults.naive_pop import HOLD_MS, Key, NaivePop, NaiveQueue
-from tests.support.faults.seeds import live_through
+from tests.support.faults.seeds import run_seeds
 from tests.support.needs import LONG
 from tests.support.stores import HOST, SMALL
 
@@ -501,4 +501,4 @@ def fail_sometimes(chance: Random, operation: str) -> None:
 
 @pytest.mark.parametrize("first_seed", range(0, SEEDS, SEEDS_A_TEST))
 def test_no_life_forgets_an_acknowledgement_or_a_message(first_seed: int) -> None:
-    live_through(live, first_seed, SEEDS_A_TEST)
+    run_seeds(live, first_seed, SEEDS_A_TEST)
