@@ -1,0 +1,1 @@
+"""Transactions: half messages that wait for the decision of their producer."""
