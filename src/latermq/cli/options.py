@@ -85,7 +85,11 @@ def effective_config(
 
 
 def as_settings(host: str | None, namesrv_port: int | None, port: int | None) -> list[str]:
-    options = {"server.host": host, "server.namesrv_port": namesrv_port, "server.port": port}
+    return given_settings({"server.host": host, "server.namesrv_port": namesrv_port, "server.port": port})
+
+
+def given_settings(options: Mapping[str, object]) -> list[str]:
+    """The options that were given, as settings; None means that an option was not."""
     return [f"{key}={value}" for key, value in options.items() if value is not None]
 
 

@@ -7,7 +7,6 @@ paths are equal.
 
 import msgspec
 
-from latermq.errors import CorruptStore
 from latermq.handover.checked_file import decode_checked, encode_checked
 
 VERSION = 1
@@ -33,7 +32,4 @@ def encode_note(token: str) -> bytes:
 def decode_note(data: bytes, where: str) -> DriverNote:
     """Decode a note; errors contain `where`."""
     hint = "A driver replaces it when it starts"
-    note = decode_checked(data, DriverNote, f"the note {where}", hint)
-    if note.version != VERSION:
-        raise CorruptStore(f"the note {where} has version {note.version}, not {VERSION}", hint=hint)
-    return note
+    return decode_checked(data, DriverNote, f"the note {where}", hint, version=VERSION)

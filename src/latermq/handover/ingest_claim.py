@@ -40,9 +40,7 @@ def encode_claim(claim: IngestClaim) -> bytes:
 def decode_claim(data: bytes, where: str) -> IngestClaim:
     """Decode a claim; errors contain `where`."""
     hint = "Unless the store was restored from an old backup, stop the broker and delete the claim"
-    claim = decode_checked(data, IngestClaim, f"the claim {where}", hint)
-    if claim.version != VERSION:
-        raise CorruptStore(f"the claim {where} has version {claim.version}, not {VERSION}", hint=hint)
+    claim = decode_checked(data, IngestClaim, f"the claim {where}", hint, version=VERSION)
     if not (0 <= claim.end < MAX_NUMBER and 0 <= claim.epoch < MAX_NUMBER):
         raise CorruptStore(f"the claim {where} has invalid numbers: end {claim.end}, epoch {claim.epoch}", hint=hint)
     return claim

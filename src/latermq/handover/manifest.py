@@ -50,9 +50,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 def decode_manifest(data: bytes, where: str) -> Manifest:
     """Verify the checksum and decode a manifest; errors contain `where`."""
     hint = "The broker builds another attempt"
-    manifest = decode_checked(data, Manifest, f"the manifest {where}", hint)
-    if manifest.version != VERSION:
-        raise CorruptStore(f"the manifest {where} has version {manifest.version}, not {VERSION}", hint=hint)
+    manifest = decode_checked(data, Manifest, f"the manifest {where}", hint, version=VERSION)
     for file in manifest.files:
         if not is_file_name(file.name) or file.rows < 0:
             raise CorruptStore(

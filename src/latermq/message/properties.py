@@ -34,6 +34,7 @@ TRACE_ON = "TRACE_ON"
 DEFAULT_REGION = "DefaultRegion"
 
 # LaterMQ's own properties; the broker drops them from messages of clients.
+TIMER_PREFIX = "TIMER_"  # of the properties with which RocketMQ schedules a timer
 OWN_PREFIX = "LMQ_"
 DUE_MS = "LMQ_DUE_MS"
 TIMER_ID = "LMQ_TIMER_ID"  # in renewals and moves: the entry that first scheduled the timer

@@ -7,6 +7,21 @@ from itertools import pairwise
 import numpy as np
 
 from latermq.arrays import Bools, Ints, UInts16
+from latermq.message.properties import (
+    DELAY_LEVEL,
+    KEYS,
+    OWN_PREFIX,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    START_DELIVER_TIME,
+    TAGS,
+    TIMER_PREFIX,
+    UNIQUE_KEY,
+)
+
+# The properties that a row may not contain: it has a column for the value, or the broker sets it.
+RESERVED_PROPERTIES = (UNIQUE_KEY, KEYS, TAGS, DELAY_LEVEL, REAL_TOPIC, REAL_QUEUE_ID, START_DELIVER_TIME)
+RESERVED_PREFIXES = (TIMER_PREFIX, OWN_PREFIX)
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from latermq.message.properties import (
     TIMER_DELETE_KEY,
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
+    TIMER_PREFIX,
     TIMER_ROLL_TIMES,
     UNIQUE_KEY,
     decode_properties,
@@ -204,5 +205,5 @@ def without_scheduling(properties: dict[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in properties.items()
-        if name not in _SCHEDULING_PROPERTIES and not name.startswith(("TIMER_", OWN_PREFIX))
+        if name not in _SCHEDULING_PROPERTIES and not name.startswith((TIMER_PREFIX, OWN_PREFIX))
     }

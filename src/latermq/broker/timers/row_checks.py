@@ -7,25 +7,12 @@ import numpy as np
 
 from latermq.arrays import Ints
 from latermq.errors import IllegalMessage
-from latermq.message.properties import (
-    DELAY_LEVEL,
-    KEYS,
-    OWN_PREFIX,
-    REAL_QUEUE_ID,
-    REAL_TOPIC,
-    START_DELIVER_TIME,
-    TAGS,
-    UNIQUE_KEY,
-)
-from latermq.model.rows import Column, RowBatch
+from latermq.model.rows import RESERVED_PREFIXES, RESERVED_PROPERTIES, Column, RowBatch
 
-_TIMER_PREFIX = "TIMER_"
-# What a row says in columns of its own, or what the broker says of a timer.
-_RESERVED = (UNIQUE_KEY, KEYS, TAGS, DELAY_LEVEL, REAL_TOPIC, REAL_QUEUE_ID, START_DELIVER_TIME)
 # Names stand at the begin and behind each value. Looked for one by one: a pattern of them all takes ten times as long.
 _RESERVED_NAMES = (
-    *(f"\x02{name}\x01".encode() for name in _RESERVED),
-    *(f"\x02{prefix}".encode() for prefix in (_TIMER_PREFIX, OWN_PREFIX)),
+    *(f"\x02{name}\x01".encode() for name in RESERVED_PROPERTIES),
+    *(f"\x02{prefix}".encode() for prefix in RESERVED_PREFIXES),
 )
 
 

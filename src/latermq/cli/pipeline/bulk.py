@@ -1,6 +1,5 @@
 """`latermq pipeline cancel` and `move`: change all timers that match an SQL predicate, near and far."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,6 +21,7 @@ from latermq.cli.pipeline.timeline_options import (
     Master,
     Partial,
     Timeline,
+    absent_field,
     pipeline_config,
     spark_session,
     tell_absent,
@@ -145,7 +145,7 @@ def _tell(result: "BulkResult", *, as_json: bool) -> None:
     rows = [{"verdict": verdict, "names": count} for verdict, count in result.verdicts.most_common()]
     if as_json:
         told = {"job": result.job, "names": result.rows, "done_before": result.done_before, **result.verdicts}
-        print_json(told | _absent(result.absent))
+        print_json(told | absent_field(result.absent))
     else:
         print_rows(rows, {"verdict": "verdict", "names": "names"}, as_json=False, empty="no matching timers")
         if result.done_before:
@@ -164,7 +164,7 @@ def _show(found: "Preview", verb: str, *, as_json: bool) -> None:
     by_hour: list[dict[str, Any]] = [as_plain(row) for row in found.by_hour]
     sample: list[dict[str, Any]] = [as_plain(row) for row in found.sample]
     if as_json:
-        print_json({"timers": found.rows, "by_hour": by_hour, "sample": sample} | _absent(found.absent))
+        print_json({"timers": found.rows, "by_hour": by_hour, "sample": sample} | absent_field(found.absent))
         return
     columns_by_hour = {"hour": "hour", "topic": "topic", "timers": "timers"}
     print_rows(by_hour, columns_by_hour, as_json=False, empty="no matching timers")
@@ -173,7 +173,3 @@ def _show(found: "Preview", verb: str, *, as_json: bool) -> None:
         print_rows(sample, {name: name.replace("_", " ") for name in columns}, as_json=False, empty="")
     print_note(f"dry run: {verb} would affect {counted(found.rows, 'timer')}")
     tell_absent(found.absent)
-
-
-def _absent(absent: Sequence[str]) -> dict[str, Any]:
-    return {"absent": list(absent)} if absent else {}

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from latermq.cli.options import ConfigFile, ParentPid, Settings
+from latermq.cli.options import ConfigFile, ParentPid, Settings, given_settings
 from latermq.cli.pipeline import bulk, report, schedule, sql, windows
+from latermq.cli.pipeline.timeline_options import Master
 from latermq.cli.servers.part import run_part
 
 
@@ -38,10 +39,7 @@ def run(
             help="Name servers of the brokers to serve; separate several with ';'.",
         ),
     ] = None,
-    master: Annotated[
-        str | None,
-        typer.Option("--master", metavar="URL", help="Spark master: local[1], spark://HOST:PORT, yarn or k8s://…"),
-    ] = None,
+    master: Master = None,
     timeline: Annotated[
         str | None,
         typer.Option("--timeline", metavar="URI", help="Timeline directory; must be the same as the brokers'."),
@@ -62,8 +60,7 @@ def run(
     """
     from latermq.config import load_config
 
-    options = {"server.namesrv": namesrv, "pipeline.master": master, "pipeline.timeline": timeline}
-    own = [f"{key}={value}" for key, value in options.items() if value is not None]
+    own = given_settings({"server.namesrv": namesrv, "pipeline.master": master, "pipeline.timeline": timeline})
     effective = load_config(config, settings=[*(settings or ()), *own])
     if nice:
         os.nice(nice)

@@ -6,7 +6,15 @@ import typer
 
 from latermq.cli.options import DEFAULT_NAMESRV, ConfigFile, Json, Namesrv, Settings, parse_moment_ms
 from latermq.cli.output import counted, print_fields, print_note
-from latermq.cli.pipeline.timeline_options import Master, Partial, Timeline, pipeline_config, spark_session, tell_absent
+from latermq.cli.pipeline.timeline_options import (
+    Master,
+    Partial,
+    Timeline,
+    absent_field,
+    pipeline_config,
+    spark_session,
+    tell_absent,
+)
 from latermq.redaction import redacted
 
 
@@ -52,7 +60,7 @@ def report(
             "delivered_twice": made.doubled,
             "page": made.page,
             "tables": redacted(made.folder),
-            **({"absent": list(made.absent)} if made.absent else {}),
+            **absent_field(made.absent),
         },
         as_json=json,
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from latermq.cli.options import given_settings
 from latermq.cli.output import print_note
 from latermq.errors import ConfigError
 
@@ -38,15 +39,19 @@ def tell_absent(absent: Sequence[str]) -> None:
         print_note(f"not included, because unavailable: {', '.join(absent)}")
 
 
+def absent_field(absent: Sequence[str]) -> dict[str, list[str]]:
+    """The same for the JSON output: a field `absent`, unless the result is complete."""
+    return {"absent": list(absent)} if absent else {}
+
+
 def pipeline_config(
     config: Path | None, settings: list[str] | None, *, timeline: str | None, master: str | None
 ) -> "PipelineConfig":
     """The pipeline's settings. The dedicated options override all other sources."""
     from latermq.config import load_config
 
-    options = {"pipeline.timeline": timeline, "pipeline.master": master}
-    given = [f"{key}={value}" for key, value in options.items() if value is not None]
-    return load_config(config, settings=[*(settings or ()), *given]).pipeline
+    own = given_settings({"pipeline.timeline": timeline, "pipeline.master": master})
+    return load_config(config, settings=[*(settings or ()), *own]).pipeline
 
 
 @contextmanager

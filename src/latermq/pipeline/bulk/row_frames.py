@@ -12,17 +12,9 @@ from latermq.arrays import Bools, Indices, Ints, Octets, UInts16
 from latermq.errors import ConfigError, IllegalMessage, NoPermission
 from latermq.message.names import check_sendable_topic
 from latermq.message.properties import (
-    DELAY_LEVEL,
-    KEYS,
     MAX_PROPERTIES_BYTES,
-    OWN_PREFIX,
-    REAL_QUEUE_ID,
-    REAL_TOPIC,
-    START_DELIVER_TIME,
-    TAGS,
-    UNIQUE_KEY,
 )
-from latermq.model.rows import Column, RowBatch
+from latermq.model.rows import RESERVED_PREFIXES, RESERVED_PROPERTIES, Column, RowBatch
 from latermq.protocol.remoting.rows import (
     KEY_SEPARATOR,
     MAX_KEYS,
@@ -37,8 +29,6 @@ TIMES = ("due_ms", "delay_ms", "due")
 REQUEST_BYTES = 4 << 20  # limit of a request, unless a single row is larger
 # Upper bound of what the broker adds to a timer's properties, including names and moves.
 _ADDED_BYTES = 640
-_RESERVED = (UNIQUE_KEY, KEYS, TAGS, DELAY_LEVEL, REAL_TOPIC, REAL_QUEUE_ID, START_DELIVER_TIME)
-_RESERVED_PREFIXES = (OWN_PREFIX, "TIMER_")
 
 
 @dataclass(frozen=True)
@@ -259,7 +249,7 @@ class _Rows:
                     )
         encoded = names.dictionary_encode()
         for number, name in enumerate(encoded.dictionary.to_pylist()):
-            if name in _RESERVED or name.startswith(_RESERVED_PREFIXES):
+            if name in RESERVED_PROPERTIES or name.startswith(RESERVED_PREFIXES):
                 pair = int((encoded.indices.to_numpy(zero_copy_only=False) == number).argmax())
                 self._refuse(row_of(pair), f"property {name} is reserved", "Use another name")
 

@@ -61,7 +61,10 @@ class SendHeaderV2(
         "batch": "m",
     },
 ):
-    """SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): one-letter names. Nearly all sends use this header."""
+    """SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): one-letter names. Nearly all sends use this header.
+
+    The fields are listed again because msgspec cannot rename inherited fields.
+    """
 
     producerGroup: str = ""
     topic: str
