@@ -1,4 +1,4 @@
-"""`python -m tests.bench`: LaterMQ and Apache RocketMQ side by side on this machine; a report, never a verdict."""
+"""`python -m tests.bench`: compare LaterMQ and Apache RocketMQ on this machine. It reports figures, not a verdict."""
 
 import argparse
 import contextlib
@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.bench.attacks import measure_attacks
-from tests.bench.contenders import APACHE, APACHE_FINE, LATERMQ, LATERMQ_ROCKSDB, running
+from tests.bench.contenders import APACHE, APACHE_FINE, LATERMQ, LATERMQ_ROCKSDB, run_contender
 from tests.bench.load import Load, start_load
 from tests.bench.path import measure_path
 from tests.bench.pipeline import run_near, run_pipeline
 from tests.bench.pop_state import measure_pop_state
-from tests.bench.reporting import markdown, save_json
+from tests.bench.report import markdown, save_json
 from tests.bench.roll import measure_roll
-from tests.bench.scenarios import Row, SideBySide, told
+from tests.bench.scenarios import Row, SideBySide, print_row
 from tests.bench.sizes import Sizes
 
 PATH = "path"
@@ -26,7 +26,7 @@ ATTACKS = "attacks"
 ROLL = "timers-roll"
 PIPELINE = "pipeline"
 NEAR = "pipeline-near"
-# In the order in which they run: what fills a broker comes late, and a restart leaves a cold one behind.
+# In execution order: scenarios that fill a broker come late, and a restart leaves a cold broker.
 PAIRED = (
     "send-async", "send-sync", "cpu-per-send", "consume", "levels", "levels-paced", "levels-burst", "restart",
 )  # fmt: skip
@@ -34,7 +34,7 @@ TIMERS = ("timers-spread", "timers-burst", "timers-pending", "timers-grow", "tim
 SIDE_BY_SIDE = (*PAIRED, *TIMERS)
 NO_CLIENT = (PATH, POP_STATE, ATTACKS, ROLL, PIPELINE)  # run without Apache's client
 SCENARIOS = (*SIDE_BY_SIDE, *NO_CLIENT, NEAR)
-# Who is measured in which of them, one after the other and all on the same machine.
+# The contenders of each group of scenarios, measured one after the other on the same machine.
 ROUNDS = {PAIRED: (LATERMQ, APACHE), TIMERS: (LATERMQ, LATERMQ_ROCKSDB, APACHE, APACHE_FINE)}
 FAMILIES = {"latermq": (LATERMQ, LATERMQ_ROCKSDB), "apache": (APACHE, APACHE_FINE)}
 NEEDED_TOOLS = ("java", "javac", "mvn")
@@ -43,47 +43,51 @@ NEEDED_TOOLS = ("java", "javac", "mvn")
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
     defaults = Sizes()
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"{', '.join(SCENARIOS)}; without any: all")
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"{', '.join(SCENARIOS)}; default: all")
     parser.add_argument(
-        "--messages", type=int, default=defaults.messages, help="messages a run; see docs/benchmarks.md"
+        "--messages", type=int, default=defaults.messages, help="messages per run; see docs/benchmarks.md"
     )
-    parser.add_argument("--repeats", type=int, default=defaults.repeats, help="runs of which the median is told")
-    parser.add_argument("--warm", type=int, default=defaults.warm, help="sends thrown away before the first run")
+    parser.add_argument(
+        "--repeats", type=int, default=defaults.repeats, help="runs per scenario; the median is reported"
+    )
+    parser.add_argument("--warm", type=int, default=defaults.warm, help="warm-up sends before the first run")
     parser.add_argument("--stored", type=int, default=defaults.stored, help="messages stored when the broker is killed")
     parser.add_argument("--size", type=int, default=defaults.size, help="bytes in each body")
-    parser.add_argument("--in-flight", type=int, default=defaults.in_flight, help="async sends without an answer")
+    parser.add_argument("--in-flight", type=int, default=defaults.in_flight, help="async sends without a response")
     parser.add_argument("--async-threads", type=int, default=defaults.async_threads)
     parser.add_argument("--sync-threads", type=int, default=defaults.sync_threads)
-    parser.add_argument("--rate", type=float, default=defaults.rate, help="sends a second in cpu-per-send")
+    parser.add_argument("--rate", type=float, default=defaults.rate, help="sends per second in cpu-per-send")
     parser.add_argument("--delayed", type=int, default=defaults.delayed, help="messages in levels and levels-paced")
     parser.add_argument("--level", type=int, default=defaults.level, help="their delay level")
-    parser.add_argument("--burst", type=int, default=defaults.burst, help="messages that fall due together")
+    parser.add_argument("--burst", type=int, default=defaults.burst, help="messages due at the same time")
     parser.add_argument("--timers", type=int, default=defaults.timers, help="timers in timers-spread and timers-grow")
     parser.add_argument("--spread", type=float, default=defaults.spread_s, help="seconds over which they are due")
-    parser.add_argument("--pending", type=_counts, default=defaults.pending, help="how many wait, as in 100000,1000000")
-    parser.add_argument("--sample", type=int, default=defaults.sample, help="timers measured while so many wait")
-    parser.add_argument("--growth", type=float, default=defaults.growth, help="timers a second in timers-grow")
+    parser.add_argument(
+        "--pending", type=_counts, default=defaults.pending, help="pending timers, for example 100000,1000000"
+    )
+    parser.add_argument("--sample", type=int, default=defaults.sample, help="timers measured in timers-pending")
+    parser.add_argument("--growth", type=float, default=defaults.growth, help="timers per second in timers-grow")
     parser.add_argument("--rolled", type=int, default=defaults.rolled, help="timers in timers-roll")
     parser.add_argument("--far-warm", type=int, default=defaults.far_warm, help="rows before the first part")
-    parser.add_argument("--far-part", type=int, default=defaults.far_part, help="rows of a part in pipeline")
-    parser.add_argument("--far-parts", type=int, default=defaults.far_parts, help="parts by which its timeline grows")
+    parser.add_argument("--far-part", type=int, default=defaults.far_part, help="rows per part in pipeline")
+    parser.add_argument("--far-parts", type=int, default=defaults.far_parts, help="parts of the timeline in pipeline")
     parser.add_argument("--far-near", type=int, default=defaults.far_near, help="far timers in pipeline-near")
-    parser.add_argument("--attack", type=float, default=defaults.attack_s, help="seconds of each attack in attacks")
+    parser.add_argument("--attack", type=float, default=defaults.attack_s, help="seconds per attack in attacks")
     parser.add_argument("--calm", type=float, default=defaults.calm_s, help="seconds between the steps of timer runs")
-    parser.add_argument("--only", choices=tuple(FAMILIES), help="measure one of the two")
-    parser.add_argument("--folder", type=Path, help="where stores are kept while it runs; else a temporary folder")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every single figure there")
+    parser.add_argument("--only", choices=tuple(FAMILIES), help="measure only one of the two brokers")
+    parser.add_argument("--folder", type=Path, help="folder for stores during the run; default: a temporary folder")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every single figure to FILE")
     options = parser.parse_args(argv)
     unknown = [name for name in options.scenarios if name not in SCENARIOS]
     if unknown:
-        parser.error(f"no scenario {', '.join(unknown)}; there are {', '.join(SCENARIOS)}")
+        parser.error(f"unknown scenario {', '.join(unknown)}; use {', '.join(SCENARIOS)}")
     counts = (
         options.messages, options.repeats, options.warm, options.stored, options.delayed, options.burst,
         options.timers, *options.pending, options.sample, options.growth, options.rolled, options.far_warm,
         options.far_part, options.far_parts, options.far_near,
     )  # fmt: skip
     if min(counts) < 1:
-        parser.error("sizes and repeats are at least 1")
+        parser.error("sizes and repeats must be at least 1")
     return options
 
 
@@ -121,9 +125,9 @@ def sizes_of(options: argparse.Namespace) -> Sizes:
 
 
 def run_side_by_side(names: Sequence[str], wanted: Sequence[str], sizes: Sizes, folder: Path, rows: list[Row]) -> None:
-    """Start the contenders, run these scenarios on them, and end them."""
+    """Start the contenders, run these scenarios on them, and stop them."""
     with contextlib.ExitStack() as stack:
-        contenders = [stack.enter_context(running(name, folder)) for name in wanted]
+        contenders = [stack.enter_context(run_contender(name, folder)) for name in wanted]
         load = Load(stack.enter_context(start_load(folder)), contenders)
         bench = SideBySide(contenders, load, sizes)
         for name in names:
@@ -148,7 +152,7 @@ def run_attacks(sizes: Sizes, folder: Path) -> Iterator[Row]:
 
 
 def run_roll(sizes: Sizes, folder: Path) -> Iterator[Row]:
-    """Once: bytes do not depend on what else the machine does."""
+    """Run once, because bytes do not depend on the load of the machine."""
     for name, engine in ((LATERMQ, "wheel"), (LATERMQ_ROCKSDB, "rocksdb")):
         yield Row(ROLL, name, 0, measure_roll(folder / engine, engine, sizes.rolled, sizes.size))
 
@@ -161,18 +165,18 @@ def run(options: argparse.Namespace, rows: list[Row]) -> None:
             own.mkdir()
             wanted = [name for name in scenarios if name in names]
             if wanted:
-                who = [name for name in contenders if name in FAMILIES.get(options.only, contenders)]
-                run_side_by_side(wanted, who, sizes, own, rows)
+                contender_names = [name for name in contenders if name in FAMILIES.get(options.only, contenders)]
+                run_side_by_side(wanted, contender_names, sizes, own, rows)
             shutil.rmtree(own)
-        own_ways = {
+        own_scenarios = {
             PATH: run_path, POP_STATE: run_pop_state, ATTACKS: run_attacks, ROLL: run_roll, PIPELINE: run_pipeline,
             NEAR: run_near,
         }  # fmt: skip
-        for name, measured in own_ways.items():
+        for name, measure in own_scenarios.items():
             if name in names:
                 own = Path(folder) / name
                 own.mkdir()
-                rows.extend(map(told, measured(sizes, own)))
+                rows.extend(map(print_row, measure(sizes, own)))
                 shutil.rmtree(own)
 
 
@@ -180,9 +184,9 @@ def main(argv: Sequence[str]) -> int:
     options = arguments(argv)
     missing = [tool for tool in NEEDED_TOOLS if shutil.which(tool) is None]
     if missing and not set(options.scenarios or SCENARIOS) <= set(NO_CLIENT):
-        print(f"{', '.join(missing)} not found: only {', '.join(NO_CLIENT)} run without", file=sys.stderr)
+        print(f"{', '.join(missing)} not found; only {', '.join(NO_CLIENT)} run without it", file=sys.stderr)
         return 2
-    # A benchmark that is told to end cleans up as after Ctrl-C.
+    # SIGTERM cleans up like Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     rows: list[Row] = []
     try:
@@ -191,7 +195,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"interrupted after {len(rows)} runs", file=sys.stderr)
         return 130
     finally:
-        # What was measured before something failed is told, too.
+        # Figures measured before a failure are reported too.
         if rows:
             command = " ".join(("python -m tests.bench", *argv))
             print(markdown(rows, command))

@@ -1,7 +1,7 @@
-"""What another client feels while strangers ask a broker or a name server for as much as they can.
+"""Latency of a normal client while attackers send expensive requests to a broker or a name server.
 
-`ATTACKS` is the table: who is attacked, over how many connections, with which bytes. The attackers are a process of
-their own; the plain client sends, pulls and asks for a route in turn, and its slowest answers are what is told.
+`ATTACKS` lists the target, the number of connections and the bytes. The attackers run in a separate process. The normal
+client sends, pulls and queries a route in turn, and its slowest requests are reported.
 """
 
 import contextlib
@@ -27,15 +27,15 @@ from tests.support.serving import serving
 
 BROKER, NAMESRV = "broker", "namesrv"
 WIDE_QUEUES = 1_000
-FILLED_QUEUES = 200  # of these; each is a file of its own
+FILLED_QUEUES = 200  # of the wide queues; each has its own file
 HOT_MESSAGES = 3_000
-_REST_S = 0.001  # between two plain requests
+_REST_S = 0.001  # between two normal requests
 _TOPIC, _WIDE, _GROUP, _HOT = "plain", "wide", "readers", "hot"
 
 
 @dataclass(frozen=True)
 class Attack:
-    """The bytes are sent again and again over each connection; what is answered is read and dropped."""
+    """The bytes are sent repeatedly over each connection. Responses are read and dropped."""
 
     name: str
     bytes_of: Callable[[], bytes]
@@ -54,20 +54,20 @@ def _send(topic: str, **properties: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _pull(topic: str, offset: int, **more: str) -> dict[str, str]:
+def _pull(topic: str, offset: int, **overrides: str) -> dict[str, str]:
     return {
         "consumerGroup": _GROUP, "topic": topic, "queueId": "0", "queueOffset": str(offset), "maxMsgNums": "32",
         "sysFlag": str(PULL_SUBSCRIPTION), "commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0",
         "subscription": "*", "expressionType": "TAG",
-    } | more  # fmt: skip
+    } | overrides  # fmt: skip
 
 
 def _heartbeat(groups: int) -> bytes:
-    beat = HeartbeatData(clientID="attacker")
+    heartbeat = HeartbeatData(clientID="attacker")
     for number in range(groups):
-        wants = SubscriptionData(topic=_TOPIC, subString="*", expressionType="TAG")
-        beat.consumerDataSet.append(ConsumerData(groupName=f"crowd-{number}", subscriptionDataSet=[wants]))
-    return encode_body(beat)
+        subscription = SubscriptionData(topic=_TOPIC, subString="*", expressionType="TAG")
+        heartbeat.consumerDataSet.append(ConsumerData(groupName=f"crowd-{number}", subscriptionDataSet=[subscription]))
+    return encode_body(heartbeat)
 
 
 def _locks(count: int) -> bytes:
@@ -104,7 +104,7 @@ ATTACKS = (
 
 
 def run_attack(attack: Attack, port: int, seconds: float) -> None:
-    """Send as fast as the server takes it, and read whatever comes."""
+    """Send as fast as the server reads, and read all responses."""
     data = memoryview(attack.bytes_of())
     until_s = time.monotonic() + seconds
     with contextlib.ExitStack() as stack:
@@ -117,7 +117,7 @@ def run_attack(attack: Attack, port: int, seconds: float) -> None:
             readable, writable, _ = select.select(sent, sent, [], 0.1)
             for sock in readable:
                 if not sock.recv(1 << 18):
-                    del sent[sock]  # cut off
+                    del sent[sock]  # disconnected
             for sock in (one for one in writable if one in sent):
                 with contextlib.suppress(BlockingIOError):
                     at = sent[sock]
@@ -125,7 +125,7 @@ def run_attack(attack: Attack, port: int, seconds: float) -> None:
 
 
 def measure_attacks(folder: Path, seconds: float, names: tuple[str, ...] = ()) -> Iterator[tuple[str, Figures]]:
-    """The slowest plain requests while each attack runs, each on the same server."""
+    """The slowest normal requests during each attack, all on the same server."""
     with serving(folder, "--set=log.level=error") as server, attacking(server.port) as plain:
         _prepare(plain)
         for number, attack in enumerate(ATTACKS):
@@ -133,9 +133,9 @@ def measure_attacks(folder: Path, seconds: float, names: tuple[str, ...] = ()) -
                 continue
             port = server.port if attack.on == BROKER else server.namesrv_port
             command = [sys.executable, "-m", "tests.bench.attacks", str(number), str(port), str(seconds)]
-            with subprocess.Popen(command) as attackers, attacking(server.namesrv_port) as asking:
+            with subprocess.Popen(command) as attackers, attacking(server.namesrv_port) as route_client:
                 try:
-                    yield attack.name, _plain_requests(plain, asking, attackers)
+                    yield attack.name, _plain_requests(plain, route_client, attackers)
                 finally:
                     attackers.kill()
 
@@ -156,24 +156,27 @@ def _prepare(plain: Attacker) -> None:
         assert plain.receive().code == Response.SUCCESS
 
 
-def _plain_requests(plain: Attacker, asking: Attacker, attackers: "subprocess.Popen[bytes]") -> Figures:
+def _plain_requests(plain: Attacker, route_client: Attacker, attackers: "subprocess.Popen[bytes]") -> Figures:
     took_ms: dict[str, list[float]] = {"send": [], "pull": [], "route": []}
 
-    def timed(what: str, client: Attacker, code: int, fields: dict[str, str], body: bytes = b"") -> None:
+    def timed(request: str, client: Attacker, code: int, fields: dict[str, str], body: bytes = b"") -> None:
         began_s = time.monotonic()
         reply = client.call(code, fields, body)
-        took_ms[what].append((time.monotonic() - began_s) * 1000)
-        assert reply.code == Response.SUCCESS, f"{what}: {reply.remark}"
+        took_ms[request].append((time.monotonic() - began_s) * 1000)
+        assert reply.code == Response.SUCCESS, f"{request}: {reply.remark}"
 
     while attackers.poll() is None:
         timed("send", plain, Request.SEND_MESSAGE_V2, _send(_TOPIC), b"x" * 200)
         timed("pull", plain, Request.PULL_MESSAGE, _pull(_TOPIC, 0))
-        timed("route", asking, Request.GET_ROUTEINFO_BY_TOPIC, {"topic": _WIDE})
+        timed("route", route_client, Request.GET_ROUTEINFO_BY_TOPIC, {"topic": _WIDE})
         time.sleep(_REST_S)
     figures: Figures = {}
-    for what, each in took_ms.items():
-        each.sort()
-        figures |= {f"{what}, p99 (ms)": each[len(each) * 99 // 100], f"{what}, slowest (ms)": each[-1]}
+    for request, times_ms in took_ms.items():
+        times_ms.sort()
+        figures |= {
+            f"{request}, p99 (ms)": times_ms[len(times_ms) * 99 // 100],
+            f"{request}, slowest (ms)": times_ms[-1],
+        }
     return figures
 
 

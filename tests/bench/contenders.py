@@ -1,4 +1,4 @@
-"""The brokers that are measured, each with a name server of its own: LaterMQ and Apache RocketMQ."""
+"""The measured brokers, each with its own name server: LaterMQ and Apache RocketMQ."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ from tests.interop.waiting import wait_until
 
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 30
-# RocketMQ's own levels, and every second up to 45: with those, messages sent over half a minute fall due together.
+# RocketMQ's default levels, and every second up to 45, so that messages sent over half a minute can be due together.
 LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h " + " ".join(f"{s}s" for s in range(2, 46))
 LATERMQ = "LaterMQ"
 LATERMQ_ROCKSDB = "LaterMQ, RocksDB"
@@ -25,7 +25,7 @@ APACHE_FINE = "Apache, 100 ms"
 
 
 class Contender(Protocol):
-    """A running broker. `stored` counts the messages that the benchmark has put into it."""
+    """A running broker. `stored` counts the messages that the benchmark has sent to it."""
 
     name: str
     stored: int
@@ -41,20 +41,20 @@ class Contender(Protocol):
 
     @property
     def log_folder(self) -> Path:
-        """Where the files of its CommitLog are."""
+        """The folder of its CommitLog."""
         ...
 
     def kill(self) -> None:
-        """End the broker with `kill -9`."""
+        """Kill the broker with `kill -9`."""
         ...
 
-    def start_again(self) -> float:
-        """Start it on the same store; the seconds from its start until it says that it serves."""
+    def restart(self) -> float:
+        """Start it on the same store. Return the seconds until it reports that it is ready."""
         ...
 
 
 class LaterMQ:
-    """`latermq namesrv` and `latermq broker`: the same two processes as Apache's, so starts compare."""
+    """`latermq namesrv` and `latermq broker`: two processes like Apache's, so that starts are comparable."""
 
     def __init__(self, folder: Path, name: str, engine: str, settings: Sequence[str] = ()) -> None:
         self.name = name
@@ -101,7 +101,7 @@ class LaterMQ:
         self._broker.kill()
         self._broker.wait(STOP_TIMEOUT_S)
 
-    def start_again(self) -> float:
+    def restart(self) -> float:
         started_s = time.monotonic()
         self._start_broker()
         return time.monotonic() - started_s
@@ -130,7 +130,7 @@ class LaterMQ:
 
 
 class Apache:
-    """Apache RocketMQ's name server and broker with their own settings."""
+    """Apache RocketMQ's name server and broker with their default settings."""
 
     def __init__(self, peer: ApachePeer, name: str) -> None:
         self.name = name
@@ -156,14 +156,14 @@ class Apache:
     def kill(self) -> None:
         self._peer.kill()
 
-    def start_again(self) -> float:
+    def restart(self) -> float:
         started_s = time.monotonic()
         self._peer.start_broker()
         return time.monotonic() - started_s
 
 
 @contextlib.contextmanager
-def running_latermq(folder: Path, name: str, engine: str) -> Iterator[Contender]:
+def run_latermq(folder: Path, name: str, engine: str) -> Iterator[Contender]:
     broker = LaterMQ(folder, name, engine)
     try:
         broker.start()
@@ -173,18 +173,18 @@ def running_latermq(folder: Path, name: str, engine: str) -> Iterator[Contender]
 
 
 @contextlib.contextmanager
-def running_apache(folder: Path, name: str, precision_ms: int) -> Iterator[Contender]:
+def run_apache(folder: Path, name: str, precision_ms: int) -> Iterator[Contender]:
     with apache_peer(folder, {"messageDelayLevel": LEVELS, "timerPrecisionMs": str(precision_ms)}) as peer:
         yield Apache(peer, name)
 
 
-def running(name: str, folder: Path) -> AbstractContextManager[Contender]:
-    """Run the contender of this name in a folder of its own below `folder`."""
+def run_contender(name: str, folder: Path) -> AbstractContextManager[Contender]:
+    """Run the contender with this name in its own folder below `folder`."""
     own = folder / name.lower().replace(",", "").replace(" ", "-")
-    starts: dict[str, Callable[[], AbstractContextManager[Contender]]] = {
-        LATERMQ: lambda: running_latermq(own, name, "wheel"),
-        LATERMQ_ROCKSDB: lambda: running_latermq(own, name, "rocksdb"),
-        APACHE: lambda: running_apache(own, name, 1_000),
-        APACHE_FINE: lambda: running_apache(own, name, 100),
+    runs: dict[str, Callable[[], AbstractContextManager[Contender]]] = {
+        LATERMQ: lambda: run_latermq(own, name, "wheel"),
+        LATERMQ_ROCKSDB: lambda: run_latermq(own, name, "rocksdb"),
+        APACHE: lambda: run_apache(own, name, 1_000),
+        APACHE_FINE: lambda: run_apache(own, name, 100),
     }
-    return starts[name]()
+    return runs[name]()

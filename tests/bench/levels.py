@@ -1,4 +1,4 @@
-"""How late delayed messages are stored that wait with a delay level."""
+"""Lateness of messages with a delay level."""
 
 import time
 from dataclasses import replace
@@ -13,40 +13,40 @@ from tests.interop.waiting import wait_until
 
 _TABLE = LevelTable(LEVELS)
 _DELAYS_MS = tuple(_TABLE.delay_ms(level) for level in range(1, len(_TABLE) + 1))
-# What a cold broker takes a second. All must be sent before they are due.
+# Messages per second that a cold broker accepts. All must be sent before they are due.
 _SLOWEST_PER_S = 12_000
 _LEAD_MS = 2_000
-# A backlog of deliveries may take its time; what it took is in the figures.
+# A backlog of deliveries may take long. The figures show the time.
 _STORED_TIMEOUT_S = 300
 
 
 def due_together(shape: SendShape, count: int) -> SendShape:
-    """Sends over half a minute that fall due within about a second: the later one is sent, the shorter its level."""
+    """Sends over half a minute that are due within about a second: later sends have a shorter delay level."""
     lead_ms = _LEAD_MS + count * 1_000 // _SLOWEST_PER_S
     return replace(shape, delays_ms=_DELAYS_MS, due_at_ms=int(time.time() * 1000) + lead_ms)
 
 
 def measure_levels(load: Load, contender: Contender, name: str, count: int, shape: SendShape) -> Figures:
-    """Send delayed messages, wait until all are stored in their topic, and tell how late they were."""
+    """Send delayed messages, wait until all are stored in their topic, and return their lateness."""
     topic = f"bench-{name}"
     load.make_topic(contender, topic, shape.size)
     before = log_end(contender.log_folder)
     sent = load.send(contender, topic, count, shape)
-    taken = count - int(sent["failed sends"])
+    accepted = count - int(sent["failed sends"])
 
     last_due_ms = (
         shape.due_at_ms + 1_000 if shape.delays_ms else time.time() * 1000 + _TABLE.delay_ms(shape.delay_level)
     )
-    # Nobody asks the broker before then: that would be work of its own.
+    # The broker is not queried before then, because queries would cost CPU.
     wait_until(lambda: time.time() * 1000 > last_due_ms, _STORED_TIMEOUT_S, "the last message is due")
 
     def all_stored() -> bool:
-        return load.stored(contender, topic) > taken
+        return load.stored(contender, topic) > accepted
 
-    wait_until(all_stored, _STORED_TIMEOUT_S, f"{contender.name} has stored {taken} messages of {topic}")
+    wait_until(all_stored, _STORED_TIMEOUT_S, f"{contender.name} has stored {accepted} messages of {topic}")
     return read_lateness(contender.log_folder, before, topic, SCHEDULE_TOPIC, _due_ms).figures()
 
 
 def _due_ms(waiting: Stored) -> int:
-    """The store time of the waiting record, and the delay of its level."""
+    """The store time of the waiting record plus the delay of its level."""
     return waiting.stored_ms + _TABLE.delay_ms(int(waiting.properties[DELAY_LEVEL]))

@@ -1,4 +1,4 @@
-"""The load: Apache's Java client in one process of its own, the same for every broker, and what a run of it used."""
+"""The load generator: Apache's Java client in one process, the same for every broker, and its resource usage."""
 
 import os
 import subprocess
@@ -16,9 +16,9 @@ from tests.support.needs import need_tool
 
 SOURCES = Path(__file__).parent / "java" / "src"
 CLASSES = SOURCES.parent / "target" / "classes"
-# A heap of fixed size without concurrent collection: the load should take its CPU the same way in every run.
+# A heap of fixed size without concurrent collection, so that the load uses the same CPU in every run.
 _JVM_OPTIONS = ("-Xms512m", "-Xmx512m", "-XX:+UseParallelGC", "-XX:-UsePerfData")
-# Brokers dispatch, index and flush for a moment after the last answer; that work belongs to the run.
+# Brokers dispatch, index and flush briefly after the last response. That work belongs to the run.
 _SETTLE_S = 0.5
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _SLOWEST_PER_S = 300
@@ -31,7 +31,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True)
 class SendShape:
-    """How messages are sent. `rate` 0 is as fast as it goes; `in_flight` bounds sends ahead of their answers."""
+    """How messages are sent. `rate` 0 means as fast as possible. `in_flight` limits sends without a response."""
 
     mode: str
     threads: int
@@ -39,23 +39,23 @@ class SendShape:
     size: int
     rate: float = 0.0
     delay_level: int = 0
-    # Where there are any, each message takes the level with which it is due at this time or soon after.
+    # If set, each message gets the delay level with which it is due at `due_at_ms` or soon after.
     delays_ms: tuple[int, ...] = ()
     due_at_ms: int = 0
-    # Above 0 messages are timers: due from then on, spread evenly over so much time, but not in the order of sending.
+    # If above 0, messages are timers that are due in this range, evenly spread but not in send order.
     due_from_ms: int = 0
     due_over_ms: int = 0
 
 
 class Load:
-    """Runs one piece of work against one broker and tells the figures of it."""
+    """Runs one workload against one broker and returns its figures."""
 
     def __init__(self, program: Program, contenders: Sequence[Contender]) -> None:
         self._program = program
         self._contenders = contenders
 
     def make_topic(self, contender: Contender, topic: str, size: int) -> None:
-        """Have the topic made, with eight queues, by its first message."""
+        """Auto-create the topic, with eight queues, by a first message."""
         self.send(contender, topic, 1, SendShape("sync", 1, 1, size))
 
     def send(self, contender: Contender, topic: str, count: int, shape: SendShape) -> Figures:
@@ -78,7 +78,7 @@ class Load:
         )
         contender.stored += sent["acknowledged"]
         if not sent["acknowledged"]:
-            raise RuntimeError(f"{contender.name} took none of {count} messages: {sent['first_failure']}")
+            raise RuntimeError(f"{contender.name} accepted none of {count} messages: {sent['first_failure']}")
         return {
             "messages/s": sent["acknowledged"] / (sent["took_ns"] / 1e9),
             "latency p50 (ms)": sent["p50_ns"] / 1e6,
@@ -105,18 +105,18 @@ class Load:
         return {"messages/s": done["consumed"] / max(done["took_ns"] / 1e9, 1e-6), **meters.figures(done["consumed"])}
 
     def stored(self, contender: Contender, topic: str) -> int:
-        """How many messages a topic holds now."""
-        held: int = self._call("stored", 60, namesrv=contender.namesrv, topic=topic)["stored"]
-        return held
+        """The current number of messages in a topic."""
+        memory_figures: int = self._call("stored", 60, namesrv=contender.namesrv, topic=topic)["stored"]
+        return memory_figures
 
     def fill(self, contender: Contender, topic: str, count: int, shape: SendShape) -> None:
-        """Send until this many are acknowledged: a broker that is pressed refuses some."""
+        """Send until this many are acknowledged. An overloaded broker refuses some."""
         wanted = contender.stored + count
         while contender.stored < wanted:
             self.send(contender, topic, wanted - contender.stored, shape)
 
     def meters(self, contender: Contender) -> "Meters":
-        """What is used from now on while this broker works and the others wait."""
+        """Measure usage from now on, while this broker works and the others wait."""
         rivals = [other.broker_pid for other in self._contenders if other is not contender]
         return Meters(contender.broker_pid, self._program.pid, rivals)
 
@@ -125,7 +125,7 @@ class Load:
 
 
 class Spent(NamedTuple):
-    """Seconds: how long it took, and the CPU time of the broker, the load, waiting brokers and the whole machine."""
+    """Seconds: wall time, and CPU time of the broker, the load, waiting brokers and the whole machine."""
 
     took_s: float
     broker_s: float
@@ -134,13 +134,13 @@ class Spent(NamedTuple):
     machine_s: float
 
     def others(self) -> Figures:
-        """What went on beside the broker and its load."""
+        """CPU usage other than that of the broker and its load."""
         other_s = self.machine_s - self.broker_s - self.load_s - self.waiting_s
         return {"waiting broker CPU (cores)": self.waiting_s / self.took_s, OTHER_CPU: max(0.0, other_s) / self.took_s}
 
 
 class Meters:
-    """CPU of the broker, of the load, of brokers that wait for their turn and of the whole machine, from now on."""
+    """Measures CPU time of the broker, the load, waiting brokers and the whole machine since its creation."""
 
     def __init__(self, broker_pid: int, load_pid: int, waiting_pids: Sequence[int]) -> None:
         self._broker_pid = broker_pid
@@ -152,13 +152,13 @@ class Meters:
         return Spent(*(now - then for now, then in zip(self._read(), self._at_start, strict=True)))
 
     def figures(self, messages: int) -> Figures:
-        _let_the_broker_settle()
+        _settle()
         spent = self.spent()
         return {
             "broker CPU (µs/message)": spent.broker_s * 1e6 / messages,
             "client CPU (µs/message)": spent.load_s * 1e6 / messages,
             **spent.others(),
-            **held(self._broker_pid),
+            **memory_figures(self._broker_pid),
         }
 
     def _read(self) -> Spent:
@@ -166,32 +166,32 @@ class Meters:
         return Spent(time.monotonic(), _cpu_s(self._broker_pid), _cpu_s(self._load_pid), waiting_s, _machine_cpu_s())
 
 
-def held(broker_pid: int) -> Figures:
-    """The memory of a broker now."""
+def memory_figures(broker_pid: int) -> Figures:
+    """The current memory of a broker."""
     found = memory(broker_pid)
-    assert found is not None, "the broker has gone"
+    assert found is not None, "the broker has exited"
     return {RESIDENT: found.resident_bytes / 2**20, NOT_FILES: found.anonymous_bytes / 2**20}
 
 
 def _cpu_s(pid: int) -> float:
     used_s = cpu_s(pid)
-    assert used_s is not None, f"process {pid} has gone"
+    assert used_s is not None, f"process {pid} has exited"
     return used_s
 
 
 def _machine_cpu_s() -> float:
-    """CPU time of everything on this machine, and what the host took away from it."""
+    """CPU time of all processes on this machine, including time stolen by the host."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, fields[:8])
     return (user + nice + system + irq + softirq + steal) / _TICKS_PER_S
 
 
-def _let_the_broker_settle() -> None:
+def _settle() -> None:
     time.sleep(_SETTLE_S)
 
 
 def start_load(folder: Path) -> Program:
-    """Start the load's process; close it as a context."""
+    """Start the load generator, a context manager."""
     libraries = build_java().servers
     _compile(libraries)
     # Logging as in the interop programs: warnings, on standard error.

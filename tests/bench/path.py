@@ -1,4 +1,4 @@
-"""The broker's own work without sockets: CPU time of sends and pulls, fed with frames as the Java client makes them."""
+"""CPU time of sends and pulls in the broker without sockets, with frames like those of the Java client."""
 
 import asyncio
 import time
@@ -26,19 +26,19 @@ from latermq.store.index.pending_keys import INDEX_BATCH
 TOPIC = "bench-path"
 GROUP = "bench-path-group"
 QUEUES = 8
-FRAMES_A_READ = 64  # what one read of a busy socket brings
+FRAMES_PER_READ = 64  # frames per read of a busy socket
 PULL_BATCH = 32
-BATCH_MESSAGES = 10_000  # as many as one request may bring by default
+BATCH_MESSAGES = 10_000  # the default limit of one request
 _BATCHES = 5
-_READ_BYTES = 65_536  # of a batch, which no single read brings
-_FAR_MS = 3_600_000  # nothing is due meanwhile
-_WARM_PART = 10  # the first tenth is thrown away
+_READ_BYTES = 65_536  # a batch takes several reads
+_FAR_MS = 3_600_000  # no timer is due during the run
+_WARM_PART = 10  # a tenth more, before the measurement, is warm-up
 
 Figures = dict[str, float]
 
 
 class StubTransport(asyncio.Transport):
-    """Takes replies and counts them."""
+    """Counts the bytes of replies."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 40_000)})
@@ -72,7 +72,7 @@ def _fields(number: int, properties: str, batch: str = "false") -> dict[str, str
 
 
 class SocketlessBroker:
-    """A broker over a store in a folder, and one connection into it that has no socket."""
+    """A broker on a store in a folder, with one connection without a socket."""
 
     def __init__(self, folder: Path, body_bytes: int) -> None:
         config, clock = Config(), SystemClock()
@@ -86,7 +86,7 @@ class SocketlessBroker:
         self._due_ms = clock.now_ms() + _FAR_MS
 
     def send_frames(self, count: int, *, with_timers: bool = False) -> bytes:
-        """Sends as one read brings them, to all queues in turn, each with a unique key of its own."""
+        """The sends of one read, to all queues in turn, each with its own unique key."""
         frames = []
         due = f"TIMER_DELIVER_MS\x01{self._due_ms}\x02" if with_timers else ""
         first = self._number + 1
@@ -108,12 +108,12 @@ class SocketlessBroker:
         return encode_frame(Request.SEND_BATCH_MESSAGE, first, fields=_fields(first, "", batch="true"), body=body)
 
     def subscribe(self) -> None:
-        """Tell the broker what the group wants, as a consumer's heartbeat does."""
-        wants = SubscriptionData(topic=TOPIC, subString="*", expressionType="TAG")
-        beat = HeartbeatData(
-            clientID="bench", consumerDataSet=[ConsumerData(groupName=GROUP, subscriptionDataSet=[wants])]
+        """Register the group's subscription with a consumer's heartbeat."""
+        subscription = SubscriptionData(topic=TOPIC, subString="*", expressionType="TAG")
+        heartbeat = HeartbeatData(
+            clientID="bench", consumerDataSet=[ConsumerData(groupName=GROUP, subscriptionDataSet=[subscription])]
         )
-        self.connection.data_received(encode_frame(Request.HEART_BEAT, 1, fields={}, body=encode_body(beat)))
+        self.connection.data_received(encode_frame(Request.HEART_BEAT, 1, fields={}, body=encode_body(heartbeat)))
 
     def pull_frame(self, queue_id: int, offset: int) -> bytes:
         fields = {
@@ -124,7 +124,7 @@ class SocketlessBroker:
         return encode_frame(Request.PULL_MESSAGE, offset, fields=fields)
 
     def upkeep(self) -> None:
-        """What threads of a real broker do beside the loop; it is not measured."""
+        """Work of background threads in a real broker, which is not measured."""
         self.broker.store.log.prepare_ahead()
 
     def close(self) -> None:
@@ -132,16 +132,16 @@ class SocketlessBroker:
 
 
 def _reads(path: SocketlessBroker, count: int, *, with_timers: bool = False) -> Iterator[tuple[bytes, int, bool]]:
-    """(frames, how many, whether to measure them) for `count` messages and a tenth more before them."""
+    """(frames, their number, whether to measure them) for `count` messages after a tenth more as warm-up."""
     for part, measured in ((-(-count // _WARM_PART), False), (count, True)):
-        for start in range(0, part, FRAMES_A_READ):
-            size = min(FRAMES_A_READ, part - start)
+        for start in range(0, part, FRAMES_PER_READ):
+            size = min(FRAMES_PER_READ, part - start)
             path.upkeep()
             yield path.send_frames(size, with_timers=with_timers), size, measured
 
 
 def measure_send(path: SocketlessBroker, count: int, *, with_timers: bool = False) -> float:
-    """A send through the connection as a whole, in microseconds."""
+    """Microseconds of a complete send through the connection."""
     spent_ns = 0
     receive = path.connection.data_received
     for frames, _size, measured in _reads(path, count, with_timers=with_timers):
@@ -156,7 +156,7 @@ def measure_send(path: SocketlessBroker, count: int, *, with_timers: bool = Fals
 
 
 def measure_send_stages(path: SocketlessBroker, count: int) -> Figures:
-    """The same work cut into its stages; their sum lacks what the connection itself does."""
+    """The same work by stage. The sum does not include the work of the connection itself."""
     broker, reader, lane = path.broker, FrameReader(decode=decode_request), path.connection.lane
     assert lane is not None
     decode_ns = lane_ns = index_ns = 0
@@ -169,7 +169,7 @@ def measure_send_stages(path: SocketlessBroker, count: int) -> Figures:
         path.transport.write(b"".join(replies))
         broker.waiting.wake()
         replied_ns = time.thread_time_ns()
-        assert taken == size, "a plain send was not taken by the lane"
+        assert taken == size, "the lane did not accept a plain send"
         if broker.store.statistics()["unindexed"] + 2 * size > INDEX_BATCH:
             broker.store.pending_keys.put()
         if measured:
@@ -184,7 +184,7 @@ def measure_send_stages(path: SocketlessBroker, count: int) -> Figures:
 
 
 def measure_pull(path: SocketlessBroker) -> Figures:
-    """Pulls of 32 over everything that the sends have stored, each through the connection as a whole."""
+    """Pulls of 32 messages over all stored messages, each through the connection."""
     path.subscribe()
     spent_ns = pulls = 0
     receive = path.connection.data_received
@@ -204,7 +204,7 @@ def measure_pull(path: SocketlessBroker) -> Figures:
 
 
 def measure_batch(path: SocketlessBroker, *, with_timers: bool = False) -> float:
-    """For how long one request with many messages holds the thread once its last bytes are there, in milliseconds."""
+    """Milliseconds for which a request with many messages blocks the thread after its last bytes arrive."""
     spent_ns = []
     for _ in range(_BATCHES):
         path.upkeep()
@@ -220,7 +220,7 @@ def measure_batch(path: SocketlessBroker, *, with_timers: bool = False) -> float
 
 
 def measure_path(folder: Path, count: int, body_bytes: int) -> Figures:
-    """All figures of one repeat, over a store of its own."""
+    """All figures of one repeat, on a new store."""
     path = SocketlessBroker(folder, body_bytes)
     try:
         return {

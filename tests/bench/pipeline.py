@@ -1,5 +1,5 @@
 """The pipeline: bulk scheduling, ingest, window builds from a growing timeline, bytes per far timer, and the lateness
-of near timers meanwhile. Only LaterMQ has such a pipeline, so nothing is compared."""
+of near timers meanwhile. Only LaterMQ has such a pipeline, so there is no comparison."""
 
 import os
 import statistics
@@ -41,21 +41,21 @@ if TYPE_CHECKING:
 TOPIC = "bench-far"
 _DAY_MS = 86_400_000
 _WINDOW_MS = 600_000
-# Timers wait for up to 40 days, as the cloud vendors' may; those of the two windows that are built come first.
+# Timers are due within 40 days, the limit of cloud vendors. Those of the two measured windows are due first.
 _SPREAD_MS = 40 * _DAY_MS
 _FIXED_FROM_MS, _LARGE_FROM_MS, _REST_FROM_MS = 2 * _DAY_MS, 3 * _DAY_MS, 4 * _DAY_MS
-# Of the first part so many are in the window that stays the same while the timeline grows.
+# One in so many timers of the first part is in the window that does not change while the timeline grows.
 _FIXED_SHARE = 10
-_NAMES_AT_ONCE = 1_000  # as the broker takes them in
+_NAMES_AT_ONCE = 1_000  # the batch size of the broker
 _WAIT_S = 600.0
 _FLUSHED_S = 1.0  # twice as long as a broker takes to flush
-# As the pipeline would be set up for a demonstration: windows of ten seconds, so that builds never end.
+# Short windows of ten seconds, as for a demonstration, so that builds run all the time.
 _FAR_LEAD_MS, _FAR_OVER_MS = 150_000, 60_000
-_HASTY = {"near_horizon": "2m", "window": "10s", "ingest_every": "2s", "roll_deadline": "30s"}
+_SHORT_INTERVALS = {"near_horizon": "2m", "window": "10s", "ingest_every": "2s", "roll_deadline": "30s"}
 
 
 class PipelineBench:
-    """A broker, a Spark session in this process, and a timeline that is filled part by part."""
+    """A broker, a Spark session in this process, and a timeline that grows part by part."""
 
     def __init__(self, spark: "SparkSession", broker: LaterMQ, folder: Path, sizes: Sizes) -> None:
         self._spark = spark
@@ -69,7 +69,7 @@ class PipelineBench:
         self._large_rows = 0
 
     def run(self) -> Iterator[Row]:
-        """All figures of a growing timeline, in the order in which they come."""
+        """All figures of a growing timeline, in the order of measurement."""
         [(self._name, address)] = wait_until(lambda: masters(self._broker.namesrv), 30, "the broker").items()
         with closing(BrokerLink(address)) as self._link:
             self._ingest()
@@ -93,7 +93,7 @@ class PipelineBench:
     # Filling
 
     def _schedule(self, count: int, *, fixed: int, large: int) -> float:
-        """Schedule a Parquet file; rows a second."""
+        """Schedule the rows of a Parquet file. Return rows per second."""
         from latermq.pipeline.bulk.bulk_schedule import schedule
         from latermq.pipeline.bulk.schedule_files import read_source
 
@@ -112,7 +112,7 @@ class PipelineBench:
         )
         self._random.shuffle(dues)
         size = self._sizes.size
-        # Bodies that do not compress: what they cost on disk is then what they are.
+        # Bodies that do not compress, so that they take their full size on disk.
         bodies = self._random.bytes(count * size)
         offsets = pa.array(np.arange(count + 1, dtype=np.int32) * size).buffers()[1]
         body = pa.Array.from_buffers(pa.binary(), count, [None, offsets, pa.py_buffer(bodies)])
@@ -127,7 +127,7 @@ class PipelineBench:
         return count / took_s
 
     def _ingest(self) -> Figures:
-        """Ingest all that is there. A stream starts once; what it does then is batches, from pull to commit."""
+        """Ingest all records. A stream starts once and then runs batches, each from pull to commit."""
         from latermq.pipeline.driver.ingest import Ingest
 
         time.sleep(_FLUSHED_S)
@@ -153,7 +153,7 @@ class PipelineBench:
             f"pipeline-compact {among}", LATERMQ, 0, {"took (s)": done.duration_s, "files": float(done.files_after)}
         )
         starts = {"fixed": _FIXED_FROM_MS, "large": _LARGE_FROM_MS}
-        makers: dict[str, Callable[[Window], int]] = {
+        builders: dict[str, Callable[[Window], int]] = {
             "Spark": lambda window: build_window(self._spark, self._root, window, now_ms=_now_ms()).manifest.rows,
             "delta-rs": lambda window: (
                 build_locally(self._root, state, window, lambda start, until: (), now_ms=_now_ms()).manifest.rows
@@ -164,20 +164,20 @@ class PipelineBench:
                 from_ms = self._now_ms + starts[window_name]
                 window = Window(state.store_id, 1_000_000 + number, state.ingest_offset, from_ms, from_ms + _WINDOW_MS)
                 figures = {}
-                for maker, make in makers.items():
+                for builder, build in builders.items():
                     began_s = time.monotonic()
-                    rows = make(window)
-                    figures[f"{maker} (s)"] = time.monotonic() - began_s
-                    assert rows == count, f"{maker} built {rows} rows, not {count}"
+                    rows = build(window)
+                    figures[f"{builder} (s)"] = time.monotonic() - began_s
+                    assert rows == count, f"{builder} built {rows} rows, not {count}"
                 yield Row(f"pipeline-build {count:,} of {among}", LATERMQ, repeat, figures)
 
     # Bytes
 
     def _bytes(self) -> Figures:
-        """What was written for a far timer until it is delivered. Nothing was vacuumed, so all of it is still there.
+        """Bytes written per far timer until its delivery. No file was vacuumed, so all of them still exist.
 
-        Windows that were not built would take as many bytes per row as those that were. A delivered record is as long
-        as the pending one.
+        Other windows are assumed to take as many bytes per row as the built ones. A delivered record is as long as the
+        pending one.
         """
         timers = self._sizes.far_warm + self._sizes.far_part * self._sizes.far_parts
         data = self._folder / "broker" / "data"
@@ -223,7 +223,7 @@ def _size(folder: Path) -> int:
 
 
 def _used(folder: Path) -> int:
-    """Of files that are mapped, what of them has blocks on disk."""
+    """The allocated size of mapped files."""
     return sum(file.stat().st_blocks * 512 for file in folder.rglob("*") if file.is_file())
 
 
@@ -232,7 +232,7 @@ def _now_ms() -> int:
 
 
 def run_pipeline(sizes: Sizes, folder: Path) -> Iterator[Row]:
-    """A timeline that grows, with Spark on both cores: nothing else is asked of the machine meanwhile."""
+    """Measure a growing timeline, with Spark on both cores and no other load."""
     from latermq.pipeline.spark.session import close_session, open_session
 
     os.environ["SPARK_LOCAL_DIRS"] = str(folder / "spark")
@@ -248,7 +248,7 @@ def run_pipeline(sizes: Sizes, folder: Path) -> Iterator[Row]:
 
 def run_near(sizes: Sizes, folder: Path) -> Iterator[Row]:
     """The lateness of near timers, without a driver and while one ingests and builds windows as in `latermq serve`."""
-    settings = [f"pipeline.{name}={value}" for name, value in _HASTY.items()]
+    settings = [f"pipeline.{name}={value}" for name, value in _SHORT_INTERVALS.items()]
     root = folder / "pipeline"
     with ExitStack() as stack:
         all_settings = ("pipeline.enabled=true", f"pipeline.timeline={root}", *settings)

@@ -1,4 +1,4 @@
-"""What a timer that is due far ahead costs the disk: a broker in this process whose clock runs through weeks."""
+"""Disk writes of a timer that is due weeks ahead, with a broker in this process and a simulated clock."""
 
 from pathlib import Path
 
@@ -24,13 +24,13 @@ DELAY_MS = 40 * _DAY_MS
 _LOOK_EVERY_MS = 10 * 60_000
 _SAVE_EVERY_MS = 2 * _HOUR_MS
 _SENT_BETWEEN_FLUSHES = 50_000
-# How often RocksDB writes a row again depends on how many there are: it gets so many times the broker's timers.
-_ROWS_A_TIMER = 500
+# How often RocksDB rewrites a row depends on the number of rows, so it gets this multiple of the broker's timers.
+_ROWS_PER_TIMER = 500
 _START_MS = 250_000 * _SAVE_EVERY_MS
 
 
-class AgeingBroker:
-    """A broker over a store in a folder, with upkeep as a real one has it, and time that passes when told."""
+class AgingBroker:
+    """A broker on a store in a folder, with the upkeep of a real one and a simulated clock."""
 
     def __init__(self, folder: Path, engine: str) -> None:
         config = Config(timer=TimerConfig(engine="rocksdb" if engine == "rocksdb" else "wheel"))
@@ -39,7 +39,7 @@ class AgeingBroker:
         self.broker = Broker(config, self.disk, self.clock, host="127.0.0.1", port=10911, new_store_id="b" * 32)
 
     def schedule(self, count: int, body: bytes) -> None:
-        """Timers that are due in the last hour before the end."""
+        """Schedule timers that are due in the last hour of the delay."""
         due_ms = self.clock.now_ms() + DELAY_MS - _HOUR_MS
         for number in range(count):
             properties = f"UNIQ_KEY\x017F0000011C0F2A139A5500{number:010X}\x02TIMER_DELIVER_MS\x01"
@@ -50,7 +50,7 @@ class AgeingBroker:
         self.save()
 
     def save(self) -> None:
-        """Sync, let the engine have what is synced, and write a checkpoint."""
+        """Sync, pass the synced timers to the engine, and write a checkpoint."""
         store = self.broker.store
         store.log.prepare_ahead()
         store.pending_keys.put()
@@ -71,7 +71,7 @@ class AgeingBroker:
         while self.clock.now_ms() < end_ms:
             self.clock.advance(_LOOK_EVERY_MS)
             self.deliver()
-            # What is not synced is not in the engine, and is looked at by itself for each second that passes.
+            # Timers that are not synced are not in the engine, and are examined one by one every second.
             self.broker.store.flush()
             if self.clock.now_ms() - saved_ms >= _SAVE_EVERY_MS:
                 saved_ms = self.clock.now_ms()
@@ -84,33 +84,33 @@ class AgeingBroker:
 
 
 def measure_roll(folder: Path, engine: str, count: int, body_bytes: int) -> Figures:
-    """Schedule timers 40 days ahead, let the time pass, and tell what was written until all were delivered."""
-    ageing = AgeingBroker(folder / "store", engine)
-    broker = ageing.broker
+    """Schedule timers 40 days ahead, advance the clock, and return the bytes written until all are delivered."""
+    aging = AgingBroker(folder / "store", engine)
+    broker = aging.broker
     try:
-        ageing.schedule(count, b"x" * body_bytes)
+        aging.schedule(count, b"x" * body_bytes)
         first_bytes = broker.store.log.end
-        ageing.age(DELAY_MS + _LOOK_EVERY_MS)
+        aging.age(DELAY_MS + _LOOK_EVERY_MS)
         rolls = broker.store.queues.ensure(TIMER_TOPIC, 0).next_offset - count
         figures = {
             "rolls (per timer)": rolls / count,
             "commit log (bytes/timer)": broker.store.log.end / count,
             "of it when it was scheduled (bytes/timer)": first_bytes / count,
             "engine (bytes/timer)": broker.timers.write_queue.put_rows * UNIT_BYTES / count,
-            "delivered": float(ageing.delivered()),
-            "never stored": float(count - ageing.delivered()),
+            "delivered": float(aging.delivered()),
+            "never stored": float(count - aging.delivered()),
         }
     finally:
         broker.close()
     if engine == "rocksdb":
-        figures["engine (bytes/timer)"] = rocksdb_bytes(folder / "rows", count * _ROWS_A_TIMER, round(rolls / count))
+        figures["engine (bytes/timer)"] = rocksdb_bytes(folder / "rows", count * _ROWS_PER_TIMER, round(rolls / count))
     return figures
 
 
 def rocksdb_bytes(folder: Path, count: int, rolls: int) -> float:
-    """What RocksDB writes for each timer, its own log, tables and compaction together, with so many that roll.
+    """Bytes that RocksDB writes per timer: its log, tables and compaction, with this many renewals per timer.
 
-    The engine alone: each row wakes in the last quarter of the window and is put again, as rolls are.
+    This measures the engine alone: each row wakes in the last quarter of the window and is put again, like a renewal.
     """
     folder.mkdir()
     before = written_bytes()
@@ -141,6 +141,6 @@ def rocksdb_bytes(folder: Path, count: int, rolls: int) -> float:
 
 
 def written_bytes() -> int:
-    """What this process wrote through system calls, and not through mapped files; only RocksDB does so meanwhile."""
+    """Bytes that this process wrote with system calls, not through mapped files. Only RocksDB does so meanwhile."""
     fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return int(fields["wchar"])

@@ -1,4 +1,4 @@
-"""What is measured side by side: each scenario runs every broker in turn, repeated, the first of them changing."""
+"""Scenarios that compare brokers: each repeat runs every broker in turn, in alternating order."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from tests.bench.contenders import Contender
 from tests.bench.levels import due_together, measure_levels
-from tests.bench.load import Figures, Load, SendShape, held
+from tests.bench.load import Figures, Load, SendShape, memory_figures
 from tests.bench.sizes import Sizes
 from tests.bench.timers import TimerLoad
 
@@ -53,20 +53,20 @@ class SideBySide:
         }
 
     def _in_turn(self) -> Iterator[tuple[int, Contender]]:
-        """Every broker in every repeat; who comes first changes, so that a drift of the machine hits both."""
+        """Every broker in every repeat. The order alternates, so that a drift of the machine affects all."""
         for repeat in range(self._sizes.repeats):
             order = self._contenders if repeat % 2 == 0 else self._contenders[::-1]
             yield from ((repeat, contender) for contender in order)
 
     def _warm(self) -> None:
-        """Sends that are thrown away: what a JIT compiles, it compiles here."""
+        """Warm-up sends, so that the JIT compiles before the first measurement."""
         if self._warm_for_sends:
             return
         self._warm_for_sends = True
         for contender in self._contenders:
-            _tell(f"warming {contender.name} with {self._sizes.warm:,} sends")
+            _print(f"warming up {contender.name} with {self._sizes.warm:,} sends")
             self._load.make_topic(contender, SEND_TOPIC, self._sizes.size)
-            # Those that wait come first: a cold broker of Apache's refuses most of what is sent ahead.
+            # Sync sends come first, because a cold broker of Apache refuses most async sends.
             self._load.fill(contender, SEND_TOPIC, max(1, self._sizes.warm // 10), self._waiting)
             self._load.fill(contender, SEND_TOPIC, self._sizes.warm, self._ahead)
 
@@ -78,7 +78,7 @@ class SideBySide:
     def _consume(self) -> Iterator[Row]:
         count, threads = self._sizes.messages, self._sizes.consume_threads
         for contender in self._contenders:
-            _tell(f"filling {contender.name} with {count:,} messages, and draining them once")
+            _print(f"filling {contender.name} with {count:,} messages and consuming them once")
             self._load.make_topic(contender, CONSUME_TOPIC, self._sizes.size)
             self._load.fill(contender, CONSUME_TOPIC, count, self._ahead)
             self._load.consume(contender, CONSUME_TOPIC, "bench-warm", count, threads)
@@ -105,18 +105,18 @@ class SideBySide:
         stored, tail = self._sizes.stored, max(1, self._sizes.stored // 10)
         for contender in self._contenders:
             missing = stored - contender.stored
-            _tell(f"{contender.name} holds {contender.stored:,} messages, {max(0, missing):,} more go in")
+            _print(f"{contender.name} has {contender.stored:,} messages; sending {max(0, missing):,} more")
             self._load.make_topic(contender, SEND_TOPIC, self._sizes.size)
             self._load.fill(contender, SEND_TOPIC, missing, self._ahead)
         for repeat, contender in self._in_turn():
-            # A fresh tail each time: without it the second start would find everything checkpointed by the first.
+            # A new tail each time. Otherwise the first start would leave everything checkpointed for the second.
             self._load.fill(contender, SEND_TOPIC, tail, self._ahead)
             contender.kill()
-            took_s = contender.start_again()
+            took_s = contender.restart()
             figures = {
                 "start after kill -9 (s)": took_s,
                 "messages stored": float(contender.stored),
-                **held(contender.broker_pid),
+                **memory_figures(contender.broker_pid),
             }
             yield self._row("restart", contender, repeat, figures)
 
@@ -131,14 +131,14 @@ class SideBySide:
         return self._timers.spread(contender, name, self._sizes.timers, self._sizes.spread_s)
 
     def _warm_timers(self) -> None:
-        """Timers of which nobody looks how late they are."""
+        """Warm-up timers, whose lateness is not reported."""
         self._warm()
         if self._warm_for_timers:
             return
         self._warm_for_timers = True
         count = max(1, self._sizes.warm // 10)
         for contender in self._contenders:
-            _tell(f"warming {contender.name} with {count:,} timers")
+            _print(f"warming up {contender.name} with {count:,} timers")
             self._timers.spread(contender, "timers-warm", count, 1.0)
 
     def _timers_pending(self) -> Iterator[Row]:
@@ -146,27 +146,27 @@ class SideBySide:
         for pending in self._sizes.pending:
             scenario = f"timers-pending {pending:,}"
             for contender in self._contenders:
-                _tell(f"filling {contender.name} until {pending:,} timers wait")
+                _print(f"filling {contender.name} until {pending:,} timers are pending")
                 self._timers.fill(contender, pending)
             yield from self._measured(scenario, self._timers.sample)
 
     def _timers_restart(self) -> Iterator[Row]:
         self._warm_timers()
         for contender in self._contenders:
-            _tell(f"filling {contender.name} until {self._sizes.stored:,} timers wait")
+            _print(f"filling {contender.name} until {self._sizes.stored:,} timers are pending")
             self._timers.fill(contender, self._sizes.stored)
         yield from self._measured("timers-restart", self._timers.restart)
 
     def _row(self, scenario: str, contender: Contender, repeat: int, figures: Figures) -> Row:
-        return told(Row(scenario, contender.name, repeat, figures))
+        return print_row(Row(scenario, contender.name, repeat, figures))
 
 
-def told(row: Row) -> Row:
-    """A row, once it is shown to who waits for all of them."""
+def print_row(row: Row) -> Row:
+    """Print the first figures of a row, and return it."""
     figures = ", ".join(f"{name} {value:,.4g}" for name, value in list(row.figures.items())[:6])
-    _tell(f"{row.scenario} #{row.repeat + 1} {row.contender}: {figures}")
+    _print(f"{row.scenario} #{row.repeat + 1} {row.contender}: {figures}")
     return row
 
 
-def _tell(text: str) -> None:
+def _print(text: str) -> None:
     print(text, file=sys.stderr, flush=True)

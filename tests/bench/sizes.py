@@ -1,4 +1,4 @@
-"""How much of everything the benchmarks do."""
+"""The sizes of the benchmarks."""
 
 from dataclasses import dataclass
 

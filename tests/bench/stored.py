@@ -1,4 +1,4 @@
-"""What brokers stored and when: read from the files of their logs, whose format both brokers share."""
+"""Stored messages and their store times, read from the log files, whose format both brokers share."""
 
 import contextlib
 import mmap
@@ -16,11 +16,11 @@ from latermq.message.record_fields import MAGIC, MAGIC_LONG_TOPIC
 from tests.bench.load import Figures
 
 _REAL_TOPIC = REAL_TOPIC.encode()
-_SIZE_AND_MAGIC = struct.Struct(">II")  # how a record begins
+_SIZE_AND_MAGIC = struct.Struct(">II")  # the start of a record
 
 
 class Stored(NamedTuple):
-    """What the log says of a message."""
+    """A message in the log."""
 
     is_waiting: bool
     stored_ms: int
@@ -32,11 +32,11 @@ class Stored(NamedTuple):
 
 
 class Lateness(NamedTuple):
-    """When messages of one topic were due, and when those of them that waited were stored in it."""
+    """The due times of messages of one topic, and the store times of those that waited."""
 
     due_ms: dict[str, int]
     stored: list[tuple[str, int]]
-    unwaited: int  # came when they were due already, and so never waited
+    immediate: int  # already due when they arrived, so they never waited
 
     def figures(self) -> Figures:
         times = Counter(key for key, _ in self.stored)
@@ -54,45 +54,47 @@ class Lateness(NamedTuple):
             "stored early": float(np.count_nonzero(late < 0)),
             "never stored": float(len(self.due_ms) - len(times)),
             "stored twice": float(sum(count > 1 for count in times.values())),
-            "sent too late": float(self.unwaited),
+            "sent too late": float(self.immediate),
         }
 
 
 def read_lateness(
     folder: Path, start: int, topic: str, waiting_topic: str, due_ms_of: Callable[[Stored], int]
 ) -> Lateness:
-    """Join what waited for a topic with what was stored in it, by unique key; `due_ms_of` is asked for the former."""
+    """Join waiting and delivered messages of a topic by unique key. `due_ms_of` gets each waiting one."""
     due_ms: dict[str, int] = {}
     stored: list[tuple[str, int]] = []
-    unwaited = 0
+    immediate = 0
     for record in read_log(folder, start, topic, waiting_topic):
         if record.is_waiting:
             due_ms[record.unique_key] = due_ms_of(record)
         elif record.unique_key in due_ms:
             stored.append((record.unique_key, record.stored_ms))
         else:
-            unwaited += 1
+            immediate += 1
     if not stored:
         raise RuntimeError(f"no message of {topic} was delivered")
-    return Lateness(due_ms, stored, unwaited)
+    return Lateness(due_ms, stored, immediate)
 
 
 def read_log(folder: Path, start: int, topic: str, waiting_topic: str) -> Iterator[Stored]:
     """The messages for a topic, waiting and delivered, from a log offset on."""
-    wanted, waiting = topic.encode(), waiting_topic.encode()
+    topic_name, waiting_name = topic.encode(), waiting_topic.encode()
     for file in sorted(folder.iterdir()):
         with mapped(file) as data:
             for at, parts in records(data, max(0, start - int(file.name))):
                 name = data[at + parts.topic_at : at + parts.topic_at + parts.topic_bytes]
-                if name not in (wanted, waiting):
+                if name not in (topic_name, waiting_name):
                     continue
                 raw = data[at + parts.properties_at : at + parts.size]
-                if name == wanted or find_property(raw, _REAL_TOPIC) == wanted:
-                    yield Stored(name == waiting, record_store_timestamp_ms(data, at), decode_properties(raw.decode()))
+                if name == topic_name or find_property(raw, _REAL_TOPIC) == topic_name:
+                    yield Stored(
+                        name == waiting_name, record_store_timestamp_ms(data, at), decode_properties(raw.decode())
+                    )
 
 
 def log_end(folder: Path) -> int:
-    """Where the last record of a log ends; a gigabyte takes a second, because only lengths are looked at."""
+    """The end of the last record of a log. This reads only lengths and takes a second per gigabyte."""
     for file in sorted(folder.iterdir(), reverse=True):
         with mapped(file) as data:
             end = 0

@@ -1,4 +1,4 @@
-"""Every benchmark, as a run of a moment: it works and tells its figures. How high they are does not matter here."""
+"""Short runs of every benchmark: they work and report figures. The values do not matter here."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from tests.bench.contenders import APACHE, APACHE_FINE, LATERMQ, LATERMQ_ROCKSDB
 from tests.bench.load import Load
 from tests.bench.path import PULL_BATCH, QUEUES, TOPIC, SocketlessBroker, measure_path
 from tests.bench.pop_state import POP_SIZES, measure_pop_state
-from tests.bench.reporting import markdown, medians
+from tests.bench.report import markdown, medians
 from tests.bench.roll import measure_roll
 from tests.bench.scenarios import Row, SideBySide
 from tests.bench.sizes import Sizes
@@ -27,10 +27,10 @@ from tests.support.needs import need_tool
 from tests.support.serving import Server, serving
 
 TINY = Sizes(messages=300, repeats=2, warm=300, stored=500, sync_threads=2, rate=3_000.0)
-# Whatever takes a record apart, by the names under which modules hold it.
+# Functions that decode a record, by their names in modules.
 RECORD_DECODERS = {
     "body_crc32", "check_record", "decode_properties", "decode_record", "decode_records", "find_property", "layout",
-    "opened", "record_properties", "record_property",
+    "decompress_message", "record_properties", "record_property",
 }  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def bench(server: Server, *options: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("options", [("--in-flight", "50"), ("--sync", "--concurrency", "4"), ("--rate", "2000")])
-def test_bench_send_tells_rate_latency_and_cpu(server: Server, options: tuple[str, ...]) -> None:
+def test_bench_send_reports_rate_latency_and_cpu(server: Server, options: tuple[str, ...]) -> None:
     figures = bench(server, "send", "--topic", "smoke", "--count", "300", *options)
     assert figures["messages"] == 300
     assert figures["mode"] == ("sync" if "--sync" in options else "async")
@@ -62,12 +62,12 @@ def test_bench_send_tells_rate_latency_and_cpu(server: Server, options: tuple[st
 def test_bench_consume_reads_the_topic_to_its_end(server: Server) -> None:
     bench(server, "send", "--topic", "drained", "--count", "299")
     figures = bench(server, "consume", "--topic", "drained")
-    # One message more: the one that made the topic.
+    # Including the message that created the topic.
     assert figures["messages"] == 300
     assert bench(server, "consume", "--topic", "drained", "--count", "32")["messages"] < 300
 
 
-def test_bench_takes_the_broker_it_is_given(server: Server) -> None:
+def test_bench_measures_the_given_broker(server: Server) -> None:
     figures = bench(server, "send", "--count", "10", "--broker-pid", str(server.namesrv_pid()))
     assert figures["broker_pid"] == server.namesrv_pid()
 
@@ -81,17 +81,17 @@ def test_a_process_is_found_by_its_port_and_measured(server: Server) -> None:
     assert 0 < held.anonymous_bytes < held.resident_bytes
 
 
-def test_nothing_is_told_of_a_process_that_is_not_there() -> None:
-    gone = 2**22 + 1  # above the highest number that Linux gives
-    assert cpu_s(gone) is None
-    assert memory(gone) is None
+def test_a_missing_process_has_no_figures() -> None:
+    missing_pid = 2**22 + 1  # above the highest pid of Linux
+    assert cpu_s(missing_pid) is None
+    assert memory(missing_pid) is None
     assert listener_pid(1) is None
 
 
 def run_bench(monkeypatch: pytest.MonkeyPatch, folder: Path, *options: str) -> dict[str, Any]:
-    """Run the command on LaterMQ alone; what it wrote as JSON."""
+    """Run the command on LaterMQ alone. Return its JSON output."""
     for tool in NEEDED_TOOLS:
-        need_tool(tool, "the load is Apache's Java client")
+        need_tool(tool, "the load generator is Apache's Java client")
     # The handler for SIGTERM belongs to the command, not to the test session.
     monkeypatch.setattr("signal.signal", lambda *_: None)
     file = folder / "out.json"
@@ -113,10 +113,15 @@ def test_every_scenario_measures_latermq_with_the_java_client(
     assert len(document["runs"]) == len(PAIRED) + 1
     assert document["medians"]["send-async"]["messages/s"][LATERMQ] > 0
     for scenario in ("levels", "levels-paced", "levels-burst"):
-        told = document["medians"][scenario]
-        assert told["delivered"][LATERMQ] == (300 if scenario == "levels-burst" else 200)
-        assert told["stored early"][LATERMQ] == told["never stored"][LATERMQ] == told["stored twice"][LATERMQ] == 0
-        assert told["lateness p50 (ms)"][LATERMQ] <= told["lateness max (ms)"][LATERMQ]
+        results = document["medians"][scenario]
+        assert results["delivered"][LATERMQ] == (300 if scenario == "levels-burst" else 200)
+        assert (
+            results["stored early"][LATERMQ]
+            == results["never stored"][LATERMQ]
+            == results["stored twice"][LATERMQ]
+            == 0
+        )
+        assert results["lateness p50 (ms)"][LATERMQ] <= results["lateness max (ms)"][LATERMQ]
     assert document["medians"]["levels-burst"]["due within (ms)"][LATERMQ] < 2_000
     assert document["medians"]["restart"]["messages stored"][LATERMQ] >= 500
     assert "python -m tests.bench" in table
@@ -127,23 +132,25 @@ def test_every_timer_scenario_measures_both_engines_with_the_java_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = ("--timers", "200", "--spread", "1", "--pending", "400", "--sample", "100", "--growth", "500")
-    told = run_bench(monkeypatch, tmp_path, *TIMERS, *sizes, "--calm", "0.5")["medians"]
-    assert set(told) == {*TIMERS, "timers-pending 400"} - {"timers-pending"}
+    results = run_bench(monkeypatch, tmp_path, *TIMERS, *sizes, "--calm", "0.5")["medians"]
+    assert set(results) == {*TIMERS, "timers-pending 400"} - {"timers-pending"}
     counts = {"timers-spread": 200, "timers-burst": 300, "timers-pending 400": 100, "timers-grow": 200}
     for engine in (LATERMQ, LATERMQ_ROCKSDB):
         for scenario, count in counts.items():
-            figures = {figure: values[engine] for figure, values in told[scenario].items()}
+            figures = {figure: values[engine] for figure, values in results[scenario].items()}
             assert figures["delivered"] + figures["sent too late"] == count
             assert figures["stored early"] == figures["never stored"] == figures["stored twice"] == 0
-        assert told["timers-burst"]["due within (ms)"][engine] < 1_000
-        assert told["timers-pending 400"]["pending"][engine] == 400
-        assert told["timers-restart"]["pending"][engine] >= 550
-        assert told["timers-restart"]["never stored"][engine] == told["timers-restart"]["stored twice"][engine] == 0
-        assert told["timers-restart"]["until a send is accepted (s)"][engine] > 0
+        assert results["timers-burst"]["due within (ms)"][engine] < 1_000
+        assert results["timers-pending 400"]["pending"][engine] == 400
+        assert results["timers-restart"]["pending"][engine] >= 550
+        assert (
+            results["timers-restart"]["never stored"][engine] == results["timers-restart"]["stored twice"][engine] == 0
+        )
+        assert results["timers-restart"]["until a send is accepted (s)"][engine] > 0
 
 
 @pytest.mark.parametrize("engine", ["wheel", "rocksdb"])
-def test_timers_forty_days_ahead_are_rolled_and_delivered(tmp_path: Path, engine: str) -> None:
+def test_timers_forty_days_ahead_are_renewed_and_delivered(tmp_path: Path, engine: str) -> None:
     figures = measure_roll(tmp_path, engine, 10, 200)
     assert figures["delivered"] == 10
     assert 20 <= figures["rolls (per timer)"] <= 27  # windows of 36 to 48 hours
@@ -160,8 +167,8 @@ def test_messages_in_flight_are_popped_and_acknowledged_at_a_cost_that_is_report
     assert figures["pops of 32: journal, pop (bytes/message)"] < figures["pops of 1: journal, pop (bytes/message)"]
 
 
-def test_who_comes_first_changes_from_repeat_to_repeat() -> None:
-    class Named:
+def test_the_first_contender_alternates() -> None:
+    class FakeContender:
         stored = 0
         namesrv = ""
         broker_pid = os.getpid()
@@ -173,10 +180,10 @@ def test_who_comes_first_changes_from_repeat_to_repeat() -> None:
 
         def kill(self) -> None: ...
 
-        def start_again(self) -> float:
+        def restart(self) -> float:
             return 0.0
 
-    class Counting(Load):
+    class FakeLoad(Load):
         def __init__(self) -> None:
             pass
 
@@ -184,7 +191,7 @@ def test_who_comes_first_changes_from_repeat_to_repeat() -> None:
 
         def make_topic(self, *_: object) -> None: ...
 
-    rows = SideBySide([Named("a"), Named("b")], Counting(), TINY).scenarios["restart"]()
+    rows = SideBySide([FakeContender("a"), FakeContender("b")], FakeLoad(), TINY).scenarios["restart"]()
     assert [row.contender for row in rows] == ["a", "b", "b", "a"]
 
 
@@ -200,7 +207,7 @@ def test_the_report_compares_medians() -> None:
     assert [cell.strip() for cell in line.split("|")[3:6]] == ["20 (10–30)", "9 (8–10)", "2.22"]
 
 
-def test_scenarios_with_more_contenders_have_a_table_of_their_own() -> None:
+def test_scenarios_with_more_contenders_have_their_own_table() -> None:
     late = {LATERMQ: 2.0, LATERMQ_ROCKSDB: 3.0, APACHE: 500.0, APACHE_FINE: 50.0}
     rows = [Row("timers-spread", name, 0, {"lateness p50 (ms)": value}) for name, value in late.items()]
     rows += [Row("send-async", name, 0, {"messages/s": 5.0}) for name in (LATERMQ, APACHE)]
@@ -209,10 +216,10 @@ def test_scenarios_with_more_contenders_have_a_table_of_their_own() -> None:
     assert [cell.strip() for cell in lines[-1].split("|")[3:9]] == ["2", "3", "500", "50", "0.00", "0.04"]
 
 
-def test_a_scenario_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_scenario_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         arguments(["send-telepathic"])
-    assert "no scenario send-telepathic" in capsys.readouterr().err
+    assert "unknown scenario send-telepathic" in capsys.readouterr().err
 
 
 def test_the_path_without_sockets_is_measured_in_stages(tmp_path: Path) -> None:
@@ -222,7 +229,7 @@ def test_the_path_without_sockets_is_measured_in_stages(tmp_path: Path) -> None:
     assert all(value > 0 for value in figures.values())
 
 
-def test_a_pull_of_32_messages_takes_no_record_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pull_of_32_messages_decodes_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = SocketlessBroker(tmp_path, 200)
     try:
         path.connection.data_received(path.send_frames(PULL_BATCH * QUEUES))
@@ -243,7 +250,7 @@ def test_a_pull_of_32_messages_takes_no_record_apart(tmp_path: Path, monkeypatch
 
 def poison_decoders(monkeypatch: pytest.MonkeyPatch) -> None:
     def poison(*_: object, **__: object) -> None:
-        raise AssertionError("a record was taken apart")
+        raise AssertionError("a record was decoded")
 
     found = set()
     for module_name, module in list(sys.modules.items()):
@@ -259,9 +266,9 @@ def poison_decoders(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_pipeline_is_measured_with_a_real_spark(tmp_path: Path) -> None:
-    """In a process of its own, for it ends its Spark, which other tests may share with this one."""
+    """In a separate process, because the benchmark ends its Spark, which other tests may share."""
     for tool in NEEDED_TOOLS:
-        need_tool(tool, "Spark and the load run on it")
+        need_tool(tool, "Spark and the load generator require it")
     file = tmp_path / "out.json"
     sizes = ("--far-warm", "1000", "--far-part", "2000", "--far-parts", "2", "--far-near", "500")
     near = ("--timers", "200", "--spread", "1", "--calm", "0.5")
@@ -269,24 +276,26 @@ def test_the_pipeline_is_measured_with_a_real_spark(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.bench", "pipeline", "pipeline-near", *sizes, *near, *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4_000:]
-    told = json.loads(file.read_text())["medians"]
-    assert {"pipeline-schedule", "pipeline-ingest", "pipeline-bytes"} <= set(told)
-    assert {"pipeline-build 200 of 2,000", "pipeline-build 200 of 4,000", "pipeline-build 2,000 of 4,000"} <= set(told)
-    assert told["pipeline-bytes"]["all (bytes/timer)"][LATERMQ] > 0
-    assert told["pipeline-near, ingest and build"]["never stored"][LATERMQ] == 0
-    assert "ingested meanwhile" in told["pipeline-near, ingest and build"]
+    results = json.loads(file.read_text())["medians"]
+    assert {"pipeline-schedule", "pipeline-ingest", "pipeline-bytes"} <= set(results)
+    assert {"pipeline-build 200 of 2,000", "pipeline-build 200 of 4,000", "pipeline-build 2,000 of 4,000"} <= set(
+        results
+    )
+    assert results["pipeline-bytes"]["all (bytes/timer)"][LATERMQ] > 0
+    assert results["pipeline-near, ingest and build"]["never stored"][LATERMQ] == 0
+    assert "ingested meanwhile" in results["pipeline-near, ingest and build"]
 
 
-def test_attacks_tell_the_slowest_requests_of_another_client(tmp_path: Path) -> None:
+def test_attacks_report_the_slowest_requests_of_another_client(tmp_path: Path) -> None:
     names = ("many cheap requests in one read", "routes")
-    told = dict(measure_attacks(tmp_path, 0.3, names))
-    assert tuple(told) == names
-    for figures in told.values():
+    results = dict(measure_attacks(tmp_path, 0.3, names))
+    assert tuple(results) == names
+    for figures in results.values():
         assert {"send, slowest (ms)", "pull, p99 (ms)", "route, slowest (ms)"} <= set(figures)
         assert min(figures.values()) > 0
 
 
-def test_every_attack_sends_whole_frames() -> None:
+def test_every_attack_sends_complete_frames() -> None:
     for attack in ATTACKS:
         reader = FrameReader()
         assert len(reader.feed(attack.bytes_of())) > 0 or not attack.connections

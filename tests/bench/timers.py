@@ -1,4 +1,4 @@
-"""Timers: how late they are stored, what they cost while many more wait, and how soon they go on after a kill."""
+"""Timers: their lateness, their cost while many others are pending, and their recovery after a kill."""
 
 import math
 import time
@@ -10,29 +10,29 @@ from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import TIMER_DELIVER_MS
 from tests.bench.contenders import Contender
 from tests.bench.first_send import first_accepted_s
-from tests.bench.load import NOT_FILES, Figures, Load, SendShape, Spent, held
+from tests.bench.load import NOT_FILES, Figures, Load, SendShape, Spent, memory_figures
 from tests.bench.sizes import Sizes
 from tests.bench.stored import Lateness, Stored, log_end, read_lateness
 from tests.interop.programs import ProgramError
 from tests.interop.waiting import wait_until
 
 FAR_TOPIC = "bench-far"
-# Nothing of what only waits may wake while anything is measured, and nothing of it is to be rolled.
+# Pending background timers must neither be due nor be renewed during a measurement.
 _FAR_FROM_MS = 3 * 3_600_000
 _FAR_OVER_MS = 37 * 3_600_000
 _FILLED_AT_ONCE = 1_000_000
-# What a pressed broker takes a second. All must be sent before they are due.
+# Timers per second that an overloaded broker accepts. All must be sent before they are due.
 _SLOWEST_PER_S = 8_000
-# A backlog of deliveries may take its time; what it took is in the figures.
+# A backlog of deliveries may take long. The figures show the time.
 _STORED_TIMEOUT_S = 300
 _START_TIMEOUT_S = 180
-# Due while the broker is down: sent, told of half a second later, then it is killed.
+# Due while the broker is down: they are sent and acknowledged, then the broker is killed.
 _DUE_AFTER_KILL = 100
 _DUE_AFTER_KILL_MS = 1_500
 
 
 class TimerLoad:
-    """Runs one piece of work with timers against one broker. Knows how many it has left waiting where."""
+    """Runs timer workloads against one broker, and counts the pending timers of each broker."""
 
     def __init__(self, load: Load, sizes: Sizes) -> None:
         self._load = load
@@ -42,7 +42,7 @@ class TimerLoad:
         self._empty_mib: dict[str, float] = {}
 
     def spread(self, contender: Contender, name: str, count: int, over_s: float) -> Figures:
-        """Timers that fall due one after the other, in another order than they were sent."""
+        """Timers that are due one after the other, in a different order than they were sent."""
         topic, before = self._topic(contender, name)
         shape = self._due(count, over_s * 1000)
         meters = self._load.meters(contender)
@@ -57,7 +57,7 @@ class TimerLoad:
         return self.spread(contender, name, self._sizes.burst, 1.0)
 
     def grow(self, contender: Contender, name: str) -> Figures:
-        """Timers due within one second, while ever more are scheduled that are due much later."""
+        """Timers due within one second, while timers that are due much later are scheduled."""
         count, calm_ms = self._sizes.timers, self._sizes.calm_s * 1000
         self._load.make_topic(contender, FAR_TOPIC, self._sizes.size)
         topic, before = self._topic(contender, name)
@@ -77,16 +77,16 @@ class TimerLoad:
             **spent.others(),
         }
 
-    # Many that wait
+    # Many pending timers
 
     def fill(self, contender: Contender, upto: int) -> None:
-        """Have so many wait, in the engine too."""
-        self._empty_mib.setdefault(contender.name, held(contender.broker_pid)[NOT_FILES])
+        """Schedule timers until `upto` are pending, also in the engine."""
+        self._empty_mib.setdefault(contender.name, memory_figures(contender.broker_pid)[NOT_FILES])
         self._schedule_far(contender, upto)
         _pass_s(self._sizes.calm_s)
 
     def _schedule_far(self, contender: Contender, upto: int) -> None:
-        """Send timers that are due hours later, until so many wait."""
+        """Send timers that are due hours later, until `upto` are pending."""
         self._load.make_topic(contender, FAR_TOPIC, self._sizes.size)
         while (missing := upto - self._waiting[contender.name]) > 0:
             count = min(missing, _FILLED_AT_ONCE)
@@ -94,29 +94,29 @@ class TimerLoad:
             self._waiting[contender.name] += count
 
     def sample(self, contender: Contender, name: str) -> Figures:
-        """What some timers cost, and how late they are, beside those that wait already; upkeep is not in the cost."""
+        """The cost and lateness of some timers while many others are pending. Upkeep is not included in the cost."""
         count, rate, calm_s = self._sizes.sample, self._sizes.rate, self._sizes.calm_s
         topic, before = self._topic(contender, name)
         idle = self._spent_in(contender, calm_s)
-        memory = held(contender.broker_pid)
+        memory = memory_figures(contender.broker_pid)
         waiting = self._waiting[contender.name]
         grown_bytes = (memory[NOT_FILES] - self._empty_mib[contender.name]) * 2**20
-        # Between the last send and the first due each kind of work has time to end, and the next to begin.
+        # Between the last send and the first due time, there is time to finish scheduling and to prepare the delivery.
         lead_ms = 1_000 * count / rate + 2_000 * calm_s
         shape = replace(self._due(count, 1_000 * count / rate, lead_ms=lead_ms), rate=rate)
 
         meters = self._load.meters(contender)
         sent = self._load.send(contender, topic, count, shape)
-        taken = count - int(sent["failed sends"])
+        accepted_sends = count - int(sent["failed sends"])
         _pass_s(calm_s)
         scheduling = meters.spent()
         meters = self._load.meters(contender)
-        self._await_stored(contender, topic, taken, shape)
+        self._await_stored(contender, topic, accepted_sends, shape)
         _pass_s(calm_s)
         delivering = meters.spent()
         return {
-            "CPU (µs/scheduled timer)": _cost_us(scheduling, idle, taken),
-            "CPU (µs/delivered timer)": _cost_us(delivering, idle, taken),
+            "CPU (µs/scheduled timer)": _cost_us(scheduling, idle, accepted_sends),
+            "CPU (µs/delivered timer)": _cost_us(delivering, idle, accepted_sends),
             "CPU while nothing is due (cores)": idle.broker_s / idle.took_s,
             **self._lateness(contender, before, topic).figures(),
             "pending": float(waiting),
@@ -129,7 +129,7 @@ class TimerLoad:
     # After a kill
 
     def restart(self, contender: Contender, name: str) -> Figures:
-        """`kill -9` right after a tenth more timers were scheduled and right before some are due; then a start."""
+        """Schedule a tenth more timers, `kill -9` right before some timers are due, and restart."""
         topic, before = self._topic(contender, name)
         self._schedule_far(contender, self._waiting[contender.name] + max(1, self._sizes.stored // 10))
         shape = SendShape("sync", 1, 1, self._sizes.size)
@@ -137,13 +137,13 @@ class TimerLoad:
         self._load.send(contender, topic, _DUE_AFTER_KILL, shape)
         contender.kill()
         started_ms, started_s = _now_ms(), time.monotonic()
-        with ThreadPoolExecutor(1) as beside:
-            # Not the other way round: a broker ends with the thread that started it.
-            accepted = beside.submit(first_accepted_s, contender.broker_address, FAR_TOPIC, _START_TIMEOUT_S)
-            serving_s = contender.start_again()
+        with ThreadPoolExecutor(1) as pool:
+            # The broker starts in this thread, because it ends with the thread that started it.
+            accepted = pool.submit(first_accepted_s, contender.broker_address, FAR_TOPIC, _START_TIMEOUT_S)
+            serving_s = contender.restart()
             accepted_s = accepted.result() - started_s
         self._await_stored(contender, topic, _DUE_AFTER_KILL, shape)
-        _pass_s(self._sizes.calm_s)  # as many as were due, but some of them may be doubles
+        _pass_s(self._sizes.calm_s)  # the count matches, but some may be duplicates
         lateness = self._lateness(contender, before, topic)
         stored_ms = sorted(at_ms for _, at_ms in lateness.stored if at_ms >= started_ms) or [started_ms]
         counts = lateness.figures()
@@ -154,22 +154,22 @@ class TimerLoad:
             "until all due timers are stored (s)": (stored_ms[-1] - started_ms) / 1000,
             "pending": float(self._waiting[contender.name]),
             **{figure: counts[figure] for figure in ("stored early", "never stored", "stored twice")},
-            **held(contender.broker_pid),
+            **memory_figures(contender.broker_pid),
         }
 
-    # Parts of the above
+    # Common steps
 
     def _topic(self, contender: Contender, name: str) -> tuple[str, int]:
-        """A topic of its own, and where the log ends before anything of it is scheduled."""
+        """A new topic, and the end of the log before its first timer."""
         topic = "bench-" + name.replace(" ", "-").replace(",", "")
         self._load.make_topic(contender, topic, self._sizes.size)
         return topic, log_end(contender.log_folder)
 
     def _due(self, count: int, over_ms: float, lead_ms: float = 0) -> SendShape:
-        """Due from the beginning of a second on, when all of them are surely sent, and `lead_ms` later."""
+        """Due from the start of a second, at least `lead_ms` after all of them are sent."""
         lead_ms += 1_000 * self._sizes.calm_s + count * 1_000 / _SLOWEST_PER_S
         from_s = math.ceil((_now_ms() + lead_ms) / 1000)
-        # A slot holds what is due after its second began, up to and including the beginning of the next.
+        # A slot covers the time after the start of its second, up to and including the start of the next.
         return replace(self._ahead, due_from_ms=from_s * 1000 + 1, due_over_ms=math.ceil(over_ms))
 
     def _far(self) -> SendShape:
@@ -181,13 +181,13 @@ class TimerLoad:
         return meters.spent()
 
     def _await_stored(self, contender: Contender, topic: str, count: int, shape: SendShape) -> None:
-        # Nobody asks the broker before then: that would be work of its own.
+        # The broker is not queried before then, because queries would cost CPU.
         _wait_until_ms(shape.due_from_ms + shape.due_over_ms)
 
         def all_stored() -> bool:
             try:
                 return self._load.stored(contender, topic) > count
-            except ProgramError:  # the client has not found the broker again that was killed
+            except ProgramError:  # the client is not connected to the restarted broker yet
                 return False
 
         wait_until(all_stored, _STORED_TIMEOUT_S, f"{contender.name} has stored {count} messages of {topic}")
@@ -212,7 +212,7 @@ def _now_ms() -> int:
 
 def _wait_until_ms(at_ms: float) -> None:
     left_s = max(0.0, (at_ms - _now_ms()) / 1000)
-    wait_until(lambda: _now_ms() >= at_ms, left_s + 10, "the time has come")
+    wait_until(lambda: _now_ms() >= at_ms, left_s + 10, "the end of the wait")
 
 
 def _pass_s(seconds: float) -> None:

@@ -69,6 +69,7 @@ CHECKED = (
     "src/latermq/store/**/*.py",
     "src/latermq/timer/**/*.py",
     "src/latermq/visible_text.py",
+    "tests/bench/*.py",
     "tests/integration/client_cluster.py",
     "tests/integration/test_admin_restarts.py",
     "tests/integration/test_cli_commands.py",

@@ -1,4 +1,4 @@
-"""Results as a Markdown table, which is readable as it is, and as JSON with every single figure."""
+"""Results as a readable Markdown table, and as JSON with every single figure."""
 
 import json
 import os
@@ -14,15 +14,15 @@ from tests.bench.contenders import APACHE, APACHE_FINE, LATERMQ, LATERMQ_ROCKSDB
 from tests.bench.load import OTHER_CPU
 from tests.bench.scenarios import Row
 
-# Told in the JSON only: they explain a figure, they are none.
-_NOT_IN_TABLE = {"latency max (ms)", "client CPU (µs/message)", "waiting broker CPU (cores)", OTHER_CPU}
+# Only in the JSON: they explain other figures.
+_JSON_ONLY = {"latency max (ms)", "client CPU (µs/message)", "waiting broker CPU (cores)", OTHER_CPU}
 _COLUMNS = (LATERMQ, LATERMQ_ROCKSDB, APACHE, APACHE_FINE)
 _RATIOS = {"ratio": APACHE, "ratio, 100 ms": APACHE_FINE}
-_QUIET_CORES = 0.1  # other work than this disturbs a machine of two cores by 5 %
+_QUIET_CORES = 0.1  # more work of other processes affects a machine with two cores by 5 %
 
 
 def machine() -> dict[str, str]:
-    """What the figures were measured on."""
+    """The machine on which the figures were measured."""
     cpu = next((line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if "model name" in line), "?")
     memory_kib = next((int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
     return {
@@ -49,7 +49,7 @@ def medians(rows: Sequence[Row]) -> dict[str, dict[str, dict[str, float]]]:
 def markdown(rows: Sequence[Row], command: str) -> str:
     """The medians with their range, and the ratio of LaterMQ to Apache where both were measured.
 
-    Scenarios that compare more than those two have a table of their own.
+    Scenarios that compare more than those two have their own table.
     """
     lines = [f"`{command}`", "", ", ".join(f"{key} {value}" for key, value in machine().items()), ""]
     wide = {row.scenario for row in rows if row.contender not in (LATERMQ, APACHE)}
@@ -68,7 +68,7 @@ def _cells(rows: Sequence[Row]) -> list[list[str]]:
     cells = [["scenario", "figure", *columns, *ratios]]
     for scenario, figures in _grouped(rows).items():
         for figure, by_contender in figures.items():
-            if figure in _NOT_IN_TABLE or not any(map(any, by_contender.values())):
+            if figure in _JSON_ONLY or not any(map(any, by_contender.values())):
                 continue
             values = [_spread(by_contender.get(name, [])) for name in columns]
             cells.append([scenario, figure, *values, *(_ratio(by_contender, name) for name in ratios.values())])
@@ -131,5 +131,5 @@ def _lines(path: str) -> list[str]:
 def _java_version() -> str:
     if shutil.which("java") is None:
         return "none"
-    told = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
-    return told.partition('"')[2].partition('"')[0]
+    output = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
+    return output.partition('"')[2].partition('"')[0]
