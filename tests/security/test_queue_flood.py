@@ -101,7 +101,7 @@ def test_thousands_of_queues_need_no_thousands_of_open_files(tmp_path: Path) -> 
     found = {row["check"]: row for row in map(json.loads, out.splitlines())}
     assert found["store"]["status"] == "ok", found["store"]
     assert found["queues"]["status"] == "warn"
-    assert str(LIMIT) in found["queues"]["found"]
+    assert str(LIMIT) in found["queues"]["details"]
 
 
 def test_a_bound_of_queues_harms_only_who_reaches_it(tmp_path: Path) -> None:
