@@ -159,7 +159,7 @@ class Members:
     def _check_members(self, group: str, members: Mapping[str, Member], client_id: str) -> None:
         if len(members) >= self._config.max_group_members and client_id not in members:
             raise Busy(
-                f"group {group!r} has {len(members)} members, as many as broker.max_group_members allows",
+                f"group {group!r} has {len(members)} members, the limit set by broker.max_group_members",
                 hint="Stop some members, or raise broker.max_group_members",
             )
 

@@ -63,7 +63,7 @@ class SubscriptionGroups:
         table = self.table.groups
         if group.name not in table and len(table) >= self._max_groups:
             raise NoPermission(
-                f"there are {len(table)} consumer groups, as many as broker.max_groups allows",
+                f"there are {len(table)} consumer groups, the limit set by broker.max_groups",
                 hint="Delete unused groups, or raise broker.max_groups",
             )
         more_bytes = _encoded_bytes(group) - _encoded_bytes(table.get(group.name))

@@ -99,7 +99,7 @@ _UNITS = r"(?:second|minute|message|row|client|connection|turn|call|batch)"
 _THINGS = r"(?:command|timer|message|second|row|file|topic|queue|cut|window|client|connection|store)"
 _VALUES = (
     r"(?:number|integer|time|date|duration|size|JSON|base64|UTF-8|(?:topic |group )?name|topic|key|offset|address|path"
-    r"|port|handle|level|leap|messages?|property|directory|text|command)"
+    r"|port|handle|level|leap|messages?|property|directory|text|command|list|map|delay|store id)"
 )
 _STORED = r"(?:records?|files?|folders?|messages?|timers?|entry|entries|rows?|units?|tables?|blocks?|segments?)"
 _BE = r"(?:is|are|was|were)"
@@ -149,6 +149,14 @@ PHRASES = (
     Phrase(r"parts? (?:\w+ )?from each other", "separate", "Bytes which part properties from each other."),
     Phrase(r"opens? to (?:more|less|what)", "decompresses to", "The body opens to more than 5 bytes."),
     Phrase(r"met an error", "failed with", "The server met an error of its own."),
+    Phrase(r"cut short", "truncated, interrupted", "The index file is cut short."),
+    Phrase(r"(?:breaks?|broke|broken) off", "is truncated, stops", "The batch breaks off at byte 12."),
+    Phrase(r"(?:is|are|was|were|be|been) built again", "is rebuilt", "The wheel is built again from the log."),
+    Phrase(r"leapt|leaps? (?:forward|back)", "jumped, jumps", "The clock leapt forward by an hour."),
+    Phrase(r"look(?:s|ed)? at the (?:disk|log|clock)", "check", "Look at the disk; it may be full."),
+    Phrase(r"as many as [a-z_.]+ allows", "the limit set by", "8 queues, as many as store.max_queues allows."),
+    Phrase(r"set right", "corrected", "It waits until the clock is set right."),
+    Phrase(r"(?:does|do|is|are) not understood", "cannot be parsed", "The header is not understood."),
     # Clauses used as nouns, vague actors
     Phrase(r"what (?:comes in|came in|waits?|waited)", "incoming messages, pending timers", "It shows what waits."),
     Phrase(r"(?:all|everyone|those) who waits?|(?<=[,:;] )who waits", "waiting clients", "It serves all who wait."),

@@ -378,7 +378,7 @@ class WindowLoader:
             self._far.windows.restart(number, "")
         for first, build in list(self._running_builds.items()):
             if number in build.numbers and (task := self._lanes.tasks.get(("build", first))) is not None:
-                task.cancel()  # it may hang; its other windows are built again
+                task.cancel()  # it may hang; its other windows are rebuilt
         await self._lanes.off_loop("save", self._far.notes_writer())
         _log.warning("window repair started", window=number)
 
