@@ -19,7 +19,7 @@ from latermq.model.group import GroupTable
 from latermq.model.offset_table import DelayOffsetTable, OffsetTable
 from latermq.model.topic import TopicTable
 from latermq.store.files.disk import Disk
-from latermq.store.files.set_aside import NotUnderstoodError, Parsed, Trouble, load_file
+from latermq.store.files.set_aside import Parsed, Trouble, UnparsableFileError, load_file
 
 TOPICS_PATH = "config/topics.json"
 GROUPS_PATH = "config/subscriptionGroup.json"
@@ -117,15 +117,15 @@ def _parse_entries(data: bytes, shape: _Shape, reason: str) -> Parsed[Struct]:
         name, value = field_info.encode_name, written.get(field_info.encode_name)
         if field_info.name == shape.entries:
             if value is None or not value.startswith(b"{"):
-                raise NotUnderstoodError(reason)
+                raise UnparsableFileError(reason)
             setattr(parsed.value, shape.entries, _entries(value, shape, parsed))
         elif value is not None:
             try:
                 setattr(parsed.value, field_info.name, decode_json(value, field_info.type))
             except UnreadableJson as error:
-                parsed.mended[name] = str(error)
-    if not (parsed.lost or parsed.mended):
-        parsed.mended["the file itself"] = reason  # it breaks off between two entries, say
+                parsed.repaired[name] = str(error)
+    if not (parsed.lost or parsed.repaired):
+        parsed.repaired["the file itself"] = reason  # for example, it is truncated between two entries
     return parsed
 
 
@@ -137,16 +137,16 @@ def _entries(data: bytes, shape: _Shape, parsed: Parsed[Struct]) -> dict[Any, An
             name = decode_json(b'"' + written + b'"', shape.key)
             entries[name] = decode_json(value, shape.entry)
         except UnreadableJson as error:
-            mended = _mended(value, shape)
-            if mended is None:
+            repaired = _repaired(value, shape)
+            if repaired is None:
                 parsed.lost[name] = str(error)
             else:
-                entries[name] = mended
-                parsed.mended[name] = str(error)
+                entries[name] = repaired
+                parsed.repaired[name] = str(error)
     return entries
 
 
-def _mended(data: bytes, shape: _Shape) -> Any:
+def _repaired(data: bytes, shape: _Shape) -> Any:
     """An entry without the fields of it that are not understood, which have their defaults then; None where it breaks
     off, or is of no use without them.
 

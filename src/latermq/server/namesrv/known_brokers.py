@@ -9,7 +9,7 @@ from latermq.errors import StoreError
 from latermq.protocol.remoting.frames import UNREADABLE
 from latermq.server.namesrv.background_files import BackgroundFile, RunWork, at_once
 from latermq.store.files.disk import Disk
-from latermq.store.files.set_aside import NotUnderstoodError, Parsed, Trouble, load_file
+from latermq.store.files.set_aside import Parsed, Trouble, UnparsableFileError, load_file
 
 FILE = "brokers.json"
 
@@ -91,4 +91,4 @@ def _parse(data: bytes) -> Parsed[list[str]]:
     try:
         return Parsed(msgspec.json.decode(data, type=_File).brokers)
     except UNREADABLE as error:
-        raise NotUnderstoodError(str(error)) from None
+        raise UnparsableFileError(str(error)) from None

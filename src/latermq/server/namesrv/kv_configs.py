@@ -11,7 +11,7 @@ from latermq.errors import Busy, InvalidParameter, LaterMQError, QueryNotFound, 
 from latermq.protocol.remoting.frames import UNREADABLE
 from latermq.server.namesrv.background_files import BackgroundFile, RunWork, at_once
 from latermq.store.files.disk import Disk
-from latermq.store.files.set_aside import NotUnderstoodError, Parsed, Trouble, load_file
+from latermq.store.files.set_aside import Parsed, Trouble, UnparsableFileError, load_file
 
 FILE = "kvConfig.json"
 ORDER_TOPICS = "ORDER_TOPIC_CONFIG"  # the namespace with the number of queues of each ordered topic per broker
@@ -152,7 +152,7 @@ def _last_kept(data: bytes) -> Table:
     """The table on disk, to revert to. It is empty if the file was set aside and could not be written again."""
     try:
         return _parse(data).value if data else {}
-    except NotUnderstoodError:
+    except UnparsableFileError:
         return {}
 
 
@@ -163,8 +163,8 @@ def _parse(data: bytes) -> Parsed[Table]:
     except UNREADABLE as error:
         written = dict(members(data)).get(b"configTable", b"")
         if not written.startswith(b"{"):
-            raise NotUnderstoodError(str(error)) from None
-        parsed: Parsed[Table] = Parsed({}, mended={"the file itself": str(error)})
+            raise UnparsableFileError(str(error)) from None
+        parsed: Parsed[Table] = Parsed({}, repaired={"the file itself": str(error)})
     for name, value in members(written):
         try:
             parsed.value[msgspec.json.decode(b'"' + name + b'"', type=str)] = msgspec.json.decode(

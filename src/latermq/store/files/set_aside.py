@@ -15,7 +15,7 @@ UNREADABLE = ".unreadable-"
 T = TypeVar("T")
 
 
-class NotUnderstoodError(Exception):
+class UnparsableFileError(Exception):
     """Nothing in the file can be used."""
 
 
@@ -44,7 +44,7 @@ class Parsed(Generic[T]):
 
     value: T
     lost: dict[Any, str] = field(default_factory=dict)
-    mended: dict[Any, str] = field(default_factory=dict)
+    repaired: dict[Any, str] = field(default_factory=dict)
 
 
 def load_file(
@@ -56,7 +56,7 @@ def load_file(
 ) -> tuple[T, Trouble | None]:
     """Load a file, and return its content and what is wrong with it.
 
-    `parse` raises NotUnderstoodError if it can use nothing; `entries` returns the parts of a value.
+    `parse` raises UnparsableFileError if it can use nothing; `entries` returns the parts of a value.
     """
     data = disk.read(path)
     if not data:
@@ -66,13 +66,13 @@ def load_file(
         return older.value, Trouble(path, "it is missing", backup=path + BACKUP, lost=tuple(map(str, older.lost)))
     try:
         parsed = parse(data)
-    except NotUnderstoodError as error:
+    except UnparsableFileError as error:
         kept_as = _set_aside(disk, path, data)
         older = _parse(disk.read(path + BACKUP), parse)
         if older is None:
             return empty(), Trouble(path, str(error), kept_as, is_lost=True)
         return older.value, Trouble(path, str(error), kept_as, backup=path + BACKUP, lost=tuple(map(str, older.lost)))
-    troubles = parsed.lost | parsed.mended
+    troubles = parsed.lost | parsed.repaired
     if not troubles:
         return parsed.value, None
     kept_as = _set_aside(disk, path, data)
@@ -93,7 +93,7 @@ def load_file(
 def _parse(data: bytes | None, parse: Callable[[bytes], Parsed[T]]) -> Parsed[T] | None:
     try:
         return parse(data) if data else None
-    except NotUnderstoodError:
+    except UnparsableFileError:
         return None
 
 
