@@ -41,7 +41,7 @@ class Retention:
         self._config = config
         self._clock = clock
         self._guards: list[Callable[[], int]] = []
-        self._left: list[str] = []  # dropped queue files, to be removed after the log's own files
+        self._dropped_paths: list[str] = []  # dropped queue files, to be removed after the log's own files
 
     def add_guard(self, needed_from: Callable[[], int]) -> None:
         """Add a guard for a component that reads the log later."""
@@ -71,15 +71,15 @@ class Retention:
         for key in [(queue.topic, queue.queue_id) for queue in store.queues]:
             queue = store.queues.find(*key)
             if queue is not None and queue.topic not in OWN_TOPICS:  # waiting messages are needed until the end
-                self._left += queue.forget_below(log_start)
+                self._dropped_paths += queue.forget_below(log_start)
                 yield
         if self._guarded() < log_start:
             return []  # a guard now needs these records
         removed = [Removed(one.start, one.reason, store.log.drop_first_segment()) for one in expired]
         for queue in filter(lambda queue: queue.topic in OWN_TOPICS, store.queues):
-            self._left += queue.forget_below(log_start)
+            self._dropped_paths += queue.forget_below(log_start)
         # After the log's own files: the state after a crash must not look as if files of queues or index had been lost.
-        paths, self._left = [*self._left, *store.index.drop_below(log_start)], []
+        paths, self._dropped_paths = [*self._dropped_paths, *store.index.drop_below(log_start)], []
         return removed + [Removed(log_start, "all its records were deleted", path) for path in paths]
 
     def _expired(self) -> list[_Expired]:

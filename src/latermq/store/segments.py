@@ -50,8 +50,8 @@ class Segments:
         sizes = {start: disk.file_size(f"{folder}/{segment_name(start)}") for start in segment_starts(disk, folder)}
         for start, size in sizes.items():
             path = f"{folder}/{segment_name(start)}"
-            is_made_so = size in (0, segment_bytes) or segment_bytes in sizes.values() or is_size_right()
-            if size > segment_bytes or start % segment_bytes or not is_made_so:
+            is_size_known = size in (0, segment_bytes) or segment_bytes in sizes.values() or is_size_right()
+            if size > segment_bytes or start % segment_bytes or not is_size_known:
                 raise CorruptStore(
                     f"{path} has {size} bytes, but the configuration says {segment_bytes}",
                     hint="Set the size that this store was created with",
@@ -143,12 +143,12 @@ class Segments:
             is_cut |= self._files[end // self.segment_bytes].zero_from(end % self.segment_bytes)
         return is_cut
 
-    def sync(self, start: int, end: int, entered: set[str] | None = None) -> None:
+    def sync(self, start: int, end: int, synced_folders: set[str] | None = None) -> None:
         """Sync the files that hold [start, end)."""
         for number in range(start // self.segment_bytes, -(-end // self.segment_bytes)):
             file = self._files.get(number)
             if file is not None:  # removed in the meantime, and no longer needed
-                file.sync(entered)
+                file.sync(synced_folders)
 
     def close(self) -> None:
         """Unmap all files."""
@@ -157,7 +157,7 @@ class Segments:
         self._files.clear()
 
 
-class RestingSegments(Segments):
+class LazySegments(Segments):
     """Segments whose files are mapped only while they are in use and the pool has a slot for them."""
 
     def __init__(
@@ -175,7 +175,7 @@ class RestingSegments(Segments):
         super().__init__(disk, folder, segment_bytes, promised_end, is_size_right)
 
     def _open_file(self, path: str, size: int) -> MappedFile:
-        return self._disk.resting_file(path, self.segment_bytes, is_made=size == self.segment_bytes)
+        return self._disk.lazy_file(path, self.segment_bytes, is_complete=size == self.segment_bytes)
 
     def _close(self, file: MappedFile) -> None:
         self._pool.forget(file)
@@ -183,15 +183,15 @@ class RestingSegments(Segments):
 
     def make_next(self) -> MappedFile:
         path = f"{self._folder}/{segment_name(self.end)}"
-        return self._disk.resting_file(path, self.segment_bytes, is_made=False)
+        return self._disk.lazy_file(path, self.segment_bytes, is_complete=False)
 
     def file_at(self, offset: int) -> MappedFile:
         """Return the file that holds this offset. It stays mapped at least until the next call, usually longer."""
         file = self._files[offset // self.segment_bytes]
-        if not file.is_awake:
-            self._pool.wake(file, self._release)
+        if not file.is_mapped:
+            self._pool.open_map(file, self._release)
         return file
 
-    def resting_at(self, offset: int) -> MappedFile:
+    def lazy_file_at(self, offset: int) -> MappedFile:
         """Return the same file, mapped or not."""
         return self._files[offset // self.segment_bytes]

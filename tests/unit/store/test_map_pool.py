@@ -136,9 +136,9 @@ def test_a_simulated_process_has_no_more_descriptors_than_it_may() -> None:
         disk.calls.open("one")
     assert caught.value.errno == errno.EMFILE
     disk.calls.close(fd)
-    file.rest()
+    file.close_map()
     assert disk.calls.descriptors == 0
-    file.wake()
+    file.open_map()
     file.close()
     assert disk.calls.descriptors == 0
 
@@ -313,21 +313,21 @@ def test_a_rehearsal_holds_no_file_that_rests(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"old" + bytes(8189))
     descriptors = Path("/proc/self/fd")
     with RehearsalDisk(tmp_path) as disk:
-        file = disk.resting_file("file", 8192, is_made=True)
+        file = disk.lazy_file("file", 8192, is_complete=True)
         before = len(list(descriptors.iterdir()))
         assert file.read(0, 3) == b"old"
-        file.wake()
+        file.open_map()
         assert len(list(descriptors.iterdir())) == before + 1
         assert file.map[:3] == b"old"
-        file.rest()
+        file.close_map()
         assert len(list(descriptors.iterdir())) == before
-        file.wake()
+        file.open_map()
         file.reserve(4096)
         file.map[:3] = b"new"
-        file.rest()
+        file.close_map()
         assert len(list(descriptors.iterdir())) == before
         assert file.read(0, 4) == b"new\0"
-        file.wake()
+        file.open_map()
         assert file.map[:4] == b"new\0"
         file.close()
     assert (tmp_path / "file").read_bytes()[:3] == b"old"

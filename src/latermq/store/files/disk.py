@@ -34,8 +34,11 @@ class Disk(Protocol):
     def map_file(self, path: str, size: int) -> MappedFile:
         """Open the file with this size. Create it (sparse) if it is missing."""
 
-    def resting_file(self, path: str, size: int, *, is_made: bool) -> MappedFile:
-        """Return the same file, not mapped until `wake`. With `is_made` it exists with this size and is not checked."""
+    def lazy_file(self, path: str, size: int, *, is_complete: bool) -> MappedFile:
+        """Return the same file, not mapped until `open_map`.
+
+        With `is_complete` it exists with this size, and is not checked.
+        """
 
     def list_names(self, folder: str) -> list[str]:
         """Return the sorted names in a folder, or an empty list if the folder is missing."""
@@ -73,29 +76,29 @@ class CallDisk:
         self._calls = calls
         self._where = where
         self._lock_fd: int | None = None
-        self._entered: set[str] = set()  # folders of small files whose parent folders are known to be synced
+        self._synced_folders: set[str] = set()  # folders of small files whose parent folders are known to be synced
 
     def map_file(self, path: str, size: int) -> MappedFile:
-        return self._open_file(path, size, is_made=False, is_awake=True)
+        return self._open_file(path, size, is_complete=False, is_mapped=True)
 
-    def resting_file(self, path: str, size: int, *, is_made: bool) -> MappedFile:
-        return self._open_file(path, size, is_made=is_made, is_awake=False)
+    def lazy_file(self, path: str, size: int, *, is_complete: bool) -> MappedFile:
+        return self._open_file(path, size, is_complete=is_complete, is_mapped=False)
 
-    def _open_file(self, path: str, size: int, *, is_made: bool, is_awake: bool) -> MappedFile:
+    def _open_file(self, path: str, size: int, *, is_complete: bool, is_mapped: bool) -> MappedFile:
         check_inside(path)
         try:
             try:
-                return self._make_mapped(path, size, is_made=is_made, is_awake=is_awake)
+                return self._make_mapped(path, size, is_complete=is_complete, is_mapped=is_mapped)
             except FileNotFoundError:  # only for the first file of a folder
                 self._make_folders(_parent(path))
-                return self._make_mapped(path, size, is_made=is_made, is_awake=is_awake)
+                return self._make_mapped(path, size, is_complete=is_complete, is_mapped=is_mapped)
         except OSError as error:
             raise StoreError(
                 f"cannot open {path}: {error.strerror}", hint="Run `latermq doctor` to check the limits"
             ) from None
 
-    def _make_mapped(self, path: str, size: int, *, is_made: bool, is_awake: bool) -> MappedFile:
-        return CallMappedFile(self._calls, path, size, is_made=is_made, is_awake=is_awake)
+    def _make_mapped(self, path: str, size: int, *, is_complete: bool, is_mapped: bool) -> MappedFile:
+        return CallMappedFile(self._calls, path, size, is_complete=is_complete, is_mapped=is_mapped)
 
     def _make_folders(self, folder: str) -> None:
         if folder and not self._calls.is_folder(folder):
@@ -152,9 +155,9 @@ class CallDisk:
         """Make this name durable, and its folder too, which may be new: its parent folder must be synced."""
         folder = _parent(path)
         self._calls.sync_folder(folder)
-        while folder and folder not in self._entered:
+        while folder and folder not in self._synced_folders:
             self._calls.sync_folder(_parent(folder))
-            self._entered.add(folder)
+            self._synced_folders.add(folder)
             folder = _parent(folder)
 
     def remove(self, path: str) -> None:

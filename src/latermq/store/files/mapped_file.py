@@ -22,13 +22,13 @@ class MappedFile(Protocol):
     size: int
     map: mmap.mmap
     reserved: int
-    is_awake: bool  # whether it is mapped
+    is_mapped: bool
 
-    def wake(self) -> None:
+    def open_map(self) -> None:
         """Map the file if it is not mapped. Raises OSError."""
 
-    def rest(self) -> None:
-        """Release the map and its descriptor until `wake`. Everything except `map` keeps working."""
+    def close_map(self) -> None:
+        """Release the map and its descriptor until `open_map`. Everything except `map` keeps working."""
 
     def reserve(self, upto: int) -> None:
         """Ensure that bytes below `upto` have disk space. Raises StoreError if there is none."""
@@ -53,11 +53,11 @@ class MappedFile(Protocol):
     def end_writing(self) -> None:
         """Release the descriptor for block writes, because no more blocks will be written."""
 
-    def sync(self, entered: set[str] | None = None) -> None:
+    def sync(self, synced_folders: set[str] | None = None) -> None:
         """Return when everything written so far would survive a crash of the machine.
 
-        `entered` contains the parent folders of the file's own folder that were synced since that one was created. This
-        call adds the folders that it syncs.
+        `synced_folders` contains the parent folders of the file's own folder that were synced since that one was
+        created. This call adds the folders that it syncs.
         """
 
     def zero_from(self, at: int) -> bool:
@@ -72,44 +72,46 @@ class MappedFile(Protocol):
 class CallMappedFile:
     """A mapped file implemented with system calls."""
 
-    def __init__(self, calls: Calls, path: str, size: int, *, is_made: bool = False, is_awake: bool = True) -> None:
-        """`is_made`: the file exists and has its size."""
+    def __init__(
+        self, calls: Calls, path: str, size: int, *, is_complete: bool = False, is_mapped: bool = True
+    ) -> None:
+        """`is_complete`: the file exists and has its size."""
         self._calls = calls
         self.path = path
         self.size = size
         # Reserving space that already has its blocks is cheap. Trusting the block count of a sparse file is not safe.
         self.reserved = 0
-        self.is_awake = False
-        self._is_entered = False
+        self.is_mapped = False
+        self._is_path_synced = False
         self._short_from = 0  # start of the part whose page faults are kept short
         self._write_fd = -1
         # The writer and the thread that reserves space ahead of it may want the same bytes.
         self._reserve_lock = Lock()
-        if is_awake or not is_made:
-            self._open(is_made=is_made, is_awake=is_awake)
+        if is_mapped or not is_complete:
+            self._open(is_complete=is_complete, is_mapped=is_mapped)
 
-    def _open(self, *, is_made: bool, is_awake: bool) -> None:
-        fd = self._calls.open(self.path, create=not is_made)
+    def _open(self, *, is_complete: bool, is_mapped: bool) -> None:
+        fd = self._calls.open(self.path, create=not is_complete)
         try:
-            if not is_made and self._calls.size(fd) != self.size:
+            if not is_complete and self._calls.size(fd) != self.size:
                 self._calls.truncate(fd, self.size)
-            if is_awake:
+            if is_mapped:
                 self.map = self._calls.map(fd, self.size)
-                self.is_awake = True
+                self.is_mapped = True
         finally:
             # The map keeps its own descriptor. A file with block writes has a second one from the first block on.
             self._calls.close(fd)
 
-    def wake(self) -> None:
-        if self.is_awake:
+    def open_map(self) -> None:
+        if self.is_mapped:
             return
-        self._open(is_made=True, is_awake=True)
+        self._open(is_complete=True, is_mapped=True)
         if self.reserved > self._short_from:
             self.map.madvise(mmap.MADV_RANDOM, self._short_from, self.reserved - self._short_from)
 
-    def rest(self) -> None:
-        if self.is_awake:
-            self.is_awake = False
+    def close_map(self) -> None:
+        if self.is_mapped:
+            self.is_mapped = False
             self._calls.unmap(self.map)
             del self.map
 
@@ -179,7 +181,7 @@ class CallMappedFile:
         Data further behind the writer is read sequentially, where read-ahead helps.
         """
         start = max(start, upto - _WRITTEN_NEXT_BYTES) // mmap.PAGESIZE * mmap.PAGESIZE
-        if not self.is_awake:
+        if not self.is_mapped:
             self._short_from = start
             return
         self.map.madvise(mmap.MADV_RANDOM, start, upto - start)
@@ -210,22 +212,22 @@ class CallMappedFile:
                 f"cannot write to {self.path} ({error.strerror})", hint="Check the disk; the broker retries"
             ) from None
 
-    def sync(self, entered: set[str] | None = None) -> None:
+    def sync(self, synced_folders: set[str] | None = None) -> None:
         # fdatasync also writes changes made through the map, and other threads can run during it. With msync they
         # cannot.
         with contextlib.suppress(FileNotFoundError), self._opened() as fd:  # removed, no longer needed
             self._calls.sync(fd)
-        if not self._is_entered:
+        if not self._is_path_synced:
             # After a power failure a new file exists only if its parent folders were synced.
             folder = self.path.rpartition("/")[0]
             self._calls.sync_folder(folder)
-            entered = set() if entered is None else entered
+            synced_folders = set() if synced_folders is None else synced_folders
             while folder:
                 folder = folder.rpartition("/")[0]
-                if folder not in entered:
+                if folder not in synced_folders:
                     self._calls.sync_folder(folder)
-                    entered.add(folder)
-            self._is_entered = True
+                    synced_folders.add(folder)
+            self._is_path_synced = True
 
     def zero_from(self, at: int) -> bool:
         try:
@@ -266,7 +268,7 @@ class CallMappedFile:
                 self._write_all(fd, bytes(len(piece)), piece_at)
 
     def close(self) -> None:
-        self.rest()
+        self.close_map()
         self.end_writing()
 
     def end_writing(self) -> None:

@@ -16,10 +16,10 @@ class _MemoryMappedFile(CallMappedFile):
     """A mapped file whose operations a test can make fail."""
 
     def __init__(
-        self, disk: "MemoryDisk", calls: SimulatedCalls, path: str, size: int, *, is_made: bool, is_awake: bool
+        self, disk: "MemoryDisk", calls: SimulatedCalls, path: str, size: int, *, is_complete: bool, is_mapped: bool
     ) -> None:
         self._disk = disk
-        super().__init__(calls, path, size, is_made=is_made, is_awake=is_awake)
+        super().__init__(calls, path, size, is_complete=is_complete, is_mapped=is_mapped)
 
     def reserve(self, upto: int) -> None:
         if min(upto, self.size) > self.reserved:
@@ -32,9 +32,9 @@ class _MemoryMappedFile(CallMappedFile):
         self._disk.before("write", self.path)  # may fail halfway
         super().write(at + half, data[half:])
 
-    def sync(self, entered: set[str] | None = None) -> None:
+    def sync(self, synced_folders: set[str] | None = None) -> None:
         self._disk.before("sync", self.path)
-        super().sync(entered)
+        super().sync(synced_folders)
 
 
 class MemoryDisk(CallDisk):
@@ -77,10 +77,10 @@ class MemoryDisk(CallDisk):
         self.before("map", path)
         return super().map_file(path, size)
 
-    def resting_file(self, path: str, size: int, *, is_made: bool) -> MappedFile:
-        if not is_made:
+    def lazy_file(self, path: str, size: int, *, is_complete: bool) -> MappedFile:
+        if not is_complete:
             self.before("map", path)
-        return super().resting_file(path, size, is_made=is_made)
+        return super().lazy_file(path, size, is_complete=is_complete)
 
     def mapped(self, path: str) -> MappedFile:
         """Return a file with all its space reserved, so that a test can change it behind the store's back."""
@@ -88,8 +88,8 @@ class MemoryDisk(CallDisk):
         file.reserve(file.size)
         return file
 
-    def _make_mapped(self, path: str, size: int, *, is_made: bool, is_awake: bool) -> MappedFile:
-        return _MemoryMappedFile(self, self.calls, path, size, is_made=is_made, is_awake=is_awake)
+    def _make_mapped(self, path: str, size: int, *, is_complete: bool, is_mapped: bool) -> MappedFile:
+        return _MemoryMappedFile(self, self.calls, path, size, is_complete=is_complete, is_mapped=is_mapped)
 
     def replace(self, path: str, data: bytes) -> None:
         self.before("replace", path)

@@ -45,7 +45,7 @@ class _File:
                 return os.pread(file.fileno(), size, at)
         return self.map[at : min(at + size, self.size)]
 
-    def rest(self) -> None:
+    def release_descriptor(self) -> None:
         """Release the descriptor: a store may have more files than a process may open."""
         if not self._holds_descriptor:
             return
@@ -195,7 +195,7 @@ class RehearsalCalls:
     def close(self, fd: int) -> None:
         file = self._open.pop(fd)
         if not file.is_shown:
-            file.rest()
+            file.release_descriptor()
 
     def size(self, fd: int) -> int:
         return self._open[fd].size
@@ -253,7 +253,7 @@ class RehearsalCalls:
         file = self._mapped.pop(id(mapped), None)
         if file is not None:
             file.is_shown = False
-            file.rest()
+            file.release_descriptor()
 
     def lock(self, path: str) -> int:
         """Check that no other process uses the store, as a rehearsal requires. The lock is not kept."""

@@ -31,7 +31,7 @@ class SimulatedCalls:
         self.copies_on_write = False  # whether overwriting data takes new space
         self.made: list[tuple[str, str]] | None = None  # name and path of each call, if a test wants to see them
         self.after_crash: SimulatedCalls | None = None  # the machine's state after the process crashed
-        self._left: int | None = None  # number of calls before the last one
+        self._calls_left: int | None = None  # number of calls before the last one
         self._crashes_halfway = False
         self.max_descriptors: int | None = None  # per process; a map takes one, as in Python
         self._open: dict[int, tuple[str, Inode]] = {}
@@ -43,7 +43,7 @@ class SimulatedCalls:
 
     def crash_after(self, calls: int | None, *, halfway: bool) -> None:
         """Allow this many more calls. `halfway`: perform half of the next one if it can be partial."""
-        self._left, self._crashes_halfway = calls, halfway
+        self._calls_left, self._crashes_halfway = calls, halfway
 
     def _is_last(self, call: str, path: str) -> bool:
         """Count a call and return whether it is no longer performed."""
@@ -51,10 +51,10 @@ class SimulatedCalls:
             raise SimulatedCrash
         if self.made is not None:
             self.made.append((call, path))
-        if self._left is None:
+        if self._calls_left is None:
             return False
-        self._left -= 1
-        return self._left < 0
+        self._calls_left -= 1
+        return self._calls_left < 0
 
     def _make(self, call: str, path: str) -> None:
         """Begin a call that is performed completely or not at all."""
@@ -68,7 +68,7 @@ class SimulatedCalls:
         return size // 2 if self._crashes_halfway else 0
 
     def _finish(self) -> None:
-        if self._left is not None and self._left < 0:
+        if self._calls_left is not None and self._calls_left < 0:
             self._crash()
 
     def _crash(self) -> None:

@@ -10,7 +10,7 @@ from latermq.arrays import Ints, Structs
 from latermq.message.record_fields import topic_field
 from latermq.store.files.disk import Disk, MappedFile
 from latermq.store.queues.map_pool import MapPool
-from latermq.store.segments import RestingSegments, segment_name, segment_starts
+from latermq.store.segments import LazySegments, segment_name, segment_starts
 
 FOLDER = "consumequeue"
 ENTRY = struct.Struct(">qiq")  # physical offset, record size, tags code
@@ -49,7 +49,7 @@ class ConsumeQueue:
         if self._has_hole(is_promised=promised_end is not None):
             self.remove()
         promised_bytes = None if promised_end is None else promised_end * ENTRY_BYTES
-        self._segments = RestingSegments(
+        self._segments = LazySegments(
             disk, self.folder, self._file_bytes, promised_bytes, is_size_right, pool, self._release
         )
         self.min_offset = self._segments.start // ENTRY_BYTES
@@ -67,7 +67,7 @@ class ConsumeQueue:
         """Unmap a file because the pool needs its slot for another one."""
         if file is self._file:
             self._file = None
-        file.rest()
+        file.close_map()
 
     # Writing
 
@@ -132,11 +132,11 @@ class ConsumeQueue:
         else:
             self._file, self._at = None, 0
 
-    def sync(self, entered: set[str] | None = None) -> None:
+    def sync(self, synced_folders: set[str] | None = None) -> None:
         """Sync the entries added since the last sync. Blocks; may run concurrently with the writer."""
         end = self.next_offset
         if end > self._synced_offset:
-            self._segments.sync(self._synced_offset * ENTRY_BYTES, end * ENTRY_BYTES, entered)
+            self._segments.sync(self._synced_offset * ENTRY_BYTES, end * ENTRY_BYTES, synced_folders)
             self._synced_offset = end
 
     # Reading
@@ -193,9 +193,9 @@ class ConsumeQueue:
 
     def _look(self, offset: int) -> tuple[int, int, int]:
         """Do the same as `_peek` without mapping the file: a start looks at every queue but uses hardly any of them."""
-        file = self._segments.resting_at(offset * ENTRY_BYTES)
+        file = self._segments.lazy_file_at(offset * ENTRY_BYTES)
         at = offset * ENTRY_BYTES % self._file_bytes
-        return ENTRY.unpack_from(file.map, at) if file.is_awake else ENTRY.unpack(file.read(at, ENTRY_BYTES))
+        return ENTRY.unpack_from(file.map, at) if file.is_mapped else ENTRY.unpack(file.read(at, ENTRY_BYTES))
 
     # Opening and cutting
 
@@ -254,7 +254,7 @@ class ConsumeQueue:
         low, high = self.min_offset, self._segments.end // ENTRY_BYTES
         while low < high:
             middle = (low + high) // 2
-            file = self._segments.resting_at(middle * ENTRY_BYTES)
+            file = self._segments.lazy_file_at(middle * ENTRY_BYTES)
             offset, size, _ = ENTRY.unpack(file.read(middle * ENTRY_BYTES % self._file_bytes, ENTRY_BYTES))
             if size <= 0 or offset >= physical_offset:
                 high = middle

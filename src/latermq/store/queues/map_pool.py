@@ -32,13 +32,13 @@ class MapPool:
     def __len__(self) -> int:
         return len(self._owners)
 
-    def wake(self, file: MappedFile, release: Release) -> None:
+    def open_map(self, file: MappedFile, release: Release) -> None:
         """Map a file. The pool later calls `release`, which must unmap the file."""
         with self._lock:
             self._shrink_to(self.max_mapped - 1)
             while True:
                 try:
-                    file.wake()
+                    file.open_map()
                     break
                 except OSError as error:
                     # Other parts of the process use descriptors that the pool counted on. Free some of the pool's own.

@@ -117,10 +117,11 @@ class QueueState(CheckpointParticipant):
 
         def sync() -> None:
             # Each of thousands of new queues has its own folder. Sync the parent folders only once.
-            entered: set[str] = set()
+            synced_folders: set[str] = set()
             for queue in queues:
-                is_made = ends[queue.topic][queue.queue_id] > 0  # otherwise its folder may be created after this sync
-                queue.sync(entered if is_made else None)
+                # Without entries, its folder may be created after this sync.
+                has_entries = ends[queue.topic][queue.queue_id] > 0
+                queue.sync(synced_folders if has_entries else None)
 
         return Part({"queue_ends": ends, "queue_starts": starts}, sync)
 
