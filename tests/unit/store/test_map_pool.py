@@ -303,7 +303,9 @@ def test_descriptors_and_maps_are_shared_out(limit: int, maps: int, connections:
 
 def test_settings_that_contradict_each_other_are_refused() -> None:
     for queues in (4, 65_536):
-        with pytest.raises(ConfigError, match=r"broker\.max_topic_queues must be at most 65535"):
+        with pytest.raises(
+            ConfigError, match=r"broker\.max_topic_queues must be at least broker\.default_queues and at most 65535"
+        ):
             load_config(settings=[f"broker.max_topic_queues={queues}"], environment={})
     with pytest.raises(ConfigError, match=r"store\.max_open_queues must be at least"):
         load_config(settings=["store.max_open_queues=1"], environment={})
