@@ -40,7 +40,7 @@ class TimerMarks(msgspec.Struct, frozen=True, kw_only=True):
     far_until_ms: int = 0  # no timer of Spark is due later
 
 
-class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
+class UnfinishedRebuild(msgspec.Struct, frozen=True, kw_only=True):
     """Lost data that a start rebuilds from the log. Its files exist and may be partially written."""
 
     queues: dict[str, list[int]] = {}
@@ -67,7 +67,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     # The start of each queue's files: topic → queue id → first offset. A queue that is not listed begins at 0.
     queue_starts: dict[str, dict[int, int]] = {}
     timers: TimerMarks | None = None
-    unfinished: Unfinished | None = None
+    unfinished: UnfinishedRebuild | None = None
     version: int = VERSION
     # Fields of participants that are not listed above. In the file they follow the others, each under its own name.
     more: dict[str, Any] = {}

@@ -19,7 +19,7 @@ class Loss(Protocol):
     """Data that a checkpoint covers but the files do not hold. It is rebuilt from the log."""
 
     names: tuple[str, ...]  # the lost data, for operators
-    # The entry in the checkpoint until the rebuild is complete, as fields of `Unfinished`. If it is empty, the
+    # The entry in the checkpoint until the rebuild is complete, as fields of `UnfinishedRebuild`. If it is empty, the
     # checkpoint omits the participant's own fields, so that a start after a crash midway has nothing to resume from.
     unfinished: Mapping[str, Any]
 

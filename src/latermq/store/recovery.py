@@ -7,7 +7,7 @@ import msgspec
 
 from latermq.errors import CorruptStore
 from latermq.store.checkpoint import PATH as CHECKPOINT_PATH
-from latermq.store.checkpoint import Checkpoint, Unfinished, save_checkpoint
+from latermq.store.checkpoint import Checkpoint, UnfinishedRebuild, save_checkpoint
 from latermq.store.commit_log import CommitLog
 from latermq.store.dispatch import EntryCode
 from latermq.store.files.disk import Disk
@@ -99,7 +99,9 @@ def _rebuild(
     The checkpoint first records what is being rebuilt, so that a start that crashes midway leaves no partial data that
     looks complete.
     """
-    unfinished = Unfinished(**{name: value for loss in losses.values() for name, value in loss.unfinished.items()})
+    unfinished = UnfinishedRebuild(
+        **{name: value for loss in losses.values() for name, value in loss.unfinished.items()}
+    )
     unnamed = {field for one, loss in losses.items() if not loss.unfinished for field in one.fields}
     more = {field: value for field, value in checkpoint.more.items() if field not in unnamed}
     save_checkpoint(disk, msgspec.structs.replace(checkpoint, unfinished=unfinished, more=more))

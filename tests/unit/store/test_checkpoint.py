@@ -9,7 +9,7 @@ import pytest
 from latermq.clock import SimulatedClock
 from latermq.handover.checked_file import decode_checked, encode_checked
 from latermq.handover.cut import Cut
-from latermq.store.checkpoint import PATH, Checkpoint, TimerMarks, Unfinished, load_checkpoint, save_checkpoint
+from latermq.store.checkpoint import PATH, Checkpoint, TimerMarks, UnfinishedRebuild, load_checkpoint, save_checkpoint
 from latermq.store.commit_log import CommitLog
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.store.message_store import MessageStore
@@ -179,7 +179,7 @@ FULL = Checkpoint(
         far_done=[(8, 9)], pending={"orders": 10}, frontiers=[(11, 12)], far_until_ms=13,
         cuts=[Cut(1, 2, 3, 4, 5, 6, 7)],
     ),
-    unfinished=Unfinished(queues={"orders": [0]}, index=True),
+    unfinished=UnfinishedRebuild(queues={"orders": [0]}, index=True),
 )  # fmt: skip
 # As the first version wrote it.
 FULL_LINE = (

@@ -8,7 +8,7 @@ import numpy as np
 from latermq.arrays import Ints
 from latermq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from latermq.message.timer_code import TIMER, kinds_and_dues, real_queue
-from latermq.store.checkpoint import Checkpoint, Unfinished
+from latermq.store.checkpoint import Checkpoint, UnfinishedRebuild
 from latermq.store.commit_log import CommitLog
 from latermq.store.dispatch import is_queued
 from latermq.store.files.disk import Disk
@@ -56,7 +56,7 @@ class QueueState(CheckpointParticipant):
     def _open(self, checkpoint: Checkpoint, log_start: int) -> set[Key]:
         """Open every queue at its end in the checkpoint. Return the queues that have lost entries."""
         by_key = self._queues.by_key
-        unfinished = checkpoint.unfinished or Unfinished()
+        unfinished = checkpoint.unfinished or UnfinishedRebuild()
         lost = {(topic, queue_id) for topic, own in unfinished.queues.items() for queue_id in own}
         for topic, ends in checkpoint.queue_ends.items():
             lost.update((topic, queue_id) for queue_id, end in ends.items() if end and (topic, queue_id) not in by_key)

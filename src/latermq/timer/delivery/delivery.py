@@ -127,7 +127,7 @@ class Delivery:
             return
         block, dues = deliverable
         if self._in_flight.kept_back:
-            free = self._in_flight.kept_back.line_up(block, dues)
+            free = self._in_flight.kept_back.add_blocked(block, dues)
             if not len(free):
                 return
             block, dues = block.rows(free), dues[free]

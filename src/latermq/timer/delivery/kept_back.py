@@ -14,7 +14,7 @@ LONGEST_PAUSE_MS = 5_000
 
 
 class KeptBack:
-    """Blocks by blocked queue. Later records for such a queue line up behind those that failed."""
+    """Blocks by blocked queue. Later records for such a queue wait until those that failed are stored."""
 
     def __init__(self) -> None:
         self._stuck: dict[tuple[str, int], list[tuple[Block, Ints]]] = {}
@@ -42,8 +42,8 @@ class KeptBack:
         self._stuck.setdefault(queue, []).append((block, dues))
         self.size_bytes += block.size
 
-    def line_up(self, block: Block, dues: Ints) -> Indices:
-        """Add records for blocked queues behind those already kept; return the rows for other queues."""
+    def add_blocked(self, block: Block, dues: Ints) -> Indices:
+        """Add records for blocked queues after those already kept; return the rows for other queues."""
         free = np.ones(len(block), bool)
         for number, own in block.rows_by_queue().items():
             if block.queues[number] in self._stuck:
@@ -74,7 +74,7 @@ class KeptBack:
         return self._backoff.wait(now_ms)
 
     def pop_all(self) -> list[tuple[Block, Ints]]:
-        """Return all blocks for a retry. If a queue's first block fails again, the others line up behind it."""
+        """Return all blocks for a retry. If a queue's first block fails again, the others wait for it."""
         kept = list(self.blocks())
         self._stuck, self.size_bytes = {}, 0
         return kept

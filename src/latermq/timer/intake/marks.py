@@ -67,7 +67,7 @@ class Marks:
 
     def advance(self) -> None:
         """Advance all marks as far as possible, and forget the ids that they cover."""
-        self._write_queue.look_at_held()
+        self._write_queue.drop_settled()
         put_upto = self._write_queue.put_upto
         near_ms, wake_ms = self.near_wake_from_ms(), self.all_wake_from_ms()
         spans = RangeSet(span for span in self._settled.far_spans.ranges() if span[1] > wake_ms)

@@ -98,7 +98,7 @@ class WriteQueue:
         self._engine.put(waiting.where(~held), now_ms)
         if held.any():
             self._held = Units.join([self._held, waiting.where(held)])
-            self.look_at_held()
+            self.drop_settled()
         self._puts.drop_first(count)
         self.put_rows += count
         return True
@@ -122,7 +122,7 @@ class WriteQueue:
             self._removals.popleft()
         return True
 
-    def look_at_held(self) -> None:
+    def drop_settled(self) -> None:
         """Drop held timers that are settled by now."""
         if len(self._held.entries):
             self._held = self._settled.waiting(self._held)
