@@ -1,1 +1,1 @@
-"""Topics and other tables of the broker, and RocketMQ's JSON files that keep them."""
+"""Topics and other tables of the broker, and RocketMQ's JSON files that store them."""

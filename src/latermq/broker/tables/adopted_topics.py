@@ -1,4 +1,4 @@
-"""Topics made again at a start that have messages or timers, but no configuration: it was not saved, or is lost."""
+"""Restores topics that have messages or timers but no configuration, because it was lost or never saved."""
 
 from collections.abc import Iterable, Mapping
 
@@ -13,7 +13,7 @@ from latermq.store.queues.consume_queue import ConsumeQueue
 def adopt_queues(
     topics: Topics, stored: Iterable[ConsumeQueue], troubles: Iterable[Trouble], default_queues: int
 ) -> list[str]:
-    """Make the topics again that have queues, or that a damaged file named; their names."""
+    """Restore the topics that have queues or that a damaged file names. Return their names."""
     lost = [name for trouble in troubles if trouble.path == TOPICS_PATH for name in trouble.lost]
     queues = dict.fromkeys(filter(is_stored_topic, lost), default_queues)
     for queue in stored:
@@ -25,7 +25,7 @@ def adopt_queues(
 
 
 def adopt_awaited(topics: Topics, pending: Mapping[str, int]) -> list[str]:
-    """Make the topics again that timers wait for, of which nothing else is known: they would be dead letters."""
+    """Restore topics that only pending timers mention. Otherwise these timers would become dead letters."""
     adopted = [topic for topic, count in pending.items() if count > 0 and topics.find(topic) is None]
     for topic in adopted:
         topics.adopt_lost(topic, 0)

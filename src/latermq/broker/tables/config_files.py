@@ -1,4 +1,4 @@
-"""RocketMQ's JSON files under config/: read at start, replaced when their table changed."""
+"""RocketMQ's JSON files under config/: read at the start, replaced when their table changes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ UNUSED_PATH = "latermq.unused"
 
 
 class UnusedNames(Struct, kw_only=True):
-    """latermq.unused: auto-created topics and groups that nobody has used."""
+    """latermq.unused: unused auto-created topics and groups."""
 
     topics: list[str] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
@@ -40,9 +40,9 @@ Table = TypeVar("Table", TopicTable, GroupTable, OffsetTable, DelayOffsetTable)
 
 @dataclass(frozen=True)
 class _Shape:
-    """The JSON of a table: which of its attributes holds the entries, their types, and what is wrong with an entry.
+    """The JSON of a table: the attribute with the entries, their types, and the check of an entry.
 
-    Without its `essential` fields an entry is of no use.
+    An entry without its `essential` fields is discarded.
     """
 
     table: type[Struct]
@@ -55,19 +55,19 @@ class _Shape:
 
 def _topic_fault(name: str, topic: TopicJson) -> str:
     if not is_stored_topic(name):
-        return "no topic can have this name"
+        return "the topic name is not valid"
     if not (0 <= topic.read_queues <= MAX_QUEUES and 0 <= topic.write_queues <= MAX_QUEUES):
-        return f"it has {topic.read_queues} and {topic.write_queues} queues"
-    return "" if topic.name == name else f"its configuration is of another topic, {topic.name[:100]!r}"
+        return f"its numbers of queues, {topic.read_queues} and {topic.write_queues}, are not valid"
+    return "" if topic.name == name else f"its configuration belongs to another topic, {topic.name[:100]!r}"
 
 
 def _group_fault(name: str, group: GroupJson) -> str:
     if not is_group(name):
-        return "no group can have this name"
-    return "" if group.name == name else f"its configuration is of another group, {group.name[:100]!r}"
+        return "the group name is not valid"
+    return "" if group.name == name else f"its configuration belongs to another group, {group.name[:100]!r}"
 
 
-# Messages in queues that a topic has no more could not be read; who may not consume should not begin to.
+# Without its queues, a topic's messages could not be read. A group that must not consume must not start to.
 _TOPIC_FIELDS = frozenset({"name", "read_queues", "write_queues"})
 _GROUP_FIELDS = frozenset({"name", "can_consume"})
 _SHAPES: dict[type[Struct], _Shape] = {
@@ -79,9 +79,9 @@ _SHAPES: dict[type[Struct], _Shape] = {
 
 
 def load_table(disk: Disk, path: str, type_: type[Table], troubles: list[Trouble] | None = None) -> Table:
-    """The table in a config file, an empty one where there is no file.
+    """The table in a config file. It is empty if there is no file.
 
-    What is not understood is set aside, and told in `troubles`.
+    Content that cannot be parsed is set aside and reported in `troubles`.
     """
     shape = _SHAPES[type_]
     table, trouble = load_file(
@@ -110,7 +110,7 @@ def _parse(data: bytes, shape: _Shape) -> Parsed[Struct]:
 
 
 def _parse_entries(data: bytes, shape: _Shape, reason: str) -> Parsed[Struct]:
-    """A table entry by entry: one that is damaged costs itself and no other."""
+    """Parse a table entry by entry, so that a damaged entry does not affect the others."""
     written = {name.decode(errors="replace"): value for name, value in members(data)}
     parsed = Parsed(shape.table())
     for field_info in msgspec.structs.fields(shape.table):
@@ -147,10 +147,10 @@ def _entries(data: bytes, shape: _Shape, parsed: Parsed[Struct]) -> dict[Any, An
 
 
 def _repaired(data: bytes, shape: _Shape) -> Any:
-    """An entry without the fields of it that are not understood, which have their defaults then; None where it breaks
-    off, or is of no use without them.
+    """Parse an entry without its unreadable fields, which get their defaults.
 
-    Earlier releases took numbers of any length and JSON of any depth from clients.
+    Returns None if it is truncated or lacks an essential field. Earlier versions accepted numbers of any length and
+    JSON of any depth from clients.
     """
     if not is_closed(data):
         return None
@@ -174,7 +174,7 @@ def _repaired(data: bytes, shape: _Shape) -> Any:
 
 
 def load_unused(disk: Disk) -> UnusedNames:
-    """The names that nobody has used; where the file is not understood none are, so that all of them stay."""
+    """The unused names. If the file cannot be parsed there are none, so that all topics and groups stay."""
     try:
         return decode_json(disk.read(UNUSED_PATH) or b"{}", UnusedNames)
     except UnreadableJson:

@@ -1,4 +1,4 @@
-"""The entries of a table as JSON text, each encoded when it changed: saving a table joins them."""
+"""The entries of a table as JSON text. An entry is encoded when it changes, and saving a table joins them."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar
@@ -9,14 +9,14 @@ Entry = TypeVar("Entry")
 
 
 class EntryTexts(Generic[Entry]):
-    """`"name":{…}` by name. Encoding a table of 50,000 groups as a whole takes 50 ms, joining its texts 5."""
+    """`"name":{…}` by name. Encoding a whole table of 50,000 groups takes 50 ms; joining its texts takes 5 ms."""
 
     def __init__(self, encode: Callable[[Entry], bytes]) -> None:
         self._encode = encode
         self._texts: dict[str, bytes] = {}
 
     def update(self, names: Iterable[str], table: Mapping[str, Entry]) -> None:
-        """Encode these entries as the table has them now."""
+        """Encode the current state of these entries."""
         for name in names:
             entry = table.get(name)
             if entry is None:
@@ -25,5 +25,5 @@ class EntryTexts(Generic[Entry]):
                 self._texts[name] = encode_json(name) + b":" + self._encode(entry)
 
     def all(self) -> list[bytes]:
-        """The texts of all entries, as they are now."""
+        """The current texts of all entries."""
         return list(self._texts.values())

@@ -1,8 +1,8 @@
-"""How long queues were, as far as anything but the checkpoint and their own files tells.
+"""The minimum lengths of queues, from sources other than the checkpoint and the queues' own files.
 
-Without a checkpoint queues are built again from the log. One whose records have all left it would begin at 0 again, and
-what comes next would be taken for what was delivered or consumed under the same number. Each of the files here names
-offsets of entries that are done with, so a queue was at least that long.
+Without a checkpoint, queues are rebuilt from the log. A queue whose records have all left the log would begin at 0
+again, and its new messages would be mistaken for messages that were delivered or consumed under the same offsets. Each
+of these files contains offsets of finished entries, so a queue was at least that long.
 """
 
 from latermq.broker.tables.config_files import DELAY_OFFSETS_PATH, load_table
@@ -26,21 +26,21 @@ def known_ends(
     far_names: FarNames,
     troubles: list[Trouble] | None = None,
 ) -> dict[tuple[str, int], int]:
-    """For queues the offset that their next message has at least."""
+    """The minimum offset of the next message, by queue."""
     ends = {(TIMER_TOPIC, 0): max(_timers_end(disk), ingest.offset, far_names.upto)}
     delays = load_table(disk, DELAY_OFFSETS_PATH, DelayOffsetTable, troubles)
     ends |= {
         (SCHEDULE_TOPIC, level - 1): offset for level, offset in delays.offsets.items() if 1 <= level <= MAX_LEVELS
     }
     for topic, queue_id, offset in offsets.all():
-        # Offsets in a topic that is being deleted may outlive it by a moment, and must not bring it back.
+        # Offsets in a deleted topic may outlive it for a short time, and must not restore it.
         if topics.find(topic) is not None:
             ends[topic, queue_id] = max(ends.get((topic, queue_id), 0), offset)
     return ends
 
 
 def delivered_until_ms(disk: Disk) -> int:
-    """What was due before was delivered or cancelled, as far as our export of the timers' marks tells."""
+    """Everything due before this time was delivered or cancelled, according to our export of the timers' marks."""
     data = disk.read(apache_checkpoint.PATH)
     if data is None:
         return 0
@@ -49,7 +49,7 @@ def delivered_until_ms(disk: Disk) -> int:
 
 
 def _timers_end(disk: Disk) -> int:
-    """What RocketMQ's timer checkpoint says, or our export of ours, and what it left to us."""
+    """The end according to RocketMQ's timer checkpoint, or our export of it, and to the imported entries."""
     data = disk.read(apache_checkpoint.PATH)
     end = apache_checkpoint.decode_timer_checkpoint(data).queue_offset if data is not None else 0
     done = apache_import.imported_entries(disk)

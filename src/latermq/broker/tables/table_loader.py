@@ -1,4 +1,4 @@
-"""The tables of a broker as a start finds them: topics, groups and consumer offsets."""
+"""Loads the broker's tables at the start: topics, groups and consumer offsets."""
 
 from latermq.broker.tables.config_files import GROUPS_PATH, OFFSETS_PATH, TOPICS_PATH, load_table
 from latermq.broker.tables.topics import Topics
@@ -17,7 +17,7 @@ from latermq.store.files.set_aside import Trouble
 def open_tables(
     disk: Disk, settings: BrokerConfig, clock: Clock, client_clock: Clock, troubles: list[Trouble]
 ) -> tuple[Topics, SubscriptionGroups, ConsumerOffsets]:
-    """Topics, groups and consumer offsets as the last process left them, as far as they are understood."""
+    """Topics, groups and consumer offsets as the last process saved them, as far as they can be parsed."""
     topics = Topics(
         load_table(disk, TOPICS_PATH, TopicTable, troubles),
         settings,
@@ -34,7 +34,7 @@ def open_tables(
     )
     offsets = ConsumerOffsets(load_table(disk, OFFSETS_PATH, OffsetTable, troubles), settings.max_offsets)
     in_trouble = {trouble.path for trouble in troubles}
-    # What stands in for a file is saved soon: the next start need not look for it again.
+    # A table from a backup is saved soon, so that the next start finds it at once.
     topics.changed = TOPICS_PATH in in_trouble
     groups.changed = GROUPS_PATH in in_trouble
     offsets.changed = OFFSETS_PATH in in_trouble

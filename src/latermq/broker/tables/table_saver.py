@@ -1,4 +1,4 @@
-"""Saving the broker's tables: topics, groups, offsets and RocketMQ's delay offsets, beside the loop and in order."""
+"""Saves the broker's tables in order and off the loop: topics, groups, offsets and RocketMQ's delay offsets."""
 
 import contextlib
 import itertools
@@ -35,15 +35,13 @@ from latermq.timer.apache_checkpoint import OWN_STATE, TimerCheckpoint, timer_ch
 from latermq.timer.apache_checkpoint import PATH as TIMER_CHECKPOINT_PATH
 from latermq.timer.steps import Steps
 
-Content = Callable[
-    [], bytes
-]  # joins what a file holds; for 50,000 groups that takes 5 ms, so it is done beside the loop
+Content = Callable[[], bytes]  # joins a file's content; for 50,000 groups that takes 5 ms, so it runs off the loop
 _BLOCKS_AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True)
 class _Pieces:
-    """What a file holds; calling it joins it."""
+    """The content of a file. Calling it joins the parts."""
 
     head: bytes
     texts: list[bytes]
@@ -54,15 +52,15 @@ class _Pieces:
         return b"".join((self.head, b",".join(self.texts), self.middle, self.version, b"}"))
 
     def within(self, room: AnswerRoom) -> bytes:
-        """The same as an answer; one that fits no frame is refused before it is joined."""
+        """The content as a reply. If it does not fit into a frame, it is rejected before it is joined."""
         room.take(sum(map(len, self.texts)) + len(self.texts) + len(self.middle))
         return self()
 
 
 def do_all(works: Iterable[Callable[[], None]]) -> None:
-    """Do each of these, whichever of them the disk fails; the first failure is raised then.
+    """Run all of these even if some fail, then raise the first failure.
 
-    What is left out would never be made up for: a table counts as saved from the moment that its copy was made.
+    A skipped one would never be repeated, because a table counts as saved once its copy is made.
     """
     failure: StoreError | None = None
     for work in works:
@@ -75,7 +73,7 @@ def do_all(works: Iterable[Callable[[], None]]) -> None:
 
 
 class Tables:
-    """Knows which tables have changed since they were saved. Tables are written one file at a time, in order."""
+    """Tracks which tables have changed since they were saved. Tables are written one file at a time, in order."""
 
     def __init__(
         self,
@@ -88,10 +86,10 @@ class Tables:
         marks: Callable[[], dict[int, int]],
         unsound: Collection[str] = (),
     ) -> None:
-        """`marks` are the delay levels' offsets below which everything is delivered.
+        """`marks` are the offsets of the delay levels below which everything is delivered.
 
-        `unsound` are files that the start did not understand. The others are kept as it found them before they are
-        replaced for the first time: should one be damaged, the next start has something to go by.
+        `unsound` are files that could not be parsed at the start. The other files are backed up before they are
+        replaced for the first time, so that the next start has a fallback if one is damaged.
         """
         self._disk = disk
         self._clock = clock
@@ -102,21 +100,21 @@ class Tables:
         self._marks = marks
         self._saved_marks: dict[int, int] = {}
         self._saved_timers: TimerMarks | None = None
-        # Written beside the loop, and by it where a message waits for them.
+        # Written off the loop, or on it if a message waits for them.
         self._writing = threading.Lock()
         self._numbers = itertools.count()
         self._written_numbers: dict[str, int] = {}
         self._unkept = {TOPICS_PATH, GROUPS_PATH, OFFSETS_PATH}.difference(unsound)
         self._newest: dict[str, tuple[int, Content]] = {}
         self._topic_texts, self._group_texts = EntryTexts(encode_topic), EntryTexts(encode_group)
-        # Here nobody waits yet; from now on only what changes is encoded.
+        # No client waits yet. From now on only changes are encoded.
         self._topics_content()
         self._groups_content()
 
     def savers(self, *, with_offsets: bool = True) -> list[Callable[[], None]]:
-        """What is left to do to save changed tables, all of it, beside the broker if need be: see `do_all`.
+        """The work that saves all changed tables, which may run off the loop: see `do_all`.
 
-        Of offsets that changed since they were encoded the file gets what it had (`encode_offsets`).
+        Offsets that changed since they were encoded are saved with their old values (`encode_offsets`).
         """
         savers: list[Callable[[], None]] = []
         save_unused = self._unused_saver()
@@ -128,7 +126,7 @@ class Tables:
             savers.append(save_unused)
         if with_offsets and self._offsets.changed:
             savers.append(self._saver(self._offsets, OFFSETS_PATH, self._offsets_content()))
-            # Those that changed meanwhile or were cut to what is flushed are saved by a later round.
+            # Offsets that have changed since, or were limited to flushed messages, are saved by a later round.
             self._offsets.changed = self._offsets.stale_blocks > 0
         marks = self._marks()
         if marks != self._saved_marks:
@@ -166,11 +164,11 @@ class Tables:
         do_all(self.savers())
 
     def encode_offsets(self, blocks: int) -> None:
-        """Make so many blocks of changed consumer offsets ready to be saved, none beyond what is flushed."""
+        """Encode this many blocks of changed consumer offsets for saving, none beyond the flushed messages."""
         self._offsets.encode(self._flushed_end, blocks)
 
     def encode_offsets_of(self, group: str, topics: Iterable[str]) -> Steps[None]:
-        """The same for a group in some topics, whatever else has changed."""
+        """Encode the offsets of a group in some topics, regardless of other changes."""
         for topic in topics:
             yield from self._offsets.encode_of(group, topic, self._flushed_end)
 
@@ -178,14 +176,14 @@ class Tables:
         queue = self._store.queues.find(topic, queue_id)
         return self._store.reader.flushed_end(queue) if queue else 0
 
-    # What the files hold, also as answers to operators
+    # The content of the files, also for replies to operators
 
     def topics_body(self, room: AnswerRoom) -> bytes:
         """The table of topics."""
         return self._topics_content().within(room)
 
     def topics_json(self) -> bytes:
-        """The same however long it is, as a registration tells it."""
+        """The table of topics regardless of its size, for a registration."""
         return self._topics_content()()
 
     def groups_body(self, room: AnswerRoom) -> bytes:
@@ -193,7 +191,7 @@ class Tables:
         return self._groups_content().within(room)
 
     def offsets_body(self, room: AnswerRoom) -> bytes:
-        """The consumer offsets; where very many have just changed, some of them as they were saved last."""
+        """The consumer offsets. If very many have just changed, some have the values that were saved last."""
         self.encode_offsets(_BLOCKS_AT_ONCE)
         return self._offsets_content().within(room)
 
@@ -221,7 +219,7 @@ class Tables:
         return _Pieces(b'{"offsetTable":{', texts, b'},"dataVersion":', encode_version(version))
 
     def _writer(self, path: str, content: Content) -> Callable[[], None]:
-        """Writes a table's file in its newest state, unless that was done meanwhile: many changes make few writes."""
+        """Write the newest state of a table's file, unless it is already written: many changes cause few writes."""
         self._newest[path] = next(self._numbers), content
         return self._writer_of_newest(path)
 
@@ -248,7 +246,7 @@ class Tables:
                 self._disk.replace(path + BACKUP, data)
 
     def load_unused(self) -> None:
-        """Take over what was auto-created before and nobody has used; it has as long again as it had."""
+        """Restore the unused auto-created names. Their time before removal starts again."""
         names = load_unused(self._disk)
         with_messages = {queue.topic for queue in self._store.queues}
         for topic in names.topics:
@@ -259,9 +257,9 @@ class Tables:
                 self._groups.auto_created.add(b"", group, unused=True)
 
     def _unused_saver(self) -> Callable[[], None] | None:
-        """Saves which topics and groups may go, if that is not done yet.
+        """Save which topics and groups may be removed, if that has changed.
 
-        It comes before these two: a topic that it names wrongly after a crash would be lost with what waits for it.
+        It precedes these two: a topic listed by mistake after a crash would be lost together with its pending messages.
         """
         kinds = (self._topics.auto_created, self._groups.auto_created)
         if any(kind.changed for kind in kinds):

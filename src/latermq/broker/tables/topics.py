@@ -1,4 +1,4 @@
-"""The topics of this broker: made by operators, or on the way of a message."""
+"""The topics of this broker: created by operators, or auto-created by a message."""
 
 from latermq.clock import Clock
 from latermq.config import MAX_TOPIC_QUEUES, BrokerConfig
@@ -19,12 +19,12 @@ from latermq.message.names import (
 )
 from latermq.model.topic import INHERIT, READ, WRITE, Topic, TopicTable
 
-MAX_QUEUES = MAX_TOPIC_QUEUES  # what a table on disk may say; new topics are held to broker.max_topic_queues
+MAX_QUEUES = MAX_TOPIC_QUEUES  # limit for tables on disk; broker.max_topic_queues applies to new topics
 _FEW_VERSIONS = 64
 
 
 class UnsavedTopic(Exception):
-    """A message is for a topic that a crash would forget. Nothing was done: try again once the topic is saved."""
+    """The topic of a message is not saved yet. Nothing was stored: try again once the topic is saved."""
 
 
 class Topics:
@@ -35,20 +35,20 @@ class Topics:
         self._config = config
         self._clock = clock
         self.changed = False
-        # Retry topics among what clients made may be unused: they are made before there is anything to put into them.
+        # Auto-created retry topics may be unused, because they are created before their first message.
         self.auto_created = auto_created
-        self.unsaved: set[str] = set()  # names that changed since the table was last encoded
-        # Changes are counted, and each topic knows its last one: it is saved once the file holds that many.
+        self.unsaved: set[str] = set()  # names changed since the table was last encoded
+        # Changes are numbered, and each topic has the number of its last one. It is saved once the file includes it.
         self.version = self.saved_version = 0
         self._versions: dict[str, int] = {}
         self._versions_kept = _FEW_VERSIONS
-        # Saved topics that a message may go to without further checks: nearly every send finds its own here.
+        # Saved topics that accept messages without further checks. Nearly every send finds its topic here.
         self.open: dict[str, Topic] = {}
-        # Set with every change, for whoever tells the name servers.
+        # Set with every change, for the registration with the name servers.
         self.unannounced = False
-        # Forgotten, but their files are not gone yet: they cannot be made again before.
+        # Removed, but their files still exist. They cannot be created again before the files are deleted.
         self.leaving: set[str] = set()
-        # The file was not understood, and nothing stood in for it: a topic that is missing may have been there.
+        # The file could not be parsed and there was no backup, so a missing topic may have existed.
         self.is_lost = False
         self._add_system_topics()
         self.unsaved.update(table.topics)
@@ -57,10 +57,10 @@ class Topics:
         topics = self.table.topics
         for name, queues in ((SELF_TEST_TOPIC, 1), (BENCHMARK_TOPIC, 1024), (OFFSET_MOVED_TOPIC, 1)):
             topics.setdefault(name, Topic(name=name, read_queues=queues, write_queues=queues))
-        # The timer topic cannot be consumed, but who looks a timer up asks the name server for the way there.
+        # The timer topic cannot be consumed, but clients that look up a timer need its route.
         for name in (TIMER_TOPIC, TIMER_DEAD_LETTER_TOPIC):
             topics[name] = Topic(name=name, read_queues=1, write_queues=1, permissions=READ)
-        # Clusters and brokers are topics of their own, by which operators' tools find them.
+        # Clusters and brokers have topics of their own, by which operators' tools find them.
         for name in (self._config.cluster, self._config.name):
             topics.setdefault(name, Topic(name=name, read_queues=1, write_queues=1, permissions=7))
         if self._config.auto_create_topics:
@@ -75,7 +75,7 @@ class Topics:
             topics.pop(AUTO_CREATE_TOPIC, None)
 
     def find(self, topic: str) -> Topic | None:
-        """The topic, if there is one of that name."""
+        """The topic of this name, or None."""
         return self.table.topics.get(topic)
 
     def require(self, topic: str) -> Topic:
@@ -86,10 +86,10 @@ class Topics:
         return found
 
     def readable_queue(self, topic: str, queue_id: int) -> int | str:
-        """To which queue of a topic a message for this one is delivered that waited; or why to none.
+        """The queue that receives a delayed message for this queue, or the reason why there is none.
 
-        The topic may have lost queues meanwhile. What was for one that nobody can read goes to one that stays, all of
-        it to the same, so that its order is kept.
+        The topic may have fewer queues by now. All messages of a removed queue go to the same remaining queue, which
+        preserves their order.
         """
         config = self.table.topics.get(topic)
         if config is None and self.is_lost and is_stored_topic(topic):
@@ -103,7 +103,7 @@ class Topics:
         return queue_id % queues if queues > 0 else f"topic {topic!r} has no queue to read from"
 
     def for_send(self, topic: str, default_topic: str, default_queues: int, by: bytes = b"") -> Topic:
-        """The topic of a message that is being sent; made on the way where that is allowed, for the host `by`."""
+        """The topic of a message that is being sent. It is auto-created for the host `by` if that is allowed."""
         check_sendable_topic(topic)
         config = self.table.topics.get(topic)
         if config is None:
@@ -111,12 +111,12 @@ class Topics:
         if not config.permissions & WRITE:
             raise NoPermission(f"topic {topic!r} is not writable", hint="Change its permission with updateTopic -p 6")
         if self.auto_created.use(topic):
-            # Saved before the message is acknowledged: after a crash a topic must not go away that messages wait for.
+            # Saved before the message is acknowledged, because a crash must not lose a topic with pending messages.
             self._touch(topic)
         return config
 
     def is_saved(self, topic: str) -> bool:
-        """Whether the topic would be found after a crash as it is now."""
+        """Whether a crash would preserve the topic's current state."""
         return self._versions.get(topic, 0) <= self.saved_version
 
     def _make_on_the_way(self, topic: str, default_topic: str, default_queues: int, by: bytes) -> Topic:
@@ -125,19 +125,19 @@ class Topics:
         template = self.table.topics.get(default_topic or AUTO_CREATE_TOPIC)
         if template is None or not template.permissions & INHERIT:
             raise TopicNotFound(
-                f"topic {topic!r} does not exist and topics are not made by sending",
+                f"topic {topic!r} does not exist, and auto-creation is disabled",
                 hint=f"Run `latermq topic create {topic}`, or set broker.auto_create_topics=true",
             )
         queues = max(1, min(default_queues, template.write_queues))
         perm = template.permissions & ~INHERIT
         self.auto_created.check(by)
         config = self.put(Topic(name=topic, read_queues=queues, write_queues=queues, permissions=perm))
-        # Never an unused one, though its message may be refused yet: who wants it to stay would send another.
+        # It counts as used even if its message is rejected after this.
         self.auto_created.add(by, topic, unused=False)
         return config
 
     def make_retry(self, topic: str, queues: int, by: bytes = b"") -> Topic:
-        """A group's retry or dead-letter topic, made where it is missing; unused until something is put into it."""
+        """A group's retry or dead-letter topic, created if it is missing. It is unused until its first message."""
         found = self.table.topics.get(topic)
         if found is not None:
             return found
@@ -148,16 +148,16 @@ class Topics:
         return config
 
     def put(self, topic: Topic) -> Topic:
-        """Make or change a topic."""
+        """Create or change a topic."""
         check_topic(topic.name)
         table = self.table.topics
         self._check_queues(topic, table.get(topic.name))
         if topic.name in self.leaving:
-            raise Busy(f"topic {topic.name!r} is being deleted", hint="Make it again in a moment")
+            raise Busy(f"topic {topic.name!r} is being deleted", hint="Try again in a moment")
         if topic.name not in table and len(table) >= self._config.max_topics:
             raise NoPermission(
-                f"there are {len(table)} topics, as many as broker.max_topics allows",
-                hint="Delete topics that nobody uses, or raise broker.max_topics",
+                f"there are {len(table)} topics, which is the limit (broker.max_topics)",
+                hint="Delete unused topics, or raise broker.max_topics",
             )
         table[topic.name] = topic
         self.auto_created.use(topic.name)
@@ -165,40 +165,40 @@ class Topics:
         return topic
 
     def _check_queues(self, topic: Topic, before: Topic | None) -> None:
-        """One that has more queues than new ones may have keeps them, and can be changed in other ways."""
+        """A topic with more queues than a new one may have keeps them. Its other settings can be changed."""
         allowed = self._config.max_topic_queues
         if before is not None:
             allowed = max(allowed, before.read_queues, before.write_queues)
         for count in (topic.read_queues, topic.write_queues):
             if not 1 <= count <= allowed:
                 raise IllegalMessage(
-                    f"topic {topic.name!r} cannot have {count} queues, 1 to {allowed} are allowed",
-                    hint="Name fewer, or raise broker.max_topic_queues",
+                    f"topic {topic.name!r} cannot have {count} queues; the number must be 1 to {allowed}",
+                    hint="Use fewer queues, or raise broker.max_topic_queues",
                 )
 
     def adopt(self, topic: Topic) -> None:
-        """Take in a topic that has messages but lost its configuration, whatever the bounds for new ones."""
+        """Restore a topic that has messages but lost its configuration, regardless of the limits for new topics."""
         if not is_stored_topic(topic.name):
-            return  # not even RocketMQ makes such a topic; nobody could ask for it
+            return  # RocketMQ does not create such a topic either, and no client could use it
         self.table.topics[topic.name] = topic
         self._touch(topic.name)
 
     def adopt_lost(self, topic: str, queue_id: int) -> Topic:
-        """Make a topic again of which only a message is known that waits for it, in this queue."""
+        """Restore a topic of which only a pending message for this queue is known."""
         queues = max(self._config.default_queues, min(queue_id + 1, MAX_QUEUES))
         config = Topic(name=topic, read_queues=queues, write_queues=queues)
         self.adopt(config)
         return config
 
     def check_removable(self, topic: str) -> None:
-        """Refuse to delete what is no topic's name, of which a path is made, and a topic of the broker's own."""
+        """Reject the deletion of an invalid name, because paths contain it, and of the broker's own topics."""
         if not is_stored_topic(topic):
             check_topic(topic)
         if is_system_topic(topic):
-            raise NoPermission(f"topic {topic!r} belongs to the broker and stays")
+            raise NoPermission(f"topic {topic!r} is reserved for the broker")
 
     def remove(self, topic: str) -> None:
-        """Forget a topic."""
+        """Remove a topic."""
         self.check_removable(topic)
         if self.table.topics.pop(topic, None) is not None:
             self.auto_created.use(topic)
@@ -207,7 +207,7 @@ class Topics:
     def _touch(self, topic: str) -> None:
         self.table.version.bump(self._clock.now_ms())
         self.version += 1
-        if len(self._versions) >= 2 * self._versions_kept:  # seldom: a heartbeat may make a thousand topics
+        if len(self._versions) >= 2 * self._versions_kept:  # rarely, since a heartbeat may create a thousand topics
             saved = self.saved_version
             self._versions = {name: version for name, version in self._versions.items() if version > saved}
             self._versions_kept = max(_FEW_VERSIONS, len(self._versions))
