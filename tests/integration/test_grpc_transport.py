@@ -375,7 +375,23 @@ def test_incomplete_messages_cannot_fill_the_memory() -> None:
                     break
         assert statuses[-1][b"grpc-status"] == b"0"
         assert {status[b"grpc-status"] for status in statuses[:-1]} == {b"8"}
-        assert server.statistics()["held_bytes"] <= 2 * MIB
+        assert server.statistics()["request_bytes"] <= 2 * MIB
+
+
+def test_the_largest_holder_is_cut_off_when_all_connections_hold_too_much() -> None:
+    with running_listener(TransportLimits(max_held_bytes=2 * MIB)) as server, connected(server) as small:
+        small.request(1, "Wait", b"x" * 16_000)
+        with connected(server) as large:
+            start = b"\0" + (7 * MIB).to_bytes(4, "big")
+            large.send(frame(HEADERS, 4, 1, grpc_block("Echo")), frame(DATA, 0, 1, start))
+            with contextlib.suppress(ConnectionError):
+                for _ in range(150):
+                    large.send(frame(DATA, 0, 1, b"x" * 16_384))
+            assert large.is_closed()
+        assert server.statistics()["let_go"] == 1
+        server.call(lambda: server.service.waiting[0].reply(b"done"))
+        assert small.answer(1)[1] == framed(b"done")
+        assert server.statistics()["held_bytes"] == 0
 
 
 def test_requests_that_are_being_served_keep_the_window_closed() -> None:
@@ -388,7 +404,7 @@ def test_requests_that_are_being_served_keep_the_window_closed() -> None:
             client.send(*(frame(DATA, 0, number, body[at : at + 16_384]) for at in range(0, len(body), 16_384)))
             client.send(frame(DATA, 1, number, b""))
         wait_until(lambda: len(server.service.waiting) == 3, "three calls wait")
-        assert server.statistics()["held_bytes"] == 3 * len(body)
+        assert server.statistics()["request_bytes"] == 3 * len(body)
         assert all(
             kind != 8 or number or int.from_bytes(payload, "big") > 4 * MIB - 65_536
             for kind, _, number, payload in _frames_now(client)
@@ -396,7 +412,7 @@ def test_requests_that_are_being_served_keep_the_window_closed() -> None:
         for call in server.service.waiting:
             server.call(lambda call=call: call.reply(b"done"))  # type: ignore[misc]
         assert client.answer(5)[1] == framed(b"done")
-        assert server.statistics()["held_bytes"] == 0
+        assert server.statistics()["request_bytes"] == 0
 
 
 def _frames_now(client: SocketClient) -> Iterator[tuple[int, int, int, bytes]]:

@@ -1,13 +1,21 @@
-"""A gRPC server in a thread of the test's process, with methods that echo, count, wait and fail."""
+"""A gRPC server with methods that echo, count, wait and fail, in a thread of the test's process or in its own process.
+
+`python -m tests.support.http2_server PORT` serves on uvloop until SIGTERM, and prints "ready".
+"""
 
 import asyncio
 import concurrent.futures
 import contextlib
+import signal
 import ssl
+import subprocess
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
+
+import uvloop
 
 from latermq.clock import SystemClock
 from latermq.protocol.http2.grpc.status import GrpcError, StatusCode
@@ -196,3 +204,32 @@ def running_listener(
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+@contextlib.contextmanager
+def server_process(port: int) -> "Iterator[subprocess.Popen[str]]":
+    """The server in its own process, with the default limits."""
+    command = [sys.executable, "-m", __name__, str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.terminate()
+            process.communicate(timeout=30)
+
+
+async def _serve(port: int) -> None:
+    stopping = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
+    listener = Http2Listener(grpc_handler(TestService().methods()), TransportLimits(), SystemClock())
+    await listener.start(HOST, port)
+    print("ready", flush=True)
+    await stopping.wait()
+    await listener.stop(grace_s=1.0)
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(int(sys.argv[1])))

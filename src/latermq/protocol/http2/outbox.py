@@ -23,6 +23,9 @@ from latermq.protocol.http2.frames import (
 from latermq.protocol.http2.stream import Stream
 
 _DATA_HEAD = bytes((DATA, 0))
+# Data that may become frames before the next `take`. The rest waits in its stream, where it is counted and can still be
+# dropped. The peer's window is not a bound: it may be 2 GiB.
+MAX_FRAMED_BYTES = 256 * 1024
 
 
 class Block:
@@ -41,6 +44,7 @@ class Outbox:
     """Frames in the order of writing. Streams with unsent data take turns, a frame each."""
 
     __slots__ = (
+        "_framed_bytes",
         "_frames",
         "_initial_window_bytes",
         "_is_paused",
@@ -54,6 +58,7 @@ class Outbox:
     def __init__(self, on_end: Callable[[Stream], None]) -> None:
         self._on_end = on_end  # called when the last frame of a stream is in the outbox
         self._frames: list[bytes] = []
+        self._framed_bytes = 0  # data in them
         self._window_bytes = DEFAULT_WINDOW_BYTES  # the connection's
         self._initial_window_bytes = DEFAULT_WINDOW_BYTES
         self._is_paused = False
@@ -79,8 +84,9 @@ class Outbox:
         return self._initial_window_bytes
 
     def take(self) -> bytes:
-        """Return all frames that can be written now."""
+        """Return the frames to write now. `pump` then adds more, if more may be written."""
         frames = self._frames
+        self._framed_bytes = 0
         if len(frames) == 1:
             data = frames[0]
         else:
@@ -98,6 +104,7 @@ class Outbox:
             not 0 < size <= DEFAULT_FRAME_BYTES
             or size > self._window_bytes
             or size > stream.send_window_bytes
+            or self._framed_bytes >= MAX_FRAMED_BYTES
             or self._is_paused
             or self._ready
         ):
@@ -106,6 +113,7 @@ class Outbox:
             self.end(stream, tail.block)
             return
         self._window_bytes -= size
+        self._framed_bytes += size
         self.sent_data_bytes += size
         number = stream.id.to_bytes(4, "big")
         self._frames.append(
@@ -153,6 +161,7 @@ class Outbox:
     def clear(self) -> None:
         """Forget all frames and data: the connection ends."""
         self._frames.clear()
+        self._framed_bytes = 0
         self._ready.clear()
         self._queued_bytes = 0
 
@@ -162,14 +171,14 @@ class Outbox:
 
     def resume(self) -> None:
         self._is_paused = False
-        self._pump()
+        self.pump()
 
     def enlarge(self, increment: int) -> None:
         """Apply a WINDOW_UPDATE of the connection."""
         self._window_bytes += increment
         if self._window_bytes > MAX_WINDOW_BYTES:
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window is too large")
-        self._pump()
+        self.pump()
 
     def enlarge_stream(self, stream: Stream, increment: int) -> None:
         """Apply a WINDOW_UPDATE of a stream."""
@@ -194,17 +203,17 @@ class Outbox:
                     self._ready[stream.id] = stream
                 else:
                     self._ready.pop(stream.id, None)
-        self._pump()
+        self.pump()
 
     def _make_ready(self, stream: Stream) -> None:
         if stream.send_window_bytes > 0:
             self._ready[stream.id] = stream
-            self._pump()
+            self.pump()
 
-    def _pump(self) -> None:
+    def pump(self) -> None:
         """Send a frame of each ready stream in turn, while the connection's window lasts."""
         ready = self._ready
-        while ready and self._window_bytes > 0 and not self._is_paused:
+        while ready and self._window_bytes > 0 and self._framed_bytes < MAX_FRAMED_BYTES and not self._is_paused:
             _, stream = ready.popitem(last=False)
             self._send_some(stream)
             if not stream.unsent_bytes:
@@ -229,6 +238,7 @@ class Outbox:
             pieces.append(piece)
             size += len(piece)
         self._window_bytes -= size
+        self._framed_bytes += size
         self._queued_bytes -= size
         self.sent_data_bytes += size
         stream.send_window_bytes -= size

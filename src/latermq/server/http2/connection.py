@@ -11,10 +11,16 @@ from latermq.clock import Clock
 from latermq.protocol.http2.connection import ServerConnection
 from latermq.protocol.http2.frames import ConnectionFault, ErrorCode
 from latermq.protocol.http2.header_cache import HeaderCache
+from latermq.protocol.http2.outbox import Outbox
 from latermq.protocol.http2.stream import Stream
 from latermq.server.http2.tls_stream import HANDSHAKE_RECORD, TlsStream
 from latermq.server.http2.transport_limits import TransportLimits
+from latermq.server.remoting.held_bytes import HeldBytes
 
+# Below these, a connection does not count its bytes: the next turn sends or serves them.
+FREE_BYTES = 64 * 1024
+FREE_STREAMS = 64
+STREAM_BYTES = 2000  # a stream and its call; measured 1.5 KB, and handlers add to it
 _NO_PEER = ("0.0.0.0", 0)
 _log = structlog.get_logger(__name__)
 
@@ -38,6 +44,7 @@ class Owner(Protocol):
     clock: Clock
     cache: HeaderCache
     tls: ssl.SSLContext | None
+    held: HeldBytes
 
     def admit(self, connection: "Http2Connection") -> bool: ...
 
@@ -54,6 +61,7 @@ class Http2Connection(asyncio.Protocol):
 
     __slots__ = (
         "_connected_s",
+        "_counted_bytes",
         "_finished_calls",
         "_handler",
         "_idle_since_s",
@@ -98,6 +106,7 @@ class Http2Connection(asyncio.Protocol):
         self._linger_timer: asyncio.TimerHandle | None = None
         self._idle_since_s = now_s
         self._finished_calls = 0
+        self._counted_bytes = 0  # the held bytes last reported to the owner
         self._progress = 0
         self._progress_s = now_s
 
@@ -168,6 +177,8 @@ class Http2Connection(asyncio.Protocol):
         if self._linger_timer is not None:
             self._linger_timer.cancel()
         self._close_streams(ConnectionFault(ErrorCode.CANCEL, "the connection is lost"))
+        if self._counted_bytes:
+            self.recount()
         if self._is_admitted:
             self._owner.forget(self)
 
@@ -199,6 +210,27 @@ class Http2Connection(asyncio.Protocol):
             except Exception:
                 _log.exception("a call failed", path=stream.request.path.decode(errors="replace"))
                 self.http2.reset(stream, ErrorCode.INTERNAL_ERROR)
+
+    def recount(self) -> None:
+        """Report the held bytes to the owner: requests, unsent answers and the streams themselves."""
+        http2 = self.http2
+        held_bytes = http2.held_bytes + http2.outbox.unsent_bytes + len(http2.streams) * STREAM_BYTES
+        if not self._transport.is_closing():
+            held_bytes += self._transport.get_write_buffer_size()
+        if held_bytes <= FREE_BYTES:
+            held_bytes = 0
+        if held_bytes != self._counted_bytes:
+            self._counted_bytes = held_bytes
+            self._owner.held.change(self, held_bytes, self._monotonic_s())
+
+    def let_go(self) -> str:
+        """Release everything, because all connections together hold too much and this one holds most."""
+        fault = ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"it holds {self._counted_bytes} bytes")
+        self._owner.failed(self, fault.error.name, fault.message)
+        self.abort()
+        self._close_streams(fault)
+        self.recount()
+        return "it was cut off"
 
     def leave(self) -> None:
         """Begin a graceful stop. The connection closes when its calls have ended."""
@@ -246,12 +278,7 @@ class Http2Connection(asyncio.Protocol):
         if self._is_lingering:
             return
         http2 = self.http2
-        if self._tls is not None:
-            if self._tls.is_ready and http2.outbox.has_frames:
-                self._tls.send(http2.outbox.take())
-            self._write_tls()
-        elif self._is_sniffed and http2.outbox.has_frames:
-            self._transport.write(http2.outbox.take())
+        self._write(http2.outbox)
         if self._is_paused or http2.outbox.queued_bytes:
             fault = http2.unread_fault(self._transport.get_write_buffer_size())
             if fault is not None:
@@ -259,12 +286,34 @@ class Http2Connection(asyncio.Protocol):
                 self._close_streams(fault)
                 self.abort()
                 return
+        if (
+            self._counted_bytes
+            or self._is_paused
+            or http2.held_bytes + http2.outbox.queued_bytes > FREE_BYTES
+            or len(http2.streams) > FREE_STREAMS
+        ):
+            self.recount()
         if http2.is_ended:
             if http2.fault is not None:
                 self._owner.failed(self, http2.fault.error.name, http2.fault.message)
             self._linger()
         elif http2.has_left and not http2.streams:
             self._linger()
+
+    def _write(self, outbox: Outbox) -> None:
+        """Write frames until there are no more or the socket's buffer is full, which pauses the outbox."""
+        if self._tls is None:
+            while outbox.has_frames and self._is_sniffed:
+                self._transport.write(outbox.take())
+                if outbox.queued_bytes:
+                    outbox.pump()
+            return
+        while outbox.has_frames and self._tls.is_ready:
+            self._tls.send(outbox.take())
+            self._write_tls()
+            if outbox.queued_bytes:
+                outbox.pump()
+        self._write_tls()
 
     def _write_tls(self) -> None:
         assert self._tls is not None

@@ -12,6 +12,7 @@ from latermq.server.http2.call_dispatcher import CallDispatcher
 from latermq.server.http2.calls import Methods
 from latermq.server.http2.connection import HandlerFactory, Http2Connection
 from latermq.server.http2.transport_limits import TransportLimits
+from latermq.server.remoting.held_bytes import HeldBytes
 from latermq.server.remoting.listener import network_of
 
 _BACKLOG = 4096  # the kernel caps it at net.core.somaxconn
@@ -35,6 +36,7 @@ class Http2Listener:
         self.clock = clock
         self.cache = HeaderCache()
         self.tls = tls
+        self.held = HeldBytes(limits.max_held_bytes)
         self._new_handler = new_handler
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -116,6 +118,7 @@ class Http2Listener:
         now_s = self.clock.monotonic_s()
         for connection in list(self._connections):
             connection.sweep(now_s)
+        self.held.recount()
 
     def statistics(self) -> dict[str, int]:
         """Counts since the start, and current values."""
@@ -127,8 +130,9 @@ class Http2Listener:
             "refused": self._refused,
             "calls": sum(len(http2.streams) for http2 in connections),
             "finished_calls": self._finished_calls + sum(http2.finished_calls for http2 in connections),
-            "held_bytes": sum(http2.held_bytes for http2 in connections),
+            "request_bytes": sum(http2.held_bytes for http2 in connections),
             "unsent_bytes": sum(http2.outbox.unsent_bytes for http2 in connections),
+            **self.held.statistics(),
             **self.cache.statistics(),
             **{f"failed_{error.lower()}": count for error, count in self._failures.items()},
         }

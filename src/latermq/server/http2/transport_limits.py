@@ -14,6 +14,8 @@ class TransportLimits:
     http2: Limits = field(default_factory=Limits)
     max_connections: int = 10_000
     max_connections_per_address: int = 0  # 0: no limit of its own
+    # Requests, unsent answers and open calls of all connections together. Above it, the largest holders are cut off.
+    max_held_bytes: int = 256 * MIB
     # One gRPC message, after decompression. RocketMQ's largest body is 4 MiB.
     max_message_bytes: int = 8 * MIB
     # A streaming call may have this much unsent before `Call.is_writable` becomes false.
