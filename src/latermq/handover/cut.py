@@ -37,6 +37,8 @@ class Cut(NamedTuple):
 
 def cut_properties(cut: Cut) -> dict[str, str]:
     """The properties of a cut's record."""
+    in_order = cut.last_handback_ms <= cut.handback_ms <= cut.frontier_ms
+    assert in_order, f"W only grows, and U is never below W (invariant 4): {cut}"
     values = (cut.number, *cut[2:])
     return {
         CUT: ":".join(map(str, values)),

@@ -93,11 +93,14 @@ class Ownership:
 
     def add(self, cut: Cut) -> None:
         """Add a cut that follows all known ones."""
-        self._append(*frontier_row(cut))
+        start, frontier_ms = frontier_row(cut)
+        assert start >= self._rows[-1][0], f"the log orders the cuts (invariant 4): {cut} after {self._rows[-1]}"
+        self._append(start, frontier_ms)
         self._index()
 
     def learn_before(self, first_entry: int, cuts: Iterable[Cut]) -> None:
         """Extend the known range down to `first_entry`. `cuts` are all cuts from there to the range known so far."""
+        assert first_entry <= self.known_from, f"the range grows down from {self.known_from}, not to {first_entry}"
         earlier = _rows_from(first_entry, cuts, self._rows[0][1])
         self._rows = Ownership([*earlier, *self._rows])._rows
         self._index()

@@ -326,6 +326,7 @@ class CommitLog:
         self.start = segments.start
         self.end = end
         self.flushed = min(flushed, end)
+        assert self.start <= self.flushed, f"F is within the log: {self.start} <= {self.flushed} <= {self.end}"
 
     def closed_segments(self) -> list[tuple[int, int]]:
         """Return (start, end) of every segment except the one being written, oldest first."""

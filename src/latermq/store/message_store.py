@@ -197,7 +197,8 @@ class MessageStore:
         """Sync what the plan covers, then replace the checkpoint. Blocks; may run concurrently with the writer."""
         if plan.log_offset < self.checkpoint_offset:
             return  # the removal of a topic has already saved a later plan
-        self.log.flush()
+        flushed = self.log.flush()
+        assert plan.log_offset <= flushed, f"nothing runs ahead of F (invariant 2): {plan.log_offset} > {flushed}"
         for part in plan.parts:
             part.sync()
         checkpoint = plan.checkpoint()

@@ -71,6 +71,7 @@ def recover(
         last_ms = int(batch.store_timestamps_ms[-1])
         records += len(batch)
     end = log.scan_end if log.has_files else start
+    assert end >= start, f"recovery never cuts the log below the checkpoint (invariant 2): {end} < {start}"
     log.open_at(end, flushed=start)
     for participant in participants:
         participant.settle(log)

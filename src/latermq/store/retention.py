@@ -75,6 +75,8 @@ class Retention:
                 yield
         if self._guarded() < log_start:
             return []  # a guard now needs these records
+        is_covered = log_start <= store.checkpoint_offset
+        assert is_covered, f"recovery reads from {store.checkpoint_offset}, so nothing from there on may be dropped"
         removed = [Removed(one.start, one.reason, store.log.drop_first_segment()) for one in expired]
         for queue in filter(lambda queue: queue.topic in OWN_TOPICS, store.queues):
             self._dropped_paths += queue.forget_below(log_start)

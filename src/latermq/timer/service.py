@@ -203,6 +203,7 @@ class TimerService:
         """Forget everything that the checkpoint on disk no longer needs."""
         saved = self._store.waiting.saved_marks
         if saved is not None and saved.wake_ms > self._forgotten_ms:
+            assert saved.wake_ms <= self.settled.wake_ms, "T only grows, and the checkpoint has an earlier one"
             self.engine.forget_below(saved.wake_ms)
             self._forgotten_ms = saved.wake_ms
             self._orders.forget_below(saved.wake_ms)

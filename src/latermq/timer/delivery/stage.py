@@ -38,6 +38,7 @@ class Stage:
 
     def put(self, block: Block, dues: Ints) -> None:
         """Add a block; `dues` are its records' due times, in order."""
+        assert dues[0] <= dues[-1], f"a staged block is in due order, but begins at {dues[0]} and ends at {dues[-1]}"
         self._push(Staged(int(dues[0]), next(self._numbers), block, dues))
 
     def _push(self, staged: Staged) -> None:

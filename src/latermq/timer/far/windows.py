@@ -169,6 +169,9 @@ class Windows:
     def open(self, cut: Cut) -> None:
         """Add the window of a new cut after all others."""
         if cut.has_window:
+            if self._windows:
+                last_ms = self._windows[-1].until_ms
+                assert last_ms <= cut.last_handback_ms, f"windows follow each other: one ends at {last_ms}, then {cut}"
             self._windows.append(Window(cut.number, cut.entry, cut.last_handback_ms, cut.handback_ms, self.covered_ms))
 
     def open_all(self, cuts: Iterable[Cut], attempts: dict[int, str]) -> None:
@@ -233,6 +236,7 @@ class Windows:
         window = self.find(number)
         assert window is not None, f"window {number} is not open"
         assert not window.is_loaded, f"window {number} is loaded and accepts no further piece"
+        assert window.attempt or rows is None, f"window {number} has rows but no chosen attempt (invariant 8)"
         if rows is None:
             window.is_loaded = True
             return
