@@ -23,13 +23,28 @@ from latermq.store.message_store import MessageStore
 from latermq.store.queues.consume_queue import ConsumeQueue
 from latermq.timer.far.far_names import FarNames
 from latermq.timer.intake.replayed_cancels import Name, ReplayedCancel, ReplayedCancels
-from latermq.timer.intake.unreadable_records import UnreadableRecords
 from latermq.timer.service import TimerService
 
 READ_AT_ONCE = 1 << 16  # queue entries
 CANCELS_AT_ONCE = 1 << 16  # whose names are looked for together: some 30 MB while it lasts
 _DELETE_KEY, _REAL_TOPIC, _UNIQUE_KEY = TIMER_DELETE_KEY.encode(), REAL_TOPIC.encode(), UNIQUE_KEY.encode()
 _DUE_MS = DUE_MS.encode()
+
+UNREADABLE_KEPT = 20  # unreadable records that are described in detail
+
+
+class UnreadableRecords:
+    """The number of records that were skipped, and descriptions of the first ones, for operators."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: list[str] = []
+
+    def note(self, entry: int, reason: str) -> None:
+        """Note a skipped record."""
+        self.count += 1
+        if len(self.first) < UNREADABLE_KEPT:
+            self.first.append(f"entry {entry}: {reason}")
 
 
 class StartReplay:
