@@ -6,12 +6,37 @@ The log is synced when senders wait for it, and also at a fixed interval.
 import asyncio
 import contextlib
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from latermq.errors import StoreError
 
 
-class Flusher:
+class _Worker(ABC):
+    """A thread that runs on request. Requests that arrive during a run lead to one more run."""
+
+    def __init__(self, name: str) -> None:
+        self._wanted = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def request(self) -> None:
+        """Run as soon as the current run is done."""
+        self._wanted.set()
+
+    def stop(self) -> None:
+        """Stop the thread after its last run."""
+        self._stopping = True
+        self._wanted.set()
+        self._thread.join()
+
+    @abstractmethod
+    def _run(self) -> None:
+        """Run until `_stopping`."""
+
+
+class Flusher(_Worker):
     """Runs `flush` on a separate thread. One sync serves all requests that arrived during the previous sync."""
 
     def __init__(
@@ -27,20 +52,7 @@ class Flusher:
         self._on_flushed = on_flushed
         self._on_failed = on_failed
         self._loop = asyncio.get_running_loop()
-        self._wanted = threading.Event()
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="latermq-flush", daemon=True)
-        self._thread.start()
-
-    def request(self) -> None:
-        """Sync as soon as the current sync is done."""
-        self._wanted.set()
-
-    def stop(self) -> None:
-        """Stop the thread after its last sync."""
-        self._stopping = True
-        self._wanted.set()
-        self._thread.join()
+        super().__init__("latermq-flush")
 
     def _run(self) -> None:
         while not self._stopping:
@@ -55,26 +67,13 @@ class Flusher:
             self._loop.call_soon_threadsafe(self._on_flushed, flushed)
 
 
-class Preparer:
+class Preparer(_Worker):
     """Runs `prepare` on a separate thread on request. It ignores store errors: the writer meets and reports them."""
 
     def __init__(self, prepare: Callable[[], None]) -> None:
         self._prepare = prepare
-        self._wanted = threading.Event()
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="latermq-prepare", daemon=True)
-        self._thread.start()
+        super().__init__("latermq-prepare")
         self.request()
-
-    def request(self) -> None:
-        """Prepare as soon as the current run is done."""
-        self._wanted.set()
-
-    def stop(self) -> None:
-        """Stop the thread."""
-        self._stopping = True
-        self._wanted.set()
-        self._thread.join()
 
     def _run(self) -> None:
         while not self._stopping:
