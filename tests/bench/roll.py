@@ -62,7 +62,7 @@ class AgingBroker:
             self.disk.remove(removed.path)
 
     def deliver(self) -> None:
-        while self.broker.run_timers() == 0:
+        while self.broker.timers.run() == 0:
             pass
 
     def age(self, by_ms: int) -> None:

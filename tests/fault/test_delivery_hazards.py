@@ -169,7 +169,7 @@ def test_a_round_writes_a_bounded_slice_of_dead_letters_in_one_block(
     appends = Appends(monkeypatch)
     clock.advance(1_000)
     rounds = []
-    while broker.run_timers() == 0:
+    while broker.timers.run() == 0:
         rounds.append((sum(appends.blocks), len(appends.blocks), appends.drafts))
         appends.blocks.clear()
         appends.drafts = 0
@@ -192,7 +192,7 @@ def test_dead_letters_on_their_way_are_neither_lost_nor_repeated_by_a_death(
     clock.advance(1_000)
     for _ in range(60):
         for _ in range(3):
-            broker.run_timers()
+            broker.timers.run()
         broker.store.flush()
         broker.store.save(broker.store.plan_checkpoint())
         disk = disk.after_process_crash()
@@ -213,7 +213,7 @@ def test_a_dead_letter_on_its_way_can_still_be_cancelled(disk: MemoryDisk, clock
         step()
     clock.advance(1_000)
     while not bodies(broker, TIMER_DEAD_LETTER_TOPIC):
-        broker.run_timers()
+        broker.timers.run()
     assert broker.pending.cancel("doomed", "u999").timers == 1
     run_until_quiet(broker)
     assert sorted(map(int, bodies(broker, TIMER_DEAD_LETTER_TOPIC))) == list(range(999))

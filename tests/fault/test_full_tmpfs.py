@@ -42,7 +42,7 @@ from latermq.errors import LaterMQError
 try:
     with opened(Path(sys.argv[1])) as broker:
         for _ in range(10):
-            broker.run_timers()
+            broker.timers.run()
             broker.store.flush()
         print("opened,", broker.timers.failure or "all is well")
 except LaterMQError as error:
@@ -151,5 +151,5 @@ def test_without_space_no_send_ends_the_process(tmp_path: Path) -> None:
             except LaterMQError:
                 refused += 1
             if number % 100 == 0:
-                broker.run_timers()
+                broker.timers.run()
         assert refused > 1_000

@@ -99,7 +99,7 @@ def started(disk: MemoryDisk, clock: SimulatedClock, engine: str) -> Iterator[Br
 def start_and_die(clock: SimulatedClock, engine: str) -> Callable[[MemoryDisk], None]:
     def start(disk: MemoryDisk) -> None:
         with started(disk, clock, engine) as broker:
-            broker.run_timers()
+            broker.timers.run()
 
     return start
 
@@ -305,7 +305,7 @@ def test_names_of_far_timers_outlive_starts_that_die_at_any_call() -> None:
 def start_far_and_die(clock: SimulatedClock) -> Callable[[MemoryDisk], None]:
     def start(disk: MemoryDisk) -> None:
         broker = open_broker(disk, clock, store=SHORT, pipeline=PIPELINE)
-        broker.run_timers()
+        broker.timers.run()
         broker.timers.engine.close()
         broker.far_names.close()
 

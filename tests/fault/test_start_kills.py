@@ -136,7 +136,7 @@ class Killed:
         with self._opened() as broker:
             deadline_s = time.monotonic() + 60
             while broker.pending.count() > FAR_NAMES and time.monotonic() < deadline_s:
-                time.sleep(min(0.2, broker.run_timers() / 1_000))
+                time.sleep(min(0.2, broker.timers.run() / 1_000))
             found = self._settled(broker)
             assert found - self._sent == Counter(), "came twice"
             assert self._sent - found == Counter(), "did not come"
@@ -151,7 +151,7 @@ class Killed:
         """What is found once the levels have come too; to look at every message takes longer than to deliver one."""
         deadline_s = time.monotonic() + 30
         while (found := self._found(broker)) != self._sent and time.monotonic() < deadline_s:
-            while not broker.run_timers():
+            while not broker.timers.run():
                 pass
         return found
 

@@ -58,7 +58,7 @@ class Flood:
     def tick(self) -> None:
         """Let a moment pass, in which only so much can be done."""
         for _ in range(ROUNDS_A_TICK):
-            self.broker.run_timers()
+            self.broker.timers.run()
         self._check_bounds()
         self._clock.advance(TICK_MS)
         if self.now_ms % FLUSH_EVERY_MS == 0:

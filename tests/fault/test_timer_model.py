@@ -119,7 +119,7 @@ class Life:
                 self._check_punctual()
             elif kind < 0.8:
                 clock.advance(chance.randrange(3_000))
-                broker.run_timers()
+                broker.timers.run()
             elif kind < 0.84:
                 clock.step(chance.choice(STEPS_MS))
             elif kind < 0.93:

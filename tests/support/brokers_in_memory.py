@@ -47,7 +47,7 @@ def send(broker: Broker, body: bytes, topic: str = "orders", queue_id: int = 0, 
 
 def run_until_quiet(broker: Broker) -> None:
     """Run deliveries until none is possible at the current simulated time."""
-    while broker.run_timers() == 0:
+    while broker.timers.run() == 0:
         pass
 
 
@@ -56,7 +56,7 @@ def pass_time(broker: Broker, clock: SimulatedClock, by_ms: int) -> None:
     run_until_quiet(broker)
     left_ms = by_ms
     while left_ms > 0:
-        step_ms = max(1, min(left_ms, broker.run_timers()))
+        step_ms = max(1, min(left_ms, broker.timers.run()))
         clock.advance(step_ms)
         left_ms -= step_ms
         run_until_quiet(broker)

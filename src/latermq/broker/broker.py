@@ -314,14 +314,6 @@ class Broker:
                 delivered = self.store.waiting.delivered.setdefault(level, RangeSet())
                 delivered.forget_below(max(queue.min_offset, min(offset, queue.next_offset)))
 
-    # Upkeep, called from time to time
-
-    def run_timers(self) -> int:
-        """Deliver what is due; how many milliseconds may pass until the next call."""
-        wait_ms = self.timers.run()
-        self.waiting.wake()
-        return wait_ms
-
     def close(self) -> None:
         """Stop cleanly."""
         self.store.save(self.store.plan_checkpoint())  # first: tables tell of nothing that it does not

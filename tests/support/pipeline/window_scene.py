@@ -15,6 +15,7 @@ from latermq.config import StoreConfig
 from latermq.errors import CorruptStore, StoreError
 from latermq.message.names import TIMER_DEAD_LETTER_TOPIC
 from latermq.message.properties import DEAD_LETTER_REASON
+from latermq.server.broker.composition import window_loader
 from latermq.server.windows.local_builds import BuildTimedOut, Report
 from latermq.server.windows.window_loader import WindowLoader
 from latermq.store.files.memory_disk import MemoryDisk
@@ -140,7 +141,7 @@ class Scene:
         return open_broker(self.disk, self.clock, store=self._store, pipeline=PIPELINE)
 
     def _start_loader(self) -> WindowLoader:
-        return WindowLoader(
+        return window_loader(
             self.broker, root_uri="", address="", on_loaded=lambda: None, files=self.files, builds=self.builds
         )
 

@@ -59,7 +59,7 @@ class Scene:
         """How many timers the broker holds itself."""
         self.broker.timers.intake.read_all()
         self.broker.store.flush()
-        self.broker.run_timers()
+        self.broker.timers.run()
         return sum(len(units.entries) for units in self.broker.timers.slots.waiting_from(0, 0))
 
 

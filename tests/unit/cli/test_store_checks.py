@@ -40,7 +40,7 @@ def make_store(data: Path, engine: str = "wheel", *, stop: bool = True) -> None:
         send(broker, b"timer", TIMER_DELAY_SEC="3600", UNIQ_KEY=f"u{number}")
     send(broker, b"level", DELAY="18")
     broker.store.flush()
-    broker.run_timers()
+    broker.timers.run()
     broker.close()
     if not stop:
         (data / "abort").touch()

@@ -17,7 +17,7 @@ from latermq.server.windows.daemon_threads import DaemonThreads
 # Reads that nobody answers, in each way that a broker reads the folder of its pipeline.
 HANGING = """
 import asyncio, os, sys, time
-from latermq.server.broker import far_records, old_copy, pipeline_folder
+from latermq.server.broker import composition, far_records, old_copy, pipeline_folder
 from latermq.server.broker.far_records import FarRecords
 from latermq.server.windows.lanes import Lanes
 from latermq.server.broker.pipeline_folder import DriverTokens
@@ -43,7 +43,7 @@ async def run():
         await lanes.read_off_loop("load", 0.1, hang)
     except Exception as error:
         print(error.message)
-    await old_copy.write_lost_entries(FarBroker().broker, path)
+    await composition.old_copy(FarBroker().broker, path).complete()
     records.stop()
     await lanes.stop(frozenset())
 

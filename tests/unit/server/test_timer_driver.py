@@ -6,24 +6,28 @@ import time
 from types import SimpleNamespace
 from typing import cast
 
-from latermq.broker.broker import Broker
+from latermq.broker.messages.long_polling import WaitingPulls
 from latermq.server.broker.timer_driver import TimerDriver
+from latermq.timer.service import TimerService
 
 BUILD_EVERY_MS = 20
 
 
 class Deliveries:
-    """Stands where the broker is: what it is asked and what it answers."""
+    """Stands in for the timer service and the waiting pulls, and records when it runs."""
 
     def __init__(self, wait_ms: int) -> None:
         self.wait_ms = wait_ms
         self.ran_s: list[float] = []
-        self.config = SimpleNamespace(timer=SimpleNamespace(build_every=BUILD_EVERY_MS))
-        self.timers = SimpleNamespace(guard=SimpleNamespace(alarm=""), failure="")
+        self.guard = SimpleNamespace(alarm="")
+        self.failure = ""
 
-    def run_timers(self) -> int:
+    def run(self) -> int:
         self.ran_s.append(time.monotonic())
         return self.wait_ms
+
+    def wake(self) -> None:
+        """No pull waits."""
 
 
 def _serve_for(driver: TimerDriver, busy_s: float) -> None:
@@ -37,7 +41,12 @@ def _runs_while_serving(wait_ms: int, busy_s: float) -> list[float]:
     deliveries = Deliveries(wait_ms)
 
     async def main() -> None:
-        driver = TimerDriver(cast(Broker, deliveries), on_failed=lambda error: None)
+        driver = TimerDriver(
+            cast(TimerService, deliveries),
+            cast(WaitingPulls, deliveries),
+            BUILD_EVERY_MS,
+            on_failed=lambda error: None,
+        )
         await asyncio.sleep(0.001)
         deliveries.ran_s.clear()  # what the loop itself did before
         _serve_for(driver, busy_s)

@@ -185,7 +185,7 @@ def test_timers_are_delivered_though_all_topics_were_lost(restarts: int) -> None
     for _ in range(700):
         scene.clock.advance(1_000)
         scene.broker.store.flush()
-        scene.broker.run_timers()
+        scene.broker.timers.run()
     queues = {queue.topic for queue in scene.broker.store.queues}
     assert "orders" in queues
     assert TIMER_DEAD_LETTER_TOPIC not in queues
@@ -200,7 +200,7 @@ def test_levels_are_delivered_though_all_topics_were_lost() -> None:
     scene = Scene(scene.disk)
     for _ in range(20):
         scene.clock.advance(1_000)
-        scene.broker.run_timers()
+        scene.broker.timers.run()
     queues = {queue.topic for queue in scene.broker.store.queues}
     assert "orders" in queues
     assert TIMER_DEAD_LETTER_TOPIC not in queues

@@ -206,7 +206,7 @@ def test_after_a_long_stop_what_is_overdue_and_what_is_due_share_the_rounds(
     clock.advance(1_000)
     # One round is enough for the punctual ones, although thousands are overdue.
     for _ in range(4):
-        broker.run_timers()
+        broker.timers.run()
     assert len(bodies(broker, "bills")) == 10
     assert len(bodies(broker)) < 4_000
     run_until_quiet(broker)
@@ -262,7 +262,7 @@ def test_a_great_leap_forward_is_held_for_a_minute_and_told(broker: Broker, cloc
     send(broker, b"later", DELAY="5")
     run_until_quiet(broker)
     clock.step(2 * 3_600_000)
-    broker.run_timers()
+    broker.timers.run()
     assert "jumped forward" in broker.timers.guard.alarm
     pass_time(broker, clock, 59_000)
     assert bodies(broker) == []
@@ -275,7 +275,7 @@ def test_a_leap_that_is_set_right_again_delivers_nothing_early(broker: Broker, c
     send(broker, b"later", DELAY="5")
     run_until_quiet(broker)
     clock.step(2 * 3_600_000)
-    broker.run_timers()
+    broker.timers.run()
     clock.advance(5_000)
     clock.step(-2 * 3_600_000)
     run_until_quiet(broker)

@@ -445,9 +445,9 @@ def test_what_stays_behind_after_a_failed_append_is_neither_lost_nor_early(
 
     with monkeypatch.context() as patch:
         patch.setattr(queue, "make_room", fail)
-        broker.run_timers()
+        broker.timers.run()
         broker.store.flush()
-        broker.run_timers()
+        broker.timers.run()
         broker.store.save(broker.store.plan_checkpoint())
     scene.restart()
     scene.pass_time(10_000)

@@ -10,6 +10,7 @@ from latermq.broker.broker import Broker
 from latermq.broker.messages.record_pulls import RecordPulls
 from latermq.broker.metrics.broker_metrics import BrokerMetrics
 from latermq.message.ids import IPV4_HOST_BYTES
+from latermq.server.broker.old_copy import OldCopy
 from latermq.server.handlers.admin.admin_requests import AdminRequests
 from latermq.server.handlers.admin.client_requests import ClientRequests
 from latermq.server.handlers.admin.context import AdminContext, Announce, TableSaves
@@ -29,6 +30,7 @@ from latermq.server.handlers.windows import Loader, WindowRequests
 from latermq.server.remoting.endpoints import RequestTable
 from latermq.server.remoting.send_lane import SendLane
 from latermq.server.remoting.stepwise import Later, SlicedRequests, call_now
+from latermq.server.windows.window_loader import Builds, Files, WindowLoader
 
 
 def broker_service(
@@ -210,3 +212,33 @@ def broker_metrics(broker: Broker, connections: Callable[[], Mapping[str, int]] 
         broker.statistics,
         connections,
     )
+
+
+def window_loader(
+    broker: Broker,
+    *,
+    root_uri: str,
+    address: str,
+    on_loaded: Callable[[], None],
+    files: Files | None = None,
+    builds: Builds | None = None,
+) -> WindowLoader:
+    """The loader of the windows that Spark hands back."""
+    return WindowLoader(
+        broker.store,
+        broker.far,
+        broker.window_skips,
+        broker.clock,
+        broker.client_clock,
+        broker.config.pipeline,
+        root_uri=root_uri,
+        address=address,
+        on_loaded=on_loaded,
+        files=files,
+        builds=builds,
+    )
+
+
+def old_copy(broker: Broker, root_uri: str) -> OldCopy:
+    """The check for a store that was restored from an old backup."""
+    return OldCopy(broker.store, broker.far, broker.ingest, broker.pending, broker.lost_entries, root_uri)

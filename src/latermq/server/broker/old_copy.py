@@ -5,48 +5,97 @@ that only the newer store had is lost: its near timers and its messages.
 """
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import structlog
 
-from latermq.broker.broker import Broker
-from latermq.broker.timers.lost_entries import Lost, LostRow
+from latermq.broker.timers.far_timers import FarTimers
+from latermq.broker.timers.ingest_mark import IngestMark
+from latermq.broker.timers.lost_entries import Lost, LostEntries, LostRow
+from latermq.broker.timers.pending import PendingTimers
 from latermq.errors import ConfigError, LaterMQError
 from latermq.handover.ingest_claim import IngestClaim, claim_path, decode_claim
 from latermq.server.broker.pipeline_folder import read_small_file
 from latermq.server.windows.daemon_threads import DaemonThreads
+from latermq.store.message_store import MessageStore
 
 _log = structlog.get_logger(__name__)
 _PATIENCE_S = 30.0  # for a remote timeline; if it does not answer, the broker starts anyway
 
 
-async def write_lost_entries(broker: Broker, root_uri: str) -> None:
-    """Compare the store with the timeline's claim, and write again the entries that an old backup lacks."""
-    store_id = broker.store.store_id
-    first_lost = broker.far.next_entry
-    is_half_mended = broker.ingest.mending_from is not None
-    try:
-        async with asyncio.timeout(_PATIENCE_S):
-            reading = DaemonThreads(1, "latermq-claim").submit(partial(_read_claim, root_uri, store_id))
-            claim = await asyncio.wrap_future(reading)
-    except (LaterMQError, OSError, ImportError, TimeoutError) as error:
-        reason = error.message if isinstance(error, LaterMQError) else str(error) or "it took too long"
-        if is_half_mended:
-            raise _half_mended(root_uri, reason) from error
-        _log.warning("cannot determine whether the timeline is ahead of this store", reason=reason)
-        return
-    if is_half_mended and claim is None:
-        raise _half_mended(root_uri, "nothing is there")
-    if claim is None or (claim.end <= first_lost and not is_half_mended):
-        return
-    _log.warning(
-        "this store was restored from an old backup: timers in the timeline are written again, other new data is lost",
-        ends_at_entry=first_lost,
-        timeline_ends_at=claim.end,
-    )
-    rows = await asyncio.to_thread(_mend, broker, root_uri, claim, first_lost)
-    _log.warning("the restored store continues", entries=max(0, claim.end - first_lost), of_them_known=rows)
+class OldCopy:
+    """Detects that a store is an old copy, and completes it. Called once, before clients are served."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        far: FarTimers,
+        ingest: IngestMark,
+        pending: PendingTimers,
+        lost_entries: Callable[[Lost], LostEntries],
+        root_uri: str,
+    ) -> None:
+        """`lost_entries` writes what was lost."""
+        self._store = store
+        self._far = far
+        self._ingest = ingest
+        self._pending = pending
+        self._lost_entries = lost_entries
+        self._root_uri = root_uri
+
+    async def complete(self) -> None:
+        """Compare the store with the timeline's claim, and write again the entries that an old backup lacks."""
+        root_uri, store_id = self._root_uri, self._store.store_id
+        first_lost = self._far.next_entry
+        is_half_mended = self._ingest.mending_from is not None
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                reading = DaemonThreads(1, "latermq-claim").submit(partial(_read_claim, root_uri, store_id))
+                claim = await asyncio.wrap_future(reading)
+        except (LaterMQError, OSError, ImportError, TimeoutError) as error:
+            reason = error.message if isinstance(error, LaterMQError) else str(error) or "it took too long"
+            if is_half_mended:
+                raise _half_mended(root_uri, reason) from error
+            _log.warning("cannot determine whether the timeline is ahead of this store", reason=reason)
+            return
+        if is_half_mended and claim is None:
+            raise _half_mended(root_uri, "nothing is there")
+        if claim is None or (claim.end <= first_lost and not is_half_mended):
+            return
+        _log.warning(
+            "this store was restored from an old backup: "
+            "timers in the timeline are written again, other new data is lost",
+            ends_at_entry=first_lost,
+            timeline_ends_at=claim.end,
+        )
+        rows = await asyncio.to_thread(self._mend, claim, first_lost)
+        _log.warning("the restored store continues", entries=max(0, claim.end - first_lost), of_them_known=rows)
+
+    def _mend(self, claim: IngestClaim, first_lost: int) -> int:
+        """Write the lost entries again and return their number. Errors are raised: without them, timers are lost."""
+        try:
+            from latermq.pipeline.timeline.lookup import find_records
+            from latermq.pipeline.timeline.lost_entries import read_extent, rows_from
+        except ImportError as error:
+            raise ConfigError(
+                f"the timeline cannot be read: {error.name} is missing", hint="Install latermq[pipeline]"
+            ) from error
+
+        root_uri, store_id = self._root_uri, self._store.store_id
+        held = read_extent(root_uri, store_id, first_lost)
+        lost = Lost(claim.end, claim.epoch, held.ingested, held.far_from_ms, held.far_until_ms, held.newest_window)
+        entries = self._lost_entries(lost)
+        began_at = self._ingest.begin_mending(first_lost)
+        count = entries.write(_lost_row(row) for row in rows_from(root_uri, store_id, began_at))
+        for move in entries.moves.values():
+            places = self._pending.records_to_fetch(move.topic, move.unique_key, "")
+            fetched = find_records(root_uri, store_id, places) if places else {}
+            self._pending.move(move.topic, move.unique_key, move.due_ms, fetched)
+        self._store.flush()
+        self._ingest.end_mending()
+        return count
 
 
 def _half_mended(root_uri: str, reason: str) -> ConfigError:
@@ -54,31 +103,6 @@ def _half_mended(root_uri: str, reason: str) -> ConfigError:
         f"this store was restored from an old backup and only partly recovered from {root_uri}: {reason}",
         hint="Restart the broker when the pipeline's folder is readable",
     )
-
-
-def _mend(broker: Broker, root_uri: str, claim: IngestClaim, first_lost: int) -> int:
-    """Write the lost entries again; the number of rows. Any error is raised: serving without them would lose timers."""
-    try:
-        from latermq.pipeline.timeline.lookup import find_records
-        from latermq.pipeline.timeline.lost_entries import read_extent, rows_from
-    except ImportError as error:
-        raise ConfigError(
-            f"the timeline cannot be read: {error.name} is missing", hint="Install latermq[pipeline]"
-        ) from error
-
-    store_id = broker.store.store_id
-    held = read_extent(root_uri, store_id, first_lost)
-    lost = Lost(claim.end, claim.epoch, held.ingested, held.far_from_ms, held.far_until_ms, held.newest_window)
-    entries = broker.lost_entries(lost)
-    began_at = broker.ingest.begin_mending(first_lost)
-    count = entries.write(_lost_row(row) for row in rows_from(root_uri, store_id, began_at))
-    for move in entries.moves.values():
-        places = broker.pending.records_to_fetch(move.topic, move.unique_key, "")
-        fetched = find_records(root_uri, store_id, places) if places else {}
-        broker.pending.move(move.topic, move.unique_key, move.due_ms, fetched)
-    broker.store.flush()
-    broker.ingest.end_mending()
-    return count
 
 
 def _lost_row(row: dict[str, Any]) -> LostRow:

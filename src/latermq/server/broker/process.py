@@ -28,14 +28,15 @@ from latermq.server.broker.composition import (
     admin_requests,
     broker_metrics,
     broker_service,
+    old_copy,
     pipeline_requests,
     timer_requests,
+    window_loader,
     window_requests,
 )
 from latermq.server.broker.far_records import FarRecords
 from latermq.server.broker.file_troubles import log_troubles
 from latermq.server.broker.flusher import Flusher, Preparer
-from latermq.server.broker.old_copy import write_lost_entries
 from latermq.server.broker.pipeline_folder import DriverTokens
 from latermq.server.broker.registrar import Registrar
 from latermq.server.broker.retainer import Retainer
@@ -47,7 +48,6 @@ from latermq.server.private_files import close_to_others
 from latermq.server.remoting.listener import Listener
 from latermq.server.remoting.open_files import max_map_count, raise_file_limit, within_limits
 from latermq.server.remoting.stepwise import SlicedRequests
-from latermq.server.windows.window_loader import WindowLoader
 from latermq.store.files.disk import FileDisk
 
 _ANY_HOST = ("", "0.0.0.0", "::")
@@ -105,7 +105,10 @@ class BrokerProcess:
         self.listener = Listener(self.service, server, SystemClock())
         name_servers = server.namesrv or f"{server.host}:{server.namesrv_port}"
         self._registrar = Registrar(
-            self.broker, [name for name in name_servers.replace(",", ";").split(";") if name], self.address
+            self.broker.tables,
+            config.broker,
+            [name for name in name_servers.replace(",", ";").split(";") if name],
+            self.address,
         )
         self._admin = admin_requests(
             self.broker,
@@ -133,8 +136,10 @@ class BrokerProcess:
         self._metrics = MetricsServer(broker_metrics(self.broker, self._server_statistics))
         self._timers: list[asyncio.TimerHandle | None] = []
         self._checkpointing = False
-        self._table_saver = TableSaver(self.broker, self._do_in_worker)
-        self._retainer = Retainer(self.broker, self._disk.remove, self._in_worker)
+        self._table_saver = TableSaver(self.broker.tables, self.broker.offsets, self._do_in_worker)
+        self._retainer = Retainer(
+            self.broker.retention, self.broker.far, self.broker.timers.guard, self._disk.remove, self._in_worker
+        )
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-store")
         # The result is None after a request to stop, and the error if the broker cannot continue.
         self.ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
@@ -220,11 +225,13 @@ class BrokerProcess:
         self._preparer = Preparer(self.broker.store.prepare_ahead)
         self.broker.store.log.on_low = self._preparer.request
         self.broker.gate.check_disk()
-        await write_lost_entries(self.broker, self._timeline_uri)
+        await old_copy(self.broker, self._timeline_uri).complete()
         await self._metrics.start_for("metrics.port", config.server.host, config.metrics.port, DEFAULT_METRICS_PORT)
-        self._driver = TimerDriver(self.broker, on_failed=self.end)
+        self._driver = TimerDriver(
+            self.broker.timers, self.broker.waiting, config.timer.build_every, on_failed=self.end
+        )
         self._far_records = FarRecords(self._timeline_uri, self.broker.store.store_id)
-        self._loader = WindowLoader(
+        self._loader = window_loader(
             self.broker,
             root_uri=self._timeline_uri,
             address=self.address,

@@ -6,8 +6,9 @@ from collections.abc import Callable
 import structlog
 from msgspec import Raw
 
-from latermq.broker.broker import Broker
+from latermq.broker.tables.table_saver import Tables
 from latermq.client.session.connection import Connections
+from latermq.config import BrokerConfig
 from latermq.errors import LaterMQError
 from latermq.message.record_fields import body_crc32
 from latermq.protocol.remoting.codes import Request
@@ -22,8 +23,9 @@ _log = structlog.get_logger(__name__)
 class Registrar:
     """Registers one broker with several name servers. An unavailable name server does not delay the others."""
 
-    def __init__(self, broker: Broker, name_servers: list[str], address: str) -> None:
-        self._broker = broker
+    def __init__(self, tables: Tables, settings: BrokerConfig, name_servers: list[str], address: str) -> None:
+        self._tables = tables
+        self._settings = settings
         self._name_servers = name_servers
         self._address = address
         self._connections = Connections(on_request=lambda connection, command: None)
@@ -35,7 +37,7 @@ class Registrar:
 
     @property
     def _identity(self) -> dict[str, str]:
-        config = self._broker.config.broker
+        config = self._settings
         return {
             "brokerName": config.name,
             "brokerAddr": self._address,
@@ -71,7 +73,7 @@ class Registrar:
 
     async def register(self) -> None:
         """Register with every name server once."""
-        body = encode_body(BrokerRegistration(topicConfigSerializeWrapper=Raw(self._broker.tables.topics_json())))
+        body = encode_body(BrokerRegistration(topicConfigSerializeWrapper=Raw(self._tables.topics_json())))
         fields = {
             **self._identity,
             "haServerAddr": "",

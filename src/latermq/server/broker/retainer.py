@@ -6,9 +6,10 @@ from functools import partial
 
 import structlog
 
-from latermq.broker.broker import Broker
+from latermq.broker.timers.far_timers import FarTimers
 from latermq.errors import LaterMQError
-from latermq.store.retention import Removed
+from latermq.store.retention import Removed, Retention
+from latermq.timer.delivery.clock_guard import ClockGuard
 
 _QUEUES_AT_ONCE = 64  # up to 4 ms
 
@@ -18,9 +19,18 @@ _log = structlog.get_logger(__name__)
 class Retainer:
     """Removes old segments, one run at a time."""
 
-    def __init__(self, broker: Broker, remove: Callable[[str], None], in_worker: Callable[[Callable[[], None]], None]):
+    def __init__(
+        self,
+        retention: Retention,
+        far: FarTimers,
+        guard: ClockGuard,
+        remove: Callable[[str], None],
+        in_worker: Callable[[Callable[[], None]], None],
+    ) -> None:
         """`in_worker` runs blocking work in order, off the loop. `remove` blocks."""
-        self._broker = broker
+        self._retention = retention
+        self._far = far
+        self._guard = guard
         self._remove = remove
         self._in_worker = in_worker
         self._steps: Generator[None, None, list[Removed]] | None = None
@@ -28,9 +38,9 @@ class Retainer:
 
     def run(self) -> None:
         """Start to remove segments that may be removed, unless a run is in progress."""
-        if self._steps is None and not self._broker.timers.guard.is_holding:  # after a clock jump everything looks old
-            self._broker.far.sweep_names()
-            self._steps = self._broker.retention.steps()
+        if self._steps is None and not self._guard.is_holding:  # after a clock jump everything looks old
+            self._far.sweep_names()
+            self._steps = self._retention.steps()
             self._go_on()
 
     def _go_on(self) -> None:

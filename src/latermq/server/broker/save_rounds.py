@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
-from latermq.broker.broker import Broker
+from latermq.broker.tables.table_saver import Tables
 from latermq.errors import LaterMQError
+from latermq.group.offsets import ConsumerOffsets
 from latermq.server.handlers.late_replies import WhenDone, Work
 
 # This takes 0.1 ms for typical blocks of a few offsets, and 2 ms if topics have hundreds of queues.
@@ -14,25 +15,28 @@ _OFFSET_BLOCKS_AT_ONCE = 8
 class TableSaver:
     """Saves topics and groups when they change, and offsets periodically."""
 
-    def __init__(self, broker: Broker, beside: Callable[[list[Work], WhenDone], None]) -> None:
+    def __init__(
+        self, tables: Tables, offsets: ConsumerOffsets, beside: Callable[[list[Work], WhenDone], None]
+    ) -> None:
         """`beside` runs blocking work in order, off the loop."""
-        self._broker = broker
+        self._tables = tables
+        self._offsets = offsets
         self._beside = beside
         self._saving = self._save_again = self._with_offsets = False
         self._encoding: asyncio.Handle | None = None
 
     def save_topics(self, when_done: WhenDone) -> None:
         """Save the tables that messages wait for, without offsets."""
-        self._beside(self._broker.tables.savers(with_offsets=False), when_done)
+        self._beside(self._tables.savers(with_offsets=False), when_done)
 
     def save_all(self) -> None:
         """Save all changes, including offsets. Offsets that change during encoding are saved by the next call."""
         if self._encoding is None:
-            self._encode(self._broker.offsets.stale_blocks)
+            self._encode(self._offsets.stale_blocks)
 
     def _encode(self, blocks: int) -> None:
         self._encoding = None
-        self._broker.tables.encode_offsets(min(blocks, _OFFSET_BLOCKS_AT_ONCE))
+        self._tables.encode_offsets(min(blocks, _OFFSET_BLOCKS_AT_ONCE))
         left = blocks - _OFFSET_BLOCKS_AT_ONCE
         if left > 0:
             self._encoding = asyncio.get_running_loop().call_soon(self._encode, left)
@@ -46,7 +50,7 @@ class TableSaver:
             self._save_again = True
             return
         with_offsets, self._with_offsets = self._with_offsets, False
-        savers = self._broker.tables.savers(with_offsets=with_offsets)
+        savers = self._tables.savers(with_offsets=with_offsets)
         if savers:
             self._saving = True
             self._beside(savers, self._saved)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import structlog
 
-from latermq.broker.broker import Broker
+from latermq.broker.messages.long_polling import WaitingPulls
+from latermq.timer.service import TimerService
 
 _log = structlog.get_logger(__name__)
 # One read can hold a thousand requests, about 20 ms of work. Deliveries run in between, but not after every request.
@@ -14,16 +15,24 @@ _BETWEEN_REQUESTS_S = 0.005
 
 
 class TimerDriver:
-    """Runs `broker.run_timers` on the loop between other work."""
+    """Runs the timer service on the loop between other work, and then the pulls that wait for what it delivered."""
 
-    def __init__(self, broker: Broker, *, on_failed: Callable[[BaseException], None]) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        timers: TimerService,
+        waiting_pulls: WaitingPulls,
+        build_every_ms: int,
+        *,
+        on_failed: Callable[[BaseException], None],
+    ) -> None:
+        self._timers = timers
+        self._waiting_pulls = waiting_pulls
         self._on_failed = on_failed
         self._loop = asyncio.get_running_loop()
         self._handle: asyncio.TimerHandle | None = None
         self._next_s = self._ran_s = 0.0
         self._told = ""
-        self._soon_s = broker.config.timer.build_every / 1000
+        self._soon_s = build_every_ms / 1000
         self._schedule(0.0)
 
     def poke(self) -> None:
@@ -49,15 +58,15 @@ class TimerDriver:
 
     def _run(self) -> None:
         try:
-            wait_ms = self._broker.run_timers()
+            wait_ms = self._timers.run()
+            self._waiting_pulls.wake()
         except BaseException as error:
             # A broker that runs without deliveries looks healthy but is not. One that exits is restarted.
             self._on_failed(error)
             return
         self._ran_s = time.monotonic()
         self._schedule(wait_ms / 1000)
-        broker = self._broker
-        trouble = broker.timers.guard.alarm or broker.timers.failure
+        trouble = self._timers.guard.alarm or self._timers.failure
         if trouble != self._told:
             self._told = trouble
             if trouble:

@@ -11,7 +11,10 @@ from typing import Any, Protocol
 
 import structlog
 
-from latermq.broker.broker import Broker
+from latermq.broker.timers.far_timers import FarTimers
+from latermq.broker.timers.window_skips import WindowSkips
+from latermq.clock import Clock
+from latermq.config import PipelineConfig
 from latermq.errors import CorruptStore, InvalidParameter, LaterMQError, ServiceUnavailable
 from latermq.message.names import TIMER_TOPIC
 from latermq.server.windows.attempt_files import AttemptFiles
@@ -19,6 +22,7 @@ from latermq.server.windows.lanes import Lanes
 from latermq.server.windows.local_builds import BuildTimedOut, LocalBuilds, Report
 from latermq.server.windows.window_skipper import Salvage, WindowSkipper
 from latermq.server.windows.window_state import Reading, WindowState, new_backoff
+from latermq.store.message_store import MessageStore
 from latermq.timer.far.windows import Window, WindowRows
 
 _log = structlog.get_logger(__name__)
@@ -69,7 +73,12 @@ class WindowLoader:
 
     def __init__(
         self,
-        broker: Broker,
+        store: MessageStore,
+        far: FarTimers,
+        skips: WindowSkips,
+        clock: Clock,
+        client_clock: Clock,
+        config: PipelineConfig,
         *,
         root_uri: str,
         address: str,
@@ -77,10 +86,15 @@ class WindowLoader:
         files: Files | None = None,
         builds: Builds | None = None,
     ) -> None:
-        self._broker = broker
-        self._far = broker.far
+        """`clock` is the time of timers; time limits use `client_clock`."""
+        self._store = store
+        self._far = far
+        self._skips = skips
+        self._clock = clock
+        self._client_clock = client_clock
+        self._config = config
         self._on_loaded = on_loaded
-        self._files = files or AttemptFiles(root_uri, lambda: broker.store.store_id)
+        self._files = files or AttemptFiles(root_uri, lambda: store.store_id)
         self._builds = builds or LocalBuilds(root_uri, lambda: address)
         threads = {"load": _THREADS, "check": _THREADS, "skip": _THREADS, "save": 1, "names": 1}
         self._lanes = Lanes(threads, lambda: self._now_s)
@@ -89,7 +103,7 @@ class WindowLoader:
         self._names = new_backoff()
         self._unsaved_skips: set[int] = set()
         self._skipper = WindowSkipper(
-            broker.window_skips,
+            skips,
             self._files,
             lambda work: self._lanes.read_off_loop("skip", _READ_LIMIT_S, work),
             self._far.check_rows,
@@ -118,17 +132,17 @@ class WindowLoader:
 
     @property
     def _now_s(self) -> float:
-        return self._broker.client_clock.monotonic_s()
+        return self._client_clock.monotonic_s()
 
     @property
     def _slow_s(self) -> float:
         """The duration after which work counts as slow, so that other windows no longer wait for it."""
-        return self._broker.config.pipeline.roll_deadline / 1000 / _SLOW_SHARE
+        return self._config.roll_deadline / 1000 / _SLOW_SHARE
 
     # Loading the chosen attempt
 
     def _load_wanted(self) -> None:
-        now_ms, now_s, windows = self._broker.clock.now_ms(), self._now_s, self._far.windows
+        now_ms, now_s, windows = self._clock.now_ms(), self._now_s, self._far.windows
         busy = self._lanes.running("load")
         others = busy | {number for number, state in self._states.items() if not state.load.is_ready(now_s)}
         while len(busy) < MAX_LOADS:
@@ -150,7 +164,7 @@ class WindowLoader:
         if state.reading is None or state.reading.attempt != attempt:
             state.reading = Reading(attempt)
         reading = state.reading
-        while self._far.windows.is_wanted(window, self._broker.clock.now_ms()):
+        while self._far.windows.is_wanted(window, self._clock.now_ms()):
             try:
                 rows = await self._lanes.read_off_loop("load", limit_s, self._read, window, attempt, state, reading)
                 if rows is not None:
@@ -222,20 +236,20 @@ class WindowLoader:
         return window.number in self._far.offered or self._is_late(window)
 
     def _flushed_entry(self) -> int:
-        queue = self._broker.store.queues.find(TIMER_TOPIC, 0)
-        return 0 if queue is None else self._broker.store.reader.flushed_end(queue)
+        queue = self._store.queues.find(TIMER_TOPIC, 0)
+        return 0 if queue is None else self._store.reader.flushed_end(queue)
 
     def _is_late(self, window: Window) -> bool:
         """Whether the broker no longer waits for Spark."""
-        config = self._broker.config.pipeline
+        config = self._config
         if not config.enabled or config.roll_on == "local" or self.state_of(window.number).is_forced:
             return True
-        return self._broker.clock.now_ms() >= window.from_ms - config.roll_deadline
+        return self._clock.now_ms() >= window.from_ms - config.roll_deadline
 
     async def _check(self, window: Window, state: WindowState) -> None:
         """Choose an intact attempt. If there is none, request a build or look again later."""
         offered = self._far.offered.get(window.number, "")
-        limit_s = self._broker.config.pipeline.roll_timeout / 1000
+        limit_s = self._config.roll_timeout / 1000
         names = await self._lanes.read_off_loop("check", limit_s, self._files.names, window)
         state.check.reset()
         state.attempts = len(names)
@@ -310,7 +324,7 @@ class WindowLoader:
         _log.warning("building windows without Spark", windows=numbers)
         build = _Build(numbers, is_retry, self._now_s)
         state = self.state_of(numbers[0])
-        limit_s = _limit_s(self._broker.config.pipeline.roll_timeout / 1000, state.timeouts)
+        limit_s = _limit_s(self._config.roll_timeout / 1000, state.timeouts)
         task = self._lanes.start("build", numbers[0], partial(self._build, build, limit_s), state.build)
         self._running_builds[numbers[0]] = build
         task.add_done_callback(lambda _: self._running_builds.pop(numbers[0], None))
@@ -350,12 +364,12 @@ class WindowLoader:
         if self._flushed_entry() <= window.cut_entry:
             # A power failure could undo the cut, and its number and entry would then belong to another window.
             raise ServiceUnavailable(f"the cut of window {number} is not on disk yet", hint="Try again in a moment")
-        self._broker.window_skips.ask(window, self._broker.clock.now_ms())
+        self._skips.ask(window, self._clock.now_ms())
         self._unsaved_skips.add(number)
         try:
             await self._lanes.off_loop("save", self._far.notes_writer())
         except BaseException:
-            self._broker.window_skips.take_back(window)
+            self._skips.take_back(window)
             raise
         finally:
             self._unsaved_skips.discard(number)
@@ -397,7 +411,7 @@ class WindowLoader:
             if not window.is_skipped or window.number in self._unsaved_skips:
                 continue
             state = self.state_of(window.number)
-            if state.skip.is_ready(self._now_s) and self._broker.window_skips.may_bury(window):
+            if state.skip.is_ready(self._now_s) and self._skips.may_bury(window):
                 self._lanes.start("skip", window.number, partial(self._bury, window, state), state.skip)
                 return
 
