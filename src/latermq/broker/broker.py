@@ -75,12 +75,18 @@ class Broker:
         client_clock: Clock | None = None,
         chance: Callable[[], float] = lambda: 0.5,
         defers_topic_saves: bool = False,
+        call_soon: Callable[[Callable[[], None]], object] | None = None,
+        call_later: Callable[[float, Callable[[], None]], object] | None = None,
+        on_low_space: Callable[[], None] = lambda: None,
     ) -> None:
         """`clock` is the time of messages; clients' heartbeats and locks may use another.
 
         `chance` gives numbers from 0 to 1, which decide which timers of a full second are refused. The first message
         of a new topic saves the tables at once. With `defers_topic_saves` it raises UnsavedTopic instead, and the
         caller tries again after the tables were saved off the loop.
+
+        `call_soon` and `call_later` are those of the event loop: they divide long work into slices. Without them, it
+        is done at once. `on_low_space` asks for disk space and memory ahead of the log writer.
         """
         self.config = config
         self.clock = clock
@@ -94,6 +100,7 @@ class Broker:
             clock,
             store_host=self.store_host,
             new_store_id=new_store_id,
+            on_low_space=on_low_space,
             waiting_codes={
                 SCHEDULE_TOPIC: levels.due_ms,
                 TIMER_TOPIC: lambda properties, store_timestamp_ms: timer_code_of(properties, precision_ms),
@@ -103,7 +110,7 @@ class Broker:
         self.client_clock = client_clock or clock
         self.troubles: list[Trouble] = []  # with config files that were not understood
         self.topics, self.groups, self.offsets = open_tables(disk, settings, clock, self.client_clock, self.troubles)
-        self._open_for_clients()
+        self._open_for_clients(call_soon, call_later)
         self.retention = Retention(self.store, config.store, clock)
         self.traffic, self.timer_traffic = Traffic(), Traffic()  # the latter: into the engine and out, renewals too
         self.reader = MessageReader(self.store.reader, self.topics, self.groups, settings, self.traffic)
@@ -138,11 +145,15 @@ class Broker:
         if self.store.recovery.resumed is None or not self.has_whole_engine:
             self.store.save(self.store.plan_checkpoint())
 
-    def _open_for_clients(self) -> None:
+    def _open_for_clients(
+        self,
+        call_soon: Callable[[Callable[[], None]], object] | None,
+        call_later: Callable[[float, Callable[[], None]], object] | None,
+    ) -> None:
         """All that is kept of connected clients, each with its bound."""
         settings = self.config.broker
         self.members = Members(settings)
-        self.notices = Notices(self.members, settings.max_held_notices)
+        self.notices = Notices(self.members, settings.max_held_notices, call_later)
         self.filters = Filters(settings)
         self.locks = QueueLocks(self.client_clock, settings.queue_lock_timeout, settings.max_queue_locks)
         self.waiting = WaitingPulls(
@@ -150,6 +161,7 @@ class Broker:
             settings.max_waiting_pulls_per_connection,
             settings.max_waiting_filters,
             settings.pull_work,
+            call_soon,
         )
 
     def _open_for_senders(self, chance: Callable[[], float], save_topics: Callable[[], None]) -> None:

@@ -42,10 +42,11 @@ class Notice:
 class Notices:
     """Those that are due, and those that wait for a client to read."""
 
-    def __init__(self, members: Members, max_bytes: int) -> None:
+    def __init__(self, members: Members, max_bytes: int, later: Later | None = None) -> None:
+        """`later` calls back after some seconds. Without it, notices are sent at once."""
         self._members = members
         self._max_bytes = max_bytes
-        self.later: Later | None = None  # calls back after some seconds; without it everything is told at once
+        self._later = later
         self._due: dict[About, Notice] = {}
         self._due_bytes = 0
         self._outgoing: Iterator[int] | None = None  # the round under way
@@ -70,14 +71,14 @@ class Notices:
         before = self._due.pop(notice.about, None)  # another place too: what was told in between comes first
         self._due[notice.about] = notice
         self._due_bytes += notice.size_bytes - (before.size_bytes if before else 0)
-        if self.later is None:
+        if self._later is None:
             deque(self._start_round(), maxlen=0)
         elif not self._is_scheduled:
             self._is_scheduled = True
-            self.later(0, self._go_on)
+            self._later(0, self._go_on)
 
     def _go_on(self) -> None:
-        assert self.later is not None, "only it calls this"
+        assert self._later is not None, "only it calls this"
         if self._outgoing is None:
             if not self._due:
                 self._is_scheduled = False
@@ -90,7 +91,7 @@ class Notices:
                 break
         else:
             self._outgoing = None
-        self.later(0 if self._outgoing is not None else ROUND_S, self._go_on)
+        self._later(0 if self._outgoing is not None else ROUND_S, self._go_on)
 
     def _start_round(self) -> Iterator[int]:
         due, self._due, self._due_bytes = self._due, {}, 0

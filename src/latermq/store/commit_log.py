@@ -38,7 +38,13 @@ class CommitLog:
     """
 
     def __init__(
-        self, disk: Disk, *, segment_bytes: int, reserve_step_bytes: int, promised_end: int | None = None
+        self,
+        disk: Disk,
+        *,
+        segment_bytes: int,
+        reserve_step_bytes: int,
+        promised_end: int | None = None,
+        on_low_space: Callable[[], None] = lambda: None,
     ) -> None:
         """`promised_end` is the offset up to which the log is synced according to a checkpoint; see `Segments`."""
         self._disk = disk
@@ -58,7 +64,7 @@ class CommitLog:
         self.limit = 0
         self._prepared: MappedFile | None = None
         self.listener: LogListener | None = None  # receives everything that is written, see `LogWriter.listen`
-        self.on_low: Callable[[], None] = lambda: None  # called when half of the space reserved in advance is used
+        self._on_low_space = on_low_space  # called when half of the space reserved in advance is used
         # The file whose pages were last faulted in, and the position up to which they were.
         self._prefetched: tuple[MappedFile | None, int] = (None, 0)
         self._scan_end = self.start
@@ -95,7 +101,7 @@ class CommitLog:
         if self.file_start + at + size <= half:
             self.limit = half  # the next call is due at this offset
         else:
-            self.on_low()
+            self._on_low_space()
         return self.file_start + at
 
     def write(self, offset: int, piece: Piece, is_block: bool = False) -> None:
@@ -165,8 +171,8 @@ class CommitLog:
             return
         at = self.end - self.file_start
         step = self._reserve_step_bytes
-        # This threshold is slightly below the writer's: the writer calls `on_low` before it writes, so `end` does not
-        # include that block yet.
+        # This threshold is slightly below the writer's: the writer calls `on_low_space` before it writes, so `end` does
+        # not include that block yet.
         if 0 <= at <= self._segment_bytes and at + step // 2 + step // 8 > file.reserved:
             file.reserve(self._reserve_target(at + step))
         if at + step > self._segment_bytes and self._prepared is None:

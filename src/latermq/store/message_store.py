@@ -59,10 +59,14 @@ class MessageStore:
         *,
         store_host: bytes,
         new_store_id: str,
+        on_low_space: Callable[[], None] = lambda: None,
         waiting_codes: WaitingCodes = MappingProxyType({}),
         participants: Sequence[CheckpointParticipant] = (),
     ) -> None:
-        """`participants` join checkpoints and recovery after the store's own parts, in this order."""
+        """`participants` join checkpoints and recovery after the store's own parts, in this order.
+
+        `on_low_space` is called when half of the log's reserved space is used. It must not block.
+        """
         self._disk = disk
         disk.lock()
         foreign = disk.read(STORE_ID_PATH) is None
@@ -73,6 +77,7 @@ class MessageStore:
             segment_bytes=config.segment,
             reserve_step_bytes=config.reserve_step,
             promised_end=checkpoint.log_offset if checkpoint else None,
+            on_low_space=on_low_space,
         )
         self.index = KeyIndex(disk, slots=config.index_slots, max_entries=config.index_entries)
         self.pending_keys = PendingKeys(self.index)

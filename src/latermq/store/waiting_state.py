@@ -40,7 +40,7 @@ class WaitingState(CheckpointParticipant):
         self._sync: Callable[[], None] = lambda: None
 
     def attach_timers(self, marks: Callable[[], tuple[TimerMarks, Ranges]], sync: Callable[[], None]) -> None:
-        """Connect the timers and their engine.
+        """Connect the timers and their engine. They come late: they start from what this state has recovered.
 
         `marks` returns the timers' progress and what they delivered beyond it. `sync` syncs their engine.
         """

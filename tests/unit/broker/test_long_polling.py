@@ -20,9 +20,7 @@ class Scene:
     """Pulls whose answers a test decides. Work for later is done by `turn`."""
 
     def __init__(self, max_waiting: int = 10_000, max_per_client: int = 1_000, max_filter_bytes: int = 1 << 20) -> None:
-        self.waiting = WaitingPulls(max_waiting, max_per_client, max_filter_bytes)
-        self.waiting.answerer = self
-        self.waiting.later = self._later
+        self.waiting = WaitingPulls(max_waiting, max_per_client, max_filter_bytes, later=self._later)
         self.works: list[Callable[[], None]] = []
         self.tried: list[WaitingPull] = []
         self.refused: list[WaitingPull] = []
@@ -64,7 +62,9 @@ class Scene:
         pulls = []
         for opaque in range(count):
             self.waiting.check_room(client, message_filter)
-            pulls.append(WaitingPull(client, opaque, 0, "readers", ("orders", queue_id), 7, 32, 0, message_filter))
+            pulls.append(
+                WaitingPull(client, self, opaque, 0, "readers", ("orders", queue_id), 7, 32, 0, message_filter)
+            )
             self.waiting.add(pulls[-1], deadline_s)
         return pulls
 

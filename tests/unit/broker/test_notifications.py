@@ -20,8 +20,7 @@ class Scene:
 
     def __init__(self, max_bytes: int = 1 << 20) -> None:
         self.members = Members(BrokerConfig())
-        self.notices = Notices(self.members, max_bytes)
-        self.notices.later = self._later
+        self.notices = Notices(self.members, max_bytes, self._later)
         self.works: list[tuple[float, Callable[[], None]]] = []
 
     def _later(self, delay_s: float, work: Callable[[], None]) -> None:

@@ -47,6 +47,7 @@ def _runs_while_serving(wait_ms: int, busy_s: float) -> list[float]:
             BUILD_EVERY_MS,
             on_failed=lambda error: None,
         )
+        driver.start()
         await asyncio.sleep(0.001)
         deliveries.ran_s.clear()  # what the loop itself did before
         _serve_for(driver, busy_s)

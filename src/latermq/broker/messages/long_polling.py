@@ -36,6 +36,7 @@ class WaitingPull:
     """One pull that waits: where its answer goes, and what it asks for."""
 
     __slots__ = (
+        "answerer",
         "client",
         "deadline",
         "encoding",
@@ -54,6 +55,7 @@ class WaitingPull:
     def __init__(
         self,
         client: Client,
+        answerer: "Answerer",
         opaque: int,
         encoding: int,
         group: str,
@@ -65,6 +67,7 @@ class WaitingPull:
     ) -> None:
         """Group and topic should be the strings of their tables, which cost nothing here."""
         self.client = client
+        self.answerer = answerer
         self.opaque = opaque
         self.encoding = encoding
         self.group = group
@@ -97,14 +100,23 @@ _Lot = _Queue | Client | int
 class WaitingPulls:
     """Waiting pulls by queue, by client and by deadline. A touched queue is looked at once, however much came."""
 
-    def __init__(self, max_waiting: int, max_per_client: int, max_filter_bytes: int, slice_work: int = 1 << 20) -> None:
-        """`slice_work` is what the filters of the pulls may do before others have their turn."""
+    def __init__(
+        self,
+        max_waiting: int,
+        max_per_client: int,
+        max_filter_bytes: int,
+        slice_work: int = 1 << 20,
+        later: Later | None = None,
+    ) -> None:
+        """`slice_work` limits the work of filters before other work has its turn.
+
+        `later` calls back after that turn. Without it, all pulls are tried at once.
+        """
         self._slice_work = slice_work
         self._spent = 0  # of it, in this slice
         self._max_waiting = max_waiting
         self._max_per_client = max_per_client
-        self.answerer: Answerer | None = None  # set by whoever lets pulls wait
-        self.later: Later | None = None  # calls back when others had their turn; without it nobody else has one
+        self._later = later
         self.by_queue: dict[_Queue, dict[WaitingPull, None]] = {}
         self._by_client: dict[Client, dict[WaitingPull, None]] = {}
         self._by_deadline: dict[int, dict[WaitingPull, None]] = {}
@@ -167,11 +179,10 @@ class WaitingPulls:
                 self._end_early(pull)
 
     def _end_early(self, pull: WaitingPull) -> None:
-        assert self.answerer is not None, "pulls wait, so somebody let them"
         self._forget(pull)
         self._displaced += 1
         error = Busy("this pull gave its place to one of another client", hint="See broker.max_waiting_pulls")
-        self.answerer.refuse(pull, error)
+        pull.answerer.refuse(pull, error)
 
     def add(self, pull: WaitingPull, deadline_s: float) -> None:
         """Let a pull wait, for which `check_room` found a place."""
@@ -209,7 +220,7 @@ class WaitingPulls:
 
     def finish(self) -> None:
         """Answer all of them now: the broker is stopping."""
-        self.later, self._goes_on_later = None, False
+        self._later, self._goes_on_later = None, False
         self.expire(math.inf)
 
     def caught_up(self, client: Client) -> None:
@@ -229,11 +240,11 @@ class WaitingPulls:
         self._spent = 0
         left = SLICE_PULLS
         while self._lots:
-            if (left <= 0 or self._spent >= self._slice_work) and self.later is not None:
+            if (left <= 0 or self._spent >= self._slice_work) and self._later is not None:
                 self._goes_on_later = True
-                self.later(self._take_slice)
+                self._later(self._take_slice)
                 return
-            left -= self._take_turn(next(iter(self._lots)), left if self.later is not None else SLICE_PULLS)
+            left -= self._take_turn(next(iter(self._lots)), left if self._later is not None else SLICE_PULLS)
 
     def _take_turn(self, name: _Lot, most: int) -> int:
         """Try some pulls of one lot, and put what is left of it behind the others; how many were tried."""
@@ -260,9 +271,8 @@ class WaitingPulls:
     def _try(self, pull: WaitingPull) -> None:
         if pull not in self._by_client.get(pull.client, ()):
             return  # answered meanwhile, or gone
-        assert self.answerer is not None, "pulls wait, so somebody let them"
         pull.is_put_off = pull.client.is_paused
-        if not pull.is_put_off and self.answerer.resume(pull, pull.deadline == _LATE):
+        if not pull.is_put_off and pull.answerer.resume(pull, pull.deadline == _LATE):
             self._forget(pull)
 
     def _forget(self, pull: WaitingPull) -> None:

@@ -193,7 +193,7 @@ def pipeline_requests(
     )
 
 
-def window_requests(broker: Broker, loader: Callable[[], Loader]) -> WindowRequests:
+def window_requests(broker: Broker, loader: Loader) -> WindowRequests:
     """Operators' requests about windows."""
     return WindowRequests(broker.far, broker.clock, broker.config.broker.name, loader)
 

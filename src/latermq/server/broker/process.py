@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
@@ -42,7 +42,6 @@ from latermq.server.broker.registrar import Registrar
 from latermq.server.broker.retainer import Retainer
 from latermq.server.broker.save_rounds import TableSaver
 from latermq.server.broker.timer_driver import TimerDriver
-from latermq.server.handlers.timers import Fetched
 from latermq.server.metrics_server import MetricsServer
 from latermq.server.private_files import close_to_others
 from latermq.server.remoting.listener import Listener
@@ -75,7 +74,9 @@ class BrokerProcess:
         self.advertised = _own_address() if host in _ANY_HOST else socket.gethostbyname(host)
         self._disk = FileDisk(data, time.sleep)
         close_to_others(data)
-        self.broker = Broker(
+        loop = asyncio.get_running_loop()
+        self._preparer = Preparer()
+        self.broker = broker = Broker(
             config,
             self._disk,
             clock,
@@ -84,43 +85,41 @@ class BrokerProcess:
             new_store_id=uuid.uuid4().hex,
             client_clock=SystemClock(),
             defers_topic_saves=True,
+            call_soon=loop.call_soon,
+            call_later=loop.call_later,
+            on_low_space=self._preparer.request,
         )
         self._log_recovery()
         self._log_queues(wanted_open_queues, file_limit)
-        loop = asyncio.get_running_loop()
-        self.broker.waiting.later = loop.call_soon
-        self.broker.notices.later = loop.call_later
+        # The result is None after a request to stop, and the error if the broker cannot continue.
+        self.ended: asyncio.Future[BaseException | None] = loop.create_future()
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-store")
+        self._open_drivers()
+        # A real cycle: the service serves requests in slices, and each slice is followed by the service's own work.
         self._sliced = SlicedRequests(config.timer.max_lookup, loop.call_soon, lambda: self.service.settled())
         self.service = broker_service(
-            self.broker,
-            request_flush=lambda: self._flusher.request(),
+            broker,
+            request_flush=self._flusher.request,
             on_topics_changed=self._topics_changed,
-            on_scheduled=lambda: self._driver.poke(),
-            between_requests=lambda: self._driver.run_if_late(),
-            save_topics=lambda when_done: self._table_saver.save_topics(when_done),
+            on_scheduled=self._driver.poke,
+            between_requests=self._driver.run_if_late,
+            save_topics=self._table_saver.save_topics,
             sliced=self._sliced,
             later=loop.call_soon,
         )
         # Sockets use real time, even when deliveries use a simulated clock.
         self.listener = Listener(self.service, server, SystemClock())
-        name_servers = server.namesrv or f"{server.host}:{server.namesrv_port}"
-        self._registrar = Registrar(
-            self.broker.tables,
-            config.broker,
-            [name for name in name_servers.replace(",", ";").split(";") if name],
-            self.address,
-        )
         self._admin = admin_requests(
             self.broker,
             address=self.address,
             program_version=version("latermq"),
             beside=self._do_in_worker,
             announce=self._registrar.announce,
-            retain=lambda: self._retainer.run(),
+            retain=self._retainer.run,
             sliced=self._sliced,
         )
         flush_waits = self.service.flush_waits
-        self._pending = timer_requests(self.broker, flush_waits, self._sliced, self._fetch_far)
+        self._pending = timer_requests(self.broker, flush_waits, self._sliced, self._far_records.fetch)
         pipeline = pipeline_requests(
             self.broker,
             flush_waits,
@@ -130,19 +129,31 @@ class BrokerProcess:
             instance=uuid.uuid4().hex,
             secret=self._pipeline_secret(),
         )
-        self._windows = window_requests(self.broker, lambda: self._loader)
+        self._windows = window_requests(self.broker, self._loader)
         for subject in (self._admin, self._pending, pipeline, self._windows):
             self.service.table.add(subject.endpoints)
         self._metrics = MetricsServer(broker_metrics(self.broker, self._server_statistics))
         self._timers: list[asyncio.TimerHandle | None] = []
         self._checkpointing = False
-        self._table_saver = TableSaver(self.broker.tables, self.broker.offsets, self._do_in_worker)
-        self._retainer = Retainer(
-            self.broker.retention, self.broker.far, self.broker.timers.guard, self._disk.remove, self._in_worker
+
+    def _open_drivers(self) -> None:
+        """Build the periodic and background work. `start` starts it."""
+        broker, config = self.broker, self._config
+        self._flusher = Flusher(broker.store.flush, every_s=config.store.flush_every / 1000)
+        self._driver = TimerDriver(broker.timers, broker.waiting, config.timer.build_every, on_failed=self.end)
+        self._far_records = FarRecords(self._timeline_uri, broker.store.store_id)
+        self._loader = window_loader(
+            broker, root_uri=self._timeline_uri, address=self.address, on_loaded=self._driver.run_now
         )
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-store")
-        # The result is None after a request to stop, and the error if the broker cannot continue.
-        self.ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+        self._table_saver = TableSaver(broker.tables, broker.offsets, self._do_in_worker)
+        self._retainer = Retainer(broker.retention, broker.far, broker.timers.guard, self._disk.remove, self._in_worker)
+        name_servers = config.server.namesrv or f"{config.server.host}:{config.server.namesrv_port}"
+        self._registrar = Registrar(
+            broker.tables,
+            config.broker,
+            [name for name in name_servers.replace(",", ";").split(";") if name],
+            self.address,
+        )
 
     @property
     def address(self) -> str:
@@ -216,27 +227,12 @@ class BrokerProcess:
     async def start(self) -> None:
         """Accept connections and register with the name servers."""
         config = self._config
-        self._flusher = Flusher(
-            self.broker.store.flush,
-            every_s=config.store.flush_every / 1000,
-            on_flushed=self.service.flush_waits.flushed,
-            on_failed=self.end,
-        )
-        self._preparer = Preparer(self.broker.store.prepare_ahead)
-        self.broker.store.log.on_low = self._preparer.request
+        self._flusher.start(on_flushed=self.service.flush_waits.flushed, on_failed=self.end)
+        self._preparer.start(self.broker.store.prepare_ahead)
         self.broker.gate.check_disk()
         await old_copy(self.broker, self._timeline_uri).complete()
         await self._metrics.start_for("metrics.port", config.server.host, config.metrics.port, DEFAULT_METRICS_PORT)
-        self._driver = TimerDriver(
-            self.broker.timers, self.broker.waiting, config.timer.build_every, on_failed=self.end
-        )
-        self._far_records = FarRecords(self._timeline_uri, self.broker.store.store_id)
-        self._loader = window_loader(
-            self.broker,
-            root_uri=self._timeline_uri,
-            address=self.address,
-            on_loaded=self._driver.run_now,
-        )
+        self._driver.start()
         await self.listener.start(config.server.host, self._port)
         await self._registrar.register()
         self._every(_INDEX_EVERY_S, self.broker.store.pending_keys.put)
@@ -288,9 +284,6 @@ class BrokerProcess:
         broker.locks.expire()
         oldest_s = broker.client_clock.monotonic_s() - self._config.broker.client_timeout / 1000
         self.service.group_changes.tell(broker.members.expire(oldest_s))
-
-    def _fetch_far(self, places: Sequence[tuple[int, int]], when_done: Callable[[Fetched], None]) -> None:
-        self._far_records.fetch(places, when_done)
 
     def _cut(self) -> None:
         if not self.broker.timers.guard.is_holding:  # after a clock jump, wait until the guard accepts the time

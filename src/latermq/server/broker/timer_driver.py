@@ -33,6 +33,9 @@ class TimerDriver:
         self._next_s = self._ran_s = 0.0
         self._told = ""
         self._soon_s = build_every_ms / 1000
+
+    def start(self) -> None:
+        """Begin to run."""
         self._schedule(0.0)
 
     def poke(self) -> None:

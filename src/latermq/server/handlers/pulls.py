@@ -56,7 +56,6 @@ class PullRequests:
         self._topics = topics
         self._traffic = traffic
         self._settings = settings
-        waiting_pulls.answerer = self
 
     @property
     def endpoints(self) -> list[Endpoint]:
@@ -97,6 +96,7 @@ class PullRequests:
         settings = self._settings
         pull = WaitingPull(
             connection,
+            self,
             command.opaque,
             command.encoding,
             self._groups.require(header.consumerGroup).name,

@@ -1,7 +1,7 @@
 """Operators' requests about windows: list their states, check one again, skip one."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, Protocol
 
 import structlog
@@ -39,7 +39,7 @@ class Loader(Protocol):
 class WindowRequests:
     """Forwards these requests to the window loader."""
 
-    def __init__(self, far: FarTimers, clock: Clock, broker_name: str, loader: Callable[[], Loader]) -> None:
+    def __init__(self, far: FarTimers, clock: Clock, broker_name: str, loader: Loader) -> None:
         self._far = far
         self._clock = clock
         self._broker_name = broker_name
@@ -57,19 +57,19 @@ class WindowRequests:
         ]
 
     def _states(self, connection: Connection, command: Command, _: None) -> bytes:
-        reports = report_windows(self._far, self._loader().state_of)
+        reports = report_windows(self._far, self._loader.state_of)
         body = encode_body(WindowReports(self._broker_name, self._clock.now_ms(), reports))
         return encode_response(command, body=body)
 
     def _repair(self, connection: Connection, command: Command, header: WindowNumberHeader) -> None:
         self._check_room()
         number = header.number
-        self._answer_when_done(connection, command, self._loader().repair(number))
+        self._answer_when_done(connection, command, self._loader.repair(number))
 
     def _skip(self, connection: Connection, command: Command, header: WindowNumberHeader) -> None:
         self._check_room()
         number = header.number
-        self._answer_when_done(connection, command, self._loader().skip(number))
+        self._answer_when_done(connection, command, self._loader.skip(number))
 
     def statistics(self) -> dict[str, int]:
         """How many requests wait, and the limit."""
