@@ -88,7 +88,7 @@ def test_the_pipeline_reads_kind_and_due_time_as_the_broker_does() -> None:
     queue = broker.store.queues.ensure(TIMER_TOPIC, 0)
     places = [queue.entry(offset) for offset in range(queue.next_offset)]
     records = [broker.store.log.read(place[0], place[1]) for place in places if place]
-    block = RecordBlock(records, waiting=True)
+    block = RecordBlock(records, is_timer_topic=True)
     codes = [kind_and_due(timer_code_of(encode_properties(one).encode(), 1_000)) for one in ALL.values()]
     kinds = [("timer", "cancel", "move", "cut")[kind] for kind, _ in codes]
     assert [KINDS[kind] for kind in block.kinds][1:-2] == kinds

@@ -31,9 +31,9 @@ def data(tmp_path: Path) -> Path:
 
 def run_limited(*arguments: str) -> subprocess.Popen[str]:
     settings = [word for setting in SETTINGS for word in ("--set", setting)]
-    limited = ["sh", "-c", f'ulimit -Sn {LIMIT}; exec "$@"', "sh"]
+    limit_offsets = ["sh", "-c", f'ulimit -Sn {LIMIT}; exec "$@"', "sh"]
     return subprocess.Popen(
-        [*limited, sys.executable, "-m", "latermq", *arguments, *settings], stdout=subprocess.PIPE, text=True
+        [*limit_offsets, sys.executable, "-m", "latermq", *arguments, *settings], stdout=subprocess.PIPE, text=True
     )
 
 

@@ -334,7 +334,7 @@ def test_without_the_broker_of_a_store_nothing_is_answered_by_half_unless_that_i
         assert (shown["timers"], shown["absent"]) == (100, ["store store-of-another (broker broker-b)"])
         (told,) = timers.rows("report", *span, "--partial")
         assert (told["missing"], told["absent"]) == (0, ["store store-of-another (broker broker-b)"])
-        assert "Not looked at: store store-of-another" in Path(told["page"]).read_text()
+        assert "Not covered: store store-of-another" in Path(told["page"]).read_text()
     finally:
         Path(timers.root.at(claim_path("store-of-another"))).unlink()
 

@@ -166,10 +166,10 @@ def test_a_stream_adds_nothing_to_what_all_streams_share(spark: "SparkSession", 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"topic": ""}, "no topic is named"),
-        ({"columns": "offset"}, "no column offset"),
+        ({"topic": ""}, "no topic is set"),
+        ({"columns": "offset"}, "unknown column: offset"),
         ({"startingoffsets": "first"}, "option startingOffsets is 'first'"),
-        ({"rows": "3"}, "option rows is not known"),
+        ({"rows": "3"}, "unknown option: rows"),
         ({"maxRowsPerPartition": "0"}, "option maxRowsPerPartition is '0'"),
         ({"topic": "no-such-topic"}, "no-such-topic"),
         ({"namesrv": "127.0.0.1:1"}, "no name server answers"),

@@ -210,7 +210,7 @@ def _pull(broker: Broker, start: int, until: int) -> Iterator[bytes]:
 def _rows(broker: Broker, state: PipelineState, start: int, end: int) -> Iterator[Row]:
     """The rows of these entries, as ingest builds them."""
     for records in _pull(broker, start, end):
-        batch = timeline_batch(RecordBlock([records], waiting=True), INGESTED_COLUMNS, ownership_of(state))
+        batch = timeline_batch(RecordBlock([records], is_timer_topic=True), INGESTED_COLUMNS, ownership_of(state))
         for row in batch.to_pylist():
             kind, unique_key = KINDS[row["kind"]], row["unique_key"] or ""
             name = unique_key if kind == CANCEL else f"{row['topic']}+{unique_key}"

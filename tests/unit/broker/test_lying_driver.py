@@ -64,7 +64,7 @@ LIES: dict[str, tuple[Callable[[Row], Row], str]] = {
     "noise": (lambda row: replace(row, record=b"\xff" * 500), "no complete record"),
     "a body changed": (lambda row: replace(row, record=row.record.replace(b"far", b"FAR", 1)), "checksum of a body"),
     "a zero byte": (
-        lambda row: replace(row, record=row.record.replace(b"\x02KEYS", b"\x02KE\0S")), "do not read as text",
+        lambda row: replace(row, record=row.record.replace(b"\x02KEYS", b"\x02KE\0S")), "are not valid text",
     ),
     "the broker's topic": (
         lambda row: replace(row, record=row.record.replace(b"our_sys", b"rmq_sys")), "is reserved for the broker",

@@ -98,7 +98,9 @@ def waiting(**properties: str) -> bytes:
 def test_an_entry_of_the_timer_topic_says_what_it_is(
     raw: bytes, kind: str, timer_id: int, due_ms: int, name: str
 ) -> None:
-    (row,) = rows_of(RecordBlock([raw], waiting=True), "kind", "timer_id", "due_ms", "unique_key", "topic", "keys")
+    (row,) = rows_of(
+        RecordBlock([raw], is_timer_topic=True), "kind", "timer_id", "due_ms", "unique_key", "topic", "keys"
+    )
     assert list(row.values()) == [kind, timer_id, due_ms, name, "orders", None]
 
 
@@ -114,7 +116,9 @@ def test_a_delivered_record_says_which_timer_it_was() -> None:
 
 
 def test_rows_come_in_the_order_asked_for_and_records_only_where_wanted() -> None:
-    block = RecordBlock([waiting(UNIQ_KEY="a", LMQ_DUE_MS="3"), waiting(UNIQ_KEY="b", LMQ_DUE_MS="2")], waiting=True)
+    block = RecordBlock(
+        [waiting(UNIQ_KEY="a", LMQ_DUE_MS="3"), waiting(UNIQ_KEY="b", LMQ_DUE_MS="2")], is_timer_topic=True
+    )
     batch = block.batch(("unique_key", "record"), np.array([1, 0]), np.array([True, False]))
     assert batch["unique_key"].to_pylist() == ["b", "a"]
     assert batch["record"].null_count == 1

@@ -1,4 +1,4 @@
-"""What became of timers, how late they were and what is to come, on small frames; and the page that shows it."""
+"""The fate of timers, their lateness and the forecast, on small frames; and the page that shows it."""
 
 import datetime
 from collections.abc import Sequence
@@ -53,13 +53,13 @@ def test_every_timer_of_a_range_has_one_fate(spark: "SparkSession") -> None:
 
 
 def test_a_dead_letter_that_no_longer_tells_its_due_time_counts_as_delivered(spark: "SparkSession") -> None:
-    from latermq.pipeline.report.deliveries import maybe_due_in
+    from latermq.pipeline.report.deliveries import due_in_or_unknown
     from latermq.pipeline.report.reconciliation import fates
 
     history = History()
     unreadable = history.send(100, "unreadable")
     letters = deliveries(spark, [(unreadable, unreadable, None, 101, True), (7, 7, 5_000, 5_001, True)])
-    kept = maybe_due_in(letters, 0, 1_000)
+    kept = due_in_or_unknown(letters, 0, 1_000)
     assert [row.entry_offset for row in kept.collect()] == [unreadable]
     (found,) = fates(frame(spark, history.rows), kept, 0, 1_000).collect()
     assert found.fate == "dead letter"

@@ -22,9 +22,9 @@ from latermq.errors import ConfigError, CorruptStore
 from latermq.message.names import TIMER_TOPIC
 from latermq.model.pipeline_state import CutState, PipelineState
 from latermq.pipeline.driver.brokers import QueuePlace
-from latermq.pipeline.source.filters import Pushed
+from latermq.pipeline.source.filters import PushedFilters
 from latermq.pipeline.source.options import SourceOptions, parse_options
-from latermq.pipeline.source.ranges import check_named, limited, parts, resolve
+from latermq.pipeline.source.ranges import check_queues, limit_offsets, parts, resolve
 from latermq.pipeline.source.reader import timeline_batch
 from latermq.pipeline.source.records import RecordBlock
 from latermq.pipeline.timeline.ownership import ownership_of
@@ -73,10 +73,10 @@ def test_offsets_are_found_for_every_queue() -> None:
 
 
 def test_offsets_of_a_queue_that_is_not_there_are_refused() -> None:
-    check_named("earliest", [])
-    check_named({"broker-a": {0: 7}, "broker-b": {0: 1}}, [PLACE, OTHER])
-    with pytest.raises(NoBroker, match="queue 0 of broker 'broker-b', which is not there"):
-        check_named({"broker-a": {0: 7}, "broker-b": {0: 1}}, [PLACE])
+    check_queues("earliest", [])
+    check_queues({"broker-a": {0: 7}, "broker-b": {0: 1}}, [PLACE, OTHER])
+    with pytest.raises(NoBroker, match="queue 0 of broker 'broker-b', which does not exist"):
+        check_queues({"broker-a": {0: 7}, "broker-b": {0: 1}}, [PLACE])
 
 
 @given(
@@ -86,7 +86,7 @@ def test_offsets_of_a_queue_that_is_not_there_are_refused() -> None:
 def test_a_limit_holds_over_all_queues_and_is_used_up(queues: dict[str, tuple[int, int]], max_rows: int) -> None:
     start = {key: low for key, (low, _) in queues.items()}
     end = {key: low + rows for key, (low, rows) in queues.items()}
-    found = limited(start, end, max_rows)
+    found = limit_offsets(start, end, max_rows)
     assert found.keys() == end.keys()
     assert all(start[key] <= found[key] <= end[key] for key in end)
     total = sum(rows for _, rows in queues.values())
@@ -100,15 +100,15 @@ def test_parts_cover_a_range_without_gaps_and_keep_to_their_size(start: int, row
     assert all(0 < part.end - part.start <= max_rows for part in found)
 
 
-def test_filters_are_taken_over_exactly_or_left_to_spark() -> None:
+def test_filters_are_accepted_exactly_or_left_to_spark() -> None:
     due, offset = ("due_ms",), ("queue_offset",)
     left: list[Filter] = [IsNull(due), StringStartsWith(("keys",), "x"), EqualTo(("body",), b"x"), In(due, (1, 2))]
     taken: list[Filter] = [
         GreaterThan(due, 10), LessThanOrEqual(due, 20), IsNotNull(due), GreaterThanOrEqual(offset, 3),
         LessThan(offset, 9), EqualTo(("broker",), "a"), In(("queue_id",), (1, 2)), EqualTo(("queue_id",), 2),
     ]  # fmt: skip
-    pushed = Pushed()
-    assert pushed.take([*taken, *left]) == left
+    pushed = PushedFilters()
+    assert pushed.accept([*taken, *left]) == left
     assert pushed.ranges == {"due_ms": (11, 21), "queue_offset": (3, 9)}
     assert pushed.allows("queue_id", 2)
     assert not pushed.allows("queue_id", 1)
@@ -116,8 +116,8 @@ def test_filters_are_taken_over_exactly_or_left_to_spark() -> None:
 
 
 def test_an_equal_offset_is_a_range_of_one() -> None:
-    pushed = Pushed()
-    assert pushed.take([EqualTo(("queue_offset",), 4), GreaterThan(("queue_offset",), 2)]) == []
+    pushed = PushedFilters()
+    assert pushed.accept([EqualTo(("queue_offset",), 4), GreaterThan(("queue_offset",), 2)]) == []
     assert pushed.range_of("queue_offset") == (4, 5)
 
 
@@ -173,7 +173,7 @@ def test_the_timeline_gets_rows_in_due_order_without_cuts_and_records_of_far_one
             entry(15, 700, LMQ_MOVE="1", LMQ_TIMER_ID="10"),
             entry(16, 300, LMQ_MOVE="1", LMQ_TIMER_ID="10"),
         ],
-        waiting=True,
+        is_timer_topic=True,
     )
     ownership = ownership_of(state([CutState(1, 11, 500, 0)]))
     batch = timeline_batch(block, ("queue_offset", "kind", "due_ms", "record"), ownership)

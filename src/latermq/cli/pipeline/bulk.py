@@ -23,8 +23,8 @@ from latermq.cli.pipeline.timeline_options import (
     Timeline,
     absent_field,
     pipeline_config,
+    print_absent,
     spark_session,
-    tell_absent,
 )
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _run(
     if where is None:
         if job is None or dry_run:
             raise typer.BadParameter("specify --where" + ("" if dry_run else ", or --job to resume a job"))
-        _tell(_play(verb, job, config, namesrv), as_json=as_json)
+        _print_result(_run_plan(verb, job, config, namesrv), as_json=as_json)
         return
     with spark_session(config) as spark:
         from latermq.pipeline.bulk.bulk import BulkAction, make_plan, new_job, preview
@@ -123,10 +123,10 @@ def _run(
         action = BulkAction("cancel", where) if verb == "cancel" else BulkAction("move", where, by_ms, to_ms)
         name = job or new_job(action)
         make_plan(spark, action, find_root(config.timeline), namesrv, name, allow_partial=partial)
-        _tell(_play(verb, name, config, namesrv), as_json=as_json)
+        _print_result(_run_plan(verb, name, config, namesrv), as_json=as_json)
 
 
-def _play(verb: str, job: str, config: "PipelineConfig", namesrv: str) -> "BulkResult":
+def _run_plan(verb: str, job: str, config: "PipelineConfig", namesrv: str) -> "BulkResult":
     from latermq.pipeline.bulk.bulk import find_job, resume
     from latermq.pipeline.bulk.bulk_job import find_root
 
@@ -138,19 +138,19 @@ def _play(verb: str, job: str, config: "PipelineConfig", namesrv: str) -> "BulkR
         return resume(job, config.timeline, namesrv, on_planned=lambda _rows, done: advance(done), on_done=advance)
 
 
-def _tell(result: "BulkResult", *, as_json: bool) -> None:
+def _print_result(result: "BulkResult", *, as_json: bool) -> None:
     from latermq.model.timers import Verdict
     from latermq.pipeline.bulk.plan_runner import REFUSED
 
     rows = [{"verdict": verdict, "names": count} for verdict, count in result.verdicts.most_common()]
     if as_json:
-        told = {"job": result.job, "names": result.rows, "done_before": result.done_before, **result.verdicts}
-        print_json(told | absent_field(result.absent))
+        values = {"job": result.job, "names": result.rows, "done_before": result.done_before, **result.verdicts}
+        print_json(values | absent_field(result.absent))
     else:
         print_rows(rows, {"verdict": "verdict", "names": "names"}, as_json=False, empty="no matching timers")
         if result.done_before:
             print_note(f"{result.done_before} of them were done by an earlier run")
-    tell_absent(result.absent)
+    print_absent(result.absent)
     if result.verdicts[Verdict.REPLACED]:
         print_note(
             f"{result.verdicts[Verdict.REPLACED]} names have newer timers since the plan; they were left unchanged"
@@ -172,4 +172,4 @@ def _show(found: "Preview", verb: str, *, as_json: bool) -> None:
     if sample:
         print_rows(sample, {name: name.replace("_", " ") for name in columns}, as_json=False, empty="")
     print_note(f"dry run: {verb} would affect {counted(found.rows, 'timer')}")
-    tell_absent(found.absent)
+    print_absent(found.absent)

@@ -12,8 +12,8 @@ from latermq.cli.pipeline.timeline_options import (
     Timeline,
     absent_field,
     pipeline_config,
+    print_absent,
     spark_session,
-    tell_absent,
 )
 from latermq.redaction import redacted
 
@@ -64,7 +64,7 @@ def report(
         },
         as_json=json,
     )
-    tell_absent(made.absent)
+    print_absent(made.absent)
     for row in made.worst[:1]:
         print_note(f"busiest second: {row['second']:%Y-%m-%d %H:%M:%S} UTC with {counted(row['timers'], 'timer')}")
     if not made.is_clean:

@@ -9,7 +9,14 @@ import typer
 
 from latermq.cli.options import DEFAULT_NAMESRV, ConfigFile, Json, Namesrv, Settings, parse_moment_ms
 from latermq.cli.output import print_note, print_rows
-from latermq.cli.pipeline.timeline_options import Master, Partial, Timeline, pipeline_config, spark_session, tell_absent
+from latermq.cli.pipeline.timeline_options import (
+    Master,
+    Partial,
+    Timeline,
+    pipeline_config,
+    print_absent,
+    spark_session,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -50,7 +57,7 @@ def sql(
             spark, query, effective.timeline, namesrv, version=version, timestamp=moment, allow_partial=partial
         )
         print_frame(found, limit, as_json=json)
-    tell_absent(absent)
+    print_absent(absent)
 
 
 def print_frame(found: "DataFrame", limit: int, *, as_json: bool) -> None:

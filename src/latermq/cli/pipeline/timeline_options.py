@@ -33,7 +33,7 @@ Partial = Annotated[bool, typer.Option("--partial", help="Continue without unava
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done without doing it.")]
 
 
-def tell_absent(absent: Sequence[str]) -> None:
+def print_absent(absent: Sequence[str]) -> None:
     """Report the stores that a result does not include."""
     if absent:
         print_note(f"not included, because unavailable: {', '.join(absent)}")

@@ -82,8 +82,10 @@ def _addresses(namesrv: str, broker: str | None) -> dict[str, str]:
 def _skip(link: "BrokerLink", number: int, *, is_agreed: bool) -> None:
     report = _find(link, number)
     if report is not None and report.state != "skipped":
-        told = f"window {number}, due from {moment(report.from_ms)} until {moment(report.until_ms)}, is {report.state}"
-        print_note(f"{told}. Its timers will not be delivered but written to rmq_sys_timer_dlq")
+        print_note(
+            f"window {number}, due from {moment(report.from_ms)} until {moment(report.until_ms)}, is {report.state}. "
+            "Its timers will not be delivered but written to rmq_sys_timer_dlq"
+        )
         if not is_agreed:
             typer.confirm("Skip it?", abort=True, err=True)
     link.skip_window(number)

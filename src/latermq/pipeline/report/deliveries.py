@@ -24,14 +24,14 @@ SCHEMA = (
 _COLUMNS = ("broker", "topic", "timer_id", "due_ms", "store_ms", "replaces_level", "replaces_entry")
 
 
-class Kept(NamedTuple):
+class KeptRecords(NamedTuple):
     """The records that topics still hold, in parts, and the time since which none was removed; 0 if none ever was."""
 
     parts: list[TopicPart]
     since_ms: int
 
 
-def kept_records(namesrv: str, topics: Iterable[str], brokers: Collection[str]) -> Kept:
+def kept_records(namesrv: str, topics: Iterable[str], brokers: Collection[str]) -> KeptRecords:
     """Query these brokers for the bounds of every queue of these topics."""
     found: list[TopicPart] = []
     since_ms = 0
@@ -46,7 +46,7 @@ def kept_records(namesrv: str, topics: Iterable[str], brokers: Collection[str]) 
                 found += [TopicPart(options, part) for part in parts(place, start, end, options.max_rows_per_partition)]
                 if 0 < start < end:
                     since_ms = max(since_ms, _first_stored_ms(links[place.address], topic, place.queue_id, start))
-    return Kept(found, since_ms)
+    return KeptRecords(found, since_ms)
 
 
 def _places(namesrv: str, topic: str, brokers: Collection[str]) -> list[QueuePlace]:
@@ -63,7 +63,7 @@ def _first_stored_ms(link: BrokerLink, topic: str, queue_id: int, start: int) ->
 
 
 def read_deliveries(
-    spark: SparkSession, kept: Kept, brokers: Sequence[KnownBroker], from_ms: int, until_ms: int
+    spark: SparkSession, kept: KeptRecords, brokers: Sequence[KnownBroker], from_ms: int, until_ms: int
 ) -> DataFrame:
     """Deliveries of timers due in [from, until), to topics and to the timer dead letter topic."""
     stores = spark.createDataFrame(
@@ -71,10 +71,10 @@ def read_deliveries(
     )
     records = read_parts(spark, kept.parts, _COLUMNS, (from_ms, until_ms))
     found = delivered_rows(records.join(F.broadcast(stores), "broker"))
-    return found.unionByName(maybe_due_in(dead_letters(spark, brokers), from_ms, until_ms))
+    return found.unionByName(due_in_or_unknown(dead_letters(spark, brokers), from_ms, until_ms))
 
 
-def maybe_due_in(letters: DataFrame, from_ms: int, until_ms: int) -> DataFrame:
+def due_in_or_unknown(letters: DataFrame, from_ms: int, until_ms: int) -> DataFrame:
     """Dead letters of timers due in [from, until), and those with an unreadable record.
 
     Their entry identifies the timer.
@@ -85,8 +85,8 @@ def maybe_due_in(letters: DataFrame, from_ms: int, until_ms: int) -> DataFrame:
 
 def delivered_rows(records: DataFrame) -> DataFrame:
     """The records of topics that are deliveries of timers."""
-    mine = records.where((F.col("replaces_level") == 0) & F.col("replaces_entry").isNotNull())
-    named = mine.withColumnRenamed("replaces_entry", "entry_offset").withColumn("dead", F.lit(False))
+    deliveries = records.where((F.col("replaces_level") == 0) & F.col("replaces_entry").isNotNull())
+    named = deliveries.withColumnRenamed("replaces_entry", "entry_offset").withColumn("dead", F.lit(False))
     return named.select("store_id", "entry_offset", "timer_id", "topic", "due_ms", "store_ms", "dead")
 
 

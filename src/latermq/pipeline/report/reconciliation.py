@@ -6,7 +6,7 @@ from pyspark.sql import functions as F
 from latermq.pipeline.windows.survivors import ENTRY, IDENTITY, name
 
 DELIVERED, DEAD_LETTER, CANCELLED, MOVED = "delivered", "dead letter", "cancelled", "moved"
-ROLLED, NOT_KEPT, MISSING = "rolled", "not kept", "missing"
+RENEWED, NOT_KEPT, MISSING = "rolled", "not kept", "missing"
 
 
 def fates(entries: DataFrame, deliveries: DataFrame, from_ms: int, until_ms: int, kept_from_ms: int = 0) -> DataFrame:
@@ -18,21 +18,21 @@ def fates(entries: DataFrame, deliveries: DataFrame, from_ms: int, until_ms: int
     narrow = entries.select(*ENTRY, "timer_id", "kind", "due_ms", "topic", "unique_key", "keys", name().alias("name"))
     inside = (F.col("due_ms") >= from_ms) & (F.col("due_ms") < until_ms)
     scheduled = narrow.where((F.col("kind") != "cancel") & inside)
-    takings = narrow.where(F.col("kind") != "timer").select(
-        "store_id", "name", F.col("entry_offset").alias("taken_at"), F.col("kind").alias("taken_by")
+    changes = narrow.where(F.col("kind") != "timer").select(
+        "store_id", "name", F.col("entry_offset").alias("changed_at"), F.col("kind").alias("changed_by")
     )
-    taken = (
+    changed = (
         scheduled.select(*ENTRY, "name")
-        .join(takings, ["store_id", "name"])
-        .where(F.col("taken_at") > F.col("entry_offset"))
+        .join(changes, ["store_id", "name"])
+        .where(F.col("changed_at") > F.col("entry_offset"))
         .groupBy(*ENTRY)
-        .agg(F.min_by("taken_by", "taken_at").alias("taken_by"))
+        .agg(F.min_by("changed_by", "changed_at").alias("changed_by"))
     )
     delivered = deliveries.groupBy(*ENTRY).agg(F.max("dead").alias("dead"), F.min("store_ms").alias("store_ms"))
     newest = narrow.where(F.col("kind") != "cancel").groupBy(*IDENTITY).agg(F.max("entry_offset").alias("newest"))
     joined = (
         scheduled.join(delivered, list(ENTRY), "left")
-        .join(taken, list(ENTRY), "left")
+        .join(changed, list(ENTRY), "left")
         .join(newest, list(IDENTITY), "left")
     )
     columns = (*ENTRY, "timer_id", "topic", "unique_key", "keys", "due_ms", "store_ms", "fate")
@@ -43,9 +43,9 @@ def _fate(kept_from_ms: int) -> Column:
     return (
         F.when(F.col("dead"), DEAD_LETTER)
         .when(F.col("dead").isNotNull(), DELIVERED)
-        .when(F.col("taken_by") == "cancel", CANCELLED)
-        .when(F.col("taken_by") == "move", MOVED)
-        .when(F.col("newest") > F.col("entry_offset"), ROLLED)
+        .when(F.col("changed_by") == "cancel", CANCELLED)
+        .when(F.col("changed_by") == "move", MOVED)
+        .when(F.col("newest") > F.col("entry_offset"), RENEWED)
         .when(F.col("due_ms") < kept_from_ms, NOT_KEPT)
         .otherwise(MISSING)
     )
@@ -53,7 +53,7 @@ def _fate(kept_from_ms: int) -> Column:
 
 def fates_by_topic(found: DataFrame) -> DataFrame:
     """The number of timers per topic and fate. A renewal is the same timer."""
-    return found.where(F.col("fate") != ROLLED).groupBy("topic", "fate").agg(F.count("*").alias("timers"))
+    return found.where(F.col("fate") != RENEWED).groupBy("topic", "fate").agg(F.count("*").alias("timers"))
 
 
 def doubled(deliveries: DataFrame) -> DataFrame:

@@ -27,7 +27,7 @@ DAY_MS = 86_400_000
 SETTLED_MS = 60_000
 WORST_SECONDS = 20
 SPANS = 120
-LISTED = 200  # per kind on the page; the tables have all
+MAX_LISTED = 200  # per kind on the page; the tables have all
 _NARROW = [name for name in SCHEMA.names if name != "record"]
 
 
@@ -88,14 +88,12 @@ def make_report(
     until = now_ms - SETTLED_MS if until_ms is None else until_ms
     since = until - DAY_MS if from_ms is None else from_ms
     if since >= until or until > now_ms:
-        raise InvalidParameter(
-            "what is looked back over must lie behind, and begin before it ends", hint="Look at --from and --until"
-        )
+        raise InvalidParameter("the period must be in the past and must not be empty", hint="Check --from and --until")
     name = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_ms / 1000))
     report = Report(name, since, until, now_ms, f"{folder.uri}/reports/{name}", absent=absent)
-    with spark_errors("the report"):
-        _look_ahead(spark, folder, brokers, report)
-        _look_back(spark, folder, servers, brokers, report)
+    with spark_errors("building the report"):
+        _forecast_load(spark, folder, brokers, report)
+        _reconcile(spark, folder, servers, brokers, report)
     place = open_root(out) if out else folder
     path = place.at("report.html") if out else place.at("reports", name, "report.html")
     write_file(place, path, render_page(report).encode())
@@ -103,7 +101,7 @@ def make_report(
     return report
 
 
-def _look_ahead(spark: SparkSession, root: Root, brokers: Sequence[KnownBroker], report: Report) -> None:
+def _forecast_load(spark: SparkSession, root: Root, brokers: Sequence[KnownBroker], report: Report) -> None:
     needs_records = any(survivors.is_stalled(broker.state) for broker in brokers)
     entries = all_entries(spark, root, brokers, (*_NARROW, "record") if needs_records else _NARROW)
     waiting = survivors.pending(entries, [broker.state for broker in brokers])
@@ -123,7 +121,7 @@ def _look_ahead(spark: SparkSession, root: Root, brokers: Sequence[KnownBroker],
         report.spans = [row.asDict() for row in spans.orderBy("bucket", "topic").collect()]
 
 
-def _look_back(spark: SparkSession, root: Root, namesrv: str, brokers: Sequence[KnownBroker], report: Report) -> None:
+def _reconcile(spark: SparkSession, root: Root, namesrv: str, brokers: Sequence[KnownBroker], report: Report) -> None:
     entries = all_entries(spark, root, brokers, _NARROW)
     if DeltaTable.isDeltaTable(spark, root.archive):
         archived = spark.read.format("delta").load(root.archive).select(*_NARROW)
@@ -150,7 +148,7 @@ def _look_back(spark: SparkSession, root: Root, namesrv: str, brokers: Sequence[
     for row in reconciliation.fates_by_topic(found).collect():
         report.fates.setdefault(row.topic, {})[row.fate] = row.timers
     missing = found.where(F.col("fate") == reconciliation.MISSING).orderBy("due_ms", *ENTRY)
-    report.missing = [row.asDict() for row in missing.limit(LISTED).collect()]
+    report.missing = [row.asDict() for row in missing.limit(MAX_LISTED).collect()]
     report.early = reconciliation.early(delivered).count()
     report.doubled = reconciliation.doubled(delivered).count()
 

@@ -38,25 +38,25 @@ th{font-weight:600}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 def render_page(report: "Report") -> str:
     """Render the whole page."""
     verdict = "clean" if report.is_clean else "bad"
-    told = (
-        "Every timer of this range was delivered once and not early, cancelled or moved."
+    summary = (
+        "Every timer of this period was delivered exactly once and not early, or was cancelled or moved."
         if report.is_clean
-        else "Not every timer of this range met its fate: see below."
+        else "Some timers of this period are missing, early or duplicated: see below."
     )
     body = [
-        "<h1>Timers: what is to come, and what became of them</h1>",
-        f'<p class="range">Made {_moment(report.made_ms)}; looks back over what was due from '
+        "<h1>Timers: forecast and reconciliation</h1>",
+        f'<p class="range">Created {_moment(report.made_ms)}. The reconciliation covers timers due from '
         f"{_moment(report.from_ms)} until {_moment(report.until_ms)}.</p>",
-        f'<p class="verdict {verdict}">{told}</p>',
-        *([f'<p class="absent">Not looked at: {escape(", ".join(report.absent))}.</p>'] if report.absent else []),
+        f'<p class="verdict {verdict}">{summary}</p>',
+        *([f'<p class="absent">Not covered: {escape(", ".join(report.absent))}.</p>'] if report.absent else []),
         _tiles(report),
-        "<h2>To come</h2>",
+        "<h2>Forecast</h2>",
         _forecast(report),
-        "<h2>The worst seconds</h2>",
-        _table(report.worst, {"second": "second", "timers": "timers", "topics": "topics", "most_of": "most of"}),
+        "<h2>Busiest seconds</h2>",
+        _table(report.worst, {"second": "second", "timers": "timers", "topics": "topics", "most_of": "largest topic"}),
         "<h2>Lateness</h2>",
         _lateness(report),
-        "<h2>Scheduled and delivered</h2>",
+        "<h2>Reconciliation</h2>",
         _reconciliation(report),
     ]
     if report.missing:
@@ -88,7 +88,7 @@ def _tile(name: str, count: int) -> str:
 
 def _forecast(report: "Report") -> str:
     if not report.spans:
-        return "<p>Nothing waits.</p>"
+        return "<p>There are no pending timers.</p>"
     totals: dict[str, float] = {}
     for row in report.spans:
         totals[row["topic"]] = totals.get(row["topic"], 0) + row["timers"]
@@ -106,7 +106,7 @@ def _forecast(report: "Report") -> str:
 
 def _lateness(report: "Report") -> str:
     if not report.lateness:
-        return "<p>Nothing was delivered.</p>"
+        return "<p>No timers were delivered.</p>"
     hours = sorted({row["hour"] for row in report.lateness})
     worst: dict[str, list[float | None]] = {}
     for name in ("p50_ms", "p99_ms", "max_ms"):
@@ -114,8 +114,11 @@ def _lateness(report: "Report") -> str:
             max(float(row[name]) for row in report.lateness if row["hour"] == hour) for hour in hours
         ]
     columns = {"hour": "hour", "topic": "topic", "timers": "timers", "p50_ms": "p50 ms", "p99_ms": "p99 ms"}
-    plot = lines([_text(hour) for hour in hours], worst, unit="ms", title="lateness by hour, the latest topic of each")
-    note = "<p>From the due time to the record in its topic; of each hour the latest topic.</p>"
+    plot = lines([_text(hour) for hour in hours], worst, unit="ms", title="highest lateness of any topic, by hour")
+    note = (
+        "<p>Time from the due time until the message is stored in its topic. "
+        "The plot shows the highest value of any topic.</p>"
+    )
     return note + plot + _table(report.lateness, {**columns, "max_ms": "max ms", "early": "early"})
 
 

@@ -22,10 +22,10 @@ def stacked_bars(labels: Sequence[str], series: Mapping[str, Sequence[float]], *
                 continue
             y0, y1 = _y(bottoms[at], top), _y(bottoms[at] + value, top)
             bottoms[at] += value
-            told = escape(f"{labels[at]}, {name}: {value:,.0f} {unit}")
+            text = escape(f"{labels[at]}, {name}: {value:,.0f} {unit}")
             parts.append(
                 f'<rect class="s{number}" x="{LEFT + at * step:.1f}" y="{y1:.1f}" width="{max(step - 1, 0.7):.1f}" '
-                f'height="{max(y0 - y1, 0.5):.1f}"><title>{told}</title></rect>'
+                f'height="{max(y0 - y1, 0.5):.1f}"><title>{text}</title></rect>'
             )
     return _svg(parts, title) + legend(list(series))
 
@@ -44,8 +44,8 @@ def lines(labels: Sequence[str], series: Mapping[str, Sequence[float | None]], *
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _, _ in points)
         parts.append(f'<polyline class="l{number}" points="{path}"/>')
         for x, y, at, value in points:
-            told = escape(f"{labels[at]}, {name}: {value:,.0f} {unit}")
-            parts.append(f'<circle class="s{number}" cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{told}</title></circle>')
+            text = escape(f"{labels[at]}, {name}: {value:,.0f} {unit}")
+            parts.append(f'<circle class="s{number}" cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{text}</title></circle>')
     return _svg(parts, title) + legend(list(series))
 
 

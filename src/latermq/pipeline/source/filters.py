@@ -21,7 +21,7 @@ _NEVER_NULL = ("broker", "topic", "queue_id", "queue_offset", "kind", "born_ms",
 
 
 @dataclass
-class Pushed:
+class PushedFilters:
     """The accepted filters: ranges [low, high) of numeric columns, and the chosen brokers and queue ids."""
 
     ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -33,11 +33,11 @@ class Pushed:
     def allows(self, column: str, value: object) -> bool:
         return column not in self.chosen or value in self.chosen[column]
 
-    def take(self, filters: Iterable[Filter]) -> list[Filter]:
+    def accept(self, filters: Iterable[Filter]) -> list[Filter]:
         """Accept the filters that can be applied exactly, and return the rest, which Spark applies itself."""
-        return [filter_ for filter_ in filters if not self._take(filter_)]
+        return [filter_ for filter_ in filters if not self._accept(filter_)]
 
-    def _take(self, filter_: Filter) -> bool:
+    def _accept(self, filter_: Filter) -> bool:
         column = ".".join(getattr(filter_, "attribute", ()))
         if isinstance(filter_, IsNotNull):
             if column == "due_ms":  # any range, even an open one, excludes rows without a due time

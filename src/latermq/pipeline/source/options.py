@@ -53,12 +53,10 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     options = {name.lower(): value for name, value in given.items()}
     unknown = options.keys() - {name.lower() for name in OPTION_NAMES} - {"path"}
     if unknown:
-        raise ConfigError(
-            f"option {', '.join(sorted(unknown))} is not known", hint=f"Options: {', '.join(OPTION_NAMES)}"
-        )
+        raise ConfigError(f"unknown option: {', '.join(sorted(unknown))}", hint=f"Options: {', '.join(OPTION_NAMES)}")
     topic = options.get("topic") or options.get("path")
     if not topic:
-        raise ConfigError("no topic is named", hint='Write .option("topic", "orders")')
+        raise ConfigError("no topic is set", hint='Add .option("topic", "orders")')
     parsed = SourceOptions(
         topic=topic,
         namesrv=options.get("namesrv") or os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESRV,
@@ -77,9 +75,9 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         timeline=_truth(options, "timeline", False),
     )
     if parsed.timeline and not parsed.is_timer_topic:
-        raise ConfigError(f"only {TIMER_TOPIC} is read as the timeline takes it", hint="Leave the option timeline out")
+        raise ConfigError(f"the option timeline is only for topic {TIMER_TOPIC}", hint="Leave it out")
     if parsed.ending_offsets == EARLIEST:
-        raise ConfigError("endingOffsets must be latest, or JSON")
+        raise ConfigError("endingOffsets must be latest or JSON")
     return parsed
 
 
@@ -88,14 +86,14 @@ def _number(options: Mapping[str, str], name: str, default: int, *, at_least: in
     if text is None:
         return default
     if not (text.isascii() and text.isdigit()) or int(text) < at_least:
-        raise ConfigError(f"option {name} is {text!r}", hint=f"Give a whole number of at least {at_least}")
+        raise ConfigError(f"option {name} is {text!r}", hint=f"It must be an integer of at least {at_least}")
     return int(text)
 
 
 def _truth(options: Mapping[str, str], name: str, default: bool) -> bool:
     text = options.get(name.lower(), str(default)).lower()
     if text not in ("true", "false"):
-        raise ConfigError(f"option {name} is {text!r}", hint="Give true or false")
+        raise ConfigError(f"option {name} is {text!r}", hint="It must be true or false")
     return text == "true"
 
 
@@ -110,5 +108,5 @@ def _offsets(name: str, text: str) -> str | Offsets:
     except (ValueError, TypeError, AttributeError):
         raise ConfigError(
             f"option {name} is {text[:80]!r}",
-            hint='Give earliest, latest or JSON: broker, queue, offset, as in {"broker-a": {"0": 1200}}',
+            hint='It must be earliest, latest or JSON with broker, queue and offset: {"broker-a": {"0": 1200}}',
         ) from None

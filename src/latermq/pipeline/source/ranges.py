@@ -32,7 +32,7 @@ def offset_key(place: QueuePlace) -> str:
     return f"{place.broker}/{place.queue_id}"
 
 
-def check_named(wanted: str | Offsets, places: Sequence[QueuePlace]) -> None:
+def check_queues(wanted: str | Offsets, places: Sequence[QueuePlace]) -> None:
     """Refuse offsets for a queue that does not exist: the answer would be incomplete."""
     if isinstance(wanted, str):
         return
@@ -41,8 +41,8 @@ def check_named(wanted: str | Offsets, places: Sequence[QueuePlace]) -> None:
         for queue_id in queues:
             if (broker, queue_id) not in there:
                 raise NoBroker(
-                    f"offsets are given for queue {queue_id} of broker {broker!r}, which is not there",
-                    hint="Start the broker, or leave the queue out",
+                    f"offsets are given for queue {queue_id} of broker {broker!r}, which does not exist",
+                    hint="Start the broker, or leave out the queue",
                 )
 
 
@@ -56,7 +56,7 @@ def resolve(wanted: str | Offsets, bounds: Bounds) -> dict[QueuePlace, int]:
     return {place: wanted.get(place.broker, {}).get(place.queue_id, low) for place, (low, _) in bounds.items()}
 
 
-def limited(start: Mapping[str, int], end: Mapping[str, int], max_rows: int) -> dict[str, int]:
+def limit_offsets(start: Mapping[str, int], end: Mapping[str, int], max_rows: int) -> dict[str, int]:
     """End offsets that total at most `max_rows` entries, shared among the queues in proportion to their backlog."""
     backlog = {key: max(0, high - start.get(key, 0)) for key, high in end.items()}
     total = sum(backlog.values())

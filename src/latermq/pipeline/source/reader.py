@@ -27,16 +27,16 @@ def read_part(
     range_ = QueueRange(options.topic, place.queue_id, part.start, part.end, options.epoch)
     with BrokerLink(place.address) as link:
         pieces = link.pull_all(range_, options.max_bytes_per_pull)
-        for gathered in _gathered(pieces, SORTED_BYTES if options.timeline else 0):
+        for group in _groups(pieces, SORTED_BYTES if options.timeline else 0):
             block = RecordBlock(
-                gathered,
+                group,
                 broker=place.broker,
-                waiting=options.is_timer_topic,
+                is_timer_topic=options.is_timer_topic,
                 precision_ms=options.import_precision_ms,
             )
             chosen = None if due_ms is None else _due_rows(block, *due_ms)
             if options.timeline:
-                yield from _sliced(timeline_batch(block, columns, part.ownership, chosen), block.size_bytes)
+                yield from _slices(timeline_batch(block, columns, part.ownership, chosen), block.size_bytes)
             else:
                 yield block.batch(columns, chosen)
 
@@ -62,7 +62,7 @@ def _due_rows(block: RecordBlock, low: int, high: int) -> Ints:
     return np.flatnonzero(present & (dues >= low) & (dues < high))
 
 
-def _gathered(pieces: Iterator[bytearray], size_bytes: int) -> Iterator[list[bytearray]]:
+def _groups(pieces: Iterator[bytearray], size_bytes: int) -> Iterator[list[bytearray]]:
     """Group pieces up to a size; with size 0, one by one."""
     held: list[bytearray] = []
     held_bytes = 0
@@ -76,7 +76,7 @@ def _gathered(pieces: Iterator[bytearray], size_bytes: int) -> Iterator[list[byt
         yield held
 
 
-def _sliced(batch: pa.RecordBatch, size_bytes: int) -> Iterator[pa.RecordBatch]:
+def _slices(batch: pa.RecordBatch, size_bytes: int) -> Iterator[pa.RecordBatch]:
     """Split a batch, because Spark holds each batch in memory as a whole."""
     count = -(-size_bytes // BATCH_BYTES)
     rows = -(-batch.num_rows // count)

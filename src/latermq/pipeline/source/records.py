@@ -38,9 +38,9 @@ from latermq.message.timer_code import CANCEL, MAX_DUE_DIGITS, MOVED, TIMER, UNK
 from latermq.message.timer_code import CUT as CUT_KIND
 from latermq.pipeline.source.spans import PADDING_BYTES, WORD_BYTES, Properties, Spans, numbers
 
-MESSAGE = 4  # the kind of a record outside the timer topic, beside those of timer_code.py
+MESSAGE = 4  # the kind of a record outside the timer topic, next to those of timer_code.py
 KINDS = ("timer", "cancel", "move", "cut", "message")
-_LONGEST_RUN, _SHORT_RUN, _NO_LOOK = 512, 20, 200
+_LONGEST_RUN, _SHORT_RUN, _SINGLE_STEPS = 512, 20, 200
 _unpack_size = U32.unpack_from
 
 TEXT_MAP = pa.map_(pa.string(), pa.string())
@@ -74,18 +74,18 @@ class RecordBlock:
         pieces: Iterable[bytes | bytearray],
         *,
         broker: str = "",
-        waiting: bool = False,
+        is_timer_topic: bool = False,
         precision_ms: int = SLOT_MS,
     ) -> None:
-        """`waiting`: these are timer topic entries. RocketMQ's own are due up to `precision_ms` later."""
+        """`is_timer_topic`: these are timer topic entries. RocketMQ's own are due up to `precision_ms` later."""
         self._raw = b"".join((*pieces, bytes(PADDING_BYTES)))
         self._broker = broker
-        self._waiting = waiting
+        self._is_timer_topic = is_timer_topic
         self._precision_ms = precision_ms
         self._octets = np.frombuffer(self._raw, np.uint8)
         self._read = Numbers(self._raw, len(self._raw))
         self._starts, self._ends = _walk(self._raw, len(self._raw) - PADDING_BYTES)
-        self._lay_out()
+        self._locate_parts()
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -100,11 +100,11 @@ class RecordBlock:
 
     def check_parts(self) -> None:
         """Raise if a record would fail recovery's checks. The constructor checks only lengths."""
-        made = [body_crc32(body) for body in self._cut_out(self._bodies)]
+        made = [body_crc32(body) for body in self._views(self._bodies)]
         if not np.array_equal(self._read.u32(self._starts + BODY_CRC_AT), np.array(made, np.int64)):
             raise CorruptStore("the checksum of a body is wrong")
-        if not well_formed(b"".join(self._cut_out(self._regions))):
-            raise CorruptStore("the properties of a record do not read as text")
+        if not well_formed(b"".join(self._views(self._regions))):
+            raise CorruptStore("the properties of a record are not valid text")
 
     def are_in(self, topic: bytes) -> bool:
         """Whether all records are stored in this topic, whatever their target topic."""
@@ -114,7 +114,7 @@ class RecordBlock:
         at = begins[:, None] + np.arange(len(topic))
         return bool((self._octets[at] == np.frombuffer(topic, np.uint8)).all())
 
-    def _cut_out(self, spans: Spans) -> list[memoryview]:
+    def _views(self, spans: Spans) -> list[memoryview]:
         view = memoryview(self._raw)
         return [view[begin:end] for begin, end in zip(spans.begins.tolist(), spans.ends.tolist(), strict=True)]
 
@@ -125,20 +125,20 @@ class RecordBlock:
     @cached_property
     def kinds(self) -> Ints8:
         """The kind of each record, as an index into KINDS."""
-        if not self._waiting:
+        if not self._is_timer_topic:
             return np.full(len(self), MESSAGE, np.int8)
         kinds = np.full(len(self), TIMER, np.int8)
         kinds[self._find(MOVE).present] = MOVED
-        names_one = self._find(TIMER_DELETE_KEY).present
-        kinds[names_one] = CANCEL
-        kinds[names_one & self._find(CUT).present] = CUT_KIND
+        is_cancel = self._find(TIMER_DELETE_KEY).present
+        kinds[is_cancel] = CANCEL
+        kinds[is_cancel & self._find(CUT).present] = CUT_KIND
         return kinds
 
     @cached_property
     def dues(self) -> tuple[Ints, Bools]:
         """The due time of each record, and which records have one."""
         due_ms, exact = numbers(self._octets, self._find(DUE_MS), MAX_DUE_DIGITS)
-        if not self._waiting or exact.all():
+        if not self._is_timer_topic or exact.all():
             return due_ms, exact
         # The same rule as timer_code.py applies to one record, because ownership depends on the due time.
         rounded_ms, is_rounded = numbers(self._octets, self._find(TIMER_OUT_MS), MAX_DUE_DIGITS)
@@ -148,12 +148,12 @@ class RecordBlock:
     @cached_property
     def timer_ids(self) -> tuple[Ints, Bools]:
         """The entry that first scheduled each timer, and which records are timers or deliveries of one."""
-        told, is_told = numbers(self._octets, self._find(TIMER_ID))
-        if self._waiting:
-            return np.where(is_told, told, self.queue_offsets), np.ones(len(self), np.bool_)
+        given, is_given = numbers(self._octets, self._find(TIMER_ID))
+        if self._is_timer_topic:
+            return np.where(is_given, given, self.queue_offsets), np.ones(len(self), np.bool_)
         levels, entries, replaces = self._replaced
         delivered = replaces & (levels == 0)
-        return np.where(is_told, told, entries), delivered
+        return np.where(is_given, given, entries), delivered
 
     def batch(
         self, columns: Sequence[str], rows: Ints | None = None, without_record: Bools | None = None
@@ -162,13 +162,13 @@ class RecordBlock:
 
         `without_record` marks the rows whose record becomes NULL.
         """
-        taken = np.arange(len(self)) if rows is None else rows
+        selected = np.arange(len(self)) if rows is None else rows
         arrays = []
         for name in columns:
             if name == "record" and without_record is not None:
-                arrays.append(self._texts(self._records, taken, pa.binary(), ~without_record))
+                arrays.append(self._texts(self._records, selected, pa.binary(), ~without_record))
             else:
-                arrays.append(self._builders[name](taken))
+                arrays.append(self._builders[name](selected))
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([(name, COLUMN_TYPES[name]) for name in columns]))
 
     @property
@@ -195,12 +195,12 @@ class RecordBlock:
             "record": lambda rows: self._texts(self._records, rows, pa.binary()),
         }
 
-    def _lay_out(self) -> None:
+    def _locate_parts(self) -> None:
         """Locate the parts of each record, and refuse records with inconsistent lengths."""
         parts = lay_out(self._read, self._starts, self._ends)
         if not parts.fits.all():
             at = int(self._starts[np.argmin(parts.fits)])
-            raise CorruptStore(f"no complete record at byte {at} of {self.size_bytes} that were pulled")
+            raise CorruptStore(f"no complete record at byte {at} of the {self.size_bytes} bytes pulled")
         self._store_timestamps_at = parts.store_timestamps_at
         self._prepared_at = parts.prepared_at
         self._records = Spans(self._starts, self._ends)
@@ -226,13 +226,13 @@ class RecordBlock:
     @property
     def _topics(self) -> Spans:
         """The topic of each record; for a pending timer, its target topic."""
-        return self._find(REAL_TOPIC).else_(self._own_topics) if self._waiting else self._own_topics
+        return self._find(REAL_TOPIC).else_(self._own_topics) if self._is_timer_topic else self._own_topics
 
     @property
     def _names(self) -> Spans:
         """Unique keys; for a cancellation, the full name of the timer that it cancels."""
         unique_keys = self._find(UNIQUE_KEY)
-        return self._find(TIMER_DELETE_KEY).else_(unique_keys) if self._waiting else unique_keys
+        return self._find(TIMER_DELETE_KEY).else_(unique_keys) if self._is_timer_topic else unique_keys
 
     @cached_property
     def _replaced(self) -> tuple[Ints, Ints, Bools]:
@@ -281,7 +281,7 @@ def _walk(raw: bytes, end: int) -> tuple[Ints, Ints]:
     while at < end:
         (size,) = _unpack_size(raw, at)
         if size < MIN_RECORD_BYTES or at + size > end:
-            raise CorruptStore(f"no complete record at byte {at} of {end} that were pulled")
+            raise CorruptStore(f"no complete record at byte {at} of the {end} bytes pulled")
         if size != last or alone:
             singles.append(at)
             at, last, alone = at + size, size, max(0, alone - 1)
@@ -293,7 +293,7 @@ def _walk(raw: bytes, end: int) -> tuple[Ints, Ints]:
         singles = []
         at += size * length
         # A look ahead costs as much as ten records, which does not pay where lengths vary.
-        alone = _NO_LOOK if length < _SHORT_RUN else 0
+        alone = _SINGLE_STEPS if length < _SHORT_RUN else 0
     bounds = np.concatenate([*starts, np.array([*singles, end], np.int64)])
     return bounds[:-1], bounds[1:]
 

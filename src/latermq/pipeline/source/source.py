@@ -15,9 +15,9 @@ from latermq.errors import ConfigError
 from latermq.handover.ownership import Ownership
 from latermq.pipeline.driver.brokers import QueuePlace, queues_of
 from latermq.pipeline.driver.link import BrokerLink
-from latermq.pipeline.source.filters import Pushed
+from latermq.pipeline.source.filters import PushedFilters
 from latermq.pipeline.source.options import SourceOptions, parse_options
-from latermq.pipeline.source.ranges import Bounds, QueuePart, check_named, limited, offset_key, parts, resolve
+from latermq.pipeline.source.ranges import Bounds, QueuePart, check_queues, limit_offsets, offset_key, parts, resolve
 from latermq.pipeline.source.reader import read_part
 from latermq.pipeline.source.records import COLUMN_TYPES
 from latermq.pipeline.source.writer import TimerWriter, make_writer
@@ -46,7 +46,7 @@ class LaterMQSource(DataSource):
         columns = self._parsed.columns or tuple(COLUMN_TYPES)
         unknown = [name for name in columns if name not in COLUMN_TYPES]
         if unknown:
-            raise ConfigError(f"no column {', '.join(unknown)}", hint=f"Columns: {', '.join(COLUMN_TYPES)}")
+            raise ConfigError(f"unknown column: {', '.join(unknown)}", hint=f"Columns: {', '.join(COLUMN_TYPES)}")
         return StructType([SCHEMA[name] for name in columns])
 
     def reader(self, schema: StructType) -> "TopicReader":
@@ -64,8 +64,8 @@ def checked_columns(schema: StructType) -> tuple[str, ...]:
     for field in schema.fields:
         if field.name not in COLUMN_TYPES or field.dataType != SCHEMA[field.name].dataType:
             raise ConfigError(
-                f"no column {field.name} of type {field.dataType.simpleString()}",
-                hint="Use the option columns rather than a schema",
+                f"there is no column {field.name} of type {field.dataType.simpleString()}",
+                hint="Use the option columns instead of a schema",
             )
     return tuple(schema.names)
 
@@ -76,16 +76,16 @@ class TopicReader(DataSourceReader):
     def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
         self._options = options
         self._columns = columns
-        self._pushed = Pushed()
+        self._pushed = PushedFilters()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        return self._pushed.take(filters)
+        return self._pushed.accept(filters)
 
     def partitions(self) -> Sequence[InputPartition]:
         options, pushed = self._options, self._pushed
         every = queues_of(options.namesrv, options.topic, options.broker)
         for wanted in (options.starting_offsets, options.ending_offsets):
-            check_named(wanted, every)
+            check_queues(wanted, every)
         places = [
             place
             for place in every
@@ -131,9 +131,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # A queue whose broker is unreachable keeps its offset.
         end = {**start, **(self._target if self._target is not None else self._flushed())}
         end = {key: max(high, start.get(key, 0)) for key, high in end.items()}
-        if not self._is_worth_it(start, end):
+        if not self._is_batch_due(start, end):
             return start
-        return limited(start, end, limit.max_rows) if isinstance(limit, ReadMaxRows) else end
+        return limit_offsets(start, end, limit.max_rows) if isinstance(limit, ReadMaxRows) else end
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._flushed(flush=True)
@@ -149,7 +149,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         places = {offset_key(place): place for place in queues_of(options.namesrv, options.topic, options.broker)}
         missing = moved.keys() - places.keys()
         if missing:
-            raise ConfigError(f"no broker has the queue {', '.join(sorted(missing))} any more", hint="Start it again")
+            raise ConfigError(f"queue {', '.join(sorted(missing))} is no longer registered", hint="Restart its broker")
         found: list[QueuePart] = []
         for key, (low, high) in moved.items():
             place = places[key]
@@ -163,7 +163,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, QueuePart)
         return read_part(partition, self._columns, self._options)
 
-    def _is_worth_it(self, start: dict[str, int], end: dict[str, int]) -> bool:
+    def _is_batch_due(self, start: dict[str, int], end: dict[str, int]) -> bool:
         """Whether to start a batch: there are enough new rows, or any after a long wait.
 
         Small batches cost as much as large ones.

@@ -31,7 +31,7 @@ def check_records(rows: pa.Table, where: str) -> None:
 
 def _check(rows: pa.Table) -> None:
     records = rows.column("record").combine_chunks()
-    block = RecordBlock([b"".join(records.to_pylist())], waiting=True)
+    block = RecordBlock([b"".join(records.to_pylist())], is_timer_topic=True)
     if not np.array_equal(block.sizes, pc.binary_length(records).to_numpy()):
         raise CorruptStore("a record's length differs from its row's")
     if not block.are_in(TIMER_TOPIC.encode()) or not schedules(block.kinds).all():

@@ -155,7 +155,7 @@ def read_tail(state: PipelineState, window: Window, start: int, pull: Pull) -> T
     position = start
     ownership = ownership_of(state)
     for piece in pull(start, window.cut_entry) if start < window.cut_entry else ():
-        block = RecordBlock([piece], waiting=True)
+        block = RecordBlock([piece], is_timer_topic=True)
         offsets = block.queue_offsets
         if not np.array_equal(offsets, np.arange(position, position + len(offsets))):
             raise CorruptStore(
