@@ -152,6 +152,9 @@ PHRASES = (
     Phrase(r"as many as [a-z_.]+ allows", "the limit set by", "8 queues, as many as store.max_queues allows."),
     Phrase(r"set right", "corrected", "It waits until the clock is set right."),
     Phrase(r"(?:does|do|is|are) not understood", "cannot be parsed", "The header is not understood."),
+    Phrase(r"no room left", "the disk is full", "There is no room left for the window."),
+    Phrase(r"(?:is|are) not there", "is missing, does not exist, is unreachable", "The broker is not there."),
+    Phrase(r"say (?:what|which|where|when)(?! the)", "give, set, specify", "Say which timers: --where."),
     # Clauses used as nouns, vague actors
     Phrase(r"what (?:comes in|came in|waits?|waited)", "incoming messages, pending timers", "It shows what waits."),
     Phrase(r"(?:all|everyone|those) who waits?|(?<=[,:;] )who waits", "waiting clients", "It serves all who wait."),
