@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from latermq.broker.broker import Broker
-from latermq.broker.timers.row_schedule import Scheduled
+from latermq.broker.timers.row_schedule import ScheduleResult
 from latermq.clock import SimulatedClock
 from latermq.config import BrokerConfig, Config, Size, StoreConfig, TimerConfig
 from latermq.errors import (
@@ -55,7 +55,7 @@ class Scene:
     def now_ms(self) -> int:
         return self.clock.now_ms()
 
-    def schedule(self, *rows: Row, born_host: bytes = HOST) -> Scheduled:
+    def schedule(self, *rows: Row, born_host: bytes = HOST) -> ScheduleResult:
         return self.rows.schedule(decode_rows(encode_rows(batch_of(rows))), born_host)
 
     def some(self, count: int, first: int = 0) -> list[Row]:
@@ -329,17 +329,17 @@ def test_a_chain_of_thousands_in_the_index_hides_no_row() -> None:
     ("bad", "reason"),
     [
         (Row("", 5), "no unique key"),
-        (Row("a\x01b", 5), "a unique key holds byte 1"),
+        (Row("a\x01b", 5), "a unique key contains byte 1"),
         (Row("a\x00b", 5), "zero byte"),
-        (Row("K", 5, keys="a\x02"), "a key holds byte 2"),
-        (Row("K", 5, tags="\x02"), "a tag holds byte 2"),
+        (Row("K", 5, keys="a\x02"), "a key contains byte 2"),
+        (Row("K", 5, tags="\x02"), "a tag contains byte 2"),
         (Row("K", 5, properties={"a": "b\x02c"}), "wire form"),
         (Row("K", 5, properties={"a": "b\x00"}), "zero byte"),
         (Row("K", 5, properties={"x": "1", "UNIQ_KEY": "y"}), "property UNIQ_KEY"),
         (Row("K", 5, properties={"TIMER_DELAY_SEC": "1"}), "property TIMER_DELAY_SEC"),
         (Row("K", 5, properties={"DELAY": "1"}), "property DELAY"),
         (Row("K", 5, properties={"LMQ_MOVE": "1"}), "property LMQ_MOVE"),
-        (Row("K", 5, properties={"a": "x" * 33_000}), "may take"),
+        (Row("K", 5, properties={"a": "x" * 33_000}), "exceed"),
         (Row("K", 5, body=bytes(5 << 20)), "the limit is"),
         (Row("K", -5), "its time is -5"),
         (Row("K", delay_ms=-5), "its time is -5"),
@@ -364,7 +364,7 @@ def test_texts_that_are_no_utf_8_are_named(column: str) -> None:
     texts = getattr(batch, column)
     start, end = texts.offsets[1:3].tolist()
     texts.data = texts.data[:start] + b"\xff" * (end - start) + texts.data[end:]
-    with pytest.raises(IllegalMessage, match=r"row 1: .* is no UTF-8"):
+    with pytest.raises(IllegalMessage, match=r"row 1: .* is not valid UTF-8"):
         scene.rows.schedule(batch, HOST)
 
 
@@ -520,7 +520,7 @@ def test_whatever_happens_in_between_each_row_arrives_once_unless_it_was_cancell
 def test_names_that_many_plain_messages_have_as_a_key_are_refused_and_not_read_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("latermq.broker.timers.known_names.READS_BESIDES", 20)
+    monkeypatch.setattr("latermq.broker.timers.known_names.EXTRA_READS", 20)
     scene = Scene()
     for _ in range(30):
         send(scene.broker, b"plain", KEYS="K1")

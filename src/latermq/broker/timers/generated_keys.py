@@ -1,11 +1,11 @@
-"""Unique keys for timers that were sent without one."""
+"""Unique keys for timers sent without one."""
 
 from latermq.message.names import TIMER_TOPIC
 from latermq.store.queues.queue_table import QueueTable
 
 
 class GeneratedKeys:
-    """Each key names the store and the timer topic's next offset, which no record has yet, so no timer has the key."""
+    """Generates keys from the store id and the timer topic's next offset, which no record has yet."""
 
     def __init__(self, store_id: str, queues: QueueTable) -> None:
         self._prefix = store_id[:16]
@@ -13,7 +13,7 @@ class GeneratedKeys:
         self._count = 0
 
     def next_key(self) -> str:
-        """A key that was never given out."""
+        """Return a key that was never used."""
         queue = self._queues.find(TIMER_TOPIC, 0)
         self._count += 1
         return f"{self._prefix}{queue.next_offset if queue else 0:014X}{self._count % 65_536:04X}"
