@@ -73,6 +73,15 @@ def test_nothing_of_it_goes_to_a_retry_topic_but_its_queue_is_reported_when_the_
     assert operations.due(LATER_MS) == ([], []), "waiting consumers are woken once"
 
 
+def test_the_time_of_an_acknowledged_message_does_not_count_for_one_in_order_that_takes_its_row() -> None:
+    operations, queue = opened()
+    other = operations.open_queue("shop", "orders", 0, 0)
+    operations.ack(other, 0, operations.pop(other, [0], 1, NOW_MS, MINUTE_MS))
+    popped(operations, queue, 1)
+    assert len(operations.table.rows.mask) == 1, "they use the same row"
+    assert operations.due(LATER_MS) == ([], [queue])
+
+
 def test_an_acknowledgement_of_the_last_invisible_message_ends_the_block_early() -> None:
     operations, queue = opened()
     pop_ms, _ = popped(operations, queue, 2)

@@ -86,9 +86,26 @@ def test_few_of_many_due_messages_are_reported_at_once_and_all_in_the_end() -> N
     found: list[int] = []
     while due := operations.due(NOW_MS + MINUTE_MS, 64)[0]:
         assert len(offsets_in(due)) == 64
+        assert operations.statistics()["overdue_rows"] == 2
         found += offsets_in(due)
         operations.note_journalled(due)
     assert found == list(range(320))
+
+
+def test_a_message_that_is_due_is_found_behind_any_number_of_outdated_times() -> None:
+    operations, queue = opened()
+    for _ in range(9_000):
+        pop(operations, queue, 1)
+    for offset in range(8_999):
+        operations.ack(queue, offset, NOW_MS)
+    assert operations.next_due_ms() == NOW_MS + MINUTE_MS
+    calls = 0
+    while not (found := visible(operations, NOW_MS + MINUTE_MS)):
+        calls += 1
+        assert operations.next_due_ms() == NOW_MS + MINUTE_MS, "there is more to look at"
+        assert calls < 10
+    assert found == [8_999]
+    assert calls > 0, "one call does not hold the broker up"
 
 
 def test_the_handle_of_a_message_that_went_to_its_next_delivery_is_stale() -> None:

@@ -22,6 +22,7 @@ _ID_BITS = 21  # of a row, or of a queue with the highest bit set
 _QUEUE_BIT = 1 << (_ID_BITS - 1)
 _ID = (1 << _ID_BITS) - 1
 _MIN_HEAP = 1_024  # entries before the heap is worth rebuilding
+_ENTRIES_AT_ONCE = 4_096  # of the heap that one call takes: 2 ms
 _ALL = (1 << WINDOW) - 1
 
 
@@ -332,31 +333,52 @@ class InFlightTable:
     def due(self, now_ms: int, max_messages: int) -> tuple[list[Due], list[PoppedQueue]]:
         """Return visible messages, which stay in the table until they are taken, and queues that are not blocked now.
 
-        A message is returned again by each call until it is taken, changed or acknowledged.
+        A message is returned again by each call until it is taken, changed or acknowledged. If `next_visible_ms` is
+        still in the past, another call returns more.
         """
-        heap, rows, unblocked = self._heap, self.rows, {}
-        limit = now_ms + 1 << _ID_BITS
-        while heap and heap[0] < limit:
-            entry = heapq.heappop(heap)
-            id_, visible_ms = entry & _ID, entry >> _ID_BITS
+        rows, left = self.rows, max_messages
+        due: list[Due] = []
+        outdated = []
+        for row in self._overdue:
+            if left <= 0:
+                break
+            if rows.visible_ms[row] > now_ms or rows.flags[row] & IN_ORDER:  # changed, or the clock stepped back
+                outdated.append(row)
+            else:
+                due.append(self._as_due(row))
+                left -= rows.mask[row].bit_count()
+        for row in outdated:
+            del self._overdue[row]
+            if not rows.flags[row] & IN_ORDER:
+                heapq.heappush(self._heap, rows.visible_ms[row] << _ID_BITS | row)
+        unblocked: dict[int, PoppedQueue] = {}
+        for id_, visible_ms in self._past_entries(now_ms):
             if id_ & _QUEUE_BIT:
                 queue = self.by_number.get(id_ ^ _QUEUE_BIT)
                 if queue is not None and queue.ordered and self.blocked_until_ms(queue) <= now_ms:
                     unblocked[queue.number] = queue
-            elif id_ < len(rows.mask) and rows.mask[id_] and rows.visible_ms[id_] == visible_ms:
+            elif self._is_waiting(id_, visible_ms):
                 self._overdue[id_] = None
-        due: list[Due] = []
-        for row in list(self._overdue):
-            if max_messages <= 0:
+                due.append(self._as_due(id_))
+                left -= rows.mask[id_].bit_count()
+            if left <= 0:
                 break
-            if rows.visible_ms[row] > now_ms or rows.flags[row] & IN_ORDER:  # changed, or the clock stepped back
-                del self._overdue[row]
-                if not rows.flags[row] & IN_ORDER:
-                    heapq.heappush(heap, rows.visible_ms[row] << _ID_BITS | row)
-                continue
-            due.append(self._as_due(row))
-            max_messages -= rows.mask[row].bit_count()
         return due, list(unblocked.values())
+
+    def _is_waiting(self, row: int, visible_ms: int) -> bool:
+        """Whether an entry of the heap is current. Its row may be in use for other messages, in order or not."""
+        rows = self.rows
+        is_current = rows.mask[row] and rows.visible_ms[row] == visible_ms and not rows.flags[row] & IN_ORDER
+        return bool(is_current) and row not in self._overdue
+
+    def _past_entries(self, now_ms: int) -> Iterator[tuple[int, int]]:
+        """Take entries off the heap, as ids and times. Most may be outdated, so one call takes a bounded number."""
+        heap, limit = self._heap, now_ms + 1 << _ID_BITS
+        for _ in range(_ENTRIES_AT_ONCE):
+            if not heap or heap[0] >= limit:
+                return
+            entry = heapq.heappop(heap)
+            yield entry & _ID, entry >> _ID_BITS
 
     def _as_due(self, row: int) -> Due:
         rows = self.rows
