@@ -1,6 +1,5 @@
-"""The broker: what clients ask of it, over one store, without any socket."""
+"""The broker: builds its parts, which use one store and no socket, and closes them."""
 
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -19,8 +18,8 @@ from latermq.broker.metrics.topic_traffic import TopicTraffic
 from latermq.broker.metrics.traffic import Traffic
 from latermq.broker.notifications import Notices
 from latermq.broker.tables.adopted_topics import adopt_awaited, adopt_queues
-from latermq.broker.tables.config_files import DELAY_OFFSETS_PATH, TOPICS_PATH, load_table
-from latermq.broker.tables.known_ends import delivered_until_ms, known_ends
+from latermq.broker.tables.config_files import TOPICS_PATH
+from latermq.broker.tables.known_ends import known_ends
 from latermq.broker.tables.table_loader import open_tables
 from latermq.broker.tables.table_saver import Tables
 from latermq.broker.tables.unused_names import UnusedNames
@@ -34,24 +33,21 @@ from latermq.broker.timers.lost_entries import Lost, LostEntries
 from latermq.broker.timers.pending import PendingTimers
 from latermq.broker.timers.row_schedule import RowSchedule
 from latermq.broker.timers.start_replay import StartReplay
+from latermq.broker.timers.takeover import adopt_delay_offsets, adopt_settled_timers, count_far_timers
 from latermq.broker.timers.window_skips import WindowSkips
 from latermq.clock import Clock
 from latermq.config import Config
 from latermq.group.filters import Filters
 from latermq.group.locks import QueueLocks
 from latermq.group.members import Members
-from latermq.message.entry_id import MAX_LEVELS
 from latermq.message.ids import pack_host
 from latermq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from latermq.message.timer_code import timer_code_of
-from latermq.model.offset_table import DelayOffsetTable
 from latermq.store.files.disk import Disk
 from latermq.store.files.set_aside import Trouble
 from latermq.store.message_store import MessageStore
-from latermq.store.ranges import RangeSet
 from latermq.store.retention import Retention
 from latermq.timer.admission import Admission
-from latermq.timer.apache_import import entries_settled_by_apache
 from latermq.timer.delivery.clock_guard import ClockGuard
 from latermq.timer.engine.choice import open_engine
 from latermq.timer.far.far_names import FarNames
@@ -61,7 +57,7 @@ from latermq.timer.service import TimerService
 
 
 class Broker:
-    """Topics, groups, offsets and messages of one broker."""
+    """The parts of one broker. Users take the parts that they need; there is no logic here."""
 
     def __init__(
         self,
@@ -123,13 +119,13 @@ class Broker:
             self.store.queues.resume_from(
                 known_ends(disk, self.topics, self.offsets, self.ingest, self.far_names, self.troubles)
             )
-            self._take_over_delay_offsets()
+            adopt_delay_offsets(disk, self.store, self.troubles)
         self.clamped_offsets = self.progress.clamp()
         self.adopted_topics = adopt_queues(self.topics, self.store.queues, self.troubles, settings.default_queues)
         self.topics.is_lost = any(trouble.is_lost for trouble in self.troubles if trouble.path == TOPICS_PATH)
         keys = GeneratedKeys(self.store.store_id, self.store.queues)
         self.admission = Admission(levels, config.timer.max_delay, keys.next_key)
-        self._took_over_timers = False
+        self._must_recount_timers = False
         self._open_waiting(levels)
         self.tables = Tables(
             disk, clock, self.store, self.topics, self.groups, self.offsets, self.timers.level_marks, unsound=unsound
@@ -140,8 +136,8 @@ class Broker:
         self._open_for_operators()
         if self.topics.is_lost:
             self.adopted_topics += adopt_awaited(self.topics, self.timers.pending)
-        # Where a checkpoint and its engine were gone on from, they do for the next start too, and nobody waits for the
-        # disk. Of an engine that is filled again the old checkpoint must not speak.
+        # If this start resumed from a checkpoint and its engine, the next start can do so too, and this one need not
+        # wait for the disk. The old checkpoint does not apply to an engine that is filled again.
         if self.store.recovery.resumed is None or not self.has_whole_engine:
             self.store.save(self.store.plan_checkpoint())
 
@@ -261,7 +257,7 @@ class Broker:
         self.replay = StartReplay(self.store, self.far_names, self.timers)
         self.replay.run()
         self.timers.start(clock.now_ms())
-        if self._took_over_timers:
+        if self._must_recount_timers:
             self.timers.recount()
         self.far = FarTimers(
             self._disk,
@@ -282,12 +278,7 @@ class Broker:
     def _open_timers(self, levels: LevelTable) -> TimerService:
         recovery, waiting = self.store.recovery, self.store.waiting
         if not recovery.had_checkpoint:
-            # Before the engine takes the place of RocketMQ's files.
-            done = entries_settled_by_apache(self._disk, self.store.reader)
-            # Where RocketMQ alone has worked on the store, nothing was counted when it was opened.
-            is_taken_over = not waiting.scheduled and not self.far_names.upto
-            self._took_over_timers = len(done) > 0 or is_taken_over
-            waiting.delivered.setdefault(0, RangeSet()).add_ranges(done)
+            self._must_recount_timers = adopt_settled_timers(self._disk, self.store, self.far_names)
         is_clean = not recovery.crashed
         engine, self.has_whole_engine = open_engine(
             self._disk, self.config.timer, waiting.recovered_marks, is_clean=is_clean
@@ -307,24 +298,8 @@ class Broker:
         timers.pending.update(waiting.scheduled)
         timers.pending.subtract(waiting.finished)
         if not recovery.had_checkpoint:
-            timers.pending.update(self._count_far())
+            timers.pending.update(count_far_timers(self._disk, self.store, self.far_names))
         return timers
-
-    def _count_far(self) -> Counter[str]:
-        """How many timers wait for each topic whose records have left the log. Without a checkpoint only names tell."""
-        queue = self.store.queues.find(TIMER_TOPIC, 0)
-        delivered = self.store.waiting.delivered.get(0, RangeSet())
-        waiting = self.far_names.waiting(queue.min_offset if queue else 0, delivered_until_ms(self._disk))
-        return Counter(topic for topic, entry in waiting if entry not in delivered)
-
-    def _take_over_delay_offsets(self) -> None:
-        """Without a checkpoint RocketMQ's file says what was delivered; beyond it the log's own deliveries count."""
-        table = load_table(self._disk, DELAY_OFFSETS_PATH, DelayOffsetTable, self.troubles)
-        for level, offset in table.offsets.items():
-            queue = self.store.queues.find(SCHEDULE_TOPIC, level - 1)
-            if queue is not None and 1 <= level <= MAX_LEVELS:
-                delivered = self.store.waiting.delivered.setdefault(level, RangeSet())
-                delivered.forget_below(max(queue.min_offset, min(offset, queue.next_offset)))
 
     def close(self) -> None:
         """Stop cleanly."""
