@@ -51,13 +51,13 @@ def mend(far: FarBroker) -> None:
     for move in entries.moves.values():
         far.broker.pending.move(move.topic, move.unique_key, move.due_ms)
     far.broker.store.flush()
-    far.broker.ingest.end_mending()
+    far.broker.ingest.end_repair()
 
 
 def write_again(far: FarBroker) -> LostEntries:
     """All but moves to a near time."""
     entries = far.broker.lost_entries(lost_to(far))
-    rows = lost_rows(far, far.broker.ingest.begin_mending(far.broker.far.next_entry))
+    rows = lost_rows(far, far.broker.ingest.begin_repair(far.broker.far.next_entry))
     assert entries.write(rows) == len(rows)
     return entries
 
@@ -155,7 +155,7 @@ def test_a_death_half_way_leaves_it_to_the_next_start(
         yield from lost_rows(far)[:rows_before]
         raise InterruptedError
 
-    far.broker.ingest.begin_mending(far.broker.far.next_entry)
+    far.broker.ingest.begin_repair(far.broker.far.next_entry)
     with pytest.raises(InterruptedError):
         far.broker.lost_entries(lost).write(dying())
     far.crash()
@@ -251,7 +251,7 @@ def test_a_move_to_a_near_time_outlives_deaths_before_it_is_repeated(
     far.replace_disk(copy)
     monkeypatch.setattr("latermq.broker.timers.lost_entries.WRITTEN_AT_ONCE", 1)
     for rows_before in range(deaths):
-        lost, rows = lost_to(far), lost_rows(far, far.broker.ingest.begin_mending(far.broker.far.next_entry))
+        lost, rows = lost_to(far), lost_rows(far, far.broker.ingest.begin_repair(far.broker.far.next_entry))
 
         def dying(rows: list[LostRow] = rows, count: int = 2 * rows_before) -> Iterator[LostRow]:
             yield from rows[:count]
@@ -263,9 +263,9 @@ def test_a_move_to_a_near_time_outlives_deaths_before_it_is_repeated(
     if deaths:
         write_again(far)  # and a death before the moves
         far.crash()
-        assert far.broker.ingest.mending_from is not None
+        assert far.broker.ingest.repair_from is not None
     mend(far)
-    assert far.broker.ingest.mending_from is None
+    assert far.broker.ingest.repair_from is None
     assert (far.broker.ingest.offset, far.broker.ingest.epoch) == (far.twin.ingested, 9)
     far.crash()
     far.pass_time(10_000)

@@ -130,7 +130,7 @@ def test_a_begin_is_logged_only_if_it_succeeds(server: Server, tmp_path: Path) -
     root = tmp_path / "pipeline"
     with driver_link(server.broker, root) as link:
         state = link.state()
-        for table_end, reason in ((-1, "cannot end at entry -1"), (99, "holds the entries below 99")):
+        for table_end, reason in ((-1, "cannot end at entry -1"), (99, "ends at entry 99")):
             with pytest.raises(LaterMQError, match=reason):
                 begin_as_driver(link, root, table_end=table_end)
         assert "the timeline cannot end at entry -1" in server.log()

@@ -68,7 +68,7 @@ def test_a_driver_that_another_one_followed_is_refused() -> None:
 
 def test_an_epoch_that_was_never_handed_out_is_refused() -> None:
     mark, epoch = begun(MemoryDisk())
-    with pytest.raises(IllegalOperation, match="never handed out"):
+    with pytest.raises(IllegalOperation, match="never issued"):
         mark.commit(5, epoch + 1, 10)
 
 

@@ -149,7 +149,7 @@ def test_a_driver_whose_table_does_not_fit_the_log_ends_no_other() -> None:
     scene.begin(table_end=5)
     told = scene.later()
     assert told.code == InvalidParameter.code
-    assert "holds the entries below 5, the timer topic is flushed up to 0" in (told.remark or "")
+    assert "ends at entry 5, but the timer topic is flushed up to 0" in (told.remark or "")
     assert scene.broker.ingest.epoch == 0
 
 

@@ -141,7 +141,7 @@ def test_reads_that_fail_for_a_while_are_tried_again_and_condemn_nothing() -> No
         await scene.pass_time(45_000)
         assert scene.lateness().keys() == NAMES
         assert [scene.files.by_window[number] for number in numbers[:3]] == [[first], [second], [third]]
-        assert all(not scene.broker.far.notes.damaged(number) for number in numbers)
+        assert all(not scene.broker.far.notes.damaged_attempts(number) for number in numbers)
 
     play(story)
 
@@ -154,7 +154,7 @@ def test_an_attempt_that_stays_unreadable_is_replaced_and_not_condemned() -> Non
         await scene.pass_time(60_000)
         assert scene.lateness().keys() == NAMES
         assert len(scene.files.by_window[numbers[1]]) == 2
-        assert scene.broker.far.notes.damaged(numbers[1]) == {}
+        assert scene.broker.far.notes.damaged_attempts(numbers[1]) == {}
 
     play(story)
 
@@ -184,11 +184,11 @@ def test_what_is_proven_wrong_is_never_played_again_even_after_a_crash(whole_pie
         name = await scene.offer_attempt(number)
         scene.files.damaged[name] = whole_pieces  # found when it is chosen, or when it is played
         await scene.pass_time(20_000)
-        assert "wrong" in scene.broker.far.notes.damaged(number)[name]
+        assert "wrong" in scene.broker.far.notes.damaged_attempts(number)[name]
         assert scene.lateness().keys() == {"t0", "t1", "t2"}
         reads = scene.files.reads[f"read {name}"] + scene.files.reads[f"check {name}"]
         await scene.crash()
-        assert scene.broker.far.notes.damaged(number).keys() == {name}
+        assert scene.broker.far.notes.damaged_attempts(number).keys() == {name}
         await scene.pass_time(5_000)
         assert scene.files.reads[f"read {name}"] + scene.files.reads[f"check {name}"] == reads
         assert scene.lateness().keys() == {"t0", "t1", "t2"}

@@ -154,7 +154,7 @@ class LostEntries:
             cut = self._far.cut_at(self._next, self._frontier_ms, self._handback_ms)
             number = max(cut.number, self._lost.newest_window + 1)
             self._append(cut._replace(number=number, far_until_ms=max(cut.far_until_ms, self._lost.far_until_ms)))
-        self._ingest.go_on_from(self._lost.ingested, self._lost.epoch)
+        self._ingest.advance_to(self._lost.ingested, self._lost.epoch)
         self._store.flush()
         self._ingest.save()
         return count
@@ -198,7 +198,7 @@ class LostEntries:
         replaced = decode_entry_id(draft.prepared_transaction_offset)
         if row.kind != "timer":
             size = place.end_offset - place.physical_offset
-            self._replay.act_again(place.physical_offset, size, place.queue_offset)
+            self._replay.replay_record(place.physical_offset, size, place.queue_offset)
         elif replaced is None:
             self._timers.pending[row.topic] += 1
         else:  # a renewal: what it renewed is in the copy, and counted

@@ -1,6 +1,6 @@
-"""What the timer topic tells at a start: cuts are noted, cancels and moves act again that the engine may not know of.
+"""Replay of the timer topic at a start: notes cuts, and applies cancels and moves that the engine may not have.
 
-A record that cannot be understood does nothing and stops no start.
+A record that cannot be parsed has no effect and does not prevent the start.
 """
 
 import numpy as np
@@ -26,7 +26,7 @@ from latermq.timer.intake.replayed_cancels import Name, ReplayedCancel, Replayed
 from latermq.timer.service import TimerService
 
 READ_AT_ONCE = 1 << 16  # queue entries
-CANCELS_AT_ONCE = 1 << 16  # whose names are looked for together: some 30 MB while it lasts
+CANCELS_AT_ONCE = 1 << 16  # whose names are looked up together: about 30 MB meanwhile
 _DELETE_KEY, _REAL_TOPIC, _UNIQUE_KEY = TIMER_DELETE_KEY.encode(), REAL_TOPIC.encode(), UNIQUE_KEY.encode()
 _DUE_MS = DUE_MS.encode()
 
@@ -48,7 +48,7 @@ class UnreadableRecords:
 
 
 class StartReplay:
-    """Reads the timer topic's queue, and only of what is no timer the records."""
+    """Reads the timer topic's queue, and the records of all entries that are not timers."""
 
     def __init__(self, store: MessageStore, far_names: FarNames, timers: TimerService) -> None:
         self._store = store
@@ -59,12 +59,12 @@ class StartReplay:
         self.unreadable_records = UnreadableRecords()
 
     def run(self) -> None:
-        """Before `TimerService.start`, which needs to know whose each timer is."""
+        """Replay the topic. Call it before `TimerService.start`, which needs the owner of each timer."""
         queue = self._store.queues.find(TIMER_TOPIC, 0)
         if queue is None:
             return
-        self._learn_frontiers(queue)
-        # Where the whole log was read again, those that the engine knows of are still to be counted.
+        self._load_frontiers(queue)
+        # If the whole log was scanned, cancels that the engine has must still be counted.
         start = min(self._timers.intake.next_entry, queue.offset_of_log(self._store.recovery.scanned_from))
         cancels: list[ReplayedCancel] = []
         while (found := queue.array(start, READ_AT_ONCE)).size:
@@ -81,14 +81,14 @@ class StartReplay:
                 cancels = []
         self._cancels.act(cancels)
 
-    def act_again(self, physical_offset: int, size: int, entry: int) -> None:
-        """Let a single record act on what the log holds before it."""
+    def replay_record(self, physical_offset: int, size: int, entry: int) -> None:
+        """Apply a single record to the entries before it in the log."""
         self._cancels.act(self._read(physical_offset, size, entry))
 
-    def _learn_frontiers(self, queue: ConsumeQueue) -> None:
-        """Whose an entry is must be known for all that is in the log.
+    def _load_frontiers(self, queue: ConsumeQueue) -> None:
+        """Load the cuts that the checkpoint lacks, so that the owner of every entry in the log is known.
 
-        A checkpoint may know less: it is of an older version, or a death brought back a segment that was let go of.
+        The checkpoint lacks cuts if an older version wrote it, or if a segment that was removed is back after a crash.
         """
         frontier = self._timers.frontier
         known_from = frontier.ownership.known_from
@@ -111,7 +111,7 @@ class StartReplay:
         return record_properties(self._store.log.read(physical_offset, size))
 
     def _cut_of(self, properties: bytes, entry: int) -> Cut | None:
-        """The cut of a record; None where it is a blank, or cannot be understood."""
+        """Return the cut of a record; None if it is a blank or cannot be parsed."""
         try:
             return decode_cut(decode_properties(properties.decode(errors="replace")), entry)
         except CorruptStore as error:
@@ -119,7 +119,7 @@ class StartReplay:
             return None
 
     def _read(self, physical_offset: int, size: int, entry: int) -> list[ReplayedCancel]:
-        """An entry that is no timer: a cut is noted, of a cancel or a move each name is told."""
+        """Read an entry that is not a timer: note a cut; return one item for each name of a cancel or a move."""
         properties = self._properties(physical_offset, size)
         kind = timer_kind(properties)
         if kind == CUT:
@@ -127,7 +127,7 @@ class StartReplay:
             if cut is not None:
                 self._timers.frontier.add(cut)
         elif not properties:
-            self.unreadable_records.note(entry, f"the log holds no record at {physical_offset}")
+            self.unreadable_records.note(entry, f"the log has no record at {physical_offset}")
         if kind not in (CANCEL, MOVED):
             return []
         is_counted = physical_offset >= self._store.recovery.scanned_from
@@ -138,14 +138,14 @@ class StartReplay:
 
 
 def _names_cancelled_by(cancel: bytes) -> list[Name]:
-    """The topics and unique keys that the record of a cancel names."""
+    """Return the topics and unique keys that a cancel names."""
     key = find_property(cancel, _DELETE_KEY) or b""
     text = key.decode(errors="replace")
     if find_property(cancel, _UNIQUE_KEY) == key:
         return names_of(text)
     if find_property(cancel, _DUE_MS):
-        return []  # it came in vain, as nothing was pending
-    # RocketMQ's own are not indexed by what they cancel, and may mean several names.
+        return []  # it had no effect, because nothing was pending
+    # RocketMQ's own cancels are not indexed by the timers they cancel, and may stand for several names.
     return [found for name in meanings(text, _own_name(cancel)[0]) for found in names_of(name)]
 
 

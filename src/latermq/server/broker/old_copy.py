@@ -49,7 +49,7 @@ class OldCopy:
         """Compare the store with the timeline's claim, and write again the entries that an old backup lacks."""
         root_uri, store_id = self._root_uri, self._store.store_id
         first_lost = self._far.next_entry
-        is_half_mended = self._ingest.mending_from is not None
+        is_half_mended = self._ingest.repair_from is not None
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 reading = DaemonThreads(1, "latermq-claim").submit(partial(_read_claim, root_uri, store_id))
@@ -87,14 +87,14 @@ class OldCopy:
         held = read_extent(root_uri, store_id, first_lost)
         lost = Lost(claim.end, claim.epoch, held.ingested, held.far_from_ms, held.far_until_ms, held.newest_window)
         entries = self._lost_entries(lost)
-        began_at = self._ingest.begin_mending(first_lost)
+        began_at = self._ingest.begin_repair(first_lost)
         count = entries.write(_lost_row(row) for row in rows_from(root_uri, store_id, began_at))
         for move in entries.moves.values():
             places = self._pending.records_to_fetch(move.topic, move.unique_key, "")
             fetched = find_records(root_uri, store_id, places) if places else {}
             self._pending.move(move.topic, move.unique_key, move.due_ms, fetched)
         self._store.flush()
-        self._ingest.end_mending()
+        self._ingest.end_repair()
         return count
 
 

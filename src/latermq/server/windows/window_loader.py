@@ -253,7 +253,7 @@ class WindowLoader:
         names = await self._lanes.read_off_loop("check", limit_s, self._files.names, window)
         state.check.reset()
         state.attempts = len(names)
-        damaged = self._far.notes.damaged(window.number)
+        damaged = self._far.notes.damaged_attempts(window.number)
         for name in sorted(names, key=lambda name: name != offered):
             unread = state.unread.get(name)
             if name in damaged or (unread is not None and not unread.is_ready(self._now_s)):
@@ -273,7 +273,7 @@ class WindowLoader:
 
     def _look_later(self, window: Window, names: Sequence[str], state: WindowState) -> None:
         self._far.offered.pop(window.number, None)
-        damaged = self._far.notes.damaged(window.number)
+        damaged = self._far.notes.damaged_attempts(window.number)
         unread = [state.unread[name] for name in names if name in state.unread and name not in damaged]
         state.needs_build = len(unread) < _MAX_UNREAD and all(one.failures >= _TRIES for one in unread)
         state.check_again_s = min([self._now_s + _LOOK_AGAIN_S, *(one.not_before for one in unread)])
@@ -364,12 +364,12 @@ class WindowLoader:
         if self._flushed_entry() <= window.cut_entry:
             # A power failure could undo the cut, and its number and entry would then belong to another window.
             raise ServiceUnavailable(f"the cut of window {number} is not on disk yet", hint="Try again in a moment")
-        self._skips.ask(window, self._clock.now_ms())
+        self._skips.request(window, self._clock.now_ms())
         self._unsaved_skips.add(number)
         try:
             await self._lanes.off_loop("save", self._far.notes_writer())
         except BaseException:
-            self._skips.take_back(window)
+            self._skips.withdraw(window)
             raise
         finally:
             self._unsaved_skips.discard(number)
@@ -411,7 +411,7 @@ class WindowLoader:
             if not window.is_skipped or window.number in self._unsaved_skips:
                 continue
             state = self.state_of(window.number)
-            if state.skip.is_ready(self._now_s) and self._skips.may_bury(window):
+            if state.skip.is_ready(self._now_s) and self._skips.can_bury(window):
                 self._lanes.start("skip", window.number, partial(self._bury, window, state), state.skip)
                 return
 

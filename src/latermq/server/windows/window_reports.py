@@ -23,7 +23,7 @@ def report_windows(far: FarTimers, state_of: Callable[[int], WindowState]) -> li
 
 
 def _report(far: FarTimers, window: Window, state: WindowState) -> WindowReport:
-    damaged = far.notes.damaged(window.number)
+    damaged = far.notes.damaged_attempts(window.number)
     note = far.notes.skip_of(window.number, window.cut_entry)
     return WindowReport(
         number=window.number,

@@ -100,7 +100,7 @@ class WindowSkipper:
         letters = 0
         start: int | None = 0
         while start is not None:
-            rows, start = self._skips.log_rows(window, start)
+            rows, start = self._skips.rows_from_log(window, start)
             letters += await self._bury(window, rows, proven=False)
             await asyncio.sleep(0)
         return letters
@@ -109,7 +109,7 @@ class WindowSkipper:
         letters = 0
         start: bytes | None = b""
         while start is not None:
-            rows, start = await _in_steps(self._skips.named(window, start))
+            rows, start = await _in_steps(self._skips.rows_from_names(window, start))
             for part in slices(rows, LETTERS_AT_ONCE, self._skips.slice_bytes):
                 letters += self._skips.bury(window, part, ", and its body could not be read")
                 await asyncio.sleep(0)
@@ -119,7 +119,7 @@ class WindowSkipper:
         """Write dead letters in small parts, so that the loop serves other work in between."""
         letters = 0
         for part in slices(rows, LETTERS_AT_ONCE, self._skips.slice_bytes):
-            waiting = part if proven else await _in_steps(self._skips.waiting(part))
+            waiting = part if proven else await _in_steps(self._skips.pending_rows(part))
             letters += self._skips.bury(window, waiting)
             await asyncio.sleep(0)
         return letters
