@@ -28,11 +28,11 @@ class Recorder:
     def __init__(self) -> None:
         self.connections: list[Connection] = []
         self.served: list[int] = []
-        self.settlings: list[int] = []
-        self.catchings_up = 0
-        self.closings = 0
+        self.turn_ends: list[int] = []
+        self.drains = 0
+        self.disconnects = 0
 
-    def opened(self, connection: Connection) -> None:
+    def on_connect(self, connection: Connection) -> None:
         self.connections.append(connection)
 
     def serve(self, connection: Connection, command: Command) -> bytes | None:
@@ -45,14 +45,14 @@ class Recorder:
             asyncio.get_running_loop().call_soon(connection.send, encode_response(command, body=b"later"))
         return None
 
-    def settled(self) -> None:
-        self.settlings.append(len(self.served))
+    def on_turn_end(self) -> None:
+        self.turn_ends.append(len(self.served))
 
-    def caught_up(self, connection: Connection) -> None:
-        self.catchings_up += 1
+    def on_drained(self, connection: Connection) -> None:
+        self.drains += 1
 
-    def closed(self, connection: Connection) -> None:
-        self.closings += 1
+    def on_disconnect(self, connection: Connection) -> None:
+        self.disconnects += 1
 
 
 Scenario = Callable[[Recorder, Listener], Coroutine[None, None, None]]
@@ -80,7 +80,7 @@ async def listening() -> AsyncIterator[tuple[Recorder, Listener]]:
         yield service, listener
     finally:
         await listener.close()
-        assert service.closings == len(service.connections)
+        assert service.disconnects == len(service.connections)
         assert listener.statistics()["connections"] == 0
 
 
@@ -90,7 +90,7 @@ def test_commands_of_one_read_are_settled_once(run: Callable[[Scenario], None]) 
             await client.send(b"".join(encode_frame(ECHO, opaque) for opaque in range(100)))
             assert [(await client.receive()).opaque for _ in range(100)] == list(range(100))
         assert service.served == list(range(100))
-        assert service.settlings == [100]
+        assert service.turn_ends == [100]
         assert listener.statistics()["received_frames"] == 100
 
     run(scenario)
@@ -109,7 +109,7 @@ def test_a_connection_that_always_has_more_to_read_lets_others_have_their_turn(
                 turns += 1
                 await asyncio.sleep(0)
 
-        service.settled = lambda: turns_at_reads.append(turns)  # type: ignore[method-assign]
+        service.on_turn_end = lambda: turns_at_reads.append(turns)  # type: ignore[method-assign]
         others = asyncio.create_task(take_turns())
         frame = encode_frame(NO_REPLY, 1, body=bytes(1000))
         async with connect(listener.port) as client:

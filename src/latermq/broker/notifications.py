@@ -130,7 +130,7 @@ class Notices:
         while self._held_bytes > self._max_bytes:
             for behind in list(next(iter(self._held_notices)).holders):
                 self._cut_off += 1
-                self.closed(behind)
+                self.on_disconnect(behind)
                 behind.cut_off("it does not read what it is told")
 
     def _release(self, channel: Channel, notice: Notice) -> None:
@@ -139,7 +139,7 @@ class Notices:
             del self._held_notices[notice]
             self._held_bytes -= notice.size_bytes
 
-    def caught_up(self, channel: Channel) -> None:
+    def on_drained(self, channel: Channel) -> None:
         """A client has read what it got: tell it the latest of what it missed, as far as it reads."""
         held = self._held.get(channel, {})
         while held and not channel.is_paused:
@@ -150,7 +150,7 @@ class Notices:
         if not held:
             self._held.pop(channel, None)
 
-    def closed(self, channel: Channel) -> None:
+    def on_disconnect(self, channel: Channel) -> None:
         """A client has gone."""
         for notice in self._held.pop(channel, {}).values():
             self._release(channel, notice)

@@ -236,7 +236,7 @@ def test_a_client_that_is_behind_with_reading_is_answered_when_it_has_caught_up(
         scene.waiting.wake()
     assert not scene.tried
     client.is_paused = False
-    scene.waiting.caught_up(client)
+    scene.waiting.on_drained(client)
     assert scene.tried == pulls
     assert scene.count() == len(others)
 

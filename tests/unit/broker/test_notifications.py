@@ -132,7 +132,7 @@ def test_who_is_behind_with_reading_is_told_the_latest_when_it_has_caught_up() -
     assert behind.numbers == []
     assert scene.held() == 2
     behind.is_paused = False
-    scene.notices.caught_up(behind)
+    scene.notices.on_drained(behind)
     assert behind.numbers == [5, 6]
     assert scene.held() == 0
     assert scene.notices.statistics()["notices_held_bytes"] == 0
@@ -149,7 +149,7 @@ def test_what_came_in_between_is_not_told_behind_what_replaces_it() -> None:
     scene.tell(3, "all queues")
     scene.turn()
     behind.is_paused = False
-    scene.notices.caught_up(behind)
+    scene.notices.on_drained(behind)
     assert prompt.numbers == behind.numbers == [2, 3]
 
 
@@ -173,7 +173,7 @@ def test_who_holds_the_oldest_is_cut_off_when_too_much_is_held() -> None:
     assert (first.is_closing, second.is_closing, reader.is_closing) == (True, False, False)
     assert scene.notices.statistics()["notices_cut_off"] == 1
     assert scene.held() == 1
-    scene.notices.closed(second)
+    scene.notices.on_disconnect(second)
     assert scene.notices.statistics()["notices_held_bytes"] == 0
 
 

@@ -68,8 +68,8 @@ class Process:
         self.called: list[Callable[[], None]] = []
         self.listener.turns.start(TURN_MS / 1000, lambda work: self.called.append(work))
         self.served: list[tuple[str, int]] = []
-        self.settled_after: list[int] = []
-        self.closings: list[str] = []
+        self.turn_ends: list[int] = []
+        self.disconnects: list[str] = []
 
     def connect(self, name: str, host: str = "10.1.2.3") -> tuple[Connection, Socket]:
         transport = Socket(host)
@@ -78,7 +78,7 @@ class Process:
         connection.connection_made(transport)
         return connection, transport
 
-    def opened(self, connection: Connection) -> None: ...
+    def on_connect(self, connection: Connection) -> None: ...
 
     def serve(self, connection: Connection, command: Command) -> bytes | None:
         self.served.append((str(connection.attachment), command.opaque))
@@ -88,13 +88,13 @@ class Process:
             return None
         return encode_response(command)
 
-    def settled(self) -> None:
-        self.settled_after.append(len(self.served))
+    def on_turn_end(self) -> None:
+        self.turn_ends.append(len(self.served))
 
-    def caught_up(self, connection: Connection) -> None: ...
+    def on_drained(self, connection: Connection) -> None: ...
 
-    def closed(self, connection: Connection) -> None:
-        self.closings.append(str(connection.attachment))
+    def on_disconnect(self, connection: Connection) -> None:
+        self.disconnects.append(str(connection.attachment))
 
     def turn(self) -> list[tuple[str, int]]:
         """One round of the loop; what was served in it."""
@@ -120,7 +120,7 @@ def test_one_read_holds_the_loop_for_one_turn_and_its_requests_stay_in_order() -
     assert [opaque for _, opaque in process.served] == list(range(1, 1_001))
     assert [reply.opaque for reply in transport.written] == list(range(1, 1_001))
     assert transport.is_reading()
-    assert process.settled_after == list(range(5, 1_001, 5)), "each turn is committed as a group"
+    assert process.turn_ends == list(range(5, 1_001, 5)), "each turn is committed as a group"
 
 
 def test_a_plain_request_is_served_before_the_next_turn_of_those_who_used_up_theirs() -> None:
@@ -169,11 +169,11 @@ def test_what_was_read_before_the_peer_closed_is_served_to_the_end() -> None:
     connection.data_received(requests(12, flag=FLAG_ONEWAY))
     transport.is_closed = True
     connection.connection_lost(None)
-    assert process.closings == []
+    assert process.disconnects == []
     while process.called:
         process.turn()
     assert len(process.served) == 12
-    assert process.closings == ["a"]
+    assert process.disconnects == ["a"]
     assert process.listener.statistics()["connections"] == 0
     assert process.listener.statistics()["held_bytes"] == 0
 

@@ -223,7 +223,7 @@ class WaitingPulls:
         self._later, self._goes_on_later = None, False
         self.expire(math.inf)
 
-    def caught_up(self, client: Client) -> None:
+    def on_drained(self, client: Client) -> None:
         """A client has read what it got: answer what was put off meanwhile."""
         put_off = deque(pull for pull in self._by_client.get(client, ()) if pull.is_put_off)
         if put_off:

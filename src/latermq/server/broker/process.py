@@ -96,7 +96,7 @@ class BrokerProcess:
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-store")
         self._open_drivers()
         # A real cycle: the service serves requests in slices, and each slice is followed by the service's own work.
-        self._sliced = SlicedRequests(config.timer.max_lookup, loop.call_soon, lambda: self.service.settled())
+        self._sliced = SlicedRequests(config.timer.max_lookup, loop.call_soon, lambda: self.service.on_turn_end())
         self.service = broker_service(
             broker,
             request_flush=self._flusher.request,
@@ -274,7 +274,7 @@ class BrokerProcess:
         topics, groups = self.broker.unused_names.remove()
         if topics or groups:
             _log.info("unused topics and groups removed", topics=topics, groups=groups)
-            self.service.settled()  # registers the change with the name servers and saves it
+            self.service.on_turn_end()  # registers the change with the name servers and saves it
         if self.broker.store.bytes_since_checkpoint >= self._config.store.checkpoint_after:
             self._checkpoint()
 

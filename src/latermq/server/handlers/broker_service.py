@@ -62,12 +62,12 @@ class BrokerService:
             self._topic_waits = TopicWaits(
                 save_topics=save_topics,
                 serve=self.serve,
-                settled=self.settled,
+                on_turn_end=self.on_turn_end,
                 later=later,
                 max_waiting=max_waiting,
             )
 
-    def opened(self, connection: Connection) -> None:
+    def on_connect(self, connection: Connection) -> None:
         """Assign the send lane. Before the first request only the client's address is known."""
         if self._lane is not None and len(connection.peer_host) == IPV4_HOST_BYTES:
             connection.lane = self._lane
@@ -89,8 +89,8 @@ class BrokerService:
             command.release()  # the later reply does not need the request, which may take 16 MiB
         return reply
 
-    def settled(self) -> None:
-        self.flush_waits.settled()
+    def on_turn_end(self) -> None:
+        self.flush_waits.on_turn_end()
         if self._topics.unannounced:
             self._topics.unannounced = False
             self._on_topics_changed()
@@ -98,12 +98,12 @@ class BrokerService:
             self._on_scheduled()
         self._waiting_pulls.wake()
 
-    def caught_up(self, connection: Connection) -> None:
-        self._notices.caught_up(connection)
-        self._waiting_pulls.caught_up(connection)
+    def on_drained(self, connection: Connection) -> None:
+        self._notices.on_drained(connection)
+        self._waiting_pulls.on_drained(connection)
 
-    def closed(self, connection: Connection) -> None:
-        self._notices.closed(connection)
+    def on_disconnect(self, connection: Connection) -> None:
+        self._notices.on_disconnect(connection)
         self._waiting_pulls.remove_client(connection)
         self.group_changes.tell(self._members.disconnected(connection))
 

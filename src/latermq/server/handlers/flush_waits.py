@@ -72,7 +72,7 @@ class FlushWaits:
         self._watchers.append((log.end, then))
         self._request_flush()
 
-    def settled(self) -> None:
+    def on_turn_end(self) -> None:
         """Request a flush after all requests of a turn are served."""
         if self._replies:
             self._request_flush()

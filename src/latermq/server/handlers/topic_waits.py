@@ -23,13 +23,13 @@ class TopicWaits:
         *,
         save_topics: Callable[[WhenDone], None],
         serve: Callable[[Connection, Command], bytes | None],
-        settled: Callable[[], None],
+        on_turn_end: Callable[[], None],
         later: Later,
         max_waiting: int,
     ) -> None:
         self._save_topics = save_topics
         self._serve = serve
-        self._settled = settled
+        self._on_turn_end = on_turn_end
         self._later = later
         self._max_waiting = max_waiting
         self._waiting: list[tuple[Connection, Command]] = []
@@ -80,7 +80,7 @@ class TopicWaits:
                 if reply is not None:
                     answer(connection, command, reply)
             self._failure = None
-            self._settled()
+            self._on_turn_end()
             if saved:
                 self._later(serve_some)
             else:

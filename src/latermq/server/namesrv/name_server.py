@@ -69,19 +69,19 @@ class NameServer:
         self.table.add(self._client_endpoints())
         self.table.add(self._settings_endpoints())
 
-    def opened(self, connection: Connection) -> None:
+    def on_connect(self, connection: Connection) -> None:
         """Do nothing: a connection has no state before its first request."""
 
     def serve(self, connection: Connection, command: Command) -> bytes | None:
         return self.table.serve(connection, command)
 
-    def settled(self) -> None:
+    def on_turn_end(self) -> None:
         """Do nothing: there are no commands to commit as a group."""
 
-    def caught_up(self, connection: Connection) -> None:
+    def on_drained(self, connection: Connection) -> None:
         """Do nothing: the server sends only responses to clients."""
 
-    def closed(self, connection: Connection) -> None:
+    def on_disconnect(self, connection: Connection) -> None:
         if connection.attachment is not None:
             for gone in self.routes.remove_owner(connection):
                 _log_removed(gone, "its connection closed")

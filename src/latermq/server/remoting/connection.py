@@ -48,7 +48,7 @@ _log = structlog.get_logger(__name__)
 class Service(Protocol):
     """The application behind a listener: the broker or the name server."""
 
-    def opened(self, connection: "Connection") -> None:
+    def on_connect(self, connection: "Connection") -> None:
         """Handle a new client connection."""
         ...
 
@@ -56,15 +56,15 @@ class Service(Protocol):
         """Return the complete reply frame, or None if `connection.send` sends it later or there is no reply."""
         ...
 
-    def settled(self) -> None:
+    def on_turn_end(self) -> None:
         """Handle the end of a turn, after all its commands: commit them as a group and wake waiting clients."""
         ...
 
-    def caught_up(self, connection: "Connection") -> None:
+    def on_drained(self, connection: "Connection") -> None:
         """Handle a client that was behind with reading (`is_paused`) and has caught up."""
         ...
 
-    def closed(self, connection: "Connection") -> None:
+    def on_disconnect(self, connection: "Connection") -> None:
         """Handle a lost connection. Nothing more can be sent to this client."""
         ...
 
@@ -331,7 +331,7 @@ class Connection(asyncio.Protocol):
         self._admitted = True
         self.peer_host = pack_host(*self.peer)
         self._transport.set_write_buffer_limits(high=self._room_bytes)
-        self._service.opened(self)
+        self._service.on_connect(self)
 
     def data_received(self, data: bytes) -> None:
         reader = self._reader
@@ -371,7 +371,7 @@ class Connection(asyncio.Protocol):
         self._go_on()
         self.recount()
         if self._paused_since_s is None and not self.is_closing:
-            self._service.caught_up(self)
+            self._service.on_drained(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._admitted:
@@ -392,7 +392,7 @@ class Connection(asyncio.Protocol):
         self.recount()
         self._admitted = False
         self._owner.forget(self)
-        self._service.closed(self)
+        self._service.on_disconnect(self)
 
     # Pending work and permission to serve it
 
@@ -475,7 +475,7 @@ class Connection(asyncio.Protocol):
         if replies:
             self._write(replies)
         try:
-            self._service.settled()
+            self._service.on_turn_end()
         except Exception:
             _log.exception("end of turn failed", peer=self.peer_name)
         turns.spent_s += monotonic_s() - began_s
