@@ -165,7 +165,7 @@ def measure_send_stages(path: SocketlessBroker, count: int) -> Figures:
         commands = reader.feed(frames)
         decoded_ns = time.thread_time_ns()
         replies: list[bytes] = []
-        taken = lane.take(path.connection, commands, 0, replies)
+        taken = lane.serve_runs(path.connection, commands, 0, replies)
         path.transport.write(b"".join(replies))
         broker.waiting.wake()
         replied_ns = time.thread_time_ns()

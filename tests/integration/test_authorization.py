@@ -118,8 +118,8 @@ def test_a_broker_refuses_every_request_that_is_not_permitted(tmp_path: Path) ->
 
 
 def test_a_heartbeat_is_refused_as_a_whole_where_one_of_its_topics_is_not_permitted(tmp_path: Path) -> None:
-    def no_bills(_: Connection, endpoint: Endpoint, command: Command, asked: Any) -> None:
-        if any(access.name == "bills" for access in endpoint.accesses(command, asked)):
+    def no_bills(_: Connection, endpoint: Endpoint, command: Command, content: Any) -> None:
+        if any(access.name == "bills" for access in endpoint.accesses(command, content)):
             raise NoPermission(REFUSAL)
 
     async def scenario(process: BrokerProcess) -> None:

@@ -22,7 +22,7 @@ from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame,
 from latermq.server.broker.composition import admin_requests
 from latermq.server.handlers.late_replies import WhenDone, Work
 from latermq.server.remoting.connection import Connection
-from latermq.server.remoting.stepwise import SlicedRequests
+from latermq.server.remoting.sliced_requests import SlicedRequests
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.support.request_tables import table_of
 from tests.support.stores import SMALL
@@ -46,7 +46,7 @@ class FakeConnection:
     def refuse(self, command: Command, error: LaterMQError) -> bytes:
         return encode_response(command, error.code, remark=error.remark)
 
-    def cut_off(self, reason: str) -> None:
+    def disconnect(self, reason: str) -> None:
         self.is_closing = True
 
     def call(

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from latermq.server.remoting.endpoints import Endpoint, RequestTable
-from latermq.server.remoting.stepwise import SlicedRequests
+from latermq.server.remoting.sliced_requests import SlicedRequests
 
 MAX_BODY = 1 << 20
 

@@ -7,7 +7,7 @@ from latermq.config import Config
 from latermq.server.broker.composition import broker_service, pipeline_requests, timer_requests, window_requests
 from latermq.server.namesrv.name_server import NameServer
 from latermq.server.remoting.endpoints import Endpoint
-from latermq.server.remoting.stepwise import SlicedRequests
+from latermq.server.remoting.sliced_requests import SlicedRequests
 from latermq.server.windows.window_loader import WindowLoader
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.support.admins import Scene

@@ -131,7 +131,7 @@ class Notices:
             for behind in list(next(iter(self._held_notices)).holders):
                 self._cut_off += 1
                 self.on_disconnect(behind)
-                behind.cut_off("it does not read what it is told")
+                behind.disconnect("it does not read what it is told")
 
     def _release(self, channel: Channel, notice: Notice) -> None:
         notice.holders.discard(channel)

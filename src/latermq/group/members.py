@@ -34,7 +34,7 @@ class Channel(Protocol):
 
     def send(self, frame: bytes) -> None: ...
 
-    def cut_off(self, reason: str) -> None:
+    def disconnect(self, reason: str) -> None:
         """Close immediately and log the reason."""
         ...
 

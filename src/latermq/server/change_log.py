@@ -37,20 +37,20 @@ def log_change(handler: Handler, change: Change) -> Handler:
     Rejected requests and later disk failures are logged elsewhere, like all others.
     """
 
-    def handle(connection: Connection, command: Command, asked: Any) -> bytes | None:
-        answer = handler(connection, command, asked)
-        told = _told(command, change.fields)
+    def handle(connection: Connection, command: Command, content: Any) -> bytes | None:
+        answer = handler(connection, command, content)
+        shown = _shown_fields(command, change.fields)
         if change.names is not None:
-            names = change.names(asked)
-            told["count"] = str(len(names))
-            told["names"] = ", ".join(escaped(name, _SHOWN_CHARS) for name in names[:MAX_NAMES])
-        _log.info(change.event, peer=connection.peer_name, **told)
+            names = change.names(content)
+            shown["count"] = str(len(names))
+            shown["names"] = ", ".join(escaped(name, _SHOWN_CHARS) for name in names[:MAX_NAMES])
+        _log.info(change.event, peer=connection.peer_name, **shown)
         return answer
 
     return handle
 
 
-def _told(command: Command, fields: tuple[str, ...]) -> dict[str, str]:
+def _shown_fields(command: Command, fields: tuple[str, ...]) -> dict[str, str]:
     if not fields:
         return {}
     if command.binary_fields is not None:

@@ -33,9 +33,9 @@ def set_up_logs(config: LogConfig, part: str, *, stream: TextIO | None = None) -
         structlog.processors.TimeStamper(fmt="iso", utc=config.format == "json"),
         _PartName(part),
     ]
-    rendering = _rendering(config, colors=stream.isatty())
+    renderers = _renderers(config, colors=stream.isatty())
     structlog.configure(
-        processors=[*shared, *rendering],
+        processors=[*shared, *renderers],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.WriteLoggerFactory(stream),
         cache_logger_on_first_use=True,
@@ -44,19 +44,19 @@ def set_up_logs(config: LogConfig, part: str, *, stream: TextIO | None = None) -
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
         )
     )
     logging.basicConfig(level=level, handlers=[handler], force=True)
 
 
-def _rendering(config: LogConfig, *, colors: bool) -> list[Processor]:
-    visibly = _Visibly(config.max_value)
+def _renderers(config: LogConfig, *, colors: bool) -> list[Processor]:
+    escaper = _ValueEscaper(config.max_value)
     if config.format == "json":
-        return [structlog.processors.ExceptionRenderer(_TRACEBACKS), visibly, structlog.processors.JSONRenderer()]
+        return [structlog.processors.ExceptionRenderer(_TRACEBACKS), escaper, structlog.processors.JSONRenderer()]
     plain = structlog.dev.plain_traceback
     renderer = structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=0, exception_formatter=plain)
-    return [structlog.processors.format_exc_info, visibly, renderer]
+    return [structlog.processors.format_exc_info, escaper, renderer]
 
 
 class _PartName:
@@ -70,7 +70,7 @@ class _PartName:
         return event
 
 
-class _Visibly:
+class _ValueEscaper:
     """Makes every value of an event safe to display: escapes it, and truncates it if it is long."""
 
     def __init__(self, max_chars: int) -> None:
@@ -78,28 +78,28 @@ class _Visibly:
 
     def __call__(self, _logger: Any, _method: str, event: EventDict) -> EventDict:
         trace = event.get("exception")
-        shown = {visible(key): self._shown(value) for key, value in event.items() if key != "exception"}
+        shown = {visible(key): self._escape(value) for key, value in event.items() if key != "exception"}
         if isinstance(trace, str):
-            shown["exception"] = self._shown_trace(trace)
+            shown["exception"] = self._escape_trace(trace)
         elif trace is not None:
-            shown["exception"] = self._shown(trace)
+            shown["exception"] = self._escape(trace)
         return shown
 
-    def _shown(self, value: object, level: int = 0) -> object:
+    def _escape(self, value: object, level: int = 0) -> object:
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, str):
-            return self._cut(value)
+            return self._truncate(value)
         if level < _MAX_LEVELS and isinstance(value, Mapping):
             entries = itertools.islice(value.items(), _MAX_ENTRIES)
-            return {self._cut(str(key)): self._shown(entry, level + 1) for key, entry in entries}
+            return {self._truncate(str(key)): self._escape(entry, level + 1) for key, entry in entries}
         if level < _MAX_LEVELS and isinstance(value, list | tuple | set | frozenset):
-            shown = [self._shown(entry, level + 1) for entry in itertools.islice(value, _MAX_ENTRIES)]
+            shown = [self._escape(entry, level + 1) for entry in itertools.islice(value, _MAX_ENTRIES)]
             left = len(value) - len(shown)
             return [*shown, f"and {left} more"] if left else shown
-        return self._cut(repr(value))
+        return self._truncate(repr(value))
 
-    def _shown_trace(self, trace: str) -> str:
+    def _escape_trace(self, trace: str) -> str:
         """Mark the start of each line, since an error's text may contain lines that look like other events."""
         trace = redacted(trace)
         max_chars = _TRACE_VALUES * self._max_chars
@@ -107,7 +107,7 @@ class _Visibly:
             trace = f"… {len(trace) - max_chars} characters …\n{trace[-max_chars:]}"
         return "\n".join(f"  | {visible(line)}" for line in trace.split("\n"))
 
-    def _cut(self, text: str) -> str:
+    def _truncate(self, text: str) -> str:
         text = redacted(text)  # before truncation, which could leave part of a secret
         if len(text) <= self._max_chars:
             return visible(text)

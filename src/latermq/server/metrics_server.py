@@ -163,7 +163,7 @@ class MetricsServer:
         if target.partition(b"?")[0] != PATH:
             return _response(HTTPStatus.NOT_FOUND)
         if method not in (b"GET", b"HEAD"):
-            return _response(HTTPStatus.METHOD_NOT_ALLOWED, more="Allow: GET, HEAD\r\n")
+            return _response(HTTPStatus.METHOD_NOT_ALLOWED, headers="Allow: GET, HEAD\r\n")
         try:
             body = await self._current_text()
         except LaterMQError as error:
@@ -177,13 +177,13 @@ class MetricsServer:
         Otherwise a client could fill all connections with requests that wait for the thread, and block monitoring.
         """
         if self._text is None or self._text.done():
-            reading = self._metrics.read()
-            self._text = asyncio.get_running_loop().run_in_executor(self._writer, _text, reading)
+            collector = self._metrics.read()
+            self._text = asyncio.get_running_loop().run_in_executor(self._writer, _text, collector)
         return await asyncio.shield(self._text)  # a client that disconnects must not cancel it for the others
 
 
-def _text(reading: Collector) -> bytes:
-    return generate_latest(reading) + generate_latest(PROCESS_COLLECTOR)
+def _text(collector: Collector) -> bytes:
+    return generate_latest(collector) + generate_latest(PROCESS_COLLECTOR)
 
 
 def _response(
@@ -191,12 +191,12 @@ def _response(
     body: bytes = b"",
     *,
     kind: str = "text/plain; charset=utf-8",
-    more: str = "",
+    headers: str = "",
     is_head: bool = False,
 ) -> bytes:
     body = body or f"{status.value} {status.phrase}\n".encode()
     head = (
         f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
-        f"{more}Connection: close\r\n\r\n"
+        f"{headers}Connection: close\r\n\r\n"
     )
     return head.encode() + (b"" if is_head else body)

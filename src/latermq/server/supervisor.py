@@ -16,8 +16,8 @@ from latermq.server.processes import describe_exit
 READY = "latermq ready: "  # a part prints this with its name and address once it accepts connections
 
 _FIRST_PAUSE_S = 0.5
-_LONGEST_PAUSE_S = 30.0
-_STEADY_AFTER_S = 60.0  # a part that ran this long counts as stable, and the pause starts again at its first value
+_MAX_PAUSE_S = 30.0
+_STABLE_AFTER_S = 60.0  # a part that ran this long counts as stable, and the pause starts again at its first value
 _STOP_TIMEOUT_S = 60.0  # for the broker's last flush on a slow disk
 
 Addresses = Mapping[str, str]
@@ -61,15 +61,15 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
-        keeping = asyncio.create_task(self._keep_all())
-        stopping = asyncio.create_task(self._stop.wait())
-        await asyncio.wait([keeping, stopping], return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        keeping.cancel()
+        run_task = asyncio.create_task(self._run_all())
+        stop_task = asyncio.create_task(self._stop.wait())
+        await asyncio.wait([run_task, stop_task], return_when=asyncio.FIRST_COMPLETED)
+        stop_task.cancel()
+        run_task.cancel()
         failure: PartFailed | None = None
         try:
             with contextlib.suppress(asyncio.CancelledError):
-                await keeping
+                await run_task
         except* PartFailed as failures:
             failure = failures.exceptions[0]  # type: ignore[assignment]
         finally:
@@ -79,19 +79,19 @@ class Supervisor:
             return 2 if failure.code == 2 else 1
         return 0 if stopped_cleanly else 1
 
-    async def _keep_all(self) -> None:
-        async with asyncio.TaskGroup() as keepers:
+    async def _run_all(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
             for part in self._parts:
                 ready = asyncio.Event()
-                keepers.create_task(self._keep(part, ready))
+                tasks.create_task(self._run_part(part, ready))
                 if not part.is_optional:
                     await ready.wait()
             self._on_ready(self._addresses)
 
-    async def _keep(self, part: Part, ready: asyncio.Event) -> None:
+    async def _run_part(self, part: Part, ready: asyncio.Event) -> None:
         """Start a part, and restart it whenever it exits."""
         loop = asyncio.get_running_loop()
-        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        backoff = Backoff(_FIRST_PAUSE_S, _MAX_PAUSE_S)
         while True:
             started_s = loop.time()
             process = await self._start(part)
@@ -104,7 +104,7 @@ class Supervisor:
             del self._processes[part.name]
             if not ready.is_set() and not part.is_optional:
                 raise PartFailed(part.name, code)
-            if loop.time() - started_s > _STEADY_AFTER_S:
+            if loop.time() - started_s > _STABLE_AFTER_S:
                 backoff.reset()
             pause_s = backoff.next_pause()
             self._log.warning(f"{part.name} exited and is being restarted", reason=describe_exit(code), pause_s=pause_s)

@@ -26,7 +26,7 @@ from latermq.protocol.remoting.frames import (
 from latermq.server.broker.composition import broker_service
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.listener import Listener
-from latermq.server.remoting.send_lane import RUN_AT_ONCE, SendLane
+from latermq.server.remoting.send_lane import MESSAGES_PER_RUN, SendLane
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.store.index.pending_keys import INDEX_BATCH
 from latermq.store.log_writer import PlainMessage
@@ -66,8 +66,8 @@ class NotingLane:
         self._lane = lane
         self.taken: list[int] = []
 
-    def take(self, connection: Connection, commands: list[Command], at: int, replies: list[bytes]) -> int:
-        end = self._lane.take(connection, commands, at, replies)
+    def serve_runs(self, connection: Connection, commands: list[Command], at: int, replies: list[bytes]) -> int:
+        end = self._lane.serve_runs(connection, commands, at, replies)
         self.taken += [command.opaque for command in commands[at:end]]
         return end
 
@@ -319,8 +319,8 @@ def test_deliveries_have_their_turn_within_one_read() -> None:
     way = Way()
     way.receive(send_frame(1))
     before = way.turns
-    way.receive(*(timer_frame(n, LATER) if n % 2 else send_frame(n) for n in range(2, 2 * RUN_AT_ONCE + 10)))
-    assert len(way.taken) == 2 * RUN_AT_ONCE + 8
+    way.receive(*(timer_frame(n, LATER) if n % 2 else send_frame(n) for n in range(2, 2 * MESSAGES_PER_RUN + 10)))
+    assert len(way.taken) == 2 * MESSAGES_PER_RUN + 8
     assert way.turns == before + 2
 
 
@@ -372,12 +372,12 @@ def test_a_run_that_fails_half_way_is_not_served_again() -> None:
         return stored
 
     way.broker.store.writer.append_run = fails_after_storing  # type: ignore[method-assign]
-    sent = 3 * RUN_AT_ONCE
+    sent = 3 * MESSAGES_PER_RUN
     way.receive(*(send_frame(opaque) for opaque in range(2, sent + 2)))
     # Who had an answer had it once; who had none may have been stored, and hears the connection end.
-    assert [reply.opaque for reply in way.replies()] == list(range(1, RUN_AT_ONCE + 2))
+    assert [reply.opaque for reply in way.replies()] == list(range(1, MESSAGES_PER_RUN + 2))
     assert way.transport.closed
-    assert way.broker.store.queues.ensure("orders", 0).next_offset == 1 + 2 * RUN_AT_ONCE
+    assert way.broker.store.queues.ensure("orders", 0).next_offset == 1 + 2 * MESSAGES_PER_RUN
 
 
 @pytest.mark.parametrize("where", ["commitlog", "consumequeue", "index"])

@@ -30,7 +30,7 @@ from latermq.protocol.remoting.queues import MessageQueue
 from latermq.server.broker.composition import admin_requests, broker_service
 from latermq.server.handlers.admin import keyed_maps
 from latermq.server.remoting.connection import Connection
-from latermq.server.remoting.stepwise import SLICE_STEPS, SlicedRequests
+from latermq.server.remoting.sliced_requests import SLICE_STEPS, SlicedRequests
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.support.stores import SMALL
 
@@ -116,7 +116,7 @@ class Scene:
         [answer] = self.sent
         return answer, most
 
-    def cut_off(self, reason: str) -> None:
+    def disconnect(self, reason: str) -> None:
         raise AssertionError(reason)
 
     def connect(self, client_id: str) -> None:

@@ -26,7 +26,7 @@ class Line:
     def send(self, frame: bytes) -> None:
         raise AssertionError("nobody is told anything here")
 
-    def cut_off(self, reason: str) -> None:
+    def disconnect(self, reason: str) -> None:
         raise AssertionError(reason)
 
 

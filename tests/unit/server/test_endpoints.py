@@ -18,7 +18,7 @@ from latermq.server.broker.composition import broker_service, pipeline_requests
 from latermq.server.remoting.access import GET, PUB, SUB, Access, Action, Kind, on_topic
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import BodyLimit, Endpoint, RequestTable
-from latermq.server.remoting.stepwise import Slices
+from latermq.server.remoting.sliced_requests import Slices
 from tests.support.admins import Scene
 from tests.support.rows import Row, batch_of
 from tests.support.served_requests import broker_endpoints, name_server_endpoints
@@ -37,12 +37,12 @@ def request(code: int, body: bytes = b"", **fields: object) -> Command:
 
 
 def touched(endpoint: Endpoint, command: Command) -> set[Access]:
-    asked: Any = None
+    content: Any = None
     if endpoint.header is not None:
-        asked = command.header(endpoint.header)
+        content = command.header(endpoint.header)
     elif endpoint.body is not None:
-        asked = decode_body(command.body, endpoint.body)
-    return set(endpoint.accesses(command, asked))
+        content = decode_body(command.body, endpoint.body)
+    return set(endpoint.accesses(command, content))
 
 
 def topic(name: str, *actions: Action) -> Access:
@@ -65,8 +65,8 @@ def test_every_row_says_what_its_request_touches(endpoint: Endpoint) -> None:
 @pytest.mark.parametrize("endpoint", BARE, ids=lambda endpoint: endpoint.code.name)
 def test_every_handler_takes_what_its_row_decodes(endpoint: Endpoint) -> None:
     hints = get_type_hints(endpoint.handler)
-    asked = hints[list(inspect.signature(endpoint.handler).parameters)[2]]
-    assert asked == (endpoint.header or endpoint.body or type(None))
+    content = hints[list(inspect.signature(endpoint.handler).parameters)[2]]
+    assert content == (endpoint.header or endpoint.body or type(None))
     is_sliced = inspect.isgeneratorfunction(inspect.unwrap(endpoint.handler))
     assert is_sliced == (endpoint.slices is not None)
 
@@ -107,12 +107,12 @@ def test_a_row_with_slices_needs_who_takes_them() -> None:
 def test_the_hook_is_asked_before_the_handler_with_what_was_decoded() -> None:
     seen: list[tuple[str, object]] = []
 
-    def handler(_: Connection, command: Command, asked: object) -> bytes:
-        seen.append(("handler", asked))
+    def handler(_: Connection, command: Command, content: object) -> bytes:
+        seen.append(("handler", content))
         return encode_response(command)
 
-    def authorize(_: Connection, endpoint: Endpoint, __: Command, asked: object) -> None:
-        seen.append(("hook", asked))
+    def authorize(_: Connection, endpoint: Endpoint, __: Command, content: object) -> None:
+        seen.append(("hook", content))
 
     table = RequestTable(1_000)
     table.add([Endpoint(Request.HEART_BEAT, handler, (), body=HeartbeatData)])
@@ -216,8 +216,8 @@ def refusing(*topics: str) -> tuple[list[str], Callable[[Connection, Endpoint, C
     """A hook that refuses what touches these topics, and the topics that it was asked about."""
     asked_for: list[str] = []
 
-    def authorize(_: Connection, endpoint: Endpoint, command: Command, asked: Any) -> None:
-        for access in endpoint.accesses(command, asked):
+    def authorize(_: Connection, endpoint: Endpoint, command: Command, content: Any) -> None:
+        for access in endpoint.accesses(command, content):
             asked_for.append(access.name)
             if access.name in topics:
                 raise NoPermission(f"the test refuses {access.name}")

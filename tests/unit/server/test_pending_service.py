@@ -32,7 +32,7 @@ from latermq.protocol.remoting.json_body import decode_body
 from latermq.protocol.remoting.timers import PendingCount, decode_outcomes, decode_page
 from latermq.server.handlers.timers import MAX_PAGE_BYTES, MAX_PAGE_TIMERS, TimerRequests
 from latermq.server.remoting.connection import Connection
-from latermq.server.remoting.stepwise import SlicedRequests
+from latermq.server.remoting.sliced_requests import SlicedRequests
 from latermq.timer.steps import Steps
 from tests.support.request_tables import table_of
 

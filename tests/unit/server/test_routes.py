@@ -508,7 +508,7 @@ def test_who_has_one_address_of_an_ipv6_network_has_the_share_of_one() -> None:
     server = NameServer(Config(namesrv=bounds), SimulatedClock())
 
     def register(number: int, ip: str) -> None:
-        connection = SimpleNamespace(peer=(ip, 1), attachment=None, watch_peer=lambda: None)
+        connection = SimpleNamespace(peer=(ip, 1), attachment=None, enable_keepalive=lambda: None)
         fields = {"brokerName": f"b{number}", "brokerAddr": f"h:{number}", "clusterName": "c", "brokerId": "0"}
         [command] = FrameReader().feed(encode_frame(Request.REGISTER_BROKER, 1, fields=fields))
         server.serve(cast(Connection, connection), command)

@@ -10,7 +10,7 @@ from latermq.clock import SimulatedClock
 from latermq.config import Duration, ServerConfig, Size
 from latermq.protocol.remoting.codes import Response
 from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command, FrameReader, encode_frame, encode_response
-from latermq.server.remoting.connection import MAX_UNDER_WAY, Connection
+from latermq.server.remoting.connection import MAX_SLICED_REQUESTS, Connection
 from latermq.server.remoting.listener import Listener, network_of
 
 TURN_MS = 5
@@ -181,10 +181,10 @@ def test_what_was_read_before_the_peer_closed_is_served_to_the_end() -> None:
 def test_a_client_with_many_requests_in_slices_waits_for_them_and_others_do_not() -> None:
     process = Process()
     connection, transport = process.connect("a")
-    connection.data_received(requests(MAX_UNDER_WAY + 3, code=BEGIN))
+    connection.data_received(requests(MAX_SLICED_REQUESTS + 3, code=BEGIN))
     for _ in range(3):
         process.turn()
-    assert len(process.served) == MAX_UNDER_WAY
+    assert len(process.served) == MAX_SLICED_REQUESTS
     assert not transport.is_reading()
     other, answered = process.connect("b")
     other.data_received(requests(1))
@@ -192,7 +192,7 @@ def test_a_client_with_many_requests_in_slices_waits_for_them_and_others_do_not(
     for done in range(1, 4):
         connection.end_work()
         process.turn()
-        assert len(process.served) == MAX_UNDER_WAY + 1 + done
+        assert len(process.served) == MAX_SLICED_REQUESTS + 1 + done
     connection.end_work()
     process.turn()
     assert transport.is_reading()
@@ -201,12 +201,12 @@ def test_a_client_with_many_requests_in_slices_waits_for_them_and_others_do_not(
 def test_a_connection_that_is_kept_back_serves_nothing_and_reads_nothing() -> None:
     process = Process()
     connection, transport = process.connect("a")
-    connection.keep_back(True)
+    connection.set_blocked(True)
     connection.data_received(requests(2))
     process.turn()
     assert process.served == []
     assert not transport.is_reading()
-    connection.keep_back(False)
+    connection.set_blocked(False)
     process.turn()
     assert len(process.served) == 2
     assert transport.is_reading()
@@ -247,7 +247,7 @@ def test_a_refused_request_is_passed_over_and_the_next_is_served() -> None:
     process = Process(**SMALL)
     connection, transport = process.connect("a")
     connection.data_received(frame_begun(50_000))
-    connection.let_go()
+    connection.release()
     assert [reply.code for reply in transport.written] == [Response.SYSTEM_BUSY]
     connection.data_received(b"\0" + requests(1, first=9))
     assert [opaque for _, opaque in process.served] == [9]
@@ -268,7 +268,7 @@ def test_a_header_that_never_ends_costs_its_connection() -> None:
     process = Process(**SMALL)
     connection, transport = process.connect("a")
     connection.data_received(frame_begun(50_000)[:20])
-    assert connection.let_go() == "the server closed the connection"
+    assert connection.release() == "the server closed the connection"
     assert transport.is_closed
     assert held(process)["held_bytes"] == 0
 

@@ -6,7 +6,7 @@ from typing import cast
 
 from latermq.protocol.remoting.frames import Command
 from latermq.server.remoting.connection import Connection
-from latermq.server.remoting.stepwise import MAX_TABLES, Reply, SlicedRequests, Slices
+from latermq.server.remoting.sliced_requests import MAX_TABLES, Reply, SlicedRequests, Slices
 from latermq.timer.steps import Steps
 from tests.support.admins import FakeConnection
 
@@ -76,7 +76,7 @@ def test_a_table_that_is_given_up_makes_room() -> None:
         yield
         return None
 
-    few = sliced._few_tables(table)
+    few = sliced._limit_tables(table)
     for _number in range(3 * MAX_TABLES):
         steps = few(connection, command, None)
         next(steps)

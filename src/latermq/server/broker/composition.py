@@ -29,7 +29,7 @@ from latermq.server.handlers.timers import FetchFar, TimerRequests, fetch_nothin
 from latermq.server.handlers.windows import Loader, WindowRequests
 from latermq.server.remoting.endpoints import RequestTable
 from latermq.server.remoting.send_lane import SendLane
-from latermq.server.remoting.stepwise import Later, SlicedRequests, call_now
+from latermq.server.remoting.sliced_requests import Later, SlicedRequests, call_now
 from latermq.server.windows.window_loader import Builds, Files, WindowLoader
 
 

@@ -46,7 +46,7 @@ from latermq.server.metrics_server import MetricsServer
 from latermq.server.private_files import close_to_others
 from latermq.server.remoting.listener import Listener
 from latermq.server.remoting.open_files import max_map_count, raise_file_limit, within_limits
-from latermq.server.remoting.stepwise import SlicedRequests
+from latermq.server.remoting.sliced_requests import SlicedRequests
 from latermq.store.files.disk import FileDisk
 
 _ANY_HOST = ("", "0.0.0.0", "::")

@@ -15,7 +15,7 @@ from latermq.server.handlers.topic_waits import TopicWaits
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import RequestTable
 from latermq.server.remoting.send_lane import SendLane
-from latermq.server.remoting.stepwise import Later, call_now
+from latermq.server.remoting.sliced_requests import Later, call_now
 from latermq.timer.service import TimerService
 
 

@@ -40,7 +40,7 @@ from latermq.server.remoting.access import (
 )
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import BodyLimit, Endpoint
-from latermq.server.remoting.stepwise import Reply, Slices
+from latermq.server.remoting.sliced_requests import Reply, Slices
 from latermq.timer.steps import Steps
 
 _QUEUES_A_STEP = 10  # locked in one step: 2 µs each

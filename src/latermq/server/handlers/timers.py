@@ -32,7 +32,7 @@ from latermq.server.handlers.late_replies import answer
 from latermq.server.remoting.access import GET, PUB, on_cluster, on_topic, on_topic_if_named
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import Endpoint
-from latermq.server.remoting.stepwise import Reply, SlicedRequests, Slices
+from latermq.server.remoting.sliced_requests import Reply, SlicedRequests, Slices
 from latermq.timer.steps import Steps
 
 MAX_PAGE_TIMERS = 1000

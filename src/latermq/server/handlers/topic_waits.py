@@ -7,11 +7,11 @@ from latermq.errors import Busy, LaterMQError
 from latermq.protocol.remoting.frames import Command
 from latermq.server.handlers.late_replies import WhenDone, answer
 from latermq.server.remoting.connection import Connection, Lane
-from latermq.server.remoting.stepwise import Later
+from latermq.server.remoting.sliced_requests import Later
 
 MAX_UNSAVED_BYTES = 64 << 20  # of requests that wait for their topics to be saved
 # Above this share, each connection has at most one such request. Its next ones wait unread instead of being refused.
-KEEP_BACK_SHARE = 1 / 4
+BLOCK_SHARE = 1 / 4
 SERVED_AT_ONCE = 100  # requests whose topics are saved; then other work has its turn
 
 
@@ -55,8 +55,8 @@ class TopicWaits:
         if connection not in self._closed_lanes:
             self._closed_lanes[connection] = connection.lane
             connection.lane = None
-        if self._waiting_bytes >= MAX_UNSAVED_BYTES * KEEP_BACK_SHARE:
-            connection.keep_back(True)  # until all waiting requests are served
+        if self._waiting_bytes >= MAX_UNSAVED_BYTES * BLOCK_SHARE:
+            connection.set_blocked(True)  # until all waiting requests are served
         if len(self._waiting) == 1 and not self._serves_saved:
             self._save_topics(self._saved)
 
@@ -66,7 +66,7 @@ class TopicWaits:
         lanes, self._closed_lanes = self._closed_lanes, {}
         self._serves_saved = True  # delays further saves: new requests would overtake the waiting ones
         for connection in lanes:
-            connection.keep_back(True)
+            connection.set_blocked(True)
 
         def serve_some() -> None:
             # Requests that must wait again, for another topic, are added to the new list and stay in order.
@@ -95,7 +95,7 @@ class TopicWaits:
                 self._closed_lanes[connection] = lane
             else:
                 connection.lane = lane
-            connection.keep_back(False)
+            connection.set_blocked(False)
         self._serves_saved = False
         if self._waiting:
             self._save_topics(self._saved)

@@ -134,7 +134,7 @@ class NameServer:
         registered = self.routes.register(header, body, connection, network_of(connection.peer[0]))
         if connection.attachment is None:
             connection.attachment = self  # marks the connection as a broker's
-            connection.watch_peer()
+            connection.enable_keepalive()
         broker = {"cluster": header.clusterName, "broker": header.brokerName, "address": header.brokerAddr}
         if registered.is_new:
             _log.info("broker registered", **broker, id=header.brokerId, replaced=registered.replaced)

@@ -35,7 +35,7 @@ Actions = tuple[Action, ...]
 Names = Callable[[Command, Any], Iterable[str]]
 
 # Topics that hold messages of all other topics.
-_TOPICS_OF_ALL = frozenset({TIMER_TOPIC, SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC})
+_CLUSTER_TOPICS = frozenset({TIMER_TOPIC, SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC})
 
 
 class Access(NamedTuple):
@@ -48,28 +48,28 @@ class Access(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The resources of one kind that a request touches. `unnamed` replaces them if the request names none.
+    """The resources of one kind that a request touches. `fallback` replaces them if the request names none.
 
-    Without `unnamed`, an empty name is a resource like any other, and no user has permission for it.
+    Without `fallback`, an empty name is a resource like any other, and no user has permission for it.
     """
 
     kind: Kind
     actions: Actions
     names: Names
-    unnamed: tuple[Access, ...] | None = None
+    fallback: tuple[Access, ...] | None = None
 
-    def accesses(self, command: Command, asked: Any) -> Iterator[Access]:
-        named = False
-        for name in self.names(command, asked):
-            if name or self.unnamed is None:
-                named = True
+    def accesses(self, command: Command, content: Any) -> Iterator[Access]:
+        has_name = False
+        for name in self.names(command, content):
+            if name or self.fallback is None:
+                has_name = True
                 yield (
                     _topic_access(name, self.actions)
                     if self.kind is Kind.TOPIC
                     else Access(self.kind, name, self.actions)
                 )
-        if not named and self.unnamed is not None:
-            yield from self.unnamed
+        if not has_name and self.fallback is not None:
+            yield from self.fallback
 
     def __str__(self) -> str:
         *others, last = [action.value for action in self.actions]
@@ -79,9 +79,9 @@ class Rule:
 def _topic_access(name: str, actions: Actions) -> Access:
     """Map a topic to its resource: retry topics to their group, topics with messages of all topics to the cluster."""
     if name.startswith(RETRY_PREFIX):
-        of_group = tuple(dict.fromkeys(SUB if action is PUB else action for action in actions))
-        return Access(Kind.GROUP, name.removeprefix(RETRY_PREFIX), of_group)
-    if name in _TOPICS_OF_ALL:
+        group_actions = tuple(dict.fromkeys(SUB if action is PUB else action for action in actions))
+        return Access(Kind.GROUP, name.removeprefix(RETRY_PREFIX), group_actions)
+    if name in _CLUSTER_TOPICS:
         return Access(Kind.CLUSTER, "", tuple(action for action in actions if action not in (PUB, SUB)) or (GET,))
     return Access(Kind.TOPIC, name, actions)
 
@@ -89,8 +89,8 @@ def _topic_access(name: str, actions: Actions) -> Access:
 def _field(name: str) -> Names:
     """Read the name from a field of the decoded request."""
 
-    def names(_: Command, asked: Any) -> tuple[str]:
-        return (getattr(asked, name) or "",)
+    def names(_: Command, content: Any) -> tuple[str]:
+        return (getattr(content, name) or "",)
 
     return names
 
@@ -108,8 +108,8 @@ def on_group(name: str, *actions: Action) -> Rule:
 def on_topic_if_named(name: str, *actions: Action, otherwise: Iterable[Action] = ()) -> Rule:
     """The topic in this field, which may be empty. The request then touches the cluster if `otherwise` has actions."""
     cluster_actions = tuple(otherwise)
-    unnamed = (Access(Kind.CLUSTER, "", cluster_actions),) if cluster_actions else ()
-    return Rule(Kind.TOPIC, actions, _field(name), unnamed)
+    fallback = (Access(Kind.CLUSTER, "", cluster_actions),) if cluster_actions else ()
+    return Rule(Kind.TOPIC, actions, _field(name), fallback)
 
 
 def on_group_if_named(name: str, *actions: Action) -> Rule:

@@ -28,8 +28,8 @@ from latermq.server.remoting.turns import Turns
 # Server-to-client requests that one client may leave unanswered. An operator triggers them, one at a time.
 MAX_CALLS = 64
 # Concurrent sliced requests of one client. Its other requests wait for them.
-MAX_UNDER_WAY = 4
-CUT_AT_ONCE = 64  # frames to decode before serving the first of them
+MAX_SLICED_REQUESTS = 4
+FRAMES_PER_DECODE = 64  # frames to decode before serving the first of them
 # The loop's next turn sends what was just written, so only a write buffer above this size counts as unread.
 FREE_REPLY_BYTES = 16 * 1024
 # The unread replies that a peer may have while the connections together hold many bytes (`HeldBytes.is_tight`).
@@ -72,12 +72,12 @@ class Service(Protocol):
 class Lane(Protocol):
     """A fast path for runs of ordinary requests."""
 
-    def take(self, connection: "Connection", commands: list[Command], at: int, replies: list[bytes]) -> int:
+    def serve_runs(self, connection: "Connection", commands: list[Command], at: int, replies: list[bytes]) -> int:
         """Serve a run of commands from index `at`, append a reply for each, and return the index after the run."""
         ...
 
 
-class Closed(Enum):
+class CloseReason(Enum):
     """Why a server closed a connection, other than to free memory for others."""
 
     MALFORMED = "malformed"  # a frame or a header that is too long or invalid
@@ -94,7 +94,7 @@ class Owner(Protocol):
     held: HeldBytes
     received_frames: int
     refused_codes: Counter[int]
-    closed: Counter[Closed]
+    close_counts: Counter[CloseReason]
 
     def admit(self, connection: "Connection") -> bool: ...
 
@@ -109,13 +109,12 @@ class Connection(asyncio.Protocol):
         "_admitted",
         "_calls",
         "_closing_since_s",
-        "_counted_bytes",
-        "_in_line",
         "_is_aborted",
+        "_is_blocked",
         "_is_free",
+        "_is_in_line",
         "_is_lost",
         "_is_reading",
-        "_kept_back",
         "_last_opaque",
         "_monotonic_s",
         "_owner",
@@ -123,13 +122,14 @@ class Connection(asyncio.Protocol):
         "_quiet_since_s",
         "_reader",
         "_refusal_logged",
-        "_room_bytes",
+        "_reported_bytes",
         "_service",
+        "_sliced_requests",
         "_transport",
         "_turns",
-        "_under_way",
         "_unsent_bytes",
         "_waiting",
+        "_write_limit_bytes",
         "attachment",
         "lane",
         "peer",
@@ -146,19 +146,19 @@ class Connection(asyncio.Protocol):
         self._turns = owner.turns
         self._monotonic_s = owner.clock.monotonic_s
         self._reader = FrameReader(owner.config.max_frame, decode_request, owner.config.max_header)
-        self._room_bytes = int(owner.config.write_buffer)
+        self._write_limit_bytes = int(owner.config.write_buffer)
         self._transport = cast(asyncio.Transport, None)  # set by connection_made
         self._admitted = False
         self._waiting: list[Command] = []  # decoded but not yet served; the reader may hold more
         self._unsent_bytes = 0  # replies of the current turn
-        self._counted_bytes = 0  # the held bytes last reported to the owner
-        self._in_line = False
-        self._is_free = True  # requests are served on arrival; see _look_whether_free
+        self._reported_bytes = 0  # the held bytes last reported to the owner
+        self._is_in_line = False
+        self._is_free = True  # requests are served on arrival; see _update_is_free
         self._is_reading = True
         self._is_aborted = False
         self._is_lost = False
-        self._under_way = 0
-        self._kept_back = False
+        self._sliced_requests = 0
+        self._is_blocked = False
         self._calls: dict[int, asyncio.Future[Command]] | None = None
         self._last_opaque = 0
         # Set by every frame in either direction and cleared by the sweep: cheaper than storing the time of each frame.
@@ -191,18 +191,18 @@ class Connection(asyncio.Protocol):
 
     def begin_work(self) -> None:
         """Count a request that is answered in slices, until `end_work`. At the limit, no other request is served."""
-        self._under_way += 1
-        self._is_free = self._is_free and self._under_way < MAX_UNDER_WAY
+        self._sliced_requests += 1
+        self._is_free = self._is_free and self._sliced_requests < MAX_SLICED_REQUESTS
 
     def end_work(self) -> None:
-        self._under_way -= 1
-        if self._under_way == MAX_UNDER_WAY - 1:
-            self._go_on()
+        self._sliced_requests -= 1
+        if self._sliced_requests == MAX_SLICED_REQUESTS - 1:
+            self._continue()
 
-    def keep_back(self, kept_back: bool) -> None:
-        """Stop serving requests, or resume with `kept_back=False`."""
-        self._kept_back = kept_back
-        self._go_on()
+    def set_blocked(self, is_blocked: bool) -> None:
+        """Stop serving requests, or resume with `is_blocked=False`."""
+        self._is_blocked = is_blocked
+        self._continue()
 
     def recount(self) -> None:
         """Report the held bytes to the owner: incomplete frames, unserved requests and unread replies."""
@@ -210,19 +210,19 @@ class Connection(asyncio.Protocol):
         held_bytes = self._reader.held_bytes + (unread_bytes if unread_bytes > FREE_REPLY_BYTES else 0)
         if self._waiting:
             held_bytes += sum(_REQUEST_BYTES + len(command.body) for command in self._waiting)
-        if held_bytes != self._counted_bytes:
-            self._counted_bytes = held_bytes
+        if held_bytes != self._reported_bytes:
+            self._reported_bytes = held_bytes
             self._owner.held.change(self, held_bytes, self._owner.clock.monotonic_s())
         if unread_bytes > FREE_REPLY_BYTES and self._owner.held.is_tight:
-            self._set_room(TIGHT_REPLY_BYTES)
+            self._set_write_limit(TIGHT_REPLY_BYTES)
 
-    def _set_room(self, room_bytes: int) -> None:
+    def _set_write_limit(self, limit_bytes: int) -> None:
         """Set how many unread bytes pause the connection. This may pause the peer at once."""
-        if room_bytes != self._room_bytes and not self.is_closing:
-            self._room_bytes = min(room_bytes, int(self._owner.config.write_buffer))
-            self._transport.set_write_buffer_limits(high=self._room_bytes)
+        if limit_bytes != self._write_limit_bytes and not self.is_closing:
+            self._write_limit_bytes = min(limit_bytes, int(self._owner.config.write_buffer))
+            self._transport.set_write_buffer_limits(high=self._write_limit_bytes)
 
-    def let_go(self) -> str:
+    def release(self) -> str:
         """Release everything that is held, and return a description of how."""
         if not self._waiting and self._transport.get_write_buffer_size() <= FREE_REPLY_BYTES:
             command = self._reader.drop()
@@ -253,7 +253,7 @@ class Connection(asyncio.Protocol):
         opaque = self._last_opaque = (self._last_opaque + 1) & 0x7FFFFFFF
         calls = self._calls
         calls[opaque] = future
-        timer = loop.call_later(timeout_s, self._give_up, opaque)
+        timer = loop.call_later(timeout_s, self._time_out_call, opaque)
 
         def end(_: "asyncio.Future[Command]") -> None:
             timer.cancel()
@@ -263,7 +263,7 @@ class Connection(asyncio.Protocol):
         self.send(encode_frame(code, opaque, fields=fields, body=body))
         return future
 
-    def watch_peer(self) -> None:
+    def enable_keepalive(self) -> None:
         """Turn on TCP keepalive: the kernel detects a dead peer host within half a minute."""
         sock = self._transport.get_extra_info("socket")
         for level, option, value in (
@@ -289,10 +289,10 @@ class Connection(asyncio.Protocol):
         self._is_aborted = True
         self._transport.abort()
 
-    def cut_off(self, reason: str) -> None:
+    def disconnect(self, reason: str) -> None:
         """Abort because the peer does not read, and log the reason."""
         _log.warning("connection aborted", peer=self.peer_name, reason=reason)
-        self._owner.closed[Closed.UNREAD] += 1
+        self._owner.close_counts[CloseReason.UNREAD] += 1
         self.abort()
 
     def sweep(self, now_s: float) -> None:
@@ -305,15 +305,15 @@ class Connection(asyncio.Protocol):
                 self._transport.abort()
         elif self._paused_since_s is not None:
             if now_s - self._paused_since_s >= stalled_s:
-                self.cut_off(f"the client read nothing for {stalled_s:g} s")
-        elif self._active or self._has_work:
+                self.disconnect(f"the client read nothing for {stalled_s:g} s")
+        elif self._active or self._has_requests:
             self._active = False
             self._quiet_since_s = now_s
         elif now_s - self._quiet_since_s >= config.idle_timeout / 1000:
             # Only complete frames count as activity: sending a frame byte by byte does not keep a connection open.
             reason = "a frame was not completed in time" if self._reader.held_bytes else "idle"
             _log.info("connection closed", peer=self.peer_name, reason=reason)
-            self._owner.closed[Closed.IDLE] += 1
+            self._owner.close_counts[CloseReason.IDLE] += 1
             self.close()
 
     # Callbacks of asyncio
@@ -330,7 +330,7 @@ class Connection(asyncio.Protocol):
             return
         self._admitted = True
         self.peer_host = pack_host(*self.peer)
-        self._transport.set_write_buffer_limits(high=self._room_bytes)
+        self._transport.set_write_buffer_limits(high=self._write_limit_bytes)
         self._service.on_connect(self)
 
     def data_received(self, data: bytes) -> None:
@@ -340,18 +340,18 @@ class Connection(asyncio.Protocol):
                 reader.hold(data)
                 self._wait_for_turn()
             return
-        commands = reader.feed(data, CUT_AT_ONCE)
+        commands = reader.feed(data, FRAMES_PER_DECODE)
         if commands:
             self._active = True
             self._owner.received_frames += len(commands)
             self._serve_turn(commands, self._turns.turn_s)
         elif reader.broken is not None:
             self._close_broken()
-        if self._counted_bytes or not reader.is_clear:
+        if self._reported_bytes or not reader.is_clear:
             self.recount()
         if len(data) >= _FULL_READ_BYTES and self._is_reading:
             self._stop_reading()
-            asyncio.get_running_loop().call_soon(self._go_on)
+            asyncio.get_running_loop().call_soon(self._continue)
 
     def _wait_for_turn(self) -> None:
         if self._is_free:
@@ -367,8 +367,8 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._paused_since_s = None
         if not self._owner.held.is_tight:
-            self._set_room(int(self._owner.config.write_buffer))
-        self._go_on()
+            self._set_write_limit(int(self._owner.config.write_buffer))
+        self._continue()
         self.recount()
         if self._paused_since_s is None and not self.is_closing:
             self._service.on_drained(self)
@@ -382,9 +382,9 @@ class Connection(asyncio.Protocol):
                 future.set_exception(ConnectionResetError(f"client {self.peer_name} has gone"))
         # Requests received before the close are still served: they may be one-way.
         self._paused_since_s = None
-        self._go_on()
+        self._continue()
 
-    def _gone(self) -> None:
+    def _finish_close(self) -> None:
         if self._reader.held_bytes and self._closing_since_s is None:
             _log.info("connection lost", peer=self.peer_name, reason="it ended within a frame")
         self._waiting = []
@@ -397,14 +397,14 @@ class Connection(asyncio.Protocol):
     # Pending work and permission to serve it
 
     @property
-    def _has_work(self) -> bool:
+    def _has_requests(self) -> bool:
         return bool(self._waiting) or self._reader.has_more
 
-    def _look_whether_free(self) -> None:
+    def _update_is_free(self) -> None:
         self._is_free = not (
-            self._in_line
-            or self._kept_back
-            or self._under_way >= MAX_UNDER_WAY
+            self._is_in_line
+            or self._is_blocked
+            or self._sliced_requests >= MAX_SLICED_REQUESTS
             or self._paused_since_s is not None
             or self._closing_since_s is not None
         )
@@ -412,18 +412,18 @@ class Connection(asyncio.Protocol):
     def _join(self) -> None:
         """Stop reading until the next turn. The caller adds this connection to a line."""
         self._stop_reading()
-        self._in_line = True
+        self._is_in_line = True
         self._is_free = False
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         """Serve pending requests, resume reading or finish closing, whichever is possible now."""
-        self._look_whether_free()
-        if self._is_free and self._has_work:
+        self._update_is_free()
+        if self._is_free and self._has_requests:
             self._join()
             self._turns.join(self)
         elif self._is_lost:
-            if self._admitted and not self._has_work:
-                self._gone()
+            if self._admitted and not self._has_requests:
+                self._finish_close()
         elif self._is_free:
             if self._reader.broken is not None:
                 self._close_broken()
@@ -438,23 +438,23 @@ class Connection(asyncio.Protocol):
             self._is_reading = False
             self._transport.pause_reading()
 
-    def _cut(self) -> list[Command]:
-        commands = self._reader.cut(CUT_AT_ONCE)
+    def _decode_frames(self) -> list[Command]:
+        commands = self._reader.cut(FRAMES_PER_DECODE)
         if commands:
             self._active = True
             self._owner.received_frames += len(commands)
         return commands
 
-    def take_turn(self, turn_s: float) -> None:
+    def run_turn(self, turn_s: float) -> None:
         """Serve pending requests for up to `turn_s`."""
-        self._in_line = False
-        self._look_whether_free()
+        self._is_in_line = False
+        self._update_is_free()
         if self._is_free:
-            commands, self._waiting = self._waiting or self._cut(), []
+            commands, self._waiting = self._waiting or self._decode_frames(), []
             self._serve_turn(commands, turn_s)
-            if self._counted_bytes:
+            if self._reported_bytes:
                 self.recount()
-        self._go_on()
+        self._continue()
 
     # Serving requests
 
@@ -471,7 +471,7 @@ class Connection(asyncio.Protocol):
                 break
             if reader.is_clear or not (reader.has_more and self._is_free) or monotonic_s() >= until_s:
                 break
-            commands = self._cut()
+            commands = self._decode_frames()
         if replies:
             self._write(replies)
         try:
@@ -482,7 +482,7 @@ class Connection(asyncio.Protocol):
         if turns.spent_s >= turns.turn_s:
             turns.use_up()
         if not (self._is_free and reader.is_clear) or self._waiting:
-            self._go_on()
+            self._continue()
 
     def _serve(self, commands: list[Command], replies: list[bytes], until_s: float) -> int:
         """Serve commands while this connection may; return the index of the first unserved one."""
@@ -493,9 +493,9 @@ class Connection(asyncio.Protocol):
                 # A run is part of one read, so the size of its replies is not checked in between.
                 first = len(replies)
                 try:
-                    at = lane.take(self, commands, at, replies)
+                    at = lane.serve_runs(self, commands, at, replies)
                 except Exception:
-                    self._give_up_run(replies)
+                    self._close_after_failed_run(replies)
                     return end
                 self._unsent_bytes += sum(map(len, replies[first:]))
                 if at == end:
@@ -504,7 +504,7 @@ class Connection(asyncio.Protocol):
             try:
                 reply = None
                 if command.flag & FLAG_RESPONSE:
-                    self._answered(command)
+                    self._on_answer(command)
                 else:
                     reply = serve(self, command)
             except Exception as error:
@@ -513,7 +513,7 @@ class Connection(asyncio.Protocol):
             if reply is not None and not command.flag & FLAG_ONEWAY:
                 replies.append(reply)
                 self._unsent_bytes += len(reply)
-                if self._unsent_bytes > JOINED_BYTES or self._unsent_bytes > self._room_bytes:
+                if self._unsent_bytes > JOINED_BYTES or self._unsent_bytes > self._write_limit_bytes:
                     self._write(replies)
             if not self._is_free or (at < end and monotonic_s() >= until_s):
                 break
@@ -524,7 +524,7 @@ class Connection(asyncio.Protocol):
         replies.clear()
         self._unsent_bytes = 0
 
-    def _give_up_run(self, replies: list[bytes]) -> None:
+    def _close_after_failed_run(self, replies: list[bytes]) -> None:
         """Close the connection after the lane has failed.
 
         It is unknown how much of the run is stored, and serving the run again might store messages twice. The client
@@ -549,12 +549,12 @@ class Connection(asyncio.Protocol):
             level("request rejected", peer=self.peer_name, request=command.code, code=error.code, reason=error.remark)
         return encode_response(command, error.code, remark=error.remark)
 
-    def _answered(self, command: Command) -> None:
+    def _on_answer(self, command: Command) -> None:
         future = self._calls.get(command.opaque) if self._calls else None
         if future is not None and not future.done():
             future.set_result(command)
 
-    def _give_up(self, opaque: int) -> None:
+    def _time_out_call(self, opaque: int) -> None:
         future = self._calls.get(opaque) if self._calls else None
         if future is not None and not future.done():
             future.set_exception(TimeoutError(f"client {self.peer_name} did not reply in time"))
@@ -562,7 +562,7 @@ class Connection(asyncio.Protocol):
     def _close_broken(self) -> None:
         if self._closing_since_s is None:
             _log.warning("connection closed", peer=self.peer_name, reason=str(self._reader.broken))
-            self._owner.closed[Closed.MALFORMED] += 1
+            self._owner.close_counts[CloseReason.MALFORMED] += 1
             self.close()
 
 

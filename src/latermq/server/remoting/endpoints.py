@@ -17,7 +17,7 @@ from latermq.protocol.remoting.json_body import decode_body
 from latermq.server.change_log import Change, log_change
 from latermq.server.remoting.access import Access, Rule
 from latermq.server.remoting.connection import Connection
-from latermq.server.remoting.stepwise import Handler, Reply, SlicedHandler, SlicedRequests, Slices
+from latermq.server.remoting.sliced_requests import Handler, Reply, SlicedHandler, SlicedRequests, Slices
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,10 @@ class Endpoint:
     body_limit: BodyLimit | None = None  # instead of `server.max_body`
     change: Change | None = None  # how the log describes the change
 
-    def accesses(self, command: Command, asked: Any) -> Iterator[Access]:
+    def accesses(self, command: Command, content: Any) -> Iterator[Access]:
         """Yield the resources that this request touches. All of them must be permitted."""
         for rule in self.access:
-            yield from rule.accesses(command, asked)
+            yield from rule.accesses(command, content)
 
 
 # Called before the handler of every request; raises NoPermission to refuse it. A verdict may be cached per connection
@@ -110,25 +110,25 @@ class RequestTable:
 
     def answer(self, endpoint: Endpoint, connection: Connection, command: Command) -> Reply:
         """Decode the request, authorize it and call the handler."""
-        asked: Any = None
+        content: Any = None
         if endpoint.header is not None:
-            asked = command.header(endpoint.header)
+            content = command.header(endpoint.header)
         elif endpoint.body is not None:
-            asked = decode_body(command.body, endpoint.body)
+            content = decode_body(command.body, endpoint.body)
         if self.authorize is not None:
-            self.authorize(connection, endpoint, command, asked)
-        reply: Reply = endpoint.handler(connection, command, asked)  # type: ignore[assignment]
+            self.authorize(connection, endpoint, command, content)
+        reply: Reply = endpoint.handler(connection, command, content)  # type: ignore[assignment]
         return reply
 
     def serve(self, connection: Connection, command: Command) -> Reply:
         """Return the reply to a request, or None if it is sent later."""
         return self.answer(self.find(command), connection, command)
 
-    def permits(self, connection: Connection, endpoint: Endpoint, command: Command, asked: Any) -> bool:
+    def permits(self, connection: Connection, endpoint: Endpoint, command: Command, content: Any) -> bool:
         """Whether a request is permitted, for callers that leave the refusal to `serve`."""
         if self.authorize is not None:
             try:
-                self.authorize(connection, endpoint, command, asked)
+                self.authorize(connection, endpoint, command, content)
             except LaterMQError:
                 return False
         return True

@@ -9,7 +9,7 @@ from typing import Protocol
 import structlog
 
 # Release down to this share. Otherwise a total just above the bound would start a new search at every read.
-KEPT_SHARE = 7 / 8
+RELEASE_TO_SHARE = 7 / 8
 # Above this share slow readers get less buffer for replies: they wait instead of being cut off.
 TIGHT_SHARE = 1 / 2
 LOG_EVERY_S = 10.0
@@ -26,7 +26,7 @@ class Holder(Protocol):
         """Report the bytes that it holds now."""
         ...
 
-    def let_go(self) -> str:
+    def release(self) -> str:
         """Release everything: refuse the incomplete request, or close. Returns a description of what was done."""
         ...
 
@@ -38,10 +38,10 @@ class HeldBytes:
         self._limit_bytes = limit_bytes
         self._holders: dict[Holder, int] = {}
         self._total_bytes = 0
-        self._let_go = 0
-        self._unlogged = 0
+        self._released = 0
+        self._released_since_log = 0
         self._logged_s = float("-inf")
-        self._is_relieving = False
+        self._is_releasing = False
 
     @property
     def is_tight(self) -> bool:
@@ -56,28 +56,28 @@ class HeldBytes:
             self._holders[holder] = held_bytes
         else:
             self._holders.pop(holder, None)
-        if more_bytes > 0 and self._total_bytes > self._limit_bytes and not self._is_relieving:
-            self._is_relieving = True
+        if more_bytes > 0 and self._total_bytes > self._limit_bytes and not self._is_releasing:
+            self._is_releasing = True
             try:
-                self._relieve(now_s)
+                self._release_largest(now_s)
             finally:
-                self._is_relieving = False
+                self._is_releasing = False
 
     def recount(self) -> None:
         """Recount all holders: no event reports that a peer has read its replies."""
         for holder in list(self._holders):
             holder.recount()
 
-    def _relieve(self, now_s: float) -> None:
+    def _release_largest(self, now_s: float) -> None:
         self.recount()
-        kept_bytes = int(self._limit_bytes * KEPT_SHARE)
+        target_bytes = int(self._limit_bytes * RELEASE_TO_SHARE)
         # Largest holders first: each of them takes the memory of many others.
         for holder, held_bytes in sorted(self._holders.items(), key=lambda item: -item[1]):
-            if self._total_bytes <= kept_bytes:
+            if self._total_bytes <= target_bytes:
                 break
-            done = holder.let_go()
-            self._let_go += 1
-            self._unlogged += 1
+            done = holder.release()
+            self._released += 1
+            self._released_since_log += 1
             if now_s - self._logged_s >= LOG_EVERY_S:
                 self._logged_s = now_s
                 _log.warning(
@@ -85,11 +85,11 @@ class HeldBytes:
                     peer=holder.peer_name,
                     held_bytes=held_bytes,
                     done=done,
-                    count=self._unlogged,
+                    count=self._released_since_log,
                     limit=self._limit_bytes,
                     hint="Raise server.max_held if these are your own clients",
                 )
-                self._unlogged = 0
+                self._released_since_log = 0
 
     def statistics(self) -> dict[str, int]:
         """Bytes held now, and how often a connection had to release its bytes."""
@@ -98,5 +98,5 @@ class HeldBytes:
             "held_bytes": self._total_bytes,
             "max_held_bytes": self._limit_bytes,
             "holders": len(self._holders),
-            "let_go": self._let_go,
+            "let_go": self._released,
         }

@@ -12,10 +12,10 @@ from latermq.config import MIN_OPEN_QUEUES, Config
 SPARE_FILES = 1024
 # A higher limit is useless, and child processes may iterate over all possible descriptors. Containers sometimes allow
 # a billion.
-_ENOUGH = 1 << 20
+_MAX_FILE_LIMIT = 1 << 20
 _MAX_MAP_COUNT = Path("/proc/sys/vm/max_map_count")
 _DEFAULT_MAP_COUNT = 65_530
-_MAPS_A_FILE = 3  # madvise splits a file's map: read part, part written next, unwritten part
+_MAPS_PER_FILE = 3  # madvise splits a file's map: read part, part written next, unwritten part
 
 
 def raise_file_limit() -> int:
@@ -24,9 +24,9 @@ def raise_file_limit() -> int:
     Shells start with 1,024, which is less than the configured number of connections.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = _ENOUGH if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH)
+    most = _MAX_FILE_LIMIT if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILE_LIMIT)
     if soft == resource.RLIM_INFINITY or soft >= most:
-        return _ENOUGH if soft == resource.RLIM_INFINITY else soft
+        return _MAX_FILE_LIMIT if soft == resource.RLIM_INFINITY else soft
     with contextlib.suppress(OSError, ValueError):  # the kernel may allow less than it reports; the limit then stays
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         return most
@@ -45,7 +45,7 @@ def allowed_queue_files(wanted: int, max_connections: int, limit: int, max_maps:
     The log, the index and libraries need the rest.
     """
     descriptors = (limit - allowed_connections(max_connections, limit)) // 2
-    return max(MIN_OPEN_QUEUES, min(wanted, descriptors, max_maps // 2 // _MAPS_A_FILE))
+    return max(MIN_OPEN_QUEUES, min(wanted, descriptors, max_maps // 2 // _MAPS_PER_FILE))
 
 
 def max_map_count(setting: Path = _MAX_MAP_COUNT) -> int:

@@ -35,7 +35,7 @@ from latermq.timer.admission import Admission, OrdinaryTimer
 
 # Retry and dead-letter topics start with it. Other topics may too; their messages then use the normal path.
 _GROUP_TOPIC_SIGN = "%"
-RUN_AT_ONCE = 64  # then other work has its turn: about 1 ms if all are timers
+MESSAGES_PER_RUN = 64  # then other work has its turn: about 1 ms if all are timers
 
 
 class _Timer(NamedTuple):
@@ -74,17 +74,17 @@ class SendLane:
         self._max_body = min(writer.limits.max_body, writer.limits.max_waiting - MAX_PROPERTIES_BYTES)
         self._replies = SendReplies(writer.message_id_prefix)
 
-    def take(self, connection: Connection, commands: list[Command], at: int, replies: list[bytes]) -> int:
+    def serve_runs(self, connection: Connection, commands: list[Command], at: int, replies: list[bytes]) -> int:
         """Store messages from index `at`, append a reply for each, and return the index of the first one left."""
         while at < len(commands):
-            taken = self._take_run(connection, commands[at : at + RUN_AT_ONCE], replies)
-            at += taken
-            if taken < RUN_AT_ONCE:
+            stored = self._store_run(connection, commands[at : at + MESSAGES_PER_RUN], replies)
+            at += stored
+            if stored < MESSAGES_PER_RUN:
                 break
             self._between_runs()
         return at
 
-    def _take_run(self, connection: Connection, commands: list[Command], replies: list[bytes]) -> int:
+    def _store_run(self, connection: Connection, commands: list[Command], replies: list[bytes]) -> int:
         """Do the same for one run, and return its length."""
         if self._gate.refusal is not None:
             return 0

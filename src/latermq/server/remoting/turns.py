@@ -19,7 +19,7 @@ Later = Callable[[Callable[[], None]], object]
 class Worker(Protocol):
     """A connection that waits in line."""
 
-    def take_turn(self, turn_s: float) -> None:
+    def run_turn(self, turn_s: float) -> None:
         """Work for this long or until nothing is left; call `Turns.join` again if work remains."""
         ...
 
@@ -32,7 +32,7 @@ class Turns:
         self.is_used_up = False  # new requests must wait until the loop has polled
         self._later: Later | None = None
         self.spent_s = 0.0  # connections add to it directly; a method call per read would cost 0.1 µs
-        self._is_called = False
+        self._is_scheduled = False
         self._new: deque[Worker] = deque()
         self._line: deque[Worker] = deque()
         self._used_up = 0
@@ -45,22 +45,22 @@ class Turns:
     def use_up(self) -> None:
         """Note that the connections served so far have together used up a turn."""
         self.is_used_up = True
-        self._call()
+        self._schedule()
 
     def join_new(self, worker: Worker) -> None:
         """Wait for a first turn."""
         self._new.append(worker)
-        self._call()
+        self._schedule()
 
     def join(self, worker: Worker) -> None:
         """Wait for another turn."""
         self._used_up += 1
         self._line.append(worker)
-        self._call()
+        self._schedule()
 
-    def _call(self) -> None:
-        if not self._is_called:
-            self._is_called = True
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
             if self._later is None:
                 self._run()
             else:
@@ -70,15 +70,15 @@ class Turns:
         self.spent_s = 0.0
         try:
             while self._new and self.spent_s < self.turn_s:
-                self._new.popleft().take_turn(self.turn_s * NEW_SHARE)
+                self._new.popleft().run_turn(self.turn_s * NEW_SHARE)
             if self._line:
-                self._line.popleft().take_turn(self.turn_s)
+                self._line.popleft().run_turn(self.turn_s)
         finally:
             self.spent_s = 0.0
             self.is_used_up = False
-            self._is_called = False
+            self._is_scheduled = False
             if self._new or self._line:
-                self._call()
+                self._schedule()
 
     def statistics(self) -> dict[str, int]:
         """How many connections wait, and how often a turn was used up."""

@@ -22,7 +22,7 @@ from latermq.server.handlers.admin.topic_requests import TopicRequests
 from latermq.server.remoting.access import GET, UPDATE, on_cluster
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import Endpoint
-from latermq.server.remoting.stepwise import SlicedRequests
+from latermq.server.remoting.sliced_requests import SlicedRequests
 from latermq.store.commit_log import CommitLog
 
 

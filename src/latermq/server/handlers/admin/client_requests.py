@@ -20,7 +20,7 @@ from latermq.server.handlers.late_replies import answer, refuse
 from latermq.server.remoting.access import GET, SUB, on_group, on_topic, on_topics
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import Endpoint
-from latermq.server.remoting.stepwise import Reply, Slices
+from latermq.server.remoting.sliced_requests import Reply, Slices
 from latermq.timer.steps import Steps
 
 # Tools wait 15 s for an answer; a client needs some of that to dump its threads.

@@ -70,7 +70,7 @@ from latermq.server.remoting.access import (
 )
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import Endpoint
-from latermq.server.remoting.stepwise import Reply, Slices
+from latermq.server.remoting.sliced_requests import Reply, Slices
 from latermq.timer.steps import Steps
 
 _TOPIC_SEPARATOR = ";"

@@ -14,7 +14,7 @@ from latermq.protocol.remoting.messages import (
 from latermq.server.remoting.access import GET, SUB, on_group_if_named, on_topic, on_topics
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import Endpoint
-from latermq.server.remoting.stepwise import Reply, Slices
+from latermq.server.remoting.sliced_requests import Reply, Slices
 from latermq.timer.steps import Steps
 
 

@@ -22,7 +22,7 @@ from latermq.server.handlers.admin.statistics_bodies import topic_stats
 from latermq.server.remoting.access import CREATE, DELETE, GET, LIST, on_cluster, on_group, on_topic, on_topics
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import Endpoint
-from latermq.server.remoting.stepwise import Reply, Slices
+from latermq.server.remoting.sliced_requests import Reply, Slices
 from latermq.timer.steps import Steps
 
 _UPPER = "UPPER"

@@ -12,7 +12,7 @@ from typing import Any
 
 from latermq.errors import FlowControl, ServiceUnavailable
 from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command
-from latermq.server.remoting.connection import MAX_UNDER_WAY, Connection
+from latermq.server.remoting.connection import MAX_SLICED_REQUESTS, Connection
 from latermq.timer.steps import Steps, too_many_steps
 
 SLICE_STEPS = 250  # about 5 ms
@@ -44,17 +44,17 @@ class _Request:
     command: Command
     steps: Steps[Reply]
     limit: int  # of steps; 0: none
-    taken: int = 0
+    step_count: int = 0
 
 
 class SlicedRequests:
-    """The running requests. `later` calls back after other work has had its turn; `settle` runs after each request."""
+    """The running requests. `later` calls back after other work has had its turn; `on_end` runs after each request."""
 
-    def __init__(self, limit: int, later: Later = call_now, settle: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, limit: int, later: Later = call_now, on_end: Callable[[], None] = lambda: None) -> None:
         """`limit` is the maximum number of steps of a search."""
         self._limit = limit
         self._later = later
-        self._settle = settle
+        self._on_end = on_end
         self._running: deque[_Request] = deque()
         self._is_stopped = False
         self._tables = 0
@@ -69,7 +69,7 @@ class SlicedRequests:
             "look_ups": len(self._running),
             "max_look_ups": MAX_RUNNING,
             "connection_look_ups": max(connections.values(), default=0),
-            "max_connection_look_ups": MAX_UNDER_WAY,
+            "max_connection_look_ups": MAX_SLICED_REQUESTS,
             "operators_tables": self._tables,
             "max_operators_tables": MAX_TABLES,
         }
@@ -77,19 +77,19 @@ class SlicedRequests:
     def handler(self, handler: SlicedHandler, slices: Slices) -> Handler:
         """Return a handler that runs the steps of this one in slices."""
         if slices is Slices.TABLE:
-            handler = self._few_tables(handler)
+            handler = self._limit_tables(handler)
         limit = self._limit if slices is Slices.SEARCH else 0
-        return lambda connection, command, asked: self.answer(
-            connection, command, handler(connection, command, asked), limit=limit
+        return lambda connection, command, content: self.answer(
+            connection, command, handler(connection, command, content), limit=limit
         )
 
-    def _few_tables(self, handler: SlicedHandler) -> SlicedHandler:
+    def _limit_tables(self, handler: SlicedHandler) -> SlicedHandler:
         """Return the same handler with a wait after its first step while too many tables are in progress."""
 
-        def steps(connection: Connection, command: Command, asked: Any) -> Steps[Reply]:
-            made = handler(connection, command, asked)
+        def steps(connection: Connection, command: Command, content: Any) -> Steps[Reply]:
+            table_steps = handler(connection, command, content)
             try:
-                next(made)  # in this step it reads the request, or refuses it
+                next(table_steps)  # in this step it reads the request, or refuses it
             except StopIteration as stop:
                 reply: Reply = stop.value
                 return reply
@@ -97,7 +97,7 @@ class SlicedRequests:
                 yield
             self._tables += 1
             try:
-                return (yield from made)
+                return (yield from table_steps)
             finally:
                 self._tables -= 1
 
@@ -112,7 +112,7 @@ class SlicedRequests:
             raise _stopping()
         request = _Request(connection, command, steps, self._limit if limit is None else limit)
         try:
-            self._take_slice(request)
+            self._run_slice(request)
         except StopIteration as stop:
             reply: Reply = stop.value
             return reply
@@ -122,25 +122,25 @@ class SlicedRequests:
         connection.begin_work()
         self._running.append(request)
         if len(self._running) == 1:
-            self._later(self._go_on)
+            self._later(self._run_next)
         return None
 
-    def _take_slice(self, request: _Request) -> None:
+    def _run_slice(self, request: _Request) -> None:
         """Run one slice. Raises StopIteration when the request is finished."""
         for _ in range(SLICE_STEPS):
             next(request.steps)
-        request.taken += SLICE_STEPS
-        if request.limit and request.taken >= request.limit:
+        request.step_count += SLICE_STEPS
+        if request.limit and request.step_count >= request.limit:
             request.steps.close()
             raise too_many_steps(request.limit)
 
-    def _go_on(self) -> None:
+    def _run_next(self) -> None:
         """Run a slice of the request that has waited longest."""
         if not self._running:
             return
         request = self._running.popleft()
         try:
-            self._take_slice(request)
+            self._run_slice(request)
         except StopIteration as stop:
             self._end(request, stop.value)
         except Exception as error:
@@ -149,13 +149,13 @@ class SlicedRequests:
             self._running.append(request)
         finally:  # the others continue, whatever happened to this one
             if self._running:
-                self._later(self._go_on)
+                self._later(self._run_next)
 
     def _end(self, request: _Request, reply: Reply) -> None:
         if reply is not None and not request.command.flag & FLAG_ONEWAY:
             request.connection.send(reply)
         request.connection.end_work()
-        self._settle()
+        self._on_end()
 
     def stop(self) -> None:
         """Abandon all running requests. From here on nothing may be read or written."""

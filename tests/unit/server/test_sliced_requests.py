@@ -16,9 +16,9 @@ from latermq.protocol.remoting.json_body import decode_body
 from latermq.protocol.remoting.timers import PendingCount, decode_outcomes, decode_page
 from latermq.server.broker.composition import timer_requests
 from latermq.server.handlers.timers import Fetched
-from latermq.server.remoting import stepwise
+from latermq.server.remoting import sliced_requests
 from latermq.server.remoting.connection import Connection
-from latermq.server.remoting.stepwise import SlicedRequests
+from latermq.server.remoting.sliced_requests import SlicedRequests
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.store.index import key_index
 from latermq.timer.steps import Steps, at_once, spend
@@ -133,7 +133,7 @@ def test_a_key_of_plain_messages_alone_is_searched_in_slices(scene: Scene, monke
     for _ in scene.turns():
         slices.append(work.records - before)
         before = work.records
-    assert max(slices) <= stepwise.SLICE_STEPS
+    assert max(slices) <= sliced_requests.SLICE_STEPS
     assert sum(slices) == PLAIN
     [answer] = FrameReader().feed(scene.sent.pop())
     assert outcomes(answer) == []
@@ -272,7 +272,7 @@ def test_a_file_of_the_index_may_go_while_a_search_pauses(scene: Scene) -> None:
 
 
 def test_more_look_ups_than_so_many_are_put_off_to_the_client(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stepwise, "MAX_RUNNING", 2)
+    monkeypatch.setattr(sliced_requests, "MAX_RUNNING", 2)
     scene.plain("hot", 300)
     for _ in range(2):
         assert scene.ask(Request.CANCEL_TIMER, topic="orders", key="hot") is None
@@ -286,7 +286,7 @@ def test_more_look_ups_than_so_many_are_put_off_to_the_client(scene: Scene, monk
 
 def test_a_look_up_that_breaks_does_not_stop_the_others(scene: Scene) -> None:
     def broken() -> Steps[bytes | None]:
-        yield from spend(stepwise.SLICE_STEPS)
+        yield from spend(sliced_requests.SLICE_STEPS)
         raise RuntimeError("an invariant is broken")
 
     scene.plain("hot", 300)
