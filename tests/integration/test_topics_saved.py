@@ -14,7 +14,7 @@ from latermq.message.properties import encode_properties
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import BINARY, FLAG_ONEWAY, JSON, encode_frame
 from latermq.server.broker.process import BrokerProcess
-from latermq.server.handlers import topic_waits
+from latermq.server.handlers import topic_save_queue
 from tests.integration.brokers import pull, run_with_broker, send, send_fields
 from tests.integration.raw_client import connect, eventually
 
@@ -205,7 +205,7 @@ def test_messages_that_wait_for_their_topic_are_bounded_in_bytes(
 ) -> None:
     text = "x" * 1_000
     properties, body = (f"a\x01{text}", b"") if part == "properties" else ("", text.encode())
-    monkeypatch.setattr(topic_waits, "MAX_UNSAVED_BYTES", 2_000)
+    monkeypatch.setattr(topic_save_queue, "MAX_UNSAVED_BYTES", 2_000)
 
     async def scenario(process: BrokerProcess) -> None:
         go = threading.Event()
@@ -229,7 +229,7 @@ def test_messages_that_wait_for_their_topic_are_bounded_in_bytes(
 def test_a_client_that_sends_on_while_its_topic_is_saved_waits_and_is_not_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic_waits, "MAX_UNSAVED_BYTES", 4_000)
+    monkeypatch.setattr(topic_save_queue, "MAX_UNSAVED_BYTES", 4_000)
 
     async def scenario(process: BrokerProcess) -> None:
         go = threading.Event()

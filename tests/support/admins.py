@@ -20,7 +20,7 @@ from latermq.protocol.remoting.clients import (
 )
 from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame, encode_response
 from latermq.server.broker.composition import admin_requests
-from latermq.server.handlers.late_replies import WhenDone, Work
+from latermq.server.handlers.async_replies import WhenDone, Work
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.sliced_requests import SlicedRequests
 from latermq.store.files.memory_disk import MemoryDisk
@@ -38,7 +38,7 @@ class FakeConnection:
         self.peer_name = peer_name
         self.is_closing = self.is_paused = False
         self.sent: list[Command] = []
-        self.asked: list[tuple[int, dict[str, str], bytes, asyncio.Future[Command]]] = []
+        self.calls: list[tuple[int, dict[str, str], bytes, asyncio.Future[Command]]] = []
 
     def send(self, frame: bytes) -> None:
         self.sent += FrameReader().feed(frame)
@@ -53,41 +53,43 @@ class FakeConnection:
         self, code: int, *, fields: Mapping[str, str] | None = None, body: bytes = b"", timeout_s: float
     ) -> asyncio.Future[Command]:
         future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
-        self.asked.append((code, dict(fields or {}), body, future))
+        self.calls.append((code, dict(fields or {}), body, future))
         return future
 
 
 class Scene:
-    """One broker. Work for a background thread runs at once or, if `keeps` is set, is kept in `kept`."""
+    """One broker. Work for a background thread runs at once or, if `defers_work` is set, is kept in `deferred`."""
 
     def __init__(self, disk: MemoryDisk | None = None, **settings: Any) -> None:
         self.disk = disk or MemoryDisk()
         self.clock = SimulatedClock()
         config = Config(broker=BrokerConfig(**settings), store=SMALL)
         self.broker = Broker(config, self.disk, self.clock, host="127.0.0.1", port=10911, new_store_id="s" * 32)
-        self.keeps = False
-        self.kept: list[tuple[list[Work], WhenDone]] = []
-        self.untold: list[Callable[[], None]] = []
+        self.defers_work = False
+        self.deferred: list[tuple[list[Work], WhenDone]] = []
+        self.announcements: list[Callable[[], None]] = []
         sliced = SlicedRequests(self.broker.config.timer.max_lookup)
         self.service = admin_requests(
             self.broker,
             address=ADDRESS,
             program_version="1.2.3",
-            beside=self._beside,
-            announce=lambda told: self.untold.append(told) if self.keeps else told(),
+            run_off_loop=self._run_off_loop,
+            announce=lambda on_announced: (
+                self.announcements.append(on_announced) if self.defers_work else on_announced()
+            ),
             sliced=sliced,
         )
         self.table = table_of(self.service, sliced=sliced)
 
-    def _beside(self, works: list[Work], when_done: WhenDone) -> None:
-        self.kept.append((works, when_done))
-        if not self.keeps:
-            self.do_kept()
+    def _run_off_loop(self, works: list[Work], when_done: WhenDone) -> None:
+        self.deferred.append((works, when_done))
+        if not self.defers_work:
+            self.run_deferred()
 
-    def do_kept(self) -> None:
+    def run_deferred(self) -> None:
         """Run the background work that was kept."""
-        while self.kept:
-            works, when_done = self.kept.pop(0)
+        while self.deferred:
+            works, when_done = self.deferred.pop(0)
             try:
                 for work in works:
                     work()

@@ -24,8 +24,8 @@ def broker_endpoints() -> dict[str, list[Endpoint]]:
 
     return {
         "producers and consumers": list(service.table),
-        "timers": timer_requests(scene.broker, service.flush_waits, SlicedRequests(1)).endpoints,
-        "the pipeline": pipeline_requests(scene.broker, service.flush_waits).endpoints,
+        "timers": timer_requests(scene.broker, service.flush_queue, SlicedRequests(1)).endpoints,
+        "the pipeline": pipeline_requests(scene.broker, service.flush_queue).endpoints,
         "windows": window_requests(scene.broker, cast(WindowLoader, None)).endpoints,
         "administration": scene.service.endpoints,
     }

@@ -39,14 +39,14 @@ def topic_fields(topic: str, **changes: object) -> dict[str, object]:
 
 def test_a_topic_is_answered_for_once_it_is_saved_and_the_name_servers_know() -> None:
     scene = Scene()
-    scene.keeps = True
+    scene.defers_work = True
     connection = scene.begin(Request.UPDATE_AND_CREATE_TOPIC, topic_fields("orders"))
-    assert (connection.sent, scene.untold) == ([], [])
-    scene.do_kept()
+    assert (connection.sent, scene.announcements) == ([], [])
+    scene.run_deferred()
     assert connection.sent == []
     assert b'"orders"' in (scene.disk.read("config/topics.json") or b"")
-    [told] = scene.untold
-    told()
+    [on_announced] = scene.announcements
+    on_announced()
     assert [answer.code for answer in connection.sent] == [Response.SUCCESS]
     made = decode_body(scene.ask(Request.GET_TOPIC_CONFIG, {"topic": "orders"}).body, TopicJson)
     assert (made.read_queues, made.write_queues, made.permissions) == (3, 2, 6)
@@ -55,37 +55,37 @@ def test_a_topic_is_answered_for_once_it_is_saved_and_the_name_servers_know() ->
 
 def test_changes_that_come_while_tables_are_saved_are_saved_together_by_the_next_round() -> None:
     scene = Scene()
-    scene.keeps = True
+    scene.defers_work = True
     first = scene.begin(Request.UPDATE_AND_CREATE_TOPIC, topic_fields("first"))
     others = [scene.begin(Request.UPDATE_AND_CREATE_TOPIC, topic_fields(f"topic-{number}")) for number in range(50)]
-    assert len(scene.kept) == 1  # one copy of the table, whoever waits
+    assert len(scene.deferred) == 1  # one copy of the table, whoever waits
     rounds = 0
-    while scene.kept:
-        works, when_done = scene.kept.pop()
+    while scene.deferred:
+        works, when_done = scene.deferred.pop()
         for work in works:
             work()
         when_done(None)
         rounds += 1
     assert rounds == 2
-    for told in scene.untold:
-        told()
+    for on_announced in scene.announcements:
+        on_announced()
     assert {answer.code for connection in (first, *others) for answer in connection.sent} == {Response.SUCCESS}
     assert scene.restart().broker.topics.find("topic-49") is not None
 
 
 def test_no_change_is_made_while_too_many_wait_to_be_saved() -> None:
     scene = Scene(max_unsaved=3)
-    scene.keeps = True
+    scene.defers_work = True
     for number in range(3):
         scene.begin(Request.UPDATE_AND_CREATE_TOPIC, topic_fields(f"topic-{number}"))
     with pytest.raises(Busy, match="waiting to be saved"):
         scene.begin(Request.UPDATE_AND_CREATE_TOPIC, topic_fields("too-many"))
     assert scene.broker.topics.find("too-many") is None
-    scene.do_kept()
+    scene.run_deferred()
     with pytest.raises(Busy):  # the name servers have not been told yet
         scene.begin(Request.UPDATE_AND_CREATE_TOPIC, topic_fields("too-many"))
-    for told in scene.untold:
-        told()
+    for on_announced in scene.announcements:
+        on_announced()
     scene.begin(Request.UPDATE_AND_CREATE_TOPIC, topic_fields("one-more"))
 
 
@@ -173,11 +173,11 @@ def test_a_topic_is_made_again_only_when_its_files_are_gone() -> None:
     scene = Scene()
     scene.make_topic("orders")
     scene.send("orders", b"old")
-    scene.keeps = True
+    scene.defers_work = True
     scene.begin(Request.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
     with pytest.raises(Busy):
         scene.send("orders", b"too early")
-    scene.do_kept()
+    scene.run_deferred()
     scene.send("orders", b"new")
     restarted = scene.restart()
     pulled = restarted.broker.reader.pull("orders", 0, 0, 32)

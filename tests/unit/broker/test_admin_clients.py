@@ -41,7 +41,7 @@ def test_a_clients_own_state_is_passed_on_when_it_comes() -> None:
     async def scenario(scene: Scene) -> None:
         client = scene.connect("c1", consumer="readers")
         operator = scene.begin(RUNNING, C1 | {"jstackEnable": "true"})
-        [(code, fields, _, future)] = client.asked
+        [(code, fields, _, future)] = client.calls
         assert (code, fields) == (RUNNING, C1 | {"jstackEnable": "true"})
         assert operator.sent == []
         future.set_result(reply(body=b'{"properties":{}}'))
@@ -62,7 +62,7 @@ def test_a_client_that_does_not_answer_is_told_of(failure: Exception, code: int)
     async def scenario(scene: Scene) -> None:
         client = scene.connect("c1", consumer="readers")
         operator = scene.begin(RUNNING, C1)
-        client.asked[0][3].set_exception(failure)
+        client.calls[0][3].set_exception(failure)
         answer = await answered(operator)
         assert answer.code == code
         assert "'c1'" in (answer.remark or "")
@@ -74,7 +74,7 @@ def test_an_error_of_the_client_is_passed_on_as_it_is() -> None:
     async def scenario(scene: Scene) -> None:
         client = scene.connect("c1", consumer="readers")
         operator = scene.begin(RUNNING, C1)
-        client.asked[0][3].set_result(reply(1, remark="no such group"))
+        client.calls[0][3].set_result(reply(1, remark="no such group"))
         answer = await answered(operator)
         assert (answer.code, answer.remark) == (1, "no such group")
 
@@ -95,7 +95,7 @@ def test_one_message_is_given_to_one_client() -> None:
         client = scene.connect("c1", consumer="readers")
         message_id = scene.send("orders", b"once more")
         operator = scene.begin(Request.CONSUME_MESSAGE_DIRECTLY, C1 | {"msgId": message_id})
-        [(code, fields, body, future)] = client.asked
+        [(code, fields, body, future)] = client.calls
         assert code == Request.CONSUME_MESSAGE_DIRECTLY
         assert (fields["brokerName"], fields["msgId"]) == ("broker-a", message_id)
         assert decode_record(body).body == b"once more"
@@ -116,7 +116,7 @@ def test_the_offsets_that_clients_hold_are_put_together() -> None:
         clients = [scene.connect(f"c{number}", consumer="readers") for number in (1, 2, 3)]
         fields = {"group": "readers", "topic": "orders"}
         operator = scene.begin(Request.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields)
-        futures = [client.asked[0][3] for client in clients]
+        futures = [client.calls[0][3] for client in clients]
         futures[0].set_result(reply(body=b'{"consumerTable":{},"messageQueueTable":' + offsets + b"}"))
         futures[1].set_exception(TimeoutError())
         await asyncio.sleep(0)
@@ -130,11 +130,11 @@ def test_the_offsets_that_clients_hold_are_put_together() -> None:
 
 def test_the_offsets_of_one_client_are_asked_of_it_alone() -> None:
     async def scenario(scene: Scene) -> None:
-        asked, other = (scene.connect(name, consumer="readers") for name in ("c1", "c2"))
+        first, other = (scene.connect(name, consumer="readers") for name in ("c1", "c2"))
         fields = {"group": "readers", "topic": "orders", "clientAddr": "c1"}
         scene.begin(Request.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields)
-        assert (len(asked.asked), len(other.asked)) == (1, 0)
-        asked.asked[0][3].cancel()
+        assert (len(first.calls), len(other.calls)) == (1, 0)
+        first.calls[0][3].cancel()
         with pytest.raises(LaterMQError, match="is online"):
             scene.begin(Request.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields | {"clientAddr": "c3"})
 
@@ -147,7 +147,7 @@ def test_a_client_that_is_behind_with_reading_is_not_asked() -> None:
         client.is_paused = True
         answer = await answered(scene.begin(RUNNING, C1))
         assert answer.code == Response.SYSTEM_BUSY
-        assert client.asked == []
+        assert client.calls == []
 
     running(scenario)
 
@@ -157,7 +157,7 @@ def test_an_operator_that_does_not_read_gets_no_long_answers() -> None:
         client = scene.connect("c1", consumer="readers")
         operators = [scene.begin(RUNNING, C1) for _ in range(2)]
         operators[0].is_paused = True
-        for _, _, _, future in client.asked:
+        for _, _, _, future in client.calls:
             future.set_result(reply(body=bytes(100_000)))
         dropped, whole = [await answered(operator) for operator in operators]
         assert (dropped.code, dropped.body) == (Response.SYSTEM_BUSY, b"")
@@ -174,7 +174,7 @@ def test_answers_of_all_members_that_do_not_fit_a_frame_are_an_error() -> None:
         operator = scene.begin(Request.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields)
         table = b'{"messageQueueTable":{"x":"' + b"y" * (4 << 20) + b'"}}'
         for client in clients:
-            client.asked[0][3].set_result(reply(body=table))
+            client.calls[0][3].set_result(reply(body=table))
         answer = await answered(operator)
         assert answer.code == Response.SYSTEM_ERROR
         assert "frame" in (answer.remark or "")
@@ -190,14 +190,14 @@ def test_no_more_is_asked_than_clients_may_leave_unanswered() -> None:
         scene.begin(Request.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields)
         with pytest.raises(Busy, match="max_client_calls"):
             scene.begin(Request.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields)
-        assert [len(client.asked) for client in clients] == [1, 1, 1]
+        assert [len(client.calls) for client in clients] == [1, 1, 1]
         for client in clients:
-            client.asked[0][3].set_exception(TimeoutError())
+            client.calls[0][3].set_exception(TimeoutError())
         await asyncio.sleep(0)
         scene.begin(Request.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, fields)
-        assert [len(client.asked) for client in clients] == [2, 2, 2]
+        assert [len(client.calls) for client in clients] == [2, 2, 2]
         for client in clients:
-            client.asked[1][3].cancel()
+            client.calls[1][3].cancel()
 
     running(scenario)
 
@@ -221,7 +221,7 @@ def test_a_member_whose_answer_is_no_text_does_not_keep_an_operator_waiting() ->
     async def scenario(scene: Scene) -> None:
         client = scene.connect("c1", consumer="readers")
         operator = scene.begin(Request.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"group": "readers", "topic": "orders"})
-        client.asked[0][3].set_result(reply(body=b"\xff"))
+        client.calls[0][3].set_result(reply(body=b"\xff"))
         assert raw_fields((await answered(operator)).body)["consumerTable"] == b"{}"
 
     running(scenario)

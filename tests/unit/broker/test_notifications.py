@@ -11,7 +11,7 @@ from latermq.errors import Busy
 from latermq.group.members import Members
 from latermq.protocol.remoting.clients import ConsumerData, HeartbeatData, read_heartbeat
 from latermq.protocol.remoting.codes import Request
-from latermq.server.handlers.notices import tell_group_changed
+from latermq.server.handlers.notices import notify_group_changed
 from tests.support.admins import FakeConnection
 
 
@@ -63,7 +63,7 @@ def test_many_changes_of_a_group_in_one_turn_are_one_notification() -> None:
     scene = Scene()
     members = [scene.join(f"c{number}") for number in range(3)]
     for _ in range(100):
-        tell_group_changed(scene.notices, "readers")
+        notify_group_changed(scene.notices, "readers")
     scene.turn()
     for member in members:
         [told] = member.sent
@@ -74,16 +74,16 @@ def test_many_changes_of_a_group_in_one_turn_are_one_notification() -> None:
 def test_the_first_change_is_told_at_once_and_the_next_ones_a_round_later() -> None:
     scene = Scene()
     member = scene.join("c1")
-    tell_group_changed(scene.notices, "readers")
+    notify_group_changed(scene.notices, "readers")
     assert scene.turn() == [0]
     assert len(member.sent) == 1
-    tell_group_changed(scene.notices, "readers")
-    tell_group_changed(scene.notices, "readers")
+    notify_group_changed(scene.notices, "readers")
+    notify_group_changed(scene.notices, "readers")
     assert scene.turn() == [ROUND_S]
     assert len(member.sent) == 2
     assert scene.turn() == [ROUND_S]
     assert scene.works == []  # nothing goes on while nothing changes
-    tell_group_changed(scene.notices, "readers")
+    notify_group_changed(scene.notices, "readers")
     assert scene.turn() == [0]
     assert len(member.sent) == 3
 
@@ -92,7 +92,7 @@ def test_clients_that_share_a_connection_are_told_once() -> None:
     scene = Scene()
     shared = scene.join("c1")
     scene.join("c2", connection=shared)
-    tell_group_changed(scene.notices, "readers")
+    notify_group_changed(scene.notices, "readers")
     scene.turn()
     assert len(shared.sent) == 1
 
@@ -100,7 +100,7 @@ def test_clients_that_share_a_connection_are_told_once() -> None:
 def test_a_large_group_is_told_in_slices() -> None:
     scene = Scene()
     members = [scene.join(f"c{number}") for number in range(2 * SLICE_SENDS + 1)]
-    tell_group_changed(scene.notices, "readers")
+    notify_group_changed(scene.notices, "readers")
     for expected in (SLICE_SENDS, 2 * SLICE_SENDS, 2 * SLICE_SENDS + 1):
         assert scene.turn() == [0]
         assert sum(len(member.sent) for member in members) == expected

@@ -36,7 +36,7 @@ from tests.support.stores import SMALL
 
 WIDE = 2_000
 # What a slice may touch: a step touches one queue, or encodes a few.
-MOST_A_SLICE = SLICE_STEPS * keyed_maps.ENTRIES_A_STEP + 50
+MOST_A_SLICE = SLICE_STEPS * keyed_maps.ENTRIES_PER_STEP + 50
 
 
 class Scene:

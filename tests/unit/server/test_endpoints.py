@@ -136,7 +136,7 @@ class TouchingScene(Scene):
         self.rows |= {
             one.code: one for some in broker_endpoints().values() for one in some if one.code not in self.rows
         }
-        own = [*self.service.endpoints, *pipeline_requests(self.broker, service.flush_waits).endpoints]
+        own = [*self.service.endpoints, *pipeline_requests(self.broker, service.flush_queue).endpoints]
         self.rows |= {one.code: one for one in own}
 
     def touched(self, code: Request, body: bytes = b"", **fields: object) -> set[Access]:

@@ -10,7 +10,7 @@ import pytest
 from latermq.broker.messages.long_polling import WaitingPulls
 from latermq.broker.messages.write_gate import WriteGate
 from latermq.broker.tables.topics import Topics
-from latermq.broker.timers.pending import Meant, PendingTimers
+from latermq.broker.timers.pending import PendingTimers, SeenTimers
 from latermq.broker.timers.pending_pages import DueRange
 from latermq.clock import SimulatedClock
 from latermq.config import Config
@@ -57,7 +57,7 @@ class FakePending:
             raise self.error
         return Outcome(self.verdict, asked[1], KEY, 5, 1)
 
-    def cancel_steps(self, topic: str, unique_key: str, meant: Meant | None = None) -> Steps[Outcome]:
+    def cancel_steps(self, topic: str, unique_key: str, meant: SeenTimers | None = None) -> Steps[Outcome]:
         yield
         return self._outcome("cancel", topic, unique_key, *([] if meant is None else [meant]))
 
@@ -70,7 +70,7 @@ class FakePending:
         return self.far
 
     def move_steps(
-        self, topic: str, unique_key: str, due_ms: int, fetched: Mapping[int, bytes], meant: Meant | None
+        self, topic: str, unique_key: str, due_ms: int, fetched: Mapping[int, bytes], meant: SeenTimers | None
     ) -> Steps[Outcome]:
         yield
         self.fetched = fetched
@@ -123,7 +123,7 @@ class Scene:
         )
         self.table = table_of(requests, sliced=sliced)
 
-    def check_unflushed(self) -> None:
+    def check_room(self) -> None:
         self._raise(self.busy)
 
     def reply_when_flushed(self, connection: Connection, command: Command, reply: bytes) -> bytes | None:
@@ -225,12 +225,12 @@ def test_a_recall_without_a_handle_is_one_with_an_invalid_handle() -> None:
         (
             Request.CANCEL_TIMER,
             {"uniqueKey": KEY, "timerIds": "7,9", "scheduledBefore": 12},
-            ("cancel", "orders", KEY, Meant(frozenset({7, 9}), 12)),
+            ("cancel", "orders", KEY, SeenTimers(frozenset({7, 9}), 12)),
         ),
         (
             Request.MOVE_TIMER,
             {"uniqueKey": KEY, "dueMs": 99, "timerIds": "7"},
-            ("move", "orders", KEY, 99, Meant(frozenset({7}), None)),
+            ("move", "orders", KEY, 99, SeenTimers(frozenset({7}), None)),
         ),
         (Request.TIMER_STATUS, {"uniqueKey": KEY}, ("status", "orders", KEY)),
         (Request.TIMER_STATUS, {"recallHandle": Scene().handle()}, ("status", "orders", KEY)),

@@ -17,7 +17,7 @@ from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command, FrameReader, 
 from latermq.protocol.remoting.pipeline import decode_state
 from latermq.protocol.remoting.rows import encode_rows
 from latermq.server.broker.composition import pipeline_requests
-from latermq.server.broker.pipeline_folder import TokenTold
+from latermq.server.broker.pipeline_folder import OnToken
 from latermq.server.handlers.pipeline import PipelineRequests
 from latermq.server.remoting.connection import Connection
 from latermq.store.files.memory_disk import MemoryDisk
@@ -47,12 +47,14 @@ class Scene:
         self._works: list[tuple[list[Work], Callable[[LaterMQError | None], None]]] = []
 
     def serve(self) -> PipelineRequests:
-        return pipeline_requests(self.broker, self, beside=self._beside, tokens=self, instance=INSTANCE, secret=SECRET)
+        return pipeline_requests(
+            self.broker, self, run_off_loop=self._run_off_loop, tokens=self, instance=INSTANCE, secret=SECRET
+        )
 
-    def read(self, told: TokenTold) -> None:
-        told(self.token)
+    def read(self, on_token: OnToken) -> None:
+        on_token(self.token)
 
-    def check_unflushed(self) -> None: ...
+    def check_room(self) -> None: ...
 
     def reply_when_flushed(self, connection: Connection, command: Command, reply: bytes) -> bytes | None:
         return reply
@@ -66,7 +68,7 @@ class Scene:
     def refuse(self, command: Command, error: LaterMQError) -> bytes:
         return encode_response(command, error.code, remark=error.remark)
 
-    def _beside(self, works: list[Work], when_done: Callable[[LaterMQError | None], None]) -> None:
+    def _run_off_loop(self, works: list[Work], when_done: Callable[[LaterMQError | None], None]) -> None:
         self._works.append((works, when_done))
 
     def work(self) -> None:

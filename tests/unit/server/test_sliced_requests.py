@@ -41,7 +41,7 @@ class Scene:
         self.under_way = 0
         self.table = table_of(timer_requests(self.broker, self, self.sliced), sliced=self.sliced)
 
-    def check_unflushed(self) -> None:
+    def check_room(self) -> None:
         """The disk is never slow."""
 
     def reply_when_flushed(self, connection: Connection, command: Command, reply: bytes) -> bytes | None:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from latermq.message.batch import BatchMember, encode_batch
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import encode_frame
-from latermq.server.handlers import flush_waits
+from latermq.server.handlers import flush_queue
 from tests.support.brokers_in_memory import STORE
 from tests.unit.broker.test_send_lane import Way, send_frame
 
@@ -25,7 +25,7 @@ def answers(way: Way) -> list[tuple[int, int]]:
 
 
 def test_replies_that_wait_for_the_disk_are_bounded_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flush_waits, "MAX_UNFLUSHED_BYTES", 5_000)
+    monkeypatch.setattr(flush_queue, "MAX_UNFLUSHED_BYTES", 5_000)
     way = Way(store=replace(STORE, flush="sync"))
     store = way.broker.store
     way.receive(batch_frame(1), batch_frame(2))  # the ids of 100 messages take 3,300 bytes
@@ -38,8 +38,8 @@ def test_replies_that_wait_for_the_disk_are_bounded_by_their_bytes(monkeypatch: 
         (4, Response.SYSTEM_BUSY),
     ]
     assert store.log.end == end, "what is refused is not stored"
-    way.service.flush_waits.flushed(store.log.flush())
+    way.service.flush_queue.on_flushed(store.log.flush())
     assert way.service.statistics()["unflushed_bytes"] == 0
     way.receive(batch_frame(5))
-    way.service.flush_waits.flushed(store.log.flush())
+    way.service.flush_queue.on_flushed(store.log.flush())
     assert answers(way)[2:] == [(1, 0), (2, 0), (5, 0)]

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from latermq.broker.broker import Broker
-from latermq.broker.timers.pending import Meant
+from latermq.broker.timers.pending import SeenTimers
 from latermq.clock import SimulatedClock
 from latermq.config import Duration, TimerConfig
 from latermq.errors import FlowControl, IllegalMessage, StoreError
@@ -213,17 +213,17 @@ def test_a_cancel_or_move_of_timers_that_were_seen_leaves_newer_ones_of_their_na
     due_ms = scene.clock.now_ms() + 60_000
     for number in range(3):
         scene.send(b"%d" % number, 2_000, UNIQ_KEY="name")  # timers 0, 1 and 2
-    seen = Meant(frozenset({1}), 3)
-    assert pending.move("orders", "name", due_ms, meant=Meant(frozenset({1}), 2)).verdict == Verdict.REPLACED
-    assert pending.cancel("orders", "name", Meant(frozenset({0, 1}), None)).verdict == Verdict.REPLACED
-    assert pending.cancel("orders", "name", Meant(frozenset({9}), 10)).verdict == Verdict.REPLACED
+    seen = SeenTimers(frozenset({1}), 3)
+    assert pending.move("orders", "name", due_ms, seen=SeenTimers(frozenset({1}), 2)).verdict == Verdict.REPLACED
+    assert pending.cancel("orders", "name", SeenTimers(frozenset({0, 1}), None)).verdict == Verdict.REPLACED
+    assert pending.cancel("orders", "name", SeenTimers(frozenset({9}), 10)).verdict == Verdict.REPLACED
     assert pending.count() == 3
     # All of the name were there when it was looked at, though one of them was meant: they go together.
     assert pending.cancel("orders", "name", seen).timers == 3
     assert pending.cancel("orders", "name", seen).verdict == Verdict.CANCELLED
     scene.send(b"new", 2_000, UNIQ_KEY="name")
     assert pending.cancel("orders", "name", seen).verdict == Verdict.REPLACED
-    assert pending.move("orders", "name", due_ms, meant=seen).verdict == Verdict.REPLACED
+    assert pending.move("orders", "name", due_ms, seen=seen).verdict == Verdict.REPLACED
     scene.pass_time(2_000)
     assert bodies(scene.broker) == [b"new"]
     assert pending.cancel("orders", "name", seen).verdict == Verdict.DELIVERED
@@ -232,10 +232,10 @@ def test_a_cancel_or_move_of_timers_that_were_seen_leaves_newer_ones_of_their_na
 def test_a_timer_that_was_moved_since_it_was_seen_is_the_same_timer(scene: Scene) -> None:
     pending = scene.broker.pending
     scene.send(b"a", 2_000, UNIQ_KEY="name")
-    seen = Meant(frozenset({0}), 1)
+    seen = SeenTimers(frozenset({0}), 1)
     due_ms = scene.clock.now_ms() + 60_000
-    assert pending.move("orders", "name", due_ms, meant=seen).verdict == Verdict.MOVED
-    assert pending.move("orders", "name", due_ms, meant=seen).verdict == Verdict.MOVED
+    assert pending.move("orders", "name", due_ms, seen=seen).verdict == Verdict.MOVED
+    assert pending.move("orders", "name", due_ms, seen=seen).verdict == Verdict.MOVED
     assert pending.cancel("orders", "name", seen).verdict == Verdict.CANCELLED
 
 

@@ -45,7 +45,7 @@ _VERDICTS = {
 }
 
 
-class Meant(NamedTuple):
+class SeenTimers(NamedTuple):
     """Which timers of a name whoever asks has seen: a name may stand for others by now."""
 
     timer_ids: frozenset[int]
@@ -147,14 +147,14 @@ class PendingTimers:
         history = yield from self._directory.look_up(topic, unique_key)
         return Outcome(_VERDICTS[history.fate], topic, unique_key, history.due_ms, len(history.pending))
 
-    def cancel(self, topic: str, unique_key: str, meant: Meant | None = None) -> Outcome:
+    def cancel(self, topic: str, unique_key: str, seen: SeenTimers | None = None) -> Outcome:
         """Cancel every timer of this name that is pending now; where none is, or not what is meant, it does nothing."""
-        return at_once(self.cancel_steps(topic, unique_key, meant), self._max_steps)
+        return at_once(self.cancel_steps(topic, unique_key, seen), self._max_steps)
 
-    def cancel_steps(self, topic: str, unique_key: str, meant: Meant | None = None) -> Steps[Outcome]:
+    def cancel_steps(self, topic: str, unique_key: str, seen: SeenTimers | None = None) -> Steps[Outcome]:
         """The same, a piece at a time; the last piece looks and writes."""
         history = yield from self._directory.look_up(topic, unique_key)
-        refused = _refused(history, topic, unique_key, meant)
+        refused = _refused(history, topic, unique_key, seen)
         if refused is not None:
             return refused
         now_ms = self._clock.now_ms()
@@ -207,14 +207,14 @@ class PendingTimers:
         unique_key: str,
         due_ms: int,
         fetched: Mapping[int, bytes] | None = None,
-        meant: Meant | None = None,
+        seen: SeenTimers | None = None,
     ) -> Outcome:
         """Give what is pending under this name another due time, unless it is not what was meant.
 
         One record does it, which schedules itself and ends all that was scheduled before under its name. `fetched` are
         records of far timers, by entry.
         """
-        return at_once(self.move_steps(topic, unique_key, due_ms, fetched or {}, meant), self._max_steps)
+        return at_once(self.move_steps(topic, unique_key, due_ms, fetched or {}, seen), self._max_steps)
 
     def move_steps(
         self,
@@ -222,14 +222,14 @@ class PendingTimers:
         unique_key: str,
         due_ms: int,
         fetched: Mapping[int, bytes],
-        meant: Meant | None = None,
+        seen: SeenTimers | None = None,
     ) -> Steps[Outcome]:
         """The same, a piece at a time; the last piece looks and writes."""
         if due_ms < 0:
             raise InvalidParameter(f"{due_ms} is no time", hint="Give milliseconds since 1970")
         self._admission.check_due(due_ms, self._clock.now_ms(), f"the new due time is {due_ms}")
         history = yield from self._directory.look_up(topic, unique_key)
-        refused = _refused(history, topic, unique_key, meant)
+        refused = _refused(history, topic, unique_key, seen)
         if refused is not None:
             return refused
         now_ms = self._clock.now_ms()
@@ -311,11 +311,11 @@ class PendingTimers:
         return self._pages.density(self._clock.now_ms())
 
 
-def _refused(history: History, topic: str, unique_key: str, meant: Meant | None) -> Outcome | None:
+def _refused(history: History, topic: str, unique_key: str, seen: SeenTimers | None) -> Outcome | None:
     """Why a cancel or a move does nothing; None where it acts."""
     if history.fate != Fate.PENDING:
         return Outcome(_VERDICTS[history.fate], topic, unique_key, history.due_ms)
-    if meant is not None and not meant.is_all(history.pending.values()):
+    if seen is not None and not seen.is_all(history.pending.values()):
         return Outcome(Verdict.REPLACED, topic, unique_key, history.due_ms)
     return None
 

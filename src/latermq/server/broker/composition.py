@@ -17,15 +17,15 @@ from latermq.server.handlers.admin.context import AdminContext, Announce, TableS
 from latermq.server.handlers.admin.group_requests import GroupRequests
 from latermq.server.handlers.admin.message_requests import MessageRequests
 from latermq.server.handlers.admin.topic_requests import TopicRequests
+from latermq.server.handlers.async_replies import RunOffLoop, WhenDone, run_inline
 from latermq.server.handlers.broker_service import BrokerService
 from latermq.server.handlers.consumers import ConsumerRequests
-from latermq.server.handlers.flush_waits import Flushing, FlushWaits
-from latermq.server.handlers.late_replies import Beside, WhenDone, do_at_once
+from latermq.server.handlers.flush_queue import FlushBarrier, FlushQueue
 from latermq.server.handlers.messages import SendRequests
 from latermq.server.handlers.notices import GroupChanges
 from latermq.server.handlers.pipeline import PipelineRequests, Tokens
 from latermq.server.handlers.pulls import PullRequests
-from latermq.server.handlers.timers import FetchFar, TimerRequests, fetch_nothing
+from latermq.server.handlers.timers import FetchRecords, TimerRequests, fetch_nothing
 from latermq.server.handlers.windows import Loader, WindowRequests
 from latermq.server.remoting.endpoints import RequestTable
 from latermq.server.remoting.send_lane import SendLane
@@ -46,7 +46,7 @@ def broker_service(
 ) -> BrokerService:
     """The service with the requests of producers and consumers. Other requests are added to its table."""
     config = broker.config
-    flush_waits = FlushWaits(
+    flush_queue = FlushQueue(
         broker.store.log,
         request_flush,
         is_sync=config.store.flush == "sync",
@@ -56,7 +56,7 @@ def broker_service(
     table = RequestTable(
         int(config.server.max_body), sliced if sliced is not None else SlicedRequests(config.timer.max_lookup)
     )
-    table.add(SendRequests(broker.writer, broker.retries, broker.reader, flush_waits).endpoints)
+    table.add(SendRequests(broker.writer, broker.retries, broker.reader, flush_queue).endpoints)
     pulls = PullRequests(
         broker.reader,
         broker.waiting,
@@ -78,13 +78,13 @@ def broker_service(
         broker.locks,
         broker.client_clock,
         config,
-        group_changes.tell,
+        group_changes.notify,
     )
     table.add(consumers.endpoints)
     return BrokerService(
         table,
-        _send_lane(broker, table, between_requests) if not flush_waits.is_sync else None,
-        flush_waits,
+        _send_lane(broker, table, between_requests) if not flush_queue.is_sync else None,
+        flush_queue,
         group_changes,
         broker.topics,
         broker.timers,
@@ -120,15 +120,15 @@ def admin_requests(
     *,
     address: str,
     program_version: str,
-    beside: Beside = do_at_once,
-    announce: Announce = lambda when_told: when_told(),
+    run_off_loop: RunOffLoop = run_inline,
+    announce: Announce = lambda on_announced: on_announced(),
     retain: Callable[[], None] = lambda: None,
     sliced: SlicedRequests,
 ) -> AdminRequests:
     """All administration requests."""
     config = broker.config
     identity = Identity(address, program_version, broker.clock.now_ms())
-    saves = TableSaves(broker.tables, config.broker.max_unsaved, beside)
+    saves = TableSaves(broker.tables, config.broker.max_unsaved, run_off_loop)
     context = AdminContext(broker.topics, config, identity, saves, announce)
     return AdminRequests(
         broker.runtime_info,
@@ -147,7 +147,7 @@ def admin_requests(
 
 
 def timer_requests(
-    broker: Broker, flushing: Flushing, sliced: SlicedRequests, fetch_far: FetchFar = fetch_nothing
+    broker: Broker, flush_barrier: FlushBarrier, sliced: SlicedRequests, fetch_records: FetchRecords = fetch_nothing
 ) -> TimerRequests:
     """The requests about pending timers."""
     return TimerRequests(
@@ -157,17 +157,17 @@ def timer_requests(
         broker.waiting,
         broker.clock,
         broker.config,
-        flushing,
+        flush_barrier,
         sliced,
-        fetch_far,
+        fetch_records,
     )
 
 
 def pipeline_requests(
     broker: Broker,
-    flushing: Flushing,
+    flush_barrier: FlushBarrier,
     *,
-    beside: Beside = do_at_once,
+    run_off_loop: RunOffLoop = run_inline,
     timeline: str = "",
     tokens: Tokens | None = None,
     instance: str = "",
@@ -184,8 +184,8 @@ def pipeline_requests(
         broker.row_schedule,
         broker.clock,
         broker.config.broker.name,
-        flushing,
-        beside=beside,
+        flush_barrier,
+        run_off_loop=run_off_loop,
         timeline=timeline,
         tokens=tokens,
         instance=instance,

@@ -9,7 +9,7 @@ from latermq.handover.driver_note import decode_note, note_path
 from latermq.server.windows.daemon_threads import DaemonThreads
 
 MAX_SMALL_BYTES = 64 << 10
-TokenTold = Callable[[str | LaterMQError], None]
+OnToken = Callable[[str | LaterMQError], None]
 
 
 def read_small_file(root_uri: str, path: str) -> bytes | None:
@@ -35,8 +35,8 @@ class DriverTokens:
         self._reader = DaemonThreads(1, "latermq-note")
         self._reading: asyncio.Future[str] | None = None
 
-    def read(self, told: TokenTold) -> None:
-        """Read the token. `told` runs on the loop with the token, an empty string if there is none, or the error."""
+    def read(self, on_token: OnToken) -> None:
+        """Read the token. `on_token` runs on the loop with the token, an empty string if there is none, or an error."""
         if self._reading is not None and not self._reading.done():
             raise Busy("the pipeline's folder is being read", hint="The driver retries the request")
 
@@ -45,11 +45,11 @@ class DriverTokens:
                 return
             error = reading.exception()
             if error is None:
-                told(reading.result())
+                on_token(reading.result())
             elif isinstance(error, LaterMQError):
-                told(error)
+                on_token(error)
             else:  # any error of the file-system library
-                told(
+                on_token(
                     StoreError(
                         f"this broker cannot read its pipeline.timeline {self.root_uri}: {error}",
                         hint="The broker reads windows from it: check it, and install latermq[pipeline] for a URI",

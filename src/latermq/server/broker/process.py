@@ -113,17 +113,17 @@ class BrokerProcess:
             self.broker,
             address=self.address,
             program_version=version("latermq"),
-            beside=self._do_in_worker,
+            run_off_loop=self._run_off_loop,
             announce=self._registrar.announce,
             retain=self._retainer.run,
             sliced=self._sliced,
         )
-        flush_waits = self.service.flush_waits
-        self._pending = timer_requests(self.broker, flush_waits, self._sliced, self._far_records.fetch)
+        flush_queue = self.service.flush_queue
+        self._pending = timer_requests(self.broker, flush_queue, self._sliced, self._far_records.fetch)
         pipeline = pipeline_requests(
             self.broker,
-            flush_waits,
-            beside=self._do_in_worker,
+            flush_queue,
+            run_off_loop=self._run_off_loop,
             timeline=redacted(self._timeline_uri),
             tokens=DriverTokens(self._timeline_uri, self.broker.store.store_id),
             instance=uuid.uuid4().hex,
@@ -145,8 +145,8 @@ class BrokerProcess:
         self._loader = window_loader(
             broker, root_uri=self._timeline_uri, address=self.address, on_loaded=self._driver.run_now
         )
-        self._table_saver = TableSaver(broker.tables, broker.offsets, self._do_in_worker)
-        self._retainer = Retainer(broker.retention, broker.far, broker.timers.guard, self._disk.remove, self._in_worker)
+        self._table_saver = TableSaver(broker.tables, broker.offsets, self._run_off_loop)
+        self._retainer = Retainer(broker.retention, broker.far, broker.timers.guard, self._disk.remove, self._submit)
         name_servers = config.server.namesrv or f"{config.server.host}:{config.server.namesrv_port}"
         self._registrar = Registrar(
             broker.tables,
@@ -227,7 +227,7 @@ class BrokerProcess:
     async def start(self) -> None:
         """Accept connections and register with the name servers."""
         config = self._config
-        self._flusher.start(on_flushed=self.service.flush_waits.flushed, on_failed=self.end)
+        self._flusher.start(on_flushed=self.service.flush_queue.on_flushed, on_failed=self.end)
         self._preparer.start(self.broker.store.prepare_ahead)
         self.broker.gate.check_disk()
         await old_copy(self.broker, self._timeline_uri).complete()
@@ -283,7 +283,7 @@ class BrokerProcess:
         broker = self.broker
         broker.locks.expire()
         oldest_s = broker.client_clock.monotonic_s() - self._config.broker.client_timeout / 1000
-        self.service.group_changes.tell(broker.members.expire(oldest_s))
+        self.service.group_changes.notify(broker.members.expire(oldest_s))
 
     def _cut(self) -> None:
         if not self.broker.timers.guard.is_holding:  # after a clock jump, wait until the guard accepts the time
@@ -303,13 +303,13 @@ class BrokerProcess:
         def saved(_: LaterMQError | None) -> None:
             self._checkpointing = False
 
-        self._do_in_worker([lambda: self.broker.store.save(plan)], saved)
+        self._run_off_loop([lambda: self.broker.store.save(plan)], saved)
 
-    def _in_worker(self, work: Callable[[], None]) -> None:
+    def _submit(self, work: Callable[[], None]) -> None:
         """Run blocking work off the loop, in order of submission."""
-        self._do_in_worker([work], lambda error: None)
+        self._run_off_loop([work], lambda error: None)
 
-    def _do_in_worker(self, works: list[Callable[[], None]], when_done: Callable[[LaterMQError | None], None]) -> None:
+    def _run_off_loop(self, works: list[Callable[[], None]], when_done: Callable[[LaterMQError | None], None]) -> None:
         """Run several pieces of blocking work in order. `when_done` runs on the loop with None or the error."""
 
         def done(error: BaseException | None) -> None:
@@ -352,7 +352,7 @@ class BrokerProcess:
         self.broker.waiting.finish()
         self._preparer.stop()
         self._flusher.stop()
-        self.service.flush_waits.flushed(self.broker.store.flush())
+        self.service.flush_queue.on_flushed(self.broker.store.flush())
         await self.listener.close()
         await self._metrics.close()
         self._worker.shutdown()

@@ -25,14 +25,14 @@ class Retainer:
         far: FarTimers,
         guard: ClockGuard,
         remove: Callable[[str], None],
-        in_worker: Callable[[Callable[[], None]], None],
+        submit: Callable[[Callable[[], None]], None],
     ) -> None:
-        """`in_worker` runs blocking work in order, off the loop. `remove` blocks."""
+        """`submit` runs blocking work in order, off the loop. `remove` blocks."""
         self._retention = retention
         self._far = far
         self._guard = guard
         self._remove = remove
-        self._in_worker = in_worker
+        self._submit = submit
         self._steps: Generator[None, None, list[Removed]] | None = None
         self._next: asyncio.Handle | None = None
 
@@ -53,7 +53,7 @@ class Retainer:
         except StopIteration as stop:
             for removed in stop.value:
                 _log.info("segment removed", start=removed.start, reason=removed.reason)
-                self._in_worker(partial(self._remove, removed.path))
+                self._submit(partial(self._remove, removed.path))
         except LaterMQError as error:
             _log.error("maintenance failed", action="retain", reason=error.remark)  # the next run tries again
         else:

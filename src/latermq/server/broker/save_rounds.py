@@ -6,7 +6,7 @@ from collections.abc import Callable
 from latermq.broker.tables.table_saver import Tables
 from latermq.errors import LaterMQError
 from latermq.group.offsets import ConsumerOffsets
-from latermq.server.handlers.late_replies import WhenDone, Work
+from latermq.server.handlers.async_replies import WhenDone, Work
 
 # This takes 0.1 ms for typical blocks of a few offsets, and 2 ms if topics have hundreds of queues.
 _OFFSET_BLOCKS_AT_ONCE = 8
@@ -16,18 +16,18 @@ class TableSaver:
     """Saves topics and groups when they change, and offsets periodically."""
 
     def __init__(
-        self, tables: Tables, offsets: ConsumerOffsets, beside: Callable[[list[Work], WhenDone], None]
+        self, tables: Tables, offsets: ConsumerOffsets, run_off_loop: Callable[[list[Work], WhenDone], None]
     ) -> None:
-        """`beside` runs blocking work in order, off the loop."""
+        """`run_off_loop` runs blocking work in order, off the loop."""
         self._tables = tables
         self._offsets = offsets
-        self._beside = beside
+        self._run_off_loop = beside
         self._saving = self._save_again = self._with_offsets = False
         self._encoding: asyncio.Handle | None = None
 
     def save_topics(self, when_done: WhenDone) -> None:
         """Save the tables that messages wait for, without offsets."""
-        self._beside(self._tables.savers(with_offsets=False), when_done)
+        self._run_off_loop(self._tables.savers(with_offsets=False), when_done)
 
     def save_all(self) -> None:
         """Save all changes, including offsets. Offsets that change during encoding are saved by the next call."""
@@ -53,7 +53,7 @@ class TableSaver:
         savers = self._tables.savers(with_offsets=with_offsets)
         if savers:
             self._saving = True
-            self._beside(savers, self._saved)
+            self._run_off_loop(savers, self._saved)
 
     def _saved(self, error: LaterMQError | None) -> None:
         self._saving = False

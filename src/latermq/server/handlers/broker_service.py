@@ -8,10 +8,10 @@ from latermq.broker.tables.topics import Topics, UnsavedTopic
 from latermq.group.members import Members
 from latermq.message.ids import IPV4_HOST_BYTES
 from latermq.protocol.remoting.frames import Command
-from latermq.server.handlers.flush_waits import FlushWaits
-from latermq.server.handlers.late_replies import WhenDone
+from latermq.server.handlers.async_replies import WhenDone
+from latermq.server.handlers.flush_queue import FlushQueue
 from latermq.server.handlers.notices import GroupChanges
-from latermq.server.handlers.topic_waits import TopicWaits
+from latermq.server.handlers.topic_save_queue import TopicSaveQueue
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import RequestTable
 from latermq.server.remoting.send_lane import SendLane
@@ -26,7 +26,7 @@ class BrokerService:
         self,
         table: RequestTable,
         lane: SendLane | None,
-        flush_waits: FlushWaits,
+        flush_queue: FlushQueue,
         group_changes: GroupChanges,
         topics: Topics,
         timers: TimerService,
@@ -47,7 +47,7 @@ class BrokerService:
         """
         self.table = table
         self._lane = lane
-        self.flush_waits = flush_waits
+        self.flush_queue = flush_queue
         self.group_changes = group_changes
         self._topics = topics
         self._timers = timers
@@ -57,9 +57,9 @@ class BrokerService:
         self._on_topics_changed = on_topics_changed
         self._on_scheduled = on_scheduled
         self._between_requests = between_requests
-        self._topic_waits: TopicWaits | None = None
+        self._topic_save_queue: TopicSaveQueue | None = None
         if save_topics is not None:
-            self._topic_waits = TopicWaits(
+            self._topic_save_queue = TopicSaveQueue(
                 save_topics=save_topics,
                 serve=self.serve,
                 on_turn_end=self.on_turn_end,
@@ -75,22 +75,22 @@ class BrokerService:
     def serve(self, connection: Connection, command: Command) -> bytes | None:
         self._between_requests()
         endpoint = self.table.find(command)
-        waits = self._topic_waits
-        if waits is not None and endpoint.stores and connection in waits:
-            waits.add(connection, command)
+        save_queue = self._topic_save_queue
+        if save_queue is not None and endpoint.stores and connection in save_queue:
+            save_queue.add(connection, command)
             return None
         try:
             reply = self.table.answer(endpoint, connection, command)
         except UnsavedTopic:
-            assert waits is not None, "nobody else raises UnsavedTopic"
-            waits.add(connection, command)
+            assert save_queue is not None, "nobody else raises UnsavedTopic"
+            save_queue.add(connection, command)
             return None
         if reply is None:
             command.release()  # the later reply does not need the request, which may take 16 MiB
         return reply
 
     def on_turn_end(self) -> None:
-        self.flush_waits.on_turn_end()
+        self.flush_queue.on_turn_end()
         if self._topics.unannounced:
             self._topics.unannounced = False
             self._on_topics_changed()
@@ -105,9 +105,9 @@ class BrokerService:
     def on_disconnect(self, connection: Connection) -> None:
         self._notices.on_disconnect(connection)
         self._waiting_pulls.remove_client(connection)
-        self.group_changes.tell(self._members.disconnected(connection))
+        self.group_changes.notify(self._members.disconnected(connection))
 
     def statistics(self) -> dict[str, int]:
         """Requests and replies that wait for the disk."""
-        waits = self._topic_waits
-        return self.flush_waits.statistics() | (waits.statistics() if waits is not None else {})
+        save_queue = self._topic_save_queue
+        return self.flush_queue.statistics() | (save_queue.statistics() if save_queue is not None else {})

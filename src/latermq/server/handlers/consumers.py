@@ -43,8 +43,8 @@ from latermq.server.remoting.endpoints import BodyLimit, Endpoint
 from latermq.server.remoting.sliced_requests import Reply, Slices
 from latermq.timer.steps import Steps
 
-_QUEUES_A_STEP = 10  # locked in one step: 2 µs each
-_IDS_A_STEP = 10  # client IDs encoded in one step: up to 3 µs each
+_QUEUES_PER_STEP = 10  # locked in one step: 2 µs each
+_IDS_PER_STEP = 10  # client IDs encoded in one step: up to 3 µs each
 
 
 class ConsumerRequests:
@@ -176,8 +176,8 @@ class ConsumerRequests:
             raise GroupNotFound(f"consumer group {name!r} has no connected member")
         room = AnswerRoom(self._config)
         client_ids = list(group.members)
-        for at in range(0, len(client_ids), _IDS_A_STEP):
-            room.take(len(encode_body(client_ids[at : at + _IDS_A_STEP])))
+        for at in range(0, len(client_ids), _IDS_PER_STEP):
+            room.take(len(encode_body(client_ids[at : at + _IDS_PER_STEP])))
             yield
         return encode_response(command, body=encode_body(ConsumerIdList(consumerIdList=client_ids)))
 
@@ -206,7 +206,7 @@ class ConsumerRequests:
 
 
 def _in_parts(queues: Sequence[MessageQueue]) -> Iterator[Sequence[MessageQueue]]:
-    return (queues[at : at + _QUEUES_A_STEP] for at in range(0, len(queues), _QUEUES_A_STEP))
+    return (queues[at : at + _QUEUES_PER_STEP] for at in range(0, len(queues), _QUEUES_PER_STEP))
 
 
 def _groups_of(_: Command, beat: HeartbeatData) -> set[str]:

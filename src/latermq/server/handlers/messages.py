@@ -15,7 +15,7 @@ from latermq.protocol.remoting.send import (
     read_retry,
     read_send_back,
 )
-from latermq.server.handlers.flush_waits import FlushWaits
+from latermq.server.handlers.flush_queue import FlushQueue
 from latermq.server.remoting.access import PUB, SUB, on_group, on_topic, on_topics
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import Endpoint
@@ -24,11 +24,11 @@ from latermq.server.remoting.endpoints import Endpoint
 class SendRequests:
     """Stores the messages of producers, and the messages that consumers send back."""
 
-    def __init__(self, writer: MessageWriter, retries: Retries, reader: MessageReader, flush_waits: FlushWaits) -> None:
+    def __init__(self, writer: MessageWriter, retries: Retries, reader: MessageReader, flush_queue: FlushQueue) -> None:
         self._writer = writer
         self._retries = retries
         self._reader = reader
-        self._flush_waits = flush_waits
+        self._flush_queue = flush_queue
 
     @property
     def endpoints(self) -> list[Endpoint]:
@@ -51,8 +51,8 @@ class SendRequests:
         return self._send(connection, command, header)
 
     def _send(self, connection: Connection, command: Command, header: SendHeaderV2 | SendHeader) -> bytes | None:
-        if self._flush_waits.is_sync:
-            self._flush_waits.check_unflushed()
+        if self._flush_queue.is_sync:
+            self._flush_queue.check_room()
         if header.batch:
             if header.topic.startswith(RETRY_PREFIX):
                 raise IllegalMessage(f"a batch cannot be sent to {header.topic!r}", hint="Send retries one by one")
@@ -85,10 +85,10 @@ class SendRequests:
             )
         message_id, queue_id, queue_offset, end_offset, handle = sent
         reply = encode_send_reply(command, message_id, queue_id, queue_offset, handle)
-        return self._flush_waits.reply_at(end_offset, connection, command, reply)
+        return self._flush_queue.reply_at(end_offset, connection, command, reply)
 
     def _send_back(self, connection: Connection, command: Command, header: SendBackHeader) -> bytes | None:
         """Schedule a retry of a message that a consumer could not handle."""
         end_offset = self._retries.send_back(read_send_back(header, command.version), connection.peer_host)
         reply = encode_response(command)
-        return reply if not end_offset else self._flush_waits.reply_at(end_offset, connection, command, reply)
+        return reply if not end_offset else self._flush_queue.reply_at(end_offset, connection, command, reply)

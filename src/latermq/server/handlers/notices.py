@@ -7,7 +7,7 @@ from latermq.protocol.remoting.frames import FLAG_ONEWAY, encode_frame
 from latermq.protocol.remoting.offsets import ResetOffsetHeader
 
 
-def tell_group_changed(notices: Notices, group: str) -> None:
+def notify_group_changed(notices: Notices, group: str) -> None:
     """Notify the members of a group that members or subscriptions changed, so that they rebalance the queues."""
     code = Request.NOTIFY_CONSUMER_IDS_CHANGED
     about = (code, group)
@@ -23,12 +23,12 @@ class GroupChanges:
         self._groups = groups
         self._notices = notices
 
-    def tell(self, names: set[str]) -> None:
+    def notify(self, names: set[str]) -> None:
         """Notify the members of these groups, except of groups that are configured not to be notified."""
         for name in names:
             group = self._groups.find(name)
             if group is None or group.notifies_members:
-                tell_group_changed(self._notices, name)
+                notify_group_changed(self._notices, name)
 
 
 def reset_notice(header: ResetOffsetHeader, body: bytes, cpp_body: bytes | None) -> Notice:

@@ -29,9 +29,9 @@ from latermq.protocol.remoting.pipeline import (
     signed_fields,
 )
 from latermq.protocol.remoting.rows import decode_rows
-from latermq.server.broker.pipeline_folder import TokenTold
-from latermq.server.handlers.flush_waits import Flushing
-from latermq.server.handlers.late_replies import Beside, answer, do_at_once, refuse
+from latermq.server.broker.pipeline_folder import OnToken
+from latermq.server.handlers.async_replies import RunOffLoop, answer, refuse, run_inline
+from latermq.server.handlers.flush_queue import FlushBarrier
 from latermq.server.remoting.access import GET, PUB, SUB, UPDATE, on_cluster, on_topic, on_topics
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import Endpoint
@@ -46,7 +46,7 @@ class Tokens(Protocol):
 
     root_uri: str
 
-    def read(self, told: TokenTold) -> None: ...
+    def read(self, on_token: OnToken) -> None: ...
 
 
 class PipelineRequests:
@@ -61,15 +61,15 @@ class PipelineRequests:
         rows: RowSchedule,
         clock: Clock,
         broker_name: str,
-        flushing: Flushing,
+        flush_barrier: FlushBarrier,
         *,
-        beside: Beside = do_at_once,
+        run_off_loop: RunOffLoop = run_inline,
         timeline: str = "",
         tokens: Tokens | None = None,
         instance: str = "",
         secret: bytes = b"",
     ) -> None:
-        """`beside` does blocking work off the loop, in order.
+        """`run_off_loop` does blocking work off the loop, in order.
 
         `timeline` is the folder that this broker reads; `instance` identifies this process. Without a `secret` the
         broker accepts no driver.
@@ -85,8 +85,8 @@ class PipelineRequests:
         self._broker_name = broker_name
         self._tokens = tokens
         self._instance = instance
-        self._flushing = flushing
-        self._beside = beside
+        self._flush_barrier = flush_barrier
+        self._run_off_loop = run_off_loop
 
     @property
     def endpoints(self) -> list[Endpoint]:
@@ -108,7 +108,7 @@ class PipelineRequests:
 
         if not header.flush:
             return reply()
-        self._flushing.when_flushed(lambda: answer(connection, command, reply()))
+        self._flush_barrier.when_flushed(lambda: answer(connection, command, reply()))
         return None
 
     def _check_signature(self, command: Command, header: Struct, signature: str) -> None:
@@ -131,11 +131,11 @@ class PipelineRequests:
         self._check_signature(command, header, header.signature)
         # If Spark holds no timers and never will, the driver's folder does not matter.
         if self._tokens is None or not self._far.is_concerned:
-            self._begin_as(connection, command, header)
+            self._begin_epoch(connection, command, header)
             return
         root_uri = self._tokens.root_uri
 
-        def told(found: str | LaterMQError) -> None:
+        def begin(found: str | LaterMQError) -> None:
             try:
                 if isinstance(found, LaterMQError):
                     raise found
@@ -145,13 +145,13 @@ class PipelineRequests:
                         f"pipeline.timeline, {root_uri}: the driver uses another folder",
                         hint="Give the driver the same --timeline as the broker",
                     )
-                self._begin_as(connection, command, header)
+                self._begin_epoch(connection, command, header)
             except LaterMQError as error:
                 refuse(connection, command, error)
 
-        self._tokens.read(told)
+        self._tokens.read(begin)
 
-    def _begin_as(self, connection: Connection, command: Command, header: BeginPipelineHeader) -> None:
+    def _begin_epoch(self, connection: Connection, command: Command, header: BeginPipelineHeader) -> None:
         """Begin a new epoch. It ends the previous driver, so every check that may refuse the request comes first."""
         if header.afterEpoch != self._ingest.epoch:
             raise InvalidParameter(
@@ -194,7 +194,7 @@ class PipelineRequests:
             else:
                 refuse(connection, command, error)
 
-        self._beside([self._ingest.save], when_done)
+        self._run_off_loop([self._ingest.save], when_done)
 
     def _pull(self, connection: Connection, command: Command, header: PullRecordsHeader) -> bytes:
         if header.epoch is not None:
@@ -214,11 +214,11 @@ class PipelineRequests:
         return encode_response(command)
 
     def _schedule(self, connection: Connection, command: Command, header: ScheduleRowsHeader) -> bytes | None:
-        self._flushing.check_unflushed()
+        self._flush_barrier.check_room()
         done = self._rows.schedule(decode_rows(command.body), connection.peer_host)
         fields = {"scheduled": str(done.scheduled), "known": str(done.known)}
         # Known rows may have arrived only a moment ago: they are confirmed when they are flushed, like new ones.
-        return self._flushing.reply_when_flushed(connection, command, encode_response(command, fields=fields))
+        return self._flush_barrier.reply_when_flushed(connection, command, encode_response(command, fields=fields))
 
     def state(self) -> PipelineState:
         """Return the broker state that a driver needs.

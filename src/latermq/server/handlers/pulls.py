@@ -82,13 +82,13 @@ class PullRequests:
         )
         may_wait = header.sysFlag & PULL_SUSPEND and header.suspendTimeoutMillis > 0 and not command.is_oneway
         if may_wait and _is_at_end(pulled):
-            self._let_wait(connection, command, header, message_filter, pulled.next_offset)
+            self._suspend(connection, command, header, message_filter, pulled.next_offset)
             return None
         if pulled.messages:
             self._traffic.count_pulled(header.topic, header.consumerGroup, pulled.messages)
         return _encode(command.opaque, command.encoding, pulled)
 
-    def _let_wait(
+    def _suspend(
         self, connection: Connection, command: Command, header: PullHeader, message_filter: MessageFilter, offset: int
     ) -> None:
         """Keep only what the answer needs, bounded and with the tables' strings, so that the request can be freed."""

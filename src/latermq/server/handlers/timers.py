@@ -6,7 +6,7 @@ from typing import NamedTuple
 from latermq.broker.messages.long_polling import WaitingPulls
 from latermq.broker.messages.write_gate import WriteGate
 from latermq.broker.tables.topics import Topics
-from latermq.broker.timers.pending import Meant, PendingTimers
+from latermq.broker.timers.pending import PendingTimers, SeenTimers
 from latermq.broker.timers.pending_pages import DueRange
 from latermq.clock import Clock
 from latermq.config import Config
@@ -27,8 +27,8 @@ from latermq.protocol.remoting.timers import (
     encode_outcomes,
     encode_page,
 )
-from latermq.server.handlers.flush_waits import Flushing
-from latermq.server.handlers.late_replies import answer
+from latermq.server.handlers.async_replies import answer
+from latermq.server.handlers.flush_queue import FlushBarrier
 from latermq.server.remoting.access import GET, PUB, on_cluster, on_topic, on_topic_if_named
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import Endpoint
@@ -36,16 +36,16 @@ from latermq.server.remoting.sliced_requests import Reply, SlicedRequests, Slice
 from latermq.timer.steps import Steps
 
 MAX_PAGE_TIMERS = 1000
-MAX_MEANT = 1000  # timer IDs of one name that a request may list
-MAX_FETCHING = 100  # moves that wait for records from the timeline; the same limit as for look-ups
+MAX_TIMER_IDS = 1000  # timer IDs of one name that a request may list
+MAX_FETCHES = 100  # moves that wait for records from the timeline; the same limit as for look-ups
 MAX_PAGE_BYTES = 4 << 20  # keys may be long, and clients reject frames that are too large
 
 # Verdicts that depend on a log record. They are reported when the record is as safe as a sent message.
-_WRITTEN = (Verdict.CANCELLED, Verdict.MOVED, Verdict.ACCEPTED)
+_LOGGED_VERDICTS = (Verdict.CANCELLED, Verdict.MOVED, Verdict.ACCEPTED)
 
 
 Fetched = Mapping[int, bytes] | LaterMQError
-FetchFar = Callable[[Sequence[tuple[int, int]], Callable[[Fetched], None]], None]
+FetchRecords = Callable[[Sequence[tuple[int, int]], Callable[[Fetched], None]], None]
 
 
 def fetch_nothing(places: Sequence[tuple[int, int]], when_done: Callable[[Fetched], None]) -> None:
@@ -71,11 +71,11 @@ class TimerRequests:
         waiting_pulls: WaitingPulls,
         clock: Clock,
         config: Config,
-        flushing: Flushing,
+        flush_barrier: FlushBarrier,
         sliced: SlicedRequests,
-        fetch_far: FetchFar = fetch_nothing,
+        fetch_records: FetchRecords = fetch_nothing,
     ) -> None:
-        """`fetch_far` fetches records of far timers that have left the log, and calls back on the loop."""
+        """`fetch_records` fetches records of far timers that have left the log, and calls back on the loop."""
         self._pending = pending
         self._topics = topics
         self._gate = gate
@@ -83,9 +83,9 @@ class TimerRequests:
         self._clock = clock
         self._config = config
         self._sliced = sliced
-        self._fetch_far = fetch_far
-        self._fetching = 0
-        self._flushing = flushing
+        self._fetch_records = fetch_records
+        self._fetches = 0
+        self._flush_barrier = flush_barrier
 
     @property
     def endpoints(self) -> list[Endpoint]:
@@ -108,12 +108,12 @@ class TimerRequests:
         self._check_allowed()
         self._topics.require(header.topic)
         handle = self._own_handle(header.topic, header.recallHandle)
-        self._flushing.check_unflushed()
+        self._flush_barrier.check_room()
         outcome = yield from self._pending.cancel_steps(handle.topic, handle.unique_key)
-        if outcome.verdict not in _WRITTEN:
+        if outcome.verdict not in _LOGGED_VERDICTS:
             raise self._recalled_nothing(handle, outcome)
         reply = encode_response(command, fields={"msgId": handle.unique_key, "MSG_REGION": "DefaultRegion"})
-        return self._flushing.reply_when_flushed(connection, command, reply)
+        return self._flush_barrier.reply_when_flushed(connection, command, reply)
 
     def _recalled_nothing(self, handle: RecallHandle, outcome: Outcome) -> IllegalOperation:
         """Return the error. The time in the handle matters only if the directory does not know the timer."""
@@ -127,42 +127,42 @@ class TimerRequests:
     def _cancel(self, connection: Connection, command: Command, header: TimerNameHeader) -> Steps[Reply]:
         self._check_allowed()
         name = self._name(header)
-        meant = _meant(header)
-        self._flushing.check_unflushed()
+        seen = _seen_timers(header)
+        self._flush_barrier.check_room()
         pending = self._pending
         if name.key:
             outcomes = yield from pending.cancel_key_steps(header.topic, name.key)
         else:
-            outcomes = [(yield from pending.cancel_steps(header.topic, name.unique_key, meant))]
-        return self._tell(connection, command, outcomes)
+            outcomes = [(yield from pending.cancel_steps(header.topic, name.unique_key, seen))]
+        return self._reply_outcomes(connection, command, outcomes)
 
     def _move(self, connection: Connection, command: Command, header: MoveTimerHeader) -> Steps[Reply]:
         self._check_allowed()
         name = self._name(header)
         due_ms = self._due_ms(header)
-        meant = _meant(header)
-        self._flushing.check_unflushed()
+        seen = _seen_timers(header)
+        self._flush_barrier.check_room()
         pending = self._pending
 
         def move(fetched: Mapping[int, bytes]) -> Steps[Reply]:
             if name.key:
                 outcomes = yield from pending.move_key_steps(header.topic, name.key, due_ms, fetched)
             else:
-                outcomes = [(yield from pending.move_steps(header.topic, name.unique_key, due_ms, fetched, meant))]
-            return self._tell(connection, command, outcomes)
+                outcomes = [(yield from pending.move_steps(header.topic, name.unique_key, due_ms, fetched, seen))]
+            return self._reply_outcomes(connection, command, outcomes)
 
         places = yield from pending.fetch_steps(header.topic, name.unique_key, name.key)
         if not places:
             return (yield from move({}))
-        if self._fetching >= MAX_FETCHING:
-            raise FlowControl(f"{MAX_FETCHING} moves are waiting for the timeline", hint="Try again in a moment")
-        self._fetching += 1
-        self._fetch_far(places, lambda fetched: self._answer_later(connection, command, fetched, move))
+        if self._fetches >= MAX_FETCHES:
+            raise FlowControl(f"{MAX_FETCHES} moves are waiting for the timeline", hint="Try again in a moment")
+        self._fetches += 1
+        self._fetch_records(places, lambda fetched: self._answer_later(connection, command, fetched, move))
         return None
 
     def statistics(self) -> dict[str, int]:
         """How many moves wait for records from the timeline, and the limit."""
-        return {"timeline_moves": self._fetching, "max_timeline_moves": MAX_FETCHING}
+        return {"timeline_moves": self._fetches, "max_timeline_moves": MAX_FETCHES}
 
     def _answer_later(
         self,
@@ -171,7 +171,7 @@ class TimerRequests:
         fetched: Mapping[int, bytes] | LaterMQError,
         move: Callable[[Mapping[int, bytes]], Steps[Reply]],
     ) -> None:
-        self._fetching -= 1
+        self._fetches -= 1
         try:
             if isinstance(fetched, LaterMQError):
                 raise fetched
@@ -191,21 +191,21 @@ class TimerRequests:
                 hint="LIST_TIMERS finds timers by message key",
             )
         outcome = yield from self._pending.status_steps(header.topic, name.unique_key)
-        return self._tell(connection, command, [outcome])
+        return self._reply_outcomes(connection, command, [outcome])
 
     def _list(self, connection: Connection, command: Command, header: ListTimersHeader) -> Steps[Reply]:
-        asked = DueRange(header.topic, header.fromMs, header.untilMs)
+        due_range = DueRange(header.topic, header.fromMs, header.untilMs)
         limit = max(1, min(header.limit, MAX_PAGE_TIMERS))
         while True:
-            steps = self._pending.list_steps(asked, key=header.key, limit=limit, cursor=header.cursor)
+            steps = self._pending.list_steps(due_range, key=header.key, limit=limit, cursor=header.cursor)
             body = encode_page((yield from steps))
             if len(body) <= MAX_PAGE_BYTES or limit == 1:
                 return encode_response(command, body=body)
             limit //= 2
 
     def _count(self, connection: Connection, command: Command, header: ListTimersHeader) -> Steps[Reply]:
-        asked = DueRange(header.topic, header.fromMs, header.untilMs)
-        timers = yield from self._pending.count_steps(asked, key=header.key)
+        due_range = DueRange(header.topic, header.fromMs, header.untilMs)
+        timers = yield from self._pending.count_steps(due_range, key=header.key)
         return encode_response(command, body=encode_body(PendingCount(timers=timers)))
 
     def _density(self, connection: Connection, command: Command, _: None) -> bytes:
@@ -216,11 +216,11 @@ class TimerRequests:
             raise NoPermission("this broker does not recall, cancel or move timers", hint="Set timer.recall = true")
         self._gate.check(is_retry=True)
 
-    def _tell(self, connection: Connection, command: Command, outcomes: Iterable[Outcome]) -> bytes | None:
-        told = list(outcomes)
-        reply = encode_response(command, body=encode_outcomes(told))
-        if any(outcome.verdict in _WRITTEN for outcome in told):
-            return self._flushing.reply_when_flushed(connection, command, reply)
+    def _reply_outcomes(self, connection: Connection, command: Command, outcomes: Iterable[Outcome]) -> bytes | None:
+        results = list(outcomes)
+        reply = encode_response(command, body=encode_outcomes(results))
+        if any(outcome.verdict in _LOGGED_VERDICTS for outcome in results):
+            return self._flush_barrier.reply_when_flushed(connection, command, reply)
         return reply
 
     def _name(self, header: TimerNameHeader) -> _Name:
@@ -252,7 +252,7 @@ class TimerRequests:
         return self._clock.now_ms() + header.delayMs
 
 
-def _meant(header: TimerNameHeader) -> Meant | None:
+def _seen_timers(header: TimerNameHeader) -> SeenTimers | None:
     """Return the timers that the client has seen under the name, if the request lists them."""
     if header.timerIds is None:
         if header.scheduledBefore is not None:
@@ -260,8 +260,8 @@ def _meant(header: TimerNameHeader) -> Meant | None:
         return None
     ids = header.timerIds.split(",")
     are_ids = all(one.isascii() and one.isdigit() and len(one) <= MAX_ENTRY_DIGITS for one in ids)
-    if header.uniqueKey is None or len(ids) > MAX_MEANT or not are_ids:
+    if header.uniqueKey is None or len(ids) > MAX_TIMER_IDS or not are_ids:
         raise InvalidParameter(
-            f"timerIds are up to {MAX_MEANT} numbers, joined by commas, of the timers of one unique key"
+            f"timerIds are up to {MAX_TIMER_IDS} numbers, joined by commas, of the timers of one unique key"
         )
-    return Meant(frozenset(map(int, ids)), header.scheduledBefore)
+    return SeenTimers(frozenset(map(int, ids)), header.scheduledBefore)

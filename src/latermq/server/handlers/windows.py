@@ -14,7 +14,7 @@ from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.json_body import encode_body
 from latermq.protocol.remoting.pipeline import WindowNumberHeader, WindowReports
 from latermq.server.change_log import Change
-from latermq.server.handlers.late_replies import answer, refuse
+from latermq.server.handlers.async_replies import answer, refuse
 from latermq.server.remoting.access import GET, UPDATE, on_cluster
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import Endpoint

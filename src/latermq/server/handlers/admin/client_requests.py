@@ -16,7 +16,7 @@ from latermq.protocol.remoting.clients import ClientHeader, ConsumerStatus, Cons
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.json_body import encode_body, raw_fields
-from latermq.server.handlers.late_replies import answer, refuse
+from latermq.server.handlers.async_replies import answer, refuse
 from latermq.server.remoting.access import GET, SUB, on_group, on_topic, on_topics
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import Endpoint
@@ -29,7 +29,7 @@ STATUS_TIMEOUT_S = 4.0  # tools wait 5 s for this one
 
 
 @runtime_checkable
-class Askable(Protocol):
+class ClientChannel(Protocol):
     """A connection over which the broker can send requests to a client."""
 
     @property
@@ -47,8 +47,8 @@ class ClientRequests:
         self._reader = reader
         self._members = members
         self._config = config
-        self._max_asked = config.broker.max_client_calls
-        self._asked = 0  # requests that clients have not answered yet
+        self._max_calls = config.broker.max_client_calls
+        self._pending_calls = 0  # requests that clients have not answered yet
 
     @property
     def endpoints(self) -> list[Endpoint]:
@@ -74,31 +74,31 @@ class ClientRequests:
         return self._reader.topics_at(parse_offset_message_id(header.msgId)[2])
 
     def _running_info(self, connection: Connection, command: Command, header: ClientHeader) -> None:
-        self._pass_on(connection, command, header, command.text_fields(), command.body)
+        self._forward(connection, command, header, command.text_fields(), command.body)
 
     def _consume_directly(self, connection: Connection, command: Command, header: ClientHeader) -> None:
         """Make one client consume one message, whether or not it has consumed it before."""
         _, _, physical_offset = parse_offset_message_id(header.msgId)
         record = self._reader.read_record(physical_offset)
         fields = {**command.text_fields(), "brokerName": self._config.broker.name}
-        self._pass_on(connection, command, header, fields, record)
+        self._forward(connection, command, header, fields, record)
 
-    def _pass_on(
+    def _forward(
         self, connection: Connection, command: Command, header: ClientHeader, fields: Mapping[str, str], body: bytes
     ) -> None:
         member = self._member(header.consumerGroup, header.clientId)
 
-        def pass_back(answered: Command) -> None:
+        def forward_answer(response: Command) -> None:
             reply = encode_response(
-                command, answered.code, fields=answered.text_fields(), remark=answered.remark, body=answered.body
+                command, response.code, fields=response.text_fields(), remark=response.remark, body=response.body
             )
             answer(connection, command, reply)
 
         def fail(error: LaterMQError) -> None:
             refuse(connection, command, error)
 
-        self._take_room(1)
-        self._ask(member, command.code, fields, body, CLIENT_TIMEOUT_S, pass_back, fail)
+        self._reserve_calls(1)
+        self._call(member, command.code, fields, body, CLIENT_TIMEOUT_S, forward_answer, fail)
 
     def _member(self, group: str, client_id: str) -> Member:
         connected = self._members.consumer_group(group)
@@ -120,14 +120,14 @@ class ClientRequests:
             raise LaterMQError(
                 f"no consumer of group {header.group!r} is online", hint="Start a consumer, or specify another group"
             )
-        self._take_room(len(members))
+        self._reserve_calls(len(members))
         status = ConsumerStatus()
-        left = {member.client_id for member in members}
+        pending = {member.client_id for member in members}
         room_bytes = int(self._config.server.max_frame) - SPARE_BYTES
 
-        def done_with(client_id: str) -> None:
-            left.discard(client_id)
-            if left:
+        def finish(client_id: str) -> None:
+            pending.discard(client_id)
+            if pending:
                 return
             if room_bytes < 0:
                 error = LaterMQError(
@@ -137,37 +137,38 @@ class ClientRequests:
             else:
                 answer(connection, command, encode_response(command, body=encode_body(status)))
 
-        def ask(member: Member) -> None:
-            def take(answered: Command) -> None:
+        def call(member: Member) -> None:
+            def add_offsets(response: Command) -> None:
                 nonlocal room_bytes
-                offsets = raw_fields(answered.body).get("messageQueueTable")
-                if answered.code == Response.SUCCESS and offsets is not None:
+                offsets = raw_fields(response.body).get("messageQueueTable")
+                if response.code == Response.SUCCESS and offsets is not None:
                     room_bytes -= len(offsets) + len(member.client_id) + len('"":,')
                     if room_bytes < 0:
                         status.consumerTable.clear()
                     else:
                         status.consumerTable[member.client_id] = msgspec.Raw(bytes(offsets))
-                done_with(member.client_id)
+                finish(member.client_id)
 
             fields = {"group": header.group, "topic": header.topic}
             code = Request.GET_CONSUMER_STATUS_FROM_CLIENT
-            self._ask(member, code, fields, b"", STATUS_TIMEOUT_S, take, lambda error: done_with(member.client_id))
+            self._call(member, code, fields, b"", STATUS_TIMEOUT_S, add_offsets, lambda error: finish(member.client_id))
 
         for member in members:
-            ask(member)
+            call(member)
             yield
         return None
 
-    def _take_room(self, questions: int) -> None:
+    def _reserve_calls(self, count: int) -> None:
         """Reserve this many client requests, or refuse if there are too many."""
-        if self._asked + questions > self._max_asked:
+        if self._pending_calls + count > self._max_calls:
             raise Busy(
-                f"{self._asked} queries wait for clients; the limit is {self._max_asked} (broker.max_client_calls)",
+                f"{self._pending_calls} queries wait for clients; the limit is {self._max_calls} "
+                "(broker.max_client_calls)",
                 hint="Ask again in a moment",
             )
-        self._asked += questions
+        self._pending_calls += count
 
-    def _ask(
+    def _call(
         self,
         member: Member,
         code: int,
@@ -180,7 +181,7 @@ class ClientRequests:
         """Send a request, already reserved, to a client. Exactly one of the two callbacks is called, now or later."""
         channel = member.channel
         try:
-            if not isinstance(channel, Askable):
+            if not isinstance(channel, ClientChannel):
                 raise LaterMQError(f"client {member.client_id!r} cannot be queried over its protocol")
             if channel.is_paused:
                 raise Busy(
@@ -188,12 +189,12 @@ class ClientRequests:
                 )
             future = channel.call(code, fields=fields, body=body, timeout_s=timeout_s)
         except LaterMQError as error:
-            self._asked -= 1
+            self._pending_calls -= 1
             on_failure(error)
             return
 
         def done(finished: "asyncio.Future[Command]") -> None:
-            self._asked -= 1
+            self._pending_calls -= 1
             if finished.cancelled():
                 return  # the loop is stopping
             error = finished.exception()
@@ -211,4 +212,4 @@ class ClientRequests:
 
     def statistics(self) -> dict[str, int]:
         """How many requests clients have not answered yet."""
-        return {"client_calls": self._asked}
+        return {"client_calls": self._pending_calls}

@@ -9,7 +9,7 @@ from latermq.broker.tables.topics import Topics
 from latermq.config import Config
 from latermq.errors import Busy, LaterMQError
 from latermq.protocol.remoting.frames import Command, encode_response
-from latermq.server.handlers.late_replies import Beside, WhenDone, Work, answer, do_at_once
+from latermq.server.handlers.async_replies import RunOffLoop, WhenDone, Work, answer, run_inline
 from latermq.server.remoting.connection import Connection
 
 Announce = Callable[[Callable[[], None]], None]
@@ -20,10 +20,10 @@ MAX_REPLY_BYTES = 64 << 20  # of replies that wait for their change to be saved
 class TableSaves:
     """Saves changed tables in rounds. One round serves all requests that are waiting when it starts."""
 
-    def __init__(self, tables: Tables, max_waiting: int, beside: Beside = do_at_once) -> None:
-        """`beside` does blocking work off the loop, in order."""
+    def __init__(self, tables: Tables, max_waiting: int, run_off_loop: RunOffLoop = run_inline) -> None:
+        """`run_off_loop` does blocking work off the loop, in order."""
         self._savers = tables.savers
-        self._beside = beside
+        self._run_off_loop = run_off_loop
         self._max_waiting = max_waiting
         self._next: list[tuple[list[Work], WhenDone]] = []
         self._is_running = False
@@ -64,7 +64,7 @@ class TableSaves:
             if self._next and not self._is_running:
                 self._start_round()
 
-        self._beside([*works, *self._savers()], done)
+        self._run_off_loop([*works, *self._savers()], done)
 
     def statistics(self) -> dict[str, int]:
         """Changes and replies that wait to be saved."""
@@ -100,9 +100,9 @@ class AdminContext:
         def when_done(error: LaterMQError | None) -> None:
             self.saves.waiting += 1  # for the name servers
             reply = encode_response(command) if error is None else connection.refuse(command, error)
-            self.announce(lambda: when_told(reply))
+            self.announce(lambda: on_announced(reply))
 
-        def when_told(reply: bytes) -> None:
+        def on_announced(reply: bytes) -> None:
             self.saves.waiting -= 1
             answer(connection, command, reply)
 

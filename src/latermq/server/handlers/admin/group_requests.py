@@ -74,8 +74,8 @@ from latermq.server.remoting.sliced_requests import Reply, Slices
 from latermq.timer.steps import Steps
 
 _TOPIC_SEPARATOR = ";"
-_MEMBERS_A_STEP = 10  # 2 µs each
-Told = TypeVar("Told")
+_MEMBERS_PER_STEP = 10  # 2 µs each
+Row = TypeVar("Row")
 
 
 class GroupRequests:
@@ -230,7 +230,7 @@ class GroupRequests:
         subscriptions = {topic: write_subscription(one) for topic, one in group.subscriptions.items()}
         room.take(len(encode_body(subscriptions)))
         body = ConsumerConnection(
-            connectionSet=(yield from _each(_connection_info, group.members.values(), room)),
+            connectionSet=(yield from _convert_members(_connection_info, group.members.values(), room)),
             subscriptionTable=subscriptions,
             consumeType=group.consume_type,
             messageModel=group.message_model,
@@ -246,7 +246,7 @@ class GroupRequests:
                 f"producer group {name!r} does not exist", hint="No member is connected to this broker. Start one"
             )
         room = AnswerRoom(self._config)
-        body = ProducerConnection(connectionSet=(yield from _each(_connection_info, members, room)))
+        body = ProducerConnection(connectionSet=(yield from _convert_members(_connection_info, members, room)))
         return encode_response(command, body=encode_body(body))
 
     def _all_producers(self, connection: Connection, command: Command, _: None) -> Steps[Reply]:
@@ -255,21 +255,21 @@ class GroupRequests:
         for name, members in self._members.producer_groups().items():
             yield
             room.take(len(encode_body(name)))
-            table[name] = yield from _each(_producer_info, members, room)
+            table[name] = yield from _convert_members(_producer_info, members, room)
         return encode_response(command, body=encode_body(ProducerTable(data=table)))
 
     def _subscription(self, connection: Connection, command: Command, header: GroupTopicHeader) -> bytes:
         group = self._members.consumer_group(header.group)
         subscription = group.subscriptions.get(header.topic) if group else None
-        told = write_subscription(subscription) if subscription is not None else None
-        body = SubscriptionAnswer(group=header.group, topic=header.topic, subscriptionData=told)
+        data = write_subscription(subscription) if subscription is not None else None
+        body = SubscriptionAnswer(group=header.group, topic=header.topic, subscriptionData=data)
         return encode_response(command, body=encode_body(body))
 
     # Offsets
 
     def _consume_stats(self, connection: Connection, command: Command, header: ConsumeStatsHeader) -> Steps[Reply]:
         group = header.consumerGroup
-        named = _listed_topics(header)
+        named = _named_topics(header)
         if named:
             found = [self._topics.find(name) for name in sorted(set(named))]
             topics = [topic for topic in found if topic is not None]
@@ -340,33 +340,33 @@ class GroupRequests:
         group = self._members.consumer_group(header.group)
         if group is not None:
             has_cpp = any(member.language == CPP for member in group.members.values())
-            self._notices.tell(reset_notice(header, body, _listed(queues) if has_cpp else None))
+            self._notices.tell(reset_notice(header, body, _encode_for_cpp(queues) if has_cpp else None))
         self._answer_when_saved(connection, command, body)
         return None
 
 
-def _listed_topics(header: ConsumeStatsHeader) -> list[str]:
+def _named_topics(header: ConsumeStatsHeader) -> list[str]:
     return [name for name in (header.topicList or "").split(_TOPIC_SEPARATOR) if name]
 
 
 def _topics_of_stats(_: Command, header: ConsumeStatsHeader) -> list[str]:
     """Return the topics that a request names. A request without topics covers those of the group."""
-    return _listed_topics(header) + ([header.topic] if header.topic else [])
+    return _named_topics(header) + ([header.topic] if header.topic else [])
 
 
-def _listed(queues: list[tuple[MessageQueue, int]]) -> bytes:
+def _encode_for_cpp(queues: list[tuple[MessageQueue, int]]) -> bytes:
     """Encode the table in the form that C++ clients read."""
     return encode_body(QueueOffsets(offsetTable=[_queue_offset(queue, offset) for queue, offset in queues]))
 
 
-def _each(told: Callable[[Member], Told], members: Iterable[Member], room: AnswerRoom) -> Steps[list[Told]]:
+def _convert_members(to_row: Callable[[Member], Row], members: Iterable[Member], room: AnswerRoom) -> Steps[list[Row]]:
     """Convert all members in steps. Refuse if they do not fit in one answer."""
     found = []
     for member in list(members):
-        one = told(member)
+        one = to_row(member)
         room.take(len(encode_body(one)))
         found.append(one)
-        if len(found) % _MEMBERS_A_STEP == 0:
+        if len(found) % _MEMBERS_PER_STEP == 0:
             yield
     return found
 

@@ -8,7 +8,7 @@ import msgspec
 from latermq.protocol.remoting.json_body import encode_entry, join_entries
 from latermq.timer.steps import Steps
 
-ENTRIES_A_STEP = 5  # 3 µs each
+ENTRIES_PER_STEP = 5  # 3 µs each
 
 
 def keyed_map(entries: Iterable[tuple[Any, Any]]) -> Steps[msgspec.Raw]:
@@ -16,6 +16,6 @@ def keyed_map(entries: Iterable[tuple[Any, Any]]) -> Steps[msgspec.Raw]:
     encoded: list[bytes] = []
     for key, value in entries:
         encoded.append(encode_entry(key, value))
-        if len(encoded) % ENTRIES_A_STEP == 0:
+        if len(encoded) % ENTRIES_PER_STEP == 0:
             yield
     return join_entries(encoded)

@@ -11,7 +11,7 @@ from latermq.protocol.remoting.topics import TopicOffset, TopicStats
 from latermq.server.handlers.admin.keyed_maps import keyed_map
 from latermq.timer.steps import Steps
 
-_SPANS_A_STEP = 10  # 1 µs each
+_SPANS_PER_STEP = 10  # 1 µs each
 
 
 def topic_stats(state: TopicState, broker_name: str) -> Steps[TopicStats]:
@@ -59,7 +59,7 @@ def time_spans(queues: Iterable[QueueTimes], topic: str, broker_name: str) -> St
                 delayTime=one.late_ms,
             )
         )
-        if len(spans) % _SPANS_A_STEP == 0:
+        if len(spans) % _SPANS_PER_STEP == 0:
             yield
     return spans
 

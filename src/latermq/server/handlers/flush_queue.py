@@ -12,10 +12,10 @@ from latermq.store.commit_log import CommitLog
 MAX_UNFLUSHED_BYTES = 64 << 20  # of replies that wait for the disk; the reply to a batch may take 330 kB
 
 
-class Flushing(Protocol):
+class FlushBarrier(Protocol):
     """Delays replies until the log is flushed, if `store.flush = sync` requires it."""
 
-    def check_unflushed(self) -> None:
+    def check_room(self) -> None:
         """Refuse more work while too many replies wait for the disk."""
         ...
 
@@ -28,7 +28,7 @@ class Flushing(Protocol):
         ...
 
 
-class FlushWaits:
+class FlushQueue:
     """Keeps replies until the log is flushed to the end of their record."""
 
     def __init__(self, log: CommitLog, request_flush: Callable[[], None], *, is_sync: bool, max_waiting: int) -> None:
@@ -42,7 +42,7 @@ class FlushWaits:
         # Other callbacks that wait for the flush of an offset, in log order.
         self._watchers: deque[tuple[int, Callable[[], None]]] = deque()
 
-    def check_unflushed(self) -> None:
+    def check_room(self) -> None:
         """Refuse more work at the limit. On a hung disk, replies pile up."""
         if len(self._replies) >= self._max_waiting or self._reply_bytes >= MAX_UNFLUSHED_BYTES:
             raise Busy(
@@ -77,7 +77,7 @@ class FlushWaits:
         if self._replies:
             self._request_flush()
 
-    def flushed(self, offset: int) -> None:
+    def on_flushed(self, offset: int) -> None:
         """Send the replies and run the callbacks that waited for the flush of this offset."""
         replies = self._replies
         while replies and replies[0][0] <= offset:

@@ -5,17 +5,17 @@ from collections.abc import Callable
 
 from latermq.errors import Busy, LaterMQError
 from latermq.protocol.remoting.frames import Command
-from latermq.server.handlers.late_replies import WhenDone, answer
+from latermq.server.handlers.async_replies import WhenDone, answer
 from latermq.server.remoting.connection import Connection, Lane
 from latermq.server.remoting.sliced_requests import Later
 
 MAX_UNSAVED_BYTES = 64 << 20  # of requests that wait for their topics to be saved
 # Above this share, each connection has at most one such request. Its next ones wait unread instead of being refused.
 BLOCK_SHARE = 1 / 4
-SERVED_AT_ONCE = 100  # requests whose topics are saved; then other work has its turn
+REQUESTS_PER_SLICE = 100  # requests whose topics are saved; then other work has its turn
 
 
-class TopicWaits:
+class TopicSaveQueue:
     """Keeps requests in their clients' order until `save_topics` is done, then serves them again."""
 
     def __init__(
@@ -34,13 +34,13 @@ class TopicWaits:
         self._max_waiting = max_waiting
         self._waiting: list[tuple[Connection, Command]] = []
         self._waiting_bytes = 0
-        self._serves_saved = False
+        self._is_serving = False
         self._failure: LaterMQError | None = None  # set while requests are served again whose topics could not be saved
-        self._closed_lanes: dict[Connection, Lane | None] = {}  # lanes of the connections with waiting requests
+        self._lanes: dict[Connection, Lane | None] = {}  # lanes of the connections with waiting requests
 
     def __contains__(self, connection: Connection) -> bool:
         """Whether a request of this connection waits. The next request that stores or cancels must not overtake it."""
-        return connection in self._closed_lanes
+        return connection in self._lanes
 
     def add(self, connection: Connection, command: Command) -> None:
         """Serve a request again once its topic is saved."""
@@ -52,26 +52,26 @@ class TopicWaits:
             )
         self._waiting.append((connection, command))
         self._waiting_bytes += command.held_bytes
-        if connection not in self._closed_lanes:
-            self._closed_lanes[connection] = connection.lane
+        if connection not in self._lanes:
+            self._lanes[connection] = connection.lane
             connection.lane = None
         if self._waiting_bytes >= MAX_UNSAVED_BYTES * BLOCK_SHARE:
             connection.set_blocked(True)  # until all waiting requests are served
-        if len(self._waiting) == 1 and not self._serves_saved:
-            self._save_topics(self._saved)
+        if len(self._waiting) == 1 and not self._is_serving:
+            self._save_topics(self._on_saved)
 
-    def _saved(self, error: LaterMQError | None) -> None:
+    def _on_saved(self, error: LaterMQError | None) -> None:
         """Serve the waiting requests in slices. Further requests of their clients wait until all of them are served."""
         saved, self._waiting, self._waiting_bytes = deque(self._waiting), [], 0
-        lanes, self._closed_lanes = self._closed_lanes, {}
-        self._serves_saved = True  # delays further saves: new requests would overtake the waiting ones
+        lanes, self._lanes = self._lanes, {}
+        self._is_serving = True  # delays further saves: new requests would overtake the waiting ones
         for connection in lanes:
             connection.set_blocked(True)
 
         def serve_some() -> None:
             # Requests that must wait again, for another topic, are added to the new list and stay in order.
             self._failure = error
-            for _ in range(min(SERVED_AT_ONCE, len(saved))):
+            for _ in range(min(REQUESTS_PER_SLICE, len(saved))):
                 connection, command = saved.popleft()  # also for closed connections: the request may be one-way
                 try:
                     reply = self._serve(connection, command)
@@ -91,14 +91,14 @@ class TopicWaits:
     def _reopen(self, lanes: dict[Connection, Lane | None]) -> None:
         """Resume the connections after all their waiting requests are served."""
         for connection, lane in lanes.items():
-            if connection in self._closed_lanes:
-                self._closed_lanes[connection] = lane
+            if connection in self._lanes:
+                self._lanes[connection] = lane
             else:
                 connection.lane = lane
             connection.set_blocked(False)
-        self._serves_saved = False
+        self._is_serving = False
         if self._waiting:
-            self._save_topics(self._saved)
+            self._save_topics(self._on_saved)
 
     def statistics(self) -> dict[str, int]:
         """Requests that wait for their topics to be saved."""

@@ -9,12 +9,12 @@ from latermq.server.remoting.connection import Connection
 
 Work = Callable[[], None]
 WhenDone = Callable[[LaterMQError | None], None]
-Beside = Callable[[list[Work], WhenDone], None]
+RunOffLoop = Callable[[list[Work], WhenDone], None]
 
 MAX_UNREAD_REPLY_BYTES = 4096  # largest late reply to a peer that has unread data pending
 
 
-def do_at_once(works: list[Work], when_done: WhenDone) -> None:
+def run_inline(works: list[Work], when_done: WhenDone) -> None:
     """Do the work synchronously, for callers in which nothing else needs the thread."""
     try:
         do_all(works)
