@@ -72,7 +72,7 @@ class Life:
         self._chance = chance
         self._world = world
         table = InFlightTable()
-        snapshot = PopSnapshot(disk, table, chance.choice((0, 300, 2_000, 1 << 20)))
+        snapshot = PopSnapshot(disk, table, chance.choice((0, 300, 2_000, 1 << 20)), chance.choice((3_000, 1 << 30)))
         self.store = MessageStore(disk, SMALL, clock, store_host=HOST, new_store_id="a" * 32, participants=[snapshot])
         self.operations = PopOperations(table, LIMITS)
         self.journal = PopJournal(self.store, self.operations, snapshot, born_host=HOST)

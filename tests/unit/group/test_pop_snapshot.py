@@ -27,10 +27,10 @@ MINUTE_MS = 60_000
 class Pops:
     """A store with POP consumption, and no broker around it."""
 
-    def __init__(self, disk: MemoryDisk, min_growth_bytes: int = 0) -> None:
+    def __init__(self, disk: MemoryDisk, min_growth_bytes: int = 0, max_pinned_bytes: int = 1 << 30) -> None:
         self.disk = disk
         table = InFlightTable()
-        self.snapshot = PopSnapshot(disk, table, min_growth_bytes)
+        self.snapshot = PopSnapshot(disk, table, min_growth_bytes, max_pinned_bytes)
         self.store = MessageStore(
             disk, SMALL, SimulatedClock(), store_host=HOST, new_store_id="a" * 32, participants=[self.snapshot]
         )
@@ -107,6 +107,25 @@ def test_a_snapshot_is_written_only_when_the_journal_has_grown() -> None:
     again = Pops(pops.disk.after_process_crash(), min_growth_bytes=2_000)
     assert again.journal.replayed == 1
     assert again.held() == list(range(22))
+
+
+def test_a_journal_that_hardly_grows_does_not_keep_the_log_from_being_shortened() -> None:
+    pops = Pops(MemoryDisk(), min_growth_bytes=1 << 20, max_pinned_bytes=10_000)
+    pops.send(3)
+    pops.ack(0, pops.pop(1))
+    pops.save()
+    assert pops.snapshot.mark == 0
+    for _ in range(4):
+        append(pops.store, b"x" * 4_000, topic="filler")
+    assert pops.journal.needed_from() < pops.store.log.end - 10_000
+    pops.save()
+    assert pops.snapshot.mark == 2
+    assert pops.journal.needed_from() == pops.store.log.end
+    saved = pops.disk.read(PATH)
+    for _ in range(4):
+        append(pops.store, b"x" * 4_000, topic="filler")
+    pops.save()
+    assert pops.disk.read(PATH) == saved, "nothing is popped, so it is still valid"
 
 
 def test_a_snapshot_is_not_written_while_operations_wait_for_their_record() -> None:

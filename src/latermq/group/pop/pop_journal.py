@@ -45,7 +45,7 @@ class PopJournal:
             self._replay(queue, max(first, snapshot.mark), operations.table)
         if operations.clamp(self._queue_end):
             self.append()
-        snapshot.attach(self._position, lambda: self.bytes)
+        snapshot.attach(self._position, lambda: self.bytes, self._pinned_bytes)
         if self.loss:
             # The file must not be combined with records that are written from now on.
             store.flush()
@@ -68,6 +68,11 @@ class PopJournal:
 
     def _position(self) -> int | None:
         return self.next_record if self._operations.journal.is_empty else None
+
+    def _pinned_bytes(self) -> int:
+        queue = self._store.queues.find(POP_TOPIC, 0)
+        entry = queue.entry(self._snapshot.mark) if queue is not None else None
+        return self._store.log.end - entry[0] if entry is not None else 0
 
     def append(self, drafts: Sequence[Draft] = (), gone: Sequence[Due] = (), now_ms: int = 0) -> list[Appended]:
         """Append the operations of this turn. The answers of the turn may be written afterwards.

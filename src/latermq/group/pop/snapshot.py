@@ -13,10 +13,14 @@ from latermq.store.participant import CheckpointParticipant, Part
 
 FIELD = "pop"
 MIN_GROWTH_BYTES = 8 << 20
+MAX_PINNED_BYTES = 256 << 20
 
 
 class PopSnapshot(CheckpointParticipant):
     """Saves the table with a checkpoint when the journal has grown enough, and loads it at the start.
+
+    It is also saved if the first journal record that a start would replay is far from the end of the log: the log must
+    be kept from there on, however rarely messages are popped.
 
     The file contains its own position in the journal, so it is valid whichever checkpoint it meets. It is written when
     the log is flushed up to that position: no crash can take back a record that it covers. The checkpoint has a copy of
@@ -25,23 +29,34 @@ class PopSnapshot(CheckpointParticipant):
 
     fields = (FIELD,)
 
-    def __init__(self, disk: Disk, table: InFlightTable, min_growth_bytes: int = MIN_GROWTH_BYTES) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        table: InFlightTable,
+        min_growth_bytes: int = MIN_GROWTH_BYTES,
+        max_pinned_bytes: int = MAX_PINNED_BYTES,
+    ) -> None:
         self._disk = disk
         self._table = table
         self._min_growth_bytes = min_growth_bytes
+        self._max_pinned_bytes = max_pinned_bytes
         self.mark = 0  # the position of the file on disk: the journal is needed from here on
         self.loss = ""  # what is wrong with the file, for operators
         self._position: Callable[[], int | None] = lambda: None
         self._journal_bytes: Callable[[], int] = lambda: 0
+        self._pinned_bytes: Callable[[], int] = lambda: 0
         self._saved_bytes = 0  # of the journal, at the last snapshot
 
-    def attach(self, position: Callable[[], int | None], journal_bytes: Callable[[], int]) -> None:
+    def attach(
+        self, position: Callable[[], int | None], journal_bytes: Callable[[], int], pinned_bytes: Callable[[], int]
+    ) -> None:
         """Connect the journal, once it is replayed.
 
         `position` returns the journal's end if the table has exactly its content, otherwise None. `journal_bytes`
-        returns how much of the journal was replayed or written.
+        returns how much of the journal was replayed or written, and `pinned_bytes` how much of the log there is from
+        the first record after the mark on.
         """
-        self._position, self._journal_bytes = position, journal_bytes
+        self._position, self._journal_bytes, self._pinned_bytes = position, journal_bytes, pinned_bytes
 
     def restore(self, checkpoint: Checkpoint | None, log: CommitLog) -> None:
         promised = _mark_in(checkpoint)
@@ -54,7 +69,8 @@ class PopSnapshot(CheckpointParticipant):
     def plan(self) -> Part:
         mark = self._position()
         journal_bytes = self._journal_bytes()
-        if mark is None or journal_bytes - self._saved_bytes < self._min_growth_bytes:
+        has_grown = journal_bytes - self._saved_bytes >= self._min_growth_bytes
+        if mark is None or not (has_grown or self._pinned_bytes() >= self._max_pinned_bytes):
             return Part({FIELD: self.mark}, lambda: None)
         image = copy_table(self._table, mark)
 
