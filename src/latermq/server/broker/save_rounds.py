@@ -21,7 +21,7 @@ class TableSaver:
         """`run_off_loop` runs blocking work in order, off the loop."""
         self._tables = tables
         self._offsets = offsets
-        self._run_off_loop = beside
+        self._run_off_loop = run_off_loop
         self._saving = self._save_again = self._with_offsets = False
         self._encoding: asyncio.Handle | None = None
 

@@ -223,7 +223,7 @@ class Http2Connection(asyncio.Protocol):
             self._counted_bytes = held_bytes
             self._owner.held.change(self, held_bytes, self._monotonic_s())
 
-    def let_go(self) -> str:
+    def release(self) -> str:
         """Release everything, because all connections together hold too much and this one holds most."""
         fault = ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"it holds {self._counted_bytes} bytes")
         self._owner.failed(self, fault.error.name, fault.message)
