@@ -57,24 +57,24 @@ class FakePending:
             raise self.error
         return Outcome(self.verdict, asked[1], KEY, 5, 1)
 
-    def cancel_steps(self, topic: str, unique_key: str, meant: SeenTimers | None = None) -> Steps[Outcome]:
+    def cancel_steps(self, topic: str, unique_key: str, seen: SeenTimers | None = None) -> Steps[Outcome]:
         yield
-        return self._outcome("cancel", topic, unique_key, *([] if meant is None else [meant]))
+        return self._outcome("cancel", topic, unique_key, *([] if seen is None else [seen]))
 
     def cancel_key_steps(self, topic: str, key: str) -> Steps[list[Outcome]]:
         yield
         return [self._outcome("cancel_key", topic, key)] * 2
 
-    def fetch_steps(self, topic: str, unique_key: str, key: str) -> Steps[list[tuple[int, int]]]:
+    def records_to_fetch_steps(self, topic: str, unique_key: str, key: str) -> Steps[list[tuple[int, int]]]:
         yield
         return self.far
 
     def move_steps(
-        self, topic: str, unique_key: str, due_ms: int, fetched: Mapping[int, bytes], meant: SeenTimers | None
+        self, topic: str, unique_key: str, due_ms: int, fetched: Mapping[int, bytes], seen: SeenTimers | None
     ) -> Steps[Outcome]:
         yield
         self.fetched = fetched
-        return self._outcome("move", topic, unique_key, due_ms, *([] if meant is None else [meant]))
+        return self._outcome("move", topic, unique_key, due_ms, *([] if seen is None else [seen]))
 
     def move_key_steps(self, topic: str, key: str, due_ms: int, fetched: Mapping[int, bytes]) -> Steps[list[Outcome]]:
         yield

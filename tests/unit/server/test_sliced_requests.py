@@ -309,7 +309,7 @@ def test_a_move_whose_record_comes_from_the_timeline_after_the_stop_writes_nothi
     scene.table = table_of(requests, sliced=scene.sliced)
     scene.timer("t1")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scene.broker.pending, "fetch_steps", lambda *name: (yield from _places()))
+        patch.setattr(scene.broker.pending, "records_to_fetch_steps", lambda *name: (yield from _places()))
         assert scene.ask(Request.MOVE_TIMER, topic="orders", uniqueKey="t1", delayMs=5_000) is None
     scene.sliced.stop()
     stored = scene.broker.store.log.end
@@ -330,7 +330,7 @@ def _places() -> Steps[list[tuple[int, int]]]:
 @pytest.mark.parametrize("cursor", [f"{10**30}:1", f"1:{10**30}", "²:1", "9" * 5_000 + ":1", "1", ":"])
 def test_a_cursor_that_no_page_gave_is_refused(scene: Scene, cursor: str) -> None:
     scene.timer("t1")
-    with pytest.raises(InvalidParameter, match="no place to go on from"):
+    with pytest.raises(InvalidParameter, match="is not a valid cursor"):
         scene.ask(Request.LIST_TIMERS, cursor=cursor)
 
 

@@ -180,13 +180,13 @@ class MessageWriter:
 
     def _send_cancel(self, place: Admitted, topic: str, queue_id: int, draft: Draft, now_ms: int) -> Sent:
         """Store RocketMQ's own cancel message, under the first name it can mean that anything is known of."""
-        name, toll = self._pending.pending_under(meanings(decode_properties(place.properties)[TIMER_DELETE_KEY], topic))
-        properties = cancel_properties(place.properties, name, is_effective=toll.timers > 0)
+        name, effect = self._pending.plan_cancel(meanings(decode_properties(place.properties)[TIMER_DELETE_KEY], topic))
+        properties = cancel_properties(place.properties, name, is_effective=effect.timer_count > 0)
         self.limits.check_timer(properties, 0)
         draft = draft._replace(properties=self.limits.encode_properties(properties, 0))
         (appended,) = self._log_writer.append_all([draft], now_ms)
-        self._pending.act(appended.queue_offset, appended.end_offset, toll)
-        self._timers.tallies.cancelled += toll.timers
+        self._pending.apply(appended.queue_offset, appended.end_offset, effect)
+        self._timers.tallies.cancelled += effect.timer_count
         self._timers.note_timer()
         self._traffic.messages_in += 1
         message_id = f"{self.message_id_prefix}{appended.physical_offset:016X}"

@@ -1,4 +1,4 @@
-"""Timers that wait, as their owners see them: cancelled, moved, looked up, listed and counted."""
+"""Pending timers, as clients use them: cancel, move, look up, list and count."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ from latermq.timer.intake.timer_topic import GONE
 from latermq.timer.service import TimerService
 from latermq.timer.steps import Steps, at_once
 
-MAX_STEPS_AT_ONCE = 2_000  # of a look-up for a cancel that is sent as a message: some 40 ms, and others wait meanwhile
+MAX_STEPS_AT_ONCE = 2_000  # of a look-up for a cancel sent as a message: about 40 ms, in which other clients wait
 _VERDICTS = {
     Fate.UNKNOWN: Verdict.NOT_FOUND,
     Fate.PENDING: Verdict.PENDING,
@@ -46,31 +46,31 @@ _VERDICTS = {
 
 
 class SeenTimers(NamedTuple):
-    """Which timers of a name whoever asks has seen: a name may stand for others by now."""
+    """The timers of a name that a client has seen. By now the name may have others."""
 
-    timer_ids: frozenset[int]
-    before: int | None  # all timers first scheduled before this entry were seen; None: only those of the ids were
+    timer_ids: frozenset[int]  # to be cancelled or moved
+    before_entry: int | None  # the client saw all timers first scheduled before it; None: only those in `timer_ids`
 
-    def is_all(self, pending: Iterable[Entry]) -> bool:
-        """Whether one that is meant is pending, and none that was not seen. A cancel or a move ends all of a name."""
+    def covers(self, pending: Iterable[Entry]) -> bool:
+        """Whether a timer in `timer_ids` is pending and no unseen one is. A cancel or a move ends all of a name."""
         ids = {entry.timer_id for entry in pending}
-        unseen = ids - self.timer_ids if self.before is None else {one for one in ids if one >= self.before}
+        unseen = ids - self.timer_ids if self.before_entry is None else {one for one in ids if one >= self.before_entry}
         return bool(ids & self.timer_ids) and not unseen
 
 
-class Toll(NamedTuple):
-    """All that a cancel or a move ends: what is to be done for it, and how many timers wait no longer."""
+class CancelEffect(NamedTuple):
+    """The effect of a cancel or a move: the plan to apply, and the number of timers that it ends in each topic."""
 
     plan: CancelPlan
-    topics: Counter[str]
+    counts_by_topic: Counter[str]
 
     @property
-    def timers(self) -> int:
-        return self.topics.total()
+    def timer_count(self) -> int:
+        return self.counts_by_topic.total()
 
 
 class PendingTimers:
-    """Acts on timers by their names. The order of the log is the verdict, and one thread writes it."""
+    """Cancels, moves and finds timers by name. The order of the log decides, and one thread writes it."""
 
     def __init__(
         self,
@@ -96,101 +96,101 @@ class PendingTimers:
         self._directory = Directory(reader, far_names, timers.marks.all_wake_from_ms)
         self._pages = PendingPages(reader, timers, self._directory)
 
-    # Cancelling
+    # Cancels
 
-    def pending_under(self, names: Sequence[str]) -> tuple[str, Toll]:
-        """Which of these names a cancel means, the first under which a timer is known, and what it would cancel now.
+    def plan_cancel(self, names: Sequence[str]) -> tuple[str, CancelEffect]:
+        """Return the first of these names that has a timer, and the effect of cancelling it now.
 
-        Asked before the cancel is stored: the index may fail for want of space, and nothing may fail afterwards.
+        Call it before the cancel is stored: the index may fail because the disk is full, and nothing may fail later.
         """
         for name in names:
             histories = [self._look_up_at_once(*one) for one in names_of(name)]
             if any(history.fate != Fate.UNKNOWN for history in histories):
-                return name, self._toll(entry for history in histories for entry in history.pending.values())
-        return names[0], self._toll([])
+                return name, self._effect_on(entry for history in histories for entry in history.pending.values())
+        return names[0], self._effect_on([])
 
     def _look_up_at_once(self, topic: str, unique_key: str) -> History:
         return at_once(self._directory.look_up(topic, unique_key, only_pending=True), MAX_STEPS_AT_ONCE)
 
-    def _toll_of(self, history: History, topic: str, unique_key: str) -> Toll:
-        """What a cancel or a move of this name ends: also what another topic and key have the same text for."""
+    def _effect_of(self, history: History, topic: str, unique_key: str) -> CancelEffect:
+        """Return the effect of cancelling or moving this name, and any other topic and key with the same text."""
         others = [one for one in names_of(timer_name(topic, unique_key)) if one != (topic, unique_key)]
         histories = [history, *(self._look_up_at_once(*one) for one in others)]
-        return self._toll(entry for one in histories for entry in one.pending.values())
+        return self._effect_on(entry for one in histories for entry in one.pending.values())
 
-    def _toll(self, entries_ended: Iterable[Entry]) -> Toll:
-        ended = list(entries_ended)
-        columns = [(one.entry, one.due_ms, one.physical_offset if one.size else GONE, one.size) for one in ended]
-        entries, dues, physical, sizes = np.array(columns, np.int64).reshape(len(ended), 4).T
+    def _effect_on(self, pending: Iterable[Entry]) -> CancelEffect:
+        timers = list(pending)
+        rows = [(one.entry, one.due_ms, one.physical_offset if one.size else GONE, one.size) for one in timers]
+        entries, dues, physical, sizes = np.array(rows, np.int64).reshape(len(timers), 4).T
         plan = self._timers.cancellations.plan(entries, dues, physical, sizes)
-        return Toll(plan, Counter(one.topic for one in ended))
+        return CancelEffect(plan, Counter(one.topic for one in timers))
 
-    def act(self, entry: int, end_offset: int, toll: Toll) -> None:
-        """A cancel or a move was stored as `entry`, and ends what it was going to end. Nothing here can fail."""
-        if not toll.topics:
+    def apply(self, entry: int, end_offset: int, effect: CancelEffect) -> None:
+        """Apply a cancel or a move that was stored as `entry`. Nothing here can fail."""
+        if not effect.counts_by_topic:
             return
-        self._timers.cancellations.cancel(entry, end_offset, toll.plan)
-        for topic, number in toll.topics.items():
-            self._timers.counters.leave(topic, number)
+        self._timers.cancellations.cancel(entry, end_offset, effect.plan)
+        for topic, count in effect.counts_by_topic.items():
+            self._timers.counters.leave(topic, count)
 
     def is_pending_steps(self, topic: str, unique_key: str, entry: int) -> Steps[bool]:
-        """Whether this very entry of a name waits still."""
+        """Return in steps whether this entry of a name is still pending."""
         history = yield from self._directory.look_up(topic, unique_key, only_pending=True)
         return entry in history.pending
 
     def status(self, topic: str, unique_key: str) -> Outcome:
-        """What became of the timers of this name."""
+        """Return the state of the timers of this name."""
         return at_once(self.status_steps(topic, unique_key), self._max_steps)
 
     def status_steps(self, topic: str, unique_key: str) -> Steps[Outcome]:
-        """The same, a piece at a time."""
+        """Do the same in steps."""
         history = yield from self._directory.look_up(topic, unique_key)
         return Outcome(_VERDICTS[history.fate], topic, unique_key, history.due_ms, len(history.pending))
 
     def cancel(self, topic: str, unique_key: str, seen: SeenTimers | None = None) -> Outcome:
-        """Cancel every timer of this name that is pending now; where none is, or not what is meant, it does nothing."""
+        """Cancel every pending timer of this name. Do nothing if there is none, or one that the client has not seen."""
         return at_once(self.cancel_steps(topic, unique_key, seen), self._max_steps)
 
     def cancel_steps(self, topic: str, unique_key: str, seen: SeenTimers | None = None) -> Steps[Outcome]:
-        """The same, a piece at a time; the last piece looks and writes."""
+        """Do the same in steps. The last step looks up and writes."""
         history = yield from self._directory.look_up(topic, unique_key)
-        refused = _refused(history, topic, unique_key, seen)
-        if refused is not None:
-            return refused
+        refusal = _refusal(history, topic, unique_key, seen)
+        if refusal is not None:
+            return refusal
         now_ms = self._clock.now_ms()
-        toll = self._toll_of(history, topic, unique_key)
+        effect = self._effect_of(history, topic, unique_key)
         draft = self.cancel_draft(topic, timer_name(topic, unique_key), history.due_ms)
         (appended,) = self._writer.append_all([draft], self._writer.monotonic_store_ms(TIMER_TOPIC, now_ms))
-        self.act(appended.queue_offset, appended.end_offset, toll)
-        self._timers.tallies.cancelled += toll.timers
+        self.apply(appended.queue_offset, appended.end_offset, effect)
+        self._timers.tallies.cancelled += effect.timer_count
         self._on_changed()
-        return Outcome(Verdict.CANCELLED, topic, unique_key, history.due_ms, toll.timers)
+        return Outcome(Verdict.CANCELLED, topic, unique_key, history.due_ms, effect.timer_count)
 
     def cancel_draft(self, topic: str, name: str, due_ms: int) -> Draft:
-        """The record of a cancel."""
+        """Return the record of a cancel."""
         properties = {TIMER_DELIVER_MS: str(due_ms), TIMER_DELETE_KEY: name, UNIQUE_KEY: name, TAGS: RECALL_TAG}
         encoded = encode_properties(waiting_properties(properties, topic, 0, due_ms)).encode()
         return Draft(TIMER_TOPIC, 0, b"0", encoded, self._clock.now_ms(), self._store_host)
 
     def cancel_key(self, topic: str, key: str) -> list[Outcome]:
-        """Cancel what was scheduled with this message key: an outcome for each name."""
+        """Cancel the timers with this message key; return an outcome for each name."""
         return at_once(self.cancel_key_steps(topic, key), self._max_steps)
 
     def cancel_key_steps(self, topic: str, key: str) -> Steps[list[Outcome]]:
-        """The same, a piece at a time."""
+        """Do the same in steps."""
         outcomes = []
         for unique_key in (yield from self._directory.unique_keys(topic, key, MAX_NAMES)):
             outcomes.append((yield from self.cancel_steps(topic, unique_key)))
         return outcomes
 
-    # Moving
+    # Moves
 
     def records_to_fetch(self, topic: str, unique_key: str, key: str) -> list[tuple[int, int]]:
-        """What a move needs that has left the log: entries of far timers and their due times."""
-        return at_once(self.fetch_steps(topic, unique_key, key), self._max_steps)
+        """Return entries and due times of far timers that a move needs and whose records have left the log."""
+        return at_once(self.records_to_fetch_steps(topic, unique_key, key), self._max_steps)
 
-    def fetch_steps(self, topic: str, unique_key: str, key: str) -> Steps[list[tuple[int, int]]]:
-        """The same, a piece at a time."""
+    def records_to_fetch_steps(self, topic: str, unique_key: str, key: str) -> Steps[list[tuple[int, int]]]:
+        """Do the same in steps."""
         if not self._far_names.upto:
             return []
         names = (yield from self._directory.unique_keys(topic, key, MAX_NAMES)) if key else [unique_key]
@@ -209,10 +209,10 @@ class PendingTimers:
         fetched: Mapping[int, bytes] | None = None,
         seen: SeenTimers | None = None,
     ) -> Outcome:
-        """Give what is pending under this name another due time, unless it is not what was meant.
+        """Change the due time of the pending timers of this name. Do nothing if the client has not seen one of them.
 
-        One record does it, which schedules itself and ends all that was scheduled before under its name. `fetched` are
-        records of far timers, by entry.
+        A single record schedules the new timer and ends all earlier timers of its name. `fetched` contains records of
+        far timers, by entry.
         """
         return at_once(self.move_steps(topic, unique_key, due_ms, fetched or {}, seen), self._max_steps)
 
@@ -224,44 +224,42 @@ class PendingTimers:
         fetched: Mapping[int, bytes],
         seen: SeenTimers | None = None,
     ) -> Steps[Outcome]:
-        """The same, a piece at a time; the last piece looks and writes."""
+        """Do the same in steps. The last step looks up and writes."""
         if due_ms < 0:
-            raise InvalidParameter(f"{due_ms} is no time", hint="Give milliseconds since 1970")
+            raise InvalidParameter(f"{due_ms} is not a valid time", hint="Use milliseconds since 1970")
         self._admission.check_due(due_ms, self._clock.now_ms(), f"the new due time is {due_ms}")
         history = yield from self._directory.look_up(topic, unique_key)
-        refused = _refused(history, topic, unique_key, seen)
-        if refused is not None:
-            return refused
+        refusal = _refusal(history, topic, unique_key, seen)
+        if refusal is not None:
+            return refusal
         now_ms = self._clock.now_ms()
         due_ms = max(due_ms, now_ms)
         newest = _newest(history)
         assert newest is not None
-        toll = self._toll_of(history, topic, unique_key)
-        moved = self._moved(newest, topic, due_ms, fetched)
-        (appended,) = self._writer.append_all([moved], self._writer.monotonic_store_ms(TIMER_TOPIC, now_ms))
-        self.act(appended.queue_offset, appended.end_offset, toll)
+        effect = self._effect_of(history, topic, unique_key)
+        draft = self._move_draft(newest, topic, due_ms, fetched)
+        (appended,) = self._writer.append_all([draft], self._writer.monotonic_store_ms(TIMER_TOPIC, now_ms))
+        self.apply(appended.queue_offset, appended.end_offset, effect)
         self._timers.pending[topic] += 1
         self._timers.tallies.moved += 1
         self._on_changed()
-        return Outcome(Verdict.MOVED, topic, unique_key, due_ms, toll.timers)
+        return Outcome(Verdict.MOVED, topic, unique_key, due_ms, effect.timer_count)
 
-    def _moved(self, current: Entry, topic: str, due_ms: int, fetched: Mapping[int, bytes]) -> Draft:
+    def _move_draft(self, current: Entry, topic: str, due_ms: int, fetched: Mapping[int, bytes]) -> Draft:
         message = self._reader.read_message(current.physical_offset) if current.size else None
         if message is None:
             if current.entry not in fetched:
-                raise ServiceUnavailable(
-                    "the record of this timer has left the log and is not at hand", hint="Try again in a moment"
-                )
+                raise ServiceUnavailable("the record of this timer has left the log and was not fetched", hint="Retry")
             message = decode_record(fetched[current.entry])
         properties = {name: value for name, value in message.properties.items() if name != TIMER_ROLL_TIMES}
         properties |= {TIMER_ID: str(current.timer_id), MOVE: "1"}
         queue_id = properties.get(REAL_QUEUE_ID, "")
         if not queue_id.isdecimal() or len(queue_id) > 9:
-            raise InvalidParameter("the timer names no queue", hint="Cancel it; it would become a dead letter")
+            raise InvalidParameter("the timer has no valid queue", hint="Cancel it; otherwise it becomes a dead letter")
         waiting = waiting_properties(properties, topic, int(queue_id), due_ms)
         encoded = encode_properties(waiting).encode()
         if len(encoded) > MAX_PROPERTIES_BYTES:
-            raise InvalidParameter("the timer's properties leave no room for a move", hint="Cancel it and send another")
+            raise InvalidParameter("the timer's properties are too large for a move", hint="Cancel it and send another")
         return Draft(
             TIMER_TOPIC,
             0,
@@ -275,51 +273,51 @@ class PendingTimers:
         )
 
     def move_key(self, topic: str, key: str, due_ms: int, fetched: Mapping[int, bytes] | None = None) -> list[Outcome]:
-        """Move what was scheduled with this message key: an outcome for each name."""
+        """Move the timers with this message key; return an outcome for each name."""
         return at_once(self.move_key_steps(topic, key, due_ms, fetched or {}), self._max_steps)
 
     def move_key_steps(self, topic: str, key: str, due_ms: int, fetched: Mapping[int, bytes]) -> Steps[list[Outcome]]:
-        """The same, a piece at a time."""
+        """Do the same in steps."""
         outcomes = []
         for unique_key in (yield from self._directory.unique_keys(topic, key, MAX_NAMES)):
             outcomes.append((yield from self.move_steps(topic, unique_key, due_ms, fetched)))
         return outcomes
 
-    # Looking
+    # Queries
 
     def list(
         self, *, topic: str = "", key: str = "", from_ms: int = 0, until_ms: int = 0, limit: int = 100, cursor: str = ""
     ) -> PendingPage:
-        """A page of what is pending and due in [from, until), where 0 is no bound."""
+        """Return a page of the pending timers due in [from, until); 0 means no bound."""
         steps = self.list_steps(DueRange(topic, from_ms, until_ms), key=key, limit=limit, cursor=cursor)
         return at_once(steps, self._max_steps)
 
-    def list_steps(self, asked: DueRange, *, key: str, limit: int, cursor: str) -> Steps[PendingPage]:
-        """The same, a piece at a time."""
-        return self._pages.list(asked, key=key, limit=limit, cursor=cursor)
+    def list_steps(self, due_range: DueRange, *, key: str, limit: int, cursor: str) -> Steps[PendingPage]:
+        """Do the same in steps."""
+        return self._pages.list(due_range, key=key, limit=limit, cursor=cursor)
 
     def count(self, *, topic: str = "", key: str = "", from_ms: int = 0, until_ms: int = 0) -> int:
-        """How many of them there are."""
+        """Return the number of these timers."""
         return at_once(self.count_steps(DueRange(topic, from_ms, until_ms), key=key), self._max_steps)
 
-    def count_steps(self, asked: DueRange, *, key: str) -> Steps[int]:
-        """The same, a piece at a time."""
-        return self._pages.count(asked, key=key)
+    def count_steps(self, due_range: DueRange, *, key: str) -> Steps[int]:
+        """Do the same in steps."""
+        return self._pages.count(due_range, key=key)
 
     def density(self) -> Density:
-        """How many timers are due in each of the coming seconds, minutes and hours."""
+        """Return how many timers are due in each of the next seconds, minutes and hours."""
         return self._pages.density(self._clock.now_ms())
 
 
-def _refused(history: History, topic: str, unique_key: str, seen: SeenTimers | None) -> Outcome | None:
-    """Why a cancel or a move does nothing; None where it acts."""
+def _refusal(history: History, topic: str, unique_key: str, seen: SeenTimers | None) -> Outcome | None:
+    """Return the outcome of a cancel or a move that must do nothing; None if it may proceed."""
     if history.fate != Fate.PENDING:
         return Outcome(_VERDICTS[history.fate], topic, unique_key, history.due_ms)
-    if seen is not None and not seen.is_all(history.pending.values()):
+    if seen is not None and not seen.covers(history.pending.values()):
         return Outcome(Verdict.REPLACED, topic, unique_key, history.due_ms)
     return None
 
 
 def _newest(history: History) -> Entry | None:
-    """The timer of a name that a move writes again: the one that was scheduled last."""
+    """Return the timer of a name that a move rewrites: the one scheduled last."""
     return max(history.pending.values(), key=lambda entry: entry.timer_id, default=None)

@@ -1,6 +1,6 @@
-"""Timers that wait, looked at: pages of them, how many there are, and how they lie in time.
+"""Queries of pending timers: pages, counts, and their distribution over time.
 
-Every request looks at a bounded number of records, since others wait for the broker meanwhile.
+Every request reads a bounded number of records, because other clients wait meanwhile.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,21 +23,21 @@ from latermq.timer.service import TimerService
 from latermq.timer.steps import Steps, spend
 
 SAMPLE_BYTES = 64
-MAX_NAMES = 1_000  # unique keys that are looked up for one message key, some 0.2 ms each
-ROWS_A_STEP = 50  # entries without their records
-ROWS_AT_ONCE = 1_000  # entries that are looked at between two looks at other work
-MAX_SLOTS = 2_000  # seconds that one request looks at: 0.03 ms each
-MAX_SCANNED = 5_000  # records whose topic one page looks at: 3 µs each
-MAX_COUNTED = 50_000  # and a count
-MAX_ROWS = 2_000_000  # entries that a count by time alone looks at, without their records: 0.1 µs each
+MAX_NAMES = 1_000  # unique keys looked up for one message key, about 0.2 ms each
+ROWS_PER_STEP = 50  # entries read without their records
+ROWS_AT_ONCE = 1_000  # entries read before other work gets its turn
+MAX_SLOTS = 2_000  # seconds read by one request: 0.03 ms each
+MAX_SCANNED = 5_000  # records whose topic is checked for one page: 3 µs each
+MAX_COUNTED = 50_000  # the same for a count
+MAX_ROWS = 2_000_000  # entries read by a count without a topic, without their records: 0.1 µs each
 _HOUR_S, _DAY_S = 3_600, 86_400
-_LAST = (1 << 62) - 1
-_CURSOR_DIGITS = len(str(_LAST))
+_MAX_VALUE = (1 << 62) - 1
+_CURSOR_DIGITS = len(str(_MAX_VALUE))
 _REAL_TOPIC = REAL_TOPIC.encode()
 
 
 class DueRange(NamedTuple):
-    """Which timers are asked for: of a topic, or of all where it is empty, due in [from, until), 0 being no bound."""
+    """Timers of a topic, or of all topics if it is empty, due in [from, until); 0 means no bound."""
 
     topic: str
     from_ms: int
@@ -53,14 +53,14 @@ class _Row(NamedTuple):
 
 
 class _Chunk(NamedTuple):
-    """Some rows, a column each; or none, and where to go on."""
+    """Some rows as columns; or no rows and the cursor of the next page."""
 
     wakes: Ints
     entries: Ints
     physical_offsets: Ints
     sizes: Ints
     dues: Ints
-    go_on: str = ""
+    next_cursor: str = ""
 
     def rows(self) -> Iterator[_Row]:
         return map(_Row._make, zip(*(column.tolist() for column in self[:5]), strict=True))
@@ -71,27 +71,27 @@ _EMPTY = _Chunk(_NONE, _NONE, _NONE, _NONE, _NONE)
 
 
 class PendingPages:
-    """Reads what is pending out of the engine and what is on its way to it."""
+    """Reads the pending timers in the engine, and those not yet put into it."""
 
     def __init__(self, reader: LogReader, timers: TimerService, directory: Directory) -> None:
         self._reader = reader
         self._timers = timers
         self._directory = directory
 
-    def list(self, asked: DueRange, *, key: str, limit: int, cursor: str) -> Steps[PendingPage]:
-        """A page in the order of waking: by due time, those that roll before by the time of their roll.
+    def list(self, due_range: DueRange, *, key: str, limit: int, cursor: str) -> Steps[PendingPage]:
+        """Return a page in wake order: by due time, or by renewal time for timers that are renewed first.
 
-        It may be short, or empty, and still have a next one.
+        A short or empty page may have a next page.
         """
         start = _parse_cursor(cursor)
         if key:
-            return (yield from self._list_key(asked, key, limit, start))
+            return (yield from self._list_key(due_range, key, limit, start))
         page = PendingPage()
-        wanted = asked.topic.encode()
+        topic = due_range.topic.encode()
         scanned = 0
-        for chunk in self._chunks(asked, start, min(limit + 1, ROWS_AT_ONCE)):
-            if chunk.go_on:
-                page.next = chunk.go_on
+        for chunk in self._chunks(due_range, start, min(limit + 1, ROWS_AT_ONCE)):
+            if chunk.next_cursor:
+                page.next = chunk.next_cursor
                 return page
             for row in chunk.rows():
                 if len(page.timers) >= limit or scanned >= MAX_SCANNED:
@@ -99,47 +99,47 @@ class PendingPages:
                 scanned += 1
                 page.next = f"{row.wake_ms}:{row.entry}"
                 record = self._reader.log.read(row.physical_offset, row.size)
-                if not wanted or find_property(record_properties(record), _REAL_TOPIC) == wanted:
+                if not topic or find_property(record_properties(record), _REAL_TOPIC) == topic:
                     page.timers.append(_pending_timer(decode_record(record), row.due_ms))
             yield from spend(1 + len(chunk.entries))
         page.next = ""
         return page
 
-    def count(self, asked: DueRange, *, key: str) -> Steps[int]:
-        """How many timers are pending."""
+    def count(self, due_range: DueRange, *, key: str) -> Steps[int]:
+        """Return the number of pending timers."""
         if key:
-            return len((yield from self._with_key(asked, key)))
-        if not asked.from_ms and not asked.until_ms:
-            return self._timers.pending[asked.topic] if asked.topic else self._timers.pending.total()
-        wanted = asked.topic.encode()
+            return len((yield from self._with_key(due_range, key)))
+        if not due_range.from_ms and not due_range.until_ms:
+            return self._timers.pending[due_range.topic] if due_range.topic else self._timers.pending.total()
+        topic = due_range.topic.encode()
         count = scanned = 0
-        for chunk in self._chunks(asked, (0, -1), ROWS_AT_ONCE):
+        for chunk in self._chunks(due_range, (0, -1), ROWS_AT_ONCE):
             scanned += len(chunk.entries)
-            if chunk.go_on or scanned > (MAX_COUNTED if wanted else MAX_ROWS):
+            if chunk.next_cursor or scanned > (MAX_COUNTED if topic else MAX_ROWS):
                 raise InvalidParameter(
-                    f"this range has more than {MAX_SLOTS} seconds or {scanned} timers to look at",
-                    hint="Narrow it, or look at the density",
+                    f"the range spans more than {MAX_SLOTS} seconds with timers, or at least {scanned} timers",
+                    hint="Request a smaller range, or the density",
                 )
-            if not wanted:
+            if not topic:
                 count += len(chunk.entries)
-                yield from spend(1 + len(chunk.entries) // ROWS_A_STEP)
+                yield from spend(1 + len(chunk.entries) // ROWS_PER_STEP)
                 continue
             for row in chunk.rows():
                 record = self._reader.log.read(row.physical_offset, row.size)
-                count += find_property(record_properties(record), _REAL_TOPIC) == wanted
+                count += find_property(record_properties(record), _REAL_TOPIC) == topic
             yield from spend(1 + len(chunk.entries))
         return count
 
-    def _chunks(self, asked: DueRange, start: tuple[int, int], most: int) -> Iterator[_Chunk]:
-        """What is due in the range, from behind `start` (wake, entry) on, in order, so many at a time.
+    def _chunks(self, due_range: DueRange, start: tuple[int, int], limit: int) -> Iterator[_Chunk]:
+        """Yield the timers due in the range and after `start` (wake, entry), in order, at most `limit` per chunk.
 
-        Each second begins with an empty one, since it may hold nothing. Where there are too many seconds to look at,
-        the last is empty and says where to go on.
+        The first chunk of each second is empty, because a second may have no timers. If there are too many seconds,
+        the last chunk is empty and has the next cursor.
         """
         timers = self._timers
         timers.intake.read_all()
-        # Whatever is renewed before it is due may be due at any time.
-        first_ms = min(max(start[0], 0 if asked.until_ms else asked.from_ms), _LAST)
+        # A timer that is renewed first may be due at any time.
+        first_ms = min(max(start[0], 0 if due_range.until_ms else due_range.from_ms), _MAX_VALUE)
         slot_ms = timers.slots.next_slot_ms(max(0, slot_of(first_ms)))
         for _ in range(MAX_SLOTS):
             if slot_ms is None:
@@ -147,16 +147,16 @@ class PendingPages:
             order = timers.slots.order_of(slot_ms)
             yield _EMPTY
             place = start
-            while len((found := order.after(*place, most))[0]):
+            while len((found := order.after(*place, limit))[0]):
                 entries, wakes = found
                 place = (int(wakes[-1]), int(entries[-1]))
-                wanted = timers.slots.is_pending(entries, wakes)
-                yield self._chunk(asked, entries[wanted], wakes[wanted])
+                is_pending = timers.slots.is_pending(entries, wakes)
+                yield self._chunk(due_range, entries[is_pending], wakes[is_pending])
             slot_ms = timers.slots.next_slot_ms(slot_ms + SLOT_MS)
         if slot_ms is not None:
-            yield _EMPTY._replace(go_on=f"{slot_ms}:{_LAST}")
+            yield _EMPTY._replace(next_cursor=f"{slot_ms}:{_MAX_VALUE}")
 
-    def _chunk(self, asked: DueRange, entries: Ints, wakes: Ints) -> _Chunk:
+    def _chunk(self, due_range: DueRange, entries: Ints, wakes: Ints) -> _Chunk:
         order = np.argsort(entries)
         found = np.empty(len(entries), ENTRY_DTYPE)
         found[order] = self._reader.queues.ensure(TIMER_TOPIC, 0).gather(entries[order])
@@ -164,14 +164,14 @@ class PendingPages:
         for row in np.flatnonzero(~is_timer_code(codes)).tolist():
             codes[row] = self._reader.waiting_code_at(int(physical_offsets[row]))
         _, dues = kinds_and_dues(codes)
-        fits = dues >= asked.from_ms
-        if asked.until_ms:
-            fits &= dues < asked.until_ms
+        is_due = dues >= due_range.from_ms
+        if due_range.until_ms:
+            is_due &= dues < due_range.until_ms
         sizes = found["size"].astype(np.int64)
-        return _Chunk(wakes[fits], entries[fits], physical_offsets[fits], sizes[fits], dues[fits])
+        return _Chunk(wakes[is_due], entries[is_due], physical_offsets[is_due], sizes[is_due], dues[is_due])
 
-    def _list_key(self, asked: DueRange, key: str, limit: int, start: tuple[int, int]) -> Steps[PendingPage]:
-        found = yield from self._with_key(asked, key)
+    def _list_key(self, due_range: DueRange, key: str, limit: int, start: tuple[int, int]) -> Steps[PendingPage]:
+        found = yield from self._with_key(due_range, key)
         rest = [(name, entry) for name, entry in found if (entry.due_ms, entry.entry) > start]
         page = PendingPage()
         for name, entry in rest[:limit]:
@@ -182,23 +182,23 @@ class PendingPages:
             page.next = f"{last.due_ms}:{last.entry}"
         return page
 
-    def _with_key(self, asked: DueRange, key: str) -> Steps[Sequence[tuple[str, Entry]]]:
-        """Unique key and entry of what is pending with a message key, or has it as its unique key, in due order."""
-        if not asked.topic:
-            raise InvalidParameter("a key is looked up in a topic", hint="Name the topic too")
+    def _with_key(self, due_range: DueRange, key: str) -> Steps[Sequence[tuple[str, Entry]]]:
+        """Return unique key and entry of pending timers with this message key or unique key, in due order."""
+        if not due_range.topic:
+            raise InvalidParameter("a query by key needs a topic", hint="Add the topic")
         found = []
-        names = yield from self._directory.unique_keys(asked.topic, key, MAX_NAMES, only_pending=True)
+        names = yield from self._directory.unique_keys(due_range.topic, key, MAX_NAMES, only_pending=True)
         for name in {key: None} | dict.fromkeys(names):
-            history = yield from self._directory.look_up(asked.topic, name, only_pending=True)
+            history = yield from self._directory.look_up(due_range.topic, name, only_pending=True)
             found += [
                 (name, entry)
                 for entry in history.pending.values()
-                if entry.due_ms >= asked.from_ms and (not asked.until_ms or entry.due_ms < asked.until_ms)
+                if entry.due_ms >= due_range.from_ms and (not due_range.until_ms or entry.due_ms < due_range.until_ms)
             ]
         return sorted(found, key=lambda one: (one[1].due_ms, one[1].entry))
 
     def density(self, now_ms: int) -> Density:
-        """How many timers are due in each of the coming seconds, minutes and hours."""
+        """Return how many timers are due in each of the next seconds, minutes and hours."""
         start_ms = last_slot_start(now_ms)
         seconds = self._timers.slots.density(start_ms, start_ms + 2 * _DAY_S * SLOT_MS)
         return Density(
@@ -227,7 +227,7 @@ def _pending_timer(message: Message, due_ms: int) -> PendingTimer:
 
 
 def _far_timer(entry: Entry, unique_key: str) -> PendingTimer:
-    """A timer whose record has left the log: its body is in the timeline only."""
+    """Return a timer whose record has left the log, so that only the timeline has its body."""
     return PendingTimer(
         timer_id=entry.timer_id,
         topic=entry.topic,
@@ -247,5 +247,5 @@ def _parse_cursor(cursor: str) -> tuple[int, int]:
         return 0, -1
     wake_ms, _, entry = cursor.partition(":")
     if not all(part.isascii() and part.isdigit() and len(part) <= _CURSOR_DIGITS for part in (wake_ms, entry)):
-        raise InvalidParameter(f"{cursor[:40]!r} is no place to go on from", hint="Use the one the last page gave")
+        raise InvalidParameter(f"{cursor[:40]!r} is not a valid cursor", hint="Use the cursor from the previous page")
     return int(wake_ms), int(entry)

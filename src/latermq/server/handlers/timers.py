@@ -151,7 +151,7 @@ class TimerRequests:
                 outcomes = [(yield from pending.move_steps(header.topic, name.unique_key, due_ms, fetched, seen))]
             return self._reply_outcomes(connection, command, outcomes)
 
-        places = yield from pending.fetch_steps(header.topic, name.unique_key, name.key)
+        places = yield from pending.records_to_fetch_steps(header.topic, name.unique_key, name.key)
         if not places:
             return (yield from move({}))
         if self._fetches >= MAX_FETCHES:
