@@ -158,7 +158,7 @@ class Life:
             drafts, [self._half(at) for at in committed], [self._half(at) for at in rolled_back], self._clock.now_ms()
         )
         world.doubtful = set()
-        for at, one in zip([*committed, *rolled_back], appended, strict=True):
+        for at, one in zip([*committed, *rolled_back], appended, strict=False):
             world.ends[at] = (topic if at in committed else "", one.end_offset)
 
     def _ask(self) -> None:

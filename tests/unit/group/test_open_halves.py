@@ -224,15 +224,32 @@ def test_checks_that_were_missed_while_the_broker_was_down_are_made_at_its_start
     assert asked(again.open, later_ms) == [0]
 
 
-def test_a_rollback_is_a_record_that_apaches_broker_understands() -> None:
+def test_the_end_of_a_half_is_also_a_record_that_apaches_broker_understands() -> None:
     own = Halves(MemoryDisk())
-    own.send("k0")
-    own.roll_back(own.send("k1"))
+    halves = [own.send(f"k{number}") for number in range(4)]
+    own.roll_back(halves[1])
+    own.commit(halves[3], halves[0])
     queue = own.store.queues.find(OP_HALF_TOPIC, 0)
-    entry = queue.entry(0) if queue is not None else None
-    message = own.store.reader.read_message(entry[0]) if entry is not None else None
-    assert message is not None
-    assert (message.body, message.properties) == (b"1,", {"TAGS": "d"})
+    assert queue is not None
+    found = []
+    for offset in range(queue.next_offset):
+        entry = queue.entry(offset)
+        message = own.store.reader.read_message(entry[0]) if entry is not None else None
+        assert message is not None
+        found.append((message.body, message.properties, message.prepared_transaction_offset))
+    assert found == [(b"1,", {"TAGS": "d"}, halves[1].physical_offset), (b"3,0,", {"TAGS": "d"}, 0)]
+
+
+def test_a_broker_without_transactions_in_between_does_not_open_committed_halves_again() -> None:
+    own = Halves(MemoryDisk())
+    halves = [own.send(f"k{number}") for number in range(4)]
+    own.commit(halves[0], halves[2])
+    own.roll_back(halves[1])
+    own.save()
+    disk = own.disk.after_process_crash()
+    older = MessageStore(disk, SMALL, SimulatedClock(NOW_MS), store_host=HOST, new_store_id="a" * 32)
+    older.close()
+    assert Halves(disk).keys() == ["k3"]
 
 
 def test_in_a_store_of_apache_its_op_topic_and_its_offset_say_what_has_ended() -> None:

@@ -141,26 +141,29 @@ class HalfTopic:
     ) -> list[Appended]:
         """End halves in one block: after a crash of the process all of them have ended or none.
 
-        `drafts` are the final messages of the committed halves, in the same order. Raises StoreError if there is no
-        space; then nothing has ended.
+        `drafts` are the final messages of the committed halves, in the same order. The positions of the records are
+        returned: those of the final messages come first. Raises StoreError if there is no space; then nothing has
+        ended.
         """
-        named = [
+        block = [
             draft._replace(prepared_transaction_offset=half.reference)
             for draft, half in zip(drafts, committed, strict=True)
         ]
-        named += [self._op(half, now_ms) for half in rolled_back]
-        appended = self._store.writer.append_all(named, now_ms)
+        block += [self._op([half], now_ms, half.reference) for half in rolled_back]
+        if committed:
+            # For other brokers, which do not look for halves in final messages: Apache's, or one of an older version.
+            block.append(self._op(committed, now_ms))
+        appended = self._store.writer.append_all(block, now_ms)
         for half in (*committed, *rolled_back):
             self._halves.end(half)
             self._state.ended.add(half.queue_offset, half.queue_offset + 1)
         return appended
 
-    def _op(self, half: Half, now_ms: int) -> Draft:
-        """Return Apache's record for a half that has ended, which also names it as a commit does."""
-        body, properties = b"%d," % half.queue_offset, encode_properties({TAGS: _OP_TAG}).encode()
-        return Draft(
-            OP_HALF_TOPIC, 0, body, properties, now_ms, self._born_host, prepared_transaction_offset=half.reference
-        )
+    def _op(self, halves: Sequence[Half], now_ms: int, reference: int = 0) -> Draft:
+        """Return Apache's record for halves that have ended."""
+        body = b"".join([b"%d," % half.queue_offset for half in halves])
+        properties = encode_properties({TAGS: _OP_TAG}).encode()
+        return Draft(OP_HALF_TOPIC, 0, body, properties, now_ms, self._born_host, prepared_transaction_offset=reference)
 
     def needed_from(self) -> int:
         """Return the log offset from which records are needed, for retention."""
