@@ -17,7 +17,7 @@ from latermq.server.windows.daemon_threads import DaemonThreads
 # Reads that nobody answers, in each way that a broker reads the folder of its pipeline.
 HANGING = """
 import asyncio, os, sys, time
-from latermq.server.broker import composition, far_records, old_copy, pipeline_folder
+from latermq.server.broker import composition, far_records, restored_backup, pipeline_folder
 from latermq.server.broker.far_records import FarRecords
 from latermq.server.windows.lanes import Lanes
 from latermq.server.broker.pipeline_folder import DriverTokens
@@ -31,8 +31,8 @@ def hang(*_):
     return open(path).read()
 
 
-far_records.open_pipeline_root = pipeline_folder.read_small_file = old_copy.read_small_file = hang
-old_copy._PATIENCE_S = 0.1
+far_records.open_pipeline_root = pipeline_folder.read_small_file = restored_backup.read_small_file = hang
+restored_backup._CLAIM_TIMEOUT_S = 0.1
 
 
 async def run():
@@ -43,7 +43,7 @@ async def run():
         await lanes.read_off_loop("load", 0.1, hang)
     except Exception as error:
         print(error.message)
-    await composition.old_copy(FarBroker().broker, path).complete()
+    await composition.restored_backup(FarBroker().broker, path).complete()
     records.stop()
     await lanes.stop(frozenset())
 

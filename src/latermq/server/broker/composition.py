@@ -10,7 +10,7 @@ from latermq.broker.broker import Broker
 from latermq.broker.messages.record_pulls import RecordPulls
 from latermq.broker.metrics.broker_metrics import BrokerMetrics
 from latermq.message.ids import IPV4_HOST_BYTES
-from latermq.server.broker.old_copy import OldCopy
+from latermq.server.broker.restored_backup import RestoredBackup
 from latermq.server.handlers.admin.admin_requests import AdminRequests
 from latermq.server.handlers.admin.client_requests import ClientRequests
 from latermq.server.handlers.admin.context import AdminContext, Announce, TableSaves
@@ -239,6 +239,6 @@ def window_loader(
     )
 
 
-def old_copy(broker: Broker, root_uri: str) -> OldCopy:
+def restored_backup(broker: Broker, root_uri: str) -> RestoredBackup:
     """The check for a store that was restored from an old backup."""
-    return OldCopy(broker.store, broker.far, broker.ingest, broker.pending, broker.lost_entries, root_uri)
+    return RestoredBackup(broker.store, broker.far, broker.ingest, broker.pending, broker.lost_entries, root_uri)

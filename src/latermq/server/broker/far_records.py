@@ -37,17 +37,17 @@ class FarRecords:
                 return  # there is no loop to receive the result
             error = future.exception()
             if error is None:
-                told: Fetched = future.result()
+                result: Fetched = future.result()
             elif isinstance(error, LaterMQError):
-                told = error
+                result = error
             else:
                 _log.error("far record not found", exc_info=error)
-                told = LaterMQError(f"the timeline cannot be read: {type(error).__name__}")
-            loop.call_soon_threadsafe(tell, told)
+                result = LaterMQError(f"the timeline cannot be read: {type(error).__name__}")
+            loop.call_soon_threadsafe(deliver, result)
 
-        def tell(told: Fetched) -> None:
+        def deliver(result: Fetched) -> None:
             if not self._is_stopped:  # otherwise the store is closed, or about to be
-                when_done(told)
+                when_done(result)
 
         loop = asyncio.get_running_loop()
         self._lookups.submit(look_up).add_done_callback(done)

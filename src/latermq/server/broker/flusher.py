@@ -16,8 +16,8 @@ class _Worker:
     """A thread that runs on request. Requests that arrive during a run lead to one more run."""
 
     def __init__(self) -> None:
-        self._wanted = threading.Event()
-        self._stopping = False
+        self._request = threading.Event()
+        self._is_stopping = False
 
     def _start(self, name: str, run: Callable[[], None]) -> None:
         self._thread = threading.Thread(target=run, name=name, daemon=True)
@@ -25,12 +25,12 @@ class _Worker:
 
     def request(self) -> None:
         """Run as soon as the current run is done."""
-        self._wanted.set()
+        self._request.set()
 
     def stop(self) -> None:
         """Stop the thread after its last run."""
-        self._stopping = True
-        self._wanted.set()
+        self._is_stopping = True
+        self._request.set()
         self._thread.join()
 
 
@@ -53,9 +53,9 @@ class Flusher(_Worker):
         on_flushed: Callable[[int], None],
         on_failed: Callable[[BaseException], None],
     ) -> None:
-        while not self._stopping:
-            self._wanted.wait(self._every_s)
-            self._wanted.clear()
+        while not self._is_stopping:
+            self._request.wait(self._every_s)
+            self._request.clear()
             try:
                 flushed = self._flush()
             except BaseException as error:
@@ -77,9 +77,9 @@ class Preparer(_Worker):
         self.request()
 
     def _run(self, prepare: Callable[[], None]) -> None:
-        while not self._stopping:
-            self._wanted.wait()
-            self._wanted.clear()
-            if not self._stopping:
+        while not self._is_stopping:
+            self._request.wait()
+            self._request.clear()
+            if not self._is_stopping:
                 with contextlib.suppress(StoreError):
                     prepare()

@@ -23,19 +23,19 @@ from latermq.config import DEFAULT_METRICS_PORT, Config
 from latermq.errors import LaterMQError, StoreError
 from latermq.pipeline_secret import is_open_to_others, load_or_create_secret, secret_path
 from latermq.redaction import redacted
-from latermq.server.broker.clock_feed import open_clock
+from latermq.server.broker.clock_fifo import open_clock
 from latermq.server.broker.composition import (
     admin_requests,
     broker_metrics,
     broker_service,
-    old_copy,
     pipeline_requests,
+    restored_backup,
     timer_requests,
     window_loader,
     window_requests,
 )
+from latermq.server.broker.config_file_errors import log_config_file_errors
 from latermq.server.broker.far_records import FarRecords
-from latermq.server.broker.file_troubles import log_troubles
 from latermq.server.broker.flusher import Flusher, Preparer
 from latermq.server.broker.pipeline_folder import DriverTokens
 from latermq.server.broker.registrar import Registrar
@@ -101,7 +101,7 @@ class BrokerProcess:
             broker,
             request_flush=self._flusher.request,
             on_topics_changed=self._topics_changed,
-            on_scheduled=self._driver.poke,
+            on_scheduled=self._driver.run_soon,
             between_requests=self._driver.run_if_late,
             save_topics=self._table_saver.save_topics,
             sliced=self._sliced,
@@ -134,7 +134,7 @@ class BrokerProcess:
             self.service.table.add(subject.endpoints)
         self._metrics = MetricsServer(broker_metrics(self.broker, self._server_statistics))
         self._timers: list[asyncio.TimerHandle | None] = []
-        self._checkpointing = False
+        self._is_checkpointing = False
 
     def _open_drivers(self) -> None:
         """Build the periodic and background work. `start` starts it."""
@@ -174,7 +174,7 @@ class BrokerProcess:
             records_read=recovery.records,
             offsets_brought_back=broker.clamped_offsets,
         )
-        log_troubles(broker.troubles)
+        log_config_file_errors(broker.troubles)
         if recovery.rebuilt:
             shown, count = recovery.rebuilt[:_REBUILT_SHOWN], len(recovery.rebuilt)
             _log.warning("lost files rebuilt from the log", count=count, of=shown)
@@ -230,7 +230,7 @@ class BrokerProcess:
         self._flusher.start(on_flushed=self.service.flush_queue.on_flushed, on_failed=self.end)
         self._preparer.start(self.broker.store.prepare_ahead)
         self.broker.gate.check_disk()
-        await old_copy(self.broker, self._timeline_uri).complete()
+        await restored_backup(self.broker, self._timeline_uri).complete()
         await self._metrics.start_for("metrics.port", config.server.host, config.metrics.port, DEFAULT_METRICS_PORT)
         self._driver.start()
         await self.listener.start(config.server.host, self._port)
@@ -238,8 +238,8 @@ class BrokerProcess:
         self._every(_INDEX_EVERY_S, self.broker.store.pending_keys.put)
         self._every(_POLL_EXPIRY_S, lambda: self.broker.waiting.expire(time.monotonic()))
         self._every(_WINDOWS_EVERY_S, self._loader.tick)
-        self._every(1.0, self._each_second)
-        self._every(1.0, self._cut)
+        self._every(1.0, self._housekeeping)
+        self._every(1.0, self._run_cut)
         self._every(config.broker.register_every / 1000, self._registrar.announce)
         self._every(config.store.checkpoint_every / 1000, self._checkpoint)
         self._every(config.broker.offset_save_every / 1000, self._table_saver.save_all)
@@ -266,7 +266,7 @@ class BrokerProcess:
 
         self._timers[slot] = loop.call_later(interval_s, run)
 
-    def _each_second(self) -> None:
+    def _housekeeping(self) -> None:
         self.broker.runtime_info.sample()
         self._admin.sample()
         self.broker.gate.check_disk()
@@ -285,7 +285,7 @@ class BrokerProcess:
         oldest_s = broker.client_clock.monotonic_s() - self._config.broker.client_timeout / 1000
         self.service.group_changes.notify(broker.members.expire(oldest_s))
 
-    def _cut(self) -> None:
+    def _run_cut(self) -> None:
         if not self.broker.timers.guard.is_holding:  # after a clock jump, wait until the guard accepts the time
             self.broker.far.run()
 
@@ -295,13 +295,13 @@ class BrokerProcess:
         self._table_saver.save()
 
     def _checkpoint(self) -> None:
-        if self._checkpointing or not self.broker.store.bytes_since_checkpoint:
+        if self._is_checkpointing or not self.broker.store.bytes_since_checkpoint:
             return
         plan = self.broker.store.plan_checkpoint()
-        self._checkpointing = True
+        self._is_checkpointing = True
 
         def saved(_: LaterMQError | None) -> None:
-            self._checkpointing = False
+            self._is_checkpointing = False
 
         self._run_off_loop([lambda: self.broker.store.save(plan)], saved)
 
@@ -325,10 +325,10 @@ class BrokerProcess:
         future = self._worker.submit(do_all, works)
         future.add_done_callback(lambda finished: loop.call_soon_threadsafe(done, finished.exception()))
 
-    def look_at_clock(self) -> None:
+    def on_clock_set(self) -> None:
         """React to a clock that was set: deliver all timers that are now due."""
         with contextlib.suppress(StoreError):  # the periodic cut retries within a second and logs a failure
-            self._cut()
+            self._run_cut()
         self._driver.run_now()
 
     def end(self, error: BaseException | None = None) -> None:
@@ -377,7 +377,7 @@ def _own_address() -> str:
         return address
 
 
-def _relieve_collector() -> None:
+def _tune_garbage_collector() -> None:
     """Exclude the 40,000 long-lived objects created at start from garbage collection.
 
     Scanning them takes 15 to 50 ms per full collection, during which the whole process stops. Without this call the
@@ -392,22 +392,22 @@ def run_broker(config: Config, data: Path, ready: Callable[[str], None]) -> int:
     """Run a broker until SIGTERM or SIGINT. `ready` receives its address once clients can use it."""
 
     async def run() -> int:
-        clock, feed = open_clock(config.clock.source)
+        clock, fifo = open_clock(config.clock.source)
         process = BrokerProcess(config, clock, data)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, process.end)
         await process.start()
-        _relieve_collector()
-        if feed is not None:
-            feed.start(process.look_at_clock)
+        _tune_garbage_collector()
+        if fifo is not None:
+            fifo.start(process.on_clock_set)
         ready(f"broker {process.address}")
         error = await process.ended
         if error is not None:
             # The state on disk is unknown: exit at once and let recovery determine it.
             _log.critical("store failed", reason=repr(error))
             os._exit(1)
-        if feed is not None:
-            feed.stop()
+        if fifo is not None:
+            fifo.stop()
         await process.stop()
         return 0
 

@@ -29,11 +29,11 @@ class Registrar:
         self._name_servers = name_servers
         self._address = address
         self._connections = Connections(on_request=lambda connection, command: None)
-        self._failed: set[str] = set()
+        self._failed_servers: set[str] = set()
         self._closed = False
         self._running: asyncio.Task[None] | None = None
-        self._again = False
-        self._listening: list[Callable[[], None]] = []
+        self._repeats = False
+        self._callbacks: list[Callable[[], None]] = []
 
     @property
     def _identity(self) -> dict[str, str]:
@@ -45,30 +45,30 @@ class Registrar:
             "brokerId": str(config.id),
         }
 
-    def announce(self, then: Callable[[], None] | None = None) -> None:
+    def announce(self, on_done: Callable[[], None] | None = None) -> None:
         """Register soon. Changes during a running registration are sent with the next one.
 
-        `then` is called when every name server has answered or timed out.
+        `on_done` is called when every name server has answered or timed out.
         """
         if self._closed:
             return  # a broker that unregisters must not register again
-        if then is not None:
-            self._listening.append(then)
+        if on_done is not None:
+            self._callbacks.append(on_done)
         if self._running is None:
             self._running = asyncio.create_task(self._announce())
         else:
-            self._again = True
+            self._repeats = True
 
     async def _announce(self) -> None:
-        told, self._listening = self._listening, []
+        callbacks, self._callbacks = self._callbacks, []
         try:
             await self.register()
         finally:
             self._running = None
-            for then in told:
-                then()
-            if self._again:
-                self._again = False
+            for on_done in callbacks:
+                on_done()
+            if self._repeats:
+                self._repeats = False
                 self.announce()
 
     async def register(self) -> None:
@@ -86,19 +86,19 @@ class Registrar:
         try:
             await self._connections.call(server, Request.REGISTER_BROKER, fields, body, timeout_s=CALL_TIMEOUT_S)
         except LaterMQError as error:
-            if server not in self._failed:
-                self._failed.add(server)
+            if server not in self._failed_servers:
+                self._failed_servers.add(server)
                 _log.warning("registration failed", name_server=server, reason=error.remark)
         else:
-            if server in self._failed:
-                self._failed.discard(server)
+            if server in self._failed_servers:
+                self._failed_servers.discard(server)
                 _log.info("registration succeeded again", name_server=server)
 
     async def close(self) -> None:
         """Unregister from the name servers, so that clients no longer connect."""
         self._closed = True
         if self._running is not None:
-            self._again = False
+            self._repeats = False
             await asyncio.wait([self._running])
         await asyncio.gather(*(self._unregister_at(server) for server in self._name_servers))
         await self._connections.close()

@@ -11,7 +11,7 @@ from latermq.errors import LaterMQError
 from latermq.store.retention import Removed, Retention
 from latermq.timer.delivery.clock_guard import ClockGuard
 
-_QUEUES_AT_ONCE = 64  # up to 4 ms
+_QUEUES_PER_SLICE = 64  # up to 4 ms
 
 _log = structlog.get_logger(__name__)
 
@@ -41,14 +41,14 @@ class Retainer:
         if self._steps is None and not self._guard.is_holding:  # after a clock jump everything looks old
             self._far.sweep_names()
             self._steps = self._retention.steps()
-            self._go_on()
+            self._run_slice()
 
-    def _go_on(self) -> None:
+    def _run_slice(self) -> None:
         self._next = None
         steps, self._steps = self._steps, None
         assert steps is not None
         try:
-            for _ in range(_QUEUES_AT_ONCE):
+            for _ in range(_QUEUES_PER_SLICE):
                 next(steps)
         except StopIteration as stop:
             for removed in stop.value:
@@ -58,7 +58,7 @@ class Retainer:
             _log.error("maintenance failed", action="retain", reason=error.remark)  # the next run tries again
         else:
             self._steps = steps
-            self._next = asyncio.get_running_loop().call_soon(self._go_on)
+            self._next = asyncio.get_running_loop().call_soon(self._run_slice)
 
     def stop(self) -> None:
         """Stop the current run. A later run removes the rest."""

@@ -9,7 +9,7 @@ from latermq.group.offsets import ConsumerOffsets
 from latermq.server.handlers.async_replies import WhenDone, Work
 
 # This takes 0.1 ms for typical blocks of a few offsets, and 2 ms if topics have hundreds of queues.
-_OFFSET_BLOCKS_AT_ONCE = 8
+_OFFSET_BLOCKS_PER_SLICE = 8
 
 
 class TableSaver:
@@ -22,7 +22,7 @@ class TableSaver:
         self._tables = tables
         self._offsets = offsets
         self._run_off_loop = run_off_loop
-        self._saving = self._save_again = self._with_offsets = False
+        self._is_saving = self._save_again = self._with_offsets = False
         self._encoding: asyncio.Handle | None = None
 
     def save_topics(self, when_done: WhenDone) -> None:
@@ -36,8 +36,8 @@ class TableSaver:
 
     def _encode(self, blocks: int) -> None:
         self._encoding = None
-        self._tables.encode_offsets(min(blocks, _OFFSET_BLOCKS_AT_ONCE))
-        left = blocks - _OFFSET_BLOCKS_AT_ONCE
+        self._tables.encode_offsets(min(blocks, _OFFSET_BLOCKS_PER_SLICE))
+        left = blocks - _OFFSET_BLOCKS_PER_SLICE
         if left > 0:
             self._encoding = asyncio.get_running_loop().call_soon(self._encode, left)
         else:
@@ -46,17 +46,17 @@ class TableSaver:
 
     def save(self) -> None:
         """Save changes, one round at a time. Changes during a round are saved by the next one."""
-        if self._saving:
+        if self._is_saving:
             self._save_again = True
             return
         with_offsets, self._with_offsets = self._with_offsets, False
         savers = self._tables.savers(with_offsets=with_offsets)
         if savers:
-            self._saving = True
-            self._run_off_loop(savers, self._saved)
+            self._is_saving = True
+            self._run_off_loop(savers, self._on_saved)
 
-    def _saved(self, error: LaterMQError | None) -> None:
-        self._saving = False
+    def _on_saved(self, error: LaterMQError | None) -> None:
+        self._is_saving = False
         if self._save_again:
             self._save_again = False
             if error is None:

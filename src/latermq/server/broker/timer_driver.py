@@ -31,14 +31,14 @@ class TimerDriver:
         self._loop = asyncio.get_running_loop()
         self._handle: asyncio.TimerHandle | None = None
         self._next_s = self._ran_s = 0.0
-        self._told = ""
+        self._logged_reason = ""
         self._soon_s = build_every_ms / 1000
 
     def start(self) -> None:
         """Begin to run."""
         self._schedule(0.0)
 
-    def poke(self) -> None:
+    def run_soon(self) -> None:
         """Run soon, since a new timer was scheduled."""
         if self._next_s - time.monotonic() > self._soon_s:
             self._schedule(self._soon_s)
@@ -69,11 +69,11 @@ class TimerDriver:
             return
         self._ran_s = time.monotonic()
         self._schedule(wait_ms / 1000)
-        trouble = self._timers.guard.alarm or self._timers.failure
-        if trouble != self._told:
-            self._told = trouble
-            if trouble:
-                _log.error("delivery stalled", reason=trouble)
+        reason = self._timers.guard.alarm or self._timers.failure
+        if reason != self._logged_reason:
+            self._logged_reason = reason
+            if reason:
+                _log.error("delivery stalled", reason=reason)
             else:
                 _log.info("delivery resumed")
 

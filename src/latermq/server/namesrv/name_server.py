@@ -31,7 +31,7 @@ from latermq.protocol.remoting.routes import (
     UnregisterBrokerHeader,
 )
 from latermq.protocol.remoting.topics import TopicHeader
-from latermq.server.broker.file_troubles import log_troubles
+from latermq.server.broker.config_file_errors import log_config_file_errors
 from latermq.server.change_log import Change
 from latermq.server.metrics_server import MetricsServer
 from latermq.server.namesrv.background_files import BackgroundThread, RunWork, at_once
@@ -62,7 +62,7 @@ class NameServer:
         self.routes = Routes(clock, timeout_s, config.namesrv, known)
         self.kv_configs = KVConfigs(config.namesrv, disk, run_work)
         self.troubles = [one for one in (known.trouble, self.kv_configs.trouble) if one is not None]
-        log_troubles(self.troubles)
+        log_config_file_errors(self.troubles)
         self._config = config
         self.table = RequestTable(int(config.server.max_body))
         self.table.add(self._broker_endpoints())

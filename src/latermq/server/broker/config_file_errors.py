@@ -10,7 +10,7 @@ _SHOWN = 10
 _log = structlog.get_logger(__name__)
 
 
-def log_troubles(troubles: Iterable[Trouble]) -> None:
+def log_config_file_errors(troubles: Iterable[Trouble]) -> None:
     """Log one error per file."""
     for trouble in troubles:
         _log.error(

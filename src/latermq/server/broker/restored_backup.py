@@ -22,10 +22,10 @@ from latermq.server.windows.daemon_threads import DaemonThreads
 from latermq.store.message_store import MessageStore
 
 _log = structlog.get_logger(__name__)
-_PATIENCE_S = 30.0  # for a remote timeline; if it does not answer, the broker starts anyway
+_CLAIM_TIMEOUT_S = 30.0  # for a remote timeline; if it does not answer, the broker starts anyway
 
 
-class OldCopy:
+class RestoredBackup:
     """Detects that a store is an old copy, and completes it. Called once, before clients are served."""
 
     def __init__(
@@ -49,20 +49,20 @@ class OldCopy:
         """Compare the store with the timeline's claim, and write again the entries that an old backup lacks."""
         root_uri, store_id = self._root_uri, self._store.store_id
         first_lost = self._far.next_entry
-        is_half_mended = self._ingest.repair_from is not None
+        is_partly_recovered = self._ingest.repair_from is not None
         try:
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(_CLAIM_TIMEOUT_S):
                 reading = DaemonThreads(1, "latermq-claim").submit(partial(_read_claim, root_uri, store_id))
                 claim = await asyncio.wrap_future(reading)
         except (LaterMQError, OSError, ImportError, TimeoutError) as error:
             reason = error.message if isinstance(error, LaterMQError) else str(error) or "it took too long"
-            if is_half_mended:
-                raise _half_mended(root_uri, reason) from error
+            if is_partly_recovered:
+                raise _partly_recovered(root_uri, reason) from error
             _log.warning("cannot determine whether the timeline is ahead of this store", reason=reason)
             return
-        if is_half_mended and claim is None:
-            raise _half_mended(root_uri, "nothing is there")
-        if claim is None or (claim.end <= first_lost and not is_half_mended):
+        if is_partly_recovered and claim is None:
+            raise _partly_recovered(root_uri, "nothing is there")
+        if claim is None or (claim.end <= first_lost and not is_partly_recovered):
             return
         _log.warning(
             "this store was restored from an old backup: "
@@ -70,10 +70,10 @@ class OldCopy:
             ends_at_entry=first_lost,
             timeline_ends_at=claim.end,
         )
-        rows = await asyncio.to_thread(self._mend, claim, first_lost)
+        rows = await asyncio.to_thread(self._recover, claim, first_lost)
         _log.warning("the restored store continues", entries=max(0, claim.end - first_lost), of_them_known=rows)
 
-    def _mend(self, claim: IngestClaim, first_lost: int) -> int:
+    def _recover(self, claim: IngestClaim, first_lost: int) -> int:
         """Write the lost entries again and return their number. Errors are raised: without them, timers are lost."""
         try:
             from latermq.pipeline.timeline.lookup import find_records
@@ -98,7 +98,7 @@ class OldCopy:
         return count
 
 
-def _half_mended(root_uri: str, reason: str) -> ConfigError:
+def _partly_recovered(root_uri: str, reason: str) -> ConfigError:
     return ConfigError(
         f"this store was restored from an old backup and only partly recovered from {root_uri}: {reason}",
         hint="Restart the broker when the pipeline's folder is readable",

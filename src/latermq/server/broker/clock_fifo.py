@@ -11,7 +11,7 @@ from latermq.errors import ConfigError
 _FIFO_PREFIX = "fifo:"
 
 
-class ClockFeed:
+class ClockFifo:
     """Sets a clock from the lines of a FIFO.
 
     `1800000000000` advances the time to this epoch millisecond. `step 60000` moves only the wall clock, by this many
@@ -45,12 +45,12 @@ class ClockFeed:
         os.close(self._fd)
 
 
-def open_clock(source: str) -> tuple[Clock, ClockFeed | None]:
-    """The clock that `clock.source` names, and its feed if it has one."""
+def open_clock(source: str) -> tuple[Clock, ClockFifo | None]:
+    """The clock that `clock.source` names, and its FIFO if it has one."""
     if source == "system":
         return SystemClock(), None
     path = Path(source.removeprefix(_FIFO_PREFIX))
     if not source.startswith(_FIFO_PREFIX) or not path.is_fifo():
         raise ConfigError(f"clock.source is {source!r}", hint="Write system, or fifo:PATH with the path of a FIFO")
     clock = SimulatedClock(SystemClock().now_ms(), boot_id="")  # the next process cannot continue from its uptime
-    return clock, ClockFeed(path, clock)
+    return clock, ClockFifo(path, clock)
