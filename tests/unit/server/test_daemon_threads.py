@@ -88,7 +88,7 @@ def test_at_its_end_what_was_not_begun_is_cancelled_and_what_was_is_waited_for()
     assert second.cancelled()
 
 
-def test_what_fails_is_told_and_the_next_is_done() -> None:
+def test_what_fails_is_reported_and_the_next_is_done() -> None:
     threads = DaemonThreads(1, "one")
     with pytest.raises(ZeroDivisionError):
         threads.submit(lambda: 1 // 0).result(10)
@@ -96,9 +96,9 @@ def test_what_fails_is_told_and_the_next_is_done() -> None:
     threads.shutdown(wait=True)
 
 
-def test_a_record_that_is_found_after_the_stop_is_told_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_is_found_after_the_stop_is_reported_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go = threading.Event(), threading.Event()
-    told: list[object] = []
+    results: list[object] = []
 
     def look_up(uri: str) -> None:
         begun.set()
@@ -106,17 +106,17 @@ def test_a_record_that_is_found_after_the_stop_is_told_to_nobody(monkeypatch: py
         raise StoreError("found too late")
 
     async def story(*, stops: bool) -> list[object]:
-        told.clear()
+        results.clear()
         begun.clear()
         go.clear()
         records = FarRecords("nowhere", "s")
-        records.fetch([(1, 1)], told.append)
+        records.fetch([(1, 1)], results.append)
         await asyncio.to_thread(begun.wait, 10)
         if stops:
             records.stop()
         go.set()
         await asyncio.sleep(0.2)
-        return list(told)
+        return list(results)
 
     monkeypatch.setattr(far_records, "open_pipeline_root", look_up)
     assert [str(error) for error in asyncio.run(story(stops=False))] == ["found too late"]

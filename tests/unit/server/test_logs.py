@@ -73,7 +73,7 @@ def test_what_a_client_calls_itself_neither_steers_the_terminal_nor_makes_a_line
         assert "\\u202e" in line
 
 
-def test_a_long_value_is_cut_and_its_length_is_told(stream: io.StringIO) -> None:
+def test_a_long_value_is_cut_and_its_length_is_reported(stream: io.StringIO) -> None:
     set_up_logs(LogConfig(format="json", max_value=100), "broker", stream=stream)
     structlog.get_logger().info(
         "x" * 5_000, topic="y" * 1_000_000, names=["z"] * 5_000, many={n: n for n in range(900)}

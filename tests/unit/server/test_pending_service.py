@@ -1,4 +1,4 @@
-"""Requests about timers, asked in frames: whom they reach, what is checked first, and when they are answered."""
+"""Requests about timers, sent as frames: which code serves them, what is checked first, and when they are answered."""
 
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
@@ -41,21 +41,21 @@ DAY_MS = 86_400_000
 
 
 class FakePending:
-    """Answers with what the test put in; notes what it was asked."""
+    """Answers with what the test sets, and records its calls."""
 
     def __init__(self) -> None:
         self.verdict = Verdict.CANCELLED
         self.error: LaterMQError | None = None
-        self.asked: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Any, ...]] = []
         self.key_bytes = 10
         self.far: list[tuple[int, int]] = []  # what has left the log
         self.fetched: Mapping[int, bytes] | None = None
 
-    def _outcome(self, *asked: Any) -> Outcome:
-        self.asked.append(asked)
+    def _outcome(self, *call: Any) -> Outcome:
+        self.calls.append(call)
         if self.error is not None:
             raise self.error
-        return Outcome(self.verdict, asked[1], KEY, 5, 1)
+        return Outcome(self.verdict, call[1], KEY, 5, 1)
 
     def cancel_steps(self, topic: str, unique_key: str, seen: SeenTimers | None = None) -> Steps[Outcome]:
         yield
@@ -84,15 +84,15 @@ class FakePending:
         yield
         return self._outcome("status", topic, unique_key)
 
-    def list_steps(self, asked: DueRange, *, limit: int, **choice: Any) -> Steps[PendingPage]:
+    def list_steps(self, due_range: DueRange, *, limit: int, **choice: Any) -> Steps[PendingPage]:
         yield
-        self.asked.append(("list", limit, asked, choice))
+        self.calls.append(("list", limit, due_range, choice))
         timer = PendingTimer(1, "orders", KEY, "k" * self.key_bytes, "", 5, 0, 1, 4, "body")
         return PendingPage([timer] * limit, "more")
 
-    def count_steps(self, asked: DueRange, **choice: Any) -> Steps[int]:
+    def count_steps(self, due_range: DueRange, **choice: Any) -> Steps[int]:
         yield
-        self.asked.append(("count", asked, choice))
+        self.calls.append(("count", due_range, choice))
         return 17
 
     def density(self) -> Density:
@@ -163,7 +163,7 @@ def test_a_recall_that_hits_is_answered_with_the_unique_key(verdict: Verdict) ->
     scene.pending.verdict = verdict
     answer = scene.recall()
     assert (answer.code, answer.text_fields()["msgId"]) == (0, KEY)
-    assert scene.pending.asked == [("cancel", "orders", KEY)]
+    assert scene.pending.calls == [("cancel", "orders", KEY)]
 
 
 @pytest.mark.parametrize("verdict", [Verdict.DELIVERED, Verdict.NOT_FOUND])
@@ -205,7 +205,7 @@ def test_a_recall_is_checked_in_the_order_of_apache() -> None:
         scene.recall("orders", scene.handle("invoices", "broker-b"))
     with pytest.raises(IllegalOperation, match="belongs to broker 'broker-b'; this is 'broker-a'"):
         scene.recall("orders", scene.handle("orders", "broker-b"))
-    assert scene.pending.asked == []
+    assert scene.pending.calls == []
 
 
 def test_a_recall_without_a_handle_is_one_with_an_invalid_handle() -> None:
@@ -214,7 +214,7 @@ def test_a_recall_without_a_handle_is_one_with_an_invalid_handle() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "fields", "asked"),
+    ("code", "fields", "call"),
     [
         (Request.CANCEL_TIMER, {"uniqueKey": KEY}, ("cancel", "orders", KEY)),
         (Request.CANCEL_TIMER, {"recallHandle": Scene().handle()}, ("cancel", "orders", KEY)),
@@ -237,18 +237,18 @@ def test_a_recall_without_a_handle_is_one_with_an_invalid_handle() -> None:
     ],
 )
 def test_a_timer_is_named_by_unique_key_handle_or_message_key(
-    code: int, fields: dict[str, object], asked: tuple[Any, ...]
+    code: int, fields: dict[str, object], call: tuple[Any, ...]
 ) -> None:
     scene = Scene()
     outcomes = decode_outcomes(scene.ask(code, topic="orders", **fields).body)
-    assert outcomes == [Outcome(Verdict.CANCELLED, "orders", KEY, 5, 1)] * (2 if asked[0] == "cancel_key" else 1)
-    assert scene.pending.asked == [asked]
+    assert outcomes == [Outcome(Verdict.CANCELLED, "orders", KEY, 5, 1)] * (2 if call[0] == "cancel_key" else 1)
+    assert scene.pending.calls == [call]
 
 
 def test_a_delay_counts_by_the_brokers_clock() -> None:
     scene = Scene()
     scene.ask(Request.MOVE_TIMER, topic="orders", uniqueKey=KEY, delayMs=1500)
-    assert scene.pending.asked == [("move", "orders", KEY, scene.clock.now_ms() + 1500)]
+    assert scene.pending.calls == [("move", "orders", KEY, scene.clock.now_ms() + 1500)]
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_a_request_that_leaves_open_what_is_meant_is_refused(code: int, fields: 
     scene = Scene()
     with pytest.raises(InvalidParameter):
         scene.ask(code, topic="orders", **fields)
-    assert scene.pending.asked == []
+    assert scene.pending.calls == []
 
 
 def test_a_record_that_has_left_the_log_is_fetched_before_it_is_moved() -> None:
@@ -280,7 +280,7 @@ def test_a_record_that_has_left_the_log_is_fetched_before_it_is_moved() -> None:
     scene.pending.verdict = Verdict.MOVED
     assert scene.ask(Request.MOVE_TIMER, topic="orders", uniqueKey=KEY, dueMs=1).code == 0
     assert scene.pending.fetched == {4: b"record"}
-    assert scene.pending.asked == [("move", "orders", KEY, 1)]
+    assert scene.pending.calls == [("move", "orders", KEY, 1)]
 
 
 def test_what_the_broker_refuses_to_move_is_an_error() -> None:
@@ -311,11 +311,11 @@ def test_nothing_is_changed_while_it_is_forbidden_or_the_disk_is_full_or_hangs(
     scene.timer.recall = False
     with pytest.raises(NoPermission):
         scene.ask(code, topic="orders", **fields)
-    assert scene.pending.asked == []
+    assert scene.pending.calls == []
 
 
 @pytest.mark.parametrize("verdict", list(Verdict))
-def test_what_was_written_is_told_when_it_is_flushed_and_all_else_at_once(verdict: Verdict) -> None:
+def test_what_was_written_is_reported_when_it_is_flushed_and_all_else_at_once(verdict: Verdict) -> None:
     scene = Scene()
     scene.pending.verdict = verdict
     [command] = FrameReader().feed(encode_frame(Request.CANCEL_TIMER, 7, fields={"topic": "t", "uniqueKey": KEY}))
@@ -330,7 +330,7 @@ def test_a_page_is_bounded_in_timers() -> None:
     page = decode_page(scene.ask(Request.LIST_TIMERS, **choice).body)
     assert (len(page.timers), page.next) == (MAX_PAGE_TIMERS, "more")
     expected = ("list", MAX_PAGE_TIMERS, DueRange("orders", 5, 9), {"key": "4711", "cursor": "c"})
-    assert scene.pending.asked == [expected]
+    assert scene.pending.calls == [expected]
 
 
 @pytest.mark.parametrize(("key_bytes", "limit", "listed"), [(30_000, 1000, 125), (MAX_PAGE_BYTES, 4, 1)])
@@ -342,10 +342,10 @@ def test_a_page_is_bounded_in_bytes_but_holds_a_timer(key_bytes: int, limit: int
     assert len(body) <= MAX_PAGE_BYTES or listed == 1
 
 
-def test_timers_are_counted_and_their_density_is_told() -> None:
+def test_timers_are_counted_and_their_density_is_reported() -> None:
     scene = Scene()
     assert decode_body(scene.ask(Request.COUNT_TIMERS, topic="orders").body, PendingCount).timers == 17
-    assert scene.pending.asked == [("count", DueRange("orders", 0, 0), {"key": ""})]
+    assert scene.pending.calls == [("count", DueRange("orders", 0, 0), {"key": ""})]
     assert msgspec.json.decode(scene.ask(Request.TIMER_DENSITY).body) == {
         "startMs": 1000, "seconds": [1, 2], "minutes": [3], "hours": [4],
     }  # fmt: skip

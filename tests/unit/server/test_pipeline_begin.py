@@ -33,18 +33,18 @@ class Scene:
 
     def __init__(self, root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = root
-        self.told = STATE
+        self.state_reply = STATE
         self.others: dict[str, PipelineState] = {}
-        self.asked: tuple[str, int] | None = None
+        self.request: tuple[str, int] | None = None
         monkeypatch.setattr(ingesting, "queues_of", lambda *_: [QueuePlace("broker-a", 0, ADDRESS)])
         monkeypatch.setattr(ingesting, "BrokerLink", lambda _, **settings: self)
         load_or_create_secret(secret_path("", root.uri))
 
     def state(self) -> PipelineState:
-        return self.told
+        return self.state_reply
 
     def begin(self, token: str, table_end: int) -> PipelineState:
-        self.asked = token, table_end
+        self.request = token, table_end
         raise BegunError
 
     def close(self) -> None: ...
@@ -61,7 +61,7 @@ class Scene:
         for _ in range(3):
             with pytest.raises(error, match=match) as caught:
                 self.start()
-        assert self.asked is None
+        assert self.request is None
         return caught.value
 
 
@@ -77,19 +77,19 @@ def test_a_driver_says_where_its_table_ends_and_leaves_a_token(scene: Scene, tab
     with pytest.raises(BegunError):
         scene.start()
     note = decode_note(Path(scene.root.at(note_path("s"))).read_bytes(), "it")
-    assert scene.asked == (note.token, table_end)
+    assert scene.request == (note.token, table_end)
 
 
 def test_what_neither_the_table_nor_the_log_holds_is_named_with_what_to_do(scene: Scene) -> None:
     write_timeline(scene.root.timeline, [random_history(1)], 25)
-    scene.told = msgspec.structs.replace(STATE, min_entry=40)
+    scene.state_reply = msgspec.structs.replace(STATE, min_entry=40)
     error = scene.is_refused(CorruptStore, "in entries 25 to 39 are missing")
     assert "restore its newest backup" in error.hint
     assert "remove latermq.ingest" in error.hint
 
 
 def test_a_table_that_is_missing_is_not_made_anew_where_the_log_cannot_fill_it(scene: Scene) -> None:
-    scene.told = msgspec.structs.replace(STATE, min_entry=40)
+    scene.state_reply = msgspec.structs.replace(STATE, min_entry=40)
     scene.is_refused(CorruptStore, "ends at 0, and the broker's log begins at 40")
     assert not Path(scene.root.timeline).exists()
 
@@ -140,7 +140,7 @@ def test_a_secret_that_is_missing_is_said_and_looked_for_again(scene: Scene) -> 
         scene.start()
 
 
-def test_a_driver_far_from_its_brokers_is_told_to_name_the_secret(tmp_path: Path) -> None:
+def test_a_driver_far_from_its_brokers_is_asked_to_name_the_secret(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the timeline is not a local folder"):
         secret_path("", "s3a://bucket/timers")
     assert secret_path("", "s3a://bucket/timers", tmp_path) == tmp_path / "pipeline.secret"

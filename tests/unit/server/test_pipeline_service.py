@@ -1,4 +1,4 @@
-"""Requests of the pipeline, asked in frames: what is told, when, and what is told instead where the disk fails."""
+"""Requests of the pipeline, sent as frames: what the broker replies, when, and what it replies if the disk fails."""
 
 import re
 from collections.abc import Callable
@@ -31,7 +31,7 @@ INSTANCE = "i"
 
 
 class Scene:
-    """A service over a broker in memory, whose work beside the loop is done when the test says so."""
+    """A service over a broker in memory, whose off-loop work runs when the test calls `work`."""
 
     peer_host = peer_name = HOST
 
@@ -72,7 +72,7 @@ class Scene:
         self._works.append((works, when_done))
 
     def work(self) -> None:
-        """Do what waits to be done beside the loop."""
+        """Run the pending off-loop work."""
         works, self._works = self._works, []
         for some, when_done in works:
             try:
@@ -84,7 +84,7 @@ class Scene:
                 when_done(None)
 
     def ask(self, code: int, body: bytes = b"", *, flag: int = 0, **fields: object) -> Command | None:
-        """The answer, None where it comes later."""
+        """Return the answer, or None if it comes later."""
         frame = encode_frame(code, 1, flag=flag, fields={name: str(value) for name, value in fields.items()}, body=body)
         [command] = FrameReader().feed(frame)
         reply = table_of(self.service).serve(cast(Connection, self), command)
@@ -104,7 +104,7 @@ class Scene:
         return command
 
 
-def test_an_epoch_is_told_when_it_is_on_disk() -> None:
+def test_an_epoch_is_reported_when_it_is_on_disk() -> None:
     scene = Scene()
     scene.begin()
     assert scene.sent == []
@@ -130,9 +130,9 @@ def test_a_driver_that_uses_another_folder_ends_no_other(found: str | LaterMQErr
     for _ in range(5):
         scene.begin()
         scene.work()
-        told = scene.later()
-        assert told.code != Response.SUCCESS
-        assert re.search("the folder does not answer|/its/folder: the driver uses another", told.remark or "")
+        reply = scene.later()
+        assert reply.code != Response.SUCCESS
+        assert re.search("the folder does not answer|/its/folder: the driver uses another", reply.remark or "")
     assert scene.broker.ingest.epoch == 1
     assert scene.ask_signed(Request.COMMIT_INGEST, offset=0, epoch=1) is None  # the first one goes on
 
@@ -149,9 +149,9 @@ def test_a_broker_of_which_nothing_is_sparks_does_not_mind_the_folder() -> None:
 def test_a_driver_whose_table_does_not_fit_the_log_ends_no_other() -> None:
     scene = Scene()
     scene.begin(table_end=5)
-    told = scene.later()
-    assert told.code == InvalidParameter.code
-    assert "ends at entry 5, but the timer topic is flushed up to 0" in (told.remark or "")
+    reply = scene.later()
+    assert reply.code == InvalidParameter.code
+    assert "ends at entry 5, but the timer topic is flushed up to 0" in (reply.remark or "")
     assert scene.broker.ingest.epoch == 0
 
 
@@ -164,7 +164,7 @@ def test_an_attempt_of_a_driver_that_another_followed_is_refused() -> None:
         scene.ask_signed(Request.WINDOW_READY, number=1, attempt="spark-1-x", epoch=1)
 
 
-def test_two_drivers_that_begin_at_once_are_told_different_epochs() -> None:
+def test_two_drivers_that_begin_at_once_get_different_epochs() -> None:
     scene = Scene()
     scene.begin()
     scene.begin()
@@ -172,7 +172,7 @@ def test_two_drivers_that_begin_at_once_are_told_different_epochs() -> None:
     assert [decode_state(scene.later().body).epoch for _ in range(2)] == [1, 2]
 
 
-def test_a_disk_that_fails_is_told_and_no_epoch() -> None:
+def test_a_disk_that_fails_is_reported_and_no_epoch() -> None:
     scene = Scene()
 
     def fail(operation: str, path: str) -> None:
@@ -186,13 +186,13 @@ def test_a_disk_that_fails_is_told_and_no_epoch() -> None:
     assert reply.remark == "no disk space for it"
 
 
-def test_the_state_is_told_once_what_was_stored_before_is_flushed_if_that_is_asked_for() -> None:
+def test_the_state_is_reported_once_what_was_stored_before_is_flushed_if_that_is_asked_for() -> None:
     scene = Scene()
     now_ms = scene.clock.now_ms()
     scene.ask(Request.SCHEDULE_ROWS, encode_rows(batch_of([Row("a", now_ms + 60_000)])), job="j")
-    told = scene.ask(Request.PIPELINE_STATE)
-    assert told is not None
-    assert decode_state(told.body).flushed_entry == 0
+    reply = scene.ask(Request.PIPELINE_STATE)
+    assert reply is not None
+    assert decode_state(reply.body).flushed_entry == 0
     assert scene.ask(Request.PIPELINE_STATE, flush="true") is None
     assert scene.sent == []
     scene.broker.store.flush()
@@ -230,7 +230,7 @@ def test_the_state_tells_what_is_done_as_the_last_checkpoint_has_it() -> None:
     assert after.store_id == "s" * 32
 
 
-def test_what_is_not_flushed_is_neither_told_nor_committed() -> None:
+def test_what_is_not_flushed_is_neither_reported_nor_committed() -> None:
     scene = Scene()
     scene.begin()
     scene.work()

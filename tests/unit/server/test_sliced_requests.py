@@ -30,7 +30,7 @@ PLAIN = 3_000  # messages that are no timers and have the same key
 
 
 class Scene:
-    """A broker whose requests are asked in frames; what is put off waits until the test says so."""
+    """A broker that receives requests as frames; deferred work waits for the test."""
 
     def __init__(self, limit: int = 100_000) -> None:
         self.clock = SimulatedClock()

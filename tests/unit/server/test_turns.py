@@ -198,7 +198,7 @@ def test_a_client_with_many_requests_in_slices_waits_for_them_and_others_do_not(
     assert transport.is_reading()
 
 
-def test_a_connection_that_is_kept_back_serves_nothing_and_reads_nothing() -> None:
+def test_a_blocked_connection_serves_nothing_and_reads_nothing() -> None:
     process = Process()
     connection, transport = process.connect("a")
     connection.set_blocked(True)
