@@ -141,8 +141,8 @@ def test_a_cancel_does_not_take_what_was_scheduled_behind_it_though_the_names_kn
     far.pass_time(FAR_MS - 10_000)  # its window is cut, and not due yet
     send(far.broker, b"x" * 50_000, topic="traffic")
     far.broker.store.save(far.broker.store.plan_checkpoint())
-    while (names := far.broker.far.names_to_keep()) is not None:
-        far.broker.far.keep_names(names)
+    while (names := far.broker.far.expiring_entries()) is not None:
+        far.broker.far.save_names(names)
     assert list(far.broker.far_names.pending("orders", "a", 0))
     disk = far.disk.after_process_crash()
     disk.remove("latermq.checkpoint")

@@ -46,8 +46,8 @@ class LossyFarLife(LossyLife, FarLife):
     def _retain(self) -> None:
         far = self.broker.far
         far.sweep_names()
-        while (names := far.names_to_keep()) is not None:
-            far.keep_names(names)
+        while (names := far.expiring_entries()) is not None:
+            far.save_names(names)
         super()._retain()
 
 

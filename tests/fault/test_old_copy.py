@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from latermq.broker.timers.lost_entries import Lost, LostEntries, LostRow
+from latermq.broker.timers.lost_entries import LostEntries, LostRow, TimelineTail
 from latermq.handover.cut import FOREVER_MS
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.timer_code import CANCEL, MOVED, TIMER
@@ -22,12 +22,12 @@ def far() -> FarBroker:
     return far
 
 
-def lost_to(far: FarBroker) -> Lost:
+def lost_to(far: FarBroker) -> TimelineTail:
     """What the timeline tells of what this store lacks."""
     dues = [row.due_ms for row in lost_rows(far) if row.record]
     newest = max((number for number, _ in far.twin.by_window), default=0)
     end = far.twin.ingested
-    return Lost(end, 9, end, min(dues, default=FOREVER_MS), max(dues, default=0), newest)
+    return TimelineTail(end, 9, end, min(dues, default=FOREVER_MS), max(dues, default=0), newest)
 
 
 def lost_rows(far: FarBroker, first: int | None = None) -> list[LostRow]:

@@ -91,12 +91,12 @@ def test_a_damaged_attempt_is_left_aside(tmp_path: Path) -> None:
         async with running_broker(tmp_path, *PIPELINE) as process:
             begin(process)
             schedule(process, ["a"], FAR_MS)
-            await _until(lambda: bool(process.broker.far.states()))
-            (window,) = process.broker.far.states()
+            await _until(lambda: bool(process.broker.far.unfinished_windows()))
+            (window,) = process.broker.far.unfinished_windows()
             folder = tmp_path / "pipeline" / window_folder(process.broker.store.store_id, window.number) / "spark-1-bad"
             folder.mkdir(parents=True)
             (folder / MANIFEST).write_bytes(b"{}\n00000000\n")
-            process.broker.far.ready(window.number, "spark-1-bad")
+            process.broker.far.report_ready(window.number, "spark-1-bad")
             assert await arrival(process, 1) == Counter(["a"])
             assert window.attempt.startswith("local-")
 
@@ -121,7 +121,7 @@ def test_a_timeline_that_cannot_be_reached_leaves_near_timers_alone(tmp_path: Pa
 
 
 async def _until_chosen(process: BrokerProcess) -> None:
-    await _until(lambda: any(window.attempt for window in process.broker.far.states()))
+    await _until(lambda: any(window.attempt for window in process.broker.far.unfinished_windows()))
 
 
 async def _until(happened: Callable[[], bool]) -> None:

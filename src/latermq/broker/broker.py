@@ -29,7 +29,7 @@ from latermq.broker.timers.far_timers import FarTimers
 from latermq.broker.timers.generated_keys import GeneratedKeys
 from latermq.broker.timers.ingest_mark import IngestMark
 from latermq.broker.timers.known_names import KnownNames
-from latermq.broker.timers.lost_entries import Lost, LostEntries
+from latermq.broker.timers.lost_entries import LostEntries, TimelineTail
 from latermq.broker.timers.pending import PendingTimers
 from latermq.broker.timers.row_schedule import RowSchedule
 from latermq.broker.timers.start_replay import StartReplay
@@ -225,7 +225,7 @@ class Broker:
             self.topics, self.groups, self.members, self.offsets, self.timers.pending, settings.keep_unused
         )
         # Written at start and only if an old backup was restored; what was lost is known then.
-        self.lost_entries: Callable[[Lost], LostEntries] = partial(
+        self.lost_entries: Callable[[TimelineTail], LostEntries] = partial(
             LostEntries,
             store,
             self.timers,

@@ -59,8 +59,8 @@ class FarBroker:
 
     def upkeep(self) -> None:
         self.broker.store.save(self.broker.store.plan_checkpoint())
-        while (names := self.broker.far.names_to_keep()) is not None:
-            self.broker.far.keep_names(names)
+        while (names := self.broker.far.expiring_entries()) is not None:
+            self.broker.far.save_names(names)
         for removed in self.broker.retention.run():
             self.disk.remove(removed.path)
 

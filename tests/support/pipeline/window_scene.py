@@ -203,7 +203,7 @@ class Scene:
     async def window_of(self, due_ms: int) -> int:
         """The number of the window that contains this time, once it is cut."""
         for _ in range(400):
-            for window in self.broker.far.states():
+            for window in self.broker.far.unfinished_windows():
                 if window.from_ms <= due_ms < window.until_ms:
                     return window.number
             await self.pass_time(1_000)
@@ -214,7 +214,7 @@ class Scene:
         while self.broker.far.windows.find(number) is None:
             await self.pass_time(1_000)
         name = self.make_attempt(number)
-        self.broker.far.ready(number, name)
+        self.broker.far.report_ready(number, name)
         return name
 
     def dead_letters(self) -> dict[str, str]:

@@ -171,11 +171,11 @@ def test_the_chosen_attempt_is_known_after_a_crash(scene: Scene) -> None:
     scene.pass_time(1_000)
     scene.schedule(b"a", 20_000)
     scene.pass_time(10_000)
-    chosen = {one.number: one.attempt for one in scene.broker.far.states() if one.attempt}
+    chosen = {one.number: one.attempt for one in scene.broker.far.unfinished_windows() if one.attempt}
     assert chosen
     scene.broker.store.flush()
     scene.crash()
-    assert {one.number: one.attempt for one in scene.broker.far.states() if one.attempt} == chosen
+    assert {one.number: one.attempt for one in scene.broker.far.unfinished_windows() if one.attempt} == chosen
 
 
 def test_damaged_choices_are_refused_with_what_to_do(scene: Scene) -> None:
@@ -188,10 +188,10 @@ def test_damaged_choices_are_refused_with_what_to_do(scene: Scene) -> None:
 @pytest.mark.parametrize("attempt", ["", "../x", ".hidden", "a\0b", "x" * 300])
 def test_an_attempt_must_be_named_and_of_a_window_that_waits(scene: Scene, attempt: str) -> None:
     with pytest.raises(InvalidParameter, match="there is no window 5"):
-        scene.broker.far.ready(5, "spark-1-a")
+        scene.broker.far.report_ready(5, "spark-1-a")
     scene.twin.begin(scene.broker)
     scene.pass_time(1_000)
     scene.schedule(b"a", 20_000)
     scene.pass_time(10_000)
-    with pytest.raises(InvalidParameter, match="no name of an attempt"):
-        scene.broker.far.ready(scene.broker.far.states()[0].number, attempt)
+    with pytest.raises(InvalidParameter, match="not a valid name of an attempt"):
+        scene.broker.far.report_ready(scene.broker.far.unfinished_windows()[0].number, attempt)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from latermq.broker.timers.lost_entries import MAX_BLANKS, Lost, LostRow
+from latermq.broker.timers.lost_entries import MAX_BLANKS, LostRow, TimelineTail
 from latermq.errors import CorruptStore
 from latermq.handover.cut import FOREVER_MS
 from latermq.handover.ingest_claim import IngestClaim, decode_claim, encode_claim
@@ -78,7 +78,7 @@ LIES: dict[str, tuple[Callable[[Row], Row], str]] = {
 
 @pytest.mark.parametrize("lie", LIES)
 def test_a_row_says_of_its_record_what_the_record_says(tmp_path: Path, lie: str) -> None:
-    make, told = LIES[lie]
+    make, reason = LIES[lie]
     row = far_row()
     window = Window(STORE_ID, 4, row.entry + 100, row.due_ms - 1_000, row.due_ms + 1_000)
     root = open_root(str(tmp_path))
@@ -96,10 +96,10 @@ def test_a_row_says_of_its_record_what_the_record_says(tmp_path: Path, lie: str)
         assert sum(len(piece.entries) for piece in pieces) == count
         return count
 
-    if not told:
+    if not reason:
         assert read() == 1
         return
-    with pytest.raises(CorruptStore, match=told):
+    with pytest.raises(CorruptStore, match=reason):
         read()
 
 
@@ -146,13 +146,13 @@ def test_rows_of_entries_that_are_in_the_log_are_compared_with_it() -> None:
         one, two = (replace(row, due_ms=due_of(row)) for row in (one, two))
         far.broker.far.check_rows(piece_of([one, two]))
         far.broker.far.check_rows(piece_of([]))
-        for lie, told in [
-            (replace(one, due_ms=one.due_ms - 1), "not what the log has"),
-            (replace(one, entry=two.entry + 1_000), "not there yet"),
-            (replace(one, record=one.record + b"x"), "not what the log has"),
-            (replace(one, entry=0), "not what the log has"),
+        for lie, reason in [
+            (replace(one, due_ms=one.due_ms - 1), "differs from the log"),
+            (replace(one, entry=two.entry + 1_000), "does not exist yet"),
+            (replace(one, record=one.record + b"x"), "differs from the log"),
+            (replace(one, entry=0), "differs from the log"),
         ]:
-            with pytest.raises(CorruptStore, match=told):
+            with pytest.raises(CorruptStore, match=reason):
                 far.broker.far.check_rows(piece_of([lie, two]))
     finally:
         far.close()
@@ -197,16 +197,16 @@ def test_a_store_is_not_filled_up_because_a_claim_says_so() -> None:
     far = FarBroker()
     try:
         before = far.broker.far.next_entry
-        lost = Lost(before + MAX_BLANKS + 1, 9, before, FOREVER_MS, 0, 0)
-        with pytest.raises(CorruptStore, match="the claim says that the timeline may hold entries below"):
+        lost = TimelineTail(before + MAX_BLANKS + 1, 9, before, FOREVER_MS, 0, 0)
+        with pytest.raises(CorruptStore, match="the claim says that the timeline may have entries below"):
             far.broker.lost_entries(lost).write([])
-        near = Lost(before + 10, 9, before + 10, FOREVER_MS, 0, 0)
+        near = TimelineTail(before + 10, 9, before + 10, FOREVER_MS, 0, 0)
         rows = {
-            LostRow(1 << 40, "cancel", 1, "", "orders+x", b""): "beyond",
-            LostRow(before + 1, "timer", 1 << 41, "orders", "x", b"noise"): "is damaged, or another's",
+            LostRow(1 << 40, "cancel", 1, "", "orders+x", b""): "past its claimed end",
+            LostRow(before + 1, "timer", 1 << 41, "orders", "x", b"noise"): "is damaged, or belongs to another entry",
         }
-        for row, told in rows.items():
-            with pytest.raises(CorruptStore, match=told):
+        for row, reason in rows.items():
+            with pytest.raises(CorruptStore, match=reason):
                 far.broker.lost_entries(near).write([row])
         assert far.broker.far.next_entry == before
     finally:

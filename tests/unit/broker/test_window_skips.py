@@ -65,8 +65,8 @@ async def lose_log(scene: Scene) -> None:
     for _ in range(20):
         scene.twin.ingest(scene.broker)
     scene.broker.store.save(scene.broker.store.plan_checkpoint())
-    while (names := scene.broker.far.names_to_keep()) is not None:
-        scene.broker.far.keep_names(names)
+    while (names := scene.broker.far.expiring_entries()) is not None:
+        scene.broker.far.save_names(names)
     for removed in scene.broker.retention.run():
         scene.disk.remove(removed.path)
     assert scene.broker.store.queues.ensure(TIMER_TOPIC, 0).min_offset >= ahead
@@ -261,10 +261,10 @@ def test_a_window_whose_cut_a_power_cut_may_take_back_is_not_skipped_yet() -> No
         await scene.pass_time(1_000)
         scene.schedule("a", 24_000)
         scene.broker.store.flush()
-        while not scene.broker.far.states():
+        while not scene.broker.far.unfinished_windows():
             scene.clock.advance(1_000)
             scene.broker.far.run()
-        (window,) = scene.broker.far.states()
+        (window,) = scene.broker.far.unfinished_windows()
         with pytest.raises(ServiceUnavailable, match="is not on disk yet"):
             await scene.loader.skip(window.number)
         scene.broker.store.flush()
@@ -350,7 +350,7 @@ def test_whatever_fails_and_whenever_it_dies_each_timer_has_one_fate(
                 fates[name] = "waits"
             for _ in range(chance.randint(20, 60)):
                 await scene.pass_time(1_000)
-                windows = [one.number for one in scene.broker.far.states()]
+                windows = [one.number for one in scene.broker.far.unfinished_windows()]
                 if windows and chance.random() < 0.3:
                     scene.builds.failing = {one: "no luck" for one in windows if chance.random() < 0.8}
                     scene.builds.damaging = {one for one in windows if chance.random() < 0.3}
@@ -370,7 +370,7 @@ def test_whatever_fails_and_whenever_it_dies_each_timer_has_one_fate(
                 await asyncio.sleep(0.001)
             await scene.crash(chance if chance.random() < 0.5 else None)
         scene.builds.failing, scene.builds.damaging = {}, set()
-        for window in scene.broker.far.states():
+        for window in scene.broker.far.unfinished_windows():
             if not (window.is_skipped or window.is_loaded):
                 await scene.loader.repair(window.number)
         await scene.pass_time(100_000)

@@ -55,7 +55,7 @@ class Scene:
     def window_of(self, due_ms: int) -> int:
         """The number of the window that this time lies in, once it is cut."""
         for _ in range(200):
-            for window in self.broker.far.states():
+            for window in self.broker.far.unfinished_windows():
                 if window.from_ms <= due_ms < window.until_ms:
                     return window.number
             self.withheld = set(range(1_000))

@@ -1,11 +1,11 @@
-"""Entries of the timer topic that a store lacks because it was put back from an old copy, and a timeline still holds.
+"""Lost entries of the timer topic: a store restored from an old backup lacks them, but the timeline has them.
 
-Their numbers must not be given out again: new timers would be taken for those that Spark holds, and one of the two
-would be lost. So what the timeline knows is written again under the very numbers it had: far timers, cancels and moves
-as they were, and blanks for all else. Cancels and moves act again on what the copy holds.
+Their numbers must not be used again. Otherwise a new timer would be mistaken for one that Spark has, and one of the two
+would be lost. So the timeline's entries are written again with their old numbers: far timers, cancels and moves
+unchanged, and blanks for all others. Cancels and moves are applied again to the timers in the backup.
 
-A move to a near time left no record with Spark. What it moved may still be in the copy or with Spark, where it counts
-as taken; it is moved again, by a move of its own behind all others.
+A move to a near time left no record in the timeline. The timer that it moved may still be in the backup, or in the
+timeline, where it counts as moved. It is moved again, by a new move after all other entries.
 """
 
 from collections import deque
@@ -38,23 +38,23 @@ from latermq.timer.service import TimerService
 
 WRITTEN_AT_ONCE = 1_000
 WRITTEN_BYTES_AT_ONCE = 8 << 20
-# A driver claims a batch before it appends it: half a million entries. No driver claims ten times as much.
+# A driver claims a batch of up to half a million entries before it appends them. No driver claims ten times as many.
 MAX_BLANKS = 5_000_000
 
 
-class Lost(NamedTuple):
-    """What a timeline holds of a store beyond the store's own end."""
+class TimelineTail(NamedTuple):
+    """The part of a timeline after the store's own end."""
 
-    end: int  # the timeline may hold entries below it
+    end: int  # the timeline may have entries below it
     epoch: int  # of the driver that wrote it last
-    ingested: int  # the timeline holds all entries below it
-    far_from_ms: int  # when the first and
-    far_until_ms: int  # the last of its far timers are due, of those that the store lacks
-    newest_window: int  # that has a folder
+    ingested: int  # the timeline has all entries below it
+    far_from_ms: int  # the first due time of the far timers that the store lacks
+    far_until_ms: int  # the last one
+    newest_window: int  # with a folder
 
 
 class LostRow(NamedTuple):
-    """A row of the timeline. Only what was Spark's has a record; a cancel has a whole name as its unique key."""
+    """A row of the timeline. Only Spark's timers have a record. The unique key of a cancel is a full timer name."""
 
     entry: int
     kind: str
@@ -69,9 +69,9 @@ class LostRow(NamedTuple):
 
 
 class LostEntries:
-    """Writes them again; nobody is served meanwhile. A death on the way leaves the rest to the next start.
+    """Writes lost entries again, before clients are served. After a crash the next start writes the rest.
 
-    `moves` are left to whoever calls, to be repeated behind the last entry.
+    The caller must repeat `moves` after the last entry.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class LostEntries:
         clock: Clock,
         config: Config,
         store_host: bytes,
-        lost: Lost,
+        tail: TimelineTail,
     ) -> None:
         self._store = store
         self._log_writer = store.writer
@@ -96,44 +96,44 @@ class LostEntries:
         self._ingest = ingest
         self._replay = replay
         self._topics = topics
-        self._lost = lost
+        self._tail = tail
         self._now_ms = clock.now_ms()
         self._max_bytes = min(WRITTEN_BYTES_AT_ONCE, config.store.segment // 4)
         properties = encode_properties(blank_properties(self._now_ms)).encode()
         self._blank = Draft(TIMER_TOPIC, 0, b"", properties, self._now_ms, store_host)
         self._drafts: list[Draft] = []
         self._drafts_bytes = 0
-        self._placed: deque[LostRow] = deque()  # those that are no blanks, of what is on its way
+        self._pending_rows: deque[LostRow] = deque()  # rows of the drafts that are not blanks
         last = self._far.frontier.last
-        # Where the copy has no cut, Spark holds nothing but what is lost.
-        first_ms = min(self._now_ms, lost.far_from_ms) // config.pipeline.window * config.pipeline.window
+        # If the backup has no cut, all of Spark's timers are lost entries.
+        first_ms = min(self._now_ms, tail.far_from_ms) // config.pipeline.window * config.pipeline.window
         self._handback_ms = last.handback_ms if last is not None else first_ms
         self._frontier_ms = last.frontier_ms if last is not None else FOREVER_MS
-        # The last cut of the copy would give the broker what is Spark's, if it is from a time when Spark lagged.
-        self._is_too_high = lost.far_from_ms < self._frontier_ms
-        self._topics_made: dict[str, int] = {}  # with so many queues
-        self.moves: dict[str, LostRow] = {}  # to a near time: the last thing that is known of these names
+        # If Spark lagged at the time of the backup, the backup's last cut would make the broker own timers of Spark's.
+        self._is_frontier_too_late = tail.far_from_ms < self._frontier_ms
+        self._created_topics: dict[str, int] = {}  # their numbers of queues
+        self.moves: dict[str, LostRow] = {}  # moves to a near time that are the last change of their name
 
     def write(self, rows: Iterable[LostRow]) -> int:
-        """Write what is missing up to the end that the timeline claims. How many rows there were.
+        """Write the missing entries up to the claimed end of the timeline; return the number of rows.
 
-        `rows` are in order, and all since the store was put back: what a start that died has written is known by its
-        number and not written twice, but moves are found again.
+        `rows` are in order and begin where the backup ended. Entries that an interrupted start has written are
+        recognised by their numbers and not written twice, but their moves are collected again.
         """
         first = self._next
         count = 0
-        if self._lost.end - max(first, self._lost.ingested) > MAX_BLANKS:
+        if self._tail.end - max(first, self._tail.ingested) > MAX_BLANKS:
             raise CorruptStore(
-                f"the claim says that the timeline may hold entries below {self._lost.end}, but it ends at "
-                f"{self._lost.ingested}, and the log at {first}",
-                hint="Put back the timeline as it was; or, if the claim is wrong, remove it from claims/",
+                f"the claim says that the timeline may have entries below {self._tail.end}, but it ends at "
+                f"{self._tail.ingested}, and the log at {first}",
+                hint="Restore the timeline; or, if the claim is wrong, remove it from claims/",
             )
         for row in rows:
             count += 1
-            if not 0 <= row.entry < self._lost.end:
+            if not 0 <= row.entry < self._tail.end:
                 raise CorruptStore(
-                    f"the timeline has a row of entry {row.entry}, beyond {self._lost.end}, which was claimed",
-                    hint="Put back the timeline as it was",
+                    f"the timeline has a row of entry {row.entry}, past its claimed end {self._tail.end}",
+                    hint="Restore the timeline",
                 )
             self.moves.pop(row.name, None)
             if row.kind == "move" and not row.record:
@@ -142,19 +142,19 @@ class LostEntries:
             if row.entry < first:
                 continue
             self._fill(row.entry)
-            if row.record and self._is_too_high and row.due_ms < self._frontier_ms:
+            if row.record and self._is_frontier_too_late and row.due_ms < self._frontier_ms:
                 raise CorruptStore(
-                    f"entry {row.entry} of the timeline cannot have been Spark's", hint="Put the timeline back as well"
+                    f"entry {row.entry} of the timeline cannot have been Spark's", hint="Restore the timeline too"
                 )
-            self._placed.append(row)
+            self._pending_rows.append(row)
             self._add(self._draft(row))
-        if self._next <= self._lost.end:
-            self._fill(self._lost.end)
-            # In one block with what comes last, so that whoever starts next finds it too or finds entries missing.
+        if self._next <= self._tail.end:
+            self._fill(self._tail.end)
+            # In one block with the last entries, so that after a crash either the cut exists or entries are missing.
             cut = self._far.cut_at(self._next, self._frontier_ms, self._handback_ms)
-            number = max(cut.number, self._lost.newest_window + 1)
-            self._append(cut._replace(number=number, far_until_ms=max(cut.far_until_ms, self._lost.far_until_ms)))
-        self._ingest.advance_to(self._lost.ingested, self._lost.epoch)
+            number = max(cut.number, self._tail.newest_window + 1)
+            self._append(cut._replace(number=number, far_until_ms=max(cut.far_until_ms, self._tail.far_until_ms)))
+        self._ingest.advance_to(self._tail.ingested, self._tail.epoch)
         self._store.flush()
         self._ingest.save()
         return count
@@ -163,15 +163,16 @@ class LostEntries:
     def _next(self) -> int:
         return self._far.next_entry + len(self._drafts)
 
-    def _fill(self, upto: int) -> None:
-        """Stand in for what is in no row: the broker's own timers, and cuts.
+    def _fill(self, end: int) -> None:
+        """Write blanks for entries without a row: the broker's own timers, and cuts.
 
-        So the first of these stands before, or is, the cut that made Spark's what the copy's last cut does not.
+        The first such entry is, or precedes, the cut that gave Spark the timers that the backup's last cut leaves to
+        the broker. So if such a cut is needed, it replaces this entry.
         """
-        if self._is_too_high and self._next < upto:
+        if self._is_frontier_too_late and self._next < end:
             self._append(self._far.cut_at(self._next, self._handback_ms, self._handback_ms))
-            self._is_too_high = False
-        for _ in range(upto - self._next):
+            self._is_frontier_too_late = False
+        for _ in range(end - self._next):
             self._add(self._blank)
 
     def _add(self, draft: Draft) -> None:
@@ -189,27 +190,27 @@ class LostEntries:
         else:
             appended = self._far.append(drafts, cut)
         for draft, place in zip(drafts, appended, strict=False):
-            if self._placed and self._placed[0].entry == place.queue_offset:
-                self._act(self._placed.popleft(), draft, place)
+            if self._pending_rows and self._pending_rows[0].entry == place.queue_offset:
+                self._apply(self._pending_rows.popleft(), draft, place)
 
-    def _act(self, row: LostRow, draft: Draft, place: Appended) -> None:
+    def _apply(self, row: LostRow, draft: Draft, place: Appended) -> None:
         if row.record:
-            self._keep_topic(row.topic, queue_id_of(draft.properties))
-        replaced = decode_entry_id(draft.prepared_transaction_offset)
+            self._ensure_topic(row.topic, queue_id_of(draft.properties))
+        replaced_id = decode_entry_id(draft.prepared_transaction_offset)
         if row.kind != "timer":
             size = place.end_offset - place.physical_offset
             self._replay.replay_record(place.physical_offset, size, place.queue_offset)
-        elif replaced is None:
+        elif replaced_id is None:
             self._timers.pending[row.topic] += 1
-        else:  # a renewal: what it renewed is in the copy, and counted
-            self._timers.settled.deliver(np.array([replaced[1]]), np.array([row.due_ms]))
+        else:  # a renewal: the renewed timer is in the backup, and counted
+            self._timers.settled.deliver(np.array([replaced_id[1]]), np.array([row.due_ms]))
 
-    def _keep_topic(self, topic: str, queue_id: int) -> None:
-        """A topic that the copy does not know yet is made again: its timers would else be dead letters."""
-        if self._topics.find(topic) is None or topic in self._topics_made:
-            queues = max(self._topics_made.get(topic, 0), queue_id + 1)
-            if queues > self._topics_made.get(topic, 0):
-                self._topics_made[topic] = queues
+    def _ensure_topic(self, topic: str, queue_id: int) -> None:
+        """Create a topic that the backup lacks, because its timers would otherwise become dead letters."""
+        if self._topics.find(topic) is None or topic in self._created_topics:
+            queues = max(self._created_topics.get(topic, 0), queue_id + 1)
+            if queues > self._created_topics.get(topic, 0):
+                self._created_topics[topic] = queues
                 self._topics.adopt(Topic(name=topic, read_queues=queues, write_queues=queues))
 
     def _draft(self, row: LostRow) -> Draft:
@@ -218,8 +219,8 @@ class LostEntries:
             return self._pending.cancel_draft(topic, row.unique_key, row.due_ms)
         if waiting_name(row.record, row.entry, row.due_ms) is None:
             raise CorruptStore(
-                f"the record of entry {row.entry} in the timeline is damaged, or another's",
-                hint="Put back the timeline as it was",
+                f"the record of entry {row.entry} in the timeline is damaged, or belongs to another entry",
+                hint="Restore the timeline",
             )
         message = decode_record(row.record)
         return Draft(
@@ -237,6 +238,6 @@ class LostEntries:
 
 
 def queue_id_of(properties: bytes) -> int:
-    """The queue that a waiting record is for."""
+    """Return the destination queue of a waiting record."""
     text = find_property(properties, REAL_QUEUE_ID.encode()) or b""
     return int(text) if text.isdigit() else 0

@@ -1,4 +1,4 @@
-"""A start without a checkpoint, as with a store of RocketMQ: other files say which waiting messages were delivered."""
+"""A start without a checkpoint, as with a RocketMQ store: other files show which waiting messages were delivered."""
 
 from collections import Counter
 

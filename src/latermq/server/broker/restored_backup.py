@@ -13,7 +13,7 @@ import structlog
 
 from latermq.broker.timers.far_timers import FarTimers
 from latermq.broker.timers.ingest_mark import IngestMark
-from latermq.broker.timers.lost_entries import Lost, LostEntries, LostRow
+from latermq.broker.timers.lost_entries import LostEntries, LostRow, TimelineTail
 from latermq.broker.timers.pending import PendingTimers
 from latermq.errors import ConfigError, LaterMQError
 from latermq.handover.ingest_claim import IngestClaim, claim_path, decode_claim
@@ -34,7 +34,7 @@ class RestoredBackup:
         far: FarTimers,
         ingest: IngestMark,
         pending: PendingTimers,
-        lost_entries: Callable[[Lost], LostEntries],
+        lost_entries: Callable[[TimelineTail], LostEntries],
         root_uri: str,
     ) -> None:
         """`lost_entries` writes what was lost."""
@@ -85,7 +85,9 @@ class RestoredBackup:
 
         root_uri, store_id = self._root_uri, self._store.store_id
         held = read_extent(root_uri, store_id, first_lost)
-        lost = Lost(claim.end, claim.epoch, held.ingested, held.far_from_ms, held.far_until_ms, held.newest_window)
+        lost = TimelineTail(
+            claim.end, claim.epoch, held.ingested, held.far_from_ms, held.far_until_ms, held.newest_window
+        )
         entries = self._lost_entries(lost)
         began_at = self._ingest.begin_repair(first_lost)
         count = entries.write(_lost_row(row) for row in rows_from(root_uri, store_id, began_at))

@@ -130,7 +130,7 @@ class PipelineRequests:
     def _begin(self, connection: Connection, command: Command, header: BeginPipelineHeader) -> None:
         self._check_signature(command, header, header.signature)
         # If Spark holds no timers and never will, the driver's folder does not matter.
-        if self._tokens is None or not self._far.is_concerned:
+        if self._tokens is None or not self._far.uses_pipeline:
             self._begin_epoch(connection, command, header)
             return
         root_uri = self._tokens.root_uri
@@ -210,7 +210,7 @@ class PipelineRequests:
     def _window_ready(self, connection: Connection, command: Command, header: WindowReadyHeader) -> bytes:
         self._check_signature(command, header, header.signature)
         self._ingest.check(header.epoch)
-        self._far.ready(header.number, header.attempt)
+        self._far.report_ready(header.number, header.attempt)
         return encode_response(command)
 
     def _schedule(self, connection: Connection, command: Command, header: ScheduleRowsHeader) -> bytes | None:
@@ -248,7 +248,7 @@ class PipelineRequests:
             owned_from=self._far.frontier.ownership.known_from,
             windows=[
                 WindowState(window.number, window.cut_entry, window.from_ms, window.until_ms, window.attempt)
-                for window in self._far.states()
+                for window in self._far.unfinished_windows()
                 if not window.is_skipped  # no delivery waits for it
             ],
             timeline=self._timeline,

@@ -219,7 +219,7 @@ class WindowLoader:
             if window.attempt or window.is_skipped or number in busy or not self._is_due(window, flushed):
                 continue
             state = self.state_of(number)
-            if not state.check.is_ready(now_s) or (now_s < state.check_again_s and number not in self._far.offered):
+            if not state.check.is_ready(now_s) or (now_s < state.check_again_s and number not in self._far.reported):
                 continue
             # The limit applies separately to windows that failed before and to all others.
             similar = [one for one in busy if self.state_of(one).is_suspect == state.is_suspect]
@@ -233,7 +233,7 @@ class WindowLoader:
         """Whether to choose an attempt now: the driver offers one, or Spark is late."""
         if flushed <= window.cut_entry:
             return False  # the cut is not on disk yet, and a power failure could undo it
-        return window.number in self._far.offered or self._is_late(window)
+        return window.number in self._far.reported or self._is_late(window)
 
     def _flushed_entry(self) -> int:
         queue = self._store.queues.find(TIMER_TOPIC, 0)
@@ -248,7 +248,7 @@ class WindowLoader:
 
     async def _check(self, window: Window, state: WindowState) -> None:
         """Choose an intact attempt. If there is none, request a build or look again later."""
-        offered = self._far.offered.get(window.number, "")
+        offered = self._far.reported.get(window.number, "")
         limit_s = self._config.roll_timeout / 1000
         names = await self._lanes.read_off_loop("check", limit_s, self._files.names, window)
         state.check.reset()
@@ -272,7 +272,7 @@ class WindowLoader:
         self._look_later(window, names, state)
 
     def _look_later(self, window: Window, names: Sequence[str], state: WindowState) -> None:
-        self._far.offered.pop(window.number, None)
+        self._far.reported.pop(window.number, None)
         damaged = self._far.notes.damaged_attempts(window.number)
         unread = [state.unread[name] for name in names if name in state.unread and name not in damaged]
         state.needs_build = len(unread) < _MAX_UNREAD and all(one.failures >= _TRIES for one in unread)
@@ -434,12 +434,12 @@ class WindowLoader:
     def _save_names(self) -> None:
         if self._lanes.running("names") or not self._names.is_ready(self._now_s):
             return
-        names = self._far.names_to_keep()
+        names = self._far.expiring_entries()
         if names is not None:
             self._lanes.start("names", 0, partial(self._write_names, names), self._names)
 
     async def _write_names(self, names: list[Any]) -> None:
-        await self._lanes.off_loop("names", partial(self._far.keep_names, names))
+        await self._lanes.off_loop("names", partial(self._far.save_names, names))
         self._names.reset()
 
     async def stop(self) -> None:

@@ -29,7 +29,7 @@ def _report(far: FarTimers, window: Window, state: WindowState) -> WindowReport:
         number=window.number,
         from_ms=window.from_ms,
         until_ms=window.until_ms,
-        state=_state_name(window, state, is_offered=window.number in far.offered, damaged=len(damaged)),
+        state=_state_name(window, state, is_offered=window.number in far.reported, damaged=len(damaged)),
         attempt=window.attempt,
         attempts=state.attempts,
         damaged=damaged,
