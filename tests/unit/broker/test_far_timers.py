@@ -1,4 +1,4 @@
-"""The broker's cuts: when they are made, where the frontier goes when Spark lags or is left out, what is durable."""
+"""The broker's cuts: when they are made, where the frontier is while Spark lags or is disabled, what is durable."""
 
 from random import Random
 
@@ -56,7 +56,7 @@ class Scene:
         send(self.broker, body, UNIQ_KEY=body.decode(), TIMER_DELAY_MS=str(delay_ms))
 
     def is_near(self) -> int:
-        """How many timers the broker holds itself."""
+        """Return the number of timers that the broker owns."""
         self.broker.timers.intake.read_all()
         self.broker.store.flush()
         self.broker.timers.run()

@@ -1,4 +1,4 @@
-"""The ingest mark: epochs handed out once, an offset that only goes forward, and nothing told that a crash forgets."""
+"""The ingest mark: each epoch is issued once, the offset only advances, and a crash loses no value that was sent."""
 
 import pytest
 
@@ -85,7 +85,7 @@ def test_the_offset_goes_back_for_a_driver_whose_table_ends_below_it() -> None:
     mark.commit(700, old, 1000)
     mark.save()
     epoch = mark.begin(400, min_entry=300, flushed_end=1000)
-    assert mark.offset == 400  # at once: what is needed again must not be removed meanwhile
+    assert mark.offset == 400  # at once: entries that are needed again must not be removed meanwhile
     assert IngestMark(disk.after_process_crash()).offset == 700
     mark.save()
     again = IngestMark(disk.after_process_crash())

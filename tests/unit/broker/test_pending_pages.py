@@ -1,4 +1,4 @@
-"""Pages of a listing: what a page of a full second costs, and that it stays exact while timers come and go."""
+"""Pages of pending timers: the cost of a page of a full second, and exact pages while timers change."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
 
 
 class Looks:
-    """How many entries were looked at: read from the engine, or from the timer topic's queue."""
+    """Return the number of entries read from the engine or from the timer topic's queue."""
 
     def __init__(self, scene: Scene, patch: pytest.MonkeyPatch) -> None:
         self.rows = 0
@@ -90,7 +90,7 @@ def test_a_listing_sees_what_is_cancelled_delivered_and_scheduled_meanwhile(scen
         scene.broker.pending.cancel("orders", unique_key)
     for number in range(MANY, MANY + 50):
         schedule(scene, number)
-    scene.checkpoint()  # the engine has lost them, and nothing else remembers that they were cancelled
+    scene.checkpoint()  # the engine has lost them, and no other place records that they were cancelled
     scene.checkpoint()
     listed = [timer.unique_key for page in listing for timer in page.timers]
     assert not {*listed} & {*gone, *first}

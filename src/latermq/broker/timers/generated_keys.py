@@ -5,7 +5,7 @@ from latermq.store.queues.queue_table import QueueTable
 
 
 class GeneratedKeys:
-    """Generates keys from the store id and the timer topic's next offset, which no record has yet."""
+    """A key contains the store id and the timer topic's next offset. No record has it yet, so the key is new."""
 
     def __init__(self, store_id: str, queues: QueueTable) -> None:
         self._prefix = store_id[:16]

@@ -54,7 +54,7 @@ class TimelineTail(NamedTuple):
 
 
 class LostRow(NamedTuple):
-    """A row of the timeline. Only Spark's timers have a record. The unique key of a cancel is a full timer name."""
+    """A row of the timeline. Only Spark's own entries have a record. The unique key of a cancel is a timer name."""
 
     entry: int
     kind: str

@@ -99,7 +99,7 @@ class PendingTimers:
     # Cancels
 
     def plan_cancel(self, names: Sequence[str]) -> tuple[str, CancelEffect]:
-        """Return the first of these names that has a timer, and the effect of cancelling it now.
+        """Return the first of these names with a known timer, else the first name, and the effect of cancelling it now.
 
         Call it before the cancel is stored: the index may fail because the disk is full, and nothing may fail later.
         """
@@ -209,7 +209,7 @@ class PendingTimers:
         fetched: Mapping[int, bytes] | None = None,
         seen: SeenTimers | None = None,
     ) -> Outcome:
-        """Change the due time of the pending timers of this name. Do nothing if the client has not seen one of them.
+        """Change the due time of the pending timers of this name. Do nothing if the client has not seen them all.
 
         A single record schedules the new timer and ends all earlier timers of its name. `fetched` contains records of
         far timers, by entry.

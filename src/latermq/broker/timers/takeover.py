@@ -16,7 +16,7 @@ from latermq.timer.far.far_names import FarNames
 
 
 def adopt_delay_offsets(disk: Disk, store: MessageStore, troubles: list[Trouble]) -> None:
-    """Take the delivered messages of delay levels from RocketMQ's file. Later deliveries are found in the log."""
+    """Read the delivered messages of delay levels from RocketMQ's file. Later deliveries are found in the log."""
     table = load_table(disk, DELAY_OFFSETS_PATH, DelayOffsetTable, troubles)
     for level, offset in table.offsets.items():
         queue = store.queues.find(SCHEDULE_TOPIC, level - 1)
@@ -26,7 +26,7 @@ def adopt_delay_offsets(disk: Disk, store: MessageStore, troubles: list[Trouble]
 
 
 def adopt_settled_timers(disk: Disk, store: MessageStore, far_names: FarNames) -> bool:
-    """Take the delivered timers from RocketMQ's files, before the engine replaces these files.
+    """Read the delivered timers from RocketMQ's files, before the engine replaces these files.
 
     Return whether the pending timers must be counted again. If only RocketMQ has used the store, none were counted when
     it was opened.

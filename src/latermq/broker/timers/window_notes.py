@@ -18,7 +18,7 @@ class SkipNote(msgspec.Struct, kw_only=True):
 
     cut_entry: int
     asked_ms: int
-    letters: int = 0  # dead letters written since the broker started
+    letters: int = 0  # dead letters written, without those before the broker's last start
     unread: int = 0  # dead letters with a name only, because the record could not be read
     is_done: bool = False
 
